@@ -10,9 +10,9 @@ SHELL := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE ?= bin/fanfare-image.tar
 
-# GoBGP brings along gRPC, and that its pages for traces, which nobody can open here.
-# They are templates, which find methods by name: with them the linker has to keep all
-# exported methods of all types, 6 MB in the memory of every node.
+# GoBGP imports gRPC, which has pages for traces that Fanfare does not serve. They are
+# templates, which find methods by name, so that the linker would keep all exported methods
+# of all types: 6 MB in the memory of every node.
 TAGS := grpcnotrace
 
 # KEEP=1 leaves the laboratory up after `make lab`.
@@ -31,7 +31,7 @@ e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make
 	go test -count=1 -timeout=20m -v ./e2e/kubelet
 
 # Many tests ask the kernel or a router, which Go's cache of results cannot see:
-# -count=1 asks anew.
+# -count=1 asks again.
 # The packages that take longest begin first: most of them wait, for routers and for
 # time to pass, while others work, and at the end none of them is left alone. The race
 # detector would wait for a second at the end of each package.
@@ -47,9 +47,8 @@ test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...
 
 # Directories without a finding of the prose check, which must stay so. Missing yet:
-# speaker, internal/plan, internal/membership, and some lines of others.
-PROSE := README.md CHANGELOG.md CONTRIBUTING.md api bgp controller docs hack l2 manifests proxy \
-	$(filter-out internal/plan internal/plantest internal/membership,$(wildcard internal/*))
+# some lines of others.
+PROSE := README.md CHANGELOG.md CONTRIBUTING.md api bgp cmd controller docs hack internal l2 manifests proxy speaker
 
 lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
@@ -62,7 +61,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	bash -n .ci/run $(wildcard hack/*.sh)
 	go mod tidy -diff
 
-generate: ## write generated code and manifests anew
+generate: ## write generated code, manifests and reference pages
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab
@@ -78,19 +77,19 @@ image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...
 
-bench-bgp: setup build ## measure many routes to several routers, beside FRR, and write its section of docs/benchmarks.md
+bench-bgp: setup build ## measure many routes to several routers, beside FRR; writes docs/benchmarks/bgp.md
 	go run ./e2e/bench bgp
 
-bench-ipam: setup build kube-tools ## measure how soon many Services have addresses, and write its section of docs/benchmarks.md
+bench-ipam: setup build kube-tools ## measure how soon many Services have addresses; writes docs/benchmarks/ipam.md
 	go run ./e2e/bench ipam
 
-bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write its section of docs/benchmarks.md
+bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane; writes docs/benchmarks/kube.md
 	go run ./e2e/bench kube
 
-bench-l2: setup build ## measure failover over layer 2, and write its section of docs/benchmarks.md
+bench-l2: setup build ## measure failover over layer 2; writes docs/benchmarks/l2.md
 	go run ./e2e/bench l2
 
-bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes, and write its section of docs/benchmarks.md
+bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes; writes docs/benchmarks/proxy.md
 	go run ./e2e/bench proxy
 
 # Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for

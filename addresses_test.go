@@ -12,14 +12,14 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var resultBlock = regexp.MustCompile("(?s)^\n\n```text\n(.*?)```")
 
-// Every example of what is said about addresses parses, and where a result follows,
-// that is what a controller decides about it.
+// Every example in the pages about addresses parses, and a controller decides what the page
+// shows as the result.
 func TestAddressExamples(t *testing.T) {
 	for _, name := range []string{"docs/addresses.md", "docs/requests.md"} {
 		text := read(t, name)
@@ -41,15 +41,15 @@ func TestAddressExamples(t *testing.T) {
 	}
 }
 
-// allocate is what is decided about objects, in the words of `fanfare status`. What a
-// pool is told of its own addresses is part of it.
+// allocate returns what a controller decides about objects, in the words of `fanfare status`,
+// with the conditions of pools.
 func allocate(t *testing.T, objects string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "example.yaml"), []byte(objects), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,26 +17,29 @@ import (
 // A sealed package imports nothing of this module but what is listed.
 var sealed = map[string][]string{
 	"api/v1alpha1":         nil,
-	"bgp":                  nil,
+	"bgp":                  {"internal/notify"},
 	"l2":                   nil,
 	"proxy":                {"internal/nfnl"},
 	"proxy/fastpath":       nil,
 	"internal/bubble":      nil,
-	"internal/cluster":     {"api/v1alpha1"},
+	"internal/cluster":     {"api/v1alpha1", "bgp"},
+	"internal/clustertest": {"api/v1alpha1"},
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
 	"internal/membership":  {"internal/cluster"},
 	"internal/nfnl":        nil,
+	"internal/notify":      nil,
 	"internal/nstest":      nil,
 	"internal/plan":        {"bgp", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "internal/sortedset", "l2", "proxy"},
-	"internal/plantest":    {"internal/cluster", "internal/ipam", "internal/membership", "l2"},
+	"internal/plantest":    {"bgp", "internal/cluster", "internal/ipam", "internal/membership", "internal/watch", "l2"},
 	"internal/sortedset":   nil,
+	"internal/watch":       {"api/v1alpha1", "internal/cluster", "internal/notify"},
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest", "internal/plantest"}
+var alsoInTests = []string{"internal/bubble", "internal/clustertest", "internal/crdtest", "internal/nstest", "internal/plantest", "internal/watch"}
 
 // A fence keeps libraries in the places that are theirs.
 type fence struct {
@@ -71,26 +74,26 @@ var fences = []fence{
 	{
 		libraries: []string{"github.com/mdlayher/arp", "github.com/mdlayher/ethernet", "github.com/mdlayher/packet"},
 		homes:     []string{"l2"},
-		why:       "who answers for an address is decided in one place",
+		why:       "one package answers ARP and NDP",
 	},
 	{
 		libraries: []string{"github.com/mdlayher/ndp"},
 		homes:     []string{"l2", "bgp/radv"},
-		why:       "who answers for an address is decided in one place; router advertisements are BGP's",
+		why:       "one package answers ARP and NDP; router advertisements are BGP's",
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
 		homes:     []string{"internal/membership"},
-		why:       "who is alive is a fact for Decide, not a service for everyone",
+		why:       "liveness is an input of Decide, not a service for other packages",
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/watch", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }
@@ -182,19 +185,20 @@ func TestViolations(t *testing.T) {
 		{"internal/membership/gossip/gossip.go", "github.com/hashicorp/memberlist", ""},
 		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in internal/membership"},
 
-		{"internal/cluster/watch.go", "k8s.io/client-go/tools/cache", ""},
-		{"speaker/status.go", "k8s.io/client-go/rest", ""},
+		{"internal/watch/reflector.go", "k8s.io/client-go/tools/cache", ""},
+		{"internal/cluster/builder.go", "k8s.io/client-go/tools/cache", "belongs in internal/watch"},
+		{"speaker/speakerstatus.go", "k8s.io/client-go/rest", ""},
 		{"e2e/kube/client.go", "k8s.io/client-go/dynamic", ""},
-		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/cluster"},
-		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
-		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
+		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/watch"},
+		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/watch"},
+		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/watch"},
 		{"internal/plan/decide.go", "k8s.io/api/core/v1", ""},
 		{"bgp/bgp.go", "k8s.io/api/core/v1", "can be used and tested without a cluster"},
 		{"proxy/proxy.go", "k8s.io/utils/ptr", "without a cluster"},
 		{"l2/l2_test.go", "k8s.io/apimachinery/pkg/labels", "without a cluster"},
 		{"proxy/proxy_test.go", "sigs.k8s.io/yaml", "without a cluster"},
 
-		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module"},
+		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module but internal/notify"},
 		{"proxy/proxy.go", ours + "internal/cluster", "proxy imports nothing of this module"},
 		{"l2/l2.go", ours + "api/v1alpha1", "l2 imports nothing of this module"},
 		{"proxy/nft_test.go", ours + "proxy", ""},
@@ -204,7 +208,8 @@ func TestViolations(t *testing.T) {
 		{"internal/nfnl/socket.go", ours + "proxy", "internal/nfnl imports nothing of this module"},
 		{"proxy/internal/text/text.go", ours + "bgp", "proxy imports nothing of this module"},
 		{"internal/cluster/parse.go", ours + "api/v1alpha1", ""},
-		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1"},
+		{"internal/cluster/parse.go", ours + "internal/watch", "nothing of this module but api/v1alpha1, bgp"},
+		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1, bgp"},
 		{"internal/ipam/allocate.go", ours + "speaker", "nothing of this module but internal/cluster"},
 		{"api/v1alpha1/pool.go", ours + "internal/cluster", "api/v1alpha1 imports nothing of this module"},
 		{"internal/plan/decide.go", ours + "bgp", ""},

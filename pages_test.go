@@ -10,18 +10,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var (
 	planned   = regexp.MustCompile(`fanfare plan --files \S+ --node-name (\S+)\n`)
 	tableCell = regexp.MustCompile(`(?m)^\|(.*)\|\s*$`)
 )
-
-// long lists the pages that may be longer: the benchmarks' page is written by programs, a
-// section each.
-var long = map[string]bool{"docs/benchmarks.md": true}
 
 // pages are the documentation's pages, without the decision records.
 func pages(t *testing.T) (names []string) {
@@ -50,9 +46,6 @@ func TestDocsIndex(t *testing.T) {
 func TestDocsPageLength(t *testing.T) {
 	const maxWords, maxCell = 2500, 200
 	for _, name := range pages(t) {
-		if long[name] {
-			continue
-		}
 		text := read(t, name)
 		if n := len(strings.Fields(text)); n > maxWords {
 			t.Errorf("%s has %d words, want at most %d; split it", name, n, maxWords)
@@ -76,7 +69,7 @@ func TestDocsExamples(t *testing.T) {
 			continue
 		}
 		text := read(t, name)
-		files, err := cluster.OpenFiles(t.Context(), examples(t, text), nil, slog.New(slog.DiscardHandler))
+		files, err := watch.OpenFiles(t.Context(), examples(t, text), nil, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

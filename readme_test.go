@@ -14,12 +14,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 
-// Who follows the README gets what it says: the YAML in it, put into a folder as
-// it stands, makes the plan that it shows.
+// The YAML of the README, put into a folder as it stands, makes the plan that it shows.
 func TestReadme(t *testing.T) {
 	text, dir := read(t, "README.md"), t.TempDir()
 	for i, m := range yamlBlock.FindAllStringSubmatch(text, -1) {
@@ -41,7 +41,7 @@ func TestLayer2(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestLayer2(t *testing.T) {
 		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments, snap.L2Advertisements, snap.Problems)
 	}
 	addr := snap.Assignments[0].Addr
-	terms, ok, why := election.EligibilityOf(snap, snap.OriginOf(snap.Assignments[0]), snap.Services)
+	eligibility, ok, why := election.EligibilityOf(snap, snap.OriginOf(snap.Assignments[0]), snap.Services)
 	if !ok {
 		t.Fatal(why)
 	}
@@ -63,25 +63,30 @@ func TestLayer2(t *testing.T) {
 		return n
 	}
 	zone := map[string]string{"topology.kubernetes.io/zone": "a"}
-	e := election.New([]election.Node{node("node1", nil, "bond0", "eth0", "eth1"), node("node2", zone, "eth0"), node("node3", zone, "eth1"),
-		node("control", map[string]string{"node-role.kubernetes.io/control-plane": ""}, "eth0")})
-	a := e.Address(addr, terms, snap.Services, nil)
-	if got := fmt.Sprint(e.Rank(&a)); got != "[node1 node2]" {
-		t.Errorf("%s is on the nodes %s, in this order", addr, got)
+	excluded := []election.Node{node("node3", zone, "eth1"), node("control", map[string]string{"node-role.kubernetes.io/control-plane": ""}, "eth0")}
+	owner := func(nodes []election.Node, pinned bool) string {
+		e := election.New(nodes)
+		a := e.Address(addr, eligibility, snap.Services, nil)
+		if !pinned {
+			a.Pinned = ""
+		}
+		name, _ := e.Elect(&a)
+		return name
 	}
-	if a.Pinned = ""; e.Owner(&a) != "node2" {
-		t.Errorf("%s is on %s, and not on the node that is preferred", addr, e.Owner(&a))
+	all := append(excluded, node("node1", nil, "bond0", "eth0", "eth1"), node("node2", zone, "eth0"))
+	if named, preferred, none := owner(all, true), owner(all, false), owner(excluded, true); named != "node1" || preferred != "node2" || none != "" {
+		t.Errorf("%s is on %s, without the annotation on %s, and without both on %q", addr, named, preferred, none)
 	}
 	first := node("node1", nil, "bond0", "eth0", "eth1")
-	if got := fmt.Sprint(terms.Interfaces(addr, &first)); got != "[bond0 eth0]" {
-		t.Errorf("%s is answered for on %s", addr, got)
+	if got := fmt.Sprint(eligibility.Interfaces(addr, &first)); got != "[bond0 eth0]" {
+		t.Errorf("%s is announced on %s", addr, got)
 	}
 }
 
 // planOf is what `fanfare plan` prints.
 func planOf(t *testing.T, dir, node string) string {
 	t.Helper()
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

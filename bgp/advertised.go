@@ -29,7 +29,7 @@ type AdvertisedRoute struct {
 }
 
 // Advertised returns all routes that a session's router has now, sorted by
-// prefix; none while the session is down. It computes what GoBGP does when it tells
+// prefix; none while the session is down. It computes what GoBGP does when it sends
 // a router everything, which takes some 10 µs a route, and holds up GoBGP for that
 // long. It is an error if there is no such session.
 func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute, error) {

@@ -226,24 +226,24 @@ type PeerAttributes struct{ first unique.Handle[group] }
 // A group is the routers with the same attributes. Groups are chained, so that equal
 // chains can be one value.
 type group struct {
-	peers Peers
-	told  Attributes
-	next  PeerAttributes
+	peers      Peers
+	attributes Attributes
+	next       PeerAttributes
 }
 
-// ForAll has all routers told the same.
+// ForAll are the same attributes for all routers.
 func ForAll(a Attributes) PeerAttributes {
 	if a == (Attributes{}) {
 		return PeerAttributes{}
 	}
-	return PeerAttributes{unique.Make(group{told: a})}
+	return PeerAttributes{unique.Make(group{attributes: a})}
 }
 
 // ForEach is the attributes for each router, by the session's name. It must name all
 // sessions that get the route.
-func ForEach(tell map[string]Attributes) PeerAttributes {
+func ForEach(attributes map[string]Attributes) PeerAttributes {
 	peers := map[Attributes][]string{}
-	for name, a := range tell {
+	for name, a := range attributes {
 		peers[a] = append(peers[a], name)
 	}
 	var groups []group
@@ -251,7 +251,7 @@ func ForEach(tell map[string]Attributes) PeerAttributes {
 		if len(peers) == 1 {
 			return ForAll(a)
 		}
-		groups = append(groups, group{peers: PeersOf(names...), told: a})
+		groups = append(groups, group{peers: PeersOf(names...), attributes: a})
 	}
 	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(b.peers, a.peers) })
 	var chain PeerAttributes
@@ -270,7 +270,7 @@ func (p PeerAttributes) Differ() bool { return p != PeerAttributes{} && p.first.
 func (p PeerAttributes) String() string {
 	var parts []string
 	for g := range p.groups() {
-		text := g.told.String()
+		text := g.attributes.String()
 		if g.peers != "" {
 			text = strings.TrimSpace("to " + g.peers.String() + " " + text)
 		}
@@ -294,7 +294,7 @@ func (p PeerAttributes) groups() iter.Seq[group] {
 
 func (p PeerAttributes) fault() error {
 	for g := range p.groups() {
-		if err := g.told.fault(); err != nil {
+		if err := g.attributes.fault(); err != nil {
 			return err
 		}
 	}
@@ -305,7 +305,7 @@ func (p PeerAttributes) fault() error {
 func (p PeerAttributes) Of(session string) Attributes {
 	for g := range p.groups() {
 		if g.peers.Has(session) {
-			return g.told
+			return g.attributes
 		}
 	}
 	return Attributes{}
@@ -318,15 +318,15 @@ func (p PeerAttributes) split() (shared Attributes, rest []group) {
 	first := true
 	for g := range p.groups() {
 		if first {
-			shared, first = g.told, false
+			shared, first = g.attributes, false
 		} else {
-			shared = shared.and(g.told)
+			shared = shared.and(g.attributes)
 		}
 	}
 	shared.Prepend = 0
 	for g := range p.groups() {
-		if told := g.told.without(shared); told != (Attributes{}) {
-			rest = append(rest, group{peers: g.peers, told: told})
+		if own := g.attributes.without(shared); own != (Attributes{}) {
+			rest = append(rest, group{peers: g.peers, attributes: own})
 		}
 	}
 	return shared, rest

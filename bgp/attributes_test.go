@@ -77,10 +77,10 @@ func TestSplit(t *testing.T) {
 				if !g.peers.Has(name) {
 					continue
 				}
-				if g.told.LocalPref == MetricOf(0) {
+				if g.attributes.LocalPref == MetricOf(0) {
 					t.Errorf("%s: a policy is to set preference 0", p)
 				}
-				got = plus(got, g.told)
+				got = plus(got, g.attributes)
 			}
 			if want.LocalPref == (Metric{}) && got.LocalPref == MetricOf(100) {
 				got.LocalPref = Metric{}

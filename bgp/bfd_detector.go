@@ -19,7 +19,7 @@ const bfdRetry = 5 * time.Second
 type detector struct {
 	peer, local netip.Addr
 	device      string // that packets go out by; empty: as routes say
-	hub         *bfdHub
+	receiver    *bfdReceiver
 	log         *slog.Logger
 	lost        func(reason string) // the router was there before
 	changed     func()
@@ -53,7 +53,7 @@ func (d *detector) run(ctx context.Context, m bfdMachine) {
 		return
 	}
 	defer conn.Close()
-	defer d.hub.remove(d.peer)
+	defer d.receiver.remove(d.peer)
 	clock := time.NewTimer(0)
 	for {
 		var r bfdResult
@@ -170,7 +170,7 @@ func (d *detector) sockets(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.hub.add(d); err != nil {
+	if err := d.receiver.add(d); err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -63,19 +63,19 @@ func acceptBFD(ttl int, b []byte) (bfdPacket, error) {
 	return parseBFD(b)
 }
 
-// A bfdHub receives for all detectors of a Server: they share one port. It listens only while
+// A bfdReceiver receives for all detectors of a Server: they share one port. It listens only while
 // there is a detector.
-type bfdHub struct {
+type bfdReceiver struct {
 	mu     sync.Mutex
 	peers  map[netip.Addr]*detector
 	listen map[bool]net.PacketConn // by whether it is for IPv4
 }
 
-func newBFDHub() *bfdHub {
-	return &bfdHub{peers: map[netip.Addr]*detector{}, listen: map[bool]net.PacketConn{}}
+func newBFDReceiver() *bfdReceiver {
+	return &bfdReceiver{peers: map[netip.Addr]*detector{}, listen: map[bool]net.PacketConn{}}
 }
 
-func (b *bfdHub) add(d *detector) error {
+func (b *bfdReceiver) add(d *detector) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if is4 := d.peer.Is4(); b.listen[is4] == nil {
@@ -89,7 +89,7 @@ func (b *bfdHub) add(d *detector) error {
 	return nil
 }
 
-func (b *bfdHub) remove(peer netip.Addr) {
+func (b *bfdReceiver) remove(peer netip.Addr) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.peers, peer)
@@ -108,7 +108,7 @@ func (b *bfdHub) remove(peer netip.Addr) {
 type ttlReader func(p []byte) (n, ttl int, from net.Addr, err error)
 
 // open listens, and delivers until the connection is closed.
-func (b *bfdHub) open(is4 bool) (net.PacketConn, error) {
+func (b *bfdReceiver) open(is4 bool) (net.PacketConn, error) {
 	network, reader := "udp6", hopLimitReader
 	if is4 {
 		network, reader = "udp4", timeToLiveReader
@@ -154,7 +154,7 @@ func hopLimitReader(conn net.PacketConn) (ttlReader, error) {
 	}, nil
 }
 
-func (b *bfdHub) serve(read ttlReader) {
+func (b *bfdReceiver) serve(read ttlReader) {
 	body := make([]byte, 1500)
 	for {
 		n, ttl, from, err := read(body)
@@ -168,7 +168,7 @@ func (b *bfdHub) serve(read ttlReader) {
 	}
 }
 
-func (b *bfdHub) deliver(from netip.Addr, p bfdPacket) {
+func (b *bfdReceiver) deliver(from netip.Addr, p bfdPacket) {
 	b.mu.Lock()
 	d := b.peers[from]
 	b.mu.Unlock()

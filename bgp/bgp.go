@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -40,11 +41,11 @@ const (
 // A Server does what a State says. All its methods can be called at any time
 // and from any goroutine.
 type Server struct {
-	log        *slog.Logger
-	restarting bool
-	changed    chan struct{}
-	hub        *bfdHub
-	listen     *listenHub
+	log         *slog.Logger
+	restarting  bool
+	changed     chan struct{}
+	bfdReceiver *bfdReceiver
+	acceptor    *acceptor
 
 	// gate is held (by a value in it) while routes change, and by each session
 	// from the router's first KEEPALIVE until GoBGP takes it for established.
@@ -79,12 +80,12 @@ type Server struct {
 // New returns a Server that does nothing yet.
 func New(o Options) *Server {
 	s := &Server{
-		log:        o.Logger,
-		restarting: o.Restarting,
-		changed:    make(chan struct{}, 1),
-		gate:       make(chan struct{}, 1),
-		hub:        newBFDHub(),
-		listen:     newListenHub(),
+		log:         o.Logger,
+		restarting:  o.Restarting,
+		changed:     make(chan struct{}, 1),
+		gate:        make(chan struct{}, 1),
+		bfdReceiver: newBFDReceiver(),
+		acceptor:    newAcceptor(),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -99,11 +100,8 @@ func New(o Options) *Server {
 // that no sender waits for the reader.
 func (s *Server) Changed() <-chan struct{} { return s.changed }
 
-func (s *Server) poke() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+func (s *Server) notify() {
+	notify.Changed(s.changed)
 }
 
 // Set makes want the state of this node. It does as much as possible, and
@@ -156,7 +154,7 @@ func (s *Server) conclude(problems []error) {
 	if s.syncing == nil {
 		s.syncing = newSyncing(time.Now(), nil)
 	}
-	s.poke()
+	s.notify()
 }
 
 // Synced returns when all routers that had graceful restart in the first State
@@ -230,7 +228,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	err := end(ctx, sessions, errStopping)
 	err = errors.Join(err, e.stop(ctx, mode == Restart))
 	stopBFD(ctx, sessions)
-	s.poke()
+	s.notify()
 	return err
 }
 
@@ -304,7 +302,7 @@ func (s *Server) setUnweighted(ctx context.Context, want State) error {
 	}) {
 		return nil
 	}
-	return s.engine.tellAgain(ctx)
+	return s.engine.resendRoutes(ctx)
 }
 
 // setRoutes makes want's routes those of GoBGP's table. After an error the table
@@ -397,7 +395,7 @@ func (s *Server) setSessions(ctx context.Context, want State) error {
 	if first {
 		s.hadSessions = true
 		s.syncing = newSyncing(time.Now(), want.Sessions)
-		time.AfterFunc(time.Until(s.syncing.limit()), s.poke)
+		time.AfterFunc(time.Until(s.syncing.limit()), s.notify)
 	}
 	for _, conf := range add {
 		s.open(conf, first)
@@ -416,15 +414,15 @@ func (s *Server) confs() []Session {
 
 func (s *Server) open(conf Session, first bool) {
 	x := &session{
-		conf:    conf,
-		alias:   s.engine.alias(conf),
-		engine:  s.engine,
-		gate:    s.gate,
-		hub:     s.hub,
-		listen:  s.listen,
-		log:     s.log.With("peer", conf.Name),
-		changed: s.poke,
-		synced:  func(at time.Time) { s.markSynced(conf.Name, at) },
+		conf:        conf,
+		alias:       s.engine.alias(conf),
+		engine:      s.engine,
+		gate:        s.gate,
+		bfdReceiver: s.bfdReceiver,
+		acceptor:    s.acceptor,
+		log:         s.log.With("peer", conf.Name),
+		changed:     s.notify,
+		synced:      func(at time.Time) { s.markSynced(conf.Name, at) },
 	}
 	if first && s.restarting && conf.GracefulRestart {
 		x.restartUntil = time.Now().Add(conf.restartTime())

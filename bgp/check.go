@@ -57,7 +57,7 @@ func (s *State) dropBadHops() (bad []error) {
 	return bad
 }
 
-// isHop tells whether a router that is reached over the other family can send to a.
+// isHop says whether a router that is reached over the other family can send to a.
 // It would not know on which link a link-local IPv6 address is.
 func isHop(a netip.Addr, is4 bool) bool {
 	return usable(a) && a.Is4() == is4 && (is4 || !a.IsLinkLocalUnicast())
@@ -98,7 +98,7 @@ func checkSessions(all []Session) (good []Session, bad []error) {
 		if names[s.Name] {
 			faults = append(faults, fmt.Errorf("session %s: the name is used twice", s.Name))
 		}
-		if other, ok := peers[s.where()]; ok && len(faults) == 0 {
+		if other, ok := peers[s.routerText()]; ok && len(faults) == 0 {
 			field, value := "PeerAddress", s.PeerAddress.String()
 			if s.Interface != "" {
 				field, value = "Interface", s.Interface
@@ -109,7 +109,7 @@ func checkSessions(all []Session) (good []Session, bad []error) {
 			bad = append(bad, faults...)
 			continue
 		}
-		names[s.Name], peers[s.where()] = true, s.Name
+		names[s.Name], peers[s.routerText()] = true, s.Name
 		good = append(good, s)
 	}
 	slices.SortFunc(good, compareSessions)
@@ -242,7 +242,7 @@ func (s Session) timerFaults(add func(field string, value any, right string)) {
 	}
 }
 
-// usable tells whether a is a plain address of one host. ::ffff:192.0.2.1 is
+// usable says whether a is a plain address of one host. ::ffff:192.0.2.1 is
 // refused: it is neither family, and which one was meant is a guess.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast()

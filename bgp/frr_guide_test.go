@@ -79,11 +79,11 @@ func TestFRRGuide(t *testing.T) {
 	}
 }
 
-// The router of docs/install.md takes the pool's addresses from nodes that it need not
+// The router of the BGP tutorial takes the pool's addresses from nodes that it need not
 // know one by one, and no others.
 func TestFRRInstall(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		r := newFRR(t, "router", guide(t, "install.md", "3. The router"))
+		r := newFRR(t, "router", guide(t, "tutorials/bgp.md", "2. The router"))
 		node := nstest.Node(t)
 		nstest.Link(t, node, "uplink", r.ns, "eth0")
 		node.Addr("uplink", "198.51.100.11/24")

@@ -6,11 +6,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"reflect"
 	"runtime"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
@@ -45,7 +43,7 @@ type engine struct {
 	aliases map[string]netip.Addr
 	// sets are those of attributes that GoBGP has a statement for, by number: one
 	// that is never used again. See forget for manySets.
-	sets     map[tellKey]uint32
+	sets     map[attributeSet]uint32
 	lastSet  uint32
 	manySets int
 	// unweighted are the routers in the set of that name; see setUnweighted.
@@ -54,9 +52,9 @@ type engine struct {
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, aliases: map[string]netip.Addr{}, sets: map[tellKey]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
+	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, aliases: map[string]netip.Addr{}, sets: map[attributeSet]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
-	if err := takeConnsFrom(e.gobgp, e.conns); err != nil {
+	if err := acceptFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
 	}
 	go e.gobgp.Serve()
@@ -66,23 +64,6 @@ func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
 		return nil, fmt.Errorf("GoBGP: %w", err)
 	}
 	return e, nil
-}
-
-// takeConnsFrom makes GoBGP take the connections that come through conns for
-// connections that its own listener accepted. GoBGP has no call for that: its
-// acceptCh is not exported, and this is the one place where we reach into it
-// (TestTakeConns fails when GoBGP changes it). The alternatives are its own
-// dialler, with 2 s before the first attempt and 5 s more after each loss, or a
-// listener that anything on this host could connect to.
-func takeConnsFrom(s *server.BgpServer, conns chan net.Conn) error {
-	field := reflect.ValueOf(s).Elem().FieldByName("acceptCh")
-	if !field.IsValid() || field.Type() != reflect.TypeOf(conns) {
-		return fmt.Errorf("this version of GoBGP takes no connections from us: BgpServer.acceptCh is %v", field)
-	}
-	// Before Serve runs no goroutine reads the field, and with ListenPort -1
-	// GoBGP never sets it.
-	*(*chan net.Conn)(unsafe.Pointer(field.UnsafeAddr())) = conns
-	return nil
 }
 
 func (e *engine) configure(ctx context.Context) error {
@@ -105,7 +86,7 @@ func (e *engine) configure(ctx context.Context) error {
 			return err
 		}
 	}
-	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(nobody, nobody.BitLen()).String()}}
+	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}}
 	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: unweighted}); err != nil {
 		return err
 	}
@@ -167,8 +148,7 @@ func shutdownStatement() *api.Statement {
 	}
 }
 
-// setShutdown also tells all routers: GoBGP does not do that by itself when a policy
-// changes.
+// setShutdown sends all routes again: GoBGP does not when only a policy changes.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	policies := []*api.Policy{{Name: exportPolicy}, {Name: attributesPolicy}}
 	if on {
@@ -181,11 +161,11 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
 		return err
 	}
-	return e.tellAgain(ctx)
+	return e.resendRoutes(ctx)
 }
 
-// tellAgain sends all routers their routes again, with the current policy.
-func (e *engine) tellAgain(ctx context.Context) error {
+// resendRoutes sends all routers their routes again, with the current policy.
+func (e *engine) resendRoutes(ctx context.Context) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
@@ -266,7 +246,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 		attrs, ok := made[k]
 		if !ok {
 			shared, rest := r.Attributes.split()
-			marks, err := e.setsOf(ctx, r.Attributes.keys(rest, targets))
+			marks, err := e.ensureSets(ctx, r.Attributes.keys(rest, targets))
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}

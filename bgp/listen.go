@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listenHub takes the connections of routers for the sessions that wait for
+// An acceptor takes the connections of routers for the sessions that wait for
 // them. It listens only while there is such a session. A filter in the kernel drops
 // the SYN of all other hosts, and of a router that is further away than its session
 // allows: for them the port does not exist.
-type listenHub struct {
+type acceptor struct {
 	mu      sync.Mutex
 	waiting map[netip.Addr]*session
 	open    map[listenKey]*listener
@@ -42,17 +42,17 @@ type listener struct {
 	sessions []Session
 }
 
-func newListenHub() *listenHub {
-	return &listenHub{waiting: map[netip.Addr]*session{}, open: map[listenKey]*listener{}}
+func newAcceptor() *acceptor {
+	return &acceptor{waiting: map[netip.Addr]*session{}, open: map[listenKey]*listener{}}
 }
 
 // join has connections of s's router offered to s, until leave. It does nothing if
 // that is so already. An error concerns s only; the next call tries again.
-func (h *listenHub) join(s *session) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.waiting[s.conf.PeerAddress] = s
-	for key, err := range h.arrange() {
+func (a *acceptor) join(s *session) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting[s.conf.PeerAddress] = s
+	for key, err := range a.arrange() {
 		if key.is4 == s.conf.PeerAddress.Is4() && key.device == s.conf.Device {
 			return err
 		}
@@ -61,13 +61,13 @@ func (h *listenHub) join(s *session) error {
 }
 
 // leave is no error for who has not joined.
-func (h *listenHub) leave(s *session) {
-	h.mu.Lock()
-	if h.waiting[s.conf.PeerAddress] == s {
-		delete(h.waiting, s.conf.PeerAddress)
-		h.arrange()
+func (a *acceptor) leave(s *session) {
+	a.mu.Lock()
+	if a.waiting[s.conf.PeerAddress] == s {
+		delete(a.waiting, s.conf.PeerAddress)
+		a.arrange()
 	}
-	h.mu.Unlock()
+	a.mu.Unlock()
 	select {
 	case conn := <-s.incoming:
 		_ = conn.Close()
@@ -76,17 +76,17 @@ func (h *listenHub) leave(s *session) {
 }
 
 // arrange listens for the waiting sessions only.
-func (h *listenHub) arrange() map[listenKey]error {
-	want := h.wanted()
-	for key, l := range h.open {
+func (a *acceptor) arrange() map[listenKey]error {
+	want := a.wanted()
+	for key, l := range a.open {
 		if want[key] == nil {
 			_ = l.Close()
-			delete(h.open, key)
+			delete(a.open, key)
 		}
 	}
 	failed := map[listenKey]error{}
 	for key, sessions := range want {
-		l := h.open[key]
+		l := a.open[key]
 		if l != nil {
 			failed[key] = l.admit(sessions)
 			continue
@@ -96,19 +96,19 @@ func (h *listenHub) arrange() map[listenKey]error {
 			failed[key] = err
 			continue
 		}
-		h.open[key] = l
-		go h.serve(l.TCPListener)
+		a.open[key] = l
+		go a.serve(l.TCPListener)
 	}
 	return failed
 }
 
-func (h *listenHub) wanted() map[listenKey][]Session {
+func (a *acceptor) wanted() map[listenKey][]Session {
 	devices := map[bool]map[string]bool{true: {}, false: {}}
-	for peer, s := range h.waiting {
+	for peer, s := range a.waiting {
 		devices[peer.Is4()][s.conf.Device] = true
 	}
 	want := map[listenKey][]Session{}
-	for peer, s := range h.waiting {
+	for peer, s := range a.waiting {
 		key := listenKey{peer.Is4(), s.conf.Device, len(devices[peer.Is4()]) > 1}
 		want[key] = append(want[key], s.conf)
 	}
@@ -239,12 +239,12 @@ func admission(sessions []Session) (program []bpf.Instruction) {
 }
 
 // serve accepts until l is closed.
-func (h *listenHub) serve(l *net.TCPListener) {
+func (a *acceptor) serve(l *net.TCPListener) {
 	for {
 		conn, err := l.AcceptTCP()
 		switch {
 		case err == nil:
-			h.deliver(conn)
+			a.deliver(conn)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // as when this process has too many files open
@@ -253,11 +253,11 @@ func (h *listenHub) serve(l *net.TCPListener) {
 	}
 }
 
-func (h *listenHub) deliver(conn *net.TCPConn) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (a *acceptor) deliver(conn *net.TCPConn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	// A link-local address is another router's on another interface.
-	s := h.waiting[addrOf(conn.RemoteAddr())]
+	s := a.waiting[addrOf(conn.RemoteAddr())]
 	if s == nil || !s.offer(conn) {
 		_ = conn.Close()
 	}
@@ -278,7 +278,7 @@ func listenError(err error) error {
 // receive waits for the router's connection, for as long as an attempt to connect
 // would take at most: then that has a reason, which people can read.
 func (s *session) receive(ctx context.Context) (*net.TCPConn, error) {
-	if err := s.listen.join(s); err != nil {
+	if err := s.acceptor.join(s); err != nil {
 		return nil, err
 	}
 	patience := time.NewTimer(max(s.conf.connectTime(), time.Second))
@@ -293,8 +293,8 @@ func (s *session) receive(ctx context.Context) (*net.TCPConn, error) {
 	case <-patience.C:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if why := s.turnedAway; why != nil {
-			s.turnedAway = nil
+		if why := s.rejection; why != nil {
+			s.rejection = nil
 			return nil, why
 		}
 		return nil, fmt.Errorf("%s has not connected to this node, which waits for that (passive)%s", s.conf.PeerAddress, silence(s.conf))
@@ -338,7 +338,7 @@ func (s *session) offer(conn *net.TCPConn) bool {
 	wrong := s.rightAddress(addrOf(conn.LocalAddr()))
 	s.mu.Lock()
 	w, up := s.facts.wire, s.facts.state == Established
-	s.turnedAway = wrong
+	s.rejection = wrong
 	s.mu.Unlock()
 	if wrong != nil {
 		return false

@@ -95,12 +95,12 @@ func (e *engine) alias(s Session) netip.Addr {
 	if s.Interface == "" && s.PeerAddress.Zone() == "" {
 		return s.PeerAddress
 	}
-	a, ok := e.aliases[s.where()]
+	a, ok := e.aliases[s.routerText()]
 	if !ok {
 		bytes := netip.MustParseAddr("100::1:0:0").As16()
 		binary.BigEndian.PutUint32(bytes[12:], uint32(len(e.aliases)))
 		a = netip.AddrFrom16(bytes)
-		e.aliases[s.where()] = a
+		e.aliases[s.routerText()] = a
 	}
 	return a
 }

@@ -43,13 +43,13 @@ var (
 // A session keeps one Session going: it connects, lets GoBGP speak until the
 // connection ends, and connects again, until its context ends.
 type session struct {
-	conf   Session    // resolved
-	alias  netip.Addr // the router's, to GoBGP
-	engine *engine
-	gate   chan struct{}
-	hub    *bfdHub
-	listen *listenHub
-	log    *slog.Logger
+	conf        Session    // resolved
+	alias       netip.Addr // the router's, to GoBGP
+	engine      *engine
+	gate        chan struct{}
+	bfdReceiver *bfdReceiver
+	acceptor    *acceptor
+	log         *slog.Logger
 
 	// restartUntil is until when the router may hold routes from before our
 	// restart; zero when we did not restart, or forgot how to forward.
@@ -64,10 +64,10 @@ type session struct {
 	incoming      chan *net.TCPConn // that the router opened; for passive sessions
 	loggedReasons map[string]bool   // reasons logged since the session was up
 
-	mu         sync.Mutex
-	facts      sessionFacts
-	detector   *detector // nil before the first connection, and without BFD
-	turnedAway error     // why the router's last connection was; nil if it was not
+	mu        sync.Mutex
+	facts     sessionFacts
+	detector  *detector // nil before the first connection, and without BFD
+	rejection error     // why the router's last connection was; nil if it was not
 }
 
 // sessionFacts are what is known of a session now.
@@ -100,14 +100,14 @@ func (s *session) run(ctx context.Context) {
 			s.stopDetector()
 		}
 	}()
-	defer s.listen.leave(s)
+	defer s.acceptor.leave(s)
 	var moved <-chan struct{} // nil, and so never, for a router with an address
 	if s.conf.Interface != "" {
 		s.link = radv.Start(ctx, s.conf.Interface)
 		moved = s.link.Changed()
 	}
 	pace := pacing{limit: s.conf.connectTime()}
-	s.outwait(ctx)
+	s.awaitBFDTimeout(ctx)
 	for ctx.Err() == nil {
 		begin := time.Now()
 		reason := s.attempt(ctx)
@@ -124,10 +124,10 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// outwait gives the router the time to notice by BFD that the process before this one
+// awaitBFDTimeout gives the router the time to notice by BFD that the process before this one
 // is gone, if that could not signal AdminDown. FRR ends whatever session there is by then,
 // and with it what graceful restart has it keep.
-func (s *session) outwait(ctx context.Context) {
+func (s *session) awaitBFDTimeout(ctx context.Context) {
 	if b := s.conf.BFD; b.enabled() && !s.restartUntil.IsZero() {
 		select {
 		case <-time.After(min(time.Duration(b.Multiplier)*b.Transmit, s.conf.restartTime()/2)):
@@ -228,7 +228,7 @@ func (s *session) neighbor(w *wire) neighbor {
 func addrOf(a net.Addr) netip.Addr { return a.(*net.TCPAddr).AddrPort().Addr() }
 
 // speak has GoBGP speak on w until it ends. It says whether GoBGP got hold of w,
-// and why the session ended if w does not tell.
+// and why the session ended if w does not.
 func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handedOver bool, reason string) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -272,7 +272,7 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 }
 
 // await waits until the neighbour has reached a state. It is not an error when
-// w is closed before, and w tells why.
+// w is closed before: w has the reason.
 func (s *session) await(ctx context.Context, w *wire, remote netip.Addr, want SessionState) (reached bool, err error) {
 	for {
 		got, err := s.engine.state(ctx, remote)
@@ -317,7 +317,7 @@ func (s *session) enter(state SessionState, w *wire) {
 
 func (s *session) up(w *wire) {
 	now := time.Now()
-	w.note(func(f *wireFacts) { f.established = now })
+	w.record(func(f *wireFacts) { f.established = now })
 	s.mu.Lock()
 	s.facts.state, s.facts.since = Established, now
 	s.mu.Unlock()
@@ -336,7 +336,7 @@ func (s *session) detect(w *wire) {
 		return
 	}
 	s.stopDetector()
-	d := &detector{peer: w.router(), local: local, device: s.conf.Device, hub: s.hub, log: s.log, lost: s.lost, changed: s.changed}
+	d := &detector{peer: w.router(), local: local, device: s.conf.Device, receiver: s.bfdReceiver, log: s.log, lost: s.lost, changed: s.changed}
 	startDetector(d, s.conf.BFD)
 	s.mu.Lock()
 	s.detector = d
@@ -405,7 +405,7 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 		s.log.Info("session down", "reason", reason)
 	case !stopped && !s.loggedReasons[reason] && len(s.loggedReasons) < maxLoggedReasons:
 		s.loggedReasons[reason] = true
-		s.log.Warn("session does not come up", "address", s.conf.where(), "reason", reason)
+		s.log.Warn("session does not come up", "address", s.conf.routerText(), "reason", reason)
 	}
 }
 

@@ -26,40 +26,40 @@ const (
 	leastSets = 64
 )
 
-// A tellKey is a set of attributes for one router, or for all.
-type tellKey struct {
-	told   Attributes
-	router uint32
+// An attributeSet is a set of attributes for one router, or for all.
+type attributeSet struct {
+	attributes Attributes
+	router     uint32
 }
 
-func (k tellKey) mark(set uint32) *packet.LargeCommunity {
+func (k attributeSet) mark(set uint32) *packet.LargeCommunity {
 	return &packet.LargeCommunity{ASN: markASN, LocalData1: set, LocalData2: k.router}
 }
 
 // keys are the sets that routes of p are marked with.
-func (p PeerAttributes) keys(rest []group, targets map[string]uint32) (keys []tellKey) {
+func (p PeerAttributes) keys(rest []group, targets map[string]uint32) (keys []attributeSet) {
 	for _, g := range rest {
 		if g.peers == "" {
-			keys = append(keys, tellKey{g.told, allRouters})
+			keys = append(keys, attributeSet{g.attributes, allRouters})
 			continue
 		}
 		for _, name := range g.peers.Names() {
 			if n, ok := targets[name]; ok {
-				keys = append(keys, tellKey{g.told, n})
+				keys = append(keys, attributeSet{g.attributes, n})
 			}
 		}
 	}
 	return keys
 }
 
-// setsOf returns the marks of keys, and has GoBGP know them.
-func (e *engine) setsOf(ctx context.Context, keys []tellKey) (marks []*packet.LargeCommunity, err error) {
+// ensureSets returns the marks of keys, and has GoBGP know them.
+func (e *engine) ensureSets(ctx context.Context, keys []attributeSet) (marks []*packet.LargeCommunity, err error) {
 	for _, k := range keys {
 		n, ok := e.sets[k]
 		if !ok {
 			n = e.lastSet + 1
-			if err := e.tell(ctx, k, n); err != nil {
-				return nil, fmt.Errorf("GoBGP's policy: %s: %w", k.told, err)
+			if err := e.addSet(ctx, k, n); err != nil {
+				return nil, fmt.Errorf("GoBGP's policy: %s: %w", k.attributes, err)
 			}
 			e.sets[k], e.lastSet = n, n
 		}
@@ -70,8 +70,8 @@ func (e *engine) setsOf(ctx context.Context, keys []tellKey) (marks []*packet.La
 
 func setName(n uint32) string { return fmt.Sprintf("set %d", n) }
 
-// tell adds the statement for set n.
-func (e *engine) tell(ctx context.Context, k tellKey, n uint32) error {
+// addSet adds the statement for set n.
+func (e *engine) addSet(ctx context.Context, k attributeSet, n uint32) error {
 	marked := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: setName(n), List: []string{"^" + k.mark(n).String() + "$"}}
 	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: marked, Replace: true}); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (e *engine) tell(ctx context.Context, k tellKey, n uint32) error {
 		conditions.NeighborSet = &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: routerName(k.router)}
 	}
 	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: attributesPolicy,
-		Statements: []*api.Statement{{Name: setName(n), Conditions: conditions, Actions: k.told.actions()}}}})
+		Statements: []*api.Statement{{Name: setName(n), Conditions: conditions, Actions: k.attributes.actions()}}}})
 }
 
 // actions add a to a route. UseLeftMost is the session's own AS number, which GoBGP
@@ -118,7 +118,7 @@ func (e *engine) forget(ctx context.Context, table []Route, targets map[string]u
 	if len(e.sets) < e.manySets {
 		return nil
 	}
-	used := map[tellKey]bool{}
+	used := map[attributeSet]bool{}
 	seen := map[PeerAttributes]bool{}
 	for _, r := range table {
 		if seen[r.Attributes] {
@@ -135,15 +135,15 @@ func (e *engine) forget(ctx context.Context, table []Route, targets map[string]u
 		if used[k] {
 			continue
 		}
-		if err := e.untell(ctx, e.sets[k]); err != nil {
-			return fmt.Errorf("GoBGP's policy: %s: %w", k.told, err)
+		if err := e.removeSet(ctx, e.sets[k]); err != nil {
+			return fmt.Errorf("GoBGP's policy: %s: %w", k.attributes, err)
 		}
 		delete(e.sets, k)
 	}
 	return nil
 }
 
-func (e *engine) untell(ctx context.Context, n uint32) error {
+func (e *engine) removeSet(ctx context.Context, n uint32) error {
 	statement := &api.Statement{Name: setName(n)}
 	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: &api.Policy{Name: attributesPolicy, Statements: []*api.Statement{statement}}}); err != nil {
 		return err

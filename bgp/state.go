@@ -96,7 +96,7 @@ type Route struct {
 func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
-		fmt.Fprintf(&b, "session %s: AS%d to %s at %s%s\n", p.Name, p.localASN(s), p.peerAS(), p.where(), p.told())
+		fmt.Fprintf(&b, "session %s: AS%d to %s at %s%s\n", p.Name, p.localASN(s), p.peerAS(), p.routerText(), p.weightsText())
 	}
 	if s.Shutdown {
 		fmt.Fprintln(&b, "graceful shutdown")
@@ -109,8 +109,8 @@ func (s State) String() string {
 
 func (s Session) localASN(st State) uint32 { return cmp.Or(s.LocalASN, st.ASN) }
 
-// where is where the router is.
-func (s Session) where() string {
+// routerText names where the router is: its address, or the link that it is on.
+func (s Session) routerText() string {
 	if s.Interface != "" {
 		return "the router on " + s.Interface
 	}
@@ -125,7 +125,7 @@ func (s Session) peerAS() string {
 	return fmt.Sprintf("AS%d", s.PeerASN)
 }
 
-func (s Session) told() string {
+func (s Session) weightsText() string {
 	if s.Weights {
 		return ", with weights"
 	}

@@ -66,7 +66,7 @@ type SessionStatus struct {
 	// BFD is nil without BFD, and before the first connection.
 	BFD *BFDStatus `json:"bfd,omitempty"`
 
-	// GracefulRestart tells whether both ends have it on this connection.
+	// GracefulRestart says whether both ends have it on this connection.
 	GracefulRestart bool `json:"gracefulRestart"`
 	// EndOfRIB is when the router had received everything, zero until then.
 	EndOfRIB time.Time `json:"endOfRIB,omitzero"`
@@ -103,7 +103,7 @@ func (st SessionStatus) Trouble() string {
 	return st.LossReason + "; since then: " + st.LastError
 }
 
-// An Omission is a route that one router is not told.
+// An Omission is a route that is not sent to one router.
 type Omission struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Reason string       `json:"reason"`
@@ -163,7 +163,7 @@ func (s *session) status(routes []Route) SessionStatus {
 	return st
 }
 
-// addWire adds what the current connection tells and returns the router's OPEN,
+// addWire adds the facts of the current connection and returns the router's OPEN,
 // nil before that has come.
 func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 	st.Updates += f.updates
@@ -205,7 +205,7 @@ func (st *SessionStatus) addRoutes(routes []Route, conf Session, router *open) {
 	}
 }
 
-// omission says why a router is not told r, or nothing. It is what GoBGP's
+// omission says why r is not sent to a router; empty if it is. It is what GoBGP's
 // export does with exportStatements and the families of both OPENs.
 func omission(r Route, conf Session, router *open) string {
 	is4 := r.Prefix.Addr().Is4()

@@ -3,7 +3,7 @@ package bgp
 import "time"
 
 // A syncing is the wait, after a start, for routers that may hold routes from
-// before it: until the End-of-RIB has told each of them what is no longer so.
+// before it: until each of them has received the End-of-RIB, and so knows which are gone.
 type syncing struct {
 	begin  time.Time
 	until  map[string]time.Time // by session: when its router gives up on us

@@ -43,7 +43,7 @@ func (s State) weightAS() uint16 {
 // neighbours for all of them: so there is always an address in it that no router has.
 const unweightedSet = "unweighted"
 
-var nobody = netip.MustParseAddr(engineRouterID)
+var noRouter = netip.MustParseAddr(engineRouterID)
 
 // unweighted takes all extended communities away; there are no others.
 func unweighted() *api.Statement {

@@ -113,7 +113,7 @@ func (w *wire) seen() wireFacts {
 	return w.facts
 }
 
-func (w *wire) note(change func(f *wireFacts)) {
+func (w *wire) record(change func(f *wireFacts)) {
 	w.mu.Lock()
 	change(&w.facts)
 	w.mu.Unlock()
@@ -125,7 +125,7 @@ func (w *wire) Read(p []byte) (int, error) {
 		n, err := w.TCPConn.Read(w.buffer[:])
 		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.hear), 0
 		if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
-			w.note(func(f *wireFacts) { f.readErr = err })
+			w.record(func(f *wireFacts) { f.readErr = err })
 		}
 		if w.seen().refusal != "" {
 			_ = w.Close()
@@ -144,13 +144,13 @@ func (w *wire) hear(kind byte, body []byte) {
 	switch kind {
 	case msgOpen:
 		o, err := parseOpen(body)
-		w.note(func(f *wireFacts) { f.open, f.badMessage = &o, err })
+		w.record(func(f *wireFacts) { f.open, f.badMessage = &o, err })
 		if reason, subcode := w.unwanted(o); err == nil && reason != "" {
 			w.refuse(reason, codeOpen, subcode)
 		}
 	case msgNotification:
 		n := parseNotification(body)
-		w.note(func(f *wireFacts) { f.received = n })
+		w.record(func(f *wireFacts) { f.received = n })
 	case msgUpdate:
 		if _, end := endOfRIB(body); !end {
 			w.mu.Lock()
@@ -175,9 +175,9 @@ func (w *wire) unwanted(o open) (reason string, subcode byte) {
 	return "", 0
 }
 
-// refuse tells the router why the session ends, in GoBGP's place.
+// refuse sends the router a NOTIFICATION in GoBGP's place.
 func (w *wire) refuse(reason string, code, subcode byte) {
-	w.note(func(f *wireFacts) { f.refusal = reason })
+	w.record(func(f *wireFacts) { f.refusal = reason })
 	if b, err := packet.NewBGPNotificationMessage(code, subcode, nil).Serialize(); err == nil {
 		_, _ = w.Write(b)
 	}
@@ -185,7 +185,7 @@ func (w *wire) refuse(reason string, code, subcode byte) {
 
 // abandon ends the connection silently, since no router is at its other end.
 func (w *wire) abandon(reason string) {
-	w.note(func(f *wireFacts) { f.refusal = reason })
+	w.record(func(f *wireFacts) { f.refusal = reason })
 	_ = w.Close()
 }
 
@@ -239,7 +239,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	}
 	n, err := w.TCPConn.Write(w.ours(p))
 	if err != nil {
-		w.note(func(f *wireFacts) { f.writeErr = err })
+		w.record(func(f *wireFacts) { f.writeErr = err })
 		_ = w.Close()
 		return n, err
 	}
@@ -250,7 +250,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	case msgUpdate:
 		w.sentUpdate(body)
 	case msgNotification:
-		w.note(func(f *wireFacts) { f.sent = parseNotification(body) })
+		w.record(func(f *wireFacts) { f.sent = parseNotification(body) })
 	}
 	return n, nil
 }
@@ -287,7 +287,7 @@ func (w *wire) sentUpdate(body []byte) {
 		return
 	}
 	now := time.Now()
-	w.note(func(f *wireFacts) {
+	w.record(func(f *wireFacts) {
 		f.updates++
 		if f.endOfRIB[fam].IsZero() {
 			f.endOfRIB[fam] = now
@@ -321,7 +321,7 @@ func (w *wire) drain() {
 	_, _ = io.Copy(io.Discard, w.TCPConn)
 }
 
-// endOfRIB tells whether the body of an UPDATE is the End-of-RIB marker, and of
+// endOfRIB says whether the body of an UPDATE is the End-of-RIB marker, and of
 // which family: nothing at all for IPv4, for others an MP_UNREACH_NLRI attribute
 // that withdraws nothing (RFC 4724 §2).
 func endOfRIB(body []byte) (family, bool) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
 func serialize(t testing.TB, m *packet.BGPMessage) []byte {
@@ -312,13 +311,6 @@ func TestWireClosesWhenItCannotBeWrittenTo(t *testing.T) {
 	case <-w.closed:
 	default:
 		t.Error("the connection is open still")
-	}
-}
-
-// GoBGP still takes connections where takeConnsFrom puts them.
-func TestTakeConns(t *testing.T) {
-	if err := takeConnsFrom(server.NewBgpServer(), make(chan net.Conn)); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -18,13 +18,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// Reasons of an advertisement's condition, besides those of pools and Problems.
-const (
-	reasonNoPeer      = "NoPeer"
-	reasonNoSpeaker   = "NoSpeaker"
-	reasonNoInterface = "NoInterface"
-)
-
 // adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller
 // sees all nodes, and so detects a misspelt selector or interface.
 type adverts struct {
@@ -208,7 +201,7 @@ func unapplied(snap *cluster.Snapshot, names []string) (remarks []string) {
 		}
 	}
 	if len(others) != 0 {
-		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+few(others))
+		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+cluster.Enumerate(others))
 	}
 	return remarks
 }

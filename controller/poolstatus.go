@@ -21,16 +21,8 @@ import (
 // created or deleted changes their counts; a status once a second is enough.
 const poolInterval = time.Second
 
-// ready is the condition of pools. Its reasons are those of Services where one fits, and
-// these.
-const (
-	ready        = "Ready"
-	reasonReady  = "Ready"
-	reasonDrain  = "Drained"
-	reasonFaulty = "Invalid"
-	// reasonWarning is of a condition that is True.
-	reasonWarning = "Warning"
-)
+// ready is the condition of pools and advertisements.
+const ready = "Ready"
 
 // pools keeps the status of AddressPools. The snapshot does not have it:
 // otherwise each change of a count would look like a changed pool to every node.

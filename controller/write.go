@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -192,9 +191,6 @@ func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.Addre
 	}
 }
 
-// maxNamed is how many Services of a claim are named to people.
-const maxNamed = 5
-
 // people is a text for users: the Services that hold an address, and the Services that it
 // is reserved for.
 func people(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) string {
@@ -205,21 +201,14 @@ func people(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) st
 	for _, k := range kept {
 		wait = append(wait, k.Namespace+"/"+cmp.Or(k.Name, "*"))
 	}
-	text := few(have)
+	text := cluster.Enumerate(have)
 	if len(wait) == 0 {
 		return text
 	}
 	if text != "" {
 		text += "; "
 	}
-	return text + "kept for " + few(wait)
-}
-
-func few(names []string) string {
-	if more := len(names) - maxNamed; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
-	}
-	return strings.Join(names, ", ")
+	return text + "kept for " + cluster.Enumerate(wait)
 }
 
 // bind is old with the Service, at the version that was read of it.

@@ -23,14 +23,14 @@ type Obstacle struct {
 type ObstacleCode string
 
 const (
-	ForwardingOff    ObstacleCode = "ForwardingOff"    // the kernel does not forward
-	ReversePath      ObstacleCode = "ReversePath"      // rp_filter drops what comes in by another way than it would leave
-	ConntrackFull    ObstacleCode = "ConntrackFull"    // new flows find no room
-	BridgeBypass     ObstacleCode = "BridgeBypass"     // replies on a bridge pass by netfilter
-	Firewall         ObstacleCode = "Firewall"         // a chain of others drops our traffic
-	Untracked        ObstacleCode = "Untracked"        // a rule of others has our traffic not tracked, so not translated
-	TranslatedBefore ObstacleCode = "TranslatedBefore" // a rule of others translates VIPs before ours
-	ForeignDataPath  ObstacleCode = "ForeignDataPath"  // a network plug-in translates VIPs before netfilter
+	ForwardingOff    ObstacleCode = "ForwardingOff"    // The kernel does not forward packets.
+	ReversePath      ObstacleCode = "ReversePath"      // rp_filter drops packets that arrive through another interface than the route back uses.
+	ConntrackFull    ObstacleCode = "ConntrackFull"    // conntrack is full, or nearly: new flows are dropped.
+	BridgeBypass     ObstacleCode = "BridgeBypass"     // A bridge carries replies past netfilter.
+	Firewall         ObstacleCode = "Firewall"         // Another program's chain drops traffic of the addresses.
+	Untracked        ObstacleCode = "Untracked"        // Another program's rule excludes the traffic from conntrack, so that it cannot be translated.
+	TranslatedBefore ObstacleCode = "TranslatedBefore" // Another program's rule translates the addresses before Fanfare's rules.
+	ForeignDataPath  ObstacleCode = "ForeignDataPath"  // A network plug-in translates the addresses before netfilter.
 )
 
 var obstacleCodes = []ObstacleCode{

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,87 +12,116 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// repairNews is how long a repair is worth telling.
-const repairNews = time.Hour
+// recentRepair is for how long a repair, or another user of an address, needs attention.
+const recentRepair = time.Hour
 
-// Attention is what somebody has to do something about, a sentence each.
-func (st *Status) Attention(now time.Time) (lines []string) {
-	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+// Attention returns what an operator must act on, one sentence a line.
+func (st *Status) Attention(now time.Time) []string {
+	return slices.Concat(st.passAttention(now), st.proxyAttention(now), st.bgpAttention(now), st.objectAttention(), st.addressAttention(now))
+}
+
+// lines collects formatted lines.
+type lines []string
+
+func (l *lines) add(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
+
+// passAttention is about passes that fail or take too long.
+func (st *Status) passAttention(now time.Time) (all lines) {
 	if st.Error != "" {
-		say("%s", strings.ReplaceAll(st.Error, "\n", "; "))
+		all.add("%s", oneLine(st.Error))
 	}
 	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
-		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
+		all.add("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
 	}
-	if ago := now.Sub(st.Proxy.LastRepair); st.Proxy.Repairs > 0 && ago < repairNews {
-		say("somebody else changed the kernel's table; it was repaired %d times, last %s ago: %s", st.Proxy.Repairs, duration.HumanDuration(ago), st.Proxy.Found)
+	return all
+}
+
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+
+// proxyAttention is about the kernel's rules, and what blocks traffic beside them.
+func (st *Status) proxyAttention(now time.Time) (all lines) {
+	p := st.Proxy
+	if ago := now.Sub(p.LastRepair); p.Repairs > 0 && ago < recentRepair {
+		all.add("another program changed the kernel's table; it was repaired %d times, last %s ago: %s", p.Repairs, duration.HumanDuration(ago), p.Found)
 	}
-	if e := st.Proxy.ConntrackError; e != "" {
-		say("flows to endpoints that are gone may go on: %s", e)
+	if p.ConntrackError != "" {
+		all.add("flows to removed endpoints may continue: %s", p.ConntrackError)
 	}
-	if e := st.Proxy.ForwardError; e != "" {
-		say("this node's iptables may drop traffic to the addresses: %s", e)
+	if p.ForwardError != "" {
+		all.add("this node's iptables may drop traffic to the addresses: %s", p.ForwardError)
 	}
-	if e := st.Proxy.RedirectError; e != "" {
-		say("connections to an address that moves to this node end: %s", e)
+	if p.RedirectError != "" {
+		all.add("connections end when their address moves to this node: %s", p.RedirectError)
 	}
-	if f := st.Proxy.FastPath; f != nil {
-		if f.Error != "" {
-			say("new flows take the rules where --fast-path could take them: %s", strings.ReplaceAll(f.Error, "\n", "; "))
-		}
-		if f.Found != "" {
-			say("somebody else changed what --fast-path has in the kernel; it was put right %d times, last: %s", f.Repairs, f.Found)
-		}
+	if f := p.FastPath; f != nil && f.Error != "" {
+		all.add("new flows use the rules although --fast-path is set: %s", oneLine(f.Error))
 	}
-	for _, o := range st.Proxy.Obstacles {
-		say("%s", o.Message)
+	if f := p.FastPath; f != nil && f.Found != "" {
+		all.add("another program changed the kernel's part of --fast-path; it was repaired %d times, last: %s", f.Repairs, f.Found)
 	}
-	if e := st.Proxy.ModeError; e != "" {
-		say("rules of another --proxy-mode are still in the kernel: %s", e)
+	for _, o := range p.Obstacles {
+		all.add("%s", o.Message)
 	}
-	for _, u := range st.Proxy.Unsupported {
-		say("%s", u)
+	if p.ModeError != "" {
+		all.add("rules of another --proxy-mode are still in the kernel: %s", p.ModeError)
 	}
+	return append(all, p.Unsupported...)
+}
+
+// bgpAttention is about sessions and their BFD.
+func (st *Status) bgpAttention(now time.Time) (all lines) {
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
-			say("router %s: %s", s.Name, s.Trouble())
+			all.add("router %s: %s", s.Name, s.Trouble())
 		}
 		switch b := s.BFD; {
 		case b == nil:
 		case b.Error != "":
-			say("router %s: %s", s.Name, b.Error)
-		case s.State == bgp.Established && !b.Up() && now.Sub(b.Since) >= sessionPatience:
-			say("router %s: BFD does not hear it, so that silence is noticed by the hold time only: %s", s.Name, b.Reason)
+			all.add("router %s: %s", s.Name, b.Error)
+		case s.State == bgp.Established && !b.Up() && now.Sub(b.Since) >= sessionGrace:
+			all.add("router %s: BFD is down, so that only the hold time detects a failure: %s", s.Name, b.Reason)
 		}
 	}
-	for _, p := range st.BGP.Problems {
-		say("%s", p)
-	}
+	return append(all, st.BGP.Problems...)
+}
+
+// objectAttention is about membership, interfaces, invalid objects, and Services without
+// an address.
+func (st *Status) objectAttention() (all lines) {
 	if st.Members != nil {
 		for _, p := range st.Members.Problems {
-			say("members: %s", p)
+			all.add("members: %s", p)
 		}
 	}
 	for _, p := range st.L2.Problems {
-		say("%s", p.Message)
+		all.add("%s", p.Message)
 	}
 	for _, p := range st.Problems {
-		say("%s", p)
+		all.add("%s", p)
 	}
 	for _, r := range st.Waiting {
-		say("Service %s: %s", r.Service, r.Message)
+		all.add("Service %s: %s", r.Service, r.Message)
 	}
+	return all
+}
+
+// attentionCodes are the reasons of an address that an operator must act on.
+var attentionCodes = []cluster.Code{
+	cluster.HealthPortTaken, cluster.AggregateRefused, cluster.AttributesRefused, cluster.AttributeClash,
+	cluster.AddressInUse, cluster.NoCandidate, cluster.NoInterface,
+}
+
+// addressAttention is about addresses that are not served as their Services specify.
+func (st *Status) addressAttention(now time.Time) (all lines) {
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {
-			if r.Protocol == "proxy" && r.Code != cluster.Programmed || r.Code == cluster.HealthPortTaken ||
-				r.Code == cluster.AggregateRefused || r.Code == cluster.AttributesRefused || r.Code == cluster.AttributeClash ||
-				r.Code == cluster.AddressInUse || r.Code == cluster.NoCandidate || r.Code == cluster.NoInterface {
-				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
+			if r.Protocol == "proxy" && r.Code != cluster.Programmed || slices.Contains(attentionCodes, r.Code) {
+				all.add("Service %s (%s): %s", r.Service, a.Address, r.Message)
 			}
 		}
-		if a.Answered() && a.L2.Conflict != nil && now.Sub(a.L2.Conflict.When) < repairNews {
-			say("address %s: %s", a.Address, a.L2.Conflict)
+		if a.Answered() && a.L2.Conflict != nil && now.Sub(a.L2.Conflict.When) < recentRepair {
+			all.add("address %s: %s", a.Address, a.L2.Conflict)
 		}
 	}
-	return lines
+	return all
 }

@@ -9,7 +9,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -20,9 +19,8 @@ import (
 
 const benchServices = 10_000
 
-// BenchmarkPass measures the way from a Snapshot to the kernel among 10,000
-// Services with two endpoints each: one endpoint that changes, beside a full load
-// into an empty table.
+// BenchmarkPass measures the time from a Snapshot to the kernel, among 10,000 Services with
+// two endpoints each: a change of one endpoint, and a full load into an empty table.
 func BenchmarkPass(b *testing.B) {
 	b.Run("one endpoint", func(b *testing.B) {
 		p, decider := benchPass(b)
@@ -91,7 +89,7 @@ func benchPass(b *testing.B) (*pass, *plan.Decider) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { forwarder.Close() })
-	return newPass(forwarder, log, byBGP(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
+	return newPass(forwarder, log, newBGPPath(&bgpAnnouncer{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
 }
 
 func benchRun(b *testing.B, p *pass, decider *plan.Decider, snap *cluster.Snapshot) {
@@ -104,7 +102,7 @@ func benchSnapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
 		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
-		Peers: []*cluster.Peer{{Name: "elsewhere", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Nothing()}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: cluster.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
 	for i := range benchServices {
@@ -131,7 +129,7 @@ func benchEndpoints(service, generation int) *cluster.Endpoints {
 	return e
 }
 
-// changed is snap with another endpoint behind one Service.
+// changed returns snap with another endpoint behind one Service.
 func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	next.Services = slices.Clone(snap.Services)
@@ -140,7 +138,7 @@ func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	return &next
 }
 
-// without is snap without one Service, and with the one that was missing before.
+// without returns snap without one Service, and with the previously missing one.
 func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	n := i * 7919 % benchServices

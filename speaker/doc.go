@@ -7,14 +7,27 @@
 //     lingering, in one transaction,
 //  3. grow: what is wanted and programmed is announced.
 //
-// Two invariants follow, whatever fails:
+// Two invariants hold, whatever fails:
 //
-//   - I1: announced is a subset of programmed, at every instant.
+//   - I1: announced addresses are a subset of programmed addresses, at every instant.
 //   - I2: an address is forwarded for at least the linger time after it left the
-//     network. BGP has no acknowledgement; routers need a moment to receive and to
-//     act, so lingering is a time.
+//     network. BGP has no acknowledgement, and routers need a moment to receive and
+//     apply a withdrawal, so lingering is a time.
 //
-// The one exception to I1 is another program that destroys the table. The time
-// until it is repaired is not ours to promise; if it cannot be repaired, the
-// addresses are withdrawn.
+// The only exception to I1 is another program that destroys the table. The speaker repairs
+// the table, and withdraws the addresses if the repair fails.
+//
+// The files, in reading order:
+//
+//   - speaker.go has the options and the loop, shutdown.go the end of it.
+//   - pass.go is one pass over its announce paths, BGP and L2: announcepath.go and linger.go,
+//     with bgpannouncer.go and l2announcer.go below them.
+//   - layer2.go is what L2 needs from other nodes: which interfaces they know (interfaces.go),
+//     what speakers report to each other about addresses (handover.go, message.go), where
+//     established connections go (redirect.go), and resuming after a suspension (suspend.go).
+//   - gateway.go and uplinks.go follow the node's network configuration by netwatch.go.
+//   - status.go is the state after a pass, for `fanfare status` (server.go), with
+//     attention.go and healthcheck.go. speakerstatus.go reports it to the API server.
+//   - events.go and addressevents.go derive Events, and eventrecorder.go writes them.
+//   - statedir.go and snapshotwriter.go save state for the next speaker.
 package speaker

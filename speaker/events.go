@@ -20,325 +20,329 @@ import (
 )
 
 const (
-	// sessionPatience is how long a session that was never up may take before
-	// that is worth an Event: routers that restart or are set up need some time.
-	// For as long after a start what an earlier process left counts as told.
-	sessionPatience = 30 * time.Second
-	// forwardPatience is how long a change may fail to reach the kernel: most
-	// failures are over with the next attempt.
-	forwardPatience = 5 * time.Second
-	// maxNote is the length of a note that the API server takes.
+	// sessionGrace is how long a session may take to come up before it causes an Event:
+	// routers that restart, or are being set up, need some time. Within sessionGrace after
+	// a start, sessions that come up count as up before.
+	sessionGrace = 30 * time.Second
+	// forwardGrace is how long the kernel may reject a change before that causes an Event:
+	// most retries succeed.
+	forwardGrace = 5 * time.Second
+	// maxNote is the longest note that the API server accepts.
 	maxNote = 1024
 )
 
-// An event is something that happened, before it is an Event of Kubernetes.
+// An event is what happened, before it becomes an Event of Kubernetes.
 type event struct {
 	regarding corev1.ObjectReference
 	warning   bool
-	reason    string // for programs: it does not change from release to release
+	reason    eventReason
 	action    string
-	note      string // a sentence, with the node in it: an object has Events of many
+	note      string // a sentence with the node's name: many nodes write Events of one object
 }
 
-// A scene is what Events tell of, at one instant.
-type scene struct {
-	at       time.Time
-	desired  *plan.Desired
-	sessions []bgp.SessionStatus
-	// obstacles are in the way of traffic on this node.
+// An observation is the state from which Events are derived, at one instant.
+type observation struct {
+	at        time.Time
+	desired   *plan.Desired
+	sessions  []bgp.SessionStatus
 	obstacles []proxy.Obstacle
-	// announced is what routers are told, sorted, and answers what became of addresses
-	// over L2.
-	announced []netip.Addr
-	answers   []l2.Status
-	// programmed: the kernel has what is desired; else err says why not, and
-	// behind since when something waits.
-	programmed bool
-	err        error
-	behind     time.Time
+	// announced are the addresses announced by BGP, sorted, and l2Statuses the states of
+	// addresses over L2.
+	announced  []netip.Addr
+	l2Statuses []l2.Status
+	// programmed: the kernel has what is desired. Otherwise err is the reason, and
+	// pendingSince is when the oldest change began to wait.
+	programmed   bool
+	err          error
+	pendingSince time.Time
 }
 
-// scene is what there is to see now; ok is false before the first pass.
-func (s *speaker) scene() (now scene, ok bool) {
-	p := s.now()
+// observe returns the present observation; ok is false before the first pass.
+func (s *speaker) observe() (now observation, ok bool) {
+	p := s.current()
 	if p.desired == nil {
-		return scene{}, false
+		return observation{}, false
 	}
-	return scene{
-		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Obstacles(), announced: p.have, answers: p.answers,
-		programmed: p.programmed, err: p.err, behind: p.behind,
+	return observation{
+		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Obstacles(), announced: p.bgpAddrs, l2Statuses: p.l2Statuses,
+		programmed: p.programmed, err: p.err, pendingSince: p.pendingSince,
 	}, true
 }
 
-// A told value is what people know, by Events: the next ones tell what differs
-// from it. It is immutable.
-type told struct {
-	sessions  map[string]toldSession
-	bfd       map[string]toldSession
+// reported is what Events have reported so far. The next ones report the differences. It is
+// immutable.
+type reported struct {
+	sessions  map[string]reportedSession
+	bfd       map[string]reportedSession
 	obstacles []proxy.Obstacle
 	announced []netip.Addr
-	answered  map[netip.Addr]string // over L2, and on which interfaces
-	conflicts map[netip.Addr]int    // how many there have been
-	desired   *plan.Desired         // that announced was of; nil at first
-	failing   bool                  // the kernel does not take what is desired
-	refused   map[claimed]bool      // what is not forwarded
-	dead      []string              // nodes that are not heard of, sorted
-	// duplicates are BGPPeers without a session, and by whose fault.
+	answered  map[netip.Addr]string   // the interfaces, by address, over L2
+	conflicts map[netip.Addr]int      // conflict counts
+	desired   *plan.Desired           // when announced was reported; nil at first
+	failing   bool                    // the kernel does not accept what is desired
+	refused   map[serviceAddress]bool // addresses that the proxy refuses
+	dead      []string                // nodes, sorted
+	// duplicates are BGPPeers without a session, each with the BGPPeer that has it.
 	duplicates map[string]string
-	leftOut    []string // those of them whose endpoints get no new connections
+	leftOut    []string // dead nodes whose endpoints get no new connections
 
-	// What was true before this process began is no news: adopted addresses may
-	// have been announced, and sessions that come up before presumed were up.
-	adopted  []netip.Addr
-	presumed time.Time
+	// What was true before this process started is not reported: adopted addresses may have
+	// been announced, and sessions that come up before presumedUntil were up.
+	adopted       []netip.Addr
+	presumedUntil time.Time
 }
 
-// A claimed address is one as a Service has it.
-type claimed struct {
+// A serviceAddress is an address of one Service.
+type serviceAddress struct {
 	addr    netip.Addr
 	service cluster.Name
 }
 
-// A toldSession is a session, or the BFD of one.
-type toldSession struct {
+// A reportedSession is a session or its BFD.
+type reportedSession struct {
 	up    bool
 	since time.Time
 }
 
-// inherit is what people know when a process begins after another one, which left
-// addresses in the kernel.
-func inherit(adopted []netip.Addr, began time.Time) told {
+// reportedBefore is what an earlier process that left addresses in the kernel has reported.
+func reportedBefore(adopted []netip.Addr, began time.Time) reported {
 	sorted := slices.Clone(adopted)
 	slices.SortFunc(sorted, netip.Addr.Compare)
-	return told{adopted: sorted, presumed: began.Add(sessionPatience)}
+	return reported{adopted: sorted, presumedUntil: began.Add(sessionGrace)}
 }
 
-// news compares what people know with what is so, and returns what to tell them
-// and what they know then. Limit is how many addresses may have an Event each;
-// if there are more, one Event says how many.
-func news(was told, is scene, limit int) (told, []event) {
-	now := told{desired: is.desired, presumed: was.presumed}
+// newEvents returns the events between two states, and what they report in total. If more
+// than limit addresses changed, one event has their number.
+func newEvents(was reported, now observation, limit int) (reported, []event) {
+	next := reported{desired: now.desired, presumedUntil: was.presumedUntil}
 	var all []event
-	all = append(all, now.tellSessions(was, is)...)
-	all = append(all, now.tellBFD(was, is)...)
-	all = append(all, now.tellDuplicates(was, is)...)
-	all = append(all, now.tellForwarding(was, is)...)
-	all = append(all, now.tellRefused(was, is, limit)...)
-	all = append(all, now.tellObstacles(was, is)...)
-	all = append(all, now.tellMembers(was, is)...)
-	all = append(all, now.tellConflicts(was, is, limit)...)
-	all = append(all, now.tellAnswers(was, is, limit)...)
-	return now, append(all, now.tellAddresses(was, is, limit)...)
+	all = append(all, next.sessionEvents(was, now)...)
+	all = append(all, next.bfdEvents(was, now)...)
+	all = append(all, next.duplicateEvents(was, now)...)
+	all = append(all, next.forwardingEvents(was, now)...)
+	all = append(all, next.refusalEvents(was, now, limit)...)
+	all = append(all, next.obstacleEvents(was, now)...)
+	all = append(all, next.memberEvents(was, now)...)
+	all = append(all, next.conflictEvents(was, now, limit)...)
+	all = append(all, next.l2Events(was, now, limit)...)
+	return next, append(all, next.addressEvents(was, now, limit)...)
 }
 
-func (t *told) tellSessions(was told, is scene) (all []event) {
-	t.sessions = make(map[string]toldSession, len(is.sessions))
-	for _, s := range is.sessions {
+// sessionEvents reports BGP sessions that come up or go down, on their BGPPeers.
+func (r *reported) sessionEvents(was reported, now observation) (all []event) {
+	r.sessions = make(map[string]reportedSession, len(now.sessions))
+	for _, s := range now.sessions {
 		why := ": " + s.Trouble()
-		switch is.turn(t.sessions, was.sessions, s.Name, toldSession{s.State == bgp.Established, s.Since}, t.presumed) {
-		case stays:
-		case comes:
-			all = append(all, is.session(s, false, "SessionEstablished", "has a session with", ""))
-		case goes:
-			all = append(all, is.session(s, true, "SessionLost", "lost its session with", why))
-		case returns:
-			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
-		case fails:
-			all = append(all, is.session(s, true, "SessionDown", "gets no session with", why))
+		switch now.transition(r.sessions, was.sessions, s.Name, reportedSession{s.State == bgp.Established, s.Since}, r.presumedUntil) {
+		case unchanged:
+		case cameUp:
+			all = append(all, now.sessionEvent(s, false, eventSessionEstablished, "has a session with", ""))
+		case wentDown:
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", why))
+		case flapped:
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", ", and established it again: "+cmp.Or(s.LossReason, "no reason is known")))
+		case neverUp:
+			all = append(all, now.sessionEvent(s, true, eventSessionDown, "has no session with", why))
 		}
 	}
 	return all
 }
 
-// tellBFD tells which routers BFD hears. Without it, silence takes long to be
-// noticed, though the session is up.
-func (t *told) tellBFD(was told, is scene) (all []event) {
-	t.bfd = map[string]toldSession{}
-	for _, s := range is.sessions {
+// bfdEvents reports when BFD goes up or down. Without BFD the session stays up, but
+// failures are detected late.
+func (r *reported) bfdEvents(was reported, now observation) (all []event) {
+	r.bfd = map[string]reportedSession{}
+	for _, s := range now.sessions {
 		if s.BFD == nil {
 			continue
 		}
 		why := ": " + cmp.Or(s.BFD.Error, s.BFD.Reason)
-		switch is.turn(t.bfd, was.bfd, s.Name, toldSession{s.BFD.Up(), s.BFD.Since}, t.presumed) {
-		case stays:
-		case comes:
-			all = append(all, is.session(s, false, "BFDUp", "hears, by BFD,", ""))
-		case goes:
-			all = append(all, is.session(s, true, "BFDDown", "no longer hears, by BFD,", why))
-		case returns:
-			all = append(all, is.session(s, true, "BFDDown", "for a moment did not hear, by BFD,", why))
-		case fails:
-			all = append(all, is.session(s, true, "BFDDown", "does not hear, by BFD,", why))
+		switch now.transition(r.bfd, was.bfd, s.Name, reportedSession{s.BFD.Up(), s.BFD.Since}, r.presumedUntil) {
+		case unchanged:
+		case cameUp:
+			all = append(all, now.sessionEvent(s, false, eventBFDUp, "has BFD with", ""))
+		case wentDown:
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "lost BFD with", why))
+		case flapped:
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "briefly lost BFD with", why))
+		case neverUp:
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "has no BFD with", why))
 		}
 	}
 	return all
 }
 
-// A turn is what became of something that is up or down, for those who know what
-// it was.
-type turn int
+// A transition is the change of a session since the last report.
+type transition int
 
 const (
-	stays turn = iota
-	comes
-	goes
-	returns // it was away between two looks
-	fails   // it was never up, and has had its time
+	unchanged transition = iota
+	cameUp
+	wentDown
+	flapped // down and up again between two observations
+	neverUp // not up within sessionGrace
 )
 
-// turn compares what people know of name with what is so, and puts down in now
-// what they know then.
-func (is scene) turn(now, was map[string]toldSession, name string, s toldSession, presumed time.Time) turn {
+// transition compares a session with its last report, and records the new one in next.
+func (now observation) transition(next, was map[string]reportedSession, name string, s reportedSession, presumed time.Time) transition {
 	knew, known := was[name]
-	if !known && !s.up && is.at.Sub(s.since) < sessionPatience {
-		return stays
+	if !known && !s.up && now.at.Sub(s.since) < sessionGrace {
+		return unchanged
 	}
-	now[name] = s
+	next[name] = s
 	switch {
 	case known && knew.up && s.up && !s.since.Equal(knew.since):
-		return returns
-	case known && knew.up == s.up, !known && s.up && is.at.Before(presumed):
-		return stays
+		return flapped
+	case known && knew.up == s.up, !known && s.up && now.at.Before(presumed):
+		return unchanged
 	case s.up:
-		return comes
+		return cameUp
 	case known:
-		return goes
+		return wentDown
 	default:
-		return fails
+		return neverUp
 	}
 }
 
-// session is an event on the BGPPeer: whoever has written one looks there for
-// what became of it.
-func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
+// sessionEvent is an event of the BGPPeer, where its author looks for the result.
+func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason eventReason, verb, more string) event {
 	ref := peerReference(s.Name, "")
-	for _, p := range is.desired.Snapshot.Peers {
+	for _, p := range now.desired.Snapshot.Peers {
 		if p.Name == s.Name {
 			ref.UID = p.UID
 		}
 	}
-	return is.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
+	return now.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
 }
 
-// tellDuplicates tells which BGPPeers have no session here since older ones name the same
-// routers. When one has its session after all, that is what is told.
-func (t *told) tellDuplicates(was told, is scene) (all []event) {
-	t.duplicates = map[string]string{}
-	for _, d := range is.desired.View.Duplicates {
-		t.duplicates[d.Peer.Name] = d.Of.Name
+// duplicateEvents reports BGPPeers without a session because an older one names the same
+// router. The end of it is reported as a new session.
+func (r *reported) duplicateEvents(was reported, now observation) (all []event) {
+	r.duplicates = map[string]string{}
+	for _, d := range now.desired.View.Duplicates {
+		r.duplicates[d.Peer.Name] = d.Of.Name
 		if was.duplicates[d.Peer.Name] == d.Of.Name {
 			continue
 		}
 		ref := peerReference(d.Peer.Name, d.Peer.UID)
-		all = append(all, is.event(ref, true, "DuplicatePeer", "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
+		all = append(all, now.event(ref, true, eventDuplicatePeer, "Connect", fmt.Sprintf("has no session for BGPPeer %s: %s", d.Peer.Name, d.Why())))
 	}
 	return all
 }
 
+// peerReference refers to a BGPPeer. Without a UID, kubectl still shows the Event by name.
 func peerReference(name string, uid types.UID) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: name, UID: uid}
 }
 
-func (t *told) tellForwarding(was told, is scene) []event {
-	failing := !is.programmed && is.err != nil
-	t.failing = failing && (was.failing || is.at.Sub(is.behind) >= forwardPatience)
+// forwardingEvents reports that the kernel rejects changes for forwardGrace, and the end of
+// that.
+func (r *reported) forwardingEvents(was reported, now observation) []event {
+	failing := !now.programmed && now.err != nil
+	r.failing = failing && (was.failing || now.at.Sub(now.pendingSince) >= forwardGrace)
 	switch {
-	case t.failing && !was.failing:
-		return []event{is.event(is.node(), true, "ForwardingFailed", "Forward",
-			"cannot give the kernel what is desired, and announces nothing new: "+is.err.Error())}
+	case r.failing && !was.failing:
+		return []event{now.event(now.thisNodeRef(), true, eventForwardingFailed, "Forward",
+			"cannot program the kernel, and announces nothing new: "+now.err.Error())}
 	case was.failing && !failing:
-		return []event{is.event(is.node(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
+		return []event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has programmed the kernel")}
 	}
 	return nil
 }
 
-// tellRefused tells which addresses are not forwarded, as one that has more endpoints than an
-// address can have. That it is forwarded again is told when it is announced.
-func (t *told) tellRefused(was told, is scene, limit int) (all []event) {
-	t.refused = map[claimed]bool{}
-	for _, a := range is.desired.Addresses {
-		for _, r := range a.Reasons {
-			if r.Code != cluster.ProxyRefused || r.Protocol != "proxy" {
+// refusalEvents reports addresses that the proxy refuses, for example because they have too
+// many endpoints. The end of a refusal is reported as an announcement.
+func (r *reported) refusalEvents(was reported, now observation, limit int) (all []event) {
+	r.refused = map[serviceAddress]bool{}
+	for _, a := range now.desired.Addresses {
+		for _, reason := range a.Reasons {
+			if reason.Code != cluster.ProxyRefused || reason.Protocol != "proxy" {
 				continue
 			}
-			t.refused[claimed{a.Addr, r.Service}] = true
-			if was.refused[claimed{a.Addr, r.Service}] {
-				continue // numbers in it may change with every endpoint
+			r.refused[serviceAddress{a.Addr, reason.Service}] = true
+			if was.refused[serviceAddress{a.Addr, reason.Service}] {
+				continue // numbers in the message may change with every endpoint
 			}
-			all = append(all, is.event(is.service(r.Service), true, string(r.Code), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
+			all = append(all, now.event(now.serviceRef(reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
 		}
 	}
 	if len(all) <= limit {
 		return all
 	}
-	return []event{is.event(is.node(), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf(
-		"does not forward %d addresses; `fanfare status` there says which, and why", len(t.refused)))}
+	return []event{now.event(now.thisNodeRef(), true, eventProxyRefused, "Forward", fmt.Sprintf(
+		"does not forward %d addresses: run `fanfare status` there for the list", len(r.refused)))}
 }
 
-// tellObstacles tells what came in the way of traffic on this node, and went.
-func (t *told) tellObstacles(was told, is scene) (all []event) {
-	t.obstacles = is.obstacles
-	for _, o := range is.obstacles {
+// obstacleEvents reports what blocks traffic on this node, and when it is gone.
+func (r *reported) obstacleEvents(was reported, now observation) (all []event) {
+	r.obstacles = now.obstacles
+	for _, o := range now.obstacles {
 		if !slices.ContainsFunc(was.obstacles, o.Same) {
-			all = append(all, is.event(is.node(), true, "TrafficObstructed", "Forward", "has something in the way of traffic: "+o.Message))
+			all = append(all, now.event(now.thisNodeRef(), true, eventTrafficObstructed, "Forward", "has an obstacle to traffic: "+o.Message))
 		}
 	}
 	for _, o := range was.obstacles {
-		if !slices.ContainsFunc(is.obstacles, o.Same) {
-			all = append(all, is.event(is.node(), false, "TrafficUnobstructed", "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
+		if !slices.ContainsFunc(now.obstacles, o.Same) {
+			all = append(all, now.event(now.thisNodeRef(), false, eventTrafficUnobstructed, "Forward", fmt.Sprintf("no longer has an obstacle to traffic: %s (%s)", o.About, o.Code)))
 		}
 	}
 	return all
 }
 
-// tellMembers tells which nodes are not heard of any more, what becomes of what is there,
-// and which are heard again. One node tells it for all.
-func (t *told) tellMembers(was told, is scene) (all []event) {
-	v := is.desired.View
+// memberEvents reports which nodes are dead, and whether their endpoints are used. One node
+// reports for all.
+func (r *reported) memberEvents(was reported, now observation) (all []event) {
+	v := now.desired.View
 	if v.Members == nil {
-		t.dead, t.leftOut = was.dead, was.leftOut
+		r.dead, r.leftOut = was.dead, was.leftOut
 		return nil
 	}
 	since := map[string]time.Time{}
 	for _, m := range v.Members.Dead(v.Node) {
-		t.dead = append(t.dead, m.Node)
+		r.dead = append(r.dead, m.Node)
 		since[m.Node] = m.Since
 		if v.IsSilent(m.Node) {
-			t.leftOut = append(t.leftOut, m.Node)
+			r.leftOut = append(r.leftOut, m.Node)
 		}
 	}
 	if !v.Members.Reporter(v.Node) {
 		return nil
 	}
-	for _, name := range t.dead {
-		out := v.IsSilent(name)
-		switch {
-		case !slices.Contains(was.dead, name):
-			what := "what is there is left out"
-			if !out {
-				what = "what is there is used for now, since half of the nodes or more are not heard of"
-			}
-			all = append(all, is.event(is.other(name), true, "NodeSilent", "Listen", fmt.Sprintf(
-				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
-		case out && !slices.Contains(was.leftOut, name):
-			all = append(all, is.event(is.other(name), true, "EndpointsLeftOut", "Listen", fmt.Sprintf(
-				"leaves out what is on node %s, which is not heard of: %s", name, v.WhyLeftOut(name))))
-		case !out && slices.Contains(was.leftOut, name):
-			all = append(all, is.event(is.other(name), true, "EndpointsUsed", "Listen", fmt.Sprintf(
-				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
+	for _, name := range r.dead {
+		if reason, what := now.deadNode(was, name, since[name]); reason != "" {
+			all = append(all, now.event(now.nodeRef(name), true, reason, "Listen", what))
 		}
 	}
 	for _, name := range was.dead {
-		if !slices.Contains(t.dead, name) {
-			all = append(all, is.event(is.other(name), false, "NodeHeard", "Listen", fmt.Sprintf("no longer misses node %s", name)))
+		if !slices.Contains(r.dead, name) {
+			all = append(all, now.event(now.nodeRef(name), false, eventNodeHeard, "Listen", fmt.Sprintf("receives messages from node %s again", name)))
 		}
 	}
 	return all
 }
 
-// service refers to a Service, and is empty when there is none.
-func (is scene) service(name cluster.Name) corev1.ObjectReference {
-	all := is.desired.Snapshot.Services
+// deadNode returns the reason and the note for a dead node, empty if nothing has changed.
+func (now observation) deadNode(was reported, name string, since time.Time) (eventReason, string) {
+	v := now.desired.View
+	out := v.IsSilent(name)
+	switch {
+	case !slices.Contains(was.dead, name):
+		what := "its endpoints get no new connections"
+		if !out {
+			what = "its endpoints are used for now, because half of the nodes or more are silent"
+		}
+		return eventNodeSilent, fmt.Sprintf("has received no message from node %s since %s; %s", name, since.UTC().Format(time.RFC3339), what)
+	case out && !slices.Contains(was.leftOut, name):
+		return eventEndpointsLeftOut, fmt.Sprintf("gives no new connections to the endpoints on node %s, which is silent: %s", name, v.WhyLeftOut(name))
+	case !out && slices.Contains(was.leftOut, name):
+		return eventEndpointsUsed, fmt.Sprintf("uses the endpoints on node %s again although it is silent: half of the nodes or more are, so that this node may be cut off", name)
+	}
+	return "", ""
+}
+
+// serviceRef refers to a Service, and is empty if it does not exist.
+func (now observation) serviceRef(name cluster.Name) corev1.ObjectReference {
+	all := now.desired.Snapshot.Services
 	i, ok := slices.BinarySearchFunc(all, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 	if !ok {
 		return corev1.ObjectReference{}
@@ -346,24 +350,27 @@ func (is scene) service(name cluster.Name) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: all[i].UID}
 }
 
-func (is scene) node() corev1.ObjectReference {
-	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.View.Node}
-	if n := is.desired.View.Self; n != nil {
+// thisNodeRef refers to the Node of this speaker.
+func (now observation) thisNodeRef() corev1.ObjectReference {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: now.desired.View.Node}
+	if n := now.desired.View.Self; n != nil {
 		ref.UID = n.UID
 	}
 	return ref
 }
 
-// other refers to a node that may be another one.
-func (is scene) other(name string) corev1.ObjectReference {
+// nodeRef refers to any Node.
+func (now observation) nodeRef(name string) corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
-	if n := is.desired.Snapshot.Node(name); n != nil {
+	if n := now.desired.Snapshot.Node(name); n != nil {
 		ref.UID = n.UID
 	}
 	return ref
 }
 
-func (is scene) event(ref corev1.ObjectReference, warning bool, reason, action, what string) event {
-	note := fmt.Sprintf("node %s %s", is.desired.View.Node, what)
+// event returns an event whose note begins with this node. A note that is too long is cut at
+// a character.
+func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event {
+	note := fmt.Sprintf("node %s %s", now.desired.View.Node, what)
 	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }

@@ -18,29 +18,29 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A play is a sequence of scenes, and what is told of them.
-type play struct {
-	t    *testing.T
-	told told
-	scene
+// An eventTest is a sequence of observations and their Events.
+type eventTest struct {
+	t        *testing.T
+	reported reported
+	observation
 }
 
-var curtain = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+var testTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-func newPlay(t *testing.T, known told) *play {
-	p := &play{t: t, told: known, scene: scene{at: curtain, programmed: true}}
+func newEventTest(t *testing.T, known reported) *eventTest {
+	p := &eventTest{t: t, reported: known, observation: observation{at: testTime, programmed: true}}
 	p.session("tor1", bgp.Idle, "")
 	p.session("tor2", bgp.Idle, "")
 	p.world()
 	return p
 }
 
-func (p *play) world(services ...string) {
+func (p *eventTest) world(services ...string) {
 	p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(p.t, []byte(plantest.TwoRouters+strings.Join(services, ""))))
 	p.announced = p.desired.Announce
 }
 
-func (p *play) session(name string, state bgp.SessionState, lastError string) {
+func (p *eventTest) session(name string, state bgp.SessionState, lastError string) {
 	p.sessions = slices.DeleteFunc(slices.Clone(p.sessions), func(s bgp.SessionStatus) bool { return s.Name == name })
 	p.sessions = append(p.sessions, bgp.SessionStatus{
 		Name: name, PeerAddress: netip.MustParseAddr("10.0.0." + name[3:]), PeerASN: 65000, State: state, Since: p.at, LastError: lastError,
@@ -48,14 +48,14 @@ func (p *play) session(name string, state bgp.SessionState, lastError string) {
 	slices.SortFunc(p.sessions, func(a, b bgp.SessionStatus) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// tells checks what is told now, and that it is told once.
-func (p *play) tells(when string, want ...string) {
+// expectEvents checks the new Events, and that a second call returns none.
+func (p *eventTest) expectEvents(when string, want ...string) {
 	p.t.Helper()
 	p.at = p.at.Add(time.Second)
 	var got []string
 	for range 2 {
 		var all []event
-		p.told, all = news(p.told, p.scene, 3)
+		p.reported, all = newEvents(p.reported, p.observation, 3)
 		for _, e := range all {
 			kind := map[bool]string{true: "Warning", false: "Normal"}[e.warning]
 			got = append(got, fmt.Sprintf("%s %s %s/%s (%s): %s", kind, e.reason, e.regarding.Kind, e.regarding.Name, e.regarding.UID, e.note))
@@ -66,161 +66,159 @@ func (p *play) tells(when string, want ...string) {
 	}
 }
 
-func TestNewsOfSessions(t *testing.T) {
-	p := newPlay(t, told{})
-	p.tells("at the start")
+func TestSessionEvents(t *testing.T) {
+	p := newEventTest(t, reported{})
+	p.expectEvents("at the start")
 	p.session("tor1", bgp.Established, "")
-	p.tells("one is up", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.expectEvents("one is up", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	p.sessions[1].LastError = "connection refused"
-	p.at = p.at.Add(sessionPatience)
-	p.tells("the other is not, for long", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): connection refused")
+	p.at = p.at.Add(sessionGrace)
+	p.expectEvents("the other is not, for long", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 has no session with router tor2 (10.0.0.2, AS65000): connection refused")
 	p.session("tor1", bgp.Idle, "hold timer: 100% expired")
-	p.tells("lost", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): hold timer: 100% expired")
+	p.expectEvents("lost", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): hold timer: 100% expired")
 	p.session("tor1", bgp.OpenSent, "connection refused")
 	p.sessions[0].LossReason = "hold timer: 100% expired"
-	p.tells("on the way up")
+	p.expectEvents("on the way up")
 	p.session("tor1", bgp.Established, "")
-	p.tells("again", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.expectEvents("again", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	p.session("tor1", bgp.Established, "connection refused")
 	p.sessions[0].LossReason = "it rebooted"
-	p.tells("between two looks", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000), and has it again: it rebooted")
+	p.expectEvents("between two looks", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000), and established it again: it rebooted")
 	p.sessions = nil
-	p.tells("no peer selects the node: its owner did that")
+	p.expectEvents("no peer selects the node: its owner did that")
 }
 
-func TestNewsOfBFD(t *testing.T) {
-	p := newPlay(t, told{})
+func TestBFDEvents(t *testing.T) {
+	p := newEventTest(t, reported{})
 	const who = "router tor1 (10.0.0.1, AS65000)"
 	bfd := func(state, reason string) {
 		p.sessions[0].BFD = &bgp.BFDStatus{State: state, Since: p.at, Reason: reason}
 	}
 	p.session("tor1", bgp.Established, "")
-	bfd("Down", "the router says nothing; does it have BFD for this node?")
-	p.tells("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
-	p.at = p.at.Add(sessionPatience)
+	bfd("Down", "the router sends nothing; does it have BFD for this node?")
+	p.expectEvents("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
+	p.at = p.at.Add(sessionGrace)
 	p.sessions[1].Since = p.at
-	p.tells("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 does not hear, by BFD, "+who+": the router says nothing; does it have BFD for this node?")
+	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 has no BFD with "+who+": the router sends nothing; does it have BFD for this node?")
 	bfd("Up", "")
-	p.tells("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
-	bfd("Down", "nothing heard from the router for 150ms")
-	p.tells("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 no longer hears, by BFD, "+who+": nothing heard from the router for 150ms")
-	bfd("Init", "nothing heard from the router for 150ms")
-	p.tells("on the way up")
+	p.expectEvents("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
+	bfd("Down", "no packet from the router for 150ms")
+	p.expectEvents("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 lost BFD with "+who+": no packet from the router for 150ms")
+	bfd("Init", "no packet from the router for 150ms")
+	p.expectEvents("on the way up")
 	bfd("Up", "")
-	p.tells("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
+	p.expectEvents("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
 	p.sessions[0].BFD = nil
-	p.tells("switched off: who did that knows")
+	p.expectEvents("switched off, without an Event")
 }
 
-func TestNewsOfAddresses(t *testing.T) {
-	p := newPlay(t, told{})
+func TestAddressEvents(t *testing.T) {
+	p := newEventTest(t, reported{})
 	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
 	p.world(web)
-	p.tells("no router listens")
+	p.expectEvents("no router listens")
 	p.session("tor1", bgp.Established, "")
-	p.tells("a router listens",
+	p.expectEvents("a router listens",
 		"Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
 		"Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
 	p.session("tor2", bgp.Established, "")
 	p.sessions[1].Omissions = []bgp.Omission{{Prefix: netip.MustParsePrefix("192.0.2.2/32")}}
 	p.world(web, db)
-	p.tells("another Service, which one router cannot be told",
+	p.expectEvents("another Service, with an address that one router cannot receive",
 		"Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
 		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
 	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"), db)
-	p.tells("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
+	p.expectEvents("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
 	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"))
-	p.tells("a Service is deleted: nobody asks for its Events")
+	p.expectEvents("a Service is deleted, without an Event")
 	p.world(web, db)
-	p.tells("both are back",
+	p.expectEvents("both are back",
 		"Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1, tor2",
 		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
 	p.world(web, plantest.LocalService("db", "uid-2", "192.0.2.3", "n1"))
-	p.tells("another Service of that name",
+	p.expectEvents("another Service of that name",
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.3 to tor1, tor2")
 	p.world(web, plantest.LocalService("db", "uid-2", "192.0.2.4", "n1"))
-	p.tells("its address changes",
-		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service does not hold it any more",
+	p.expectEvents("its address changes",
+		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service no longer holds it",
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.4 to tor1, tor2")
-	p.announced, p.programmed, p.err, p.behind = nil, false, errors.New("forward: no"), p.at
-	p.tells("the table is gone and cannot be put back",
+	p.announced, p.programmed, p.err, p.pendingSince = nil, false, errors.New("forward: no"), p.at
+	p.expectEvents("the table is gone and cannot be put back",
 		"Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: forward: no",
 		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.4 from tor1, tor2: forward: no")
 }
 
-// The loss of all routers is told of the sessions, and not of each address.
-func TestNewsOfManyAddresses(t *testing.T) {
-	p := newPlay(t, told{})
+// The loss of all routers causes Events of the sessions, not of each address.
+func TestManyAddressEventsAreSummarised(t *testing.T) {
+	p := newEventTest(t, reported{})
 	p.session("tor1", bgp.Established, "")
 	var many []string
 	for i := range 10 {
 		many = append(many, plantest.LocalService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), "n1"))
 	}
 	p.world(many...)
-	p.tells("a mass", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
-		"Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 began to announce 10 addresses and withdrew 0; it announces 10 now: `fanfare status` there says which")
+	p.expectEvents("a mass", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
+		"Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 announced 10 addresses and withdrew 0; it announces 10 now: run `fanfare status` there for the list")
 	p.session("tor1", bgp.Idle, "cable")
-	p.tells("no router", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): cable")
+	p.expectEvents("no router", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): cable")
 	p.session("tor1", bgp.Established, "")
-	p.tells("it is back", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.expectEvents("it is back", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	p.world(many[6:]...)
-	p.tells("most go", "Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 began to announce 0 addresses and withdrew 6; it announces 4 now: `fanfare status` there says which")
+	p.expectEvents("most go", "Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 announced 0 addresses and withdrew 6; it announces 4 now: run `fanfare status` there for the list")
 }
 
-func TestNewsOfForwarding(t *testing.T) {
-	p := newPlay(t, told{})
-	p.tells("all is well")
-	p.programmed, p.err, p.behind = false, errors.New("forward: "+strings.Repeat("é", 1000)), p.at
-	p.tells("a failure that may be over soon")
-	p.at = p.at.Add(forwardPatience)
-	const begin = "node n1 cannot give the kernel what is desired, and announces nothing new: forward: "
-	p.tells("it is not", "Warning ForwardingFailed Node/n1 (uid-n1): "+begin+strings.Repeat("é", (maxNote-len(begin))/2))
+func TestForwardingEvents(t *testing.T) {
+	p := newEventTest(t, reported{})
+	p.expectEvents("all is well")
+	p.programmed, p.err, p.pendingSince = false, errors.New("forward: "+strings.Repeat("é", 1000)), p.at
+	p.expectEvents("a failure that may be over soon")
+	p.at = p.at.Add(forwardGrace)
+	const begin = "node n1 cannot program the kernel, and announces nothing new: forward: "
+	p.expectEvents("it is not", "Warning ForwardingFailed Node/n1 (uid-n1): "+begin+strings.Repeat("é", (maxNote-len(begin))/2))
 	p.err = errors.New("forward: another reason")
-	p.tells("nor later")
-	p.programmed, p.err, p.behind = true, nil, time.Time{}
-	p.tells("it is over", "Normal ForwardingRestored Node/n1 (uid-n1): node n1 has given the kernel what is desired")
+	p.expectEvents("nor later")
+	p.programmed, p.err, p.pendingSince = true, nil, time.Time{}
+	p.expectEvents("it is over", "Normal ForwardingRestored Node/n1 (uid-n1): node n1 has programmed the kernel")
 }
 
-// After a restart, what was so before is no news.
-func TestNewsOfObstacles(t *testing.T) {
-	p := newPlay(t, told{})
-	p.tells("nothing is in the way")
+func TestObstacleEvents(t *testing.T) {
+	p := newEventTest(t, reported{})
+	p.expectEvents("nothing is in the way")
 	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "it is 0: set it to 1"}}
-	p.tells("something is", "Warning TrafficObstructed Node/n1 (uid-n1): node n1 has something in the way of traffic: it is 0: set it to 1")
+	p.expectEvents("something is", "Warning TrafficObstructed Node/n1 (uid-n1): node n1 has an obstacle to traffic: it is 0: set it to 1")
 	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "in other words"}}
-	p.tells("it still is")
+	p.expectEvents("it still is")
 	p.obstacles = []proxy.Obstacle{{Code: proxy.Firewall, About: "chain inet filter forward", Message: "it drops"}}
-	p.tells("and then something else",
-		"Warning TrafficObstructed Node/n1 (uid-n1): node n1 has something in the way of traffic: it drops",
-		"Normal TrafficUnobstructed Node/n1 (uid-n1): node n1 has no longer in the way of traffic: net.ipv4.ip_forward (ForwardingOff)")
+	p.expectEvents("and then something else",
+		"Warning TrafficObstructed Node/n1 (uid-n1): node n1 has an obstacle to traffic: it drops",
+		"Normal TrafficUnobstructed Node/n1 (uid-n1): node n1 no longer has an obstacle to traffic: net.ipv4.ip_forward (ForwardingOff)")
 }
 
-func TestNewsAfterRestart(t *testing.T) {
+func TestEventsAfterRestart(t *testing.T) {
 	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
-	p := newPlay(t, inherit([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, curtain))
+	p := newEventTest(t, reportedBefore([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, testTime))
 	p.world(web, db)
 	p.announced = nil
-	p.tells("before anything is done")
+	p.expectEvents("before anything is done")
 	p.announced = p.desired.Announce
 	p.session("tor1", bgp.Established, "")
-	p.tells("only the Service that was created meanwhile", "Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
+	p.expectEvents("only the Service that was created meanwhile", "Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
 	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"), db)
-	p.tells("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
+	p.expectEvents("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
 	p.world(web, db)
-	p.tells("and comes back", "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
-	p.at = p.at.Add(sessionPatience)
-	p.tells("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): not up yet")
+	p.expectEvents("and comes back", "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
+	p.at = p.at.Add(sessionGrace)
+	p.expectEvents("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 has no session with router tor2 (10.0.0.2, AS65000): not up yet")
 	p.session("tor2", bgp.Established, "")
 	p.world(web, db, plantest.LocalService("old", "uid-old", "192.0.2.9", "n1"))
-	p.tells("late", "Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
+	p.expectEvents("late", "Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
 		"Normal Announced Service/old (uid-old): node n1 announces 192.0.2.9 to tor1, tor2")
 }
 
-// In any sequence of scenes, what is told adds up: of one address Announced and
-// Withdrawn take turns, and nothing is told twice.
-func TestNewsAddUp(t *testing.T) {
-	worlds := map[int]*plan.Desired{} // by which Services have their pod here, in bits
-	p := newPlay(t, told{})
+// In any sequence of observations, Announced and Withdrawn of an address alternate.
+func TestAddressEventsAlternate(t *testing.T) {
+	worlds := map[int]*plan.Desired{} // keyed by the Services with a local pod, in bits
+	p := newEventTest(t, reported{})
 	for here := range 8 {
 		var services []string
 		for i := range 3 {
@@ -231,21 +229,21 @@ func TestNewsAddUp(t *testing.T) {
 	}
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		p.told = told{}
-		on := map[string]bool{} // the address of each Service, as Events say
+		p.reported = reported{}
+		on := map[string]bool{} // Services whose address is announced according to Events
 		for range 40 {
 			p.desired = worlds[random.IntN(8)]
 			p.announced = p.desired.Announce
 			p.session("tor1", []bgp.SessionState{bgp.Established, bgp.Idle}[random.IntN(2)], "")
 			p.at = p.at.Add(time.Second)
 			var all []event
-			p.told, all = news(p.told, p.scene, 10)
+			p.reported, all = newEvents(p.reported, p.observation, 10)
 			for _, e := range all {
 				if e.regarding.Kind != "Service" {
 					continue
 				}
 				if begins := e.reason == "Announced"; on[e.regarding.Name] == begins {
-					t.Fatalf("seed %d: told twice: %s", seed, e.note)
+					t.Fatalf("seed %d: reported twice: %s", seed, e.note)
 				}
 				on[e.regarding.Name] = !on[e.regarding.Name]
 			}
@@ -255,7 +253,7 @@ func TestNewsAddUp(t *testing.T) {
 			for i := range 3 {
 				addr, name := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 10+i)), fmt.Sprintf("s%d", i)
 				if on[name] != slices.Contains(p.announced, addr) {
-					t.Fatalf("seed %d: %s is announced: %v, told: %v", seed, addr, !on[name], on[name])
+					t.Fatalf("seed %d: %s is announced: %v, reported: %v", seed, addr, !on[name], on[name])
 				}
 			}
 		}

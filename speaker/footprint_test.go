@@ -19,10 +19,10 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// What a speaker keeps of a Service with two endpoints, as it comes from an API server,
-// and of the decision about it stays small: every node pays for every Service.
+// The memory for a Service with two endpoints, as decoded from an API server, and for its
+// decision, is bounded: every node pays for every Service.
 func TestFootprint(t *testing.T) {
-	const services, limit = 2000, 3600 // bytes of each
+	const services, limit = 2000, 3600 // bytes per Service
 	b, decider := cluster.NewBuilder(), plan.NewDecider(plan.Config{Node: "n1"})
 	b.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: []string{"198.18.0.0/16"}}}, "")
 	b.Set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "")
@@ -48,17 +48,17 @@ type builderSource struct{ *cluster.Builder }
 
 func (builderSource) Changed() <-chan struct{} { return nil }
 
-// heap is what lives.
+// heap returns the bytes in use.
 func heap() uint64 {
 	goruntime.GC()
-	goruntime.GC() // what the first one finalized
+	goruntime.GC() // collects what the first one finalized
 	var m goruntime.MemStats
 	goruntime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// fromServer are the objects of a Service, decoded as they are when a server has sent
-// them: no string is another's.
+// fromServer returns the objects of a Service, decoded as from a server: no string shares
+// memory with another object's.
 func fromServer(t *testing.T, i int) []runtime.Object {
 	t.Helper()
 	const namespace, node = "a-namespace-of-some-length", "node-%d.a-region.compute.internal"

@@ -15,66 +15,67 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// A gatewayWatch follows the node's default routes from the first call of now on.
+// A gatewayWatch follows the node's default routes, from the first call of current on.
 type gatewayWatch struct {
 	*netWatch
 
 	mu    sync.Mutex
 	known plan.Gateways
-	links map[int]bool // that default routes go out by
+	links map[int]bool // interfaces of default routes
 }
 
+// newGatewayWatch reads nothing yet: most nodes have no BGPPeer with a default gateway.
 func newGatewayWatch(log *slog.Logger) *gatewayWatch {
 	g := &gatewayWatch{}
-	g.netWatch = newNetWatch("the default gateway", g.look, log)
-	// Of routes that go with their interface the kernel does not tell.
-	g.route, g.link = isDefault, g.leads
+	g.netWatch = newNetWatch("the default gateway", g.refresh, log)
+	// The kernel reports no routes that it removes with their interface.
+	g.route, g.link = isDefault, g.usesLink
 	return g
 }
 
-// now are the gateways.
-func (g *gatewayWatch) now() plan.Gateways {
-	g.begin()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.known
+// current returns the default gateways.
+func (w *gatewayWatch) current() plan.Gateways {
+	w.start()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.known
 }
 
-// leads says whether a default route goes out by an interface.
-func (g *gatewayWatch) leads(l netlink.LinkUpdate) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.links[int(l.Index)]
+// usesLink reports whether a default route uses an interface.
+func (w *gatewayWatch) usesLink(l netlink.LinkUpdate) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.links[int(l.Index)]
 }
 
-// look takes down which gateways there are. One that is gone is kept until there is
-// another: a default route goes for a moment when a lease is renewed, and a router
-// that has lost its own uplink takes it back; neither is a reason to end a session.
-func (g *gatewayWatch) look() {
+// refresh reads the gateways. It keeps a lost one until there is another: a default route
+// may disappear while a DHCP lease is renewed, or while the router has lost its own uplink,
+// and neither should end a session.
+func (w *gatewayWatch) refresh() {
 	ipv4, links4, err4 := defaultGateway(netlink.FAMILY_V4)
 	ipv6, links6, err6 := defaultGateway(netlink.FAMILY_V6)
 	if err := errors.Join(err4, err6); err != nil {
-		g.log.Warn("default gateway", "err", err)
+		w.log.Warn("default gateway not read", "err", err)
 	}
-	g.mu.Lock()
-	was := g.known
-	g.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
-	is := g.known
-	g.links = map[int]bool{}
+	w.mu.Lock()
+	was := w.known
+	w.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
+	is := w.known
+	w.links = map[int]bool{}
 	for _, index := range append(links4, links6...) {
-		g.links[index] = true
+		w.links[index] = true
 	}
-	g.mu.Unlock()
+	w.mu.Unlock()
 	if is == was {
 		return
 	}
-	g.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
-	g.tell()
+	w.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
+	notify(w.changed)
 }
 
-// defaultGateway is that of the default route with the lowest metric in the main
-// table, and with the lowest address of several; invalid when there is none. It also
-// returns all interfaces that such routes go out by.
+// defaultGateway returns the gateway of the default route with the lowest metric in the
+// main table, the lowest address of several, invalid if there is none. It also returns the
+// interfaces of all default routes.
 func defaultGateway(family int) (best netip.Addr, links []int, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
 	routes, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
@@ -102,7 +103,7 @@ func defaultGateway(family int) (best netip.Addr, links []int, err error) {
 	return best, links, nil
 }
 
-// gatewayOf is invalid for a hop without one, and for one whose link is down.
+// gatewayOf returns the gateway of a hop, invalid if it has none or its link is down.
 func gatewayOf(hop *netlink.NexthopInfo) netip.Addr {
 	addr, ok := netip.AddrFromSlice(hop.Gw)
 	if !ok || hop.Flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0 {
@@ -112,7 +113,7 @@ func gatewayOf(hop *netlink.NexthopInfo) netip.Addr {
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
 		link, err := net.InterfaceByIndex(hop.LinkIndex)
 		if err != nil {
-			return netip.Addr{} // it has just gone
+			return netip.Addr{} // just removed
 		}
 		addr = addr.WithZone(link.Name)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// The default gateway is that of the best route; it follows routes and interfaces
-// that come and go, and stays known when none is left.
+// The default gateway is that of the best route. It follows routes and interfaces, and the
+// last one stays known.
 func TestGatewayWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Node(t)
@@ -24,7 +24,7 @@ func TestGatewayWatch(t *testing.T) {
 		}
 		g := newGatewayWatch(slog.New(slog.NewTextHandler(t.Output(), nil)))
 		t.Cleanup(g.stop)
-		if got := g.now(); got != (plan.Gateways{}) {
+		if got := g.current(); got != (plan.Gateways{}) {
 			t.Errorf("without routes: %v", got)
 		}
 		change := func(do func(*netlink.Route) error, via, dev string, metric int) {
@@ -41,7 +41,7 @@ func TestGatewayWatch(t *testing.T) {
 			t.Helper()
 			deadline := time.After(time.Minute)
 			for {
-				got := g.now()
+				got := g.current()
 				if fmt.Sprint(got.IPv4, " ", got.IPv6) == ipv4+" "+ipv6 {
 					return
 				}
@@ -64,7 +64,7 @@ func TestGatewayWatch(t *testing.T) {
 		is("10.0.1.1", "fe80::1%up1")
 		link, err := netlink.LinkByName("up1")
 		if err == nil {
-			err = netlink.LinkSetDown(link) // of its IPv4 routes the kernel says nothing then
+			err = netlink.LinkSetDown(link) // without a message for its IPv4 routes
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -73,6 +73,6 @@ func TestGatewayWatch(t *testing.T) {
 		change(remove, "10.0.0.1", "up0", 100)
 		change(remove, "fe80::1", "up0", 100)
 		change(add, "10.0.0.9", "up0", 10)
-		is("10.0.0.9", "fe80::1%up0") // for IPv6 there is no other
+		is("10.0.0.9", "fe80::1%up0") // IPv6 has no other
 	})
 }

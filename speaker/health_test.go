@@ -19,12 +19,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// A port that somebody else has is said of its Service, with the address of its
-// family if there is one, and needs attention.
-func TestUnansweredIsSaid(t *testing.T) {
+// A port in use by another program is a reason of its Service's address of that family, if
+// there is one, and needs attention.
+func TestHealthPortTakenIsReported(t *testing.T) {
 	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
-	p := &published{desired: d, programmed: true, unanswered: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
-	st := Status{Waiting: p.unansweredNowhere()}
+	p := &passResult{desired: d, programmed: true, failedChecks: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
+	st := Status{Waiting: p.healthReasonsWithoutAddress()}
 	var said []string
 	for _, a := range d.Addresses {
 		st.Addresses = append(st.Addresses, p.address(a, bgp.Status{}))
@@ -38,8 +38,8 @@ func TestUnansweredIsSaid(t *testing.T) {
 		said = append(said, r.Service+": "+r.Message)
 	}
 	want := []string{
-		"shop/a-ours 192.0.2.1: healthCheckNodePort 32001 over IPv4 is not answered, and tried again: taken",
-		"shop/d-waits: healthCheckNodePort 32004 over IPv4 is not answered, and tried again: taken",
+		"shop/a-ours 192.0.2.1: healthCheckNodePort 32001 over IPv4 is not served, and retried: taken",
+		"shop/d-waits: healthCheckNodePort 32004 over IPv4 is not served, and retried: taken",
 	}
 	if !slices.Equal(said, want) {
 		t.Errorf("said %q, want %q", said, want)
@@ -52,13 +52,13 @@ func TestUnansweredIsSaid(t *testing.T) {
 	}
 }
 
-// A port that somebody else has is tried again, and answered when it is free.
-func TestHealthPortIsTriedAgain(t *testing.T) { nstest.Run(t, healthPortIsTriedAgain) }
+// A port in use by another program is retried, and served when it is free.
+func TestHealthPortIsRetried(t *testing.T) { nstest.Run(t, healthPortIsRetried) }
 
-func healthPortIsTriedAgain(t *testing.T) {
-	s := quietSpeaker(t, nil)
-	s.published.Store(&published{ready: true})
-	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, s.Log)
+func healthPortIsRetried(t *testing.T) {
+	s := speakerWith(t, nil)
+	s.result.Store(&passResult{ready: true})
+	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, s.Log)
 	defer s.health.Close()
 	s.retry = backoff.NewExponentialBackOff()
 	taken, err := net.Listen("tcp4", ":32001")
@@ -66,20 +66,20 @@ func healthPortIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
-	s.answer(t.Context(), d)
-	if len(s.unanswered) != 1 || s.unanswered[0].Family != healthcheck.IPv4 {
-		t.Fatalf("unanswered: %v", s.unanswered)
+	s.serveHealthChecks(t.Context(), d)
+	if len(s.failedChecks) != 1 || s.failedChecks[0].Family != healthcheck.IPv4 {
+		t.Fatalf("unanswered: %v", s.failedChecks)
 	}
 	now := time.Now()
-	if at := s.wake(now, nil); !at.Before(s.full) || at.After(now.Add(time.Minute)) {
+	if at := s.nextPass(now, nil); !at.Before(s.recheckAt) || at.After(now.Add(time.Minute)) {
 		t.Errorf("tried again %s from now", at.Sub(now))
 	}
 	taken.Close()
-	s.answer(t.Context(), d)
-	if len(s.unanswered) != 0 {
-		t.Fatalf("unanswered: %v", s.unanswered)
+	s.serveHealthChecks(t.Context(), d)
+	if len(s.failedChecks) != 0 {
+		t.Fatalf("unanswered: %v", s.failedChecks)
 	}
-	if at := s.wake(now, nil); at != s.full {
+	if at := s.nextPass(now, nil); at != s.recheckAt {
 		t.Errorf("tried again %s from now although nothing is left to try", at.Sub(now))
 	}
 	status := func(addr string) int {
@@ -94,7 +94,7 @@ func healthPortIsTriedAgain(t *testing.T) {
 	if four, six := status("127.0.0.1:32001"), status("[::1]:32001"); four != 200 || six != 503 {
 		t.Errorf("%d over IPv4 and %d over IPv6, want 200 and 503", four, six)
 	}
-	s.published.Store(&published{ready: true, behind: now.Add(-2 * lateAfter)})
+	s.result.Store(&passResult{ready: true, pendingSince: now.Add(-2 * lateThreshold)})
 	if four := status("127.0.0.1:32001"); four != 503 {
 		t.Errorf("%d although the kernel has not taken a change for long, want 503", four)
 	}

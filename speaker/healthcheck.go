@@ -11,42 +11,43 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// answer answers for the health of Services by what is forwarded. Somebody else's
-// hold of a port harms neither forwarding nor announcing.
-func (s *speaker) answer(ctx context.Context, d *plan.Desired) {
+// serveHealthChecks serves healthCheckNodePorts by what is forwarded. A port that another
+// program uses affects neither forwarding nor announcements.
+func (s *speaker) serveHealthChecks(ctx context.Context, d *plan.Desired) {
 	failed := s.health.Set(ctx, d.Checks)
-	if fmt.Sprint(failed) != fmt.Sprint(s.unanswered) {
+	if fmt.Sprint(failed) != fmt.Sprint(s.failedChecks) {
 		for _, f := range failed {
-			s.Log.Warn("not answered", "err", f)
+			s.Log.Warn("healthCheckNodePort not served", "err", f)
 		}
 	}
-	s.unanswered = failed
+	s.failedChecks = failed
 }
 
-// unansweredAt are the reasons for the healthCheckNodePorts of a Service that could
-// not be taken for the family of an address.
-func (p *published) unansweredAt(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
-	for _, f := range p.unanswered {
+// healthReasons returns the reasons for the healthCheckNodePorts of a Service that are in
+// use, in the family of an address.
+func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
+	for _, f := range p.failedChecks {
 		if plan.ServiceOf(f.Check) == name && f.Family == plan.FamilyOf(addr) {
-			reasons = append(reasons, unanswered(f))
+			reasons = append(reasons, healthReason(f))
 		}
 	}
 	return reasons
 }
 
-// unansweredNowhere are those of Services that have no address of the family.
-func (p *published) unansweredNowhere() (reasons []ReasonStatus) {
-	for _, f := range p.unanswered {
+// healthReasonsWithoutAddress returns those of Services that have no address of the family.
+func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
+	for _, f := range p.failedChecks {
 		if !slices.ContainsFunc(p.desired.Addresses, func(a *plan.Address) bool {
 			return plan.FamilyOf(a.Addr) == f.Family && slices.Contains(a.Services, plan.ServiceOf(f.Check))
 		}) {
-			reasons = append(reasons, unanswered(f))
+			reasons = append(reasons, healthReason(f))
 		}
 	}
 	return reasons
 }
 
-func unanswered(f healthcheck.Failure) ReasonStatus {
+// healthReason names port and family: a program may use a port in one family only.
+func healthReason(f healthcheck.Failure) ReasonStatus {
 	return ReasonStatus{Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
-		"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)}
+		"healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err)}
 }

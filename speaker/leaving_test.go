@@ -12,13 +12,13 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// A node that is to go says so with its routes before it withdraws them, and goes on
-// forwarding after; one that is in trouble withdraws at once; cordon changes nothing.
-func TestPassLeaves(t *testing.T) {
+// A node that is about to leave marks its routes before it withdraws them, and continues to
+// forward. A node with a problem withdraws at once. A cordon changes nothing.
+func TestLeavingNodeWithdraws(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(n *cluster.Node)
-		says   bool // that the routes are about to go
+		marks  bool // the routes are marked
 		stays  bool
 	}{
 		{"a taint", func(n *cluster.Node) { n.Leaving = "fanfare.io/leaving" }, true, false},
@@ -28,12 +28,12 @@ func TestPassLeaves(t *testing.T) {
 		{"another label", func(n *cluster.Node) { n.Labels = map[string]string{"cordoned": "yes"} }, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) { leaves(t, c.change, c.says, c.stays) })
+			bubble.Test(t, func(t *testing.T) { expectWithdrawal(t, c.change, c.marks, c.stays) })
 		})
 	}
 }
 
-func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
+func expectWithdrawal(t *testing.T, change func(n *cluster.Node), marks, stays bool) {
 	trial := newTrial(1)
 	trial.Services, trial.Assignments, trial.Advertisements = nil, nil, nil
 	trial.ToggleService(0)
@@ -70,11 +70,11 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 	gone := *there
 	change(&gone)
 	trial.Nodes[0] = &gone
-	expect("at once", says || stays, says, true)
-	time.Sleep(handover)
-	expect("after the handover", stays, says, true)
+	expect("at once", marks || stays, marks, true)
+	time.Sleep(withdrawDelay)
+	expect("after the handover", stays, marks, true)
 	time.Sleep(testLinger)
-	expect("after the linger time", stays, says, true) // its pods and its clients still use it
+	expect("after the linger time", stays, marks, true) // its pods and its clients still use it
 	trial.Nodes[0] = there
 	expect("back", true, false, true)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// Two speakers hear of each other, of each other's interfaces, and each other's words.
+// Two speakers receive each other's interfaces and messages.
 func TestMembership(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "keys")
@@ -43,7 +43,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		for _, name := range []string{"n1", "n2"} {
 			r := membership.New(membership.Options{Node: name, KeyFile: path, Port: 7946, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 			r.Start(t.Context(), func(node string, b []byte) error {
-				words <- fmt.Sprintf("%s hears %s: %s", name, node, b)
+				words <- fmt.Sprintf("%s receives from %s: %s", name, node, b)
 				return nil
 			})
 			t.Cleanup(r.Close)
@@ -63,18 +63,18 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		both := func(m *membership.Members) bool {
 			return m != nil && len(m.Nodes) == 2 && m.Nodes[0].Alive && m.Nodes[1].Alive
 		}
-		trackers["n2"].Members(snap) // it begins
+		trackers["n2"].Members(snap) // starts it
 		await("n1", "both", both)
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
-		var of *reach
+		var of *electable
 		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true)
-		trackers["n1"].Offer(&offer.offer, true)
+		trackers["n1"].SetMeta(&offer.meta, true)
 		await("n2", "the other's interface", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
 		})
-		trackers["n1"].Offer(&offer.offer, false)
+		trackers["n1"].SetMeta(&offer.meta, false)
 		await("n2", "the other to be steady", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && !n1.Returning
@@ -82,17 +82,17 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		trackers["n1"].Broadcast([]byte("hello"), false)
 		select {
 		case got := <-words:
-			if got != "n2 hears n1: hello" {
+			if got != "n2 receives from n1: hello" {
 				t.Error(got)
 			}
 		case <-time.After(time.Minute):
-			t.Error("nobody hears a word")
+			t.Error("no message arrives")
 		}
 		trackers["n1"].Send("n2", []byte("and to you"))
-		trackers["n1"].Send("n3", []byte("who is no member"))
+		trackers["n1"].Send("n3", []byte("to a node that is not a member"))
 		select {
 		case got := <-words:
-			if got != "n2 hears n1: and to you" {
+			if got != "n2 receives from n1: and to you" {
 				t.Error(got)
 			}
 		case <-time.After(time.Minute):
@@ -103,7 +103,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			t.Errorf("status %+v", st)
 		}
 		trackers["n1"].Leave()
-		await("n2", "the farewell", func(m *membership.Members) bool {
+		await("n2", "the departure", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return n1.Left && !n1.Alive
 		})

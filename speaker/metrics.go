@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the speaker's own; bgp and proxy have theirs.
+// metrics are those of the loop; bgp, l2 and proxy have their own.
 type metrics struct {
 	passes   prometheus.Histogram
 	failures prometheus.Counter

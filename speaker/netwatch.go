@@ -10,17 +10,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// watchRetry is how soon to listen again after the kernel had more to tell than could
-// be read.
+// watchRetry is the pause after the kernel sent more changes than could be read.
 const watchRetry = time.Second
 
-// A netWatch looks at something of the node's network when it begins, and again whenever the kernel tells
-// of a change that matters to it.
+// A netWatch reads a part of the node's network configuration at its start, and again after
+// each relevant change.
 type netWatch struct {
-	log  *slog.Logger
-	what string // is looked at, for logs
-	look func() // may be called by several goroutines at a time
-	// Which changes matter; of those that are nil nothing is listened to.
+	log     *slog.Logger
+	what    string // what is read, for logs
+	refresh func() // may run in several goroutines at a time
+	// These report whether a change is relevant; nil: no change of the kind is.
 	route func(netlink.RouteUpdate) bool
 	link  func(netlink.LinkUpdate) bool
 	addr  func(netlink.AddrUpdate) bool
@@ -29,38 +28,31 @@ type netWatch struct {
 	once    sync.Once
 	ctx     context.Context // ends with stop
 	cancel  context.CancelFunc
-	over    sync.WaitGroup
+	wg      sync.WaitGroup
 }
 
 func newNetWatch(what string, look func(), log *slog.Logger) *netWatch {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &netWatch{log: log, what: what, look: look, changed: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+	return &netWatch{log: log, what: what, refresh: look, changed: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
 }
 
-// begin begins to watch, unless it has begun, when it returns false. The first look is over when it returns.
-func (w *netWatch) begin() (first bool) {
+// start starts the watch after a first refresh, unless it runs already.
+func (w *netWatch) start() (first bool) {
 	w.once.Do(func() {
 		first = true
-		w.look()
-		w.over.Go(w.run)
+		w.refresh()
+		w.wg.Go(w.run)
 	})
 	return first
 }
 
-// tell says by changed that a look found something new.
-func (w *netWatch) tell() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
-}
-
-// stop ends the watch, and returns when it has ended.
+// stop ends the watch and waits for its end.
 func (w *netWatch) stop() {
 	w.cancel()
-	w.over.Wait()
+	w.wg.Wait()
 }
 
+// run subscribes again after errors: too many changes at once overflow the socket.
 func (w *netWatch) run() {
 	for w.ctx.Err() == nil {
 		if err := w.listen(); err != nil {
@@ -73,11 +65,11 @@ func (w *netWatch) run() {
 	}
 }
 
-// listen returns when the kernel stops to tell.
+// listen returns when the subscription ends.
 func (w *netWatch) listen() error {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
-	ignore := func(error) {} // what follows is the end of the channel
+	ignore := func(error) {} // the channel ends after an error
 	routes, err := subscribe(w.route, func(c chan<- netlink.RouteUpdate) error {
 		return netlink.RouteSubscribeWithOptions(c, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: ignore})
 	})
@@ -100,7 +92,7 @@ func (w *netWatch) listen() error {
 	}
 	defer drain(addrs)
 	for {
-		w.look() // first of all what was not listened to
+		w.refresh() // first, what changed before the subscription
 		for matters := false; !matters; {
 			var ok bool
 			select {
@@ -119,7 +111,7 @@ func (w *netWatch) listen() error {
 	}
 }
 
-// subscribe returns a channel of updates, nil if none matters.
+// subscribe returns a channel of changes, nil if none are relevant.
 func subscribe[T any](matters func(T) bool, to func(chan<- T) error) (<-chan T, error) {
 	if matters == nil {
 		return nil, nil
@@ -131,7 +123,7 @@ func subscribe[T any](matters func(T) bool, to func(chan<- T) error) (<-chan T, 
 	return updates, nil
 }
 
-// drain lets a subscription end that waits for its reader.
+// drain lets a subscription end that blocks on a full channel.
 func drain[T any](updates <-chan T) {
 	if updates == nil {
 		return
@@ -142,7 +134,7 @@ func drain[T any](updates <-chan T) {
 	}()
 }
 
-// isDefault says whether a default route has changed.
+// isDefault reports whether a default route changed.
 func isDefault(r netlink.RouteUpdate) bool {
 	if r.Dst == nil {
 		return true

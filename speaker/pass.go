@@ -15,48 +15,48 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A forwarder makes the kernel forward what the state says, in one transaction:
-// after an error the kernel is as it was.
+// A forwarder programs the kernel in one transaction: after an error the kernel is as it
+// was. It is a [proxy.Proxy], or a simulation in tests, which makes calls fail at any step.
 type forwarder interface {
 	Set(ctx context.Context, want proxy.State) error
-	// Intact says whether the kernel still has what the last Set that succeeded wrote.
+	// Intact reports whether the kernel still has what the last successful Set wrote.
 	Intact() proxy.Integrity
 }
 
-// A pass applies Desireds in an order that keeps I1 and I2. It is not safe for
+// A pass applies Desired values in an order that keeps I1 and I2. It is not safe for
 // concurrent use.
 type pass struct {
 	forwarder forwarder
-	ways      []*way
-	// last is the Desired that was forwarded last; it remembers who held an
-	// address that nobody holds any more.
+	paths     []*announcePath
+	// last is what the kernel forwards. It has the Services of addresses that no Service
+	// holds now.
 	last *plan.Desired
-	// outward are the interfaces that clients outside come in by, for the fast path.
-	outward []string
-	// handed is what is handed on to the nodes that answered for it before; nil: nothing.
-	handed *handing
+	// uplinks are the interfaces by which external clients arrive, for the fast path.
+	uplinks []string
+	// redirects sends established connections to the former owners of addresses; nil: none.
+	redirects *redirects
 
 	log *slog.Logger
 }
 
-func newPass(f forwarder, log *slog.Logger, ways ...*way) *pass {
-	return &pass{forwarder: f, ways: ways, log: log}
+func newPass(f forwarder, log *slog.Logger, paths ...*announcePath) *pass {
+	return &pass{forwarder: f, paths: paths, log: log}
 }
 
-// run makes kernel and network match d as far as it can. If the forwarder fails while the
-// kernel's table is not intact, nothing is known to be forwarded, so everything is
-// withdrawn. Nothing else that fails withdraws anything.
+// run makes the kernel and the network match d as far as it can. If the forwarder returns
+// an error while the kernel's table is not intact, no address is known to be forwarded, and
+// run withdraws all of them. No other error withdraws anything.
 func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	now := time.Now()
-	wants := make([]wish, len(p.ways))
+	wants := make([]target, len(p.paths))
 	var shrunk []error
-	for i, w := range p.ways {
-		wants[i] = w.wish(d, now)
-		shrunk = append(shrunk, p.shrink(ctx, w, d, wants[i]))
+	for i, path := range p.paths {
+		wants[i] = path.target(d, now)
+		shrunk = append(shrunk, p.shrink(ctx, path, d, wants[i]))
 	}
 	forwarded := p.forward(ctx, d)
 	errs := append(shrunk, forwarded)
-	// Asked after the Set: it may have repaired the table, or found that it needs no repair.
+	// Call Intact after Set, which may have repaired the table.
 	table := p.forwarder.Intact()
 	var refused *proxy.Refused
 	if forwarded != nil && !table.Intact && !errors.As(forwarded, &refused) {
@@ -65,72 +65,66 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	switch {
 	case forwarded == nil:
 	case errors.As(forwarded, &refused):
-		// All others are in the kernel. Nothing is announced until a Desired comes that
-		// knows of the refusal.
+		// The kernel has all other addresses. The caller decides again without the refused
+		// ones.
 		return errors.Join(errs...)
 	case table.Intact || !p.announcing():
-		// What is in the kernel is what was there, perhaps for other endpoints:
-		// good enough to go on announcing, not to begin. Before the first
-		// success no session is even opened.
+		// The kernel still forwards, perhaps to old endpoints: announcements stay, and new
+		// ones must wait. Before the first success no session is opened.
 		return errors.Join(errs...)
 	default:
 		clear(wants)
 	}
-	for i, w := range p.ways {
-		errs = append(errs, p.announce(ctx, w, d, wants[i]))
+	for i, path := range p.paths {
+		errs = append(errs, p.announce(ctx, path, d, wants[i]))
 	}
 	return errors.Join(errs...)
 }
 
-// announcing says whether the network is told anything.
+// announcing reports whether any address is announced.
 func (p *pass) announcing() bool {
-	return slices.ContainsFunc(p.ways, func(w *way) bool { return len(w.told) > 0 })
+	return slices.ContainsFunc(p.paths, func(path *announcePath) bool { return len(path.announcedPrefixes) > 0 })
 }
 
-// next is when an address will have lingered or been handed over long enough,
-// zero when none will. What is overdue is not waited for but tried again.
-func (p *pass) next(now time.Time) (at time.Time) {
-	for _, w := range p.ways {
-		w.deadlines(func(t time.Time) {
-			if t.After(now) && (at.IsZero() || t.Before(at)) {
-				at = t
-			}
-		})
+// next returns when lingering or a delayed withdrawal ends, zero if neither is pending.
+// Overdue work is retried instead.
+func (p *pass) next(now time.Time) time.Time {
+	var times []time.Time
+	for _, path := range p.paths {
+		times = append(times, path.deadlines()...)
 	}
-	return at
+	return earliest(now, times...)
 }
 
-// shrink withdraws what is no longer wanted. It does nothing when all is: an
-// announcer that opens sessions shall do so with everything it has to say, not
-// with what was said before. What stays stays as it was: a route that attracts more
-// traffic than before, by a greater weight, has to wait until the kernel has what
-// that is for.
-func (p *pass) shrink(ctx context.Context, w *way, d *plan.Desired, want wish) error {
-	stay, less := w.stays(want)
+// shrink withdraws what is no longer wanted. If nothing is, it does not call the announcer,
+// which opens sessions and must do so with all routes. Routes that stay keep their old
+// attributes: a higher weight attracts more traffic, and must wait for the kernel.
+func (p *pass) shrink(ctx context.Context, path *announcePath, d *plan.Desired, want target) error {
+	stay, less := path.remaining(want)
 	if !less {
 		return nil
 	}
-	told, err := w.announcer.Set(ctx, p.last, stay.prefixes)
-	return p.note(w, d, told, stay, err)
+	announced, err := path.announcer.Set(ctx, p.last, stay.prefixes)
+	return p.record(path, d, announced, stay, err)
 }
 
-// announce makes the announcer announce d as far as it is wanted.
-func (p *pass) announce(ctx context.Context, w *way, d *plan.Desired, want wish) error {
-	told, err := w.announcer.Set(ctx, d, want.prefixes)
-	return p.note(w, d, told, want, err)
+// announce announces the part of d that is wanted.
+func (p *pass) announce(ctx context.Context, path *announcePath, d *plan.Desired, want target) error {
+	announced, err := path.announcer.Set(ctx, d, want.prefixes)
+	return p.record(path, d, announced, want, err)
 }
 
-// note takes down what an announcer said, and logs who came and who left.
-func (p *pass) note(w *way, d *plan.Desired, told []netip.Prefix, want wish, err error) error {
-	left, came := w.note(told, want, func(a netip.Addr) []cluster.Name { return p.owners(d, a) })
-	p.tell(w, d, left, came)
+// record records and logs what an announcer did.
+func (p *pass) record(path *announcePath, d *plan.Desired, announced []netip.Prefix, want target, err error) error {
+	left, came := path.record(announced, want, func(a netip.Addr) []cluster.Name { return p.services(d, a) })
+	p.logChanges(path, d, left, came)
 	if err != nil {
-		return &announceError{w.protocol, err}
+		return &announceError{path.protocol, err}
 	}
 	return nil
 }
 
-// An announceError is what one way to announce could not do.
+// An announceError is the error of one announce path.
 type announceError struct {
 	protocol string
 	err      error
@@ -140,7 +134,7 @@ func (e *announceError) Error() string { return "announce by " + e.protocol + ":
 
 func (e *announceError) Unwrap() error { return e.err }
 
-// beyondL2 says whether there is more in err than what L2 could not do.
+// beyondL2 reports whether err has errors of other origins than announcing over L2.
 func beyondL2(err error) bool {
 	if err == nil {
 		return false
@@ -152,22 +146,22 @@ func beyondL2(err error) bool {
 	return !errors.As(err, &failed) || failed.protocol != "l2"
 }
 
-// tell logs a line for each change, and one for all when they are many.
-func (p *pass) tell(w *way, d *plan.Desired, left, came []netip.Addr) {
+// logChanges logs one line for each change, and one line in total for many.
+func (p *pass) logChanges(path *announcePath, d *plan.Desired, left, came []netip.Addr) {
 	if len(left)+len(came) > 20 {
-		p.log.Info("announcements changed", "protocol", w.protocol, "announced", len(came), "withdrawn", len(left), "now", len(w.have))
+		p.log.Info("announcements changed", "protocol", path.protocol, "announced", len(came), "withdrawn", len(left), "now", len(path.announcedAddrs))
 		return
 	}
 	for _, a := range left {
-		p.log.Info("withdrawn", "protocol", w.protocol, "vip", a, "reason", d.Why(a, w.protocol))
+		p.log.Info("withdrawn", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
 	}
 	for _, a := range came {
-		p.log.Info("announced", "protocol", w.protocol, "vip", a, "reason", d.Why(a, w.protocol))
+		p.log.Info("announced", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
 	}
 }
 
-// owners says who holds or last held an address.
-func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
+// services returns the Services that hold an address, or held it last.
+func (p *pass) services(d *plan.Desired, addr netip.Addr) []cluster.Name {
 	for _, d := range []*plan.Desired{d, p.last} {
 		if d == nil {
 			continue
@@ -176,71 +170,70 @@ func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
 			return a.Services
 		}
 	}
-	for _, w := range p.ways {
-		if left := w.departed[addr]; len(left.owners) > 0 {
-			return left.owners
+	for _, path := range p.paths {
+		if left := path.lingering[addr]; len(left.services) > 0 {
+			return left.services
 		}
 	}
 	return nil
 }
 
-// forward gives the kernel what is wanted, what is still announced although it
-// is not wanted, and what lingers.
+// forward programs what is wanted, what is still announced, and what lingers.
 func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	now := time.Now()
 	state := d.Proxy
-	state.Outward = p.outward
-	if p.handed != nil {
-		state.Redirects, state.Nodes = p.handed.list, p.handed.nodes
+	state.Outward = p.uplinks
+	if p.redirects != nil {
+		state.Redirects, state.Nodes = p.redirects.rules, p.redirects.speakers
 	}
 	state.Taking = p.taking(d)
-	state.VIPs = p.overlay(d, p.extra(d, now))
-	for _, w := range p.ways {
-		state.Owned = sortedset.AddPrefixes(state.Owned, w.attracted(d, now))
+	state.VIPs = p.withLingering(d, p.stillUsed(d, now))
+	for _, path := range p.paths {
+		state.Owned = sortedset.AddPrefixes(state.Owned, path.attractedAggregates(d, now))
 	}
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
-	for _, w := range p.ways {
-		w.forget(now)
+	for _, path := range p.paths {
+		path.dropExpired(now)
 	}
 	p.last = d
 	return nil
 }
 
-// taking are the addresses that this node is about to answer for over L2, sorted.
+// taking returns the addresses that this node is about to answer for over L2, sorted.
 func (p *pass) taking(d *plan.Desired) []netip.Addr {
-	i := slices.IndexFunc(p.ways, func(w *way) bool { return w.protocol == "l2" })
+	i := slices.IndexFunc(p.paths, func(path *announcePath) bool { return path.protocol == "l2" })
 	if i < 0 {
 		return nil
 	}
-	return sortedset.Minus(d.Answered, p.ways[i].have)
+	return sortedset.Minus(d.Answered, p.paths[i].announcedAddrs)
 }
 
-// extra are the addresses that have to be forwarded although d does not announce
-// them, sorted: they are announced still, or whoever used them may not have heard.
-func (p *pass) extra(d *plan.Desired, now time.Time) (extra []netip.Addr) {
-	for _, w := range p.ways {
-		extra = append(extra, sortedset.Minus(w.have, d.Announce)...)
-		extra = append(extra, w.lingering(now)...)
+// stillUsed returns the addresses that must be forwarded although d does not announce them,
+// sorted: they are still announced, or clients may not have noticed the withdrawal.
+func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
+	for _, path := range p.paths {
+		extra = append(extra, sortedset.Minus(path.announcedAddrs, d.Announce)...)
+		extra = append(extra, path.lingeringAddrs(now)...)
 	}
 	slices.SortFunc(extra, netip.Addr.Compare)
 	return slices.Compact(extra)
 }
 
-// overlay puts lingering addresses over d's, replacing those of the same
-// address unless d means to announce it.
-func (p *pass) overlay(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
+// withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same
+// address that d does not announce.
+func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	vips := d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {
-		if _, announce := slices.BinarySearchFunc(d.Announce, addr, netip.Addr.Compare); announce {
-			continue // wanted again: d's own, whole
+		if sortedset.Has(d.Announce, addr) {
+			continue // wanted again: d's VIP is complete
 		}
 		if !copied {
 			vips, copied = slices.Clone(vips), true
 		}
-		vip := d.Lingering(addr, p.owners(d, addr))
+		vip := d.Lingering(addr, p.services(d, addr))
 		i, found := slices.BinarySearchFunc(vips, addr, func(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 		if found {
 			vips[i] = vip

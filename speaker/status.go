@@ -1,203 +1,386 @@
 package speaker
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
-	"reflect"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-	"golang.org/x/time/rate"
-	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// reportInterval is the least time between two writes of a SpeakerStatus: with
-// 1,000 nodes that all see one change it is 200 writes a second at most, and
-// those of one node's sessions that flap do not add up.
-const reportInterval = 5 * time.Second
+// A Status is what a speaker does and why, for `fanfare status` and programs.
+type Status struct {
+	Node    string    `json:"node"`
+	NodeUID types.UID `json:"nodeUID,omitempty"` // of the Node object, if it exists
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Ready: the kernel forwards what is desired, or did once since the start.
+	Ready bool `json:"ready"`
+	// Behind is when the oldest pending change began to wait.
+	Behind *time.Time `json:"behind,omitempty"`
+	// Error is of the last pass.
+	Error string `json:"error,omitempty"`
+	// Adopted is the number of addresses that an earlier speaker left in the kernel.
+	Adopted int `json:"adopted,omitempty"`
 
-// rewriteInterval is after how long the same is written again: somebody may have
-// deleted it, or the garbage collector, late, for a former Node of this name.
-const rewriteInterval = 10 * time.Minute
+	// Members are the speakers of other nodes; absent without --members-key-file.
+	Members *membership.Status `json:"members,omitempty"`
 
-// requestTimeout ends a request of which nothing is heard.
-const requestTimeout = 10 * time.Second
-
-// A client writes what a speaker writes to the API server, and reads nothing.
-type client struct {
-	ours, events rest.Interface
+	BGP       bgp.Status        `json:"bgp"`
+	L2        L2Status          `json:"l2,omitzero"`
+	Proxy     proxy.Status      `json:"proxy"`
+	Addresses []AddressStatus   `json:"addresses"`
+	Waiting   []ReasonStatus    `json:"withoutAddress,omitempty"`
+	Problems  []cluster.Problem `json:"problems,omitempty"`
 }
 
-// newClient uses a scheme of its own: client-go's knows all of Kubernetes, at a
-// price in memory on every node.
-func newClient(c *rest.Config) (*client, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
-		return nil, err
+// An AddressStatus is the state of one address on this node.
+type AddressStatus struct {
+	Address   netip.Addr     `json:"address"`
+	Pool      string         `json:"pool,omitempty"`
+	Services  []string       `json:"services"`
+	Ports     []string       `json:"ports,omitempty"`
+	Announced bool           `json:"announced"`
+	Prefixes  []netip.Prefix `json:"prefixes,omitempty"` // by which it must be announced
+	// Attributes are those of the routes, such as "med 10 community 64500:1"; if there are
+	// several prefixes, each with its own.
+	Attributes []string `json:"attributes,omitempty"`
+	// Owner is the node that must answer for the address over L2, and OwnerBy the rule that
+	// selected it among the candidates; absent without a candidate or without L2.
+	Owner   string `json:"owner,omitempty"`
+	OwnerBy string `json:"ownerBy,omitempty"`
+	// RedirectsTo is the node that answered for the address before. It receives the
+	// connections that are unknown here.
+	RedirectsTo string `json:"redirectsTo,omitempty"`
+	// L2 is absent if this node does not answer for the address.
+	L2 *l2.Status `json:"l2,omitempty"`
+	// Weight is for routers with weightByEndpoints; 0: none.
+	Weight     uint32         `json:"weight,omitempty"`
+	Programmed bool           `json:"programmed"`
+	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
+	Reasons    []ReasonStatus `json:"reasons,omitempty"`
+
+	routed bool // announced by BGP
+}
+
+// Answered reports whether this node answers for the address over L2.
+func (a *AddressStatus) Answered() bool { return a.L2 != nil && a.L2.Phase == l2.Held }
+
+// An L2Status is what a speaker does over L2.
+type L2Status struct {
+	// Interfaces may answer for addresses.
+	Interfaces []l2.Interface `json:"interfaces,omitempty"`
+	// Problems block traffic over L2.
+	Problems []l2.Problem `json:"problems,omitempty"`
+	// AsymmetricPaths exist if replies to clients behind a router leave by another
+	// interface than the clients arrive by.
+	AsymmetricPaths []l2.AsymmetricPath `json:"asymmetricPaths,omitempty"`
+}
+
+// A ReasonStatus is a cluster.Reason for JSON.
+type ReasonStatus struct {
+	Service  string       `json:"service"`
+	Protocol string       `json:"protocol"`
+	Code     cluster.Code `json:"code"`
+	Message  string       `json:"message"`
+}
+
+// A passResult is the state after a pass, for other goroutines. It is immutable.
+type passResult struct {
+	desired         *plan.Desired // nil before the first pass
+	bgpAddrs        []netip.Addr
+	bgpLingering    map[netip.Addr]lingeringAddress
+	l2Lingering     map[netip.Addr]lingeringAddress
+	l2Statuses      []l2.Status           // read by current
+	waitsFor        map[netip.Addr]string // read by current: nodes that must stop first
+	redirectsTo     map[netip.Addr]string // the former owners
+	l2Problems      []l2.Problem
+	asymmetricPaths []l2.AsymmetricPath
+	programmed      bool // desired is in the kernel
+	ready           bool
+	pendingSince    time.Time // start of the first pass without a successor that succeeded, except over L2
+	err             error
+	failedChecks    []healthcheck.Failure
+}
+
+// upToDate reports whether changes are applied in time.
+func (p *passResult) upToDate() bool {
+	return p.ready && p.late() == ""
+}
+
+// late returns since when a change has been waiting, if that is too long.
+func (p *passResult) late() string {
+	if p.pendingSince.IsZero() || time.Since(p.pendingSince) <= lateThreshold {
+		return ""
 	}
-	of := func(gv schema.GroupVersion) (rest.Interface, error) {
-		conf := rest.CopyConfig(c)
-		conf.APIPath, conf.GroupVersion = "/apis", &gv
-		conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		return rest.RESTClientFor(conf)
+	text := "a change has been waiting since " + p.pendingSince.UTC().Format(time.RFC3339)
+	if p.err != nil {
+		text += ": " + plan.OneLine(p.err)
 	}
-	ours, err := of(v1alpha1.GroupVersion)
-	if err != nil {
-		return nil, err
+	return text
+}
+
+// publish stores the result of a pass.
+func (s *speaker) publish(d *plan.Desired, err error) {
+	was := s.result.Load()
+	now := &passResult{desired: d, err: err, failedChecks: s.failedChecks}
+	if d != nil {
+		now.bgpAddrs = s.bgpPath.announcedAddrs
+		now.bgpLingering, now.l2Lingering = maps.Clone(s.bgpPath.lingering), maps.Clone(s.layer2.path.lingering)
+		now.redirectsTo = s.layer2.redirects.formerOwner
+		now.l2Problems, now.asymmetricPaths = s.layer2.problems, s.layer2.asymmetric
+		now.programmed = s.pass.last == d
+		now.ready = was != nil && was.ready || now.programmed
+		// Errors over L2 are caused by interfaces or rights. A restart would not correct
+		// them, and would disturb BGP.
+		if beyondL2(err) && was != nil {
+			now.pendingSince = was.pendingSince
+		}
 	}
-	events, err := of(eventsv1.SchemeGroupVersion)
-	return &client{ours, events}, err
+	s.result.Store(now)
 }
 
-// apply makes a SpeakerStatus what it should be, whether or not it exists: by
-// server-side apply, which needs no read before.
-func (c *client) apply(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
-	body, err := json.Marshal(o)
-	if err != nil {
-		return err
+// markStart records the start of a pass, so that the age of a pass that hangs or fails is
+// visible.
+func (s *speaker) markStart(began time.Time) {
+	s.passBegan.Store(&began)
+	now := *s.result.Load()
+	if now.pendingSince.IsZero() {
+		now.pendingSince = began
+		s.result.Store(&now)
 	}
-	return c.ours.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(o.Name).
-		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
 }
 
-func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
-	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+// current returns the result of the last pass, with the present state of L2.
+func (s *speaker) current() *passResult {
+	p := *s.result.Load()
+	p.l2Statuses, p.waitsFor = s.layer2.announcer.Status(), s.layer2.handover.waiting(time.Now())
+	return &p
 }
 
-// repeatEvent says of an Event that was written that it happened again.
-func (c *client) repeatEvent(ctx context.Context, e *eventsv1.Event, s eventsv1.EventSeries) error {
-	body, err := json.Marshal(map[string]any{"series": s})
-	if err != nil {
-		return err
+// status may be called at any time.
+func (s *speaker) status() Status {
+	p := s.current()
+	st := Status{Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted), BGP: s.bgp.Status(), Proxy: s.proxy.Status()}
+	if !p.pendingSince.IsZero() {
+		st.Behind = &p.pendingSince
 	}
-	return c.events.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(ctx).Error()
-}
-
-// A Reporter says to the API server what a speaker does: by a SpeakerStatus, and
-// by Events. A nil Reporter does nothing.
-type Reporter struct {
-	node   string
-	client *client
-	log    *slog.Logger
-	wake   chan struct{} // capacity 1
-}
-
-// NewReporter returns a Reporter for the node. It does not speak with the API
-// server yet.
-func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, error) {
-	client, err := newClient(c)
-	if err != nil {
-		return nil, fmt.Errorf("SpeakerStatus and Events: %w", err)
+	if p.err != nil {
+		st.Error = p.err.Error()
 	}
-	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
+	if p.desired == nil {
+		st.Members = s.membership.Status(nil)
+		return st
+	}
+	st.Members = s.membership.Status(p.desired.View.Members)
+	if n := p.desired.View.Self; n != nil {
+		st.NodeUID = n.UID
+	}
+	if p.desired.UsesL2 {
+		st.L2 = L2Status{Interfaces: relevantInterfaces(p.desired.Snapshot, s.layer2.announcer.Interfaces()), Problems: p.l2Problems, AsymmetricPaths: p.asymmetricPaths}
+	}
+	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.View.Problems()...)
+	for _, r := range p.desired.Snapshot.Refusals {
+		st.Waiting = append(st.Waiting, reasonStatus(r))
+	}
+	st.Waiting = append(st.Waiting, p.healthReasonsWithoutAddress()...)
+	st.Addresses = slices.Grow(st.Addresses, len(p.desired.Addresses))
+	for _, a := range p.desired.Addresses {
+		st.Addresses = append(st.Addresses, p.address(a, st.BGP))
+	}
+	for _, addr := range p.orphans() {
+		st.Addresses = append(st.Addresses, p.orphan(addr))
+	}
+	slices.SortFunc(st.Addresses, func(a, b AddressStatus) int { return a.Address.Compare(b.Address) })
+	return st
 }
 
-// herald returns one that tells what is not known.
-func (r *Reporter) herald(known told) *herald {
-	if r == nil {
+// address combines the decision about an address with its result.
+func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: a.OwnerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
+	st.routed = sortedset.Has(p.bgpAddrs, a.Addr)
+	st.L2 = p.l2StatusOf(a.Addr)
+	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
+		st.Lingering = p.lingering(a.Addr)
+	}
+	st.Prefixes = plan.PrefixesOf(a.Routes)
+	st.Attributes = p.desired.AttributesOf(st.Prefixes)
+	for _, r := range a.Routes {
+		st.Weight = max(st.Weight, r.Weight)
+	}
+	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(a.Reasons))
+	for _, name := range a.Services {
+		st.Services = append(st.Services, name.String())
+	}
+	for _, f := range a.VIP.Frontends {
+		st.Ports = append(st.Ports, fmt.Sprintf("%s/%d", f.Protocol, f.Port))
+	}
+	for _, r := range a.Reasons {
+		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
+	}
+	for _, r := range p.desired.AggregateReasons {
+		if r.VIP == a.Addr {
+			st.Reasons = append(st.Reasons, reasonStatus(r))
+		}
+	}
+	for _, name := range a.Services {
+		st.Reasons = append(st.Reasons, p.healthReasons(a.Addr, name)...)
+	}
+	return st
+}
+
+// observed replaces the reason of a decision by an obstacle to it, if there is one.
+func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {
+	switch {
+	case r.Protocol == "l2":
+		return p.observedL2(r, st)
+	case r.Code.Forwards() && !p.programmed:
+		r.Code, r.Message = cluster.WaitingForProxy, "the kernel does not have this yet"
+		if p.err != nil {
+			r.Message += ": " + p.err.Error()
+		}
+	case r.Code == cluster.Announced && !st.routed:
+		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
+		if p.programmed {
+			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.whyNotAnnounced(st.Address, b)
+		}
+	case r.Code == cluster.Announced && r.Protocol == "bgp":
+		receiving, missing := receivers(st.Address, p.desired.RoutesOf(st.Address), b.Sessions)
+		switch {
+		case len(receiving) == 0:
+			r.Code, r.Message = cluster.WaitingForSession, "no router has the route: "+strings.Join(missing, "; ")
+		case len(missing) > 0:
+			r.Message += "; not received by " + strings.Join(missing, "; nor by ")
+		}
+	case st.Lingering != nil && r.Protocol == "bgp":
+		if left, ok := p.bgpLingering[st.Address]; ok {
+			r.Message += fmt.Sprintf("; forwarded until %s for routers that still have the route", left.until.Format(time.TimeOnly))
+		}
+	}
+	return r
+}
+
+// observedL2 is observed for L2.
+func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
+	switch {
+	case r.Code != cluster.Announced:
+		if left, ok := p.l2Lingering[st.Address]; ok {
+			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here", left.until.Format(time.TimeOnly))
+		}
+	case p.waitsFor[st.Address] != "":
+		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
+	case st.L2 == nil:
+		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
+		if p.programmed {
+			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes whose state has not arrived may answer for it"
+		}
+	case st.L2.Phase == l2.Probing:
+		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: probing whether another host uses it"
+	case st.L2.Phase == l2.Conflicting:
+		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
+	case st.L2.Phase == l2.Waiting:
+		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
+	}
+	return r
+}
+
+// l2StatusOf returns the L2 state of an address, nil if there is none.
+func (p *passResult) l2StatusOf(addr netip.Addr) *l2.Status {
+	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
+	if !ok {
 		return nil
 	}
-	return &herald{
-		client: r.client, instance: r.node, log: r.log, wake: make(chan struct{}, 1),
-		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), told: known, recent: map[subject]letter{},
-	}
+	return &p.l2Statuses[i]
 }
 
-// note says that there may be something new to report.
-func (r *Reporter) note() {
-	if r == nil {
-		return
-	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run reports until ctx ends. While the API server is away it tries again, ever
-// more seldom; nothing else waits for it.
-func (r *Reporter) run(ctx context.Context, status func() Status) {
-	if r == nil {
-		return
-	}
-	var last v1alpha1.SpeakerStatus
-	var at time.Time // when last was written; zero before
-	var why string   // the last attempt failed
-	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
-	retry.Reset()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.wake:
-		}
-		pause := reportInterval
-		st := status()
-		if now := object(&st, &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
-			if err := r.write(ctx, now); err != nil {
-				why = r.failed(err, why)
-				pause = retry.NextBackOff()
-				r.note()
-			} else {
-				last, at, why = *now, time.Now(), ""
-				retry.Reset()
+// whyNotAnnounced returns why BGP does not announce an address that it should.
+func (p *passResult) whyNotAnnounced(addr netip.Addr, b bgp.Status) string {
+	for _, s := range b.Sessions {
+		for _, o := range s.Omissions {
+			if o.Prefix.Contains(addr) {
+				return fmt.Sprintf("router %s cannot receive it: %s", s.Name, o.Reason)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
+	}
+	if p.err != nil {
+		return p.err.Error()
+	}
+	return "no session can advertise it"
+}
+
+// receivers divides the routers of an address into those with its route, and the others,
+// each with the reason.
+func receivers(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus) (receiving, missing []string) {
+	for _, s := range sessions {
+		if !slices.ContainsFunc(routes, func(r bgp.Route) bool { return r.Peers.Has(s.Name) }) {
+			continue
+		}
+		i := slices.IndexFunc(s.Omissions, func(o bgp.Omission) bool { return o.Prefix.Contains(addr) })
+		switch {
+		case s.State != bgp.Established:
+			missing = append(missing, fmt.Sprintf("%s (%s): %s", s.Name, s.State, s.Trouble()))
+		case i >= 0:
+			missing = append(missing, fmt.Sprintf("%s: %s", s.Name, s.Omissions[i].Reason))
+		default:
+			receiving = append(receiving, s.Name)
 		}
 	}
+	return receiving, missing
 }
 
-// failed logs why a SpeakerStatus was not written, and returns it. What the API
-// server refuses somebody has to mend, and is told so once: server-side apply
-// takes no field that the CRD does not have. That it is away is said elsewhere.
-func (r *Reporter) failed(err error, before string) (why string) {
-	level := slog.LevelDebug
-	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) && err.Error() != before {
-		level = slog.LevelWarn
+// lingering returns until when a withdrawn address is forwarded; nil: it is not.
+func (p *passResult) lingering(addr netip.Addr) (until *time.Time) {
+	for _, parted := range []map[netip.Addr]lingeringAddress{p.bgpLingering, p.l2Lingering} {
+		if left, ok := parted[addr]; ok && (until == nil || until.Before(left.until)) {
+			until = &left.until
+		}
 	}
-	r.log.Log(context.Background(), level, "SpeakerStatus not written; if its CRD is older than this speaker, apply manifests/crds", "node", r.node, "err", err)
-	return err.Error()
+	return until
 }
 
-// object is the SpeakerStatus that says what st says, equal to last if nothing
-// has changed since. Its owner is the Node, so that Kubernetes deletes it with
-// that. Without a Node, nobody would: then there is none.
-func object(st *Status, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
-	if st.NodeUID == "" {
-		return nil
+// orphans returns addresses that no Service holds and that are still forwarded.
+func (p *passResult) orphans() []netip.Addr {
+	var orphans []netip.Addr
+	for _, parted := range []map[netip.Addr]lingeringAddress{p.bgpLingering, p.l2Lingering} {
+		for a := range parted {
+			if p.desired.Address(a) == nil && !slices.Contains(orphans, a) {
+				orphans = append(orphans, a)
+			}
+		}
 	}
-	o := &v1alpha1.SpeakerStatus{
-		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SpeakerStatus"},
-		ObjectMeta: metav1.ObjectMeta{Name: st.Node, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Node", Name: st.Node, UID: st.NodeUID},
-		}},
-		Status: report(st, now),
-	}
-	o.Status.Changed = last.Status.Changed
-	if !reflect.DeepEqual(*o, *last) {
-		o.Status.Changed = metav1.NewTime(now.Truncate(time.Second))
-	}
-	return o
+	return orphans
 }
 
-func (r *Reporter) write(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	return r.client.apply(ctx, o)
+// orphan returns the status of an address without a Service. Its pool and ports are unknown.
+func (p *passResult) orphan(addr netip.Addr) AddressStatus {
+	left, protocol := p.bgpLingering[addr], "bgp"
+	if parted, ok := p.l2Lingering[addr]; ok && left.until.Before(parted.until) {
+		left, protocol = parted, "l2"
+	}
+	message := "no Service holds it now"
+	if left.adopted {
+		message = "an earlier speaker forwarded it, and no Service holds it now"
+	}
+	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
+	for _, name := range left.services {
+		st.Services = append(st.Services, name.String())
+	}
+	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}
+	return st
+}
+
+func reasonStatus(r cluster.Reason) ReasonStatus {
+	return ReasonStatus{Service: r.Service.String(), Protocol: r.Protocol, Code: r.Code, Message: r.Message}
 }

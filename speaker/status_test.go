@@ -1,124 +1,86 @@
 package speaker
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"io"
-	"log/slog"
-	"net/http"
-	"sync"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
+	"github.com/google/go-cmp/cmp"
 
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// A desk takes SpeakerStatuses, and fails when it is told to.
-type desk struct {
-	t  *testing.T
-	mu sync.Mutex
-	// status is what there is to report.
-	status  Status
-	fail    bool
-	written []v1alpha1.SpeakerStatus
-}
+const toldToOne = `---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: one}
+spec: {peers: [tor2]}
+`
 
-func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
-	if want := "/apis/fanfare.io/v1alpha1/speakerstatuses/n1"; r.Method != http.MethodPatch || r.URL.Path != want ||
-		r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
-		d.t.Errorf("%s %s with %s", r.Method, r.URL, r.Header.Get("Content-Type"))
-	}
-	body, _ := io.ReadAll(r.Body) // It comes from memory.
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.fail {
-		return nil, errors.New("connection refused")
-	}
-	var o v1alpha1.SpeakerStatus
-	if err := json.Unmarshal(body, &o); err != nil {
-		d.t.Error(err)
-	}
-	d.written = append(d.written, o)
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
-}
-
-func (d *desk) do(f func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	f()
-}
-
-// The Reporter applies the object, once for a change, and again after a failure,
-// or after long. The object belongs to the Node that there is now, and there is
-// none without a Node.
-func TestReporter(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		d := &desk{t: t, fail: true, status: reportedStatus()}
-		r := reporterTo(t, d)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go r.run(ctx, func() (st Status) {
-			d.do(func() { st = d.status })
-			return st
-		})
-		expect := func(when string, n int) v1alpha1.SpeakerStatus {
-			t.Helper()
-			r.note()
-			time.Sleep(6 * time.Minute)
-			bubble.Wait()
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if len(d.written) != n {
-				t.Fatalf("%s: written %d times, want %d", when, len(d.written), n)
+// The reason of an address names the routers without its route and why, and no router that
+// it is not for.
+func TestReasonsOfMissingSessions(t *testing.T) {
+	up := bgp.SessionStatus{Name: "tor1", State: bgp.Established}
+	up2, down, lost, partly := up, up, up, up
+	up2.Name, down.Name, lost.Name, partly.Name = "tor2", "tor2", "tor2", "tor2"
+	down.State, down.LastError = bgp.Active, "wrong AS number"
+	lost.State, lost.LastError, lost.LossReason = bgp.Active, "connection refused", "hold timer expired"
+	down1 := down
+	down1.Name = "tor1"
+	partly.Omissions = []bgp.Omission{{Prefix: netip.MustParsePrefix("192.0.2.1/32"), Reason: "no next hop"}}
+	for _, c := range []struct {
+		name, more string
+		sessions   []bgp.SessionStatus
+		want       string
+	}{
+		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
+		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
+		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
+		{"one cannot receive it", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
+		{"none is up", "", []bgp.SessionStatus{down1, lost},
+			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
+		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router has the route: tor2 (Active): wrong AS number"},
+		{"another one is not up", toldToOne, []bgp.SessionStatus{down1, up2}, "Announced announced to tor2"},
+	} {
+		world := plantest.TwoRouters
+		if c.more != "" {
+			world = plantest.Advertised
+		}
+		d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
+		p := &passResult{desired: d, programmed: true, bgpAddrs: d.Announce}
+		var got []string
+		for _, r := range p.address(d.Addresses[0], bgp.Status{Sessions: c.sessions}).Reasons {
+			if r.Protocol == "bgp" {
+				got = append(got, string(r.Code)+" "+r.Message)
 			}
-			return d.written[n-1]
 		}
-		r.note()
-		time.Sleep(time.Minute)
-		bubble.Wait()
-		d.do(func() { d.fail = false })
-		first := expect("after a failure", 1)
-		if first.Name != "n1" || first.Status.Established != "1/2" || first.Status.Changed.IsZero() {
-			t.Errorf("wrote %+v", first)
+		if diff := cmp.Diff([]string{c.want}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
-		if o := first.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" || o[0].BlockOwnerDeletion != nil {
-			t.Errorf("owners %+v", o)
-		}
-		expect("no change", 1)
-		if again := expect("after long", 2); !again.Status.Changed.Equal(&first.Status.Changed) {
-			t.Errorf("changed at %s: nothing has since %s", again.Status.Changed, first.Status.Changed)
-		}
-		d.do(func() { d.status.NodeUID = "" })
-		expect("without a Node", 2)
-		d.do(func() { d.status.NodeUID = "uid-2" })
-		if o := expect("another Node of the name", 3).OwnerReferences; len(o) != 1 || o[0].UID != "uid-2" {
-			t.Errorf("owners %+v", o)
-		}
-		d.do(func() { d.status.Error = "no" })
-		if o := expect("a change", 4); o.Status.Error != "no" || o.Status.Changed.Equal(&first.Status.Changed) {
-			t.Errorf("wrote %+v", o)
-		}
-	})
-}
-
-// reporterTo is one whose requests go to an API server that is not on a network.
-func reporterTo(t *testing.T, api http.RoundTripper) *Reporter {
-	t.Helper()
-	r, err := NewReporter(&rest.Config{Host: "http://api", Transport: api}, "n1", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
 	}
-	return r
 }
 
-// Without an API server there is nobody to report to.
-func TestNoReporter(t *testing.T) {
-	var r *Reporter
-	r.note()
-	r.run(t.Context(), reportedStatus)
+// BFD that stays down beside an established session needs attention, after a while.
+func TestAttentionForBFD(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name string
+		bfd  *bgp.BFDStatus
+		want string
+	}{
+		{"none", nil, ""},
+		{"up", &bgp.BFDStatus{State: "Up", Since: now.Add(-time.Hour)}, ""},
+		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router sends nothing"}, ""},
+		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router sends nothing"},
+			"router tor1: BFD is down, so that only the hold time detects a failure: the router sends nothing"},
+		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"}, "router tor1: another BFD has the port"},
+	} {
+		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, BFD: c.bfd}}}}
+		if got := strings.Join(st.Attention(now), "\n"); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
 }

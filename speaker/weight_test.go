@@ -16,9 +16,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// weighed is a cluster with a Local Service of so many pods on this node and on
-// another one, and perhaps a Service beside it.
-func weighed(here, there int, other bool) []byte {
+// weightedCluster is a cluster with a Local Service of so many pods on this node and on another
+// one, and optionally a second Service.
+func weightedCluster(here, there int, other bool) []byte {
 	var b strings.Builder
 	b.WriteString(`
 apiVersion: fanfare.io/v1alpha1
@@ -65,7 +65,7 @@ endpoints:
 	return []byte(b.String())
 }
 
-// A log notes what a pass does, in its order.
+// A log records the steps of a pass in order.
 type log struct{ lines []string }
 
 func (l *log) reset() (lines string) {
@@ -97,11 +97,11 @@ func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 	return nil
 }
 
-// A router hears of a pod only when the kernel forwards to it, also in a pass that
-// withdraws something else before; and each change of an endpoint is one Set.
-func TestPassWeighsAfterForwarding(t *testing.T) {
+// A router learns of a pod only after the kernel forwards to it, also in a pass that
+// withdraws something else first. Each change of an endpoint is one Set.
+func TestWeightAfterForwarding(t *testing.T) {
 	done := &log{}
-	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(logAnnouncer{done}, testLinger))
+	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), newBGPPath(logAnnouncer{done}, testLinger))
 	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		pods  int
@@ -114,7 +114,7 @@ func TestPassWeighsAfterForwarding(t *testing.T) {
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 	} {
-		d := decider.Decide(plantest.Snapshot(t, weighed(step.pods, 0, step.other)))
+		d := decider.Decide(plantest.Snapshot(t, weightedCluster(step.pods, 0, step.other)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -124,13 +124,13 @@ func TestPassWeighsAfterForwarding(t *testing.T) {
 	}
 }
 
-// What is handed over goes on with the weight that it had: a node that other nodes
-// relieve has no pod any more, and must not be the one without a weight.
-func TestHandoverKeepsItsWeight(t *testing.T) {
+// During a delayed withdrawal the weight stays: the node has no pod any longer, and must
+// not lose its weight.
+func TestDelayedWithdrawalKeepsWeight(t *testing.T) {
 	server := bgp.New(bgp.Options{Logger: slog.New(slog.DiscardHandler)})
 	defer server.Close(t.Context(), bgp.Withdraw)
-	network, done := &overBGP{server: server}, &log{}
-	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(network, testLinger))
+	network, done := &bgpAnnouncer{server: server}, &log{}
+	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), newBGPPath(network, testLinger))
 	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		here, there int
@@ -139,7 +139,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 		{2, 1, "forward to 2; [192.0.2.1/32 weight 2]"},
 		{0, 3, "forward to 3; [192.0.2.1/32 weight 2]"},
 	} {
-		d := decider.Decide(plantest.Snapshot(t, weighed(step.here, step.there, false)))
+		d := decider.Decide(plantest.Snapshot(t, weightedCluster(step.here, step.there, false)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AddressClaimSpec says who has an address.
+// AddressClaimSpec says which Services have an address.
 type AddressClaimSpec struct {
 	// Address is the address that is claimed, in its canonical form (RFC 5952).
 	// It cannot be changed: the claim of another address is another object.
@@ -15,15 +15,14 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: delete the claim and create one for the other address"
 	Address string `json:"address"`
 
-	// Pool is the AddressPool that the address was given out of.
+	// Pool is the AddressPool that the address comes from.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
-	// Announce is how the pool announces its addresses (spec.announce of the
-	// AddressPool). It applies to an address that remains assigned after the pool
-	// has lost it. The controller keeps it up to date. Such an address is not
+	// Announce is a copy of spec.announce of the AddressPool. It applies to an address
+	// that remains assigned after it was removed from the pool. Such an address is not
 	// announced while the field is unset.
 	//
 	// +optional
@@ -39,25 +38,25 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Holders []ClaimHolder `json:"holders,omitempty"`
 
-	// Node is the node that should answer for the address where a single one
-	// does (ARP and NDP), as long as it can. Any node when it is unset.
+	// Node is the node that should answer for the address over Layer 2, as long as it
+	// can. Any node when it is unset.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
 
-	// Reserved keeps the claim when its last holder goes. The address is then
-	// given to a Service that asks for it by name, and to no other.
+	// Reserved keeps the claim when its last holder is deleted. Then only a Service
+	// that requests the address can get it.
 	//
 	// +optional
 	Reserved bool `json:"reserved,omitempty"`
 
-	// ReservedFor are the Services for which the address is reserved while no
-	// Service holds it. A Service that is named gets it without a request when it
-	// exists. A Service of one of the namespaces gets it if it requests the address;
-	// no other Service does. The controller adds a Service with the annotation
-	// fanfare.io/reserve when that is deleted, and removes it when it is back. To end
-	// such a reservation, delete the claim.
+	// ReservedFor are the Services for which the address is reserved while no Service
+	// holds it. A named Service gets it without a request when it exists. Another
+	// Service of the same namespace gets it if it requests the address; no other
+	// Service does. The controller adds a deleted Service that had the annotation
+	// fanfare.io/reserve, and removes it when it is back. To end such a reservation,
+	// delete the claim.
 	//
 	// +optional
 	// +listType=atomic
@@ -65,25 +64,24 @@ type AddressClaimSpec struct {
 	ReservedFor []ClaimReservation `json:"reservedFor,omitempty"`
 
 	// Services is a text with the Services that hold the address or for which it is
-	// reserved. The controller writes it for people: a column of a table has room for
-	// one value, and not for a list.
+	// reserved, for the output of kubectl.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Services string `json:"services,omitempty"`
 }
 
-// ClaimReservation is a Service, or a namespace, for which the address is kept.
+// ClaimReservation is a Service, or a namespace, for which the address is reserved.
 type ClaimReservation struct {
-	// Namespace is the Service's.
+	// Namespace of the Service.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 
-	// Name is the Service's. Without one it is any Service of the namespace that
-	// asks for the address by name.
+	// Name of the Service. When it is unset: any Service of the namespace that requests
+	// the address.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -92,35 +90,35 @@ type ClaimReservation struct {
 
 // ClaimHolder is a Service that has the address.
 type ClaimHolder struct {
-	// Namespace is the Service's.
+	// Namespace of the Service.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 
-	// Name is the Service's.
+	// Name of the Service.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// UID is the Service's. Another Service of the same name has another one.
+	// UID of the Service. A later Service of the same name has another one.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
 
-	// ResourceVersion is the version of the Service that the address was assigned
-	// to. The controller may write the status over that version and no later one.
-	// Before it takes the address away, it makes sure that a later version exists.
+	// ResourceVersion is the version of the Service that the address was assigned to.
+	// The controller writes the status over that version only. It takes the address
+	// away only when a later version exists.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 
-	// Reserve keeps the address for the Service when it goes.
+	// Reserve keeps the address for the Service when it is deleted.
 	//
 	// +optional
 	Reserve bool `json:"reserve,omitempty"`
@@ -147,7 +145,7 @@ type AddressClaim struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says which address is taken, and by whom.
+	// Spec has the address and the Services that hold it.
 	//
 	// +required
 	Spec AddressClaimSpec `json:"spec"`

@@ -32,9 +32,9 @@ const (
 
 // AddressPoolSpec is the configuration of a pool.
 type AddressPoolSpec struct {
-	// Addresses that may be given to Services, of IPv4, IPv6 or both. Each is a
-	// CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50 (both
-	// ends included), or one address. No other pool may contain any of them.
+	// Addresses of the pool, of IPv4, IPv6 or both. Each is a CIDR such as
+	// 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50 (both ends included), or one
+	// address. No other pool may contain any of them.
 	//
 	// +required
 	// +listType=atomic
@@ -62,23 +62,22 @@ type AddressPoolSpec struct {
 	// +required
 	Announce Announce `json:"announce"`
 
-	// Allocation says when addresses are given out: Automatic to any Service
-	// that needs one, OnRequest only to Services that name the pool or the
-	// address, Drained to none (those given out stay).
+	// Allocation says which Services get addresses: Automatic any Service, OnRequest
+	// only Services that name the pool or the address, Drained none (assigned addresses
+	// stay).
 	//
 	// +optional
 	// +kubebuilder:default=Automatic
 	Allocation Allocation `json:"allocation,omitempty"`
 
-	// AvoidBuggyIPs keeps IPv4 addresses that end in .0 or .255 from being given
-	// out: some old clients take them for network or broadcast addresses.
+	// AvoidBuggyIPs excludes IPv4 addresses that end in .0 or .255: some old clients
+	// treat them as network or broadcast addresses.
 	//
 	// +optional
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
 
-	// Priority says which pool is tried first for a Service that names none: the
-	// one with the higher priority, and of equals the first by name. Any number,
-	// 0 when unset.
+	// Priority orders the pools for a Service that names none: the highest first, then
+	// by name. Any number, 0 when unset.
 	//
 	// +optional
 	Priority int32 `json:"priority,omitempty"`
@@ -121,7 +120,7 @@ type AddressPoolSpec struct {
 // PoolAddresses counts the addresses of one family. A pool may have more than an
 // integer can say; 9223372036854775807 stands for all beyond.
 type PoolAddresses struct {
-	// Total is how many may be given out.
+	// Total is the number of addresses of the pool.
 	Total int64 `json:"total"`
 	// Assigned is the number that Services have.
 	Assigned int64 `json:"assigned"`
@@ -155,9 +154,9 @@ type AddressPoolStatus struct {
 	// +optional
 	IPv6 *PoolAddresses `json:"ipv6,omitempty"`
 
-	// Namespaces says whose the assigned addresses are: the namespaces that have
-	// most of them, at most 100, most first. An address that namespaces share
-	// counts for each.
+	// Namespaces counts the assigned addresses by namespace: the 100 namespaces with
+	// the most, in descending order. A shared address counts for each of its
+	// namespaces.
 	//
 	// +optional
 	// +listType=map
@@ -170,8 +169,8 @@ type AddressPoolStatus struct {
 	// +optional
 	OtherNamespaces int64 `json:"otherNamespaces,omitempty"`
 
-	// Conditions: Ready is True when a Service may get an address of the pool and
-	// spec.announce announces it, and else says why not.
+	// Conditions has one, Ready. It is True when a Service can get an address of the
+	// pool and spec.announce announces it.
 	//
 	// +optional
 	// +listType=map
@@ -199,12 +198,12 @@ type AddressPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says which addresses there are and who may have them.
+	// Spec has the addresses, and which Services may get them.
 	//
 	// +required
 	Spec AddressPoolSpec `json:"spec"`
 
-	// Status says how many addresses are left. The controller writes it.
+	// Status counts the addresses. The controller writes it.
 	//
 	// +optional
 	Status AddressPoolStatus `json:"status,omitzero"`

@@ -2,19 +2,18 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AdvertisementStatus is what has become of a BGPAdvertisement or an L2Advertisement.
+// AdvertisementStatus is the status of a BGPAdvertisement or an L2Advertisement.
 type AdvertisementStatus struct {
-	// Nodes counts the nodes that may announce. For BGP: nodes that nodeSelector selects
-	// and that a BGPPeer among peers selects, too. For layer 2: nodes that nodeSelector
-	// selects, with a speaker and with an interface that is allowed. It does not say
-	// whether they are alive.
+	// Nodes counts the nodes that can announce, alive or not. For BGP, nodeSelector and
+	// a BGPPeer among peers select the node. Over Layer 2, nodeSelector selects it, and
+	// it has a speaker and an interface that is allowed.
 	//
 	// +optional
 	Nodes int32 `json:"nodes"`
 
-	// Conditions has one, Ready. It is False when no node may announce, when the object
-	// has a mistake, or when a name or selector in it refers to nothing; its message says
-	// what to change. A warning stands in the message of a condition that is True.
+	// Conditions has one, Ready. It is False when no node can announce, when a field is
+	// invalid, or when a name or selector refers to no object; its message says what to
+	// change. If it is True, the message may have a warning.
 	//
 	// +optional
 	// +listType=map

@@ -19,16 +19,16 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(n, !format.dns1123Subdomain().validate(n).hasValue())",message="each must be the name of an AddressPool; leave the field out for all"
 	Pools []string `json:"pools,omitempty"`
 
-	// ServiceSelector says which Services' addresses are announced so. All when
-	// it is unset. An address that several Services share is, if it selects any.
-	// It excludes aggregates: the node would attract traffic for addresses of the
-	// aggregate that the selector leaves out, and must refuse it. To aggregate the
+	// ServiceSelector selects the Services whose addresses are announced. All when it
+	// is unset. Of several Services that share an address, one match is enough. It
+	// excludes aggregates: the node would attract traffic for addresses of the
+	// aggregate that the selector excludes, and must refuse it. To aggregate the
 	// addresses of some Services, give those a pool of their own.
 	//
 	// +optional
 	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
-	// NodeSelector says which nodes announce so. All when it is unset.
+	// NodeSelector selects the nodes that announce. All when it is unset.
 	//
 	// +optional
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
@@ -64,12 +64,11 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:Maximum=128
 	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
 
-	// Communities are put on the routes: 64500:1, or a large one as 64500:1:2
-	// (large:64500:1:2 is the same), or a name: accept-own, blackhole,
-	// graceful-shutdown, local-as, no-advertise, no-export, no-llgr,
-	// no-peer. A Service adds its own by the annotation fanfare.io/bgp-communities.
-	// Where several advertisements announce one prefix to one router, the route has
-	// the communities of all.
+	// Communities of the routes: 64500:1, a large one as 64500:1:2 (large:64500:1:2 is
+	// the same), or a name: accept-own, blackhole, graceful-shutdown, local-as,
+	// no-advertise, no-export, no-llgr, no-peer. A Service adds its own by the
+	// annotation fanfare.io/bgp-communities. If several advertisements announce one
+	// prefix to one router, the route has the communities of all.
 	//
 	// +optional
 	// +listType=set
@@ -78,30 +77,29 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.matches('^[0-9]{1,5}:[0-9]{1,5}$') ? c != '65535:6' && c.split(':').all(n, int(n) <= 65535) : c.matches('^(large:)?[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}$') ? c.replace('large:', '').split(':').all(n, int(n) <= 4294967295) && int(c.replace('large:', '').split(':')[0]) < 4294967295 : c in ['accept-own', 'blackhole', 'graceful-shutdown', 'local-as', 'no-advertise', 'no-export', 'no-llgr', 'no-peer'])",message="each must be two numbers up to 65535, as in 64500:1 (and not LLGR_STALE, 65535:6), or three up to 4294967295, as in 64500:1:2 (and not AS 4294967295, which RFC 7300 reserves), or one of accept-own, blackhole, graceful-shutdown, local-as, no-advertise, no-export, no-llgr, no-peer"
 	Communities []string `json:"communities,omitempty"`
 
-	// LocalPref is the local preference of the routes. It is sent to
-	// routers of the same AS only (iBGP), and is 100 when unset. The highest is preferred.
-	// Where several advertisements announce one prefix to one router, the most
-	// specific one that sets it counts, for this and for the fields below: first one
-	// that names peers, then one with a serviceSelector, with pools, with a
-	// nodeSelector, and of equals the first by name.
+	// LocalPref is the local preference of the routes, sent to routers of the same AS
+	// only (iBGP). 100 when unset; the highest is preferred. If several advertisements
+	// announce one prefix to one router, the most specific one that sets the field
+	// applies, for localPref, med and asPathPrepend: an advertisement with peers comes
+	// first, then with serviceSelector, with pools, with nodeSelector, then the first
+	// by name.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPref *int64 `json:"localPref,omitempty"`
 
-	// MED is the multi-exit discriminator of the routes. Of several links to our AS
-	// routers prefer the one with the lowest. None when unset, which most routers
-	// take for 0.
+	// MED is the multi-exit discriminator of the routes. Of several links to one AS,
+	// routers prefer the lowest. None when unset, which most routers treat as 0.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	MED *int64 `json:"med,omitempty"`
 
-	// ASPathPrepend is how often our AS number is put into the AS path beyond the
-	// first time, to make it longer. Only routers of other ASes (eBGP) have it
-	// there, and in them it is the number of their own session.
+	// ASPathPrepend is how many times the node's AS number is repeated in the AS path,
+	// to make it longer. It applies to routers of other ASes (eBGP), with the AS number
+	// of each session.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -127,12 +125,12 @@ type BGPAdvertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what is announced so, and how.
+	// Spec says which addresses are announced, and how.
 	//
 	// +optional
 	Spec BGPAdvertisementSpec `json:"spec,omitempty"`
 
-	// Status is what has become of it. The controller writes it.
+	// Status says whether nodes can announce. The controller writes it.
 	//
 	// +optional
 	Status AdvertisementStatus `json:"status,omitzero"`

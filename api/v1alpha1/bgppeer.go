@@ -30,20 +30,18 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!isIP(self) || !ip(self).isUnspecified() && self != '255.255.255.255' && ['224.0.0.0/4', 'ff00::/8'].all(r, !cidr(r).containsIP(self))",message="must be the address of one router, and not unspecified, multicast or broadcast"
 	PeerAddress string `json:"peerAddress,omitempty"`
 
-	// DefaultGateway, in the place of peerAddress, is an address family: the router
-	// is the node's default gateway of it, whatever its address is, and the session
-	// follows when another router becomes that. So one object serves racks with
-	// routers of their own.
+	// DefaultGateway, in place of peerAddress, is an address family: the router is the
+	// node's default gateway of that family. The session follows when the gateway
+	// changes. So one object serves racks that have their own routers.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=IPv4;IPv6
 	DefaultGateway corev1.IPFamily `json:"defaultGateway,omitempty"`
 
-	// Interface, in the place of peerAddress, is the node's end of a link to the
-	// router, which has no address in the configuration of either (unnumbered): both
-	// ends find each other by router advertisements, and routes of both families go
-	// over their link-local addresses (RFC 8950). In FRR: neighbor swp1 interface
-	// remote-as external.
+	// Interface, in place of peerAddress, is the node's end of a link to the router
+	// without configured addresses (unnumbered): both ends find each other by router
+	// advertisements, and routes of both families use their link-local addresses (RFC
+	// 8950). In FRR: neighbor swp1 interface remote-as external.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -59,9 +57,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	PeerPort int32 `json:"peerPort,omitempty"`
 
-	// PeerASN is the router's AS number, or a word: internal for an iBGP session,
-	// which has the same number on both ends, or external for whatever number the
-	// router says as long as it is not our own.
+	// PeerASN is the router's AS number, or a word: internal for iBGP, with the same
+	// number on both ends, or external for any other number than the node's.
 	//
 	// +required
 	// +kubebuilder:validation:Schemaless
@@ -69,7 +66,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 4294967295 && self != 23456 : self in ['internal', 'external']",message="must be a number from 1 to 4294967295 (and not 23456, which RFC 6793 reserves), or internal or external"
 	PeerASN PeerASN `json:"peerASN"`
 
-	// MyASN is our own AS number in this session.
+	// MyASN is the node's AS number in this session.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
@@ -77,8 +74,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512"
 	MyASN int64 `json:"myASN"`
 
-	// LocalASN replaces myASN for this router, for a router that knows this node by
-	// another number, as while a network is renumbered. The AS path has only this
+	// LocalASN replaces myASN for this router, for a router that expects another
+	// number, for example while a network is renumbered. The AS path has only this
 	// number.
 	//
 	// +optional
@@ -87,42 +84,42 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number by which the router knows this node"
 	LocalASN int64 `json:"localASN,omitempty"`
 
-	// SourceAddress is our end of the session: an address, or the name of the
-	// interface that has it, so that one object serves all nodes. Of several
-	// addresses of an interface the one in the router's network serves, else the
-	// first. The kernel chooses when it is unset. An address is one node's, so
-	// select that node with nodeSelector.
+	// SourceAddress is the node's end of the session: an address, or the name of an
+	// interface that has one, so that one object serves all nodes. Of several addresses
+	// of an interface, the one in the router's network is used, otherwise the first.
+	// The kernel chooses when it is unset. An address belongs to one node, so select
+	// that node with nodeSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^[^ /%:]{1,15}$') && !self.matches('^[0-9.]+$')",message="must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// Device is the interface or the VRF that the session is bound to. Unset: the
-	// node's routes say by which interface the router is reached.
+	// Device is the interface or the VRF that the session is bound to. The node's
+	// routes decide when it is unset.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^ /%:]+$')",message="must be the name of an interface or a VRF such as eth0, of 15 characters at most"
 	Device string `json:"device,omitempty"`
 
-	// Passive has the node wait for the router to connect, to TCP port 179, and
-	// never connect itself. Only this router can connect; while no peer is
-	// passive, a node does not listen at all. peerPort has no effect then.
+	// Passive makes the node wait for the router to connect to TCP port 179, and never
+	// connect itself. Only this router can connect; while no peer is passive, a node
+	// does not listen. peerPort then has no effect.
 	//
 	// +optional
 	Passive bool `json:"passive,omitempty"`
 
-	// RouterID is our BGP identifier, written as an IPv4 address and unique in
-	// the network. The node's IPv4 address serves when it is unset.
+	// RouterID is the node's BGP identifier, written as an IPv4 address and unique in
+	// the network. The node's IPv4 address when unset.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4 && self != '0.0.0.0'",message="must be written as an IPv4 address such as 192.0.2.7, and not 0.0.0.0"
 	RouterID string `json:"routerID,omitempty"`
 
-	// HoldTime is how long a silent router counts as alive, from 3s. 90s when
-	// unset; the lower one of both ends is used (RFC 4271).
+	// HoldTime is how long a silent router counts as alive, from 3s. 90s when unset;
+	// the lower value of both ends applies (RFC 4271).
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -131,8 +128,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="must be from 3s to 65535s, in whole seconds"
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
-	// KeepaliveTime is how often we say that we are alive. A third of holdTime
-	// when unset.
+	// KeepaliveTime is the interval of KEEPALIVE messages. A third of holdTime when
+	// unset.
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -141,8 +138,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="must be from 1s to 65535s, in whole seconds"
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// ConnectTime is how long to wait between two attempts to connect. 5s when
-	// unset.
+	// ConnectTime is the time between two attempts to connect. 5s when unset.
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -151,37 +147,36 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="must be from 1s to 65535s, in whole seconds"
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
-	// EBGPMultihopTTL is the TTL of packets to an eBGP router that is further
-	// away than one hop. Unset: it is directly connected.
+	// EBGPMultihopTTL is the TTL of packets to an eBGP router that is more than one hop
+	// away. When it is unset, the router must be directly connected.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	EBGPMultihopTTL int32 `json:"ebgpMultihopTTL,omitempty"`
 
-	// TTLSecurityHops drops packets that have come further than this many hops, so
-	// that no remote host can disturb the session (GTSM, RFC 5082): 1 for a
-	// router that is directly connected. The router must do the same: in FRR,
-	// neighbor NODE ttl-security hops 1.
+	// TTLSecurityHops drops packets from more hops away, so that no remote host can
+	// disturb the session (GTSM, RFC 5082): 1 for a directly connected router. The
+	// router must do the same: in FRR, neighbor NODE ttl-security hops 1.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
 	TTLSecurityHops int32 `json:"ttlSecurityHops,omitempty"`
 
-	// PasswordSecretRef is where the password is that signs the session (TCP MD5,
-	// RFC 2385). None when unset.
+	// PasswordSecretRef names the Secret with the password that signs the session (TCP
+	// MD5, RFC 2385). No password when unset.
 	//
 	// +optional
 	PasswordSecretRef *PasswordSecretRef `json:"passwordSecretRef,omitempty"`
 
-	// BFD notices within milliseconds that the router is silent, and lets it notice
-	// that a node is (RFC 5880). Off when unset; the router must have it, too.
+	// BFD detects within milliseconds that the router is silent, and lets the router
+	// detect a silent node (RFC 5880). Off when unset; the router must enable it, too.
 	//
 	// +optional
 	BFD *BFD `json:"bfd,omitempty"`
 
-	// NodeSelector says which nodes have a session with this router. All nodes
+	// NodeSelector selects the nodes that have a session with this router. All nodes
 	// when it is unset.
 	//
 	// +optional
@@ -193,11 +188,11 @@ type BGPPeerSpec struct {
 	// +optional
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
 
-	// WeightByEndpoints announces how many pods of a Service with
-	// externalTrafficPolicy Local each node has, as link bandwidth (RFC 10005), so
-	// that the router balances connections by pods and not by nodes. All nodes must
-	// have it for that. Every change of such a number moves some connections to other
-	// nodes, which reset them. Changing this field resets no session.
+	// WeightByEndpoints announces how many pods of a Service with externalTrafficPolicy
+	// Local each node has, as link bandwidth (RFC 10005), so that the router balances
+	// connections by pods and not by nodes. All nodes must announce it. Each change of
+	// such a number moves some connections to other nodes, which reset them. Changing
+	// this field resets no session.
 	//
 	// +optional
 	WeightByEndpoints bool `json:"weightByEndpoints,omitempty"`
@@ -206,7 +201,7 @@ type BGPPeerSpec struct {
 // PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace
 // fanfare-system, whose key password is used. Changing it resets the session.
 type PasswordSecretRef struct {
-	// Name is the Secret's.
+	// Name of the Secret.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -215,11 +210,11 @@ type PasswordSecretRef struct {
 	Name string `json:"name"`
 }
 
-// BFD is how fast silence is noticed on a session to a router that is directly
-// connected (RFC 5881). Changing it resets the session.
+// BFD has the intervals of BFD with a directly connected router (RFC 5881). Changing it
+// resets the session.
 type BFD struct {
-	// TransmitInterval is how often we send, at most. The router's own receive
-	// interval counts where it is longer. 300ms when unset.
+	// TransmitInterval is the interval at which the node sends. The router's receive
+	// interval applies if it is longer. 300ms when unset.
 	//
 	// +optional
 	// +kubebuilder:default="300ms"
@@ -229,7 +224,8 @@ type BFD struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('60s')",message="must be from 10ms to 60s"
 	TransmitInterval *metav1.Duration `json:"transmitInterval,omitempty"`
 
-	// ReceiveInterval is how often the router may send. 300ms when unset.
+	// ReceiveInterval is the shortest interval at which the router may send. 300ms when
+	// unset.
 	//
 	// +optional
 	// +kubebuilder:default="300ms"
@@ -239,9 +235,9 @@ type BFD struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('60s')",message="must be from 10ms to 60s"
 	ReceiveInterval *metav1.Duration `json:"receiveInterval,omitempty"`
 
-	// DetectMultiplier is how many of our packets in a row must be missing for the
-	// router to take this node for dead. When we take the router for dead is said by
-	// the router's own. 3 when unset.
+	// DetectMultiplier is how many of the node's packets in a row must be missing until
+	// the router declares the node dead. The router's own multiplier applies in the
+	// other direction. 3 when unset.
 	//
 	// +optional
 	// +kubebuilder:default=3
@@ -249,23 +245,22 @@ type BFD struct {
 	// +kubebuilder:validation:Maximum=255
 	DetectMultiplier int32 `json:"detectMultiplier,omitempty"`
 
-	// Passive waits for the router's first packet before any is sent.
+	// Passive makes the node wait for the router's first packet before it sends.
 	//
 	// +optional
 	Passive bool `json:"passive,omitempty"`
 }
 
-// GracefulRestart is what is asked of a router for the time that the speaker is
-// away.
+// GracefulRestart is what the node asks of a router for the time of a restart.
 type GracefulRestart struct {
-	// Enabled asks the router to keep our routes.
+	// Enabled asks the router to keep the node's routes.
 	//
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// RestartTime is for how long at most. It is also how long traffic is lost
-	// if the speaker does not come back. 30s when unset.
+	// RestartTime is how long the router keeps the routes of a speaker that does not
+	// come back. 30s when unset.
 	//
 	// +optional
 	// +kubebuilder:default="30s"
@@ -289,7 +284,7 @@ type BGPPeer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says where the router is and how to talk to it.
+	// Spec has the address of the router and the settings of its session.
 	//
 	// +required
 	Spec BGPPeerSpec `json:"spec"`

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// L2AdvertisementSpec says which addresses are answered for by ARP and NDP, by which
-// nodes and on which interfaces. What is left out restricts nothing.
+// L2AdvertisementSpec selects addresses, nodes and interfaces. Fields that are unset
+// restrict nothing.
 type L2AdvertisementSpec struct {
 	// Pools are the names of the AddressPools that the advertisement selects; all
 	// when unset. It applies only to those whose spec.announce is Advertised.
@@ -17,20 +17,20 @@ type L2AdvertisementSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(n, !format.dns1123Subdomain().validate(n).hasValue())",message="each must be the name of an AddressPool; leave the field out for all"
 	Pools []string `json:"pools,omitempty"`
 
-	// ServiceSelector says which Services' addresses are answered for. All when it is
-	// unset. An address that several Services share is, if it selects any.
+	// ServiceSelector selects the Services whose addresses are announced. All when it
+	// is unset. Of several Services that share an address, one match is enough.
 	//
 	// +optional
 	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
-	// NodeSelector says which nodes may answer. All when it is unset.
+	// NodeSelector selects the nodes that may answer. All when it is unset.
 	//
 	// +optional
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
-	// PreferredNodeSelectors say which of them should, as long as one of these can:
-	// those with the largest sum of the weights of what matches them. Addresses are
-	// spread evenly over nodes that are preferred equally.
+	// PreferredNodeSelectors prefer some of these nodes: those with the largest sum of
+	// weights answer while one of them can. Addresses are spread evenly over equally
+	// preferred nodes.
 	//
 	// +optional
 	// +listType=atomic
@@ -38,10 +38,10 @@ type L2AdvertisementSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	PreferredNodeSelectors []PreferredNodeSelector `json:"preferredNodeSelectors,omitempty"`
 
-	// Interfaces are those on which nodes answer, by name or by a pattern in which *
-	// stands for any characters and ? for one: eth0, bond*, ens?. All when unset. A node
-	// answers for an address on those of its interfaces that are in the address's
-	// subnet, and on one that is named here without a pattern in any case.
+	// Interfaces on which nodes answer, by name or by a pattern in which * stands for
+	// any characters and ? for one: eth0, bond*, ens?. All when unset. A node answers
+	// for an address on those of them that have the address's subnet, and on an
+	// interface that is named without a pattern in any case.
 	//
 	// +optional
 	// +listType=set
@@ -55,7 +55,7 @@ type L2AdvertisementSpec struct {
 
 // PreferredNodeSelector gives the nodes that it selects a weight.
 type PreferredNodeSelector struct {
-	// Weight is added to that of each node that Preference selects.
+	// Weight is added to the sum of each node that preference selects.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
@@ -85,12 +85,12 @@ type L2Advertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what is answered for, by whom and where.
+	// Spec selects addresses, nodes and interfaces.
 	//
 	// +optional
 	Spec L2AdvertisementSpec `json:"spec,omitempty"`
 
-	// Status is what has become of it. The controller writes it.
+	// Status says whether nodes can announce. The controller writes it.
 	//
 	// +optional
 	Status AdvertisementStatus `json:"status,omitzero"`

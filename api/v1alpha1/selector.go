@@ -52,8 +52,8 @@ type LabelSelectorRequirement struct {
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
 	Operator metav1.LabelSelectorOperator `json:"operator"`
 
-	// Values are what the label is compared with: at least one for In and NotIn, none
-	// for Exists and DoesNotExist.
+	// Values to compare the label with: at least one for In and NotIn, none for Exists
+	// and DoesNotExist.
 	//
 	// +optional
 	// +listType=atomic

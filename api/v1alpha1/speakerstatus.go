@@ -7,14 +7,15 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // them.
 const MaxSpeakerReasons = 100
 
-// SpeakerReport is what one speaker does.
+// SpeakerReport has the state of one speaker.
 type SpeakerReport struct {
-	// Version is the speaker's.
+	// Version of the speaker.
 	//
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// Changed is when the report last changed. It is no sign of life.
+	// Changed is when the report last changed. It does not show that the speaker is
+	// alive.
 	//
 	// +optional
 	Changed metav1.Time `json:"changed,omitzero"`
@@ -42,8 +43,8 @@ type SpeakerReport struct {
 	// +optional
 	Addresses SpeakerAddresses `json:"addresses,omitzero"`
 
-	// Interfaces are those of the node that addresses may be answered for on: in a
-	// subnet that has addresses of a pool, or named by an L2Advertisement.
+	// Interfaces on which the node can answer for addresses: in a subnet that has
+	// addresses of a pool, or named by an L2Advertisement.
 	//
 	// +optional
 	// +listType=map
@@ -57,8 +58,8 @@ type SpeakerReport struct {
 	// +optional
 	Repairs int64 `json:"repairs,omitempty"`
 
-	// Error is what went wrong in the last attempt to bring kernel and network
-	// in line, empty when nothing did.
+	// Error of the last attempt to program the kernel and to announce; empty if it
+	// succeeded.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
@@ -69,7 +70,7 @@ type SpeakerReport struct {
 	// +optional
 	Attention int32 `json:"attention,omitempty"`
 
-	// Reasons are the first 100 that are not a plain yes.
+	// Reasons why addresses are not announced, or not as requested; the first 100.
 	//
 	// +optional
 	// +listType=atomic
@@ -79,16 +80,15 @@ type SpeakerReport struct {
 
 // SpeakerSession is one BGP session.
 type SpeakerSession struct {
-	// Name is the BGPPeer's.
+	// Name of the BGPPeer.
 	//
 	// +required
 	Name string `json:"name"`
-	// Address is the router's, or the name of an interface on which it was not heard
-	// yet.
+	// Address of the router, or the name of the interface while the router is unknown.
 	//
 	// +required
 	Address string `json:"address"`
-	// ASN is the router's.
+	// ASN of the router.
 	//
 	// +required
 	ASN int64 `json:"asn"`
@@ -96,19 +96,20 @@ type SpeakerSession struct {
 	//
 	// +required
 	State string `json:"state"`
-	// Since is when the session became established, or ceased to be.
+	// Since is when the session was established or lost.
 	//
 	// +optional
 	Since metav1.Time `json:"since,omitzero"`
-	// Routes counts the routes that the router gets.
+	// Routes counts the routes that are sent to the router.
 	//
 	// +optional
 	Routes int32 `json:"routes"`
-	// BFD is Up while BFD hears the router, else Down; empty without BFD.
+	// BFD is Up while BFD receives the router's packets, otherwise Down; empty without
+	// BFD.
 	//
 	// +optional
 	BFD string `json:"bfd,omitempty"`
-	// Error is why the session is not up, for an operator.
+	// Error is why the session is not up.
 	//
 	// +optional
 	Error string `json:"error,omitempty"`
@@ -116,18 +117,18 @@ type SpeakerSession struct {
 
 // SpeakerInterface is an interface of the node, up and able to broadcast.
 type SpeakerInterface struct {
-	// Name is what the kernel calls it.
+	// Name of the interface.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=15
 	Name string `json:"name"`
-	// MAC is its hardware address, as in 02:00:00:00:00:01.
+	// MAC is the hardware address, such as 02:00:00:00:00:01.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=23
 	MAC string `json:"mac,omitempty"`
-	// Prefixes are the subnets that it is in, as in 192.0.2.0/24. Link-local ones are
-	// left out.
+	// Prefixes are the subnets of the interface, such as 192.0.2.0/24, without
+	// link-local ones.
 	//
 	// +optional
 	// +listType=set
@@ -140,7 +141,7 @@ type SpeakerInterface struct {
 type SpeakerAddresses struct {
 	// Assigned addresses are held by Services.
 	Assigned int32 `json:"assigned"`
-	// Forwarded addresses are in the kernel.
+	// Forwarded addresses are programmed in the kernel.
 	Forwarded int32 `json:"forwarded"`
 	// Announced addresses are announced to at least one router.
 	Announced int32 `json:"announced"`
@@ -149,13 +150,13 @@ type SpeakerAddresses struct {
 	Lingering int32 `json:"lingering"`
 }
 
-// SpeakerReason is why something is not done, or not as asked.
+// SpeakerReason is why an address is not announced, or not as requested.
 type SpeakerReason struct {
 	// Address is absent when the Service has none.
 	//
 	// +optional
 	Address string `json:"address,omitempty"`
-	// Service is namespace/name, absent when it is about another object.
+	// Service is namespace/name, absent if the reason is about another object.
 	//
 	// +optional
 	Service string `json:"service,omitempty"`
@@ -169,8 +170,8 @@ type SpeakerReason struct {
 	Message string `json:"message"`
 }
 
-// SpeakerStatus is what the speaker of a node does, and why not more. It has the
-// node's name; only that speaker writes it.
+// SpeakerStatus has the state of a node's speaker. Its name is that of the node; only that
+// speaker writes it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=speakerstatuses,singular=speakerstatus

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
 )
@@ -76,7 +77,7 @@ func (c *conn) receive(answer chan<- struct{}, found func(netip.Addr)) error {
 			}
 			found(from.WithZone(c.end.local.Zone()))
 		}
-		notify(answer)
+		notify.Changed(answer)
 	}
 }
 

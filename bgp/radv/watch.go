@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	rtnl "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -130,7 +131,7 @@ func (w *Watch) begin() {
 	defer w.mu.Unlock()
 	w.link, w.end = context.WithCancelCause(context.Background())
 	w.why = notReceived(w.name)
-	notify(w.changed)
+	notify.Changed(w.changed)
 }
 
 // forget removes the router; err says why.
@@ -138,7 +139,7 @@ func (w *Watch) forget(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.router.IsValid() || w.why.Error() != err.Error() {
-		notify(w.changed)
+		notify.Changed(w.changed)
 	}
 	w.router, w.why = netip.Addr{}, err
 	if w.end != nil {
@@ -151,7 +152,7 @@ func (w *Watch) heard(router netip.Addr) {
 	defer w.mu.Unlock()
 	if w.router != router {
 		w.router = router
-		notify(w.changed)
+		notify.Changed(w.changed)
 	}
 }
 
@@ -163,7 +164,7 @@ func watchLinks(ctx context.Context, changes chan<- struct{}) {
 		if err == nil {
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			for err == nil {
-				notify(changes)
+				notify.Changed(changes)
 				_, err = conn.Receive()
 			}
 			stop()
@@ -173,12 +174,5 @@ func watchLinks(ctx context.Context, changes chan<- struct{}) {
 		case <-time.After(retryTime):
 		case <-ctx.Done():
 		}
-	}
-}
-
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
+// cleanupCommand removes the kernel's tables and the state directory, for a node that
+// leaves the cluster or gets another implementation. A running speaker would program the
+// kernel again, so the command refuses while the lock is held.
 func cleanupCommand() *cobra.Command {
 	var (
 		runDir, fastPathDir string
@@ -23,17 +26,19 @@ func cleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything that a speaker left on this node",
 		Long: `Remove everything that a speaker left on this node: its table in the kernel, its
-chain in iptables where that drops by default, its fast path, and what it remembers. Addresses that routers still send here are no longer
-forwarded. It refuses while a speaker runs.`,
+chain in iptables where that drops by default, its fast path, and its saved state.
+Traffic that routers still send here is no longer forwarded. The command refuses
+while a speaker runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if speaker.Running(runDir) {
-				return fmt.Errorf("a speaker runs with the run directory %s; stop it first", runDir)
+				return fmt.Errorf("a speaker runs with the run directory %s: stop it first", runDir)
 			}
-			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), speaker.Forget(runDir)); err != nil {
+			// Each part is removed even if another one fails.
+			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), speaker.Cleanup(runDir)); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "nothing of Fanfare is left on this node")
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "removed everything of Fanfare from this node")
 			if wait {
 				stop := make(chan os.Signal, 1)
 				signal.Notify(stop, unix.SIGTERM, unix.SIGINT)

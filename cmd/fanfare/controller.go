@@ -13,11 +13,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fanfare-lb/fanfare/controller"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // defaultNamespace is the namespace of manifests/.
@@ -32,79 +34,99 @@ const leaseName = "fanfare-controller"
 // podNamespace is where a pod finds the name of its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
+// A controllerFlags value holds the flags of `fanfare controller`.
+type controllerFlags struct {
+	kubeconfig string
+	elect      bool   // of several replicas, one writes
+	namespace  string // of the Lease and the Secret
+	listen     string
+	logLevel   string
+	settle     time.Duration
+	key        string // name of the Secret; empty: none
+	classOnly  bool
+}
+
+// add defines the flags. manifests/controller.yaml sets some of them.
+func (f *controllerFlags) add(set *pflag.FlagSet) {
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
+	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
+	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty: none")
+	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
+	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
+	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// options checks the flags and turns them into the options of a controller. It sends no
+// request to the API server yet.
+func (f *controllerFlags) options() (o controller.Options, err error) {
+	log, err := logger(f.logLevel)
+	if err != nil {
+		return o, err
+	}
+	if f.settle <= 0 {
+		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settle)
+	}
+	config, err := apiConfig(f.kubeconfig)
+	if err != nil {
+		return o, err
+	}
+	o = controller.Options{
+		Config: config, Listen: f.listen, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
+	}
+	// The controller opens the API server itself: it serves /readyz meanwhile.
+	o.Open = func(ctx context.Context) (cluster.Source, error) {
+		return openAPI(ctx, config, f.classOnly, log, o.Registry)
+	}
+	if f.key != "" {
+		o.Key = cluster.Name{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: f.key}
+	}
+	if f.elect {
+		o.Election = &controller.Election{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
+	}
+	return o, nil
+}
+
+// controllerCommand allocates addresses, by the rules of internal/ipam.
 func controllerCommand() *cobra.Command {
-	var (
-		kubeconfig string
-		elect      bool
-		namespace  string
-		listen     string
-		logLevel   string
-		settle     time.Duration
-		key        string
-		classOnly  bool
-	)
+	var flags controllerFlags
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Give addresses to LoadBalancer Services through the API server",
-		Long: `Give addresses to LoadBalancer Services through the API server.
+		Short: "Allocate addresses to LoadBalancer Services through the API server",
+		Long: `Allocate addresses to LoadBalancer Services through the API server.
 
-Each address is claimed by an AddressClaim object first, and written into the
-Service's status then, so that no address is ever given twice, however many
+An AddressClaim object claims each address before the controller writes it into
+the Service's status, so that no address is ever allocated twice, however many
 controllers there are. With --leader-elect one of them writes and the others
 wait.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := logger(logLevel)
-			if err != nil {
-				return err
-			}
-			if settle <= 0 {
-				return fmt.Errorf("--l2-settle-time %s: must be more than 0", settle)
-			}
-			config, err := apiConfig(kubeconfig)
+			o, err := flags.options()
 			if err != nil {
 				return err
 			}
 			ctx, _, stop := signals(cmd.Context())
 			defer stop()
-			o := controller.Options{
-				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(), Settle: settle, ClassOnly: classOnly,
-			}
-			o.Open = func(ctx context.Context) (cluster.Source, error) {
-				return openAPI(ctx, config, classOnly, log, o.Registry)
-			}
-			if key != "" {
-				o.Key = cluster.Name{Namespace: cmp.Or(namespace, ownNamespace()), Name: key}
-			}
-			if elect {
-				o.Election = &controller.Election{Namespace: cmp.Or(namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
-			}
+			// An error after SIGTERM is not one of the controller.
 			if err := controller.Run(ctx, o); err != nil && ctx.Err() == nil {
 				return err
 			}
 			return nil
 		},
 	}
-	set := cmd.Flags()
-	set.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file to reach the API server with; default the pod's own account")
-	set.BoolVar(&elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
-	set.StringVar(&namespace, "namespace", "", "namespace of the Lease and of the speakers' key; default the pod's own, else "+defaultNamespace)
-	set.StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
-	set.DurationVar(&settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes again; failover does not wait for it")
-	set.StringVar(&key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
-	set.BoolVar(&classOnly, "class-only", false, classOnlyUsage)
-	set.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	flags.add(cmd.Flags())
 	return cmd
 }
 
 // classOnlyUsage is for controllers and speakers, which must agree.
-const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave those without a class to other implementations"
+const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave Services without a class to other implementations"
 
 // openAPI watches what the controller reads: no endpoints, unless addresses are spread over
 // nodes.
 func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
-	return cluster.OpenAPI(ctx, config, cluster.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: cluster.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
+	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
+		L2: watch.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or within

@@ -28,14 +28,14 @@ func TestPrintFastPath(t *testing.T) {
 	}{
 		{nil, ""},
 		{&proxy.FastPathStatus{Interfaces: []string{"eth0", "eth1"}, Frontends: 2, Flows: 7, Capacity: 100},
-			"\nFast path on eth0,eth1, past netfilter and what others have there: 2 of 2 frontends, 7 of at most 100 flows\n"},
+			"\nFast path on eth0,eth1, bypassing netfilter: 2 of 2 frontends, 7 of at most 100 flows\n"},
 		{&proxy.FastPathStatus{Capacity: 100, Full: 3, Left: []proxy.LeftFrontend{
 			{Frontend: "192.0.2.1 tcp/80 shop/web", Why: "affinity"},
 			{Frontend: "192.0.2.2 udp/53", Why: "backends on other nodes"},
 			{Frontend: "192.0.2.3 tcp/80", Why: "affinity"},
 		}}, `
-Fast path on -, past netfilter and what others have there: 0 of 3 frontends, 0 of at most 100 flows
-  3 flows found no room and took the rules
+Fast path on -, bypassing netfilter: 0 of 3 frontends, 0 of at most 100 flows
+  3 flows found no room and use the rules
   left to the rules: 192.0.2.1 tcp/80 shop/web and 1 more: affinity
   left to the rules: 192.0.2.2 udp/53: backends on other nodes
 `},
@@ -50,7 +50,7 @@ Fast path on -, past netfilter and what others have there: 0 of 3 frontends, 0 o
 
 func TestFastPathFlags(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
-		{"--fast-path-interface eth0", "there is no --fast-path"},
+		{"--fast-path-interface eth0", "needs --fast-path"},
 		{"--fast-path --fast-path-interface eth0/1", `--fast-path-interface "eth0/1": want the name of an interface`},
 		{"--fast-path --fast-path-interface a-name-that-is-too-long", "want the name of an interface"},
 		{"--fast-path-dir fanfare", `--fast-path-dir "fanfare": want an absolute path`},

@@ -1,9 +1,17 @@
 // Command fanfare gives Kubernetes LoadBalancer Services an address that the
-// network can reach, and carries every packet to its pod.
+// network can reach, and forwards every packet to a pod.
 //
 // `fanfare speaker` runs on every node, `fanfare controller` once, or twice for
-// safety, where there is an API server. The other commands are for people:
-// status, routes, plan and cleanup.
+// redundancy, where there is an API server. The other commands are for people. Each
+// command has a file of its name. The other files:
+//
+//   - source.go: the flags that select the cluster's objects, and the source for them
+//   - members.go, fastpath.go, snat.go: groups of flags, with their checks
+//   - process.go: logs, metrics and signals
+//
+// A command checks its flags before it starts anything. An error names the flag, its
+// value, and what would be valid. What a command does is in the package of its name; this
+// one only connects flags with options.
 package main
 
 import (
@@ -21,6 +29,8 @@ func main() {
 	}
 }
 
+// root returns the command line as a value, so that tests can run it and compare the
+// flags in the manifests with it.
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "fanfare",

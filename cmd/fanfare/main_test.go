@@ -153,7 +153,7 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 			return out
 		}
 		for _, want := range []string{
-			"192.0.2.64 shop/web l2 Announced: answered for on eth0 (the only candidate)\n",
+			"192.0.2.64 shop/web l2 Announced: announced on eth0 (the only candidate)\n",
 			"198.51.100.1 shop/far l2 NoCandidate: not announced: of 1 node none can answer: 1 has no interface in the subnet of 198.51.100.1\n",
 		} {
 			// The kernel reports the carrier in the background.
@@ -163,12 +163,12 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 				}
 			}
 		}
-		if out := plan(other); !strings.Contains(out, "198.51.100.1 shop/far l2 Announced: answered for on the interfaces with the subnet of 198.51.100.1 (the only candidate)\n") {
+		if out := plan(other); !strings.Contains(out, "198.51.100.1 shop/far l2 Announced: announced on the interfaces with the subnet of 198.51.100.1 (the only candidate)\n") {
 			t.Errorf("on another machine:\n%s", out)
 		}
 		// Assumptions are listed.
 		const (
-			here   = "\n  node node1 has an interface for each address: unknown, because this machine is another one\n"
+			here   = "\n  node node1 has an interface for each address: unknown, because this machine is not the node\n"
 			others = "\n  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n"
 		)
 		says := func(on *nstest.NS, want string) {
@@ -235,7 +235,7 @@ func TestPrintStatus(t *testing.T) {
 					reason("bgp", cluster.AttributeClash, "2 counts")}},
 			{Address: netip.MustParseAddr("192.0.2.4"), Services: []string{"shop/web"}, Announced: true, Programmed: true, Owner: "n1", OwnerBy: "named by its AddressClaim",
 				L2:      &l2.Status{Phase: l2.Held, Interfaces: []string{"eth0", "eth1"}},
-				Reasons: []speaker.ReasonStatus{reason("l2", cluster.Announced, "answered for on eth0 (named by its AddressClaim)")}},
+				Reasons: []speaker.ReasonStatus{reason("l2", cluster.Announced, "announced on eth0 (named by its AddressClaim)")}},
 			{Address: netip.MustParseAddr("192.0.2.5"), Services: []string{"shop/web"}, Programmed: true, Owner: "n2", OwnerBy: "the only candidate",
 				Reasons: []speaker.ReasonStatus{reason("l2", cluster.AnotherNode, "not announced: node n2 answers for it (the only candidate)")}},
 			{Address: netip.MustParseAddr("192.0.2.6"), Services: []string{"shop/web"}, Programmed: true,
@@ -266,7 +266,7 @@ ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 Needs attention:
   forward: no; announce: no
   a change has been waiting for 5s
-  somebody else changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
+  another program changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
   router tor2: connection refused
   AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
   Service shop/db: there is no AddressPool
@@ -285,7 +285,7 @@ func TestPrintInterfaces(t *testing.T) {
 	iface := func(name string, last byte, subnet string) l2.Interface {
 		return l2.Interface{Name: name, MAC: l2.MAC{2, 0, 0, 0, 0, last}, Prefixes: []netip.Prefix{netip.MustParsePrefix(subnet)}}
 	}
-	st := &speaker.Status{L2: speaker.LinkStatus{Interfaces: []l2.Interface{iface("eth0", 1, "192.0.2.0/24"), iface("eth1", 2, "198.51.100.0/24")}}}
+	st := &speaker.Status{L2: speaker.L2Status{Interfaces: []l2.Interface{iface("eth0", 1, "192.0.2.0/24"), iface("eth1", 2, "198.51.100.0/24")}}}
 	printed := func() string {
 		var out bytes.Buffer
 		w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -300,7 +300,7 @@ eth1       02:00:00:00:00:02  198.51.100.0/24  0
 `, printed()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	st.L2.Detours = []l2.AsymmetricPath{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
+	st.L2.AsymmetricPaths = []l2.AsymmetricPath{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
 	if diff := cmp.Diff(`
 INTERFACE  MAC                SUBNETS          ANSWERS FOR  REPLIES LEAVE BY
 eth0       02:00:00:00:00:01  192.0.2.0/24     0            -
@@ -337,7 +337,7 @@ tor3    none: GoBGP is gone
 	if got, err := named(all, []string{"tor2"}); err != nil || len(got) != 1 || got[0].Session != "tor2" {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := named(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no session of that name, but ["tor1" "tor2" "tor3"]`) {
+	if _, err := named(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no such session; it has ["tor1" "tor2" "tor3"]`) {
 		t.Errorf("%v", err)
 	}
 }

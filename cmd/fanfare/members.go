@@ -11,22 +11,26 @@ import (
 
 // A membersFlags value holds the flags of the membership between speakers.
 type membersFlags struct {
-	keyFile string
+	keyFile string // a mounted Secret; the file may appear later
 	port    uint16
-	lease   time.Duration
+	lease   time.Duration // between renewals
 }
 
+// add defines the flags. All speakers of a cluster need the same port and at least one key
+// in common.
 func (f *membersFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.keyFile, "members-key-file", "", "file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not communicate, and failed nodes are detected by their Ready condition only")
-	set.Uint16Var(&f.port, "members-port", 7946, "UDP and TCP port of the membership protocol, at each node's InternalIP")
-	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the node's Lease is renewed, which shows that a node is alive even if the membership protocol does not reach it; 0: never")
+	set.Uint16Var(&f.port, "members-port", 7946, "UDP and TCP port of the membership protocol, on each node's InternalIP")
+	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the speaker renews the node's Lease, which shows that the node is alive even if gossip does not reach it; 0: never")
 }
 
 // check says what is wrong with the flags.
 func (f *membersFlags) check() error {
+	// Every node must know the port in advance: the kernel cannot choose it.
 	if f.port == 0 {
 		return fmt.Errorf("--members-port %d: want a port, the same on all nodes", f.port)
 	}
+	// Short intervals would load the API server: 1,000 nodes write 200 Leases a second at 5s.
 	if f.lease < 0 || f.lease > 0 && f.lease < time.Second {
 		return fmt.Errorf("--lease-interval %s: want zero, or a second or more", f.lease)
 	}
@@ -35,7 +39,7 @@ func (f *membersFlags) check() error {
 
 // leaser returns nil for a folder, and if speakers do not communicate: no other node
 // reads the Lease then.
-func (f *nodeFlags) leaser(m membersFlags) (*membership.Leaser, error) {
+func (f *nodeFlags) leaser(m membersFlags) (*membership.LeaseClient, error) {
 	if f.files != "" || m.keyFile == "" || m.lease == 0 {
 		return nil, nil
 	}
@@ -43,5 +47,5 @@ func (f *nodeFlags) leaser(m membersFlags) (*membership.Leaser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return membership.NewLeaser(config, leaseNamespace)
+	return membership.NewLeaseClient(config, leaseNamespace)
 }

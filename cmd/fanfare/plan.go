@@ -14,9 +14,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
+// planCommand prints a decision without applying it. It shares flags and decision with the
+// speaker, so that a plan shows what the speaker would do.
 func planCommand() *cobra.Command {
 	var (
 		node    nodeFlags
@@ -24,15 +27,15 @@ func planCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Say what a speaker would do, and why",
-		Long: `Say what the speaker of a node would do with a folder of YAML, or with what an
-API server says, and why.
+		Short: "Show what a speaker would do, and why",
+		Long: `Show what the speaker of a node would do with a folder of YAML, or with the
+objects of an API server, and why.
 
-It reads and computes only: neither kernel nor network is touched, and it may
-run anywhere, for any node, with whatever account may list what a speaker lists.
-On the node itself, which is the machine that has one of the Node's InternalIPs,
-it knows by which interfaces the node can answer over layer 2. Of others it takes
-it that they have the right one, and says so.`,
+The command only reads: it changes neither the kernel nor the network, and runs
+anywhere, for any node, with any account that may list what a speaker lists. On
+the node itself, which has one of the Node's InternalIPs, the plan uses the
+interfaces that can answer over layer 2. For other nodes it assumes that they
+have the right interfaces, and lists the assumption.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := node.config()
@@ -45,12 +48,13 @@ it that they have the right one, and says so.`,
 			if err != nil {
 				return err
 			}
+			// Only on the node itself are its interfaces known; nil means unknown.
 			snap := source.Snapshot()
 			if config.Interfaces, err = interfacesOf(config.Node, snap); err != nil {
 				return err
 			}
 			d := plan.Decide(config, snap)
-			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.Links))
+			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.UsesL2))
 			return err
 		},
 	}
@@ -60,13 +64,13 @@ it that they have the right one, and says so.`,
 }
 
 // assumed lists the assumptions of a plan: if one is wrong, another node answers. links
-// says that addresses may go over layer 2.
+// reports whether any address may be announced over layer 2; BGP needs no assumptions.
 func assumed(c plan.Config, snap *cluster.Snapshot, links bool) (text string) {
 	if !links {
 		return ""
 	}
 	if c.Interfaces == nil {
-		text += fmt.Sprintf("  node %s has an interface for each address: unknown, because this machine is another one\n", c.Node)
+		text += fmt.Sprintf("  node %s has an interface for each address: unknown, because this machine is not the node\n", c.Node)
 	}
 	if len(snap.Nodes) > 1 {
 		text += "  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n"
@@ -108,7 +112,7 @@ func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
 	}
 	// All Nodes, also where a speaker watches its own only: a plan says which selector
 	// matches no Node.
-	api, err := cluster.OpenAPI(ctx, config, cluster.Options{L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
+	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

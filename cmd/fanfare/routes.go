@@ -15,6 +15,8 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
+// routesCommand shows routes as the speaker sends them, after each router's policy: the
+// other half of a comparison with the router's own table.
 func routesCommand() *cobra.Command {
 	var (
 		runDir string
@@ -22,14 +24,14 @@ func routesCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "routes [ROUTER...]",
-		Short: "Say which routes, with which attributes, the speaker of this node tells each router",
-		Long: `Say which routes, with which attributes, the speaker of this node tells each
-router, or the named ones: what should stand in the router's table as
-received from this node.`,
+		Short: "Show the routes that the speaker of this node advertises to each router",
+		Long: `Show the routes, with their attributes, that the speaker of this node advertises
+to each router, or to the named ones. The router's table of routes received from
+this node should have the same.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			all, err := speaker.AskRoutes(ctx, runDir)
+			all, err := speaker.FetchRoutes(ctx, runDir)
 			if err != nil {
 				return err
 			}
@@ -45,11 +47,11 @@ received from this node.`,
 		},
 	}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "everything, for programs")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
 	return cmd
 }
 
-// named are the sessions of all that names ask for; all, if there are none.
+// named returns the sessions with the given names; all of them without names.
 func named(all []speaker.SessionRoutes, names []string) (asked []speaker.SessionRoutes, err error) {
 	if len(names) == 0 {
 		return all, nil
@@ -63,13 +65,17 @@ func named(all []speaker.SessionRoutes, names []string) (asked []speaker.Session
 	}
 	for _, n := range names {
 		if !slices.Contains(have, n) {
-			return nil, fmt.Errorf("router %q: this node has no session of that name, but %q", n, have)
+			return nil, fmt.Errorf("router %q: this node has no such session; it has %q", n, have)
 		}
 	}
 	return asked, nil
 }
 
+// printRoutes prints one line for each route. A router without routes has a line with the
+// reason.
 func printRoutes(w io.Writer, all []speaker.SessionRoutes) error {
+	// One line for each prefix with its attributes, as in FRR's "show bgp", so that both
+	// tables compare line by line.
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "ROUTER\tPREFIX\tNEXT HOP\tAS PATH\tLOCAL PREF\tMED\tCOMMUNITIES\n")
 	for _, s := range all {
@@ -90,6 +96,7 @@ func printRoutes(w io.Writer, all []speaker.SessionRoutes) error {
 	return t.Flush()
 }
 
+// noRoutes returns why a router receives no routes.
 func noRoutes(s speaker.SessionRoutes) string {
 	if s.Error != "" {
 		return s.Error
@@ -97,6 +104,7 @@ func noRoutes(s speaker.SessionRoutes) string {
 	return "the session is " + string(s.State)
 }
 
+// number formats an optional attribute of a route.
 func number(n *uint32) string {
 	if n == nil {
 		return "-"

@@ -18,17 +18,19 @@ import (
 // A snatFlags value holds the flags that say how sources are replaced.
 type snatFlags struct {
 	ports   string
-	sources []string
-	never   []string
-	mark    string
+	sources []string // addresses, or names of interfaces
+	never   []string // prefixes of pods
+	mark    string   // value/mask
 }
 
+// add defines the flags. They correspond to settings of kube-proxy and of CNI plugins, which
+// they must match where both replace sources.
 func (f *snatFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows whose source is replaced: fully-random, random or keep")
+	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows with source NAT: fully-random, random or keep")
 	set.StringSliceVar(&f.sources, "snat-sources", nil,
-		"addresses of this node to replace sources by, one for each family, or an interface that has them; that of the outgoing interface when empty")
-	set.StringSliceVar(&f.never, "snat-never-cidrs", nil, "networks of pods whose flows keep their source: the network itself brings their replies back to this node")
-	set.StringVar(&f.mark, "masquerade-mark", "", "mark for flows whose source is replaced, as value/mask such as 0x4000/0x4000; none when empty")
+		"addresses for source NAT: those of this node, one per family, or an interface; default: those of the outgoing interface")
+	set.StringSliceVar(&f.never, "snat-never-cidrs", nil, "pod networks whose flows keep their source, because the network routes their replies to this node")
+	set.StringVar(&f.mark, "masquerade-mark", "", "packet mark of flows with source NAT, as value/mask such as 0x4000/0x4000; empty: none")
 }
 
 // policy checks the flags.
@@ -48,6 +50,7 @@ func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 			s.Sources = append(s.Sources, a)
 		}
 	}
+	// The set merges prefixes that overlap, which nftables would reject.
 	var never netipx.IPSetBuilder
 	for _, v := range f.never {
 		p, err := netip.ParsePrefix(v)
@@ -67,6 +70,7 @@ func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 	return s, nil
 }
 
+// parsePorts reads --snat-ports.
 func parsePorts(v string) (proxy.Ports, error) {
 	switch v {
 	case "fully-random":
@@ -79,8 +83,8 @@ func parsePorts(v string) (proxy.Ports, error) {
 	return 0, errors.New("want fully-random, random or keep")
 }
 
-// sourceAddrs are the address itself, or those of an interface: one DaemonSet serves
-// all nodes, and each has others.
+// sourceAddrs returns the address itself, or the primary addresses of an interface: one
+// DaemonSet serves all nodes, and each has its own addresses.
 func sourceAddrs(v string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(v); err == nil {
 		if !usableSource(a) {
@@ -90,7 +94,7 @@ func sourceAddrs(v string) ([]netip.Addr, error) {
 	}
 	i, err := net.InterfaceByName(v)
 	if err != nil {
-		return nil, errors.New("this node has no interface of that name, and it is no address either")
+		return nil, errors.New("this node has no such interface, and the value is not an address")
 	}
 	all, err := i.Addrs()
 	if err != nil {
@@ -113,9 +117,12 @@ func sourceAddrs(v string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
+// usableSource excludes addresses that replies cannot reach: loopback, link-local and
+// multicast.
 func usableSource(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
 
-// parseMark reads a value and a mask; without one, the value's own bits are it.
+// parseMark reads a value and a mask. Without a mask, the value is its own mask: other
+// programs' bits of the mark stay as they are.
 func parseMark(v string) (m proxy.Mark, err error) {
 	if v == "" {
 		return m, nil

@@ -58,7 +58,7 @@ func TestSNATMistakesAreNamed(t *testing.T) {
 		"--snat-sources fe80::1%eth0":            "without a zone",
 		"--snat-sources ::ffff:192.0.2.1":        "an address of this node",
 		"--snat-sources 127.0.0.1":               "that others can send to",
-		"--snat-sources no-such-if":              "no interface of that name",
+		"--snat-sources no-such-if":              "no such interface",
 		"--snat-sources lo":                      "no address that others can send to",
 		"--snat-never-cidrs 10.0.0.0":            `--snat-never-cidrs "10.0.0.0": want a prefix such as`,
 		"--snat-never-cidrs ::ffff:10.0.0.0/104": "want a prefix such as",

@@ -22,6 +22,8 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
+// statusCommand asks the speaker over its socket, which only root may open: the status has
+// the names of all Services.
 func statusCommand() *cobra.Command {
 	var (
 		runDir string
@@ -29,15 +31,16 @@ func statusCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say what the speaker of this node announces and forwards, and why not",
+		Short: "Show what the speaker of this node announces and forwards, and why not",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			st, err := speaker.Ask(ctx, runDir)
+			st, err := speaker.FetchStatus(ctx, runDir)
 			if err != nil {
 				return err
 			}
+			// JSON has all values. The tables are for people only, and may change.
 			if asJSON {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
@@ -47,7 +50,7 @@ func statusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "everything, for programs")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
 	return cmd
 }
 
@@ -72,16 +75,16 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	return nil
 }
 
-// printFastPath says what takes the fast path, and why the rest does not, by the first
-// frontend of each reason.
+// printFastPath counts the frontends on the fast path. For each reason why others are not,
+// it names the first one.
 func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	if f == nil {
 		return
 	}
-	fmt.Fprintf(w, "\nFast path on %s, past netfilter and what others have there: %d of %d frontends, %d of at most %d flows\n",
+	fmt.Fprintf(w, "\nFast path on %s, bypassing netfilter: %d of %d frontends, %d of at most %d flows\n",
 		dash(f.Interfaces), f.Frontends, f.Frontends+len(f.Left), f.Flows, f.Capacity)
 	if f.Full > 0 {
-		fmt.Fprintf(w, "  %d flows found no room and took the rules\n", f.Full)
+		fmt.Fprintf(w, "  %d flows found no room and use the rules\n", f.Full)
 	}
 	var reasons []string
 	first, count := map[string]string{}, map[string]int{}
@@ -90,6 +93,7 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 			reasons, first[l.Why] = append(reasons, l.Why), l.Frontend
 		}
 	}
+	// Reasons stay in the order of their first frontends, so that the output is stable.
 	for _, why := range reasons {
 		fmt.Fprintf(w, "  left to the rules: %s", first[why])
 		if more := count[why] - 1; more > 0 {
@@ -111,7 +115,7 @@ func printMembers(w io.Writer, m *membership.Status, now time.Time) {
 	fmt.Fprint(w, "\nNODE\tSTATE\tSINCE\tENDPOINTS\n")
 	for _, n := range m.Nodes {
 		if n.State == "alive" {
-			continue
+			continue // counted in the summary
 		}
 		endpoints := "used"
 		if slices.Contains(m.LeftOut, n.Node) {
@@ -121,6 +125,7 @@ func printMembers(w io.Writer, m *membership.Status, now time.Time) {
 	}
 }
 
+// printSessions lists the BGP sessions, and the BFD sessions if there are any.
 func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	if len(b.Sessions) == 0 {
 		return
@@ -155,7 +160,7 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 		}
 	}
 	header := "\nINTERFACE\tMAC\tSUBNETS\tANSWERS FOR"
-	if len(st.L2.Detours) > 0 {
+	if len(st.L2.AsymmetricPaths) > 0 {
 		header += "\tREPLIES LEAVE BY"
 	}
 	fmt.Fprintln(w, header)
@@ -165,8 +170,8 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 			subnets = append(subnets, p.String())
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, i.MAC, dash(subnets), answers[i.Name])
-		if len(st.L2.Detours) > 0 {
-			fmt.Fprintf(w, "\t%s", dash(leave(i.Name, st.L2.Detours)))
+		if len(st.L2.AsymmetricPaths) > 0 {
+			fmt.Fprintf(w, "\t%s", dash(leave(i.Name, st.L2.AsymmetricPaths)))
 		}
 		fmt.Fprintln(w)
 	}
@@ -187,6 +192,7 @@ func leave(iface string, detours []l2.AsymmetricPath) (by []string) {
 	return by
 }
 
+// bfdState returns a dash for a session without BFD.
 func bfdState(b *bgp.BFDStatus) string {
 	if b == nil {
 		return "-"
@@ -194,6 +200,7 @@ func bfdState(b *bgp.BFDStatus) string {
 	return b.State
 }
 
+// printAddresses lists all addresses of this node, also lingering ones.
 func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	if len(list) == 0 {
 		return
@@ -219,7 +226,8 @@ func announced(a speaker.AddressStatus) string {
 	}
 }
 
-// whyNot says why a protocol does not announce an address, empty if it does.
+// whyNot returns why a protocol does not announce an address, empty if it does. The prefix
+// of the message is in the table's header.
 func whyNot(a speaker.AddressStatus, protocol string) string {
 	var why []string
 	for _, r := range a.Reasons {
@@ -231,7 +239,7 @@ func whyNot(a speaker.AddressStatus, protocol string) string {
 	return strings.Join(why, "; ")
 }
 
-// answered says whether this node answers for an address over L2.
+// answered reports whether this node answers for an address over L2.
 func answered(a speaker.AddressStatus) string {
 	if !a.Answered() {
 		return "no: " + whyNot(a, "l2")
@@ -240,13 +248,13 @@ func answered(a speaker.AddressStatus) string {
 	if a.OwnerBy != "" {
 		text += " (" + a.OwnerBy + ")"
 	}
-	if a.HandsOn != "" {
-		text += ", and redirects earlier connections to " + a.HandsOn
+	if a.RedirectsTo != "" {
+		text += ", and redirects earlier connections to " + a.RedirectsTo
 	}
 	return text
 }
 
-// routed says whether an address is announced to routers. A route without a router that
+// routed reports whether an address is announced to routers. A route without a router that
 // receives it is not announced.
 func routed(a speaker.AddressStatus) string {
 	if why := whyNot(a, "bgp"); why != "" {
@@ -256,6 +264,7 @@ func routed(a speaker.AddressStatus) string {
 	if !a.Announced {
 		return text
 	}
+	// An address in an aggregate has no route of its own, which surprises without a hint.
 	if aggregates := slices.DeleteFunc(slices.Clone(a.Prefixes), netip.Prefix.IsSingleIP); len(aggregates) > 0 {
 		text += ", in " + strings.Trim(fmt.Sprint(aggregates), "[]")
 	}
@@ -268,6 +277,7 @@ func routed(a speaker.AddressStatus) string {
 	return text
 }
 
+// because explains why iptables is in use. It is empty if the user has chosen it.
 func because(reason string) string {
 	if reason == "" {
 		return ""
@@ -275,6 +285,7 @@ func because(reason string) string {
 	return ", as nftables does not work here: " + reason
 }
 
+// yes is for table cells, where true and false read badly.
 func yes(b bool) string {
 	if b {
 		return "yes"
@@ -282,7 +293,8 @@ func yes(b bool) string {
 	return "no"
 }
 
-// dash joins words, or returns a dash for none.
+// dash joins words, and abbreviates more than three, so that a row fits a terminal. It
+// returns a dash for none.
 func dash(words []string) string {
 	switch len(words) {
 	case 0:

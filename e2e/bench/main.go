@@ -1,5 +1,5 @@
-// Command bench measures Fanfare, and writes what it measured into a section of
-// docs/benchmarks.md:
+// Command bench measures Fanfare, and writes its results to a page of
+// docs/benchmarks:
 //
 //	bench [flags] bgp|ipam|kube|l2|proxy [flags of the benchmark]
 //
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string) error {
 	common := flag.NewFlagSet("bench", flag.ExitOnError)
 	common.StringVar(&in.Binary, "fanfare", "bin/fanfare", "program to measure")
 	common.StringVar(&in.Source, "source", ".", "root of the repository")
-	output := common.String("o", "docs/benchmarks.md", "document that gets a section; empty: none")
+	output := common.String("o", "docs/benchmarks", "folder of the page; empty: none")
 	common.BoolVar(&in.Quick, "quick", false, "check that it works, with few runs and numbers without meaning")
 	_ = common.Parse(args) // ExitOnError
 	name := common.Arg(0)
@@ -67,5 +67,9 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return measure.Publish(*output, "make bench-"+name, text)
+	page := ""
+	if *output != "" {
+		page = filepath.Join(*output, name+".md")
+	}
+	return measure.Publish(page, text)
 }

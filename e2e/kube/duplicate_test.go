@@ -43,7 +43,7 @@ func TestDuplicatePeers(t *testing.T) {
 		must(t, f.Admin().Apply(t.Context(), duplicate))
 		must(t, f.Admin().Apply(t.Context(), strings.Replace(routedNode, "announce: BGP", "announce: Advertised", 1)))
 		const why = "BGPPeer tor9, which is older, names router 198.51.100.9 too"
-		f.describes("bgppeer/another", "DuplicatePeer", "node n1 has no session by BGPPeer another: "+why)
+		f.describes("bgppeer/another", "DuplicatePeer", "node n1 has no session for BGPPeer another: "+why)
 		for _, problem := range []string{
 			`BGPPeer another: spec.peerAddress "198.51.100.9": node n1 has no session by it: ` + why,
 			`BGPAdvertisement one-router: spec.peers "another": node n1 announces it to no router: ` + why + ". Name tor9 instead",

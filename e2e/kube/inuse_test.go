@@ -44,7 +44,7 @@ func TestAddressInUse(t *testing.T) {
 		}
 		for vip, want := range map[string]string{
 			"192.0.2.65": "AddressInUse: not announced: " + mac + " answers for it on eth0",
-			"192.0.2.66": "Announced: answered for on eth0 (the only candidate)",
+			"192.0.2.66": "Announced: announced on eth0 (the only candidate)",
 		} {
 			await(t, time.Minute, vip+" "+want, func() error { return says(vip, want) })
 		}
@@ -61,6 +61,6 @@ func TestAddressInUse(t *testing.T) {
 			return says("192.0.2.66", "AddressInUse: not announced: 02:00:00:00:01:")
 		})
 		f.describes("service/free", "AddressInUse", "node n1 finds 192.0.2.66 in use: 02:00:00:00:01:")
-		f.describes("service/free", "Withdrawn", "node n1 stopped to answer for 192.0.2.66: 02:00:00:00:01:")
+		f.describes("service/free", "Withdrawn", "node n1 stopped answering for 192.0.2.66: 02:00:00:00:01:")
 	})
 }

@@ -59,7 +59,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 		},
 	}
 	if o.Links {
-		options = options.Links(e2e)
+		options = options.ForL2(e2e)
 	}
 	if _, err := lab.Up(ctx, options); err != nil {
 		return nil, errors.Join(err, l.stopKubernetes())

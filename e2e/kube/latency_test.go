@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // An event of the API server is in the snapshot a few milliseconds after the
@@ -18,7 +18,7 @@ func TestLatency(t *testing.T) {
 	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: latency}"
 	must(t, c.Admin().Apply(t.Context(), node))
 	t.Cleanup(func() { must(t, c.Admin().Delete(context.Background(), node)) })
-	api := c.open(t, cluster.Options{NodeName: "latency"})
+	api := c.open(t, watch.Options{NodeName: "latency"})
 	var took []time.Duration
 	for i := range 50 {
 		began := time.Now()

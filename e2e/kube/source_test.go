@@ -23,6 +23,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // kinds are the kinds of a Snapshot.
@@ -153,7 +154,7 @@ func TestSourceIsFiles(t *testing.T) {
 	must(t, admin.Apply(ctx, world))
 	must(t, admin.Apply(ctx, pods))
 	t.Cleanup(func() { must(t, admin.Delete(context.Background(), pods+"---"+world)) })
-	api := c.open(t, cluster.Options{})
+	api := c.open(t, watch.Options{})
 	s := c.awaitFiles(t, api, ready(2))
 	if len(s.Services) != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Claims) != 2 || len(s.Assignments) != 2 || len(s.Problems) != 0 {
 		t.Fatalf("the world is not whole: %+v", s)
@@ -169,7 +170,7 @@ func TestSourceIsFiles(t *testing.T) {
 		}
 	})
 	t.Run("one Node", func(t *testing.T) {
-		api := c.open(t, cluster.Options{NodeName: "n2", SkipEndpointSlices: true})
+		api := c.open(t, watch.Options{NodeName: "n2", SkipEndpointSlices: true})
 		if s := api.Snapshot(); len(s.Nodes) != 1 || s.Nodes[0].Name != "n2" || s.Services[1].Endpoints != nil {
 			t.Errorf("watched too much: %+v", s)
 		}
@@ -179,7 +180,7 @@ func TestSourceIsFiles(t *testing.T) {
 		must(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if _, err := cluster.OpenAPI(ctx, cfg, cluster.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), `User "nobody" cannot list resource`) {
+		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), `User "nobody" cannot list resource`) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -211,7 +212,7 @@ func TestSourceIsFiles(t *testing.T) {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func (c *Cluster) open(t *testing.T, o cluster.Options) *cluster.API {
+func (c *Cluster) open(t *testing.T, o watch.Options) *watch.API {
 	t.Helper()
 	o.Log = quiet
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -224,11 +225,11 @@ func (c *Cluster) open(t *testing.T, o cluster.Options) *cluster.API {
 }
 
 // openAPI waits no longer than ctx, and watches as long as life.
-func openAPI(ctx, life context.Context, cfg *rest.Config, o cluster.Options) (*cluster.API, error) {
+func openAPI(ctx, life context.Context, cfg *rest.Config, o watch.Options) (*watch.API, error) {
 	life, cancel := context.WithCancelCause(life)
 	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
 	defer stop()
-	return cluster.OpenAPI(life, cfg, o)
+	return watch.OpenAPI(life, cfg, o)
 }
 
 // ready says whether n pods answer for Service web, each on two ports by two
@@ -260,7 +261,7 @@ func away(s *cluster.Snapshot) error {
 
 // awaitFiles waits until the snapshot is that of a folder with the objects that
 // the API server has now, and as wanted.
-func (c *Cluster) awaitFiles(t *testing.T, api *cluster.API, want func(*cluster.Snapshot) bool) *cluster.Snapshot {
+func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Snapshot) bool) *cluster.Snapshot {
 	t.Helper()
 	var s *cluster.Snapshot
 	await(t, time.Minute, "the same snapshot", func() error {
@@ -317,7 +318,7 @@ func (c *Cluster) files(t *testing.T) (*cluster.Snapshot, error) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f, err := cluster.OpenFiles(ctx, dir, nil, quiet)
+	f, err := watch.OpenFiles(ctx, dir, nil, quiet)
 	if err != nil {
 		return nil, err
 	}

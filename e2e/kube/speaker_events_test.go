@@ -220,13 +220,13 @@ func TestKernelRefuses(t *testing.T) {
 		free := occupy(t)
 		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
-		f.describes("node/n1", "ForwardingFailed", "node n1 cannot give the kernel what is desired, and announces nothing new: ")
-		speaker.answers("/readyz", "503 the kernel does not have the first state yet")
+		f.describes("node/n1", "ForwardingFailed", "node n1 cannot program the kernel, and announces nothing new: ")
+		speaker.answers("/readyz", "503 the kernel is not programmed yet")
 		if got := append(f.events("service/web"), f.events("bgppeer/tor9")...); len(got) != 0 {
 			t.Errorf("announced although the kernel refuses: %q", got)
 		}
 		free()
-		f.describes("node/n1", "ForwardingRestored", "node n1 has given the kernel what is desired")
+		f.describes("node/n1", "ForwardingRestored", "node n1 has programmed the kernel")
 		f.describes("service/web", "Announced", "node n1 announces ")
 		speaker.answers("/readyz", "200 ok")
 	})

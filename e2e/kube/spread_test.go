@@ -95,7 +95,7 @@ func TestLayer2FromAPIServer(t *testing.T) {
 			}
 			for _, a := range s.Addresses {
 				for _, r := range a.Reasons {
-					if r.Code == "Announced" && r.Message == "answered for on eth0 (the only candidate)" {
+					if r.Code == "Announced" && r.Message == "announced on eth0 (the only candidate)" {
 						return nil
 					}
 				}

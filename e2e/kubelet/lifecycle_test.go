@@ -307,7 +307,7 @@ func TestKubeletDies(t *testing.T) {
 func TestNodeDies(t *testing.T) {
 	underLoad(t, func(ctx context.Context, r *trial) {
 		began := time.Now()
-		r.Observer.Excuse("n1", func() { must(t, r.powerOff(ctx, "n1")) })
+		r.Observer.Tolerate("n1", func() { must(t, r.powerOff(ctx, "n1")) })
 		for _, name := range services {
 			must(t, r.Router.AwaitNextHops(ctx, limit, r.vips[name], "n2"))
 		}

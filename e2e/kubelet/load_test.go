@@ -56,7 +56,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if v := c.Observer.Verdict(c.Sending()); len(v.Violations) > 0 {
+		if v := c.Observer.Verdict(c.SendDelay()); len(v.Violations) > 0 {
 			t.Errorf("the promise was broken:\n%s", v)
 		}
 	}()
@@ -71,7 +71,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 func (r *trial) fresh() (err error) {
 	for _, n := range nodes {
 		for _, vip := range r.vips {
-			err = errors.Join(err, r.Namespace(n).Forget(vip))
+			err = errors.Join(err, r.Namespace(n).DeleteConntrack(vip))
 		}
 	}
 	return err

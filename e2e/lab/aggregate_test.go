@@ -19,23 +19,23 @@ import (
 // being lost.
 func TestBGPAggregate(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "many", Endpoints: At("p11", "p31")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "many", Endpoints: At("p11", "p31")}, NodeNames...)
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 
 	await(t, l.Cluster.PutText("advertisement", advertisement))
 	t.Cleanup(func() { _ = l.Cluster.Delete("advertisement") }) // if it is still there
-	advertised(t, l)
+	announceByAdvertisement(t, l)
 	await(t, l.Router.AwaitVia(ctx, Settle, aggregate, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
 		t.Errorf("a client of %s, which is announced by %s: %v", vip, aggregate, err)
 	}
-	refused(t, l, "192.0.2.77", "192.0.3.77")
-	toldOnly(t, l, aggregate)
+	expectRefused(t, l, "192.0.2.77", "192.0.3.77")
+	expectOnlyRoute(t, l, aggregate)
 
 	t.Run("Local", func(t *testing.T) {
-		local := served(t, l, Service{Name: "alone", Policy: localTraffic, Endpoints: At("p21")}, "n2")
+		local := serve(t, l, Service{Name: "alone", Policy: localTraffic, Endpoints: At("p21")}, "n2")
 		await(t, l.Router.AwaitVia(ctx, Settle, aggregate, NodeNames...))
 		answer, err := l.Client.Get(ctx, netip.AddrPort{}, port(local, 80))
 		if err != nil || answer.Pod != "p21" {
@@ -46,11 +46,11 @@ func TestBGPAggregate(t *testing.T) {
 	await(t, l.Cluster.Announce(l.Objects, "BGP"))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	await(t, l.Router.AwaitVia(ctx, Settle, aggregate))
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 }
 
 // advertised has the lab's pool announced as advertisements say until the test ends.
-func advertised(t *testing.T, l *Lab) {
+func announceByAdvertisement(t *testing.T, l *Lab) {
 	t.Helper()
 	await(t, l.Cluster.Announce(l.Objects, "Advertised"))
 	t.Cleanup(func() { await(t, l.Cluster.Announce(l.Objects, "BGP")) })
@@ -58,7 +58,7 @@ func advertised(t *testing.T, l *Lab) {
 
 // toldOnly expects that each node says it has told the router of one prefix, as it
 // stands in the router's table: from that node.
-func toldOnly(t *testing.T, l *Lab, prefix netip.Prefix) {
+func expectOnlyRoute(t *testing.T, l *Lab, prefix netip.Prefix) {
 	t.Helper()
 	for _, n := range NodeNames {
 		text, err := l.Speaker(n).command(t.Context(), "routes", "tor1", "--run-dir", l.Speaker(n).RunDir)
@@ -70,7 +70,7 @@ func toldOnly(t *testing.T, l *Lab, prefix netip.Prefix) {
 }
 
 // refused expects that no Service has the addresses, and that clients are refused.
-func refused(t *testing.T, l *Lab, addrs ...string) {
+func expectRefused(t *testing.T, l *Lab, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {
 		to := port(netip.MustParseAddr(a), 80)
@@ -86,10 +86,10 @@ func refused(t *testing.T, l *Lab, addrs ...string) {
 
 // The same for IPv6, beside an IPv4 address of the same Service that is announced on its
 // own.
-func TestBGPAggregate6(t *testing.T) {
+func TestBGPAggregateIPv6(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	both := Service{Name: "sixes", Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, Endpoints: At("p11", "p31")}
-	vip := served(t, l, both, NodeNames...)
+	vip := serve(t, l, both, NodeNames...)
 	vip6, err := l.AwaitAddress(ctx, "shop/sixes", true)
 	await(t, err)
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6, NodeNames...))
@@ -101,7 +101,7 @@ func TestBGPAggregate6(t *testing.T) {
 		await(t, l.Router.AwaitNextHops(ctx, Settle, vip6, NodeNames...))
 		await(t, l.Router.AwaitVia(ctx, Settle, prefix))
 	})
-	advertised(t, l)
+	announceByAdvertisement(t, l)
 	await(t, l.Router.AwaitVia(ctx, Settle, prefix, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))

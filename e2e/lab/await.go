@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// Settle is how long is waited for what takes milliseconds, or a few seconds, on a
-// machine that has nothing else to do. Other machines have, and how long it took is
-// for the scenario to report.
+// Settle bounds the wait for a condition that takes seconds at most on an idle machine. It
+// is long because machines are busy; the scenario reports how long things took.
 const Settle = 30 * time.Second
 
-// Shared is the Slack of a machine that other programs use too, as that of tests is.
+// Shared is the Slack for a machine that runs other programs too, as in tests.
 const Shared = 50
 
-// within is a bound on a delay in this lab.
+// within returns a bound on a delay, multiplied by the lab's Slack.
 func (l *Lab) within(bound time.Duration) time.Duration {
 	return bound * time.Duration(max(1, l.Slack))
 }
 
-// Await calls probe every few milliseconds until it returns nil. At the limit
-// the error is the probe's last one.
+// Await calls probe every few milliseconds until it returns nil. After the limit it returns
+// the last error of probe.
 func Await(ctx context.Context, limit time.Duration, what string, probe func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -39,8 +38,8 @@ func Await(ctx context.Context, limit time.Duration, what string, probe func() e
 	}
 }
 
-// pause waits for a moment of a schedule, which is part of a scenario and not a
-// condition: the seconds that a pod takes to stop, for instance.
+// pause waits for the next moment of a schedule, such as the seconds that a pod takes to
+// stop. It is no substitute for waiting for a condition.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

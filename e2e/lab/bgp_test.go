@@ -11,7 +11,7 @@ import (
 )
 
 // served puts a Service in place for a test, and takes it away afterwards.
-func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
+func serve(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 	t.Helper()
 	s := &StepRun{Lab: l}
 	vip, err := s.Serve(t.Context(), svc, nodes...)
@@ -28,10 +28,10 @@ func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 }
 
 // unharmed ends a load of which nothing may be lost.
-func unharmed(t *testing.T, l *Lab, load *Load, began time.Time) {
+func expectNoLoss(t *testing.T, l *Lab, load *Load, began time.Time) {
 	t.Helper()
-	told, err := l.NoneLost(load.Stop(), load.to.Addr(), began)
-	t.Log(told)
+	report, err := l.NoneLost(load.Stop(), load.to.Addr(), began)
+	t.Log(report)
 	if err != nil {
 		t.Error(err)
 	}
@@ -46,30 +46,30 @@ func await(t *testing.T, err error) {
 
 // A speaker that hangs loses its routes when the hold time is over. Its kernel
 // forwards meanwhile.
-func TestBGPHoldTime(t *testing.T) {
+func TestBGPFrozenSpeakerLosesRoutes(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "hold", Endpoints: At("p21", "p31")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "hold", Endpoints: At("p21", "p31")}, NodeNames...)
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	await(t, l.Speaker("n1").Freeze())
 	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
-	t.Cleanup(func() { l.Speaker("n1").Thaw() })
+	t.Cleanup(func() { l.Speaker("n1").Resume() })
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
 	t.Logf("stopped speaker: n1 was no longer a next hop after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
-	thawed := time.Now()
-	await(t, l.Speaker("n1").Thaw())
+	resumed := time.Now()
+	await(t, l.Speaker("n1").Resume())
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
-	t.Logf("continued: n1 was a next hop again after %s", time.Since(thawed).Round(time.Millisecond))
+	t.Logf("continued: n1 was a next hop again after %s", time.Since(resumed).Round(time.Millisecond))
 	await(t, l.AwaitSessions(ctx, "n1"))
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 }
 
 // A router that was restarted gets everything again.
-func TestBGPRouterRestart(t *testing.T) { restartRouter(t, laboratory(t)) }
+func TestBGPRouterRestartRestoresRoutes(t *testing.T) { restartRouter(t, laboratory(t)) }
 
 func restartRouter(t *testing.T, l *Lab) {
 	ctx := t.Context()
-	vip := served(t, l, Service{Name: "rebooted", Policy: localTraffic, Endpoints: At("p11", "p31")}, "n1", "n3")
+	vip := serve(t, l, Service{Name: "rebooted", Policy: localTraffic, Endpoints: At("p11", "p31")}, "n1", "n3")
 	await(t, l.Router.Stop())
 	if nodes, err := l.Router.NextHops(vip); err != nil || len(nodes) > 0 {
 		t.Fatalf("%s is stopped and its kernel sends %s to %v (%v)", l.Router.software, vip, nodes, err)
@@ -86,15 +86,15 @@ func restartRouter(t *testing.T, l *Lab) {
 
 // A speaker that does not find its peers when it starts goes on forwarding, and
 // the router its routes; with the peers back nothing has happened.
-func TestBGPRestartWithoutPeer(t *testing.T) { restartWithout(t, "tor1") }
+func TestBGPRestartWithoutPeerKeepsRoute(t *testing.T) { restartWithout(t, "tor1") }
 
 // Nor does it forget an address because its pool is not there.
-func TestBGPRestartWithoutPool(t *testing.T) { restartWithout(t, "pool") }
+func TestBGPRestartWithoutPoolKeepsRoute(t *testing.T) { restartWithout(t, "pool") }
 
 // restartWithout restarts n1's speaker while a file is missing.
 func restartWithout(t *testing.T, file string) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "without-" + file, Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "without-" + file, Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	text, err := os.ReadFile(filepath.Join(l.Objects, file+".yaml"))
 	await(t, err)
 	began := time.Now()
@@ -120,14 +120,14 @@ func restartWithout(t *testing.T, file string) {
 	if n := len(l.Observer.RouteChanges(vip, began, time.Now())); n > 0 {
 		t.Errorf("the route changed %d times: want it untouched", n)
 	}
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 }
 
 // A node that is about to go away hands over before it stops: it withdraws as
 // soon as it has the taint, and at the end lingers while routers process that.
-func TestBGPLeavingNode(t *testing.T) {
+func TestBGPTaintedNodeWithdrawsBeforeStop(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "drained", Endpoints: At("p21", "p31")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "drained", Endpoints: At("p21", "p31")}, NodeNames...)
 	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
 	await(t, err)
 	// The first Node of the file is n1.
@@ -149,5 +149,5 @@ func TestBGPLeavingNode(t *testing.T) {
 	if early := l.Observer.RulesGone("n1", vip, began); !early.IsZero() && early.Sub(began) < Linger {
 		t.Errorf("the rules went after %s: want the linger time, %s", early.Sub(began), Linger)
 	}
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 }

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// bird is BIRD 2 on a Router: one daemon, with its control socket in a directory
-// of its own.
+// bird is BIRD 2 on a Router: one daemon with its control socket in the lab's directory.
 type bird struct {
 	router *Router
 	socket string
@@ -29,8 +28,8 @@ func newBIRD(r *Router, n Node) (*bird, error) {
 
 func (b *bird) String() string { return BIRD }
 
-// An UPDATE's routes are in the kernel before the next message is read.
-func (b *bird) holds() string { return "" }
+// BIRD programs the routes of an UPDATE before it reads the next message.
+func (b *bird) routeDelay() string { return "" }
 
 func (b *bird) Start(ctx context.Context) error {
 	return b.router.run(ctx, "bird", func() error {
@@ -51,7 +50,7 @@ func (b *bird) Ask(ctx context.Context, commands ...string) (string, error) {
 	return all.String(), nil
 }
 
-// Established reads lines such as these; a session is called after its node.
+// Established parses lines such as these. The name of a session is the name of its node.
 //
 //	Name       Proto      Table      State  Since         Info
 //	n1         BGP        ---        up     12:20:33.123  Established

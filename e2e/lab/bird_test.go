@@ -22,7 +22,7 @@ func TestBGPWithBIRD(t *testing.T) {
 }
 
 // A router that was restarted gets everything again.
-func TestBGPRestartOfBIRD(t *testing.T) { restartRouter(t, laboratoryWithBIRD(t)) }
+func TestBGPRestartOfBIRDRestoresRoutes(t *testing.T) { restartRouter(t, laboratoryWithBIRD(t)) }
 
 // laboratoryWithBIRD builds a lab beside the shared one.
 func laboratoryWithBIRD(t *testing.T) *Lab {

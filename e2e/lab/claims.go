@@ -14,43 +14,42 @@ import (
 )
 
 const (
-	// askInterval is how often it is asked who has an address: a tenth of what a node
-	// answers at most in a second.
-	askInterval = 20 * time.Millisecond
-	// claimHolds is for how long a node is taken to go on claiming what it has claimed.
-	// A node that is asked answers at once, or, where processors are busy, a little later.
-	claimHolds = 250 * time.Millisecond
-	// claimAsks is how often at least a node must have been asked in that time.
-	claimAsks = 5
+	// requestInterval is the time between two requests. A node would answer ten times as many.
+	requestInterval = 20 * time.Millisecond
+	// claimLifetime is how long a claim counts. A node answers a request at once, or a little
+	// later on a busy machine.
+	claimLifetime = 250 * time.Millisecond
+	// minRequests is the number of requests in that time without which Now fails.
+	minRequests = 5
 )
 
-// Claims are who says on the nodes' segment that it has an address, and when: unasked, and
-// because it is asked all the time.
+// Claims records which nodes claim addresses on the nodes' segment, and when: in answers to
+// constant requests, and unsolicited.
 type Claims struct {
 	taps []tap
 	stop context.CancelFunc
 	done chan struct{}
-	node map[string]string // by hardware address
+	node map[string]string // hardware address -> node
 
-	mu    sync.Mutex
-	asked []time.Time
-	of    map[netip.Addr][]claim
-	err   error
+	mu        sync.Mutex
+	requested []time.Time
+	of        map[netip.Addr][]claim
+	err       error
 }
 
-// A claim is one packet.
+// A claim is one packet that claims an address.
 type claim struct {
 	at   time.Time
 	node string
 }
 
-// A tap is where claims of one family are heard, and by which they are asked for.
+// A tap receives the claims of one address family and sends the requests for them.
 type tap struct {
 	*listener
-	questions [][]byte
+	requests [][]byte
 }
 
-// WatchClaims asks who has these addresses, from the host's place, until Close.
+// WatchClaims sends requests for addresses from the host until Close.
 func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
 	c = &Claims{node: map[string]string{}, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
 	for _, n := range NodeNames {
@@ -67,26 +66,26 @@ func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
 		t := tap{}
 		for _, vip := range vips {
 			if vip.Is4() == f.is4 {
-				t.questions = append(t.questions, f.question(vip))
+				t.requests = append(t.requests, f.request(vip))
 			}
 		}
 		open := func(func(int) error) (int, error) { return f.open("eth1") }
-		hear := func(at time.Time, frame []byte) error { c.hear(f, at, frame); return nil }
-		if t.listener, err = listen(l.namespaces["host"], "claims by "+f.name, open, hear, c.fail); err != nil {
-			c.untap()
+		record := func(at time.Time, frame []byte) error { c.record(f, at, frame); return nil }
+		if t.listener, err = listen(l.namespaces["host"], "claims by "+f.name, open, record, c.fail); err != nil {
+			c.closeTaps()
 			return nil, err
 		}
 		c.taps = append(c.taps, t)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	go c.ask(ctx)
+	go c.sendRequests(ctx)
 	return c, nil
 }
 
-func (c *Claims) ask(ctx context.Context) {
+func (c *Claims) sendRequests(ctx context.Context) {
 	defer close(c.done)
-	ticks := time.NewTicker(askInterval)
+	ticks := time.NewTicker(requestInterval)
 	defer ticks.Stop()
 	for {
 		select {
@@ -96,21 +95,21 @@ func (c *Claims) ask(ctx context.Context) {
 		}
 		now := time.Now()
 		for _, t := range c.taps {
-			for _, q := range t.questions {
+			for _, q := range t.requests {
 				if _, err := unix.Write(t.fd, q); err != nil {
-					c.fail(fmt.Errorf("ask who has an address: %w", err))
+					c.fail(fmt.Errorf("send a request for an address: %w", err))
 					return
 				}
 			}
 		}
 		c.mu.Lock()
-		c.asked = append(c.asked, now)
+		c.requested = append(c.requested, now)
 		c.mu.Unlock()
 	}
 }
 
-// hear takes down who claims an address in one frame.
-func (c *Claims) hear(f claimFamily, at time.Time, frame []byte) {
+// record stores the claim in a frame, if there is one.
+func (c *Claims) record(f claimFamily, at time.Time, frame []byte) {
 	vip, mac, ok := f.read(frame)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,40 +129,40 @@ func (c *Claims) fail(err error) {
 	c.err = errors.Join(c.err, err)
 }
 
-// Close ends the watch.
+// Close stops the requests and the recording.
 func (c *Claims) Close() {
 	c.stop()
 	<-c.done
-	c.untap()
+	c.closeTaps()
 }
 
-func (c *Claims) untap() {
+func (c *Claims) closeTaps() {
 	for _, t := range c.taps {
 		t.close()
 	}
 }
 
-// Now are the nodes that claim an address, sorted. It is an error that they were not asked
-// often enough lately, since a time, to tell.
+// Now returns the nodes that claim an address, sorted. It fails if too few requests were
+// sent since the given time to know.
 func (c *Claims) Now(vip netip.Addr, since time.Time) (nodes []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := len(c.asked)
-	if n <= claimAsks || c.err != nil {
-		return nil, errors.Join(c.err, errors.New("no request was sent yet"))
+	n := len(c.requested)
+	if n <= minRequests || c.err != nil {
+		return nil, errors.Join(c.err, errors.New("too few requests were sent so far"))
 	}
-	// Of the last question the answer may be under way.
-	from := c.asked[n-1-claimAsks]
-	if lately := time.Now().Add(-claimHolds); lately.Before(from) {
+	// The answers to the last request may be under way.
+	from := c.requested[n-1-minRequests]
+	if lately := time.Now().Add(-claimLifetime); lately.Before(from) {
 		from = lately
 	}
 	if from.Before(since) {
-		return nil, errors.New("they were not asked often enough yet")
+		return nil, errors.New("too few requests were sent since")
 	}
 	return claimants(c.of[vip], from), nil
 }
 
-// Since are the nodes that have claimed an address since a time, sorted.
+// Since returns the nodes that have claimed an address since the given time, sorted.
 func (c *Claims) Since(vip netip.Addr, since time.Time) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,45 +180,45 @@ func claimants(list []claim, since time.Time) []string {
 	return slices.Sorted(maps.Keys(nodes))
 }
 
-// Shares says for how long more than one node claimed an address between two times, and
-// for how long no node did.
-func (c *Claims) Shares(vip netip.Addr, from, to time.Time) (several, none time.Duration) {
+// Coverage returns how long several nodes claimed an address between two times, and how
+// long no node did.
+func (c *Claims) Coverage(vip netip.Addr, from, to time.Time) (several, none time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return shares(c.of[vip], from, to)
+	return coverage(c.of[vip], from, to)
 }
 
-// shares takes it that a node claims an address from one claim to the next, unless there
-// is more than claimHolds between them.
-func shares(list []claim, from, to time.Time) (several, none time.Duration) {
-	var edges []edge
+// coverage takes a node as claiming an address between two of its claims, unless they are
+// more than claimLifetime apart.
+func coverage(list []claim, from, to time.Time) (several, none time.Duration) {
+	var transitions []transition
 	last := map[string]time.Time{}
 	for _, x := range list {
 		if x.at.Before(from) || x.at.After(to) {
 			continue
 		}
-		if was, ok := last[x.node]; ok && x.at.Sub(was) <= claimHolds {
-			edges = append(edges, edge{was, 1}, edge{x.at, -1})
+		if was, ok := last[x.node]; ok && x.at.Sub(was) <= claimLifetime {
+			transitions = append(transitions, transition{was, 1}, transition{x.at, -1})
 		}
 		last[x.node] = x.at
 	}
-	edges = append(edges, edge{to, 0})
-	slices.SortStableFunc(edges, func(a, b edge) int { return a.at.Compare(b.at) })
+	transitions = append(transitions, transition{to, 0})
+	slices.SortStableFunc(transitions, func(a, b transition) int { return a.at.Compare(b.at) })
 	at, count := from, 0
-	for _, e := range edges {
+	for _, e := range transitions {
 		switch {
 		case count > 1:
 			several += e.at.Sub(at)
 		case count == 0:
 			none += e.at.Sub(at)
 		}
-		at, count = e.at, count+e.more
+		at, count = e.at, count+e.delta
 	}
 	return several, none
 }
 
-// An edge is where a node begins or ends to claim an address.
-type edge struct {
-	at   time.Time
-	more int
+// A transition is the moment at which a node begins or ceases to claim an address.
+type transition struct {
+	at    time.Time
+	delta int
 }

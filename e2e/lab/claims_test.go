@@ -8,7 +8,7 @@ import (
 )
 
 // Who claims an address goes on to do so until its next claim, if that is soon.
-func TestShares(t *testing.T) {
+func TestClaimCoverage(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
 	series := func(node string, from, to int) (all []claim) {
 		for ms := from; ms <= to; ms += 20 {
@@ -34,14 +34,14 @@ func TestShares(t *testing.T) {
 		for _, c := range tt.claims {
 			list = append(list, c...)
 		}
-		if several, none := shares(list, at(0), at(1000)); several != tt.several || none != tt.none {
+		if several, none := coverage(list, at(0), at(1000)); several != tt.several || none != tt.none {
 			t.Errorf("%s: several for %s, none for %s; want %s, %s", name, several, none, tt.several, tt.none)
 		}
 	}
 }
 
 // A claim counts until the node has been asked often enough again.
-func TestClaims(t *testing.T) {
+func TestClaimsNeedRecentRequests(t *testing.T) {
 	for _, f := range claimFamilies {
 		t.Run(f.name, func(t *testing.T) {
 			vip, other := netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("198.51.100.201")
@@ -55,14 +55,14 @@ func TestClaims(t *testing.T) {
 				vip netip.Addr
 				mac byte
 			}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1}, {10 * time.Second, vip, 1}} {
-				c.hear(f, began.Add(x.at), claiming(x.vip, x.mac))
+				c.record(f, began.Add(x.at), claiming(x.vip, x.mac))
 			}
-			c.hear(f, time.Now(), nil) // and what is none
+			c.record(f, time.Now(), nil) // and what is none
 			if _, err := c.Now(vip, began); err == nil {
 				t.Error("no request was sent, and the owner is known")
 			}
 			for ms := 0; ms <= 10_000; ms += 20 {
-				c.asked = append(c.asked, began.Add(time.Duration(ms)*time.Millisecond))
+				c.requested = append(c.requested, began.Add(time.Duration(ms)*time.Millisecond))
 			}
 			if got, err := c.Now(vip, began); fmt.Sprint(got) != "[n1]" || err != nil {
 				t.Errorf("claimed by %v, %v", got, err)

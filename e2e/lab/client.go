@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	// Patience is how long a client waits for a whole answer. It never tries again.
-	// The server may have to wait for a CPU on a busy machine.
+	// Patience is how long a client waits for a complete answer, without a retry. On a busy
+	// machine the server may have to wait for a CPU.
 	Patience = 10 * time.Second
-	// connecting is how long it waits for a connection, which kernels make. They
-	// repeat a lost SYN after 1 s, which is in time; the next would not be.
+	// connecting is how long a client waits for a connection. Kernels repeat a lost SYN after
+	// 1 s, which is in time, and again 2 s later, which is not.
 	connecting = 3 * time.Second
 )
 
-// A Client is the host behind the router.
+// A Client is the host behind the router, or any other namespace with a client.
 type Client struct {
 	*Namespace
-	// nodes are whose conntrack is asked about requests of a load that were lost.
+	// nodes are the namespaces whose conntrack entries are added to the errors of lost
+	// requests.
 	nodes []*Namespace
-	// ports are for its loads; nil where the kernel chooses.
+	// ports chooses the local ports of loads; nil: the kernel does.
 	ports *portCycle
 }
 
-// An Answer is what a pod said.
+// An Answer is the response of a pod.
 type Answer struct {
 	Pod  string
 	Saw  netip.AddrPort // the client, as the pod saw it
-	From netip.AddrPort // the client, as it is
+	From netip.AddrPort // the client's own address
 }
 
-// Get opens a connection, sends one HTTP request and reads the whole answer. The
-// local address is the kernel's choice unless it is valid; so is its port if it
-// is 0.
+// Get opens a connection, sends one HTTP request and reads the complete answer. The kernel
+// chooses the local address unless from is valid, and the port if that is 0.
 func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -103,8 +103,8 @@ func parseAnswer(line string, c net.Conn) (Answer, error) {
 	return Answer{Pod: pod, Saw: addr, From: from}, err
 }
 
-// FirstAnswer opens a new connection every two milliseconds until one is
-// answered, and returns when that was.
+// FirstAnswer opens a new connection every two milliseconds until one is answered, and
+// returns when that was.
 func (c *Client) FirstAnswer(ctx context.Context, to netip.AddrPort) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, Settle)
 	defer cancel()

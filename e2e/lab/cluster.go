@@ -18,25 +18,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Cluster is what all speakers of the lab read.
+// A Cluster is the set of objects that all speakers of the lab read.
 type Cluster struct{ Store }
 
-// A Store holds objects, each under the name of the file that it came in.
+// A Store holds objects by the name of the file that they came in.
 type Store interface {
-	// PutText applies the objects of a file. Objects of an earlier file of the name that
-	// are not in this one are deleted.
+	// PutText applies the objects of a file. It deletes objects of an earlier file of that
+	// name that are not in this one.
 	PutText(name, text string) error
-	// Delete removes a file's objects; it is fs.ErrNotExist if there is no such
-	// file.
+	// Delete removes a file's objects. The error is fs.ErrNotExist if there is no such file.
 	Delete(name string) error
-	// SpeakerArgs returns the flags by which a node's speaker finds the objects.
+	// SpeakerArgs returns the flags that name the source of objects to a node's speaker.
 	SpeakerArgs(node string) []string
 }
 
-// A folder is a folder of YAML.
+// A folder is a Store in a folder of YAML.
 type folder struct {
-	dir   string // what speakers read
-	draft string // beside it, where files are written
+	dir   string // speakers read this folder
+	draft string // where files are written before the rename
 }
 
 func newFolder(dir string) (*folder, error) {
@@ -44,7 +43,7 @@ func newFolder(dir string) (*folder, error) {
 	return f, errors.Join(os.Mkdir(f.dir, 0o755), os.Mkdir(f.draft, 0o755))
 }
 
-// PutText puts a file in place: whole, in one instant.
+// PutText writes the file elsewhere and renames it, so that speakers never see half a file.
 func (f *folder) PutText(name, text string) error {
 	draft := filepath.Join(f.draft, name+".yaml")
 	if err := os.WriteFile(draft, []byte(text), 0o644); err != nil {
@@ -75,8 +74,8 @@ func (c *Cluster) restore(base string) error {
 	return nil
 }
 
-// Announce changes spec.announce of the pool of a folder of objects, such as that of
-// the lab: BGP, L2 or Advertised.
+// Announce sets spec.announce of the pool in a folder of objects, such as that of the lab,
+// to BGP, L2 or Advertised.
 func (c *Cluster) Announce(objects, how string) error {
 	text, err := os.ReadFile(filepath.Join(objects, "pool.yaml"))
 	if err != nil {
@@ -87,8 +86,8 @@ func (c *Cluster) Announce(objects, how string) error {
 
 var announceField = regexp.MustCompile(`(?m)announce: \w+$`)
 
-// Put writes Services with their EndpointSlices into one file, named after the
-// first.
+// Put writes Services with their EndpointSlices into one file, named after the first
+// Service.
 func (c *Cluster) Put(services ...Service) error {
 	var docs [][]byte
 	for _, s := range services {
@@ -103,32 +102,32 @@ func (c *Cluster) Put(services ...Service) error {
 	return c.PutText(services[0].Name, string(bytes.Join(docs, []byte("---\n"))))
 }
 
-// A Service is a LoadBalancer Service of namespace shop, with port 80 for web
-// and port 7 for echo over TCP and UDP.
+// A Service is a LoadBalancer Service in namespace shop, with port 80 for web and port 7
+// for echo over TCP and UDP.
 type Service struct {
 	Name      string
 	Policy    corev1.ServiceExternalTrafficPolicy // empty: Cluster
-	Ask       []netip.Addr                        // addresses that it asks for
+	Ask       []netip.Addr                        // requested addresses
 	Families  []corev1.IPFamily                   // empty: IPv4
 	Endpoints []Endpoint
 
-	Port uint16 // of web, and then it has no echo; 0: as said above
+	Port uint16 // of web, without an echo port; 0: both default ports
 
-	Annotations map[string]string // besides the one for Ask
+	Annotations map[string]string // in addition to the one for Ask
 }
 
-// An Endpoint is a pod and its part in a Service.
+// An Endpoint is a pod of a Service and its state.
 type Endpoint struct {
 	Pod   string
 	State EndpointState
 }
 
-// EndpointState is where a pod is in its life.
+// EndpointState is the state of a pod in its life cycle.
 type EndpointState int
 
 const (
 	Ready       EndpointState = iota
-	Terminating               // told to stop, still serving
+	Terminating               // stopping, still serving
 )
 
 func (e Endpoint) String() string {
@@ -138,7 +137,7 @@ func (e Endpoint) String() string {
 	return e.Pod
 }
 
-// At are ready endpoints.
+// At returns ready endpoints for pods.
 func At(pods ...string) []Endpoint {
 	var all []Endpoint
 	for _, p := range pods {
@@ -237,7 +236,7 @@ func familyOf(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// PodAddr is a pod's address.
+// PodAddr returns the address of a pod.
 func PodAddr(pod string, family corev1.IPFamily) netip.Addr {
 	node, number := pod[1:2], pod[1:]
 	if family == corev1.IPv6Protocol {

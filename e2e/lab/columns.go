@@ -5,11 +5,11 @@ import (
 	"unicode/utf8"
 )
 
-// widths are those of the columns step, action, observation and expected: 132 in all, as
-// terminals have.
+// widths are those of the columns step, action, observation and expected. They add up to
+// 132 with the gaps, a common terminal width.
 var widths = [...]int{24, 32, 46, 24}
 
-// row is a row of the table: one block of lines, with each cell wrapped to its column.
+// row returns a row of the table: a block of lines with each cell wrapped in its column.
 func row(cells ...string) string {
 	wrapped := make([][]string, len(cells))
 	height := 0
@@ -33,8 +33,8 @@ func row(cells ...string) string {
 	return b.String()
 }
 
-// wrap breaks a text into lines of at most width characters. A word that is longer has a
-// line of its own.
+// wrap breaks a text into lines of at most width characters. A longer word gets its own
+// line.
 func wrap(text string, width int) (lines []string) {
 	for _, paragraph := range strings.Split(text, "\n") {
 		line := ""

@@ -2,8 +2,8 @@ package lab
 
 import "testing"
 
-// Each cell is wrapped in its own column, keeps its line breaks, and no line ends in spaces.
-func TestColumns(t *testing.T) {
+// A cell is wrapped in its own column and keeps its line breaks. No line ends in spaces.
+func TestRowWrapsCells(t *testing.T) {
 	const want = "" +
 		"1 A Service is created    a Service (Local) and its         address 192.0.2.1 on all three nodes            an address, rules in the\n" +
 		"ok, 0.25 s                EndpointSlice (pod p11 on n1)     after 3.0 ms: rules in the kernel of n1         kernel, a route, then an\n" +

@@ -8,19 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A passage is a connection as the node translates it by which it enters the
-// cluster. The client's port alone does not name one: a minute ago it may have been
-// that of another connection, of which another node still has an entry.
-type passage struct {
-	client uint16 // port
+// A connection is a client's connection as the ingress node translates it. The client's
+// port alone does not identify it: another node may still have an entry of an earlier
+// connection from that port.
+type connection struct {
+	client uint16 // the client's port
 	pod    netip.Addr
-	saw    netip.AddrPort // what the pod sees as the client
+	source netip.AddrPort // the client, as the pod sees it
 }
 
-// entered says which node each connection to a VIP's port entered the cluster by,
-// by the nodes' conntrack tables.
-func (l *Lab) entered(protocol uint8, to netip.AddrPort) (map[passage]string, error) {
-	by := map[passage]string{}
+// ingressNodes returns the ingress node of each connection to a VIP's port, from the nodes'
+// conntrack tables.
+func (l *Lab) ingressNodes(protocol uint8, to netip.AddrPort) (map[connection]string, error) {
+	by := map[connection]string{}
 	for _, n := range NodeNames {
 		flows, err := l.namespaces[n].conntrack(to.Addr())
 		if err != nil {
@@ -29,15 +29,15 @@ func (l *Lab) entered(protocol uint8, to netip.AddrPort) (map[passage]string, er
 		for _, f := range flows {
 			if f.Forward.Protocol == protocol && f.Forward.DstPort == to.Port() {
 				pod, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
-				saw, _ := netip.AddrFromSlice(f.Reverse.DstIP)
-				by[passage{f.Forward.SrcPort, pod.Unmap(), netip.AddrPortFrom(saw.Unmap(), f.Reverse.DstPort)}] = n
+				source, _ := netip.AddrFromSlice(f.Reverse.DstIP)
+				by[connection{f.Forward.SrcPort, pod.Unmap(), netip.AddrPortFrom(source.Unmap(), f.Reverse.DstPort)}] = n
 			}
 		}
 	}
 	return by, nil
 }
 
-// conntrack returns the entries whose original destination is an address.
+// conntrack returns the entries with the given original destination.
 func (n *Namespace) conntrack(dst netip.Addr) ([]*netlink.ConntrackFlow, error) {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -57,9 +57,9 @@ func (n *Namespace) conntrack(dst netip.Addr) ([]*netlink.ConntrackFlow, error) 
 	return to, nil
 }
 
-// Forget removes the entries whose original destination is an address. Entries that
-// end meanwhile are gone as well; the conntrack program stops at the first of them.
-func (n *Namespace) Forget(dst netip.Addr) error {
+// DeleteConntrack deletes the entries with the given original destination. Entries that
+// expire meanwhile are no error, unlike with the conntrack program.
+func (n *Namespace) DeleteConntrack(dst netip.Addr) error {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func inetFamily(a netip.Addr) netlink.InetFamily {
 	return unix.AF_INET
 }
 
-// forgetConnections empties conntrack, as a reboot does.
-func (n *Namespace) forgetConnections() error {
+// flushConntrack deletes all entries, as a reboot does.
+func (n *Namespace) flushConntrack() error {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err

@@ -11,25 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What ends while it is being forgotten is no error, and what leads elsewhere stays.
-func TestForget(t *testing.T) {
-	for _, to := range []struct{ forgotten, kept, from netip.Addr }{
+// An entry that expires during the deletion is no error, and entries to other destinations
+// stay.
+func TestDeleteConntrackConcurrently(t *testing.T) {
+	for _, to := range []struct{ deleted, kept, from netip.Addr }{
 		{netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("192.0.2.80"), netip.MustParseAddr("203.0.113.8")},
 		{netip.MustParseAddr("2001:db8:2::8"), netip.MustParseAddr("2001:db8:2::80"), netip.MustParseAddr("2001:db8:113::8")},
 	} {
-		t.Run(to.forgotten.String(), func(t *testing.T) {
-			n := wiring(t).Namespace("n1")
-			t.Cleanup(func() { await(t, n.Forget(to.kept)) })
+		t.Run(to.deleted.String(), func(t *testing.T) {
+			n := labWithoutSpeakers(t).Namespace("n1")
+			t.Cleanup(func() { await(t, n.DeleteConntrack(to.kept)) })
 			const number = 5000
-			await(t, n.remember(to.from, to.forgotten, number))
-			await(t, n.remember(to.from, to.kept, 3))
-			// Each takes entries away that the other one has listed.
+			await(t, n.addConntrack(to.from, to.deleted, number))
+			await(t, n.addConntrack(to.from, to.kept, 3))
+			// Each deletes entries that the other has listed.
 			var both errgroup.Group
 			for range 2 {
-				both.Go(func() error { return n.Forget(to.forgotten) })
+				both.Go(func() error { return n.DeleteConntrack(to.deleted) })
 			}
 			await(t, both.Wait())
-			for dst, want := range map[netip.Addr]int{to.forgotten: 0, to.kept: 3} {
+			for dst, want := range map[netip.Addr]int{to.deleted: 0, to.kept: 3} {
 				entries, err := n.conntrack(dst)
 				await(t, err)
 				if len(entries) != want {
@@ -40,8 +41,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// remember adds entries of connections that have ended, from the first ports there are.
-func (n *Namespace) remember(from, to netip.Addr, number int) error {
+// addConntrack adds entries of closed connections, from the source ports 1 to number.
+func (n *Namespace) addConntrack(from, to netip.Addr, number int) error {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err

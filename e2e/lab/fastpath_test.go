@@ -36,26 +36,26 @@ func restart(t *testing.T, l *Lab, node string, flags ...string) {
 // Connections by the fast path see the client's address and are in no conntrack. Pods
 // come, drain and go, the speaker is killed in the midst, and nothing is lost; a speaker
 // without the flag removes it all, and the rules go on.
-func TestFastPath(t *testing.T) {
+func TestFastPathKeepsConnections(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	dir := filepath.Join(bpffs(t), "fanfare")
 	fast := []string{"--fast-path", "--fast-path-dir", dir}
 	t.Cleanup(func() { restart(t, l, "n1") })
 	restart(t, l, "n1", fast...)
 	svc := Service{Name: "quick", Policy: localTraffic, Endpoints: At("p11")}
-	vip := served(t, l, svc, "n1")
-	takes := func() {
+	vip := serve(t, l, svc, "n1")
+	awaitFastPath := func() {
 		t.Helper()
 		await(t, Await(ctx, Settle, "all three ports to be taken", func() error {
 			text, err := l.Speaker("n1").StatusText(ctx)
-			if err == nil && !strings.Contains(text, "Fast path on eth1, past netfilter and what others have there: 3 of 3 frontends") {
+			if err == nil && !strings.Contains(text, "Fast path on eth1, bypassing netfilter: 3 of 3 frontends") {
 				err = errors.New(text)
 			}
 			return err
 		}))
 	}
-	takes()
-	asks := func(pod string, tracked bool) {
+	awaitFastPath()
+	expectAnswer := func(pod string, tracked bool) {
 		t.Helper()
 		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
 		if err != nil || a.Pod != pod || a.Saw != a.From {
@@ -75,7 +75,7 @@ func TestFastPath(t *testing.T) {
 			t.Errorf("tracked %v and %v; want %v", of[a.From.Port()], of[u.From.Port()], tracked)
 		}
 	}
-	asks("p11", false)
+	expectAnswer("p11", false)
 
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
@@ -83,19 +83,19 @@ func TestFastPath(t *testing.T) {
 		t.Helper()
 		svc.Endpoints = endpoints
 		await(t, errors.Join(l.Cluster.Put(svc), pause(ctx, 300*time.Millisecond)))
-		takes()
+		awaitFastPath()
 	}
 	put(At("p11", "p12")...)
 	flows, err := l.Client.OpenFlows(ctx, 20, port(vip, 7))
 	await(t, err)
 	defer flows.Close()
 	put(Endpoint{"p11", Terminating}, Endpoint{Pod: "p12"})
-	asks("p12", false)
+	expectAnswer("p12", false)
 	await(t, l.Speaker("n1").Kill())
 	await(t, flows.AwaitLines(ctx, 5))
-	asks("p12", false)
+	expectAnswer("p12", false)
 	await(t, l.StartSpeakers(ctx, "n1"))
-	takes()
+	awaitFastPath()
 	await(t, flows.AwaitLines(ctx, 5))
 	for _, f := range flows.All {
 		if err := f.Err(); err != nil {
@@ -114,13 +114,13 @@ func TestFastPath(t *testing.T) {
 	if !slices.ContainsFunc(flows.All, func(f *Flow) bool { return f.Pod == "p11" }) {
 		t.Error("no connection was to p11")
 	}
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 
 	began = time.Now()
 	restart(t, l, "n1", "--fast-path-dir", dir)
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s: %v; want nothing there", dir, err)
 	}
-	asks("p12", true)
+	expectAnswer("p12", true)
 	t.Logf("without the fast path after %s", ms(time.Since(began)))
 }

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Flows are long-lived TCP connections, each of which exchanges a line every 50
-// ms.
+// Flows are long-lived TCP connections. Each exchanges a line every 50 ms.
 type Flows struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -27,12 +26,12 @@ type Flow struct {
 	conn  net.Conn
 	lines *bufio.Scanner
 
-	mu   sync.Mutex
-	err  error
-	told int // lines exchanged
+	mu        sync.Mutex
+	err       error
+	exchanged int // lines exchanged
 }
 
-// OpenFlows opens so many connections.
+// OpenFlows opens the given number of connections.
 func (c *Client) OpenFlows(ctx context.Context, number int, to netip.AddrPort) (*Flows, error) {
 	f := &Flows{}
 	for range number {
@@ -44,7 +43,7 @@ func (c *Client) OpenFlows(ctx context.Context, number int, to netip.AddrPort) (
 	}
 	ctx, f.stop = context.WithCancel(ctx)
 	for _, flow := range f.All {
-		f.done.Go(func() { flow.talk(ctx) })
+		f.done.Go(func() { flow.exchangeLines(ctx) })
 	}
 	return f, nil
 }
@@ -78,12 +77,12 @@ func (f *Flow) exchange() (string, error) {
 	return f.lines.Text(), nil
 }
 
-// talk exchanges lines until ctx ends or the connection does.
-func (f *Flow) talk(ctx context.Context) {
+// exchangeLines exchanges lines until ctx or the connection ends.
+func (f *Flow) exchangeLines(ctx context.Context) {
 	for pause(ctx, 50*time.Millisecond) == nil {
 		_, err := f.exchange()
 		f.mu.Lock()
-		f.told++
+		f.exchanged++
 		f.err = err
 		f.mu.Unlock()
 		if err != nil {
@@ -92,22 +91,21 @@ func (f *Flow) talk(ctx context.Context) {
 	}
 }
 
-// Err is why the connection ended, nil while it lives.
+// Err returns the reason why the connection ended, or nil while it is open.
 func (f *Flow) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// Exchanged is how many lines were exchanged.
+// Exchanged returns the number of exchanged lines.
 func (f *Flow) Exchanged() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.told
+	return f.exchanged
 }
 
-// AwaitLines waits until every connection that lives has exchanged so many more
-// lines, or has ended.
+// AwaitLines waits until every open connection has exchanged that many more lines.
 func (f *Flows) AwaitLines(ctx context.Context, more int) error {
 	want := make([]int, len(f.All))
 	for i, flow := range f.All {

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// daemons of FRR, in the order of starting: zebra owns the kernel's table and
-// the others connect to it.
+// daemons are FRR's daemons in the order of starting: zebra owns the kernel's table and the
+// others connect to it.
 var daemons = []string{"zebra", "staticd", "bfdd", "bgpd"}
 
 // frr is FRR on a Router. All of its files are in one directory.
@@ -36,12 +36,12 @@ func newFRR(r *Router, n Node) (*frr, error) {
 
 func (f *frr) String() string { return FRR }
 
-func (f *frr) holds() string {
+func (f *frr) routeDelay() string {
 	return "every update for 50 ms in bgpd and 10 ms in zebra (`show work-queues`)"
 }
 
-// makeDir makes the directory for sockets and gives it to the user that the
-// daemons change to.
+// makeDir creates the directory for sockets and gives it to the user that the daemons run
+// as.
 func (f *frr) makeDir() error {
 	owner, err := user.Lookup("frr")
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"text/template"
 )
 
-// guide says how to look around in a lab that is left up, in commands to type.
+// guide explains how to look around in a lab that is left up.
 var guide = template.Must(template.New("guide").Parse(`The lab is left up. It has two Services to try, in namespace shop:
   web (Local, pods p11 and p21) at {{.Web}}, any (Cluster, pod p31) at {{.Any}}
 
-Be the client:
+Send requests as the client:
   ip netns exec {{.NS}}client curl http://{{.Web}}
   ip netns exec {{.NS}}client curl http://{{.Any}}
 Ask the router:
@@ -30,7 +30,7 @@ Change the cluster: write a file beside the folder and rename it into it, for in
 make lab-down removes all of it.
 `))
 
-// Guide creates Services to try, and returns the instructions.
+// Guide creates Services to try and returns the instructions.
 func (l *Lab) Guide(ctx context.Context) (string, error) {
 	s := &StepRun{Lab: l}
 	web, err := s.Serve(ctx, Service{Name: "web", Policy: localTraffic, Endpoints: At("p11", "p21")}, "n1", "n2")

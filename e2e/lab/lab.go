@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	// root holds a directory per lab. /run is gone after a reboot, as
-	// namespaces are.
+	// root holds a directory per lab. /run is empty after a reboot, as is the list of
+	// namespaces.
 	root = "/run/fanfare-lab"
-	// prefix of every namespace that a lab makes.
+	// prefix begins the name of every namespace of a lab.
 	prefix = "ff-"
 )
 
-// Options say what to build.
+// Options describe the lab to build.
 type Options struct {
 	ID       string   // part of the namespaces' names; letters and digits
 	Topology string   // path of a containerlab file
-	Overlays []string // paths of others, with additions
-	Objects  string   // folder of YAML that the cluster begins with
+	Overlays []string // paths of files with additions
+	Objects  string   // folder of YAML that the cluster starts with
 	Binary   string   // path of fanfare
-	Software string   // the router's: FRR, if empty, or BIRD
-	Linked   bool     // speakers know of one another, as they must for layer 2
+	Software string   // of the router: FRR (the default) or BIRD
+	L2       bool     // speakers share a membership key, which layer 2 needs
 
-	// Slack is what the bounds on delays are multiplied by; zero: one, for a machine
-	// that has nothing else to do. What was measured is reported in any case.
+	// Slack multiplies the bounds on delays; zero means one, for an idle machine. The report
+	// shows the measured delays in any case.
 	Slack int
 
-	// Store opens what the speakers read, in a lab that has its namespaces, links
-	// and router, and nothing else yet. Nil: a folder of YAML.
+	// Store opens the source of objects for the speakers. The lab has its namespaces, links
+	// and router by then, and nothing else. Nil means a folder of YAML.
 	Store func(context.Context, *Lab) (Store, error)
 }
 
-// A Lab is a topology that has been built.
+// A Lab is a topology that is up.
 type Lab struct {
 	Options
 	Router   *Router
@@ -57,18 +57,18 @@ type Lab struct {
 	speakers   map[string]*Speaker
 }
 
-// The lab's addresses follow a pattern; the topology file has them in full.
+// The lab's addresses follow a pattern; the topology file lists them in full.
 var (
-	// ClientAddr is what pods should see.
+	// ClientAddr is the client's address, which pods should see.
 	ClientAddr  = netip.MustParseAddr("203.0.113.10")
 	ClientAddr6 = netip.MustParseAddr("2001:db8:203::10")
-	// NodeNames are the nodes that speakers run on.
+	// NodeNames are the nodes with speakers.
 	NodeNames = []string{"n1", "n2", "n3"}
-	// PodNames begin with p, the number of their node and their own.
+	// PodNames are "p", the number of the pod's node, and the pod's own number.
 	PodNames = []string{"p11", "p12", "p21", "p22", "p31", "p32"}
 )
 
-// NodeAddr is a node's address of the family of like.
+// NodeAddr returns a node's address in the family of like.
 func NodeAddr(node string, like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return netip.MustParseAddr("198.51.100.1" + node[1:])
@@ -76,10 +76,10 @@ func NodeAddr(node string, like netip.Addr) netip.Addr {
 	return netip.MustParseAddr("2001:db8:51::1" + node[1:])
 }
 
-// NodeOf is the node that a pod is on.
+// NodeOf returns the node of a pod.
 func NodeOf(pod string) string { return "n" + pod[1:2] }
 
-// Up builds a lab. Nothing is left of it if that does not work out.
+// Up builds a lab. After an error nothing of it is left.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := Sweep(false); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{Options: o, topology: t, namespaces: map[string]*Namespace{}, pods: map[string]*Pod{}, speakers: map[string]*Speaker{}}
-	// Mkdir, not MkdirAll: two labs of one name must not share it, and the second
-	// must not clear away the first.
+	// Mkdir fails if the directory exists: two labs of one name must not share it, and the
+	// second must not remove the first.
 	if err := errors.Join(os.MkdirAll(root, 0o755), os.Mkdir(l.path(), 0o755)); err != nil {
 		return nil, fmt.Errorf("lab %s: %w; is it up? `make lab-down` removes it", l.ID, err)
 	}
@@ -126,8 +126,8 @@ func (l *Lab) up(ctx context.Context) error {
 	if l.Observer, err = l.observe(); err != nil {
 		return err
 	}
-	if l.Linked {
-		if err := os.WriteFile(l.path(membersKey), []byte("a key for the laboratory alone\n"), 0o600); err != nil {
+	if l.L2 {
+		if err := os.WriteFile(l.path(membersKey), []byte("the laboratory's key\n"), 0o600); err != nil {
 			return err
 		}
 	}
@@ -152,8 +152,8 @@ func (l *Lab) openCluster(ctx context.Context) (err error) {
 	return l.Cluster.restore(l.Objects)
 }
 
-// wire makes the namespaces and the links between them, then runs what each
-// node's exec says.
+// wire creates the namespaces and the links between them, and runs each node's exec
+// commands.
 func (l *Lab) wire(ctx context.Context) error {
 	for _, n := range l.topology.Nodes {
 		if err := l.addNamespace(ctx, n); err != nil {
@@ -184,7 +184,7 @@ func (l *Lab) addNamespace(ctx context.Context, n Node) error {
 	l.namespaces[n.Name] = ns
 	return ns.Do(func() error {
 		for _, key := range slices.Sorted(maps.Keys(n.Sysctls)) {
-			// /proc/sys/net shows the namespace of who looks.
+			// /proc/sys/net shows the namespace of the reading thread.
 			file := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
 			if err := os.WriteFile(file, []byte(n.Sysctls[key]), 0); err != nil {
 				return fmt.Errorf("%s: sysctl %s: %w", n.Name, key, err)
@@ -210,8 +210,8 @@ func (l *Lab) addLink(ctx context.Context, k Link) error {
 	return nil
 }
 
-// runExec runs a node's commands. Instead of the command that starts FRR in a
-// container, it starts the lab's Router.
+// runExec runs a node's commands. It replaces the command that starts FRR in a container by
+// a start of the lab's Router.
 func (l *Lab) runExec(ctx context.Context, n Node) error {
 	for _, args := range n.Exec {
 		if args[0] == "/usr/lib/frr/frrinit.sh" {
@@ -232,20 +232,20 @@ func (l *Lab) runExec(ctx context.Context, n Node) error {
 	return nil
 }
 
-// Namespace is a node's.
+// Namespace returns the namespace of a node.
 func (l *Lab) Namespace(node string) *Namespace { return l.namespaces[node] }
 
 func (l *Lab) namespaceName(node string) string { return prefix + l.ID + "-" + node }
 
-// Dir is the lab's directory, which goes with it.
+// Dir returns the lab's directory. Down removes it.
 func (l *Lab) Dir() string { return l.path() }
 
-// path is a path in the lab's directory.
+// path returns a path in the lab's directory.
 func (l *Lab) path(parts ...string) string {
 	return filepath.Join(append([]string{root, l.ID}, parts...)...)
 }
 
-// Down stops everything and removes every trace.
+// Down stops all processes and removes every trace of the lab.
 func (l *Lab) Down() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(l.speakers)) {
@@ -257,12 +257,12 @@ func (l *Lab) Down() error {
 	if l.Router != nil {
 		errs = append(errs, l.Router.stop(syscall.SIGKILL))
 	}
-	l.release()
+	l.closeHandles()
 	return errors.Join(append(errs, remove(l.ID))...)
 }
 
-// release lets go of what this process holds of the lab.
-func (l *Lab) release() {
+// closeHandles closes the sockets and namespace handles of this process.
+func (l *Lab) closeHandles() {
 	if l.Observer != nil {
 		l.Observer.Close()
 	}
@@ -271,8 +271,8 @@ func (l *Lab) release() {
 	}
 }
 
-// Keep leaves the lab up when this process ends: the pods move to a process of
-// their own, binary being the lab command. Only Sweep(true) removes it.
+// Keep leaves the lab up when this process ends: the lab command (binary) runs the pods
+// from now on. Only Sweep(true) removes such a lab.
 func (l *Lab) Keep(binary string) error {
 	for _, name := range slices.Sorted(maps.Keys(l.pods)) {
 		l.pods[name].Kill()
@@ -280,12 +280,12 @@ func (l *Lab) Keep(binary string) error {
 			return err
 		}
 	}
-	l.release()
+	l.closeHandles()
 	return os.Rename(l.path("owner"), l.path("kept"))
 }
 
-// Sweep removes labs whose process is gone, and with kept also labs that were
-// left up on purpose. It returns which.
+// Sweep removes labs whose process has ended, and with kept also labs that were left up on
+// purpose. It returns their names.
 func Sweep(kept bool) (removed []string, err error) {
 	dirs, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -314,15 +314,15 @@ func abandoned(dir string, kept bool) bool {
 	}
 	pid, err := readRecord(filepath.Join(dir, "owner"))
 	if errors.Is(err, fs.ErrNotExist) {
-		// Between Mkdir and writeRecord, unless it has been so for long.
+		// The lab is between Mkdir and writeRecord, unless the directory is old.
 		info, err := os.Stat(dir)
 		return err == nil && time.Since(info.ModTime()) > time.Minute
 	}
 	return err == nil && pid == 0
 }
 
-// remove ends a lab's processes and deletes its namespaces and its directory, in
-// this order, so that a removal that is cut short can be taken up again.
+// remove ends a lab's processes, then deletes its namespaces, then its directory. In this
+// order an interrupted removal can be repeated.
 func remove(id string) error {
 	dir := filepath.Join(root, id)
 	if err := killRecorded(dir); err != nil {
@@ -334,7 +334,7 @@ func remove(id string) error {
 	}
 	for _, name := range names {
 		out, err := exec.Command("ip", "netns", "delete", filepath.Base(name)).CombinedOutput()
-		if _, gone := os.Stat(name); err != nil && !errors.Is(gone, fs.ErrNotExist) { // Another process sweeps too.
+		if _, gone := os.Stat(name); err != nil && !errors.Is(gone, fs.ErrNotExist) { // Another process may sweep at the same time.
 			return fmt.Errorf("ip netns delete %s: %w: %s", filepath.Base(name), err, out)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // What a crashed lab leaves is removed by the next one, and nothing else is.
-func TestLabSweep(t *testing.T) {
-	l, ctx := wiring(t), t.Context()
+func TestLabSweepRemovesOnlyCrashedLabs(t *testing.T) {
+	l, ctx := labWithoutSpeakers(t), t.Context()
 	o := l.Options
 	o.ID += "crashed"
 	crashed, err := Up(ctx, o)
@@ -21,7 +21,7 @@ func TestLabSweep(t *testing.T) {
 	zebra := crashed.Router.procs[0]
 	// Its owner is a process that has ended: number 1 began at another time.
 	await(t, os.WriteFile(crashed.path("owner"), []byte("1 1\n"), 0o644))
-	crashed.release()
+	crashed.closeHandles()
 
 	removed, err := Sweep(false)
 	if err != nil || slices.Contains(removed, l.ID) {
@@ -45,8 +45,8 @@ func TestLabSweep(t *testing.T) {
 }
 
 // Two labs of one name would share namespaces.
-func TestLabOfOneNameOnce(t *testing.T) {
-	l := wiring(t)
+func TestLabNameIsExclusive(t *testing.T) {
+	l := labWithoutSpeakers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := Up(ctx, l.Options); err == nil || !strings.Contains(err.Error(), "make lab-down") {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener is a socket whose messages have the kernel's time.
+// A listener is a socket whose messages carry the kernel's time.
 type listener struct {
 	name   string
 	fd     int
@@ -18,25 +18,25 @@ type listener struct {
 	done   chan struct{}
 }
 
-// An opener opens a socket in the calling thread's namespace. One of netlink calls
-// stamp with it before any message can come, for each takes the next time: one
-// that came before would have another's.
+// An opener opens a socket in the calling thread's namespace. For netlink, it calls stamp
+// before the socket can receive a message: the stamps are matched to messages by their
+// order.
 type opener func(stamp func(socket int) error) (socket int, err error)
 
-// listen opens a socket in a namespace and calls heard for everything received.
-// An error of any kind ends that, and goes to fail.
-func listen(n *Namespace, name string, open opener, heard func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
+// listen opens a socket in a namespace and calls handle for every message. Any error ends
+// it and is passed to fail.
+func listen(n *Namespace, name string, open opener, handle func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
 	l := &listener{name: name, done: make(chan struct{})}
 	err := n.Do(func() (err error) {
 		if l.fd, err = open(l.stamp); err != nil {
 			return err
 		}
-		// Reading wakes up now and then to check whether it should end.
+		// The timeout lets the reader check whether it should end.
 		timeout := unix.NsecToTimeval((100 * time.Millisecond).Nanoseconds())
 		if err := unix.SetsockoptTimeval(l.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 			return err
 		}
-		// What does not fit is lost.
+		// Messages that do not fit into the buffer are lost.
 		return unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 	})
 	if err != nil {
@@ -44,7 +44,7 @@ func listen(n *Namespace, name string, open opener, heard func(at time.Time, mes
 	}
 	go func() {
 		defer close(l.done)
-		if err := errors.Join(l.run(heard), l.release()); err != nil {
+		if err := errors.Join(l.run(handle), l.release()); err != nil {
 			fail(fmt.Errorf("listen to %s: %w", name, err))
 		}
 	}()
@@ -56,7 +56,7 @@ func (l *listener) stamp(socket int) (err error) {
 	return err
 }
 
-func (l *listener) run(heard func(time.Time, []byte) error) error {
+func (l *listener) run(handle func(time.Time, []byte) error) error {
 	message, control := make([]byte, 1<<20), make([]byte, 128)
 	for !l.closed.Load() {
 		n, c, _, _, err := unix.Recvmsg(l.fd, message, control, 0)
@@ -64,13 +64,13 @@ func (l *listener) run(heard func(time.Time, []byte) error) error {
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return err // ENOBUFS among others: something was missed
+			return err // among others ENOBUFS: messages were lost
 		}
 		at, err := l.time(control[:c])
 		if err != nil {
 			return err
 		}
-		if err := heard(at, message[:n]); err != nil {
+		if err := handle(at, message[:n]); err != nil {
 			return err
 		}
 	}

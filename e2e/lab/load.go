@@ -15,45 +15,45 @@ import (
 )
 
 const (
-	// Rate of new connections in the scenario, a second.
+	// Rate is the number of new connections per second in the scenario.
 	Rate = 200
-	// slow is what counts as slow in a report: a SYN that was lost once takes
-	// more than a second.
+	// slow is the duration from which a report counts an answer as slow: one lost SYN delays a
+	// connection by more than a second.
 	slow = 500 * time.Millisecond
-	// openAtOnce bounds the connections that wait for an answer: more than are begun
-	// in Patience.
-	openAtOnce = 12 * Rate
-	// modest is how many wait in a load that asks for no more than is answered.
-	modest = 40
-	// detailed is how many losses of a report are listed in full.
+	// maxOpen bounds the connections that wait for an answer. It is more than are opened
+	// within Patience.
+	maxOpen = 12 * Rate
+	// limited bounds the waiting connections of a limited load.
+	limited = 40
+	// detailed is the number of losses that a report lists in full.
 	detailed = 10
 )
 
-// A Load opens new connections at a steady rate, each for one request.
+// A Load opens new connections at a steady rate, one request each.
 type Load struct {
-	client *Client
-	to     netip.AddrPort
-	places chan struct{} // for waiting requests
-	modest bool
-	ctx    context.Context
-	stop   context.CancelFunc
-	done   chan struct{}
-	lost   atomic.Int64
+	client  *Client
+	to      netip.AddrPort
+	slots   chan struct{} // one slot for each waiting request
+	limited bool
+	ctx     context.Context
+	stop    context.CancelFunc
+	done    chan struct{}
+	lost    atomic.Int64
 
 	mu     sync.Mutex
 	report Report
 }
 
-// A Report is what became of a load.
+// A Report is the result of a load.
 type Report struct {
 	Began   time.Time
 	Sent    int
-	Lost    []Loss // in the order of their ends
-	Slow    int    // answered, but late
+	Lost    []Loss // in the order in which they ended
+	Slow    int    // answered, but slowly
 	Longest time.Duration
-	Pods    map[string]int // who answered how many
+	Pods    map[string]int // answers by pod
 
-	answers []answerTime // in the order of their ends
+	answers []answerTime // in the order in which they ended
 }
 
 type answerTime struct {
@@ -61,22 +61,22 @@ type answerTime struct {
 	pod        string
 }
 
-// A Loss is a request that got no whole answer.
+// A Loss is a request without a complete answer.
 type Loss struct {
 	Begin, End time.Time
 	Err        error
 }
 
-// StartLoad begins to send.
+// StartLoad starts a load.
 func (c *Client) StartLoad(ctx context.Context, to netip.AddrPort) *Load {
-	return c.startLoad(ctx, &Load{to: to, places: make(chan struct{}, openAtOnce)})
+	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, maxOpen)})
 }
 
-// StartModestLoad begins to send, as many as StartLoad where that many are answered. On a
-// machine so busy that pods fall behind it leaves some out instead of having them fall
-// behind for good, and lose requests that no change has lost.
-func (c *Client) StartModestLoad(ctx context.Context, to netip.AddrPort) *Load {
-	return c.startLoad(ctx, &Load{to: to, places: make(chan struct{}, modest), modest: true})
+// StartLimitedLoad starts a load that skips requests while too many wait for an answer. On
+// a machine so busy that pods fall behind, requests would otherwise pile up and be lost
+// without any fault of the network.
+func (c *Client) StartLimitedLoad(ctx context.Context, to netip.AddrPort) *Load {
+	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, limited), limited: true})
 }
 
 func (c *Client) startLoad(ctx context.Context, l *Load) *Load {
@@ -95,10 +95,10 @@ func (l *Load) run(ctx context.Context) {
 	l.mu.Unlock()
 	for i := 0; pause(l.ctx, time.Until(begin.Add(time.Duration(i)*time.Second/Rate))) == nil; i++ {
 		select {
-		case l.places <- struct{}{}:
-			open.Go(func() { l.request(ctx); <-l.places })
+		case l.slots <- struct{}{}:
+			open.Go(func() { l.request(ctx); <-l.slots })
 		default:
-			if l.modest {
+			if l.limited {
 				continue
 			}
 			now := time.Now()
@@ -113,7 +113,7 @@ func (l *Load) request(ctx context.Context) {
 	a, err := l.client.Get(ctx, l.client.ports.next(l.to.Addr()), l.to)
 	end := time.Now()
 	if err != nil && l.lost.Add(1) <= detailed {
-		err = l.client.traced(ctx, err, l.to)
+		err = l.client.withConntrack(ctx, err, l.to)
 	}
 	l.count(begin, end, a, err)
 }
@@ -134,20 +134,21 @@ func (l *Load) count(begin, end time.Time, a Answer, err error) {
 	}
 }
 
-// AwaitAnswered waits until a request is answered that began after a time.
+// AwaitAnswered waits for the answer to a request that began after the given time.
 func (l *Load) AwaitAnswered(ctx context.Context, after time.Time) error {
 	return Await(ctx, Settle, "an answer", func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if n := len(l.report.answers); n == 0 || !l.report.answers[n-1].begin.After(after) {
-			return fmt.Errorf("%d were answered so far", n)
+			return fmt.Errorf("%d answers so far, none to such a request", n)
 		}
 		return nil
 	})
 }
 
-// FirstAfter is when the first answer was there after a time; zero when there was none.
-func (r Report) FirstAfter(t time.Time) time.Time {
+// FirstAnswerAfter returns the time of the first answer after the given time; zero if there
+// was none.
+func (r Report) FirstAnswerAfter(t time.Time) time.Time {
 	i := slices.IndexFunc(r.answers, func(a answerTime) bool { return a.end.After(t) })
 	if i < 0 {
 		return time.Time{}
@@ -155,8 +156,9 @@ func (r Report) FirstAfter(t time.Time) time.Time {
 	return r.answers[i].end
 }
 
-// FirstBy is when the first answer of a pod was there after a time; zero when there was none.
-func (r Report) FirstBy(pod string, after time.Time) time.Time {
+// FirstAnswerOf returns the time of a pod's first answer after the given time; zero if
+// there was none.
+func (r Report) FirstAnswerOf(pod string, after time.Time) time.Time {
 	i := slices.IndexFunc(r.answers, func(a answerTime) bool { return a.pod == pod && a.end.After(after) })
 	if i < 0 {
 		return time.Time{}
@@ -164,9 +166,9 @@ func (r Report) FirstBy(pod string, after time.Time) time.Time {
 	return r.answers[i].end
 }
 
-// LastHurt is when the last request was begun that was lost, or answered late because a
-// packet was; zero when there was none.
-func (r Report) LastHurt() (last time.Time) {
+// LastAffected returns the start of the last request that was lost, or slow because a
+// packet was lost; zero if there was none.
+func (r Report) LastAffected() (last time.Time) {
 	for _, l := range r.Lost {
 		last = latest(last, l.Begin)
 	}
@@ -185,7 +187,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// AwaitPod waits until a pod has answered a request that began after a time.
+// AwaitPod waits until a pod has answered a request that began after the given time.
 func (l *Load) AwaitPod(ctx context.Context, pod string, after time.Time) error {
 	return Await(ctx, Settle, "an answer of "+pod, func() error {
 		l.mu.Lock()
@@ -193,7 +195,7 @@ func (l *Load) AwaitPod(ctx context.Context, pod string, after time.Time) error 
 		for _, a := range slices.Backward(l.report.answers) {
 			switch {
 			case a.end.Before(after):
-				return fmt.Errorf("none of %d", len(l.report.answers))
+				return fmt.Errorf("none of %d answers", len(l.report.answers))
 			case a.pod == pod && a.begin.After(after):
 				return nil
 			}
@@ -202,18 +204,18 @@ func (l *Load) AwaitPod(ctx context.Context, pod string, after time.Time) error 
 	})
 }
 
-// Cut counts the requests that were lost because they were under way at one of the times
-// at which packets began to go to another node.
-func (r Report) Cut(changes []time.Time) int {
-	cut, _ := r.split(changes)
-	return len(cut)
+// Interrupted counts the requests that were lost because they were in flight when packets
+// began to go to another node.
+func (r Report) Interrupted(changes []time.Time) int {
+	interrupted, _ := r.splitInterrupted(changes)
+	return len(interrupted)
 }
 
-// Stop ends the load, and waits for requests in flight.
+// Stop ends the load and waits for the requests in flight.
 func (l *Load) Stop() Report {
 	l.stop()
 	<-l.done
-	slices.SortStableFunc(l.report.Lost, func(a, b Loss) int { return a.End.Compare(b.End) }) // tracing some took time
+	slices.SortStableFunc(l.report.Lost, func(a, b Loss) int { return a.End.Compare(b.End) }) // collecting conntrack entries delays some
 	return l.report
 }
 
@@ -226,23 +228,23 @@ func (r Report) String() string {
 		r.Sent, len(r.Lost), r.Slow, r.Longest.Round(100*time.Microsecond), strings.Join(pods, ", "))
 }
 
-// split parts what was lost into what was under way when a route changed, and
-// the rest. A router that gets another set of nodes moves connections from one to
-// another, and a node that is sent the middle of a connection that it has never
-// seen resets it. No order of events at the nodes can prevent that.
-func (r Report) split(changes []time.Time) (cut, rest []Loss) {
+// splitInterrupted separates the losses that a route change explains from the rest. When
+// its next hops change, a router moves connections to other nodes, and a node resets a
+// connection that it receives in the middle. No order of updates on the nodes can prevent
+// that.
+func (r Report) splitInterrupted(changes []time.Time) (interrupted, rest []Loss) {
 	for _, l := range r.Lost {
 		under := slices.ContainsFunc(changes, func(c time.Time) bool { return l.Begin.Before(c) && c.Before(l.End) })
 		if under && errors.Is(l.Err, syscall.ECONNRESET) {
-			cut = append(cut, l)
+			interrupted = append(interrupted, l)
 		} else {
 			rest = append(rest, l)
 		}
 	}
-	return cut, rest
+	return interrupted, rest
 }
 
-// Losses lists what was lost, when, and why; times are relative to since.
+// Losses lists the lost requests with their errors; times are relative to since.
 func (r Report) Losses(since time.Time) string {
 	var b strings.Builder
 	for i, l := range r.Lost {
@@ -250,7 +252,7 @@ func (r Report) Losses(since time.Time) string {
 			fmt.Fprintf(&b, "and %d more\n", len(r.Lost)-i)
 			break
 		}
-		fmt.Fprintf(&b, "lost: begun %+.3f s, ended %+.3f s: %v\n", l.Begin.Sub(since).Seconds(), l.End.Sub(since).Seconds(), l.Err)
+		fmt.Fprintf(&b, "lost: began %+.3f s, ended %+.3f s: %v\n", l.Begin.Sub(since).Seconds(), l.End.Sub(since).Seconds(), l.Err)
 	}
 	return b.String()
 }

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Only a reset that the change of a route explains is put down to the router.
-func TestReportSplit(t *testing.T) {
+// Only a reset during a route change counts as interrupted by the router.
+func TestInterruptedNeedsResetAtRouteChange(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
 	reset := fmt.Errorf("receive: %w", syscall.ECONNRESET)
 	changes := []time.Time{at(100), at(500)}
 	for _, c := range []struct {
-		loss Loss
-		cut  bool
+		loss        Loss
+		interrupted bool
 	}{
 		{Loss{at(99), at(101), reset}, true},
 		{Loss{at(499), at(520), reset}, true},
@@ -24,9 +24,9 @@ func TestReportSplit(t *testing.T) {
 		{Loss{at(99), at(3099), errors.New("i/o timeout")}, false},
 		{Loss{at(99), at(101), syscall.ECONNREFUSED}, false},
 	} {
-		cut, rest := Report{Lost: []Loss{c.loss}}.split(changes)
-		if got := len(cut) == 1; got != c.cut || len(cut)+len(rest) != 1 {
-			t.Errorf("%v: cut %v, rest %v: want cut %t", c.loss, cut, rest, c.cut)
+		interrupted, rest := Report{Lost: []Loss{c.loss}}.splitInterrupted(changes)
+		if got := len(interrupted) == 1; got != c.interrupted || len(interrupted)+len(rest) != 1 {
+			t.Errorf("%v: cut %v, rest %v: want cut %t", c.loss, interrupted, rest, c.interrupted)
 		}
 	}
 }

@@ -20,15 +20,15 @@ import (
 // run: one of two, built by the first that gets it. They wait more than they work, for
 // routers and for time to pass. Each leaves it as it found it: speakers running, no
 // Service.
-type place struct {
+type labSlot struct {
 	up  sync.Once
 	lab *Lab
 	err error
 }
 
 var (
-	places = []*place{{}, {}}
-	free   = make(chan *place, len(places))
+	labSlots  = []*labSlot{{}, {}}
+	freeSlots = make(chan *labSlot, len(labSlots))
 	// binaryPath is in a directory of this run's own.
 	binaryPath = sync.OnceValues(func() (string, error) {
 		dir, err := os.MkdirTemp("", "fanfare-lab-")
@@ -45,8 +45,8 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	for _, p := range places {
-		free <- p
+	for _, p := range labSlots {
+		freeSlots <- p
 	}
 	code := m.Run()
 	if err := down(); err != nil {
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 func down() error {
 	path, err := binaryPath()
 	errs := []error{err}
-	for _, p := range places {
+	for _, p := range labSlots {
 		if p.lab != nil {
 			errs = append(errs, p.lab.Down())
 		}
@@ -71,7 +71,7 @@ func down() error {
 // laboratory returns a lab, with speakers running and sessions up.
 func laboratory(t *testing.T) *Lab {
 	t.Helper()
-	l := wiring(t)
+	l := labWithoutSpeakers(t)
 	await(t, built())
 	await(t, l.StartSpeakers(t.Context(), NodeNames...))
 	return l
@@ -79,16 +79,16 @@ func laboratory(t *testing.T) *Lab {
 
 // wiring returns a lab without regard to speakers, which is the test's own until it
 // ends.
-func wiring(t *testing.T) *Lab {
+func labWithoutSpeakers(t *testing.T) *Lab {
 	t.Helper()
 	with := options(t)
 	t.Parallel()
-	p := <-free
-	t.Cleanup(func() { free <- p })
+	p := <-freeSlots
+	t.Cleanup(func() { freeSlots <- p })
 	p.up.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
-		with.ID += string(rune('a' + slices.Index(places, p)))
+		with.ID += string(rune('a' + slices.Index(labSlots, p)))
 		p.lab, p.err = Up(ctx, with)
 	})
 	await(t, p.err)

@@ -14,14 +14,14 @@ import (
 // A node that falls silent, by a cut link or because its speaker hangs, gets no new
 // connections from other nodes, long before anybody says that it is not Ready; and gets
 // them again when it is back.
-func TestMembersSilentNode(t *testing.T) {
+func TestMembersSilentNodeLeftOut(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	acquaint(t, l)
+	enableMembership(t, l)
 	// Connections come in by the other nodes alone: how fast a router notices that a node
 	// is gone is BFD's affair.
 	excludeNode(t, l, "n3")
-	vip := served(t, l, Service{Name: "far", Endpoints: At("p11", "p21", "p31")}, "n1", "n2")
-	only := served(t, l, Service{Name: "only", Endpoints: At("p31")}, "n1", "n2")
+	vip := serve(t, l, Service{Name: "far", Endpoints: At("p11", "p21", "p31")}, "n1", "n2")
+	only := serve(t, l, Service{Name: "only", Endpoints: At("p31")}, "n1", "n2")
 
 	port3 := func(command ...string) {
 		t.Helper()
@@ -29,23 +29,23 @@ func TestMembersSilentNode(t *testing.T) {
 		await(t, err)
 	}
 	cut := func() { port3("nomaster") }
-	mend := func() { port3("master", "br0") }
+	reattach := func() { port3("master", "br0") }
 	for _, how := range []struct {
-		what     string
-		off, on  func()
-		harmless bool // pods answer all the while
+		what      string
+		off, on   func()
+		reachable bool // pods answer all the while
 	}{
-		{"link cut", cut, mend, false},
-		{"speaker frozen", func() { await(t, l.Speaker("n3").Freeze()) }, func() { await(t, l.Speaker("n3").Thaw()) }, true},
+		{"link cut", cut, reattach, false},
+		{"speaker frozen", func() { await(t, l.Speaker("n3").Freeze()) }, func() { await(t, l.Speaker("n3").Resume()) }, true},
 	} {
-		load := l.Client.StartModestLoad(ctx, port(vip, 80))
+		load := l.Client.StartLimitedLoad(ctx, port(vip, 80))
 		await(t, pause(ctx, 500*time.Millisecond))
 		began := time.Now()
 		t.Cleanup(how.on)
 		how.off()
 		await(t, l.awaitMembers(ctx, "n3", "dead", "n1", "n2"))
-		noticed := time.Now()
-		if how.harmless {
+		detected := time.Now()
+		if how.reachable {
 			// What has no other endpoint keeps this one.
 			if a := requests(t, l, 20, port(only, 80)); a["p31"] != 20 {
 				t.Errorf("%s: %s was answered by %v", how.what, only, a)
@@ -56,16 +56,16 @@ func TestMembersSilentNode(t *testing.T) {
 		lost, late := 0, 0
 		for _, loss := range report.Lost {
 			lost++
-			if loss.Begin.After(noticed) {
+			if loss.Begin.After(detected) {
 				late++
 			}
 		}
 		t.Logf("%s: left out by both others after %s; %d of %d requests lost and %d slow; longest %s",
-			how.what, noticed.Sub(began).Round(time.Millisecond), lost, report.Sent, report.Slow, report.Longest.Round(time.Millisecond))
+			how.what, detected.Sub(began).Round(time.Millisecond), lost, report.Sent, report.Slow, report.Longest.Round(time.Millisecond))
 		if late > 0 {
-			t.Errorf("%s: %d requests were lost that began after it was noticed:\n%s", how.what, late, report.Losses(noticed))
+			t.Errorf("%s: %d requests were lost that began after it was noticed:\n%s", how.what, late, report.Losses(detected))
 		}
-		if how.harmless && lost > 0 {
+		if how.reachable && lost > 0 {
 			t.Errorf("%s: %d requests were lost to pods that answer:\n%s", how.what, lost, report.Losses(began))
 		}
 		began = time.Now()
@@ -82,7 +82,7 @@ func TestMembersSilentNode(t *testing.T) {
 }
 
 // acquaint has all speakers talk to one another, for the time of a test.
-func acquaint(t *testing.T, l *Lab) {
+func enableMembership(t *testing.T, l *Lab) {
 	t.Helper()
 	key := filepath.Join(l.Dir(), "members-key")
 	await(t, os.WriteFile(key, []byte("the-key-of-the-laboratory\n"), 0o600))

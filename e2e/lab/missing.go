@@ -7,8 +7,8 @@ import (
 	"os/exec"
 )
 
-// Missing says what a lab needs and this machine does not have: root, and programs,
-// those included that its user needs besides. It is nil when all is there.
+// Missing returns what this machine lacks for a lab: root, or one of the lab's programs or
+// of the given ones. It returns nil if nothing is missing.
 func Missing(besides ...string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the lab needs root")

@@ -8,10 +8,10 @@ import (
 
 // An endpoint that moves over all nodes, in order, faster than an address
 // lingers: each node has to take an address back that it is about to forget.
-func TestScenarioManyMoves(t *testing.T) {
+func TestScenarioMovesFasterThanLinger(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	svc := Service{Name: "nomad", Policy: localTraffic, Endpoints: At("p11")}
-	vip := served(t, l, svc, "n1")
+	vip := serve(t, l, svc, "n1")
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	put := func(e ...Endpoint) {
@@ -29,25 +29,25 @@ func TestScenarioManyMoves(t *testing.T) {
 		put(Endpoint{Pod: to})
 		await(t, errors.Join(err, pause(ctx, 200*time.Millisecond), l.StartPod(ctx, from)))
 	}
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 }
 
 // A pool that claims the addresses of another, and comes before it, takes none
 // away from Services that hold them.
 func TestScenarioOverlapKeepsAddresses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "settled", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "settled", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("attic")) })
 	await(t, l.Cluster.PutText("attic", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: attic}\nspec:\n  announce: BGP\n  addresses: [192.0.2.0/24]\n"))
 	s := &StepRun{Lab: l}
-	lines, err := s.AwaitNamed(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
+	lines, err := s.AwaitStatusLines(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
 	await(t, err)
 	t.Log(lines)
 	await(t, pause(ctx, 500*time.Millisecond))
 	if n := len(l.Observer.RouteChanges(vip, began, time.Now())); n > 0 {
 		t.Errorf("the route changed %d times: want it untouched", n)
 	}
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 }

@@ -16,19 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Namespace is a named network namespace. A socket belongs for life to the
-// namespace of the thread that made it, so a goroutine needs to be there only
-// for that moment.
+// A Namespace is a named network namespace. A socket stays in the namespace of the thread
+// that created it, so a goroutine has to be there only for that moment.
 type Namespace struct {
 	Name   string // under /run/netns
 	handle netns.NsHandle
 }
 
-// home is the namespace that this process started in; all threads are there
-// except within enter and leave.
+// home is the namespace that this process started in. All threads are in it except between
+// enter and leave.
 var home = sync.OnceValues(netns.Get)
 
-// NewNamespace makes a namespace. Outside of a Lab, the caller removes it.
+// NewNamespace creates a namespace. Outside of a Lab, the caller removes it.
 func NewNamespace(ctx context.Context, name string) (*Namespace, error) {
 	if out, err := exec.CommandContext(ctx, "ip", "netns", "add", name).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("ip netns add %s: %w: %s", name, err, out)
@@ -44,11 +43,11 @@ func openNamespace(name string) (*Namespace, error) {
 	return &Namespace{Name: name, handle: h}, nil
 }
 
-// Close lets go of the namespace; it does not remove it.
+// Close closes the handle; it does not remove the namespace.
 func (n *Namespace) Close() error { return n.handle.Close() }
 
-// enter takes this goroutine into the namespace and returns the way out, which
-// must be called on the same goroutine and may be called twice.
+// enter moves this goroutine into the namespace and returns the function that moves it
+// back, which must run on the same goroutine and may run twice.
 func (n *Namespace) enter() (leave func(), err error) {
 	back, err := home()
 	if err != nil {
@@ -61,8 +60,7 @@ func (n *Namespace) enter() (leave func(), err error) {
 	}
 	return sync.OnceFunc(func() {
 		if err := netns.Set(back); err != nil {
-			// Another goroutine must not get a thread that is in the wrong
-			// namespace.
+			// No other goroutine may run on a thread in the wrong namespace.
 			panic(fmt.Sprintf("BUG: leave namespace %s: %v", n.Name, err))
 		}
 		runtime.UnlockOSThread()
@@ -79,8 +77,8 @@ func (n *Namespace) Do(fn func() error) error {
 	return fn()
 }
 
-// Dial connects from the namespace to an address, from a local one if it is
-// valid (port 0: the kernel chooses).
+// Dial connects from the namespace. The kernel chooses the local address unless local is
+// valid, and the port if that is 0.
 func (n *Namespace) Dial(ctx context.Context, network string, local, remote netip.AddrPort) (net.Conn, error) {
 	leave, err := n.enter()
 	if err != nil {
@@ -90,8 +88,8 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 	d := net.Dialer{KeepAlive: -1}
 	var socket keptSocket
 	defer socket.close()
-	// Control is called on this goroutine after socket() and before connect().
-	// Leaving there frees the thread for the time that connecting takes.
+	// Control runs on this goroutine between socket() and connect(). Leaving the namespace
+	// here frees the thread while the connection is established.
 	d.ControlContext = func(_ context.Context, _, _ string, c syscall.RawConn) error {
 		leave()
 		if err := socket.keep(c); err != nil {
@@ -100,7 +98,7 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 		if !local.IsValid() {
 			return nil
 		}
-		return reusable(c) // a port that an earlier connection used may still be in TIME_WAIT
+		return reusable(c) // the port of an earlier connection may be in TIME_WAIT
 	}
 	if local.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(local)
@@ -109,7 +107,7 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 		}
 	}
 	conn, err := d.DialContext(ctx, network, remote.String())
-	return conn, socket.named(err)
+	return conn, socket.withLocalAddr(err)
 }
 
 func reusable(c syscall.RawConn) (err error) {
@@ -128,7 +126,7 @@ func (n *Namespace) Listen(ctx context.Context, port string) (l net.Listener, er
 	return l, err
 }
 
-// ListenUDP receives datagrams in the namespace, of both families.
+// ListenUDP receives datagrams of both families in the namespace.
 func (n *Namespace) ListenUDP(ctx context.Context, port string) (c *net.UDPConn, err error) {
 	err = n.Do(func() error {
 		p, err := new(net.ListenConfig).ListenPacket(ctx, "udp", port)
@@ -140,12 +138,10 @@ func (n *Namespace) ListenUDP(ctx context.Context, port string) (c *net.UDPConn,
 	return c, err
 }
 
-// start starts a command in the namespace. A child inherits it from the thread
-// that forks.
+// start starts a command in the namespace. A child inherits it from the thread that forks.
 func (n *Namespace) start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 
-// Run runs a command in the namespace and returns what it prints. An error has
-// its output in it.
+// Run runs a command in the namespace and returns its output. An error contains the output.
 func (n *Namespace) Run(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	var out strings.Builder

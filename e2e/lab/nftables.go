@@ -4,31 +4,33 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Just enough of nftables' netlink protocol to follow the elements that matter to
-// a client's packet. The lab reads what the kernel says itself, and shares no code
-// with what wrote it.
+// This file reads as much of nftables' netlink protocol as it takes to follow the elements
+// that matter to a client's packet. The lab reads the kernel's own notifications and shares
+// no code with the program that wrote the rules.
 
-// table is Fanfare's.
+// table is the name of Fanfare's table.
 const table = "fanfare"
 
-// A role is what an element is for.
+// A role is the purpose of a set element.
 type role int
 
 const (
-	vips      role = iota + 1 // addresses that are not left to routing
-	frontends                 // VIP . protocol . port, and what becomes of it
-	backends                  // VIP . protocol . port . slot, and where it goes
+	vips      role = iota + 1 // addresses that Fanfare serves
+	frontends                 // VIP . protocol . port -> verdict
+	backends                  // VIP . protocol . port . slot -> backend
 )
 
-// followed are the table's sets and maps for clients outside the node, and how
-// many bytes an address has in their keys.
+// followed lists the table's sets and maps for clients outside the node, with the size of
+// the address in their keys.
 var followed = map[string]struct {
 	role     role
 	addrSize int
@@ -38,10 +40,10 @@ var followed = map[string]struct {
 	"xeps4": {backends, 4}, "xeps6": {backends, 16},
 }
 
-// A frontendKey is where such a key begins.
+// A frontendKey is the beginning of such a key.
 type frontendKey struct {
 	vip      netip.Addr
-	protocol uint8  // 0 among the vips
+	protocol uint8  // 0 in the set of VIPs
 	port     uint16 // likewise
 }
 
@@ -50,7 +52,7 @@ type change struct {
 	in       role
 	key      frontendKey
 	added    bool
-	forwards bool // a frontend that leads to backends, rather than to a refusal
+	forwards bool // the frontend leads to backends instead of a refusal
 }
 
 func (c change) String() string {
@@ -64,8 +66,25 @@ func (c change) String() string {
 	return fmt.Sprintf("%d/%d %s, forwards %t", c.key.protocol, c.key.port, verb, c.forwards)
 }
 
-// openTables opens a socket for the notifications of the calling thread's
-// namespace.
+// WatchTables calls handle for each netlink message about nftables in the namespace,
+// whichever program caused it, with the kernel's time, until the returned Closer is closed.
+// Any error ends the watch and is passed to fail.
+func (n *Namespace) WatchTables(handle func(at time.Time, messages []byte) error, fail func(error)) (io.Closer, error) {
+	l, err := listen(n, "nftables of "+n.Name, openTables, handle, fail)
+	if err != nil {
+		return nil, err
+	}
+	return closer{l}, nil
+}
+
+type closer struct{ *listener }
+
+func (c closer) Close() error {
+	c.close()
+	return nil
+}
+
+// openTables opens a socket for nftables notifications in the calling thread's namespace.
 func openTables(stamp func(socket int) error) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -77,8 +96,8 @@ func openTables(stamp func(socket int) error) (int, error) {
 	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 }
 
-// add takes in one message. The kernel ends a transaction's notifications with
-// the number of the new generation.
+// add adds one message. The kernel ends the notifications of a transaction with the number
+// of the new generation.
 func (e *tableEvent) add(m syscall.NetlinkMessage) (end bool, err error) {
 	const genmsg = 4 // struct nfgenmsg before the attributes
 	if int(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < genmsg {
@@ -91,7 +110,7 @@ func (e *tableEvent) add(m syscall.NetlinkMessage) (end bool, err error) {
 	case unix.NFT_MSG_DELTABLE:
 		name, err := stringAttribute(attrs, unix.NFTA_TABLE_NAME)
 		if err == nil && name == table {
-			// What was there before this transaction's additions is gone.
+			// The table's content before this transaction's additions was deleted.
 			e.deleted = true
 		}
 		return false, err
@@ -145,8 +164,8 @@ func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, like 
 	return nil
 }
 
-// decodeKey reads an address, or a concatenation that begins with one: each part
-// is padded to four bytes.
+// decodeKey reads an address, or a concatenation that begins with one. Each part of a
+// concatenation is padded to four bytes.
 func decodeKey(d *netlink.AttributeDecoder, addrSize int) (k frontendKey, err error) {
 	for d.Next() {
 		if d.Type() != unix.NFTA_DATA_VALUE {
@@ -164,9 +183,8 @@ func decodeKey(d *netlink.AttributeDecoder, addrSize int) (k frontendKey, err er
 	return k, nil
 }
 
-// leadsToBackends says whether a frontend's number stands for one of the chains x1,
-// x2, … or s1, s2, …, which choose among so many backends at random: 10:1, 10:2, … and
-// 30:1, 30:2, … .
+// leadsToBackends says whether a frontend's number stands for one of the chains x1, x2, …
+// or s1, s2, …, which select one of n backends at random: 10:1, 10:2, … and 30:1, 30:2, … .
 func leadsToBackends(d *netlink.AttributeDecoder) (yes bool) {
 	for d.Next() {
 		if b := d.Bytes(); d.Type() == unix.NFTA_DATA_VALUE && len(b) == 4 {

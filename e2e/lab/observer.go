@@ -9,38 +9,37 @@ import (
 	"time"
 )
 
-// An Observer sees every change of the nodes' rules, every BGP UPDATE that
-// reaches the router, and every change of the router's routes, with the time of
-// its arrival on one clock.
+// An Observer records every change of the nodes' rules, every BGP UPDATE that reaches the
+// router, and every change of the router's routes, on one clock.
 //
-// The times are the kernel's own, of when a rule was committed and when a packet
-// arrived: what was seen in the right order was in the right order.
+// The times are the kernel's: when it committed a rule, and when a packet arrived. The
+// order of the records is therefore the order of the events.
 type Observer struct {
 	listeners []*listener
 
 	mu sync.Mutex
-	record
+	eventLog
 }
 
-// A routeEvent is a VIP's route as it is from now on.
+// A routeEvent is the new state of a VIP's route.
 type routeEvent struct {
 	at  time.Time
 	vip netip.Addr
-	via []string // nodes, sorted; none: there is no route
+	via []string // next hops, sorted; empty: no route
 }
 
-// A tableEvent is what one transaction did on a node.
+// A tableEvent is what one transaction changed on a node.
 type tableEvent struct {
 	at      time.Time
 	node    string
-	deleted bool // the table is gone, and all that was in it
+	deleted bool // the table was deleted with its content
 	changes []change
 }
 
 // segment is the router's interface to the nodes.
 const segment = "br0"
 
-// observe begins to observe. There must be no table and no VIP's route yet.
+// observe starts the recording. It must run before there is a table or a route to a VIP.
 func (l *Lab) observe() (*Observer, error) {
 	o := &Observer{}
 	if err := o.listen(l); err != nil {
@@ -53,14 +52,14 @@ func (l *Lab) observe() (*Observer, error) {
 func (o *Observer) listen(l *Lab) error {
 	tor1 := l.Router.Namespace
 	tap := func(func(int) error) (int, error) { return openTap(segment) }
-	if err := o.add(listen(tor1, "BGP", tap, o.hearWire(), o.fail)); err != nil {
+	if err := o.add(listen(tor1, "BGP", tap, o.recordUpdates(), o.fail)); err != nil {
 		return err
 	}
-	if err := o.add(listen(tor1, "routes", openRoutes, o.hearRoutes, o.fail)); err != nil {
+	if err := o.add(listen(tor1, "routes", openRoutes, o.recordRoutes, o.fail)); err != nil {
 		return err
 	}
 	for _, node := range NodeNames {
-		if err := o.add(listen(l.namespaces[node], "nftables of "+node, openTables, o.hearTables(node), o.fail)); err != nil {
+		if err := o.add(listen(l.namespaces[node], "nftables of "+node, openTables, o.recordTables(node), o.fail)); err != nil {
 			return err
 		}
 	}
@@ -74,21 +73,21 @@ func (o *Observer) add(l *listener, err error) error {
 	return err
 }
 
-// Close ends the observation.
+// Close stops the recording.
 func (o *Observer) Close() {
 	for _, l := range o.listeners {
 		l.close()
 	}
 }
 
-// fail records that an event was missed; no verdict is possible then.
+// fail records that an event was missed. No verdict is possible after that.
 func (o *Observer) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.errs = append(o.errs, err)
 }
 
-func (o *Observer) hearRoutes(at time.Time, text []byte) error {
+func (o *Observer) recordRoutes(at time.Time, text []byte) error {
 	messages, err := syscall.ParseNetlinkMessage(text)
 	if err != nil {
 		return err
@@ -109,21 +108,21 @@ func (o *Observer) hearRoutes(at time.Time, text []byte) error {
 	return nil
 }
 
-func (o *Observer) hearWire() func(time.Time, []byte) error {
-	voices := map[netip.Addr]*speakersVoice{}
+func (o *Observer) recordUpdates() func(time.Time, []byte) error {
+	streams := map[netip.Addr]*bgpStream{}
 	return func(at time.Time, packet []byte) error {
-		heard, err := hear(voices, packet)
-		for i := range heard {
-			heard[i].at = at
+		events, err := readPacket(streams, packet)
+		for i := range events {
+			events[i].at = at
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.wire = append(o.wire, heard...)
+		o.updates = append(o.updates, events...)
 		return err
 	}
 }
 
-func (o *Observer) hearTables(node string) func(time.Time, []byte) error {
+func (o *Observer) recordTables(node string) func(time.Time, []byte) error {
 	open := tableEvent{node: node}
 	return func(at time.Time, text []byte) error {
 		messages, err := syscall.ParseNetlinkMessage(text)
@@ -150,49 +149,52 @@ func (o *Observer) hearTables(node string) func(time.Time, []byte) error {
 	}
 }
 
-// Excuse says that another program damages a node's table while do runs. Nothing is promised
-// then.
-func (o *Observer) Excuse(node string, do func()) {
+// Tolerate records that another program damages a node's table while do runs. Fanfare
+// promises nothing for that time.
+func (o *Observer) Tolerate(node string, do func()) {
 	from := time.Now()
 	do()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.excused = append(o.excused, excuse{node, from, time.Now()})
+	o.tolerated = append(o.tolerated, tolerance{node, from, time.Now()})
 }
 
-type excuse struct {
+type tolerance struct {
 	node     string
 	from, to time.Time
 }
 
-// A record is everything that was seen, each kind in the order of time.
-type record struct {
-	excused []excuse
-	wire    []wireEvent
-	routes  []routeEvent
-	tables  []tableEvent
-	errs    []error
+// An eventLog holds all recorded events, each kind in chronological order.
+type eventLog struct {
+	tolerated []tolerance
+	updates   []updateEvent
+	routes    []routeEvent
+	tables    []tableEvent
+	errs      []error
 }
 
-// seen is everything so far. What it holds is only ever appended to.
-func (o *Observer) seen() record {
+// snapshot returns all events so far. The slices are append-only, so that the snapshot
+// stays valid.
+func (o *Observer) snapshot() eventLog {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.record
+	return o.eventLog
 }
 
-// Announced returns when, after a time, a node first told the router that it has
-// a VIP, and Withdrawn when it told it otherwise; zero if it never has.
+// Announced returns when a node first announced a VIP to the router after the given time;
+// zero if it has not.
 func (o *Observer) Announced(node string, vip netip.Addr, since time.Time) time.Time {
-	return o.told(wireEvent{node: node, vip: vip}, since)
+	return o.firstUpdate(updateEvent{node: node, vip: vip}, since)
 }
 
+// Withdrawn returns when a node first withdrew a VIP after the given time; zero if it has
+// not.
 func (o *Observer) Withdrawn(node string, vip netip.Addr, since time.Time) time.Time {
-	return o.told(wireEvent{node: node, vip: vip, withdrawn: true}, since)
+	return o.firstUpdate(updateEvent{node: node, vip: vip, withdrawn: true}, since)
 }
 
-func (o *Observer) told(want wireEvent, since time.Time) time.Time {
-	for _, e := range o.seen().wire {
+func (o *Observer) firstUpdate(want updateEvent, since time.Time) time.Time {
+	for _, e := range o.snapshot().updates {
 		if want.at = e.at; e == want && e.at.After(since) {
 			return e.at
 		}
@@ -200,9 +202,9 @@ func (o *Observer) told(want wireEvent, since time.Time) time.Time {
 	return time.Time{}
 }
 
-// RouteChanges returns when a VIP's route changed in a span of time.
+// RouteChanges returns when a VIP's route changed between two times.
 func (o *Observer) RouteChanges(vip netip.Addr, from, to time.Time) (at []time.Time) {
-	for _, e := range o.seen().routes {
+	for _, e := range o.snapshot().routes {
 		if e.vip == vip && e.at.After(from) && e.at.Before(to) {
 			at = append(at, e.at)
 		}
@@ -210,10 +212,10 @@ func (o *Observer) RouteChanges(vip netip.Addr, from, to time.Time) (at []time.T
 	return at
 }
 
-// RouteVia returns when, after a time, a VIP's route first led to exactly these
-// nodes; zero if it never has.
+// RouteVia returns when the next hops of a VIP's route first were exactly the given nodes
+// after a time; zero if they never were.
 func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) time.Time {
-	for _, e := range o.seen().routes {
+	for _, e := range o.snapshot().routes {
 		if e.vip == vip && e.at.After(since) && slices.Equal(e.via, want) {
 			return e.at
 		}
@@ -221,10 +223,10 @@ func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) tim
 	return time.Time{}
 }
 
-// RuleSince returns when, after a time, a node's kernel first got or changed a
-// rule for a VIP; zero if it never has.
+// RuleSince returns when a rule for a VIP was first added to or changed in a node's kernel
+// after the given time; zero if none was.
 func (o *Observer) RuleSince(node string, vip netip.Addr, since time.Time) time.Time {
-	for _, e := range o.seen().tables {
+	for _, e := range o.snapshot().tables {
 		if e.node != node || !e.at.After(since) {
 			continue
 		}
@@ -235,38 +237,39 @@ func (o *Observer) RuleSince(node string, vip netip.Addr, since time.Time) time.
 	return time.Time{}
 }
 
-// RulesGone returns when, after a time, a VIP left a node's table; zero if it is
-// there.
+// RulesGone returns when a VIP was removed from a node's table after the given time; zero
+// if the VIP is there.
 func (o *Observer) RulesGone(node string, vip netip.Addr, since time.Time) (at time.Time) {
-	there := false
-	for _, e := range o.seen().tables {
+	present := false
+	for _, e := range o.snapshot().tables {
 		if e.node != node {
 			continue
 		}
-		there = there && !e.deleted
+		present = present && !e.deleted
 		for _, c := range e.changes {
 			if c.key.vip == vip && c.in == vips {
-				there, at = c.added, e.at
+				present, at = c.added, e.at
 			}
 		}
 	}
-	if there || !at.After(since) {
+	if present || !at.After(since) {
 		return time.Time{}
 	}
 	return at
 }
 
-// Outage returns how long a node was without the table after it was deleted, first time after since.
+// Outage returns how long the table was missing on a node after its first deletion since
+// the given time.
 func (o *Observer) Outage(node string, since time.Time) (time.Duration, error) {
-	var gone time.Time
-	for _, e := range o.seen().tables {
+	var deletedAt time.Time
+	for _, e := range o.snapshot().tables {
 		switch {
 		case e.node != node || !e.at.After(since):
-		case gone.IsZero() && e.deleted:
-			gone = e.at
-		case !gone.IsZero() && len(e.changes) > 0:
-			return e.at.Sub(gone), nil
+		case deletedAt.IsZero() && e.deleted:
+			deletedAt = e.at
+		case !deletedAt.IsZero() && len(e.changes) > 0:
+			return e.at.Sub(deletedAt), nil
 		}
 	}
-	return 0, fmt.Errorf("%s: deleted at %v and not restored", node, gone)
+	return 0, fmt.Errorf("%s: deleted at %v and not restored", node, deletedAt)
 }

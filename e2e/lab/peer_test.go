@@ -17,9 +17,9 @@ import (
 // A peer that is the default gateway is the router for as long as the node's routes say
 // so. A node that has no such route when its speaker starts says what it waits for, and
 // has its session as soon as there is one.
-func TestBGPDefaultGateway(t *testing.T) {
+func TestBGPDefaultGatewayFollowsRoute(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "gateway", Endpoints: At("p11", "p21")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "gateway", Endpoints: At("p11", "p21")}, NodeNames...)
 	tor1, err := os.ReadFile(filepath.Join(l.Objects, "tor1.yaml"))
 	await(t, err)
 	byRoute := strings.Replace(string(tor1), "peerAddress: 198.51.100.1", "defaultGateway: IPv4", 1)
@@ -58,7 +58,7 @@ func TestBGPDefaultGateway(t *testing.T) {
 
 // The router has the attributes of objects and of the Service itself, from each node; and a
 // change of them withdraws nothing.
-func TestBGPAttributes(t *testing.T) {
+func TestBGPAttributesChangeWithoutWithdrawal(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	const advertisement = `
 apiVersion: fanfare.io/v1alpha1
@@ -68,8 +68,8 @@ spec: {communities: ["64496:100", "64496:1:2"], med: %d, asPathPrepend: 2}
 `
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(advertisement, 7)))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("advertisement")) })
-	advertised(t, l)
-	vip := served(t, l, Service{Name: "told", Endpoints: At("p11", "p21"),
+	announceByAdvertisement(t, l)
+	vip := serve(t, l, Service{Name: "told", Endpoints: At("p11", "p21"),
 		Annotations: map[string]string{"fanfare.io/bgp-communities": "64496:200"}}, NodeNames...)
 	expect := func(med int) {
 		t.Helper()
@@ -108,7 +108,7 @@ func (r *Router) paths(ctx context.Context, vip netip.Addr) (map[string]path, er
 		return nil, err
 	}
 	type named struct{ String string }
-	var told struct {
+	var shown struct {
 		Paths []struct {
 			ASPath         named `json:"aspath"`
 			Metric         int
@@ -117,11 +117,11 @@ func (r *Router) paths(ctx context.Context, vip netip.Addr) (map[string]path, er
 			Peer           struct{ PeerID, Interface string }
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &told); err != nil {
+	if err := json.Unmarshal([]byte(out), &shown); err != nil {
 		return nil, fmt.Errorf("show bgp: %w: %s", err, out)
 	}
 	all := map[string]path{}
-	for _, p := range told.Paths {
+	for _, p := range shown.Paths {
 		by := p.Peer.Interface
 		if addr, err := netip.ParseAddr(p.Peer.PeerID); err == nil && by == "" {
 			by = nodeName(addr)

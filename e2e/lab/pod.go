@@ -13,16 +13,14 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/web"
 )
 
-// What a pod listens on. A Service maps 80 to WebPort and 7 to EchoPort, TCP and
-// UDP.
+// The ports of a pod. A Service maps 80 to WebPort, and 7 to EchoPort over TCP and UDP.
 const (
 	WebPort  = 8080
 	EchoPort = 7000
 )
 
-// A Pod is a server. It answers every HTTP request, every line over TCP and
-// every datagram over UDP with one line: its name, and the client's address as it
-// sees it.
+// A Pod is a server. It answers every HTTP request, every line over TCP and every datagram
+// with one line: its name, and the client's address as the pod sees it.
 type Pod struct {
 	Name string
 
@@ -107,8 +105,8 @@ func (p *Pod) echoUDP() {
 	}
 }
 
-// Stop ends the pod as a well-behaved program ends on SIGTERM: it stops
-// accepting, and finishes what it has begun.
+// Stop ends the pod as a program that handles SIGTERM: it accepts no more connections and
+// answers the open ones.
 func (p *Pod) Stop(ctx context.Context) error {
 	p.echo.Close()
 	err := p.web.Stop(ctx)
@@ -116,7 +114,7 @@ func (p *Pod) Stop(ctx context.Context) error {
 	return err
 }
 
-// Kill ends the pod as SIGKILL would: the kernel closes all sockets.
+// Kill ends the pod as SIGKILL does: the kernel closes all sockets.
 func (p *Pod) Kill() {
 	p.web.Kill()
 	p.echo.Close()
@@ -128,8 +126,8 @@ func (p *Pod) Kill() {
 	}
 }
 
-// ServePod runs a pod in this process's own namespace until ctx ends, for
-// containers and for a lab that is kept.
+// ServePod runs a pod in this process's own namespace until ctx ends, for containers and
+// for a lab that is left up.
 func ServePod(ctx context.Context, name string) error {
 	h, err := home()
 	if err != nil {
@@ -153,7 +151,7 @@ func (l *Lab) startPods(ctx context.Context) error {
 	return nil
 }
 
-// StartPod starts one of PodNames, again if it runs.
+// StartPod starts one of PodNames. It kills a running one first.
 func (l *Lab) StartPod(ctx context.Context, name string) error {
 	if p := l.pods[name]; p != nil {
 		p.Kill()
@@ -165,5 +163,5 @@ func (l *Lab) StartPod(ctx context.Context, name string) error {
 	return err
 }
 
-// Pod is one of PodNames.
+// Pod returns one of PodNames.
 func (l *Lab) Pod(name string) *Pod { return l.pods[name] }

@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// firstPort of loads; those below are for tests that choose their own.
+	// firstPort is the first port of loads; tests choose their own from the ports below.
 	firstPort = 4096
-	// lastPort is below what the topology leaves to the client's kernel, else a connection
-	// of the kernel's choice would have a port when its turn comes.
+	// lastPort is below the range that the topology gives to the client's kernel, so that the
+	// kernel never chooses a port of a load.
 	lastPort = 49151
 )
 
-// A portCycle hands out local ports, each again only when all others have had their turn:
-// at twice Rate after 112 s. The kernel begins at a random place every ten seconds
-// (EPHEMERAL_PORT_SHUFFLE_PERIOD), so that its ports come again after that. A node that a
-// router turns to remembers the connection that had it, takes the new one's packets for
-// that one's, and what would be reset hears nothing.
-type portCycle struct{ taken atomic.Uint32 }
+// A portCycle hands out local ports in turn, so that a port is reused as late as possible:
+// at twice Rate after 112 s. The kernel starts at a random port every ten seconds
+// (EPHEMERAL_PORT_SHUFFLE_PERIOD) and may reuse a port soon after. If a router then moves
+// the connection to a node that remembers the port's earlier connection, conntrack matches
+// the packets to that one, and the client gets no reset.
+type portCycle struct{ counter atomic.Uint32 }
 
-// next is the local address for a connection to another; the kernel's choice if there is
-// no cycle.
+// next returns the local address for a connection; without a cycle it leaves the choice to
+// the kernel.
 func (p *portCycle) next(to netip.Addr) netip.AddrPort {
 	if p == nil {
 		return netip.AddrPort{}
@@ -30,5 +30,5 @@ func (p *portCycle) next(to netip.Addr) netip.AddrPort {
 	if to.Is6() {
 		local = netip.IPv6Unspecified()
 	}
-	return netip.AddrPortFrom(local, uint16(firstPort+(p.taken.Add(1)-1)%(lastPort-firstPort+1)))
+	return netip.AddrPortFrom(local, uint16(firstPort+(p.counter.Add(1)-1)%(lastPort-firstPort+1)))
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Each port has its turn before one comes again, whatever the addresses; none is a port that
-// tests choose.
-func TestPortCycle(t *testing.T) {
+// Each port is used once before any is reused, for both families. No port is one that tests
+// choose.
+func TestPortCycleUsesAllPorts(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8:51::200")}
 	var p portCycle
 	last := map[uint16]int{}
@@ -27,12 +27,12 @@ func TestPortCycle(t *testing.T) {
 		last[from.Port()] = i
 	}
 	if from := (*portCycle)(nil).next(addrs[0]); from.IsValid() {
-		t.Errorf("without a cycle from %s: want the kernel's choice", from)
+		t.Errorf("without a cycle: %s, want the kernel's choice", from)
 	}
 }
 
-// The kernel of the laboratory's client has other ports than its loads.
-func TestLabPortRange(t *testing.T) {
+// The kernel of the lab's client chooses ports outside the cycle.
+func TestLabKernelPortsOutsideCycle(t *testing.T) {
 	l := laboratory(t)
 	var got []byte
 	await(t, l.Client.Do(func() (err error) {

@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// A Process was started and recorded by the lab.
+// A Process is a process that the lab has started and recorded.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	record string        // file that names it for a later Sweep
 	done   chan struct{} // closed when it has ended
-	err    error         // what Wait said; read after done
+	err    error         // the result of Wait; valid after done
 }
 
-// Start starts a command on a node. The name is that of its log, too. It ends with
-// the lab, unless it is stopped before.
+// Start starts a command on a node. The name is also that of its log. The lab ends it in
+// Down at the latest.
 func (l *Lab) Start(node, name string, args ...string) (*Process, error) {
 	return l.startProcess(l.namespaces[node], name, args...)
 }
 
-// startProcess starts a command in a namespace, with its output appended to a
-// log file, and records it.
+// startProcess starts a command in a namespace with its output appended to a log file, and
+// records it.
 func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*Process, error) {
 	log, err := os.OpenFile(l.path("log", name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -39,8 +39,8 @@ func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*Process,
 	defer log.Close()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	// Its own session: an interrupt at the terminal is for the lab, which then
-	// takes everything down in order.
+	// The process has its own session: an interrupt at the terminal is for the lab, which then
+	// ends everything in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := n.start(cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -53,7 +53,7 @@ func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*Process,
 	return p, writeRecord(p.record, cmd.Process.Pid)
 }
 
-// PID is the process's number, for measurements.
+// PID returns the process ID, for measurements.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Alive says whether the process still runs.
@@ -66,7 +66,8 @@ func (p *Process) Alive() bool {
 	}
 }
 
-// Stop sends a signal and waits for the end; after the limit it kills.
+// Stop sends a signal and waits for the process to end. After the limit it kills the
+// process and returns an error.
 func (p *Process) Stop(sig syscall.Signal, limit time.Duration) error {
 	defer os.Remove(p.record)
 	if !p.Alive() {
@@ -83,12 +84,11 @@ func (p *Process) Stop(sig syscall.Signal, limit time.Duration) error {
 	case <-timer.C:
 		err := p.cmd.Process.Kill()
 		<-p.done
-		return errors.Join(fmt.Errorf("%s: still there %s after %s; killed", p.name, limit, sig), err)
+		return errors.Join(fmt.Errorf("%s: still running %s after %s; killed", p.name, limit, sig), err)
 	}
 }
 
-// writeRecord names a process by its number and its start time, because numbers
-// are used again.
+// writeRecord stores the ID and the start time of a process, because IDs are reused.
 func writeRecord(path string, pid int) error {
 	start, err := startTime(pid)
 	if err != nil {
@@ -97,7 +97,7 @@ func writeRecord(path string, pid int) error {
 	return os.WriteFile(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o644)
 }
 
-// readRecord returns the process on record if it still is the same one, else 0.
+// readRecord returns the recorded process if it still runs, else 0.
 func readRecord(path string) (pid int, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -113,9 +113,9 @@ func readRecord(path string) (pid int, err error) {
 	return pid, nil
 }
 
-// startTime is the 22nd field of /proc/PID/stat, in ticks since boot. The
-// second, the command's name, is in brackets and may hold anything. A process
-// that has ended and was not waited for counts as gone.
+// startTime returns the 22nd field of /proc/PID/stat, in ticks since boot. The second
+// field, the command's name, is in brackets and may contain anything. A zombie counts as
+// ended.
 func startTime(pid int) (string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -136,7 +136,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// killRecorded ends every process on record in a lab's directory, and waits.
+// killRecorded kills every recorded process of a lab's directory and waits for their end.
 func killRecorded(dir string) error {
 	records, err := filepath.Glob(filepath.Join(dir, "pids", "*"))
 	if err != nil {
@@ -168,6 +168,6 @@ func killRecord(record string) error {
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("process %d is still there", pid)
+		return fmt.Errorf("process %d still runs", pid)
 	})
 }

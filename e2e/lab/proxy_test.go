@@ -15,9 +15,9 @@ import (
 // Pods are internal clients: they reach all endpoints, whatever
 // externalTrafficPolicy says, and are seen with their own addresses, except by
 // themselves.
-func TestProxyPodsAsClients(t *testing.T) {
+func TestProxyPodsReachAllEndpoints(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "inner", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "inner", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	for _, c := range []struct {
 		from string
 		sees netip.Addr // invalid: the client
@@ -47,9 +47,9 @@ func TestProxyPodsAsClients(t *testing.T) {
 
 // Packets that no Service serves are refused at once, rather than left to time out or to
 // loop between router and node.
-func TestProxyRefuses(t *testing.T) {
+func TestProxyRefusesUnservedAddresses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "partly", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "partly", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	unassigned := netip.MustParseAddr("192.0.2.77")
 	staticRoute(t, l, unassigned.String(), NodeAddr("n1", unassigned).String())
 	for name, to := range map[string]netip.AddrPort{
@@ -67,7 +67,7 @@ func TestProxyRefuses(t *testing.T) {
 
 func TestProxyAnswersPing(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "pinged", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "pinged", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	took, err := ping(ctx, l.Client.Namespace, vip)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func (n *Namespace) dialICMP(ctx context.Context, to netip.Addr) (c *net.IPConn,
 func TestProxyUDPFollowsEndpoint(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	svc := Service{Name: "resolver", Policy: localTraffic, Endpoints: At("p11")}
-	vip := served(t, l, svc, "n1")
+	vip := serve(t, l, svc, "n1")
 	from := netip.AddrPortFrom(ClientAddr, 45999)
 	a, err := l.Client.AskUDP(ctx, from, port(vip, 7))
 	await(t, err)
@@ -139,10 +139,10 @@ func TestProxyUDPFollowsEndpoint(t *testing.T) {
 }
 
 // Whatever others do to the table is repaired.
-func TestProxyRepairs(t *testing.T) {
+func TestProxyRepairsTable(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "mended", Policy: localTraffic, Endpoints: At("p11")}, "n1")
-	for _, harm := range []string{
+	vip := serve(t, l, Service{Name: "mended", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	for _, damage := range []string{
 		"flush ruleset",
 		"delete table inet fanfare",
 		"flush map inet fanfare xeps4",
@@ -153,16 +153,16 @@ func TestProxyRepairs(t *testing.T) {
 		var at time.Time
 		var err error
 		began := time.Now()
-		l.Observer.Excuse("n1", func() {
-			run(t, l, "n1", "nft", harm)
+		l.Observer.Tolerate("n1", func() {
+			run(t, l, "n1", "nft", damage)
 			at, err = l.Client.FirstAnswer(ctx, port(vip, 80))
 		})
 		if err != nil {
-			t.Errorf("nft %s: %v", harm, err)
+			t.Errorf("nft %s: %v", damage, err)
 			continue
 		}
 		// How long at most is asserted by the scenario's Flush, which does less meanwhile:
 		// a packet that matches no rule loops between node and router.
-		t.Logf("nft %s: answered again %s after it was begun", harm, ms(at.Sub(began)))
+		t.Logf("nft %s: answered again %s after it was begun", damage, ms(at.Sub(began)))
 	}
 }

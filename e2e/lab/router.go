@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The software that a Router can run.
+// The BGP implementations that a Router can run.
 const (
 	FRR  = "FRR"
 	BIRD = "BIRD"
 )
 
-// A Router is the node that the speakers peer with: a kernel that forwards, and
-// software that programs its routes.
+// A Router is the node that the speakers peer with: a kernel that forwards, and software
+// that programs its routes.
 type Router struct {
 	*Namespace
 	lab    *Lab
@@ -32,22 +32,22 @@ type Router struct {
 	kernel *netlink.Handle
 	procs  []*Process
 	software
-	installed map[string]software // by name: each has files of its own
+	installed map[string]software // by name; each has its own files
 }
 
-// software is an implementation of BGP for a Router. What it does to the kernel
-// is not asked of it: the Router looks there.
+// software is a BGP implementation for a Router. The Router reads the results from its
+// kernel and not from the software.
 type software interface {
 	fmt.Stringer
-	// Start starts it, and returns when it has its configuration.
+	// Start starts the daemons, and returns when they have loaded the configuration.
 	Start(context.Context) error
-	// Ask asks it as an operator would, one command after the other.
+	// Ask runs commands of an operator one after the other and returns their output.
 	Ask(ctx context.Context, commands ...string) (string, error)
-	// Established returns the nodes with which it has a session, sorted.
+	// Established returns the nodes with an established session, sorted.
 	Established(context.Context) ([]string, error)
-	// holds says where it holds routes back on their way to the kernel; empty if
-	// it does not.
-	holds() string
+	// routeDelay says where the software delays routes on their way to the kernel; empty if it
+	// does not.
+	routeDelay() string
 }
 
 func (l *Lab) newRouter(n Node) (*Router, error) {
@@ -59,7 +59,7 @@ func (l *Lab) newRouter(n Node) (*Router, error) {
 	return r, r.install(cmp.Or(l.Software, FRR))
 }
 
-// install makes the software of a name the Router's. It does not start it.
+// install selects the Router's software by name. It does not start it.
 func (r *Router) install(name string) (err error) {
 	s := r.installed[name]
 	switch {
@@ -78,8 +78,8 @@ func (r *Router) install(name string) (err error) {
 	return nil
 }
 
-// Replace ends the software and starts that of another name in its place. All
-// sessions and routes are new.
+// Replace stops the software and starts another in its place. All sessions and routes are
+// new.
 func (r *Router) Replace(ctx context.Context, name string) error {
 	if err := r.Stop(); err != nil {
 		return err
@@ -105,8 +105,8 @@ func (r *Router) run(ctx context.Context, name string, answers func() error, arg
 	})
 }
 
-// Stop ends the software as its service manager would: it says goodbye to the
-// speakers and takes its routes out of the kernel.
+// Stop ends the software as a service manager does: it closes its sessions and removes its
+// routes from the kernel.
 func (r *Router) Stop() error { return r.stop(syscall.SIGTERM) }
 
 func (r *Router) stop(sig syscall.Signal) error {
@@ -118,13 +118,13 @@ func (r *Router) stop(sig syscall.Signal) error {
 	return errors.Join(errs...)
 }
 
-// NextHops returns the nodes that the router's kernel sends an address's packets
-// to, sorted; none if it has no route.
+// NextHops returns the nodes that the router's kernel sends an address's packets to,
+// sorted; none without a route.
 func (r *Router) NextHops(vip netip.Addr) ([]string, error) {
 	return r.Via(netip.PrefixFrom(vip, vip.BitLen()))
 }
 
-// Via returns the nodes of the route to exactly this prefix; none if there is none.
+// Via returns the next hops of the route to exactly this prefix; none without a route.
 func (r *Router) Via(prefix netip.Prefix) ([]string, error) {
 	family := netlink.FAMILY_V4
 	if prefix.Addr().Is6() {
@@ -143,14 +143,14 @@ func (r *Router) Via(prefix netip.Prefix) ([]string, error) {
 	return nodes, nil
 }
 
-// AwaitNextHops waits until the router's kernel sends an address's packets to
-// exactly these nodes.
+// AwaitNextHops waits until the router's kernel sends an address's packets to exactly these
+// nodes.
 func (r *Router) AwaitNextHops(ctx context.Context, limit time.Duration, vip netip.Addr, want ...string) error {
 	return r.AwaitVia(ctx, limit, netip.PrefixFrom(vip, vip.BitLen()), want...)
 }
 
-// AwaitVia waits until the router's kernel has a route to exactly this prefix by
-// exactly these nodes.
+// AwaitVia waits until the router's kernel has a route to exactly this prefix via exactly
+// these nodes.
 func (r *Router) AwaitVia(ctx context.Context, limit time.Duration, prefix netip.Prefix, want ...string) error {
 	return Await(ctx, limit, fmt.Sprintf("%s via %v in the router's kernel", prefix, want), func() error {
 		got, err := r.Via(prefix)
@@ -161,7 +161,7 @@ func (r *Router) AwaitVia(ctx context.Context, limit time.Duration, prefix netip
 	})
 }
 
-// nextHops are the nodes that a route leads to.
+// nextHops returns the nodes that a route leads to.
 func nextHops(route netlink.Route) []string {
 	var nodes []string
 	if a, ok := netip.AddrFromSlice(route.Gw); ok {
@@ -176,7 +176,7 @@ func nextHops(route netlink.Route) []string {
 	return nodes
 }
 
-// nodeName is the node with an address, or the address.
+// nodeName returns the node with an address, or the address as text.
 func nodeName(a netip.Addr) string {
 	for _, n := range NodeNames {
 		if NodeAddr(n, a) == a {
@@ -186,9 +186,8 @@ func nodeName(a netip.Addr) string {
 	return a.String()
 }
 
-// Ingress asks the router's kernel which node a client's IPv4 flow goes to. The
-// kernel computes the same hash as for the packets themselves; for IPv6 it does
-// not.
+// Ingress asks the router's kernel for the next hop of a client's IPv4 flow. The kernel
+// computes the hash as for packets; for IPv6 it does not.
 func (r *Router) Ingress(ctx context.Context, protocol string, from, to netip.AddrPort) (string, error) {
 	out, err := r.Run(ctx, "ip", "-json", "route", "get", to.Addr().String(), "from", from.Addr().String(), "iif", "eth4",
 		"ipproto", protocol, "sport", strconv.Itoa(int(from.Port())), "dport", strconv.Itoa(int(to.Port())))

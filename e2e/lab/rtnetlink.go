@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openRoutes opens a socket for the route notifications of the calling thread's
-// namespace.
+// openRoutes opens a socket for route notifications in the calling thread's namespace.
 func openRoutes(stamp func(socket int) error) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -26,8 +25,8 @@ func openRoutes(stamp func(socket int) error) (int, error) {
 	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups})
 }
 
-// routeChange reads a notification; ok is false if it is of no BGP route to a
-// single address.
+// routeChange reads a notification. ok is false unless it is about a BGP route to a single
+// address.
 func routeChange(m syscall.NetlinkMessage) (e routeEvent, ok bool, err error) {
 	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE {
 		return e, false, nil

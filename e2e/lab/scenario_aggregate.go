@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// advertisement has the lab's pool announced as part of one prefix.
+// advertisement announces the lab's pool as one prefix.
 const advertisement = `apiVersion: fanfare.io/v1alpha1
 kind: BGPAdvertisement
 metadata: {name: lan}
@@ -19,9 +19,9 @@ spec: {pools: [lan], aggregationLength: 23}
 // aggregate is that prefix.
 var aggregate = netip.MustParsePrefix("192.0.2.0/23")
 
-// firstAnswerOfAggregate shows what a router that holds new routes back does not
-// delay: a Service whose address is part of a route that is there already.
-func firstAnswerOfAggregate(ctx context.Context, s *StepRun) (err error) {
+// firstAnswerWithAggregate shows that a router's delay of new routes does not affect a
+// Service whose address is part of an existing route.
+func firstAnswerWithAggregate(ctx context.Context, s *StepRun) (err error) {
 	first := Service{Name: "first", Endpoints: At("p11")}
 	vip, err := s.Serve(ctx, first, NodeNames...)
 	defer s.Drop(ctx, &err, first.Name, vip)
@@ -62,8 +62,8 @@ func firstAnswerOfAggregate(ctx context.Context, s *StepRun) (err error) {
 	return nil
 }
 
-// measureAggregated is how long it takes from a Service to the first answer where
-// the router learns nothing of it.
+// measureAggregated returns the time from the creation of a Service to the first answer,
+// without a new route at the router.
 func (s *StepRun) measureAggregated(ctx context.Context, name string, vip netip.Addr) (took time.Duration, err error) {
 	defer s.Drop(ctx, &err, name, vip)
 	began, at, err := s.putAndAsk(ctx, Service{Name: name, Ask: []netip.Addr{vip}, Endpoints: At("p11")})
@@ -71,7 +71,7 @@ func (s *StepRun) measureAggregated(ctx context.Context, name string, vip netip.
 		return 0, err
 	}
 	if changes := s.Observer.RouteChanges(vip, began, time.Now()); len(changes) != 0 {
-		return 0, fmt.Errorf("a route to %s appeared in the router: want %s alone", vip, aggregate)
+		return 0, fmt.Errorf("the router has a route to %s: want only %s", vip, aggregate)
 	}
 	return at.Sub(began), nil
 }

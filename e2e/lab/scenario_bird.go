@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// otherRouter shows the delay that the router of the other steps hides by holding routes
-// back. It is not one of Steps, because it builds a lab of its own.
+// otherRouter repeats the first answer with a router that does not delay routes. It is not
+// one of Steps, because it builds its own lab.
 var otherRouter = Step{"OtherRouter", "Time to the first answer with BIRD as the router, in a second lab", "median under the bound, including the router", firstAnswerWithBIRD}
 
 func firstAnswerWithBIRD(ctx context.Context, s *StepRun) (err error) {
@@ -16,6 +16,6 @@ func firstAnswerWithBIRD(ctx context.Context, s *StepRun) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Down()) }()
 	other := &StepRun{Lab: l}
-	defer s.add(other)
+	defer s.addReport(other)
 	return errors.Join(startSpeakers(ctx, other), firstAnswer(ctx, other), order(ctx, &StepRun{Lab: l}))
 }

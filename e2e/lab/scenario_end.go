@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// The last part of the scenario: mistakes, and the end of a Service.
+// The last part of the scenario: invalid input, and the deletion of a Service.
 
-// mistakes are files that a user might write, and the words that one
-// line of the status must have for each.
-var mistakes = []struct {
+// invalidObjects are files with mistakes, and the words that one line of the status must
+// contain for each.
+var invalidObjects = []struct {
 	file, text string
 	named      []string
 }{
@@ -24,8 +24,8 @@ var mistakes = []struct {
 		[]string{"BGPPeer tor2", "peerAddress"}},
 }
 
-// badServices ask for addresses that they cannot have.
-var badServices = []struct {
+// invalidServices request addresses that they cannot get.
+var invalidServices = []struct {
 	Service
 	named []string
 }{
@@ -42,14 +42,14 @@ func badInput(ctx context.Context, s *StepRun) (err error) {
 		return err
 	}
 	var want [][]string
-	for _, m := range mistakes {
+	for _, m := range invalidObjects {
 		defer s.Drop(ctx, &err, m.file)
 		if err := s.Cluster.PutText(m.file, m.text); err != nil {
 			return err
 		}
 		want = append(want, m.named)
 	}
-	for _, b := range badServices {
+	for _, b := range invalidServices {
 		defer s.Drop(ctx, &err, b.Name)
 		if err := s.Cluster.Put(b.Service); err != nil {
 			return err
@@ -58,19 +58,19 @@ func badInput(ctx context.Context, s *StepRun) (err error) {
 			want = append(want, b.named)
 		}
 	}
-	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that asks for an\n" +
-		"address outside every pool, two Services that ask for one")
-	lines, err := s.AwaitNamed(ctx, want)
+	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that requests an\n" +
+		"address outside every pool, two Services that request one address")
+	lines, err := s.AwaitStatusLines(ctx, want)
 	if err != nil {
 		return err
 	}
-	s.Observed("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
-	return s.GoesOn(ctx, vip)
+	s.Observed("`fanfare status` on n1 shows:\n%s", strings.Join(lines, "\n"))
+	return s.CheckValidServices(ctx, vip)
 }
 
-// AwaitNamed waits until a person who looks at the status finds, for each mistake,
-// a line with all its words, and returns these lines.
-func (s *StepRun) AwaitNamed(ctx context.Context, want [][]string) (lines []string, err error) {
+// AwaitStatusLines waits until the status contains a line with all words for each mistake,
+// and returns these lines.
+func (s *StepRun) AwaitStatusLines(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = Await(ctx, Settle, "mistakes in `fanfare status`", func() error {
 		text, err := s.Speaker("n1").StatusText(ctx)
 		if err != nil {
@@ -102,16 +102,16 @@ func lineWith(text string, words []string) (string, bool) {
 	return "", false
 }
 
-// GoesOn checks that a Service without mistakes works, an older one and a new
-// one, and so does the first of two that ask for one address.
-func (s *StepRun) GoesOn(ctx context.Context, old netip.Addr) (err error) {
+// CheckValidServices checks that valid Services work: an existing one, a new one, and the
+// first of two that request one address.
+func (s *StepRun) CheckValidServices(ctx context.Context, old netip.Addr) (err error) {
 	fresh := Service{Name: "newcomer", Policy: localTraffic, Endpoints: At("p21")}
 	vip, err := s.Serve(ctx, fresh, "n2")
 	defer s.Drop(ctx, &err, fresh.Name, vip)
 	if err != nil {
 		return err
 	}
-	for addr, pod := range map[netip.Addr]string{old: "p11", vip: "p21", badServices[1].Ask[0]: "p11"} {
+	for addr, pod := range map[netip.Addr]string{old: "p11", vip: "p21", invalidServices[1].Ask[0]: "p11"} {
 		a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(addr, 80))
 		if err != nil {
 			return fmt.Errorf("%s: %w", addr, err)
@@ -120,7 +120,7 @@ func (s *StepRun) GoesOn(ctx context.Context, old netip.Addr) (err error) {
 			return fmt.Errorf("%s: answered by %s: want %s", addr, a.Pod, pod)
 		}
 	}
-	s.Observed("meanwhile a Service from before, a new one, and the first of the two that ask for one address all answer")
+	s.Observed("meanwhile an existing Service, a new one, and the first of the two that request one address all answer")
 	return nil
 }
 
@@ -136,9 +136,9 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 		return err
 	}
 	var rules time.Time
-	err = Await(ctx, Settle, "the rules for "+vip.String()+" to go", func() error {
+	err = Await(ctx, Settle, "removal of the rules for "+vip.String(), func() error {
 		if rules = s.Observer.RulesGone("n1", vip, deleted); rules.IsZero() {
-			return errors.New("they are there")
+			return errors.New("the rules exist")
 		}
 		return nil
 	})
@@ -147,17 +147,17 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	}
 	sent, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
 	s.Action("the Service was deleted")
-	s.Observed("after %s n1 sent the withdrawal to tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
+	s.Observed("after %s n1 sent the withdrawal to tor1, after %s tor1's kernel removed the route\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
 		ms(sent.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(sent).Seconds(), Linger)
-	if rules.Sub(sent) < Linger-s.Sending() {
+	if rules.Sub(sent) < Linger-s.SendDelay() {
 		return fmt.Errorf("kept for %s: want %s", rules.Sub(sent), Linger)
 	}
 	return nil
 }
 
-// order judges everything since the lab was built.
+// order checks all events since the lab was built.
 func order(_ context.Context, s *StepRun) error {
-	v := s.Observer.Verdict(s.Sending())
+	v := s.Observer.Verdict(s.SendDelay())
 	s.Observed("%s", v)
 	if len(v.Violations) > 0 {
 		return fmt.Errorf("%d violations", len(v.Violations))

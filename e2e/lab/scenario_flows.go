@@ -21,9 +21,8 @@ func flowsUnderLocal(ctx context.Context, s *StepRun) error {
 	return s.withFlows(ctx, Service{Name: "longlived-local", Policy: localTraffic, Endpoints: At("p11", "p21", "p31")}, []string{"n2", "n3"})
 }
 
-// withFlows opens connections to a Service with a pod on each node, and takes
-// away n1's. Those to other nodes' pods that the router leaves on their node must
-// live.
+// withFlows opens connections to a Service with a pod on each node and removes n1's pod.
+// Connections to the other pods must stay open if the router leaves them on their node.
 func (s *StepRun) withFlows(ctx context.Context, svc Service, after []string) (err error) {
 	vip, err := s.Serve(ctx, svc, NodeNames...)
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -54,8 +53,8 @@ func (s *StepRun) withFlows(ctx context.Context, svc Service, after []string) (e
 	return s.judgeFlows(flows, before, now)
 }
 
-// loseLastEndpoint lets p11 terminate and go, and waits until the router has
-// the new next hops.
+// loseLastEndpoint terminates and removes p11, and waits until the router has the new next
+// hops.
 func (s *StepRun) loseLastEndpoint(ctx context.Context, svc Service, vip netip.Addr, after []string) error {
 	svc.Endpoints = []Endpoint{{"p11", Terminating}, {"p21", Ready}, {"p31", Ready}}
 	if err := s.Cluster.Put(svc); err != nil {
@@ -69,7 +68,7 @@ func (s *StepRun) loseLastEndpoint(ctx context.Context, svc Service, vip netip.A
 	return s.Cluster.Put(svc)
 }
 
-// ingresses asks the router for each connection which node it sends it to.
+// ingresses returns the ingress node of each connection, from the router.
 func (s *StepRun) ingresses(ctx context.Context, flows *Flows, to netip.AddrPort) (map[*Flow]string, error) {
 	by := map[*Flow]string{}
 	for _, f := range flows.All {
@@ -101,8 +100,8 @@ func (s *StepRun) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
 			}
 		}
 	}
-	s.Action("%d connections, a line every 50 ms on each, pods on n1, n2 and n3; p11, the last one on n1, terminated and went", flowNumber)
-	s.Observed("%d were to p11 and ended with it\n%d to other pods stayed on their node: %d of them live\n%d to other pods were moved to another node by the router: %d of them live",
+	s.Action("%d connections, a line every 50 ms on each, pods on n1, n2 and n3; p11, the last one on n1, was terminated and removed", flowNumber)
+	s.Observed("%d were to p11 and ended with it\n%d to other pods stayed on their node: %d of them are open\n%d to other pods were moved to another node by the router: %d of them are open",
 		gone, kept, kept-len(errs), moved, movedAlive)
 	if gone == 0 || kept == 0 {
 		errs = append(errs, errors.New("want some connections to p11 and some that the router kept"))
@@ -110,9 +109,9 @@ func (s *StepRun) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
 	return errors.Join(errs...)
 }
 
-// earlyPackets sends packets to a node before it has rules for their address.
-// Elsewhere that leaves a conntrack entry without translation, which sends the
-// same client port astray for as long as it lives.
+// earlyPackets sends packets to a node before it has rules for their address. Without
+// precautions they leave a conntrack entry without translation, and later packets from the
+// same client port match that entry.
 func earlyPackets(ctx context.Context, s *StepRun) error {
 	if err := s.earlyWithSpeaker(ctx); err != nil {
 		return fmt.Errorf("a speaker without the Service: %w", err)
@@ -126,14 +125,14 @@ func earlyPackets(ctx context.Context, s *StepRun) error {
 func (s *StepRun) earlyWithSpeaker(ctx context.Context) error {
 	vip := netip.MustParseAddr("192.0.2.61")
 	return s.early(ctx, vip, "n1", "p11", func(entries int) error {
-		s.Action("a SYN and a datagram to %s reached n1 before a Service held it; then there was one", vip)
+		s.Action("a SYN and a datagram to %s reached n1 before a Service held the address; then one was created", vip)
 		s.Observed("they left %d conntrack entries on n1", entries)
 		return nil
 	})
 }
 
-// earlyWithoutSpeaker has conntrack run for other rules, as kube-proxy
-// or a CNI plug-in would have it.
+// earlyWithoutSpeaker turns conntrack on by rules of another table, as kube-proxy or a CNI
+// plug-in does.
 func (s *StepRun) earlyWithoutSpeaker(ctx context.Context) (err error) {
 	vip := netip.MustParseAddr("192.0.2.62")
 	n3 := s.Namespace("n3")
@@ -155,20 +154,20 @@ func (s *StepRun) earlyWithoutSpeaker(ctx context.Context) (err error) {
 		err = errors.Join(err, e)
 	}()
 	return s.early(ctx, vip, "n3", "p31", func(entries int) error {
-		s.Action("a SYN and a datagram to %s reached n3 before a speaker ran there; then it was started and there was a Service", vip)
+		s.Action("a SYN and a datagram to %s reached n3 before its speaker ran; then the speaker was started and a Service created", vip)
 		s.Observed("they left %d conntrack entries on n3", entries)
 		if entries < 2 {
-			return fmt.Errorf("%d conntrack entries before the speaker's start: want the poison that this is about", entries)
+			return fmt.Errorf("%d conntrack entries before the speaker's start: want the untranslated entries that this step tests", entries)
 		}
 		return s.StartSpeakers(ctx, "n3")
 	})
 }
 
-// early sends the first packets by a static route, lets the Service come to be,
-// and then uses the same client ports.
+// early sends the first packets by a static route, creates the Service, and then uses the
+// same client ports.
 func (s *StepRun) early(ctx context.Context, vip netip.Addr, node, pod string, between func(entries int) error) (err error) {
 	web, echo := netip.AddrPortFrom(vip, 80), netip.AddrPortFrom(vip, 7)
-	// Below the ports that the kernel gives to other connections.
+	// These ports are below the kernel's range for other connections.
 	from := netip.AddrPortFrom(ClientAddr, 2000+uint16(vip.As4()[3]))
 	route := []string{"ip", "route", "add", vip.String(), "via", NodeAddr(node, vip).String()}
 	if _, err := s.Router.Run(ctx, route...); err != nil {
@@ -200,7 +199,7 @@ func (s *StepRun) early(ctx context.Context, vip netip.Addr, node, pod string, b
 	return nil
 }
 
-// tryBoth sends what cannot be answered yet, and does not wait for long.
+// tryBoth sends a SYN and a datagram that are not answered yet, with short timeouts.
 func (s *StepRun) tryBoth(ctx context.Context, from, web, echo netip.AddrPort) (errTCP, errUDP error) {
 	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()

@@ -8,18 +8,16 @@ import (
 	"time"
 )
 
-// The second part of the scenario: requests during changes, at a steady rate of new
-// connections.
+// The second part of the scenario: changes under a steady rate of new connections.
 
-// A Moment is what happens so long after the load has begun.
+// A Moment is an action at a time since the start of the load.
 type Moment struct {
 	At time.Duration
 	Do func() error
 }
 
-// UnderLoad serves a Service whose only endpoint is p11 under Local, and lets
-// things happen to it. It returns the address, when the load began, and what
-// became of the requests.
+// UnderLoad serves a Service whose only endpoint is p11 under Local, and runs a schedule
+// under load. It returns the address, the start of the load and its report.
 func (s *StepRun) UnderLoad(ctx context.Context, svc Service, until time.Duration, schedule func(vip netip.Addr) []Moment) (vip netip.Addr, began time.Time, r Report, err error) {
 	vip, err = s.Serve(ctx, svc, "n1")
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -30,8 +28,8 @@ func (s *StepRun) UnderLoad(ctx context.Context, svc Service, until time.Duratio
 	return vip, began, r, err
 }
 
-// LoadWhile sends requests to an address and runs a schedule meanwhile. It returns
-// when that began, and what became of the requests.
+// LoadWhile runs a schedule while it sends requests to an address. It returns the start of
+// the load and its report.
 func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Duration, schedule ...Moment) (began time.Time, r Report, err error) {
 	began = time.Now()
 	load := s.Client.StartLoad(ctx, netip.AddrPortFrom(vip, 80))
@@ -46,9 +44,10 @@ func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Dura
 	return began, load.Stop(), err
 }
 
-// NoneLost is the wanted end of most steps. Requests that the router moved are reported.
+// NoneLost returns an error if requests were lost, except those that the router interrupted
+// by moving them. The report counts these.
 func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string, err error) {
-	report, rest := l.withoutCut(r, vip, began)
+	report, rest := l.withoutInterrupted(r, vip, began)
 	if len(rest) > 0 {
 		r.Lost = rest
 		err = fmt.Errorf("%d requests lost: want none\n%s", len(rest), r.Losses(began))
@@ -56,13 +55,13 @@ func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string
 	return report, err
 }
 
-// withoutCut is the report as text, and the losses that are not due to the router's moving a
-// connection.
-func (l *Lab) withoutCut(r Report, vip netip.Addr, began time.Time) (report string, rest []Loss) {
-	cut, rest := r.split(l.Observer.RouteChanges(vip, began, time.Now()))
+// withoutInterrupted returns the report as text, and the losses without those that the
+// router's move of a connection explains.
+func (l *Lab) withoutInterrupted(r Report, vip netip.Addr, began time.Time) (report string, rest []Loss) {
+	interrupted, rest := r.splitInterrupted(l.Observer.RouteChanges(vip, began, time.Now()))
 	report = r.String()
-	if len(cut) > 0 {
-		report += fmt.Sprintf("\n%d of the lost were under way at the moment when the router moved them to another node", len(cut))
+	if len(interrupted) > 0 {
+		report += fmt.Sprintf("\n%d of the lost requests were in flight when the router moved them to another node", len(interrupted))
 	}
 	return report, rest
 }
@@ -79,7 +78,7 @@ func orderlyMove(ctx context.Context, s *StepRun) error {
 			{1500 * time.Millisecond, put(Endpoint{Pod: "p11"}, ready)},
 			{3000 * time.Millisecond, func() error { left = time.Now(); return put(begun, ready)() }},
 			{5000 * time.Millisecond, func() error {
-				// Pods have some 30 s, in which all routers have the change.
+				// Pods have some 30 s by default, in which all routers receive the change.
 				err := s.Router.AwaitNextHops(ctx, Settle, vip, "n2")
 				return errors.Join(err, s.Pod("p11").Stop(ctx), put(ready)())
 			}},
@@ -89,14 +88,14 @@ func orderlyMove(ctx context.Context, s *StepRun) error {
 		return err
 	}
 	s.Action("%d new connections a second for 7 s\n"+
-		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is gone", Rate)
+		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is removed", Rate)
 	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
 	report, err := s.NoneLost(r, vip, began)
 	s.Observed("%s", report)
 	return errors.Join(err, wantBoth(r))
 }
 
-// wantBoth makes sure that the endpoint did move.
+// wantBoth checks that the endpoint did move.
 func wantBoth(r Report) error {
 	if r.Pods["p11"] == 0 || r.Pods["p21"] == 0 {
 		return errors.New("want answers of both p11 and p21")
@@ -128,15 +127,15 @@ func abruptMove(ctx context.Context, s *StepRun) (err error) {
 		return err
 	}
 	changed := s.Observer.RuleSince("n1", vip, killed)
-	s.Action("another Service changed; at once the pod p11 on n1 was killed, and one update said that it is gone and p21 on n2 is there")
-	report, rest := s.withoutCut(r, vip, began)
+	s.Action("another Service changed; at once the pod p11 on n1 was killed, and one update replaced it by p21 on n2")
+	report, rest := s.withoutInterrupted(r, vip, began)
 	r.Lost = rest
 	s.Observed("%s\nafter the kill, n1 had new rules within %s, and tor1's kernel the route via n2 within %s",
 		report, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))
 	return errors.Join(wantBoth(r), onlyInFlight(r, began, changed, "n1's rules had changed"))
 }
 
-// onlyInFlight says whether all that was lost had been begun before a time.
+// onlyInFlight checks that all lost requests began before a time.
 func onlyInFlight(r Report, began, before time.Time, when string) error {
 	if before.IsZero() {
 		return fmt.Errorf("never seen: %s", when)
@@ -148,7 +147,7 @@ func onlyInFlight(r Report, began, before time.Time, when string) error {
 		}
 	}
 	if late > 0 {
-		return fmt.Errorf("%d of %d lost requests were begun after %s, %+.3f s:\n%s", late, len(r.Lost), when, before.Sub(began).Seconds(), r.Losses(began))
+		return fmt.Errorf("%d of %d lost requests began after %s, %+.3f s:\n%s", late, len(r.Lost), when, before.Sub(began).Seconds(), r.Losses(began))
 	}
 	return nil
 }
@@ -161,8 +160,8 @@ func upgradeSpeaker(ctx context.Context, s *StepRun) error {
 	return s.restartUnderLoad(ctx, "upgraded", "SIGTERM", s.Speaker("n1").Terminate)
 }
 
-// restartUnderLoad ends the speaker of the node that all requests go through,
-// and starts it again a second later.
+// restartUnderLoad ends the speaker of the node that carries all requests, and starts it a
+// second later.
 func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end func() error) error {
 	svc := Service{Name: name, Policy: localTraffic, Endpoints: At("p11")}
 	var ended time.Time
@@ -181,7 +180,7 @@ func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end fu
 	if err != nil {
 		return errors.Join(err, s.StartSpeakers(context.WithoutCancel(ctx), "n1"))
 	}
-	// The Service's own end is a change of the route: count before that.
+	// Deleting the Service changes the route too: count before that.
 	changes := len(s.Observer.RouteChanges(vip, ended, began.Add(5*time.Second)))
 	s.Action("%d new connections a second for 5 s, all through n1; its speaker got %s at 0.5 s and was started at 1.5 s", Rate, how)
 	s.Observed("the session was up again %s after the start; changes of the route in tor1's kernel: %d", ms(back), changes)
@@ -193,7 +192,7 @@ func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end fu
 	return errors.Join(err, lost)
 }
 
-// repairBound is that on the repair of a deleted table.
+// repairBound bounds the time to restore a deleted table.
 const repairBound = 100 * time.Millisecond
 
 func flushTable(ctx context.Context, s *StepRun) error {
@@ -216,9 +215,9 @@ func flushTable(ctx context.Context, s *StepRun) error {
 	bound := s.within(repairBound)
 	restored := s.Observer.RuleSince("n1", vip, deleted)
 	s.Action("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, table)
-	s.Observed("%s\nthe table was away for %s (bound: %s)", r, ms(outage), bound)
+	s.Observed("%s\nthe table was missing for %s (bound: %s)", r, ms(outage), bound)
 	if outage > bound {
 		err = fmt.Errorf("repaired in %s: want at most %s", ms(outage), bound)
 	}
-	return errors.Join(err, onlyInFlight(r, began, restored, "the table was back"))
+	return errors.Join(err, onlyInFlight(r, began, restored, "the table was restored"))
 }

@@ -46,7 +46,7 @@ func firstService(ctx context.Context, s *StepRun) (err error) {
 	return nil
 }
 
-// A latency is how long after a file was in place something was there.
+// A latency holds the times from the update of the file to each effect.
 type latency struct{ rules, update, route, answer time.Duration }
 
 func (l latency) untilRules() time.Duration  { return l.rules }
@@ -54,14 +54,15 @@ func (l latency) untilUpdate() time.Duration { return l.update }
 func (l latency) untilRoute() time.Duration  { return l.route }
 func (l latency) untilAnswer() time.Duration { return l.answer }
 
-// inside is what passed inside the router, and ours is the answer's less that.
-func (l latency) inside() time.Duration { return l.route - l.update }
-func (l latency) ours() time.Duration   { return l.answer - l.inside() }
+// insideRouter is the time inside the router; withoutRouter is the time to the answer
+// without it.
+func (l latency) insideRouter() time.Duration  { return l.route - l.update }
+func (l latency) withoutRouter() time.Duration { return l.answer - l.insideRouter() }
 
-// latency waits until the observer, which may be behind the client, has seen an
+// latency waits until the observer, which may lag behind the client, has recorded an
 // address in the rules of its only node, announced and routed.
 func (s *StepRun) latency(ctx context.Context, vip netip.Addr, began time.Time, node string) (l latency, err error) {
-	err = Await(ctx, Settle, "the observer's word on "+vip.String(), func() error {
+	err = Await(ctx, Settle, "the observer's events of "+vip.String(), func() error {
 		rules, update, route := s.Observer.RuleSince(node, vip, began), s.Observer.Announced(node, vip, began), s.Observer.RouteVia(vip, began, node)
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
 			return fmt.Errorf("seen: rules %t, UPDATE %t, route %t", !rules.IsZero(), !update.IsZero(), !route.IsZero())
@@ -72,7 +73,7 @@ func (s *StepRun) latency(ctx context.Context, vip netip.Addr, began time.Time, 
 	return l, err
 }
 
-// sorted are the values of something, the shortest first.
+// sorted returns one kind of latency of all measurements, the shortest first.
 func sorted(all []latency, of func(latency) time.Duration) (values []time.Duration) {
 	for _, l := range all {
 		values = append(values, of(l))
@@ -85,7 +86,7 @@ func median(all []latency, of func(latency) time.Duration) time.Duration {
 	return sorted(all, of)[len(all)/2]
 }
 
-// The bound on the median, without what the router is known to hold back.
+// firstAnswerBound bounds the median, without the router's known delay.
 const firstAnswerBound = 50 * time.Millisecond
 
 func firstAnswer(ctx context.Context, s *StepRun) error {
@@ -105,23 +106,23 @@ func firstAnswer(ctx context.Context, s *StepRun) error {
 	return s.judgeFirstAnswer(all)
 }
 
-// judgeFirstAnswer leaves out what the router holds back by itself.
+// judgeFirstAnswer leaves out the router's delay.
 func (s *StepRun) judgeFirstAnswer(all []latency) error {
-	inside, counts, bound := median(all, latency.inside), median(all, latency.untilAnswer), s.within(firstAnswerBound)
-	if holds := s.Router.holds(); holds == "" {
-		s.Observed("of that %s passed inside %s, which holds nothing back (bound for the whole: %s)", ms(inside), s.Router.software, bound)
+	insideRouter, counts, bound := median(all, latency.insideRouter), median(all, latency.untilAnswer), s.within(firstAnswerBound)
+	if holds := s.Router.routeDelay(); holds == "" {
+		s.Observed("%s of that inside %s, which does not delay routes (bound for the whole: %s)", ms(insideRouter), s.Router.software, bound)
 	} else {
-		counts = median(all, latency.ours)
-		s.Observed("of that %s passed inside %s, which holds %s,\nand %s are Fanfare's and the packets' (bound: %s)",
-			ms(inside), s.Router.software, holds, ms(counts), bound)
+		counts = median(all, latency.withoutRouter)
+		s.Observed("%s of that inside %s, which delays %s,\nand %s for Fanfare and the packets (bound: %s)",
+			ms(insideRouter), s.Router.software, holds, ms(counts), bound)
 	}
 	if counts >= bound {
-		return fmt.Errorf("median %s without what the router holds back: want less than %s", ms(counts), bound)
+		return fmt.Errorf("median %s without the router's delay: want less than %s", ms(counts), bound)
 	}
 	return nil
 }
 
-// idle is more than speakers leave between two passes.
+// idle is longer than the pause between two passes of a speaker.
 const idle = 50 * time.Millisecond
 
 // measureFirstAnswer measures a Service with the address vip.
@@ -136,13 +137,12 @@ func (s *StepRun) measureFirstAnswer(ctx context.Context, name string, vip netip
 	return l, err
 }
 
-// putAndAsk puts a Service in place, and returns when it was about to and when the
-// client had the first answer. The Service asks for its address, so that the client
-// knows it from the beginning.
+// putAndAsk creates a Service, and returns the time before that and the time of the
+// client's first answer. The Service requests its address, so that the client knows it from
+// the start.
 func (s *StepRun) putAndAsk(ctx context.Context, svc Service) (began, answered time.Time, err error) {
-	// Otherwise what is measured is when the speakers' next pass may begin, after
-	// the one for the Service before. A router that holds routes back gives them
-	// that time in any case.
+	// Without the pause the result would include the wait for the speakers' next pass after
+	// the previous Service. A router that delays routes gives them that time anyway.
 	if err := pause(ctx, idle); err != nil {
 		return began, answered, err
 	}
@@ -182,7 +182,7 @@ func sourceAddress(ctx context.Context, s *StepRun) (err error) {
 	return wantPods(answers, "p11", "p12", "p21")
 }
 
-// Ask opens connections one after the other.
+// Ask opens the given number of connections one after the other.
 func (s *StepRun) Ask(ctx context.Context, number int, to netip.AddrPort) ([]Answer, error) {
 	var all []Answer
 	for i := range number {
@@ -212,7 +212,7 @@ func counts(answers []Answer) string {
 	return strings.Join(parts, ", ")
 }
 
-// wantPods says whether exactly these pods answered, each at least once.
+// wantPods checks that exactly these pods answered, each at least once.
 func wantPods(answers []Answer, want ...string) error {
 	if got := slices.Sorted(maps.Keys(pods(answers))); !slices.Equal(got, want) {
 		return fmt.Errorf("answered by %v: want %v", got, want)
@@ -254,23 +254,23 @@ func clusterPolicy(ctx context.Context, s *StepRun) (err error) {
 	return s.CheckMasquerade(ctx, netip.AddrPortFrom(vip, 80), "p11", "p21")
 }
 
-// CheckMasquerade opens connections to a Service of policy Cluster with these
-// pods. The pod must see the node that the connection came in by if that is
-// another one, and the client if it is its own.
+// CheckMasquerade opens connections to a Service of policy Cluster with these pods. A pod
+// must see the client's address if the connection entered on the pod's node, and the
+// ingress node's address otherwise.
 func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
 	const number = 90
 	answers, err := s.Ask(ctx, number, to)
 	if err != nil {
 		return err
 	}
-	entered, err := s.entered(6, to)
+	ingress, err := s.ingressNodes(6, to)
 	if err != nil {
 		return err
 	}
 	var own, other int
 	var errs []error
 	for _, a := range answers {
-		node := entered[passage{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}]
+		node := ingress[connection{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}]
 		switch see := a.Saw.Addr(); {
 		case node == "":
 			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s to %s, which saw %s", a.From, a.Pod, a.Saw))
@@ -279,14 +279,14 @@ func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want .
 		case node != NodeOf(a.Pod) && see == NodeAddr(node, see):
 			other++
 		default:
-			errs = append(errs, fmt.Errorf("%s, by way of %s, saw %s", a.Pod, node, see))
+			errs = append(errs, fmt.Errorf("%s, via %s, saw %s", a.Pod, node, see))
 		}
 	}
 	s.Action("%d connections from the client to http://%s", number, to.Addr())
-	s.Observed("answered by %s\n%d came in by the pod's own node: it saw the client's address\n%d by another node: it saw that node's",
+	s.Observed("answered by %s\n%d entered on the pod's own node: it saw the client's address\n%d on another node: it saw that node's address",
 		counts(answers), own, other)
 	if own == 0 || other == 0 {
-		errs = append(errs, errors.New("want some of both kinds"))
+		errs = append(errs, errors.New("want connections of both kinds"))
 	}
 	return errors.Join(append(errs, wantPods(answers, want...))...)
 }

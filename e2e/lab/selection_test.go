@@ -15,9 +15,9 @@ import (
 
 // Which advertisement counts where several are about one address, as the router sees it:
 // the most specific one, on each node by itself; the communities of all.
-func TestBGPSelection(t *testing.T) {
+func TestBGPMostSpecificAdvertisementWins(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "selected", Endpoints: At("p11", "p21")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "selected", Endpoints: At("p11", "p21")}, NodeNames...)
 	var texts []string
 	put := func(name, spec string) {
 		t.Helper()
@@ -28,7 +28,7 @@ func TestBGPSelection(t *testing.T) {
 		await(t, l.Cluster.Delete("advertisements"))
 		await(t, l.Router.AwaitNextHops(context.WithoutCancel(ctx), Settle, vip, NodeNames...))
 	})
-	told := func(med int, communities string) path {
+	route := func(med int, communities string) path {
 		return path{ASPath: "64497", MED: med, Communities: communities}
 	}
 	expect := func(n1, n2, n3 path) {
@@ -43,20 +43,20 @@ func TestBGPSelection(t *testing.T) {
 		}))
 	}
 	put("all", `med: 1, communities: ["64496:1"]`)
-	advertised(t, l)
-	expect(told(1, "64496:1"), told(1, "64496:1"), told(1, "64496:1"))
+	announceByAdvertisement(t, l)
+	expect(route(1, "64496:1"), route(1, "64496:1"), route(1, "64496:1"))
 	put("node", `med: 2, communities: ["64496:2"], nodeSelector: {matchLabels: {kubernetes.io/hostname: n1}}`)
-	expect(told(2, "64496:1 64496:2"), told(1, "64496:1"), told(1, "64496:1"))
+	expect(route(2, "64496:1 64496:2"), route(1, "64496:1"), route(1, "64496:1"))
 	put("pool", `med: 3, pools: [lan]`)
-	expect(told(3, "64496:1 64496:2"), told(3, "64496:1"), told(3, "64496:1"))
+	expect(route(3, "64496:1 64496:2"), route(3, "64496:1"), route(3, "64496:1"))
 	put("service", `med: 4, communities: ["64496:4"], serviceSelector: {matchExpressions: [{key: tier, operator: DoesNotExist}]}`)
-	expect(told(4, "64496:1 64496:2 64496:4"), told(4, "64496:1 64496:4"), told(4, "64496:1 64496:4"))
+	expect(route(4, "64496:1 64496:2 64496:4"), route(4, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 	put("peer", `med: 5, peers: [tor1], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
-	expect(told(4, "64496:1 64496:2 64496:4"), told(5, "64496:1 64496:4"), told(4, "64496:1 64496:4"))
+	expect(route(4, "64496:1 64496:2 64496:4"), route(5, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 	put("other", `med: 6, serviceSelector: {matchLabels: {tier: front}}`) // the Service's labels are others
 	put("rival", `med: 7`)                                                // no more specific than "all", which is before it by name
-	says(t, l, "n2", vip, "AttributeOverride")
-	expect(told(4, "64496:1 64496:2 64496:4"), told(5, "64496:1 64496:4"), told(4, "64496:1 64496:4"))
+	awaitCode(t, l, "n2", vip, "AttributeOverride")
+	expect(route(4, "64496:1 64496:2 64496:4"), route(5, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 
 	// What the node says that it tells is what the router has.
 	text, err := l.Speaker("n2").command(ctx, "routes", "tor1", "--run-dir", l.Speaker("n2").RunDir)
@@ -68,18 +68,18 @@ func TestBGPSelection(t *testing.T) {
 	texts = nil
 	put("all", "med: 1")
 	put("rival", "med: 7")
-	expect(told(1, ""), told(1, ""), told(1, ""))
-	says(t, l, "n1", vip, "AttributeClash")
+	expect(route(1, ""), route(1, ""), route(1, ""))
+	awaitCode(t, l, "n1", vip, "AttributeClash")
 
 	// A pool that an advertisement is about is announced by advertisements only.
 	texts = nil
 	put("one", `pools: [lan], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2"))
-	says(t, l, "n1", vip, "NotAdvertised")
+	awaitCode(t, l, "n1", vip, "NotAdvertised")
 }
 
 // says waits until a node has a reason for an address.
-func says(t *testing.T, l *Lab, node string, vip netip.Addr, code string) {
+func awaitCode(t *testing.T, l *Lab, node string, vip netip.Addr, code string) {
 	t.Helper()
 	await(t, Await(t.Context(), Settle, node+" to say "+code, func() error {
 		text, err := l.Speaker(node).command(t.Context(), "status", "--run-dir", l.Speaker(node).RunDir, "--json")
@@ -91,9 +91,9 @@ func says(t *testing.T, l *Lab, node string, vip netip.Addr, code string) {
 }
 
 // The state of a Node withdraws its routes, or not, and keeps its session.
-func TestBGPNodeConditions(t *testing.T) {
+func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "conditions", Endpoints: At("p21", "p31")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "conditions", Endpoints: At("p21", "p31")}, NodeNames...)
 	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
 	await(t, err)
 	before, err := l.Router.neighbor(ctx, "198.51.100.11")
@@ -102,7 +102,7 @@ func TestBGPNodeConditions(t *testing.T) {
 	// The first Node of the file is n1.
 	for _, c := range []struct {
 		name, old, new string
-		goes           bool
+		withdraws      bool
 	}{
 		{"the label", "\n    kubernetes.io/hostname: n1\n", "\n    kubernetes.io/hostname: n1\n    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n", true},
 		{"cordon", "\nspec:\n", "\nspec:\n  unschedulable: true\n", false},
@@ -117,9 +117,9 @@ func TestBGPNodeConditions(t *testing.T) {
 				t.Fatalf("nodes.yaml has no %q", c.old)
 			}
 			await(t, l.Cluster.PutText("nodes", changed))
-			if !c.goes {
+			if !c.withdraws {
 				// A Service that is newer than the change is announced by n1, too.
-				served(t, l, Service{Name: "newer", Endpoints: At("p21")}, NodeNames...)
+				serve(t, l, Service{Name: "newer", Endpoints: At("p21")}, NodeNames...)
 				await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 				return
 			}
@@ -135,9 +135,9 @@ func TestBGPNodeConditions(t *testing.T) {
 
 // A mistake in an advertisement announces nothing else than before: the last version
 // without a mistake counts, also for a speaker that is killed and starts meanwhile.
-func TestBGPAdvertisementMistake(t *testing.T) {
+func TestBGPInvalidAdvertisementKeepsLastValid(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "mistaken", Endpoints: At("p11", "p21")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "mistaken", Endpoints: At("p11", "p21")}, NodeNames...)
 	const text = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPAdvertisement
@@ -146,7 +146,7 @@ spec: {pools: [lan], peers: [tor1], communities: [no-export], nodeSelector: {mat
 `
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exists")))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("advertisement")) })
-	advertised(t, l)
+	announceByAdvertisement(t, l)
 	expect := func() {
 		t.Helper()
 		want := path{ASPath: "64497", Communities: "no-export"}
@@ -176,13 +176,13 @@ spec: {pools: [lan], peers: [tor1], communities: [no-export], nodeSelector: {mat
 	await(t, l.Speaker("n1").Start())
 	await(t, l.AwaitSessions(ctx, "n1"))
 	expect()
-	unharmed(t, l, load, began)
+	expectNoLoss(t, l, load, began)
 
 	// An advertisement that never was without a mistake announces nothing.
 	await(t, l.Cluster.Delete("advertisement"))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exist")))
-	says(t, l, "n2", vip, "NotAdvertised")
+	awaitCode(t, l, "n2", vip, "NotAdvertised")
 	if nodes, err := l.Router.NextHops(vip); err != nil || len(nodes) > 0 {
 		t.Errorf("%s has the next hops %v, %v", vip, nodes, err)
 	}

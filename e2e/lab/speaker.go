@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// Linger is the speakers' default: how long an address is forwarded after its
-// route was withdrawn.
+// Linger is the speakers' default linger time: how long a node forwards an address after
+// the withdrawal of its route.
 const Linger = 5 * time.Second
 
 // A Speaker is the fanfare binary on one node.
 type Speaker struct {
 	Node   string
 	RunDir string
-	Flags  []string // more than it has anyway, from the next start on
+	Flags  []string // added to the lab's flags from the next start on
 
 	lab  *Lab
 	proc *Process // nil when it does not run
 }
 
-// Speaker is a node's, running or not.
+// Speaker returns the speaker of a node, running or not.
 func (l *Lab) Speaker(node string) *Speaker {
 	s := l.speakers[node]
 	if s == nil {
@@ -46,7 +46,7 @@ func (s *Speaker) Start() error {
 		return err
 	}
 	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(s.Node), s.Flags)
-	if s.lab.Linked {
+	if s.lab.L2 {
 		args = append(args, "--members-key-file", s.lab.path(membersKey))
 	}
 	var err error
@@ -54,17 +54,17 @@ func (s *Speaker) Start() error {
 	return err
 }
 
-// Running says whether the process is there.
+// Running says whether the process runs.
 func (s *Speaker) Running() bool { return s.proc != nil && s.proc.Alive() }
 
-// PID is that of the process.
+// PID returns the process ID.
 func (s *Speaker) PID() int { return s.proc.PID() }
 
-// Kill is SIGKILL: a crash.
+// Kill ends the speaker with SIGKILL, as a crash does.
 func (s *Speaker) Kill() error { return s.stop(syscall.SIGKILL) }
 
-// Terminate is SIGTERM: the first half of an upgrade. The process must end by
-// itself, and well.
+// Terminate ends the speaker with SIGTERM, as an upgrade does. The process must exit by
+// itself with status 0.
 func (s *Speaker) Terminate() error {
 	p := s.proc
 	if err := s.stop(syscall.SIGTERM); err != nil || p == nil {
@@ -76,9 +76,9 @@ func (s *Speaker) Terminate() error {
 	return nil
 }
 
-// Freeze is SIGSTOP: the process hangs. Thaw is SIGCONT.
+// Freeze stops the process with SIGSTOP; Resume continues it.
 func (s *Speaker) Freeze() error { return s.proc.cmd.Process.Signal(syscall.SIGSTOP) }
-func (s *Speaker) Thaw() error   { return s.proc.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Speaker) Resume() error { return s.proc.cmd.Process.Signal(syscall.SIGCONT) }
 
 func (s *Speaker) stop(sig syscall.Signal) error {
 	if s.proc == nil {
@@ -89,7 +89,7 @@ func (s *Speaker) stop(sig syscall.Signal) error {
 	return p.Stop(sig, Settle)
 }
 
-// Log is what the speaker has written so far.
+// Log returns what the speaker has logged so far.
 func (s *Speaker) Log() string {
 	text, err := os.ReadFile(s.lab.path("log", "speaker-"+s.Node+".log"))
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Speaker) Log() string {
 	return string(text)
 }
 
-// A Status is the part of `fanfare status --json` that the lab looks at.
+// A Status is the part of `fanfare status --json` that the lab reads.
 type Status struct {
 	Ready bool
 	Error string
@@ -120,7 +120,7 @@ type Status struct {
 	Problems       []struct{ Object, File, Field, Value, Message string }
 }
 
-// Status asks the speaker for its status, as a program would.
+// Status returns the output of `fanfare status --json`.
 func (s *Speaker) Status(ctx context.Context) (Status, error) {
 	var st Status
 	out, err := s.command(ctx, "status", "--run-dir", s.RunDir, "--json")
@@ -133,7 +133,7 @@ func (s *Speaker) Status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
-// StatusText is what a person sees.
+// StatusText returns the output of `fanfare status`.
 func (s *Speaker) StatusText(ctx context.Context) (string, error) {
 	return s.command(ctx, "status", "--run-dir", s.RunDir)
 }
@@ -146,7 +146,7 @@ func (s *Speaker) command(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// AddressOf returns the first address that a Service holds, of a family.
+// AddressOf returns the first address of a family that a Service holds.
 func (s Status) AddressOf(service string, v6 bool) (netip.Addr, bool) {
 	for _, a := range s.Addresses {
 		if a.Address.Is6() == v6 && slices.Contains(a.Services, service) && a.Pool != "" {
@@ -156,8 +156,8 @@ func (s Status) AddressOf(service string, v6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// StartSpeakers starts the speakers that do not run, and waits until the router
-// has a session with every node.
+// StartSpeakers starts the speakers that do not run, and waits until the router has a
+// session with each of these nodes.
 func (l *Lab) StartSpeakers(ctx context.Context, nodes ...string) error {
 	for _, n := range nodes {
 		if s := l.Speaker(n); !s.Running() {
@@ -181,10 +181,9 @@ func (l *Lab) AwaitSessions(ctx context.Context, nodes ...string) error {
 				return fmt.Errorf("speaker %s has ended:\n%s", n, s.Log())
 			}
 			if !slices.Contains(got, n) {
-				return fmt.Errorf("there are sessions with %v", got)
+				return fmt.Errorf("established sessions: %v", got)
 			}
-			// After a crash the router may not have noticed yet that its
-			// session is an old one.
+			// After a crash the router may still show the old session.
 			if err := l.Speaker(n).established(ctx); err != nil {
 				return err
 			}
@@ -206,7 +205,7 @@ func (s *Speaker) established(ctx context.Context) error {
 	return fmt.Errorf("%s reports its sessions as %v", s.Node, st.BGP.Sessions)
 }
 
-// AwaitAddress waits until the speakers agree on a Service's address of a family.
+// AwaitAddress waits until all speakers report the same address of a family for a Service.
 func (l *Lab) AwaitAddress(ctx context.Context, service string, v6 bool) (netip.Addr, error) {
 	var vip netip.Addr
 	err := Await(ctx, Settle, "an address for "+service, func() error {
@@ -218,10 +217,10 @@ func (l *Lab) AwaitAddress(ctx context.Context, service string, v6 bool) (netip.
 			}
 			got, ok := st.AddressOf(service, v6)
 			if !ok {
-				return fmt.Errorf("%s knows none", n)
+				return fmt.Errorf("speaker %s reports none", n)
 			}
 			if vip.IsValid() && got != vip {
-				return fmt.Errorf("%s says %s, others %s", n, got, vip)
+				return fmt.Errorf("speaker %s reports %s, others %s", n, got, vip)
 			}
 			vip = got
 		}

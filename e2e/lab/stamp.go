@@ -12,28 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A stamper notes when each message was put into a netlink socket. Unlike
-// packets, netlink messages carry no time, and the one at which a thread wakes up
-// to read them may be many milliseconds late on a busy machine. The kernel reports
-// rules within the system call that commits them, so with a stamper the order
-// of a commit and of what its author does next is known.
+// A stamper records when the kernel put each message into a netlink socket. Unlike packets,
+// netlink messages carry no time, and on a busy machine a reader may wake up many
+// milliseconds late. The kernel sends the notification of a rule within the system call
+// that commits it, so the stamps order a commit before its author's next action.
 //
-// It is a socket filter that lets everything pass and pushes the time on a queue.
+// It is a socket filter that accepts everything and pushes the time onto a queue.
 type stamper struct{ queue int }
 
-// stampsAtMost bounds the messages that have not been read yet.
-const stampsAtMost = 1 << 16
+// maxStamps bounds the messages that wait to be read.
+const maxStamps = 1 << 16
 
-// newStamper attaches one to a socket.
+// newStamper attaches a stamper to a socket.
 func newStamper(socket int) (*stamper, error) {
-	queue, err := bpf(unix.BPF_MAP_CREATE, struct{ kind, keySize, valueSize, entries uint32 }{unix.BPF_MAP_TYPE_QUEUE, 0, 8, stampsAtMost})
+	queue, err := bpf(unix.BPF_MAP_CREATE, struct{ kind, keySize, valueSize, entries uint32 }{unix.BPF_MAP_TYPE_QUEUE, 0, 8, maxStamps})
 	if err != nil {
 		return nil, fmt.Errorf("queue for times: %w", err)
 	}
 	filter, err := loadStampFilter(queue)
 	if err == nil {
 		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, filter)
-		err = errors.Join(err, unix.Close(filter)) // the socket keeps it
+		err = errors.Join(err, unix.Close(filter)) // the socket keeps a reference
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("filter for times: %w", err), unix.Close(queue))
@@ -88,15 +87,15 @@ func (s *stamper) next() (time.Time, error) {
 	return now.Add(time.Duration(stamp) - age), nil
 }
 
-// bpfTries are how often a system call that a signal has cut short is made again.
+// bpfTries bounds the repetitions of a system call that signals interrupt.
 const bpfTries = 100
 
-// clockTries are enough for one that the scheduler does not cut in two.
+// clockTries is enough for one try that the scheduler does not interrupt.
 const clockTries = 5
 
-// sinceBoot reads the monotonic clock and the time of day as one. A thread that is
-// put aside between the two readings would shift a message by as long as it waits,
-// so the tightest of several pairs counts.
+// sinceBoot reads the monotonic clock and the time of day together. A thread that is
+// descheduled between the two readings would shift all times, so the closest of several
+// pairs counts.
 func sinceBoot(tries int) (monotonic time.Duration, now time.Time, err error) {
 	tightest := time.Duration(math.MaxInt64)
 	for range tries {
@@ -115,13 +114,12 @@ func sinceBoot(tries int) (monotonic time.Duration, now time.Time, err error) {
 
 func (s *stamper) close() error { return unix.Close(s.queue) }
 
-// bpf is the system call of that name. T is a struct of its attributes, as much of
-// it as matters.
+// bpf calls the bpf system call. T is a struct with the leading attributes of the command.
 func bpf[T any](command int, attributes T) (int, error) {
 	for tries := 0; ; tries++ {
 		result, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attributes)), unsafe.Sizeof(attributes))
-		// The verifier gives up when a signal is pending, and Go's scheduler sends
-		// them when goroutines have to share a thread for long.
+		// The verifier stops when a signal is pending, and Go's scheduler sends signals to
+		// preempt goroutines.
 		if errno == unix.EAGAIN && tries < bpfTries {
 			continue
 		}
@@ -132,8 +130,7 @@ func bpf[T any](command int, attributes T) (int, error) {
 	}
 }
 
-// packetTime is when the kernel received a packet, of a socket with
-// SO_TIMESTAMPNS.
+// packetTime returns when the kernel received a packet, for sockets with SO_TIMESTAMPNS.
 func packetTime(control []byte) (time.Time, error) {
 	all, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -144,5 +141,5 @@ func packetTime(control []byte) (time.Time, error) {
 			return time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:]))), nil
 		}
 	}
-	return time.Time{}, errors.New("a packet without a time")
+	return time.Time{}, errors.New("a packet without a timestamp")
 }

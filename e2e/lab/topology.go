@@ -12,29 +12,29 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Topology is what a containerlab file says, as far as the lab uses it.
+// A Topology is the part of a containerlab file that the lab uses.
 type Topology struct {
 	Name  string
 	Nodes []Node // sorted by name
 	Links []Link
 }
 
-// A Node becomes a network namespace.
+// A Node is a network namespace.
 type Node struct {
 	Name    string
 	Sysctls map[string]string
-	Exec    [][]string        // commands, run in order once the links are there
+	Exec    [][]string        // commands, run in order after the links are up
 	Binds   map[string]string // path in the container -> path here
 }
 
 // A Link is a veth pair.
 type Link struct{ A, B Interface }
 
-// An Interface is one end of it.
+// An Interface is one end of a Link.
 type Interface struct{ Node, Name string }
 
-// The file's own shape. Decoding is strict: a field that is not here is an error
-// rather than a difference between the lab and containerlab.
+// The format of the file. Decoding is strict: the lab refuses an unknown field instead of
+// behaving differently from containerlab.
 type (
 	clabFile struct {
 		Name     string `json:"name"`
@@ -71,8 +71,7 @@ func ReadTopology(path string) (*Topology, error) {
 	return t, nil
 }
 
-// overlay adds what another file has: nodes, links, and commands for nodes that
-// are there already.
+// overlay adds the content of another file: nodes, links, and commands for existing nodes.
 func (t *Topology) overlay(path string) error {
 	o, err := ReadTopology(path)
 	if err != nil {
@@ -93,7 +92,7 @@ func (t *Topology) overlay(path string) error {
 	return nil
 }
 
-// parseTopology reads a file's text; paths in it are relative to dir.
+// parseTopology parses the text of a file; paths in it are relative to dir.
 func parseTopology(text []byte, dir string) (*Topology, error) {
 	var f clabFile
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
@@ -115,18 +114,18 @@ func parseTopology(text []byte, dir string) (*Topology, error) {
 	return t, errors.Join(errs...)
 }
 
-// parseNode merges a node with the defaults as containerlab does: sysctls by
-// key, lists one after the other.
+// parseNode merges a node with the defaults as containerlab does: sysctls by key, lists by
+// appending.
 func parseNode(name string, defaults, own clabNode, dir string) (Node, error) {
 	n := Node{Name: name, Sysctls: map[string]string{}, Binds: map[string]string{}}
 	if kind := own.Kind + defaults.Kind; kind != "linux" {
-		return n, fmt.Errorf("topology.nodes.%s.kind %q: the lab can only build linux", name, kind)
+		return n, fmt.Errorf("topology.nodes.%s.kind %q: the lab supports only linux", name, kind)
 	}
 	maps.Copy(n.Sysctls, defaults.Sysctls)
 	maps.Copy(n.Sysctls, own.Sysctls)
 	for _, line := range append(slices.Clone(defaults.Exec), own.Exec...) {
 		if strings.ContainsAny(line, `'"\`) {
-			return n, fmt.Errorf("topology.nodes.%s.exec %q: the lab splits at blanks and knows no quotes", name, line)
+			return n, fmt.Errorf("topology.nodes.%s.exec %q: the lab splits at blanks and supports no quotes", name, line)
 		}
 		n.Exec = append(n.Exec, strings.Fields(line))
 	}

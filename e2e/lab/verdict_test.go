@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// The judge must see what it is there for. Times are milliseconds; the linger
-// time is 1 s.
-func TestVerdict(t *testing.T) {
+// Times are milliseconds; the linger time is 1 s.
+func TestVerdictFindsViolations(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
 	rule := func(ms int, added, forwards bool) tableEvent {
@@ -22,71 +21,71 @@ func TestVerdict(t *testing.T) {
 		return tableEvent{at: at(ms), node: "n1", changes: rule(ms, false, false).changes[1:]}
 	}
 	deleted := func(ms int) tableEvent { return tableEvent{at: at(ms), node: "n1", deleted: true} }
-	update := func(ms int, withdrawn bool) wireEvent { return wireEvent{at(ms), "n1", vip, withdrawn} }
+	update := func(ms int, withdrawn bool) updateEvent { return updateEvent{at(ms), "n1", vip, withdrawn} }
 	route := func(ms int, via ...string) routeEvent { return routeEvent{at(ms), vip, via} }
 
 	for name, c := range map[string]struct {
-		r    record
-		want string // of the only violation; empty: none
+		r    eventLog
+		want string // text of the only violation; empty: none
 	}{
-		"in order": {r: record{
-			tables: []tableEvent{rule(10, true, true), rule(1200, false, false)},
-			wire:   []wireEvent{update(20, false), update(100, true)},
-			routes: []routeEvent{route(30, "n1"), route(150)},
+		"in order": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), rule(1200, false, false)},
+			updates: []updateEvent{update(20, false), update(100, true)},
+			routes:  []routeEvent{route(30, "n1"), route(150)},
 		}},
-		"announced too early": {r: record{
-			tables: []tableEvent{rule(21, true, true)},
-			wire:   []wireEvent{update(20, false)},
+		"announced too early": {r: eventLog{
+			tables:  []tableEvent{rule(21, true, true)},
+			updates: []updateEvent{update(20, false)},
 		}, want: "1ms before it was forwarded"},
-		"announced and refused": {r: record{
-			tables: []tableEvent{rule(10, true, false)},
-			wire:   []wireEvent{update(20, false)},
+		"announced and refused": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, false)},
+			updates: []updateEvent{update(20, false)},
 		}, want: "never forwarded"},
-		"routed and not forwarded": {r: record{
+		"routed and not forwarded": {r: eventLog{
 			tables: []tableEvent{rule(40, true, true)},
 			routes: []routeEvent{route(30, "n1")},
-		}, want: "sends it there and it is not forwarded"},
-		"its last backends go, and word of that is on its way": {r: record{
-			tables: []tableEvent{rule(10, true, true), unserved(30)},
-			wire:   []wireEvent{update(20, false), update(70, true)},
-			routes: []routeEvent{route(60, "n1"), route(100)},
+		}, want: "routes it here, but it is not forwarded"},
+		"last backends removed, withdrawal in flight": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), unserved(30)},
+			updates: []updateEvent{update(20, false), update(70, true)},
+			routes:  []routeEvent{route(60, "n1"), route(100)},
 		}},
-		"its last backends go before the route is known": {r: record{
-			tables: []tableEvent{rule(10, true, true), unserved(30)},
-			wire:   []wireEvent{update(40, false), update(50, true)},
+		"last backends removed before the announcement": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), unserved(30)},
+			updates: []updateEvent{update(40, false), update(50, true)},
 		}, want: "never forwarded"},
-		"its last backends go, and no word of that": {r: record{
-			tables: []tableEvent{rule(10, true, true), unserved(30)},
-			wire:   []wireEvent{update(20, false), update(90, true)},
-			routes: []routeEvent{route(60, "n1"), route(100)},
-		}, want: "sends it there and it is not forwarded"},
-		"forgotten while routed": {r: record{
-			tables: []tableEvent{rule(10, true, true), rule(1300, false, false)},
-			wire:   []wireEvent{update(20, false), update(100, true)},
-			routes: []routeEvent{route(30, "n1"), route(1400)},
-		}, want: "still sends it there"},
-		"forgotten too early": {r: record{
-			tables: []tableEvent{rule(10, true, true), rule(1000, false, false)},
-			wire:   []wireEvent{update(20, false), update(100, true)},
-			routes: []routeEvent{route(30, "n1"), route(150)},
-		}, want: "forgotten 900ms after it was withdrawn"},
-		"wanted again": {r: record{
-			tables: []tableEvent{rule(10, true, true), rule(2000, false, false)},
-			wire:   []wireEvent{update(20, false), update(100, true), update(200, false), update(900, true)},
-			routes: []routeEvent{route(30, "n1"), route(150), route(250, "n1"), route(950)},
+		"last backends removed, withdrawal late": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), unserved(30)},
+			updates: []updateEvent{update(20, false), update(90, true)},
+			routes:  []routeEvent{route(60, "n1"), route(100)},
+		}, want: "routes it here, but it is not forwarded"},
+		"removed while routed": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), rule(1300, false, false)},
+			updates: []updateEvent{update(20, false), update(100, true)},
+			routes:  []routeEvent{route(30, "n1"), route(1400)},
+		}, want: "still routes it here"},
+		"removed too early": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), rule(1000, false, false)},
+			updates: []updateEvent{update(20, false), update(100, true)},
+			routes:  []routeEvent{route(30, "n1"), route(150)},
+		}, want: "removed 900ms after it was withdrawn"},
+		"announced again within the linger time": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), rule(2000, false, false)},
+			updates: []updateEvent{update(20, false), update(100, true), update(200, false), update(900, true)},
+			routes:  []routeEvent{route(30, "n1"), route(150), route(250, "n1"), route(950)},
 		}},
-		"announced while damage is repaired": {r: record{
-			tables: []tableEvent{rule(10, true, true), deleted(100), rule(180, true, true)},
-			wire:   []wireEvent{update(20, false), update(150, false)},
-			routes: []routeEvent{route(30, "n1")},
+		"announced while the table is restored": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), deleted(100), rule(180, true, true)},
+			updates: []updateEvent{update(20, false), update(150, false)},
+			routes:  []routeEvent{route(30, "n1")},
 		}},
-		"replaced in one transaction": {r: record{
-			tables: []tableEvent{rule(10, true, true), {at: at(50), node: "n1", deleted: true, changes: rule(50, true, true).changes}},
-			wire:   []wireEvent{update(20, false), update(60, false)},
+		"replaced in one transaction": {r: eventLog{
+			tables:  []tableEvent{rule(10, true, true), {at: at(50), node: "n1", deleted: true, changes: rule(50, true, true).changes}},
+			updates: []updateEvent{update(20, false), update(60, false)},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := c.r.judge(time.Second, sending)
+			v := c.r.checker(time.Second, sendDelay)
 			if c.want == "" && len(v.Violations) > 0 || c.want != "" && (len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, c.want)) {
 				t.Errorf("want one violation with %q, or none if that is empty; got:\n%s", c.want, v)
 			}
@@ -94,10 +93,10 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestVerdictCounts(t *testing.T) {
-	r := record{errs: []error{errTest}}
-	if v := r.judge(0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
-		t.Errorf("an observer that missed something: %v: want a violation", v)
+func TestVerdictReportsMissedEvents(t *testing.T) {
+	r := eventLog{errs: []error{errTest}}
+	if v := r.checker(0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
+		t.Errorf("an observer that missed an event: %v: want a violation", v)
 	}
 }
 

@@ -22,15 +22,15 @@ import (
 // With externalTrafficPolicy Local a router shares connections out among nodes, and
 // a pod that is alone on its node gets as many as three that share theirs. With
 // weights each pod gets a quarter. No request is lost by the change from one to the other.
-func TestBGPWeights(t *testing.T) {
+func TestBGPWeightsShareByEndpoints(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	addPod(t, l, "p23")
 	pods := []string{"p11", "p21", "p22", "p23"}
-	vip := served(t, l, Service{Name: "weighed", Policy: localTraffic, Endpoints: At(pods...)}, "n1", "n2")
+	vip := serve(t, l, Service{Name: "weighed", Policy: localTraffic, Endpoints: At(pods...)}, "n1", "n2")
 	await(t, l.Router.awaitWeights(ctx, vip, "n1 1, n2 1"))
 	expectShares(t, requests(t, l, 1000, port(vip, 80)), 9, map[string]float64{"p11": 50, "p21": 50. / 3, "p22": 50. / 3, "p23": 50. / 3})
 
-	before := sessions(l)
+	before := sessionLogLines(l)
 	weighByEndpoints(t, l)
 	await(t, l.Router.awaitWeights(ctx, vip, "n1 25, n2 75"))
 	expectShares(t, requests(t, l, 10_000, port(vip, 80)), 2, map[string]float64{"p11": 25, "p21": 25, "p22": 25, "p23": 25})
@@ -40,7 +40,7 @@ func TestBGPWeights(t *testing.T) {
 	if !strings.Contains(text, "yes, weight 3") {
 		t.Errorf("n2 does not say its weight:\n%s", text)
 	}
-	if opened := sessions(l); opened != before {
+	if opened := sessionLogLines(l); opened != before {
 		t.Errorf("sessions came and went: %d lines of logs about them, %d before", opened, before)
 	}
 
@@ -53,7 +53,7 @@ func TestBGPWeights(t *testing.T) {
 func TestBGPWeightsWithBIRD(t *testing.T) {
 	l, ctx := laboratoryWithBIRD(t), t.Context()
 	svc := Service{Name: "weighed", Policy: localTraffic, Endpoints: At("p11", "p21", "p22")}
-	vip := served(t, l, svc, "n1", "n2")
+	vip := serve(t, l, svc, "n1", "n2")
 	weighByEndpoints(t, l)
 	await(t, l.Router.awaitWeights(ctx, vip, "n1 1, n2 2"))
 	svc.Endpoints = At("p11", "p12", "p21")
@@ -71,7 +71,7 @@ func weighByEndpoints(t *testing.T, l *Lab) {
 }
 
 // sessions counts the log lines of speakers about sessions.
-func sessions(l *Lab) (lines int) {
+func sessionLogLines(l *Lab) (lines int) {
 	for _, n := range NodeNames {
 		lines += strings.Count(l.Speaker(n).Log(), `msg="session `)
 	}
@@ -149,15 +149,15 @@ func expectShares(t *testing.T, answers map[string]int, tolerance float64, want 
 	for _, n := range answers {
 		sum += n
 	}
-	var told []string
-	for _, who := range slices.Sorted(maps.Keys(answers)) {
-		share := 100 * float64(answers[who]) / float64(sum)
-		told = append(told, fmt.Sprintf("%s %.1f %%", cmp.Or(who, "no pod"), share))
-		if math.Abs(share-want[who]) > tolerance {
-			t.Errorf("%s answered %d of %d requests, %.1f %%: want %.1f %%, give or take %g", who, answers[who], sum, share, want[who], tolerance)
+	var shares []string
+	for _, pod := range slices.Sorted(maps.Keys(answers)) {
+		share := 100 * float64(answers[pod]) / float64(sum)
+		shares = append(shares, fmt.Sprintf("%s %.1f %%", cmp.Or(pod, "no pod"), share))
+		if math.Abs(share-want[pod]) > tolerance {
+			t.Errorf("%s answered %d of %d requests, %.1f %%: want %.1f %%, give or take %g", pod, answers[pod], sum, share, want[pod], tolerance)
 		}
 	}
-	t.Logf("%d requests: %s", sum, strings.Join(told, ", "))
+	t.Logf("%d requests: %s", sum, strings.Join(shares, ", "))
 	if len(answers) != len(want) {
 		t.Errorf("answers of %v: want %v", answers, want)
 	}

@@ -10,7 +10,7 @@ import (
 // The wires must be right before tests send packets over them: a
 // static route in place of BGP, and pods in place of VIPs.
 func TestLabReachesPods(t *testing.T) {
-	l, ctx := wiring(t), t.Context()
+	l, ctx := labWithoutSpeakers(t), t.Context()
 	for _, p := range []struct{ prefix, via string }{
 		{"10.244.1.0/24", "198.51.100.11"}, {"2001:db8:244:1::/64", "2001:db8:51::11"},
 	} {
@@ -39,7 +39,7 @@ func TestLabReachesPods(t *testing.T) {
 
 // Pods reach one another across nodes, as with a CNI plug-in that routes.
 func TestLabRoutesBetweenNodes(t *testing.T) {
-	l, ctx := wiring(t), t.Context()
+	l, ctx := labWithoutSpeakers(t), t.Context()
 	for _, from := range PodNames {
 		for _, to := range []string{"10.244.3.11", "2001:db8:244:3::11"} {
 			if from == "p31" {
@@ -55,8 +55,8 @@ func TestLabRoutesBetweenNodes(t *testing.T) {
 
 // Ingress predicts what the kernel then does. Each node answers for the address
 // itself here, so that the answer tells which one it was.
-func TestLabIngress(t *testing.T) {
-	l, ctx := wiring(t), t.Context()
+func TestLabIngressPredictsNextHop(t *testing.T) {
+	l, ctx := labWithoutSpeakers(t), t.Context()
 	addr := netip.MustParseAddr("192.0.2.250")
 	route := []string{"ip", "route", "add", addr.String()}
 	for _, n := range NodeNames {
@@ -94,7 +94,7 @@ func TestLabIngress(t *testing.T) {
 
 // A load notices a server that dies, and one that hangs.
 func TestLabCountsLosses(t *testing.T) {
-	l, ctx := wiring(t), t.Context()
+	l, ctx := labWithoutSpeakers(t), t.Context()
 	staticRoute(t, l, "10.244.1.0/24", "198.51.100.11")
 	load := l.Client.StartLoad(ctx, netip.MustParseAddrPort("10.244.1.11:8080"))
 	if err := pause(ctx, 500*time.Millisecond); err != nil {
@@ -126,8 +126,8 @@ func TestLabCountsLosses(t *testing.T) {
 	}
 }
 
-func TestLabFlows(t *testing.T) {
-	l, ctx := wiring(t), t.Context()
+func TestLabFlowsEndWithPod(t *testing.T) {
+	l, ctx := labWithoutSpeakers(t), t.Context()
 	staticRoute(t, l, "10.244.1.0/24", "198.51.100.11")
 	flows, err := l.Client.OpenFlows(ctx, 5, netip.MustParseAddrPort("10.244.1.11:7000"))
 	if err != nil {

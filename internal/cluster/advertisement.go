@@ -14,7 +14,7 @@ import (
 // parseAdvertisement returns nil if anything is wrong: half of a restriction
 // announces what it should not, and half of an aggregate attracts too much.
 func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem) {
-	var p problems
+	var p Problems
 	s := &o.Spec
 	p.bound("spec.communities", len(s.Communities), 64)
 	p.once("spec.communities", s.Communities)
@@ -32,7 +32,7 @@ func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem
 		Prepend:         parseOptional[uint8]("spec.asPathPrepend", s.ASPathPrepend, 16, &p),
 	}
 	if s.ServiceSelector != nil && (a.Length4 < 32 || a.Length6 < 128) {
-		p.add("spec.serviceSelector", "", selectorExcludesAggregate)
+		p.Add("spec.serviceSelector", "", selectorExcludesAggregate)
 	}
 	if len(p) != 0 {
 		return nil, p
@@ -45,19 +45,19 @@ const selectorExcludesAggregate = "excludes an aggregate: routers would send the
 
 // parseNames insists on a name where there is a list: an empty one reads like
 // "none", and absent means all.
-func parseNames(field, kind string, names []string, most int, p *problems) []string {
+func parseNames(field, kind string, names []string, most int, p *Problems) []string {
 	for i, name := range names {
 		if len(validation.IsDNS1123Subdomain(name)) != 0 {
-			p.add(fmt.Sprintf("%s[%d]", field, i), name, fmt.Sprintf("each must be the name of %s; leave the field out for all", kind))
+			p.Add(fmt.Sprintf("%s[%d]", field, i), name, fmt.Sprintf("each must be the name of %s; leave the field out for all", kind))
 		}
 	}
 	return parseSet(field, "name of "+kind, names, most, p)
 }
 
 // parseSet sorts a list in which each entry stands once.
-func parseSet(field, what string, list []string, most int, p *problems) []string {
+func parseSet(field, what string, list []string, most int, p *Problems) []string {
 	if list != nil && len(list) == 0 {
-		p.add(field, "", fmt.Sprintf("is empty; write at least one %s, or leave the field out for all", what))
+		p.Add(field, "", fmt.Sprintf("is empty; write at least one %s, or leave the field out for all", what))
 	}
 	p.bound(field, len(list), most)
 	p.once(field, list)
@@ -66,7 +66,7 @@ func parseSet(field, what string, list []string, most int, p *problems) []string
 	return slices.Compact(sorted)
 }
 
-func parseLength(field string, length *int32, most int64, p *problems) int {
+func parseLength(field string, length *int32, most int64, p *Problems) int {
 	if length == nil {
 		return int(most)
 	}
@@ -74,7 +74,7 @@ func parseLength(field string, length *int32, most int64, p *problems) int {
 }
 
 // parseOptional tells a number that is not there from 0.
-func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most int64, p *problems) *T {
+func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most int64, p *Problems) *T {
 	if n == nil {
 		return nil
 	}

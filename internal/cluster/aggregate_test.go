@@ -3,6 +3,8 @@ package cluster
 import (
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -53,14 +55,14 @@ func TestAggregates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBuilder()
-			pool := newPool("lan", tt.pools...)
+			pool := clustertest.Pool("lan", tt.pools...)
 			pool.Spec.Announce = v1alpha1.AnnounceAdvertised
 			if tt.announce != "" {
 				pool.Spec.Announce = tt.announce
 			}
 			b.Set(pool, "")
 			if tt.more != "" {
-				b.Set(newPool("more", tt.more), "")
+				b.Set(clustertest.Pool("more", tt.more), "")
 			}
 			a := &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}}}
 			if tt.length4 != 0 {
@@ -80,10 +82,10 @@ func TestAggregates(t *testing.T) {
 			}
 			b.Set(n, "")
 			if tt.cidr != "" {
-				b.Set(newServiceCIDR("kubernetes", tt.cidr), "")
+				b.Set(clustertest.ServiceCIDR("kubernetes", tt.cidr), "")
 			}
 			if tt.router != "" {
-				b.Set(newPeer("tor", tt.router), "")
+				b.Set(clustertest.Peer("tor", tt.router), "")
 			}
 			s := b.Snapshot()
 			want := tt.want

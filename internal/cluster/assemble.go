@@ -15,50 +15,50 @@ import (
 // It is the one before, the same pointer, if nothing changed.
 func (b *Builder) Snapshot() *Snapshot {
 	touched := b.joinEndpoints()
-	if len(touched) == 0 && !b.dirty() {
+	if len(touched) == 0 && !b.Dirty() {
 		return b.last
 	}
 	s := *b.last
 	if len(touched) != 0 {
 		s.Services = patch(s.Services, touched, Service.compareName, b.service)
 	}
-	if b.nodesChanged {
-		s.Nodes = sortedValues(b.nodes)
+	if b.nodes.changed {
+		s.Nodes = b.nodes.sorted()
 	}
-	if b.namespacesChanged {
-		s.Namespaces = sortedValues(b.namespaces)
+	if b.namespaces.changed {
+		s.Namespaces = b.namespaces.sorted()
 	}
-	if b.networksChanged {
-		s.ServiceCIDRs = sortedValues(b.serviceCIDRs)
+	if b.serviceCIDRs.changed {
+		s.ServiceCIDRs = b.serviceCIDRs.sorted()
 	}
-	if b.poolsChanged || b.networksChanged || b.peersChanged {
+	if b.pools.changed || b.peers.changed || b.networksChanged() {
 		s.Pools = b.admitted()
 	}
-	if b.peersChanged {
+	if b.peers.changed {
 		s.Peers = b.signedPeers()
 	}
-	if b.advertised {
-		s.Advertisements = sortedValues(b.adverts)
+	if b.adverts.changed {
+		s.Advertisements = b.adverts.sorted()
 	}
-	if b.l2advertised {
-		s.L2Advertisements = sortedValues(b.l2adverts)
+	if b.l2adverts.changed {
+		s.L2Advertisements = b.l2adverts.sorted()
 	}
-	s.L2Ready, s.AllNodes = b.l2Ready, !b.someNodes
-	if b.reversioned {
+	s.L2Ready, s.AllNodes = !b.scope.L2Pending, !b.scope.SomeNodes
+	if b.versionsChanged {
 		s.Versions = slices.SortedFunc(maps.Values(b.versions), Version.compare)
 	}
 	if b.goodChanged {
 		s.Configuration = newConfiguration(b.good)
 	}
 	b.relate(&s)
-	if b.speakersMoved {
-		s.Speakers = sortedValues(b.speakers)
+	if b.speakers.changed {
+		s.Speakers = b.speakers.sorted()
 	}
 	if len(b.claimed) != 0 {
 		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
 	}
 	s.Assignments = b.assignments(&s)
-	if b.problemsMoved {
+	if b.problemsChanged {
 		s.Problems = slices.Concat(slices.Collect(maps.Values(b.problems))...)
 		slices.SortFunc(s.Problems, Problem.compare)
 	}
@@ -66,16 +66,19 @@ func (b *Builder) Snapshot() *Snapshot {
 	return &s
 }
 
+// networksChanged says whether the addresses of nodes, pods or the cluster's own Services did.
+func (b *Builder) networksChanged() bool { return b.nodeAddresses || b.serviceCIDRs.changed }
+
 // relate reports what is wrong between the objects of s, if any of them has changed.
 func (b *Builder) relate(s *Snapshot) {
-	if b.noAdverts {
+	if b.scope.NoAdvertisements {
 		return
 	}
-	changed := b.advertised || b.poolsChanged || b.peersChanged
-	if changed || b.l2advertised || b.labelsChanged || b.reversioned || b.readied {
+	changed := b.adverts.changed || b.pools.changed || b.peers.changed
+	if changed || b.l2adverts.changed || b.nodeLabels || b.versionsChanged || b.l2Read {
 		b.Report("references", references(s))
 	}
-	if changed || b.networksChanged {
+	if changed || b.networksChanged() {
 		s.Occupied = b.occupied()
 		b.Report("aggregates", aggregates(s, s.Occupied))
 	}
@@ -84,7 +87,7 @@ func (b *Builder) relate(s *Snapshot) {
 // admitted are the pools, without what they may not give out. A pool of which
 // nothing has changed is the one before.
 func (b *Builder) admitted() []*Pool {
-	pools, overlaps := admit(b.pools, b.poolFiles)
+	pools, overlaps := admit(b.pools.objects, b.poolFiles)
 	b.Report("overlapping pools", overlaps)
 	pools, conflicts := occupy(pools, b.poolFiles, b.occupied())
 	b.Report("pools with the cluster's own addresses", conflicts)
@@ -96,7 +99,7 @@ func (b *Builder) admitted() []*Pool {
 	if slices.Equal(pools, b.last.Pools) {
 		return b.last.Pools
 	}
-	b.poolsChanged = true // also if it is what others have that has changed
+	b.pools.changed = true // also if it is what others have that has changed
 	return pools
 }
 
@@ -155,7 +158,7 @@ func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
 // changed Services are computed again, unless the pools changed.
 func (b *Builder) assignments(s *Snapshot) []Assignment {
 	var out []Assignment
-	if b.poolsChanged {
+	if b.pools.changed {
 		for _, svc := range s.Services {
 			for _, a := range svc.Status {
 				out = append(out, b.assignment(s.Pools, a, svc.Name))
@@ -222,10 +225,9 @@ func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignme
 func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
-	b.namespacesChanged, b.networksChanged, b.goodChanged = false, false, false
-	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
-	b.l2advertised, b.speakersMoved, b.readied = false, false, false
-	b.labelsChanged, b.reversioned = false, false
+	b.changes = changes{}
+	b.nodes.changed, b.namespaces.changed, b.serviceCIDRs.changed, b.pools.changed = false, false, false, false
+	b.peers.changed, b.adverts.changed, b.l2adverts.changed, b.speakers.changed = false, false, false, false
 }
 
 // emptied is m without what is in it. A map never gets smaller: one that had a whole
@@ -236,12 +238,4 @@ func emptied[K comparable, V any](m map[K]V) map[K]V {
 	}
 	clear(m)
 	return m
-}
-
-func sortedValues[V any](m map[string]*V) []*V {
-	out := make([]*V, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, m[k])
-	}
-	return out
 }

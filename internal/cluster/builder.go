@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // A Key names an object. The namespace of cluster-scoped kinds is empty.
@@ -73,100 +73,97 @@ func Parse(objects ...runtime.Object) *Snapshot {
 // object, so that a snapshot after one change costs the parsing of that object
 // and a copy of the slices' pointers. It is for one goroutine.
 type Builder struct {
+	scope Scope
+	last  *Snapshot // that was built
+
 	services  map[Name]*Spec
 	slices    map[Name]*slice     // by the slice's own name
 	byService map[Name][]*slice   // in no order; nearly always one
 	endpoints map[Name]*Endpoints // joined, for Services in services
-	nodes     map[string]*Node
-	pools     map[string]*Pool // also pools that admit refuses
-	peers     map[string]*Peer
-	adverts   map[string]*Advertisement
-	l2adverts map[string]*L2Advertisement
-	speakers  map[string]*Speaker
-	claims    map[string]*Claim // by the object's name
-	l2claims  int               // claims whose Announce is L2
-	// known are versions from an earlier process, of objects that were not set yet.
-	known map[Key]runtime.Object
-	// good are the last versions without a mistake.
-	good        map[Key]runtime.Object
-	goodChanged bool
-	secrets     map[string]Password // by name; deleted ones stay while a peer needs them
-	// secretsGone are the names without a Secret, or without a password in it.
-	secretsGone map[string]bool
-	// namespaces are those whose labels are known.
-	namespaces   map[string]*Namespace
-	serviceCIDRs map[string]*ServiceCIDR
-	// blind: Secrets are not read, and peers are as if they had no password.
-	blind bool
-	// readOnly: claims have nothing of what only a write must name.
-	readOnly bool
-	// classOnly: Services without a class are not ours.
-	classOnly bool
-	l2Ready   bool // what only L2 needs has been read
-	// someNodes: only some Nodes are watched.
-	someNodes bool
-	// noAdverts: advertisements are not watched.
-	noAdverts bool
-	versions  map[Key]Version
-	poolFiles map[string]string    // where pools came from
-	problems  map[string][]Problem // by what caused them; never an empty list
+	claims    map[string]*Claim   // by the object's name
+	l2claims  int                 // claims whose Announce is L2
 
-	// What differs from the snapshot that was built last. A Service is in
-	// changed with its former Spec, nil when it had none.
-	changed       map[Name]*Spec
-	joins         map[Name]struct{}       // Services whose slices changed
-	claimed       map[netip.Addr]struct{} // addresses whose claims did
-	nodesChanged  bool
-	labelsChanged bool // of Nodes, or which Nodes there are
-	reversioned   bool
-	poolsChanged  bool
-	peersChanged  bool
-	advertised    bool // the advertisements
-	l2advertised  bool // those of L2
-	speakersMoved bool
-	readied       bool // l2Ready became true
-	problemsMoved bool
-	last          *Snapshot
-	// namespacesChanged is about labels, networksChanged about the addresses of
-	// nodes, pods, routers and the Services' own.
-	namespacesChanged, networksChanged bool
+	nodes        table[Node]
+	namespaces   table[Namespace] // whose labels are known
+	serviceCIDRs table[ServiceCIDR]
+	pools        table[Pool] // also pools that admit refuses
+	peers        table[Peer]
+	adverts      table[Advertisement]
+	l2adverts    table[L2Advertisement]
+	speakers     table[Speaker]
+
+	secrets     map[string]bgp.Password // by name; deleted ones stay while a peer needs them
+	secretsGone map[string]bool         // names without a Secret, or without a password in it
+	poolFiles   map[string]string       // where pools came from
+	versions    map[Key]Version
+	known       map[Key]runtime.Object // from an earlier process, of objects that were not set yet
+	good        map[Key]runtime.Object // the last versions without a mistake
+	problems    map[string][]Problem   // by what caused them; never an empty list
+
+	// The rest is what differs from the last snapshot. A Service is in changed with its former
+	// Spec, nil when it had none.
+	changed map[Name]*Spec
+	joins   map[Name]struct{}       // Services whose slices changed
+	claimed map[netip.Addr]struct{} // addresses whose claims changed
+	changes
 }
+
+// changes are the changes that the maps above do not show.
+type changes struct {
+	nodeLabels      bool // or which Nodes there are
+	nodeAddresses   bool // of Nodes and their pods
+	versionsChanged bool
+	goodChanged     bool
+	problemsChanged bool
+	l2Read          bool // ReadL2 was called
+}
+
+// A Scope is the part of a cluster that a Builder gets. The zero value is the whole.
+type Scope struct {
+	// ClassOnly leaves Services without a class to other implementations.
+	ClassOnly bool
+	// ReadOnly: claims lack the UID and version, which only a write must name.
+	ReadOnly bool
+	// NoSecrets: peers are as if they had no password.
+	NoSecrets bool
+	// NoAdvertisements: pools without one, and what those refer to, are no Problem.
+	NoAdvertisements bool
+	// SomeNodes: there may be more Nodes than are set.
+	SomeNodes bool
+	// L2Pending: objects that only L2 needs were not read yet, see [Builder.ReadL2].
+	L2Pending bool
+}
+
+// Limit sets the scope. It is called before the first Set.
+func (b *Builder) Limit(s Scope) { b.scope = s }
+
+// ReadL2 ends L2Pending: all objects were set that only L2 needs, all Nodes among them.
+func (b *Builder) ReadL2() { b.scope.L2Pending, b.scope.SomeNodes, b.l2Read = false, false, true }
 
 // NewBuilder returns a Builder that knows no object.
 func NewBuilder() *Builder {
 	return &Builder{
-		services:  map[Name]*Spec{},
-		known:     map[Key]runtime.Object{},
-		good:      map[Key]runtime.Object{},
-		slices:    map[Name]*slice{},
-		byService: map[Name][]*slice{},
-		endpoints: map[Name]*Endpoints{},
-		nodes:     map[string]*Node{},
-		pools:     map[string]*Pool{},
-		peers:     map[string]*Peer{},
-		adverts:   map[string]*Advertisement{},
-		l2adverts: map[string]*L2Advertisement{},
-		speakers:  map[string]*Speaker{},
-		l2Ready:   true,
-		claims:    map[string]*Claim{},
-		secrets:   map[string]Password{},
-
-		namespaces:   map[string]*Namespace{},
-		serviceCIDRs: map[string]*ServiceCIDR{},
-
-		versions:    map[Key]Version{},
+		last:        &Snapshot{L2Ready: true, AllNodes: true},
+		services:    map[Name]*Spec{},
+		slices:      map[Name]*slice{},
+		byService:   map[Name][]*slice{},
+		endpoints:   map[Name]*Endpoints{},
+		claims:      map[string]*Claim{},
+		secrets:     map[string]bgp.Password{},
 		secretsGone: map[string]bool{},
 		poolFiles:   map[string]string{},
+		versions:    map[Key]Version{},
+		known:       map[Key]runtime.Object{},
+		good:        map[Key]runtime.Object{},
 		problems:    map[string][]Problem{},
 		changed:     map[Name]*Spec{},
 		joins:       map[Name]struct{}{},
 		claimed:     map[netip.Addr]struct{}{},
-		last:        &Snapshot{L2Ready: true, AllNodes: true},
 	}
 }
 
-// kept ends the Problem of an object that cannot be used while an older version can.
-const kept = "; the version before stays in use"
+// StaysInUse ends the Problem of an object that cannot be used while an older version can.
+const StaysInUse = "; the version before stays in use"
 
 // Set adds or replaces an object: a Service, EndpointSlice, Node, Namespace, Secret, ServiceCIDR, AddressPool,
 // BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must no longer
@@ -182,81 +179,77 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	}
 	b.restore(key, obj, file)
 	b.setVersion(key, obj)
-	var p problems
-	switch o := obj.(type) {
-	case *corev1.Service:
-		var s *Spec
-		if s, p = parseService(o); s != nil && s.Class == "" && b.classOnly {
-			s, p = nil, nil
-		}
-		b.setService(key.Name, s)
-	case *discoveryv1.EndpointSlice:
-		var s *slice
-		s, p = parseSlice(o)
-		b.setSlice(key.Name, s)
-	case *corev1.Node:
-		var n *Node
-		n, p = parseNode(o)
-		b.setNode(o.Name, n)
-	case *corev1.Namespace:
-		b.namespacesChanged = replace(b.namespaces, o.Name, parseNamespace(o)) || b.namespacesChanged
-	case *networkingv1.ServiceCIDR:
-		var c *ServiceCIDR
-		c, p = parseServiceCIDR(o)
-		b.networksChanged = replace(b.serviceCIDRs, o.Name, c) || b.networksChanged
-	case *corev1.Secret:
-		var password Password
-		password, p = parseSecret(o)
-		b.setSecret(key.Name, password)
-	case *v1alpha1.AddressPool:
-		var pool *Pool
-		pool, p = parsePool(o)
-		if !keepOld(b.pools[o.Name], p) {
-			b.poolsChanged = replace(b.pools, o.Name, pool) || b.poolsChanged
-			b.poolFiles[o.Name] = file
-		}
-	case *v1alpha1.BGPPeer:
-		var peer *Peer
-		peer, p = parsePeer(o)
-		if !keepOld(b.peers[o.Name], p) {
-			b.peersChanged = replace(b.peers, o.Name, peer) || b.peersChanged
-		}
-	case *v1alpha1.BGPAdvertisement:
-		var a *Advertisement
-		a, p = parseAdvertisement(o)
-		if !keepOld(b.adverts[o.Name], p) {
-			b.advertised = replace(b.adverts, o.Name, a) || b.advertised
-		}
-	case *v1alpha1.L2Advertisement:
-		var a *L2Advertisement
-		a, p = parseL2Advertisement(o)
-		if !keepOld(b.l2adverts[o.Name], p) {
-			b.l2advertised = replace(b.l2adverts, o.Name, a) || b.l2advertised
-		}
-	case *v1alpha1.SpeakerStatus:
-		b.speakersMoved = replace(b.speakers, o.Name, parseSpeaker(o)) || b.speakersMoved
-	case *v1alpha1.AddressClaim:
-		var c *Claim
-		if c, p = parseClaim(o); c != nil && b.readOnly {
-			c.forget()
-		}
-		b.setClaim(o.Name, c)
-	}
+	p := b.parse(key, obj, file)
 	if len(p) == 0 {
 		b.keepGood(key, obj)
 	}
-	b.Report(key.String(), p.of(key.String(), file))
+	b.Report(key.String(), p.Of(key.String(), file))
 }
 
-// keepOld says whether the version before stays, and says so in p.
-func keepOld[T any](old *T, p problems) bool {
-	if old == nil || len(p) == 0 {
-		return false
+// parse replaces what was parsed of an object before.
+func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		s, p := parseService(o)
+		if s != nil && s.Class == "" && b.scope.ClassOnly {
+			s, p = nil, nil
+		}
+		b.setService(key.Name, s)
+		return p
+	case *discoveryv1.EndpointSlice:
+		s, p := parseSlice(o)
+		b.setSlice(key.Name, s)
+		return p
+	case *corev1.Node:
+		n, p := parseNode(o)
+		b.setNode(o.Name, n)
+		return p
+	case *corev1.Namespace:
+		b.namespaces.set(o.Name, parseNamespace(o))
+	case *networkingv1.ServiceCIDR:
+		c, p := parseServiceCIDR(o)
+		b.serviceCIDRs.set(o.Name, c)
+		return p
+	case *corev1.Secret:
+		password, p := parseSecret(o)
+		b.setSecret(key.Name, password)
+		return p
+	case *v1alpha1.SpeakerStatus:
+		b.speakers.set(o.Name, parseSpeaker(o))
+	case *v1alpha1.AddressClaim:
+		c, p := parseClaim(o)
+		if c != nil && b.scope.ReadOnly {
+			c.forget()
+		}
+		b.setClaim(o.Name, c)
+		return p
 	}
-	for i := range p {
-		p[i].Message += kept
+	return b.parseConfiguration(obj, file)
+}
+
+// parseConfiguration is parse for objects of which the last good version stays in use.
+func (b *Builder) parseConfiguration(obj runtime.Object, file string) Problems {
+	switch o := obj.(type) {
+	case *v1alpha1.AddressPool:
+		pool, p := parsePool(o)
+		if b.pools.setGood(o.Name, pool, p) {
+			b.poolFiles[o.Name] = file
+		}
+		return p
+	case *v1alpha1.BGPPeer:
+		peer, p := parsePeer(o)
+		b.peers.setGood(o.Name, peer, p)
+		return p
+	case *v1alpha1.BGPAdvertisement:
+		a, p := parseAdvertisement(o)
+		b.adverts.setGood(o.Name, a, p)
+		return p
+	case *v1alpha1.L2Advertisement:
+		a, p := parseL2Advertisement(o)
+		b.l2adverts.setGood(o.Name, a, p)
+		return p
 	}
-	return true
+	return nil
 }
 
 // Delete removes an object. One that is not there is no error.
@@ -270,22 +263,22 @@ func (b *Builder) Delete(key Key) {
 	case "Node":
 		b.setNode(name, nil)
 	case "Namespace":
-		b.namespacesChanged = replace(b.namespaces, name, nil) || b.namespacesChanged
+		b.namespaces.set(name, nil)
 	case "ServiceCIDR":
-		b.networksChanged = replace(b.serviceCIDRs, name, nil) || b.networksChanged
+		b.serviceCIDRs.set(name, nil)
 	case "Secret":
 		b.setSecret(key.Name, "")
 	case "AddressPool":
-		b.poolsChanged = replace(b.pools, name, nil) || b.poolsChanged
+		b.pools.set(name, nil)
 		delete(b.poolFiles, name)
 	case "BGPPeer":
-		b.peersChanged = replace(b.peers, name, nil) || b.peersChanged
+		b.peers.set(name, nil)
 	case "BGPAdvertisement":
-		b.advertised = replace(b.adverts, name, nil) || b.advertised
+		b.adverts.set(name, nil)
 	case "L2Advertisement":
-		b.l2advertised = replace(b.l2adverts, name, nil) || b.l2advertised
+		b.l2adverts.set(name, nil)
 	case "SpeakerStatus":
-		b.speakersMoved = replace(b.speakers, name, nil) || b.speakersMoved
+		b.speakers.set(name, nil)
 	case "AddressClaim":
 		b.setClaim(name, nil)
 	}
@@ -293,31 +286,12 @@ func (b *Builder) Delete(key Key) {
 	b.Report(key.String(), nil)
 }
 
-// replace sets m[k] to v, or deletes it when v is nil, and says whether that is
-// a change. An equal value stays the pointer that it was.
-func replace[K comparable, V any](m map[K]*V, k K, v *V) bool {
-	return replaceFunc(m, k, v, func(a, b *V) bool { return reflect.DeepEqual(a, b) })
-}
-
-func replaceFunc[K comparable, V any](m map[K]*V, k K, v *V, equal func(a, b *V) bool) bool {
-	old := m[k]
-	if old == v || old != nil && v != nil && equal(old, v) {
-		return false
-	}
-	if v == nil {
-		delete(m, k)
-	} else {
-		m[k] = v
-	}
-	return true
-}
-
 // Report sets the Problems that cause accounts for. An empty list ends them.
 func (b *Builder) Report(cause string, p []Problem) {
 	if slices.Equal(b.problems[cause], p) {
 		return
 	}
-	b.problemsMoved = true
+	b.problemsChanged = true
 	if len(p) == 0 {
 		delete(b.problems, cause)
 	} else {
@@ -340,16 +314,16 @@ func (b *Builder) setService(name Name, s *Spec) {
 
 // setNode tells a Node's addresses from the rest of it, which changes more often.
 func (b *Builder) setNode(name string, n *Node) {
-	old := b.nodes[name]
-	if !replace(b.nodes, name, n) {
+	old := b.nodes.objects[name]
+	b.nodes.set(name, n)
+	if n = b.nodes.objects[name]; n == old {
 		return
 	}
-	b.nodesChanged = true
 	if old == nil || n == nil || !maps.Equal(old.Labels, n.Labels) {
-		b.labelsChanged = true
+		b.nodeLabels = true
 	}
 	if old == nil || n == nil || !slices.Equal(old.InternalIPs, n.InternalIPs) || !slices.Equal(old.PodCIDRs, n.PodCIDRs) {
-		b.networksChanged = true
+		b.nodeAddresses = true
 	}
 }
 
@@ -361,12 +335,12 @@ func (b *Builder) setVersion(key Key, obj runtime.Object) {
 	o, ok := obj.(metav1.Object)
 	if !ok {
 		delete(b.versions, key)
-		b.reversioned = true
+		b.versionsChanged = true
 		return
 	}
 	v := Version{key.Kind, key.Name.Name, o.GetUID(), o.GetGeneration()}
 	if b.versions[key] != v {
-		b.versions[key], b.reversioned = v, true
+		b.versions[key], b.versionsChanged = v, true
 	}
 }
 
@@ -416,24 +390,24 @@ func (b *Builder) rejoin(service Name) {
 	}
 }
 
-// dirty says whether anything may differ from the snapshot that was built last.
-func (b *Builder) dirty() bool {
-	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
-		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved ||
-		b.namespacesChanged || b.networksChanged || b.goodChanged || b.reversioned
+// Dirty says whether anything may differ from the snapshot that was built last.
+func (b *Builder) Dirty() bool {
+	return len(b.changed) != 0 || len(b.joins) != 0 || len(b.claimed) != 0 || b.changes != changes{} ||
+		b.nodes.changed || b.namespaces.changed || b.serviceCIDRs.changed || b.pools.changed || b.peers.changed ||
+		b.adverts.changed || b.l2adverts.changed || b.speakers.changed
 }
 
-// deepens says whether it is time to watch what n says.
-func (b *Builder) deepens(n L2Needs) bool {
-	return b.mayUseL2() || n == L2Nodes && slices.ContainsFunc(slices.Collect(maps.Values(b.adverts)), (*Advertisement).Aggregates)
+// Aggregates says whether any advertisement announces prefixes of several addresses.
+func (b *Builder) Aggregates() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(b.adverts.objects)), (*Advertisement).Aggregates)
 }
 
-// mayUseL2 says whether addresses may be announced by ARP and NDP.
-func (b *Builder) mayUseL2() bool {
-	if len(b.l2adverts) != 0 || b.l2claims != 0 {
+// MayUseL2 says whether addresses may be announced by ARP and NDP.
+func (b *Builder) MayUseL2() bool {
+	if len(b.l2adverts.objects) != 0 || b.l2claims != 0 {
 		return true
 	}
-	for _, p := range b.pools {
+	for _, p := range b.pools.objects {
 		if p.Announce == AnnounceL2 {
 			return true
 		}

@@ -13,20 +13,20 @@ import (
 // parseClaim returns nil for an object whose name is no address. The name alone
 // says which address is taken: the API server allows each name once.
 func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
-	var p problems
+	var p Problems
 	addr, err := v1alpha1.ClaimAddress(o.Name)
 	if err != nil {
-		p.add("metadata.name", o.Name, err.Error())
+		p.Add("metadata.name", o.Name, err.Error())
 		return nil, p
 	}
 	if assignable(addr) != nil {
-		p.add("spec.address", o.Spec.Address, "must be an address that a Service can have, and not unspecified, loopback, link-local, multicast or broadcast")
+		p.Add("spec.address", o.Spec.Address, "must be an address that a Service can have, and not unspecified, loopback, link-local, multicast or broadcast")
 		return nil, p
 	}
 	if a, err := netip.ParseAddr(o.Spec.Address); err != nil || a != addr {
-		p.add("spec.address", o.Spec.Address, fmt.Sprintf("must be %s, which the name says; that counts", addr))
+		p.Add("spec.address", o.Spec.Address, fmt.Sprintf("must be %s, which the name says; that counts", addr))
 	} else if o.Spec.Address != addr.String() {
-		p.add("spec.address", o.Spec.Address, fmt.Sprintf("must be an address in canonical form: %s", addr))
+		p.Add("spec.address", o.Spec.Address, fmt.Sprintf("must be an address in canonical form: %s", addr))
 	}
 	c := &Claim{
 		Addr:            addr,
@@ -41,11 +41,11 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	p.bound("spec.reservedFor", len(o.Spec.ReservedFor), 256)
 	for i, h := range o.Spec.Holders {
 		if h.Namespace == "" || h.Name == "" {
-			p.add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
+			p.Add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
 			continue
 		}
 		if slices.ContainsFunc(o.Spec.Holders[:i], func(b v1alpha1.ClaimHolder) bool { return b.Namespace == h.Namespace && b.Name == h.Name }) {
-			p.add(fmt.Sprintf("spec.holders[%d]", i), h.Namespace+"/"+h.Name, "is listed twice; remove one of the two")
+			p.Add(fmt.Sprintf("spec.holders[%d]", i), h.Namespace+"/"+h.Name, "is listed twice; remove one of the two")
 			continue
 		}
 		c.Holders = append(c.Holders, Holder{Name{interned(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
@@ -53,7 +53,7 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
 	for i, r := range o.Spec.ReservedFor {
 		if r.Namespace == "" {
-			p.add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it reserves the address for no Service")
+			p.Add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it reserves the address for no Service")
 			continue
 		}
 		c.ReservedFor = append(c.ReservedFor, Name{interned(r.Namespace), r.Name})
@@ -63,7 +63,7 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	return c, p
 }
 
-func parseClaimAnnounce(s v1alpha1.Announce, p *problems) Announce {
+func parseClaimAnnounce(s v1alpha1.Announce, p *Problems) Announce {
 	if s == "" {
 		return ""
 	}

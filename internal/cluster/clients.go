@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sourceRangesAnnotation is the older way to write spec.loadBalancerSourceRanges,
-// which counts when both are there.
+// sourceRangesAnnotation of a Service: CIDRs of clients, separated by commas, for objects
+// without spec.loadBalancerSourceRanges.
 const sourceRangesAnnotation = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
-// schedulerAnnotation says which scheduler a Service wants.
+// schedulerAnnotation of a Service: `random`, `round-robin`, `source-hash` or `maglev`.
 const schedulerAnnotation = "fanfare.io/scheduler"
 
 // The schedulers that a Service may ask for.
@@ -35,7 +35,7 @@ const (
 
 // parseSources reads which clients may use the Service. An invalid range is ignored, which
 // admits fewer clients and never more; without a valid one, no client is admitted.
-func parseSources(o *corev1.Service, s *Spec, p *problems) {
+func parseSources(o *corev1.Service, s *Spec, p *Problems) {
 	field, ranges := "spec.loadBalancerSourceRanges", o.Spec.LoadBalancerSourceRanges
 	index := func(i int) string { return fmt.Sprintf("%s[%d]", field, i) }
 	if a := strings.TrimSpace(o.Annotations[sourceRangesAnnotation]); len(ranges) == 0 && a != "" {
@@ -48,7 +48,7 @@ func parseSources(o *corev1.Service, s *Spec, p *problems) {
 		r = strings.TrimSpace(r) // The API server allows it by accident.
 		n, err := netip.ParsePrefix(r)
 		if err != nil || n.Addr().Is4In6() {
-			p.add(index(i), r, "is no CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32; until then it admits no client")
+			p.Add(index(i), r, "is no CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32; until then it admits no client")
 			continue
 		}
 		b.AddPrefix(n)
@@ -60,13 +60,13 @@ func parseSources(o *corev1.Service, s *Spec, p *problems) {
 }
 
 // parseAffinity returns zero for a Service without session affinity.
-func parseAffinity(o *corev1.Service, p *problems) time.Duration {
+func parseAffinity(o *corev1.Service, p *Problems) time.Duration {
 	switch o.Spec.SessionAffinity {
 	case "", corev1.ServiceAffinityNone:
 		return 0
 	case corev1.ServiceAffinityClientIP:
 	default:
-		p.add("spec.sessionAffinity", string(o.Spec.SessionAffinity), "must be ClientIP or None; taken for None")
+		p.Add("spec.sessionAffinity", string(o.Spec.SessionAffinity), "must be ClientIP or None; taken for None")
 		return 0
 	}
 	c := o.Spec.SessionAffinityConfig
@@ -76,7 +76,7 @@ func parseAffinity(o *corev1.Service, p *problems) time.Duration {
 	// Compared before it is multiplied.
 	seconds := *c.ClientIP.TimeoutSeconds
 	if seconds < 1 || seconds > int32(maxAffinity/time.Second) {
-		p.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Sprint(seconds),
+		p.Add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Sprint(seconds),
 			fmt.Sprintf("must be from 1 to %d; taken for %d", maxAffinity/time.Second, defaultAffinity/time.Second))
 		return defaultAffinity
 	}
@@ -84,7 +84,7 @@ func parseAffinity(o *corev1.Service, p *problems) time.Duration {
 }
 
 // parseScheduler returns one of schedulers.
-func parseScheduler(o *corev1.Service, p *problems) string {
+func parseScheduler(o *corev1.Service, p *Problems) string {
 	v := strings.TrimSpace(o.Annotations[schedulerAnnotation])
 	switch {
 	case v == "":
@@ -92,6 +92,6 @@ func parseScheduler(o *corev1.Service, p *problems) string {
 	case slices.Contains(schedulers, v):
 		return v
 	}
-	p.add(annotation(schedulerAnnotation), v, fmt.Sprintf("must be one of %s; taken for %s", strings.Join(schedulers, ", "), SchedulerRandom))
+	p.Add(annotation(schedulerAnnotation), v, fmt.Sprintf("must be one of %s; taken for %s", strings.Join(schedulers, ", "), SchedulerRandom))
 	return SchedulerRandom
 }

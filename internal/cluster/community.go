@@ -11,8 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// communitiesAnnotation has the communities of a Service's routes, with commas
-// between them.
+// communitiesAnnotation of a Service: communities of its BGP routes, separated by commas.
 const communitiesAnnotation = "fanfare.io/bgp-communities"
 
 // Communities are what routers sort routes by.
@@ -42,7 +41,7 @@ const llgrStale = 0xffff0006
 
 // parseCommunities leaves out what is no community. What follows from that is said
 // with it.
-func parseCommunities(field string, list []string, consequence string, p *problems) *Communities {
+func parseCommunities(field string, list []string, consequence string, p *Problems) *Communities {
 	var c Communities
 	for i, text := range list {
 		if err := c.parse(text); err != nil {
@@ -50,7 +49,7 @@ func parseCommunities(field string, list []string, consequence string, p *proble
 			if len(list) > 1 || !strings.HasPrefix(field, "metadata.") {
 				where = fmt.Sprintf("%s[%d]", field, i)
 			}
-			p.add(where, text, err.Error()+consequence)
+			p.Add(where, text, err.Error()+consequence)
 		}
 	}
 	if len(c.Standard)+len(c.Large) == 0 {
@@ -107,7 +106,7 @@ func (c *Communities) parse(text string) error {
 
 // parseServiceCommunities uses those of a Service's communities that are right: a
 // Service is announced without the others rather than not at all.
-func parseServiceCommunities(o *corev1.Service, p *problems) *Communities {
+func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
 	v := o.Annotations[communitiesAnnotation]
 	if strings.TrimSpace(v) == "" {
 		return nil

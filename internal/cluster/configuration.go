@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 
@@ -99,6 +100,9 @@ func uidOf(obj runtime.Object) types.UID {
 // it has not seen a version without one. It is called before the first Set. An object
 // with another UID is another object, to which no version of c applies.
 func (b *Builder) Know(c *Configuration) { b.known = c.objects() }
+
+// Known are the versions that Know was called with, of objects that were not set yet.
+func (b *Builder) Known() []runtime.Object { return slices.Collect(maps.Values(b.known)) }
 
 // restore sets the known version of an object that is set for the first time.
 func (b *Builder) restore(key Key, obj runtime.Object, file string) {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,11 +32,11 @@ func TestConfigurationAfterRestart(t *testing.T) {
 		}
 		b := NewBuilder()
 		b.Know(read)
-		b.Set(newPeer("tor1", "10.0.0.254"), "")
+		b.Set(clustertest.Peer("tor1", "10.0.0.254"), "")
 		return b
 	}
 	first := NewBuilder()
-	first.Set(newPeer("tor1", "10.0.0.254"), "")
+	first.Set(clustertest.Peer("tor1", "10.0.0.254"), "")
 	first.Set(advertisement("1", "no-export"), "")
 	good := first.Snapshot()
 	first.Set(advertisement("1", "no-exprot"), "")
@@ -49,7 +51,7 @@ func TestConfigurationAfterRestart(t *testing.T) {
 	if len(s.Advertisements) != 1 || s.Advertisements[0].Communities == nil || s.Advertisements[0].Peers[0] != "tor1" {
 		t.Errorf("after a restart: %v", s.Advertisements)
 	}
-	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Message, kept) {
+	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Message, StaysInUse) {
 		t.Errorf("after a restart: problems %v", s.Problems)
 	}
 	// The next restart finds it, too.
@@ -91,7 +93,7 @@ func TestConfigurationAfterRestart(t *testing.T) {
 // A status that changes every second must not change the configuration.
 func TestConfigurationIgnoresStatus(t *testing.T) {
 	b := NewBuilder()
-	pool := newPool("lan", "192.0.2.0/24")
+	pool := clustertest.Pool("lan", "192.0.2.0/24")
 	b.Set(pool, "")
 	s := b.Snapshot()
 	pool = pool.DeepCopy()
@@ -107,9 +109,9 @@ func TestConfigurationIgnoresStatus(t *testing.T) {
 // address's claim.
 func TestOriginOfGonePool(t *testing.T) {
 	b := NewBuilder()
-	pool := newPool("lan", "192.0.2.0/24")
+	pool := clustertest.Pool("lan", "192.0.2.0/24")
 	b.Set(pool, "")
-	b.Set(newService("web", "192.0.2.7"), "")
+	b.Set(clustertest.Service("web", "192.0.2.7"), "")
 	expect := func(when string, pool string, want Origin) {
 		t.Helper()
 		s := b.Snapshot()
@@ -124,7 +126,7 @@ func TestOriginOfGonePool(t *testing.T) {
 		Spec: v1alpha1.AddressClaimSpec{Address: "192.0.2.7", Pool: "lan", Announce: v1alpha1.AnnounceL2}}
 	b.Set(claim, "")
 	expect("with a claim", "", Origin{"lan", AnnounceL2})
-	if !b.Snapshot().UsesL2() || !b.mayUseL2() {
+	if !b.Snapshot().UsesL2() || !b.MayUseL2() {
 		t.Error("the claim's address is not counted as one of L2")
 	}
 	claim = claim.DeepCopy()

@@ -6,9 +6,9 @@
 // finds changes by comparing pointers. An object that does not parse is
 // not an error: it becomes a [Problem], and everything else goes on working.
 //
-// Snapshots come from a [Source]: a folder of YAML ([Files]) or an API server
-// ([API]). Equal objects make equal snapshots, whichever they come from.
+// A [Builder] makes snapshots of objects. It reads no files and asks no API server:
+// internal/watch does, and has the implementations of [Source].
 //
 // Package cluster decides nothing: internal/ipam decides which Service gets an address, and
-// the speaker decides which node announces it.
+// internal/plan which node announces it.
 package cluster

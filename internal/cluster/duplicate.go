@@ -42,7 +42,7 @@ func Duplicates(peers []*Peer, node *Node) []Duplicate {
 // shares says whether two peers have one router. A link with a peer of its own has two ends: a
 // link-local address there is that router's.
 func (p *Peer) shares(o *Peer) bool {
-	return p.router() == o.router() || p.Interface != "" && o.Address.Zone() == p.Interface || o.Interface != "" && p.Address.Zone() == o.Interface
+	return p.router() == o.router() || p.Interface != "" && o.PeerAddress.Zone() == p.Interface || o.Interface != "" && p.PeerAddress.Zone() == o.Interface
 }
 
 // router is what BGP tells the router's session from others by.
@@ -50,8 +50,8 @@ func (p *Peer) router() string {
 	switch {
 	case p.Interface != "":
 		return "the router on interface " + p.Interface
-	case p.Address.IsValid():
-		return "router " + p.Address.String()
+	case p.PeerAddress.IsValid():
+		return "router " + p.PeerAddress.String()
 	default:
 		return fmt.Sprintf("the default gateway of %s", p.DefaultGateway)
 	}
@@ -85,7 +85,7 @@ func (p *Peer) where() (field, value string) {
 	case p.DefaultGateway != "":
 		return "spec.defaultGateway", string(p.DefaultGateway)
 	default:
-		return "spec.peerAddress", p.Address.String()
+		return "spec.peerAddress", p.PeerAddress.String()
 	}
 }
 

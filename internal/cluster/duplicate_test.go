@@ -15,7 +15,7 @@ import (
 // is, and what else.
 func testPeer(t *testing.T, text string) *Peer {
 	t.Helper()
-	p := &Peer{NodeSelector: labels.Everything()}
+	p := &Peer{}
 	var age int
 	var router, more string
 	if n, err := fmt.Sscan(text+" -", &p.Name, &age, &router, &more); n < 4 || err != nil {
@@ -31,18 +31,18 @@ func testPeer(t *testing.T, text string) *Peer {
 		family, addr, _ := strings.Cut(value, "@")
 		p.DefaultGateway = corev1.IPFamily(family)
 		if addr != "" {
-			p.Address = netip.MustParseAddr(addr)
+			p.PeerAddress = netip.MustParseAddr(addr)
 		}
 	default:
-		p.Address = netip.MustParseAddr(router)
+		p.PeerAddress = netip.MustParseAddr(router)
 	}
 	switch kind, value, _ := strings.Cut(more, "="); kind {
 	case "rack":
-		p.NodeSelector = labels.SelectorFromSet(labels.Set{"rack": value})
+		p.NodeSelector = Selecting(labels.SelectorFromSet(labels.Set{"rack": value}))
 	case "device":
 		p.Device = value
 	case "port":
-		p.Port = 1179
+		p.PeerPort = 1179
 	}
 	return p
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -12,27 +11,19 @@ import (
 
 // parseEligibility reads which Services are eligible for addresses of a pool. A part that it
 // cannot read admits no Service: an address of the wrong tenant cannot be taken back.
-func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
+func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
 		if len(name) > validation.DNS1123LabelMaxLength || strings.Contains(name, ".") {
-			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
+			p.Add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
 		}
 	}
-	pool.NamespaceSelector = optionalSelector("spec.namespaceSelector", s.NamespaceSelector, p)
-	pool.ServiceSelector = optionalSelector("spec.serviceSelector", s.ServiceSelector, p)
+	pool.NamespaceSelector = parseSelector("spec.namespaceSelector", s.NamespaceSelector, p)
+	pool.ServiceSelector = parseSelector("spec.serviceSelector", s.ServiceSelector, p)
 	if pool.Quota = int(s.NamespaceQuota); pool.Quota < 0 {
 		pool.Quota = 1
-		p.add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
+		p.Add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
 	}
-}
-
-// optionalSelector is parseSelector, and nil without a selector.
-func optionalSelector(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
-	if s == nil {
-		return nil
-	}
-	return parseSelector(field, s, p)
 }
 
 // Bars says why a Service gets no address of the pool, as the end of a sentence
@@ -43,7 +34,7 @@ func (p *Pool) Bars(s *Spec, namespaces []*Namespace) string {
 	if p.Namespaces != nil && !has(p.Namespaces, ns) {
 		return fmt.Sprintf("is for %s, not for %s", namespacesText(p.Namespaces), ns)
 	}
-	if sel := p.NamespaceSelector; sel != nil && !sel.Empty() {
+	if sel := p.NamespaceSelector; !sel.Empty() {
 		n := findNamespace(namespaces, ns)
 		if n == nil {
 			return fmt.Sprintf("is for namespaces that match %s, and the labels of %s are not known", selectorText(sel), ns)
@@ -52,29 +43,26 @@ func (p *Pool) Bars(s *Spec, namespaces []*Namespace) string {
 			return fmt.Sprintf("is for namespaces that match %s, and %s does not", selectorText(sel), ns)
 		}
 	}
-	if sel := p.ServiceSelector; sel != nil && !sel.Matches(s.Labels) {
+	if sel := p.ServiceSelector; !sel.Matches(s.Labels) {
 		return fmt.Sprintf("is for Services that match %s, and this one does not", selectorText(sel))
 	}
 	return ""
 }
 
 func namespacesText(names []string) string {
-	const most = 5
-	switch {
-	case len(names) == 0:
+	switch len(names) {
+	case 0:
 		return "no namespace"
-	case len(names) == 1:
+	case 1:
 		return "namespace " + names[0]
-	case len(names) > most:
-		return fmt.Sprintf("namespaces %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return "namespaces " + strings.Join(names, ", ")
+	return "namespaces " + Enumerate(names)
 }
 
-// selectorText is a selector in the syntax of kubectl's --selector.
-func selectorText(s labels.Selector) string {
-	if text := s.String(); text != "" {
-		return text
+// selectorText is a selector for a sentence.
+func selectorText(s Selector) string {
+	if s.String() == nothing {
+		return "a selector with a mistake in it"
 	}
-	return "a selector with a mistake in it"
+	return s.String()
 }

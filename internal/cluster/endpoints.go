@@ -25,10 +25,10 @@ func (e *Endpoints) equal(o *Endpoints) bool { return slices.Equal(e.List, o.Lis
 
 // parseSlice returns nil for a slice that belongs to no Service.
 func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
-	var p problems
+	var p Problems
 	service := o.Labels[discoveryv1.LabelServiceName]
 	if service == "" {
-		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
+		p.Add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
 		return nil, p
 	}
 	s := &slice{service: Name{interned(o.Namespace), service}}
@@ -37,7 +37,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 	case discoveryv1.AddressTypeFQDN:
 		return s, nil // Nothing can be forwarded to a host name.
 	default:
-		p.add("addressType", string(o.AddressType), "must be IPv4 or IPv6")
+		p.Add("addressType", string(o.AddressType), "must be IPv4 or IPv6")
 		return s, p
 	}
 	ports := parseEndpointPorts(o.Ports, &p)
@@ -51,7 +51,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 
 // parseEndpointPorts leaves out ports without a number ("all ports"), which a
 // Service cannot refer to.
-func parseEndpointPorts(in []discoveryv1.EndpointPort, p *problems) []Port {
+func parseEndpointPorts(in []discoveryv1.EndpointPort, p *Problems) []Port {
 	var ports []Port
 	for i, ep := range in {
 		if ep.Port == nil {
@@ -66,9 +66,9 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *problems) []Port {
 		}
 		switch {
 		case *ep.Port < 1 || *ep.Port > 65535:
-			p.add(fmt.Sprintf("ports[%d].port", i), fmt.Sprint(*ep.Port), "must be from 1 to 65535; this port is left out")
+			p.Add(fmt.Sprintf("ports[%d].port", i), fmt.Sprint(*ep.Port), "must be from 1 to 65535; this port is left out")
 		case !knownProtocol(port.Protocol):
-			p.add(fmt.Sprintf("ports[%d].protocol", i), string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
+			p.Add(fmt.Sprintf("ports[%d].protocol", i), string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
 		default:
 			ports = append(ports, port)
 		}
@@ -78,26 +78,26 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *problems) []Port {
 
 // parseEndpoint makes one Endpoint per port. Of several addresses only the first
 // is used: they are the same pod's (discovery/v1 says so).
-func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, ports []Port, p *problems) []Endpoint {
+func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, ports []Port, p *Problems) []Endpoint {
 	field := fmt.Sprintf("endpoints[%d].addresses", i)
 	if len(e.Addresses) == 0 {
-		p.add(field, "", "missing; write the pod's address")
+		p.Add(field, "", "missing; write the pod's address")
 		return nil
 	}
 	field += "[0]"
 	a, err := parseAddr(e.Addresses[0])
 	if err != nil {
-		p.add(field, e.Addresses[0], err.Error())
+		p.Add(field, e.Addresses[0], err.Error())
 		return nil
 	}
 	if string(typ) != string(FamilyOf(a)) {
-		p.add(field, e.Addresses[0], fmt.Sprintf("is no %s address, and addressType says that it is", typ))
+		p.Add(field, e.Addresses[0], fmt.Sprintf("is no %s address, and addressType says that it is", typ))
 		return nil
 	}
 	// DNAT to a loopback, link-local or multicast address would reach the
 	// wrong machine or none. The API server refuses them too.
 	if err := assignable(a); err != nil {
-		p.add(field, e.Addresses[0], "is no address that a pod can be reached at")
+		p.Add(field, e.Addresses[0], "is no address that a pod can be reached at")
 		return nil
 	}
 	ep := Endpoint{

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +53,7 @@ func FuzzParseEligibility(f *testing.F) {
 	f.Add("", "", "", "", "", "", int32(-1), "", "")
 	f.Add("Shop", "a/b/c", "-", "x", "Exists", "y", int32(1<<31-1), "dev", "x y")
 	f.Fuzz(func(t *testing.T, namespace, key, value, serviceKey, operator, serviceValue string, quota int32, ns, label string) {
-		o := newPool("lan", "192.0.2.0/24")
+		o := clustertest.Pool("lan", "192.0.2.0/24")
 		o.Spec.Namespaces = []string{namespace}
 		o.Spec.NamespaceSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}}
 		o.Spec.ServiceSelector = &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
@@ -62,7 +64,7 @@ func FuzzParseEligibility(f *testing.F) {
 			t.Errorf("quota %d became %d", quota, p.Quota)
 		}
 		s := &Spec{Name: Name{Namespace: ns, Name: "a"}, Labels: map[string]string{serviceKey: label}}
-		known := []*Namespace{parseNamespace(newNamespace(ns, "x"))}
+		known := []*Namespace{parseNamespace(clustertest.Namespace(ns, "x"))}
 		known[0].Labels[key] = value
 		why := p.Bars(s, known)
 		for _, problem := range problems {
@@ -116,7 +118,7 @@ func FuzzParseService(f *testing.F) {
 	f.Add("a,b", "", "", "::", "", "", int32(0), "")
 	f.Add("::ffff:1.2.3.4", "2001:db8::1", "x", "fe80::1%a", "IPv6", "x", int32(-1), "icmp")
 	f.Fuzz(func(t *testing.T, ours, metallb, pool, status, family, policy string, port int32, protocol string) {
-		o := newService("a", status)
+		o := clustertest.Service("a", status)
 		o.Annotations = map[string]string{addressAnnotations[0]: ours, addressAnnotations[1]: metallb, poolAnnotations[2]: pool}
 		o.Spec.IPFamilies = []corev1.IPFamily{corev1.IPFamily(family)}
 		o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicy(policy))
@@ -140,7 +142,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add("192.0.2.1,::10", "::10", "a, b", "lan", "k", "m", "dev, shop", "true")
 	f.Add("0.0.0.0", "", ",", " ", "", "m", "dev", "yes")
 	f.Fuzz(func(t *testing.T, ours, theirs, pools, theirPool, key, theirKey, namespaces, reserve string) {
-		o := newService("a", "")
+		o := clustertest.Service("a", "")
 		o.Annotations = map[string]string{
 			addressAnnotations[0]: ours, addressAnnotations[1]: theirs, poolAnnotations[0]: pools, poolAnnotations[2]: theirPool,
 			sharingAnnotations[0]: key, sharingAnnotations[1]: theirKey, SharingNamespacesAnnotation: namespaces, ReserveAnnotation: reserve,
@@ -185,10 +187,10 @@ func FuzzParsePeer(f *testing.F) {
 		if p == nil {
 			return
 		}
-		if !p.Address.IsValid() || p.Port == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
+		if !p.PeerAddress.IsValid() || p.PeerPort == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
 			t.Errorf("peer %+v", p)
 		}
-		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.Address.BitLen() {
+		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.PeerAddress.BitLen() {
 			t.Errorf("peer %+v", p)
 		}
 	})
@@ -224,42 +226,6 @@ func FuzzParseAdvertisement(f *testing.F) {
 			t.Errorf("advertisement %+v", a)
 		}
 	})
-}
-
-// Whatever stands in a file, decoding it ends, in objects or in words.
-func FuzzDecodeFile(f *testing.F) {
-	f.Add("a.yaml", service("a", 1)+"---\n"+service("b", 2))
-	f.Add("a.json", `{"kind": "List", "apiVersion": "v1", "items": [{"kind": "Node"}]} []`)
-	f.Add("a.yaml", brokenYAML)
-	f.Add("a.yaml", "--- # x\n...\n---\n- a\n--- |\n x\n")
-	f.Add("a.yaml", "a: &a [*a]\n")
-	f.Fuzz(func(t *testing.T, name, text string) {
-		docs, err := decodeFile(name, []byte(text), nil)
-		if err != nil {
-			return
-		}
-		again, err := decodeFile(name, []byte(text), docs)
-		if err != nil || len(again) != len(docs) {
-			t.Fatalf("%d documents, then %d, %v", len(docs), len(again), err)
-		}
-		b := NewBuilder()
-		for _, d := range docs {
-			for _, it := range d.items {
-				if it.obj == nil && len(it.problems) == 0 {
-					t.Errorf("%s vanished", it.key)
-				}
-				if it.obj != nil {
-					b.Set(it.obj, name)
-				}
-			}
-		}
-		b.Snapshot()
-	})
-}
-
-func FuzzParseEvents(f *testing.F) {
-	f.Add(overflowEvent)
-	f.Fuzz(func(_ *testing.T, b []byte) { parseEvents(b) })
 }
 
 // What a community is, is one community, and what is none has words that say what one

@@ -19,7 +19,7 @@ type L2Advertisement struct {
 	UID  types.UID // empty when the object did not come from an API server
 	// Pools are names, sorted; none: all.
 	Pools                         []string
-	ServiceSelector, NodeSelector labels.Selector
+	ServiceSelector, NodeSelector Selector
 	// Preferred say which of the nodes should answer; in the object's order.
 	Preferred []Preference
 	// Interfaces are names, or patterns of [path.Match] with * and ?; sorted; none: all.
@@ -29,13 +29,13 @@ type L2Advertisement struct {
 // A Preference gives nodes a weight.
 type Preference struct {
 	Weight   int // 1 to 100
-	Selector labels.Selector
+	Selector Selector
 }
 
 // parseL2Advertisement returns nil if anything is wrong: half of a restriction
 // answers where it should not.
 func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Problem) {
-	var p problems
+	var p Problems
 	s := &o.Spec
 	a := &L2Advertisement{
 		Name:            o.Name,
@@ -46,13 +46,13 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 		Interfaces:      parseInterfaces(s.Interfaces, &p),
 	}
 	if s.PreferredNodeSelectors != nil && len(s.PreferredNodeSelectors) == 0 {
-		p.add("spec.preferredNodeSelectors", "", "is empty; name at least one, or leave the field out")
+		p.Add("spec.preferredNodeSelectors", "", "is empty; name at least one, or leave the field out")
 	}
 	p.bound("spec.preferredNodeSelectors", len(s.PreferredNodeSelectors), 16)
 	for i, pref := range s.PreferredNodeSelectors {
 		field := fmt.Sprintf("spec.preferredNodeSelectors[%d]", i)
 		if pref.Preference == nil {
-			p.add(field+".preference", "", "missing; write a selector of nodes, or {} for all")
+			p.Add(field+".preference", "", "missing; write a selector of nodes, or {} for all")
 		}
 		a.Preferred = append(a.Preferred, Preference{
 			Weight:   int(parseNumber(field+".weight", int64(pref.Weight), 1, 100, &p)),
@@ -65,11 +65,11 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 	return a, nil
 }
 
-func parseInterfaces(names []string, p *problems) []string {
+func parseInterfaces(names []string, p *Problems) []string {
 	for i, name := range names {
 		// No brackets and no backslash: with those path.Match knows more than is said.
 		if !interfaceName.MatchString(name) || strings.ContainsAny(name, `[]\`+"\t\n\v\f\r") || name == "." || name == ".." {
-			p.add("spec.interfaces["+strconv.Itoa(i)+"]", name,
+			p.Add("spec.interfaces["+strconv.Itoa(i)+"]", name,
 				"each must be the name of an interface, or a pattern with * and ?, such as eth0 or bond*; leave the field out for all")
 		}
 	}

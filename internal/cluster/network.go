@@ -18,7 +18,7 @@ type ServiceCIDR struct {
 }
 
 func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, []Problem) {
-	var p problems
+	var p Problems
 	return &ServiceCIDR{o.Name, parseCIDRs("spec.cidrs", o.Spec.CIDRs, &p)}, p
 }
 
@@ -36,17 +36,17 @@ func (b *Builder) occupied() []Occupied {
 			all = append(all, Occupied{netipx.RangeOfPrefix(c), by})
 		}
 	}
-	for _, n := range b.nodes {
+	for _, n := range b.nodes.objects {
 		for _, a := range n.InternalIPs {
 			addr(a, "Node "+n.Name)
 		}
 		cidrs(n.PodCIDRs, "the pods of Node "+n.Name)
 	}
-	for _, c := range b.serviceCIDRs {
+	for _, c := range b.serviceCIDRs.objects {
 		cidrs(c.CIDRs, "ServiceCIDR "+c.Name)
 	}
-	for _, p := range b.peers {
-		addr(p.Address, "BGPPeer "+p.Name)
+	for _, p := range b.peers.objects {
+		addr(p.PeerAddress, "BGPPeer "+p.Name)
 	}
 	slices.SortFunc(all, func(x, y Occupied) int {
 		return cmp.Or(x.Range.From().Compare(y.Range.From()), y.Range.To().Compare(x.Range.To()), cmp.Compare(x.By, y.By))

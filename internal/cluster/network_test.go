@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -21,23 +23,23 @@ func TestOccupied(t *testing.T) {
 			bits := 26 + rnd.IntN(7)
 			return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(rnd.IntN(256))}), bits).Masked().String()
 		}
-		objects := []runtime.Object{newPool("a", "192.0.2.8-192.0.2.70", "192.0.2.100/30"), newPool("b", "192.0.2.128/26")}
+		objects := []runtime.Object{clustertest.Pool("a", "192.0.2.8-192.0.2.70", "192.0.2.100/30"), clustertest.Pool("b", "192.0.2.128/26")}
 		owners := map[string]netip.Prefix{}
 		for i := range rnd.IntN(5) {
 			name, c := fmt.Sprint("n", i), cidr()
-			node := newNode(name)
+			node := clustertest.Node(name)
 			node.Spec.PodCIDRs = []string{c}
 			objects = append(objects, node)
 			owners["the pods of Node "+name] = netip.MustParsePrefix(c)
 		}
 		for i := range rnd.IntN(3) {
 			name, c := fmt.Sprint("s", i), cidr()
-			objects = append(objects, newServiceCIDR(name, c))
+			objects = append(objects, clustertest.ServiceCIDR(name, c))
 			owners["ServiceCIDR "+name] = netip.MustParsePrefix(c)
 		}
 		for i := range rnd.IntN(3) {
 			name, a := fmt.Sprint("r", i), netip.AddrFrom4([4]byte{192, 0, 2, byte(rnd.IntN(256))})
-			objects = append(objects, newPeer(name, a.String()))
+			objects = append(objects, clustertest.Peer(name, a.String()))
 			owners["BGPPeer "+name] = netip.PrefixFrom(a, 32)
 		}
 		rnd.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })

@@ -9,9 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// leavingTaints say that a node is about to go away. Taints that may be set
-// in error or for long are not here: cordon (a node reserved for ingress is
-// cordoned on purpose), not-ready and unreachable (the condition Ready says it),
+// leavingTaints of a Node: it is leaving, and its speaker withdraws all addresses.
+//
+// Taints that may be set in error or for long are not here: cordon (a node reserved for
+// ingress is cordoned on purpose), not-ready and unreachable (the condition Ready says it),
 // and the cluster autoscaler's DeletionCandidate (most candidates stay).
 var leavingTaints = []string{
 	"fanfare.io/leaving",
@@ -23,7 +24,7 @@ var leavingTaints = []string{
 }
 
 func parseNode(o *corev1.Node) (*Node, []Problem) {
-	var p problems
+	var p Problems
 	n := &Node{Name: o.Name, UID: o.UID, Labels: o.Labels, Leaving: leaving(o)}
 	_, n.Excluded = o.Labels[corev1.LabelNodeExcludeBalancers]
 	for i, a := range o.Status.Addresses {
@@ -32,7 +33,7 @@ func parseNode(o *corev1.Node) (*Node, []Problem) {
 		}
 		ip, err := parseAddr(a.Address)
 		if err != nil {
-			p.add(fmt.Sprintf("status.addresses[%d].address", i), a.Address, err.Error())
+			p.Add(fmt.Sprintf("status.addresses[%d].address", i), a.Address, err.Error())
 			continue
 		}
 		n.InternalIPs = append(n.InternalIPs, ip)
@@ -62,7 +63,7 @@ func leaving(o *corev1.Node) string {
 	return ""
 }
 
-func parsePodCIDRs(o *corev1.Node, p *problems) []netip.Prefix {
+func parsePodCIDRs(o *corev1.Node, p *Problems) []netip.Prefix {
 	field, in := "spec.podCIDRs", o.Spec.PodCIDRs
 	if len(in) == 0 && o.Spec.PodCIDR != "" {
 		field, in = "spec.podCIDR", []string{o.Spec.PodCIDR}
@@ -71,12 +72,12 @@ func parsePodCIDRs(o *corev1.Node, p *problems) []netip.Prefix {
 }
 
 // parseCIDRs returns them sorted, without duplicates.
-func parseCIDRs(field string, in []string, p *problems) []netip.Prefix {
+func parseCIDRs(field string, in []string, p *Problems) []netip.Prefix {
 	var out []netip.Prefix
 	for i, s := range in {
 		c, err := netip.ParsePrefix(s)
 		if err != nil || c.Addr().Is4In6() {
-			p.add(fmt.Sprintf("%s[%d]", field, i), s, "is no CIDR; write one such as 10.244.1.0/24")
+			p.Add(fmt.Sprintf("%s[%d]", field, i), s, "is no CIDR; write one such as 10.244.1.0/24")
 			continue
 		}
 		out = append(out, c.Masked())

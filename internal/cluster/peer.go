@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 const (
@@ -25,37 +26,38 @@ const (
 // parsePeer returns nil if anything is wrong: a session that is not quite what
 // was asked for may come up, and then announce what it should not.
 func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
-	var p problems
+	var p Problems
 	s := &o.Spec
 	peer := &Peer{
-		Name:            o.Name,
-		UID:             o.UID,
-		Created:         o.CreationTimestamp.UTC(),
-		Port:            bgpPort,
-		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
-		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
-		KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
-		ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
-		GracefulRestart: true,
-		RestartTime:     defaultRestartTime,
-
-		WeightByEndpoints: s.WeightByEndpoints,
+		UID:          o.UID,
+		Created:      o.CreationTimestamp.UTC(),
+		NodeSelector: parseSelector("spec.nodeSelector", s.NodeSelector, &p),
+		Session: bgp.Session{
+			Name:            o.Name,
+			PeerPort:        bgpPort,
+			HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
+			KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
+			ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
+			GracefulRestart: true,
+			RestartTime:     defaultRestartTime,
+			Weights:         s.WeightByEndpoints,
+		},
 	}
 	parseRouter(s, peer, &p)
 	if s.PeerPort != 0 {
-		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
+		peer.PeerPort = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
 	}
 	parseASNs(s, peer, &p)
 	peer.BFD = parseBFD(s, &p)
 	if ref := s.PasswordSecretRef; ref != nil {
 		if peer.Secret = ref.Name; len(validation.IsDNS1123Subdomain(ref.Name)) != 0 {
-			p.add("spec.passwordSecretRef.name", ref.Name, "must be the name of a Secret in "+SecretNamespace)
+			p.Add("spec.passwordSecretRef.name", ref.Name, "must be the name of a Secret in "+SecretNamespace)
 		}
 	}
 	parseOurEnd(s, peer, &p)
 	parseMultihop(s, peer, &p)
 	if hold := orHold(peer.HoldTime); peer.KeepaliveTime >= hold {
-		p.add("spec.keepaliveTime", peer.KeepaliveTime.String(),
+		p.Add("spec.keepaliveTime", peer.KeepaliveTime.String(),
 			fmt.Sprintf("must be less than holdTime, which is %s; a third of it is usual", hold))
 	}
 	if gr := s.GracefulRestart; gr != nil {
@@ -81,35 +83,35 @@ func orHold(d time.Duration) time.Duration {
 const namedOnce = "name the router by one of peerAddress, defaultGateway and interface"
 
 // parseRouter reads where the router is.
-func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	const field = "spec.defaultGateway"
 	switch family := s.DefaultGateway; {
 	case s.Interface != "" && (s.PeerAddress != "" || family != ""):
-		p.add("spec.interface", s.Interface, namedOnce)
+		p.Add("spec.interface", s.Interface, namedOnce)
 	case s.Interface != "":
 		parseInterface(s, peer, p)
 	case family == "":
-		peer.Address = parsePeerAddress(s.PeerAddress, p)
+		peer.PeerAddress = parsePeerAddress(s.PeerAddress, p)
 	case family != corev1.IPv4Protocol && family != corev1.IPv6Protocol:
-		p.add(field, string(family), "must be IPv4 or IPv6")
+		p.Add(field, string(family), "must be IPv4 or IPv6")
 	case s.PeerAddress != "":
-		p.add(field, string(family), namedOnce)
+		p.Add(field, string(family), namedOnce)
 	default:
 		peer.DefaultGateway = family
 	}
 }
 
 // parseInterface reads the link to a router whose address both ends find out.
-func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	switch {
 	case !isInterface(s.Interface):
-		p.add("spec.interface", s.Interface, "must be the name of an interface such as eth1, of 15 characters at most")
+		p.Add("spec.interface", s.Interface, "must be the name of an interface such as eth1, of 15 characters at most")
 	case s.SourceAddress != "":
-		p.add("spec.sourceAddress", s.SourceAddress, "with interface our end is its link-local address; remove it")
+		p.Add("spec.sourceAddress", s.SourceAddress, "with interface our end is its link-local address; remove it")
 	case s.Passive:
-		p.add("spec.passive", "true", "a passive session needs the router's address; remove it, or name peerAddress instead of interface")
+		p.Add("spec.passive", "true", "a passive session needs the router's address; remove it, or name peerAddress instead of interface")
 	case s.EBGPMultihopTTL > 1:
-		p.add("spec.ebgpMultihopTTL", strconv.Itoa(int(s.EBGPMultihopTTL)), "with interface the router is on the link; remove it")
+		p.Add("spec.ebgpMultihopTTL", strconv.Itoa(int(s.EBGPMultihopTTL)), "with interface the router is on the link; remove it")
 	default:
 		peer.Interface = s.Interface
 	}
@@ -117,44 +119,44 @@ func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 
 // parsePeerAddress insists on a zone where one is needed, and only there: a
 // link-local address says nothing without its interface.
-func parsePeerAddress(s string, p *problems) netip.Addr {
+func parsePeerAddress(s string, p *Problems) netip.Addr {
 	const field = "spec.peerAddress"
 	if s == "" {
-		p.add(field, "", "missing; "+namedOnce)
+		p.Add(field, "", "missing; "+namedOnce)
 		return netip.Addr{}
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil {
-		p.add(field, s, "must be an address such as 192.0.2.1 or 2001:db8::1")
+		p.Add(field, s, "must be an address such as 192.0.2.1 or 2001:db8::1")
 		return netip.Addr{}
 	}
 	linkLocal := a.Is6() && a.IsLinkLocalUnicast()
 	switch {
 	case a.Is4In6():
-		p.add(field, s, fmt.Sprintf("is an IPv4 address written as IPv6; write %s", a.Unmap().WithZone("")))
+		p.Add(field, s, fmt.Sprintf("is an IPv4 address written as IPv6; write %s", a.Unmap().WithZone("")))
 	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		p.add(field, s, "must be the address of one router, and not unspecified, multicast or broadcast")
+		p.Add(field, s, "must be the address of one router, and not unspecified, multicast or broadcast")
 	case linkLocal && !interfaceName.MatchString(a.Zone()):
-		p.add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface, as in %s", a.WithZone("eth0")))
+		p.Add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface, as in %s", a.WithZone("eth0")))
 	case !linkLocal && a.Zone() != "":
-		p.add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface; write %s", a.WithZone("")))
+		p.Add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface; write %s", a.WithZone("")))
 	}
 	return a
 }
 
-func parseASN(field string, n int64, p *problems) uint32 {
+func parseASN(field string, n int64, p *Problems) uint32 {
 	switch {
 	case n == 0:
-		p.add(field, "", "missing; an AS number from 1 to 4294967295")
+		p.Add(field, "", "missing; an AS number from 1 to 4294967295")
 	case n == asTrans:
-		p.add(field, "23456", "is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512")
+		p.Add(field, "23456", "is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512")
 	default:
 		return uint32(parseNumber(field, n, 1, v1alpha1.MaxASN, p))
 	}
 	return 0
 }
 
-func parseASNs(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+func parseASNs(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	peer.MyASN = parseASN("spec.myASN", s.MyASN, p)
 	peer.LocalASN = peer.MyASN
 	if s.LocalASN != 0 {
@@ -170,23 +172,23 @@ func parseASNs(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	}
 }
 
-func parseNumber(field string, n, lo, hi int64, p *problems) int64 {
+func parseNumber(field string, n, lo, hi int64, p *Problems) int64 {
 	if n < lo || n > hi {
-		p.add(field, strconv.FormatInt(n, 10), fmt.Sprintf("must be from %d to %d", lo, hi))
+		p.Add(field, strconv.FormatInt(n, 10), fmt.Sprintf("must be from %d to %d", lo, hi))
 		return 0
 	}
 	return n
 }
 
 // parseSeconds reads a time that goes on the wire in whole seconds. Zero: unset.
-func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *problems) time.Duration {
+func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *Problems) time.Duration {
 	switch {
 	case d == nil:
 		return 0
 	case d.Duration%time.Second != 0:
-		p.add(field, d.Duration.String(), "must be in whole seconds, which is what BGP counts in")
+		p.Add(field, d.Duration.String(), "must be in whole seconds, which is what BGP counts in")
 	case d.Duration < time.Duration(lo)*time.Second || d.Duration > time.Duration(hi)*time.Second:
-		p.add(field, d.Duration.String(), fmt.Sprintf("must be from %ds to %ds", lo, hi))
+		p.Add(field, d.Duration.String(), fmt.Sprintf("must be from %ds to %ds", lo, hi))
 	default:
 		return d.Duration
 	}
@@ -203,60 +205,60 @@ var (
 func isInterface(s string) bool { return interfaceName.MatchString(s) && !numbers.MatchString(s) }
 
 // parseOurEnd reads our address and our BGP identifier.
-func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	if isInterface(s.SourceAddress) {
 		peer.SourceInterface = s.SourceAddress
 	} else if s.SourceAddress != "" {
 		a, err := parseAddr(s.SourceAddress)
 		switch {
 		case err != nil:
-			p.add("spec.sourceAddress", s.SourceAddress, "must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most")
-		case peer.Address.IsValid() && a.BitLen() != peer.Address.BitLen():
-			p.add("spec.sourceAddress", s.SourceAddress, "must be of peerAddress's address family")
+			p.Add("spec.sourceAddress", s.SourceAddress, "must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most")
+		case peer.PeerAddress.IsValid() && a.BitLen() != peer.PeerAddress.BitLen():
+			p.Add("spec.sourceAddress", s.SourceAddress, "must be of peerAddress's address family")
 		case peer.DefaultGateway != "" && a.Is4() != (peer.DefaultGateway == corev1.IPv4Protocol):
-			p.add("spec.sourceAddress", s.SourceAddress, "must be of defaultGateway's address family")
+			p.Add("spec.sourceAddress", s.SourceAddress, "must be of defaultGateway's address family")
 		}
 		peer.SourceAddress = a
 	}
 	if s.Device != "" && !interfaceName.MatchString(s.Device) {
-		p.add("spec.device", s.Device, "must be the name of an interface or a VRF such as eth0, of 15 characters at most")
+		p.Add("spec.device", s.Device, "must be the name of an interface or a VRF such as eth0, of 15 characters at most")
 	}
 	peer.Device, peer.Passive = s.Device, s.Passive
 	if s.RouterID != "" {
 		a, err := parseAddr(s.RouterID)
 		if err != nil || !a.Is4() || a.IsUnspecified() {
-			p.add("spec.routerID", s.RouterID, "must be written as an IPv4 address such as 192.0.2.7, and not 0.0.0.0")
+			p.Add("spec.routerID", s.RouterID, "must be written as an IPv4 address such as 192.0.2.7, and not 0.0.0.0")
 		}
 		peer.RouterID = a
 	}
 }
 
 // parseBFD has the defaults of the CRD.
-func parseBFD(s *v1alpha1.BGPPeerSpec, p *problems) *BFD {
+func parseBFD(s *v1alpha1.BGPPeerSpec, p *Problems) bgp.BFD {
 	o := s.BFD
 	if o == nil {
-		return nil
+		return bgp.BFD{}
 	}
 	interval := func(field string, d *metav1.Duration) time.Duration {
 		switch {
 		case d == nil:
 			return 300 * time.Millisecond
 		case d.Duration < 10*time.Millisecond || d.Duration > time.Minute:
-			p.add("spec.bfd."+field, d.Duration.String(), "must be from 10ms to 60s")
+			p.Add("spec.bfd."+field, d.Duration.String(), "must be from 10ms to 60s")
 		}
 		return d.Duration
 	}
-	b := &BFD{Transmit: interval("transmitInterval", o.TransmitInterval), Receive: interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive}
+	b := bgp.BFD{Transmit: interval("transmitInterval", o.TransmitInterval), Receive: interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive}
 	if o.DetectMultiplier != 0 {
 		b.Multiplier = uint8(parseNumber("spec.bfd.detectMultiplier", int64(o.DetectMultiplier), 2, 255, p))
 	}
 	if s.EBGPMultihopTTL > 1 || s.TTLSecurityHops > 1 {
-		p.add("spec.bfd", "", "is for a router that is directly connected (RFC 5881); remove it, or the number of hops")
+		p.Add("spec.bfd", "", "is for a router that is directly connected (RFC 5881); remove it, or the number of hops")
 	}
 	return b
 }
 
-func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	const field = "spec.ebgpMultihopTTL"
 	if s.TTLSecurityHops != 0 {
 		peer.TTLSecurityHops = uint8(parseNumber("spec.ttlSecurityHops", int64(s.TTLSecurityHops), 1, 254, p))
@@ -265,10 +267,10 @@ func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 		return
 	}
 	if s.TTLSecurityHops != 0 {
-		p.add("spec.ttlSecurityHops", strconv.Itoa(int(s.TTLSecurityHops)), "says itself how far away the router may be; remove it or ebgpMultihopTTL")
+		p.Add("spec.ttlSecurityHops", strconv.Itoa(int(s.TTLSecurityHops)), "says itself how far away the router may be; remove it or ebgpMultihopTTL")
 	}
 	if peer.PeerASN == peer.LocalASN && peer.LocalASN != 0 {
-		p.add(field, strconv.Itoa(int(s.EBGPMultihopTTL)), "is for eBGP, and this peer has our own AS number; remove it")
+		p.Add(field, strconv.Itoa(int(s.EBGPMultihopTTL)), "is for eBGP, and this peer has our own AS number; remove it")
 		return
 	}
 	peer.EBGPMultihopTTL = uint8(parseNumber(field, int64(s.EBGPMultihopTTL), 1, 255, p))

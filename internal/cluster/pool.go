@@ -13,7 +13,7 @@ import (
 
 // parseAnnounce returns the empty value, which announces nothing, for any value
 // that it does not know.
-func parseAnnounce(field string, s v1alpha1.Announce, p *problems) Announce {
+func parseAnnounce(field string, s v1alpha1.Announce, p *Problems) Announce {
 	switch a := Announce(s); a {
 	case AnnounceBGP, AnnounceL2, AnnounceAdvertised:
 		return a
@@ -22,14 +22,14 @@ func parseAnnounce(field string, s v1alpha1.Announce, p *problems) Announce {
 	if s == "" {
 		what = "is missing; set it to"
 	}
-	p.add(field, string(s), what+" BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised (as BGPAdvertisements and L2Advertisements say)")
+	p.Add(field, string(s), what+" BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised (as BGPAdvertisements and L2Advertisements say)")
 	return ""
 }
 
 // parsePool returns the pool without the addresses that it could not read, and nil
 // for a pool that does not say how it is announced.
 func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
-	var p problems
+	var p Problems
 	pool := &Pool{
 		Name:          o.Name,
 		Created:       o.CreationTimestamp.UTC(),
@@ -45,23 +45,23 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 	default:
 		// Not what the author meant, but the value that assigns the fewest addresses.
 		pool.Allocation = OnRequest
-		p.add("spec.allocation", string(a), "must be Automatic, OnRequest or Drained; taken for OnRequest")
+		p.Add("spec.allocation", string(a), "must be Automatic, OnRequest or Drained; taken for OnRequest")
 	}
 	if len(o.Spec.Addresses) == 0 {
-		p.add("spec.addresses", "", "missing; name at least one CIDR or range, such as 192.0.2.0/26")
+		p.Add("spec.addresses", "", "missing; name at least one CIDR or range, such as 192.0.2.0/26")
 	}
 	p.bound("spec.addresses", len(o.Spec.Addresses), 256)
 	for i, s := range o.Spec.Addresses {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		r, err := parseRange(s)
 		if err != nil {
-			p.add(field, s, err.Error())
+			p.Add(field, s, err.Error())
 			continue
 		}
 		if slices.Contains(o.Spec.Addresses[:i], s) {
-			p.add(field, s, "an entry is in this pool already; remove one of the two")
+			p.Add(field, s, "an entry is in this pool already; remove one of the two")
 		} else if before := slices.IndexFunc(pool.Ranges, r.Overlaps); before >= 0 {
-			p.add(field, s, fmt.Sprintf("contains addresses of %s, which is in this pool already; remove them from one of the two",
+			p.Add(field, s, fmt.Sprintf("contains addresses of %s, which is in this pool already; remove them from one of the two",
 				pool.Ranges[before]))
 		}
 		pool.Ranges = append(pool.Ranges, without(r, pool.Ranges)...)

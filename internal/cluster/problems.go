@@ -6,33 +6,33 @@ import (
 	"slices"
 )
 
-// problems are those of one object while it is parsed: its name and file are
+// Problems are those of one object while it is parsed: its name and file are
 // filled in when it is done.
-type problems []Problem
+type Problems []Problem
 
-func (p *problems) add(field, value, message string) {
+func (p *Problems) Add(field, value, message string) {
 	*p = append(*p, Problem{Field: field, Value: value, Message: message})
 }
 
 // bound reports a list with more entries than the CRD allows, which keeps the cost of
 // its rules within the API server's budget.
-func (p *problems) bound(field string, have, most int) {
+func (p *Problems) bound(field string, have, most int) {
 	if have > most {
-		p.add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects", have, most))
+		p.Add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects", have, most))
 	}
 }
 
 // once reports entries that a list has twice. The CRDs' sets refuse those.
-func (p *problems) once(field string, list []string) {
+func (p *Problems) once(field string, list []string) {
 	for i, s := range list {
 		if slices.Contains(list[:i], s) {
-			p.add(fmt.Sprintf("%s[%d]", field, i), s, "is listed twice; remove one of the two")
+			p.Add(fmt.Sprintf("%s[%d]", field, i), s, "is listed twice; remove one of the two")
 		}
 	}
 }
 
-// of fills in whose problems they are.
-func (p problems) of(object, file string) []Problem {
+// Of fills in whose problems they are.
+func (p Problems) Of(object, file string) []Problem {
 	for i := range p {
 		p[i].Object, p[i].File = object, file
 	}

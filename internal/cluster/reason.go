@@ -58,64 +58,82 @@ func (r Reason) String() string {
 // Kubernetes' conditions are.
 type Code string
 
+// All is well:
 const (
-	// Yes.
-	Announced  Code = "Announced"  // this node announces the address
-	Programmed Code = "Programmed" // the kernel forwards the address
-	Assigned   Code = "Assigned"   // the Service holds the address
+	Announced  Code = "Announced"  // This node announces the address.
+	Programmed Code = "Programmed" // The kernel forwards the address.
+	Assigned   Code = "Assigned"   // The Service holds the address.
+)
 
-	// Not, because of the Service.
-	NoEndpoints     Code = "NoEndpoints"     // nothing is ready anywhere
-	NoLocalEndpoint Code = "NoLocalEndpoint" // externalTrafficPolicy Local and nothing on this node
-	Elsewhere       Code = "Elsewhere"       // Local, but forwarded to other nodes: Services that share the address are there
-	NoSource        Code = "NoSource"        // its source ranges admit no client of the address's family
-	HealthPortTaken Code = "HealthPortTaken" // another process has its healthCheckNodePort
-	ProxyRefused    Code = "ProxyRefused"    // more ports or endpoints than an address can have here, or the kernel refuses them
+// Not announced or not forwarded, because of the Service:
+const (
+	NoEndpoints     Code = "NoEndpoints"     // No pod of the Service is ready on any node.
+	NoLocalEndpoint Code = "NoLocalEndpoint" // `externalTrafficPolicy: Local`, and no pod of the Service is ready on this node; as intended.
+	NoSource        Code = "NoSource"        // No source range of the Service is valid and of the address's family: no client may use it.
+	ProxyRefused    Code = "ProxyRefused"    // More ports, endpoints or source ranges than an address can have, or the kernel refuses them. No other address waits for it.
+)
 
-	// Not, because of the node or its peers.
-	NoPeer          Code = "NoPeer"          // no peer selects this node
-	NodeExcluded    Code = "NodeExcluded"    // the node's label forbids it
-	NodeLeaving     Code = "NodeLeaving"     // a taint says that the node is going away
-	NodeUnavailable Code = "NodeUnavailable" // the node's network is not up
+// Announced, with a restriction because of the Service:
+const (
+	Elsewhere       Code = "Elsewhere"       // `Local`, but no node has pods of all Services that share the address: clients of the others do not keep their address.
+	HealthPortTaken Code = "HealthPortTaken" // Another process listens on the Service's `healthCheckNodePort`.
+)
 
-	// Not, or not so, because of a BGPAdvertisement.
-	NotAdvertised    Code = "NotAdvertised"    // some are about the pool, and none selects the Service and the node
-	AggregateRefused Code = "AggregateRefused" // an aggregate would contain what is not ours; announced without it
-	AggregateTooWide Code = "AggregateTooWide" // an aggregate contains addresses of no pool; announced
-	NoNode           Code = "NoNode"           // its nodeSelector matches no Node
-	// Not announced by a route whose attributes no BGP message can carry.
-	AttributesRefused Code = "AttributesRefused"
-	// Two tell a router different things of one prefix.
-	AttributeOverride Code = "AttributeOverride" // the more specific one counts
-	AttributeClash    Code = "AttributeClash"    // neither is more specific; the first by name counts
+// Not announced, because of the node or its routers:
+const (
+	NoPeer          Code = "NoPeer"          // No BGPPeer selects this node.
+	NodeExcluded    Code = "NodeExcluded"    // The node has the label `node.kubernetes.io/exclude-from-external-load-balancers`.
+	NodeLeaving     Code = "NodeLeaving"     // A taint marks the node as leaving.
+	NodeUnavailable Code = "NodeUnavailable" // No Node object has this name, the Node is not Ready, or its network is not up.
+)
 
-	// Not over L2, on this node.
-	AnotherNode  Code = "AnotherNode"  // another node answers for it
-	NoCandidate  Code = "NoCandidate"  // no node can answer for it
-	AddressInUse Code = "AddressInUse" // a host without a speaker answers for it
-	NoInterface  Code = "NoInterface"  // this node has none with its subnet, though it seemed to have
+// Because of a BGPAdvertisement or an L2Advertisement:
+const (
+	NotAdvertised     Code = "NotAdvertised"     // Advertisements name the pool, and none selects both the Service and the node: not announced.
+	AggregateRefused  Code = "AggregateRefused"  // The aggregate would contain addresses outside of the pools: announced without it.
+	AggregateTooWide  Code = "AggregateTooWide"  // The aggregate contains addresses of no pool; announced.
+	NoNode            Code = "NoNode"            // The nodeSelector matches no Node.
+	AttributesRefused Code = "AttributesRefused" // Its communities do not fit into a BGP message: the route, or in an aggregate the communities, are left out.
+	AttributeOverride Code = "AttributeOverride" // Two set different attributes for one prefix and router: the more specific one applies.
+	AttributeClash    Code = "AttributeClash"    // Two set different attributes, and none is more specific: the first by name applies.
+)
 
-	// Not yet.
-	WaitingForNodes   Code = "WaitingForNodes"   // other nodes are not known yet
-	WaitingForRelease Code = "WaitingForRelease" // another node still answers for it
-	WaitingForProbe   Code = "WaitingForProbe"   // a probe asks whether another host uses it
-	WaitingForProxy   Code = "WaitingForProxy"   // to be announced once the kernel forwards it
-	WaitingForSession Code = "WaitingForSession" // no router has a session
-	Lingering         Code = "Lingering"         // withdrawn, still forwarded while routers process that
+// Not announced over Layer 2 by this node:
+const (
+	AnotherNode  Code = "AnotherNode"  // Another node answers for the address.
+	NoCandidate  Code = "NoCandidate"  // No node can answer for the address.
+	AddressInUse Code = "AddressInUse" // A host without a speaker uses the address.
+	NoInterface  Code = "NoInterface"  // This node has no interface in the address's subnet, although its last report had one.
+)
 
-	// No address, or a doubtful one.
-	Unassigned       Code = "Unassigned"       // the controller has not given it one
-	NoPool           Code = "NoPool"           // no pool to take an address from
-	PoolExhausted    Code = "PoolExhausted"    // every address of the pools is taken
-	RequestRefused   Code = "RequestRefused"   // the requested address or pool cannot be had
-	AddressConflict  Code = "AddressConflict"  // another Service holds the address, or a node or a router has it
-	QuotaExceeded    Code = "QuotaExceeded"    // its namespace may have no more addresses of the pool
-	SharingKept      Code = "SharingKept"      // two share an address that would not be let to now
-	Contradiction    Code = "Contradiction"    // the Service asks for two things at once; one counts
-	PoolGone         Code = "PoolGone"         // the address is kept although its pool no longer has it
-	PoolFenced       Code = "PoolFenced"       // the address is kept although the pool is for others
-	NotOurs          Code = "NotOurs"          // the status names an address of no pool: another implementation's
-	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service
+// Not yet:
+const (
+	WaitingForNodes   Code = "WaitingForNodes"   // The other nodes are not known yet.
+	WaitingForRelease Code = "WaitingForRelease" // Another node still answers for the address.
+	WaitingForProbe   Code = "WaitingForProbe"   // A probe asks whether another host uses the address.
+	WaitingForProxy   Code = "WaitingForProxy"   // The kernel does not have the rules yet, or accepts no changes: see *Needs attention*.
+	WaitingForSession Code = "WaitingForSession" // No router that should receive it has a session; the reason has the cause.
+	Lingering         Code = "Lingering"         // Withdrawn, and still forwarded while routers process that.
+)
+
+// The Service has no address, or not all that it asks for:
+const (
+	Unassigned       Code = "Unassigned"       // The controller has assigned none; the reason has the cause.
+	NoPool           Code = "NoPool"           // No pool exists, or none admits this Service.
+	PoolExhausted    Code = "PoolExhausted"    // All addresses of the pools are taken.
+	RequestRefused   Code = "RequestRefused"   // The requested address or pool is not available.
+	AddressConflict  Code = "AddressConflict"  // Another Service holds the address, or a node or a router has it.
+	QuotaExceeded    Code = "QuotaExceeded"    // Its namespace has as many addresses of the pool as it may have.
+	NotOurs          Code = "NotOurs"          // Its status has an address of no pool: another implementation's.
+	PositionConflict Code = "PositionConflict" // Without a controller: another node could compute another address for the Service.
+)
+
+// The Service keeps its address, although it would not get it now:
+const (
+	PoolGone      Code = "PoolGone"      // No pool contains the address now.
+	PoolFenced    Code = "PoolFenced"    // The pool now excludes the Service.
+	SharingKept   Code = "SharingKept"   // It shares the address in a way that would not be allowed now.
+	Contradiction Code = "Contradiction" // Its annotations contradict each other; the reason says which one applies. It may have an address.
 )
 
 // Forwards says whether connections are forwarded with this reason of the proxy's.

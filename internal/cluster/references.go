@@ -3,8 +3,6 @@ package cluster
 import (
 	"fmt"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 // references are the names and selectors in s that refer to nothing, and the pools that
@@ -82,7 +80,7 @@ func (r *resolver) missing(object, field, kind, name string) {
 
 // nodes checks a selector against all Nodes, as far as they are known. A preference or a
 // BGPPeer without a Node is only a warning: its Nodes may be yet to join.
-func (r *resolver) nodes(object, field string, selector labels.Selector, warning bool) {
+func (r *resolver) nodes(object, field string, selector Selector, warning bool) {
 	if !r.AllNodes || len(r.Nodes) == 0 || r.selectsNode(selector) {
 		return
 	}
@@ -90,7 +88,7 @@ func (r *resolver) nodes(object, field string, selector labels.Selector, warning
 		Message: "matches no Node; set it to labels that a Node has"})
 }
 
-func (r *resolver) selectsNode(selector labels.Selector) bool {
+func (r *resolver) selectsNode(selector Selector) bool {
 	return selector.Empty() || slices.ContainsFunc(r.Nodes, func(n *Node) bool { return selector.Matches(n.Labels) })
 }
 

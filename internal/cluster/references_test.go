@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,7 +23,7 @@ func problemText(s *Snapshot) string {
 
 // An advertisement for all pools has nothing to announce while none is Advertised.
 func TestAdvertisementAppliesToNone(t *testing.T) {
-	pool, other := newPool("lan", "192.0.2.0/24"), newPool("wan", "198.51.100.0/24")
+	pool, other := clustertest.Pool("lan", "192.0.2.0/24"), clustertest.Pool("wan", "198.51.100.0/24")
 	b := NewBuilder()
 	b.Set(&v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}, "")
 	if got := problemText(b.Snapshot()); got != "" {
@@ -47,15 +49,15 @@ func TestSelectorsOfUnknownNodes(t *testing.T) {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"rack": rack}}}
 	}
 	b := NewBuilder()
-	b.someNodes = true
-	peer := newPeer("tor", "10.0.0.254")
+	b.Limit(Scope{SomeNodes: true})
+	peer := clustertest.Peer("tor", "10.0.0.254")
 	peer.Spec.NodeSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"rack": "b"}}
 	b.Set(peer, "")
 	b.Set(node("n1", "a"), "")
 	if got := problemText(b.Snapshot()); got != "" {
 		t.Errorf("with one Node of several: %s", got)
 	}
-	b.someNodes, b.readied = false, true
+	b.ReadL2()
 	want := `BGPPeer tor: spec.nodeSelector "rack=b": matches no Node; set it to labels that a Node has`
 	if got := problemText(b.Snapshot()); got != want {
 		t.Errorf("with all Nodes: got %s\nwant %s", got, want)
@@ -77,10 +79,10 @@ func TestSelectorsOfUnknownNodes(t *testing.T) {
 
 // Without a watch of advertisements, no Problem says that none selects a pool.
 func TestPoolWithoutWatchedAdvertisements(t *testing.T) {
-	pool := newPool("lan", "192.0.2.0/24")
+	pool := clustertest.Pool("lan", "192.0.2.0/24")
 	pool.Spec.Announce = v1alpha1.AnnounceAdvertised
 	b := NewBuilder()
-	b.noAdverts = true
+	b.Limit(Scope{NoAdvertisements: true})
 	b.Set(pool, "")
 	if got := problemText(b.Snapshot()); got != "" {
 		t.Error(got)
@@ -91,7 +93,7 @@ func TestPoolWithoutWatchedAdvertisements(t *testing.T) {
 func TestVersions(t *testing.T) {
 	b := NewBuilder()
 	set := func(addr string, generation int64) {
-		pool := newPool("lan", addr)
+		pool := clustertest.Pool("lan", addr)
 		pool.UID, pool.Generation = "u", generation
 		b.Set(pool, "")
 	}
@@ -108,7 +110,7 @@ func TestVersions(t *testing.T) {
 	check("good", Version{"AddressPool", "lan", "u", 2})
 	set("nonsense", 3)
 	check("broken again", Version{"AddressPool", "lan", "u", 3})
-	if s := b.Snapshot(); len(s.Pools) != 1 || !strings.HasSuffix(problemText(s), kept) {
+	if s := b.Snapshot(); len(s.Pools) != 1 || !strings.HasSuffix(problemText(s), StaysInUse) {
 		t.Errorf("the version before is not in use: %s", problemText(s))
 	}
 	b.Delete(Key{"AddressPool", Name{Name: "lan"}})

@@ -13,16 +13,19 @@ import (
 // MetalLB's are honoured, so that users need not edit Services to migrate. What
 // it writes itself, ip-allocated-from-pool, says nothing that is not in the status.
 var (
+	// addressAnnotations of a Service: the addresses that it requests, separated by commas.
 	addressAnnotations = []string{
 		"fanfare.io/load-balancer-ips",
 		"metallb.io/loadBalancerIPs",
 		"metallb.universe.tf/loadBalancerIPs",
 	}
+	// poolAnnotations of a Service: the AddressPool to get addresses from.
 	poolAnnotations = []string{
 		"fanfare.io/address-pool",
 		"metallb.io/address-pool",
 		"metallb.universe.tf/address-pool",
 	}
+	// sharingAnnotations of a Service: the key, as `fanfare.io/allow-shared-ip`, which takes precedence.
 	sharingAnnotations = []string{
 		SharingAnnotation,
 		"metallb.io/allow-shared-ip",
@@ -31,12 +34,12 @@ var (
 )
 
 const (
-	// SharingAnnotation has a key: Services with the same one may share an address.
+	// SharingAnnotation of a Service: a key. Services with the same key may share an address.
 	SharingAnnotation = "fanfare.io/allow-shared-ip"
-	// SharingNamespacesAnnotation has the other namespaces whose Services may. MetalLB
-	// has no such annotation: there a key is valid in all namespaces.
+	// SharingNamespacesAnnotation of a Service: other namespaces whose Services may share its
+	// address, separated by commas. MetalLB has none: there a key is valid in all namespaces.
 	SharingNamespacesAnnotation = "fanfare.io/allow-shared-ip-namespaces"
-	// ReserveAnnotation keeps a Service's addresses while there is no such Service.
+	// ReserveAnnotation of a Service: `true` keeps its addresses reserved after it is deleted.
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 
@@ -66,7 +69,7 @@ func wishes(o *corev1.Service, keys []string) []wish {
 // parseRequest reads which addresses the Service asks for, and how. Where it says
 // so twice, the first one counts, and a difference is a Problem and a word in
 // Contradiction.
-func parseRequest(o *corev1.Service, s *Spec, p *problems) {
+func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 	ws := wishes(o, addressAnnotations)
 	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
 		ws = append(ws, wish{"spec.loadBalancerIP", ip})
@@ -75,7 +78,7 @@ func parseRequest(o *corev1.Service, s *Spec, p *problems) {
 		var bad string
 		if s.Requested, bad = parseAddrs(ws[0].value); bad != "" {
 			s.BadRequest = ws[0].field + ": " + bad
-			p.add(ws[0].field, ws[0].value, bad)
+			p.Add(ws[0].field, ws[0].value, bad)
 		}
 		s.contradict(ws, p, func(v string) bool {
 			addrs, _ := parseAddrs(v)
@@ -93,17 +96,17 @@ func parseRequest(o *corev1.Service, s *Spec, p *problems) {
 		s.Reserve = true
 	default:
 		s.Reserve = true
-		p.add(annotation(ReserveAnnotation), v, "must be true or false; taken for true, by which nothing is lost")
+		p.Add(annotation(ReserveAnnotation), v, "must be true or false; taken for true, by which nothing is lost")
 	}
 }
 
 // contradict reports which requests contradict the first of them.
-func (s *Spec) contradict(ws []wish, p *problems, agrees func(string) bool) {
+func (s *Spec) contradict(ws []wish, p *Problems, agrees func(string) bool) {
 	for _, w := range ws[1:] {
 		if agrees(w.value) {
 			continue
 		}
-		p.add(w.field, w.value, fmt.Sprintf("contradicts %s, which counts; remove one of them", ws[0].field))
+		p.Add(w.field, w.value, fmt.Sprintf("contradicts %s, which counts; remove one of them", ws[0].field))
 		if s.Contradiction != "" {
 			s.Contradiction += "; "
 		}
@@ -111,12 +114,12 @@ func (s *Spec) contradict(ws []wish, p *problems, agrees func(string) bool) {
 	}
 }
 
-func parseSharing(o *corev1.Service, s *Spec, p *problems) {
+func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	ws := wishes(o, sharingAnnotations)
 	others := names(o.Annotations[SharingNamespacesAnnotation])
 	if len(ws) == 0 {
 		if len(others) > 0 {
-			p.add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
+			p.Add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
 				fmt.Sprintf("says with whom the Service shares its address, and no key says that it does; add the annotation %s", SharingAnnotation))
 		}
 		return

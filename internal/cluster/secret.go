@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -14,27 +15,9 @@ const SecretNamespace = "fanfare-system"
 // maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
 const maxPassword = 80
 
-// A Password is a secret that nothing shows: not a log, not a status, not the file
-// that a speaker remembers the cluster by.
-type Password string
-
-const hidden = "(hidden)"
-
-func (Password) String() string { return hidden }
-
-// GoString is for %#v.
-func (Password) GoString() string { return hidden }
-
-// MarshalText keeps it out of files, too: what is read back is a peer without its
-// password, which has no session until the Secret could be read again.
-func (Password) MarshalText() ([]byte, error) { return nil, nil }
-
-// UnmarshalText reads what MarshalText wrote: nothing.
-func (*Password) UnmarshalText([]byte) error { return nil }
-
 // parseSecret returns the password in a Secret, empty if it is of another namespace or type.
-func parseSecret(o *corev1.Secret) (Password, problems) {
-	var p problems
+func parseSecret(o *corev1.Secret) (bgp.Password, Problems) {
+	var p Problems
 	if o.Namespace != SecretNamespace || o.Type != corev1.SecretTypeBasicAuth {
 		return "", nil
 	}
@@ -44,17 +27,17 @@ func parseSecret(o *corev1.Secret) (Password, problems) {
 	}
 	switch {
 	case password == "":
-		p.add("data.password", "", "missing; the password in base64, or as it is under stringData")
+		p.Add("data.password", "", "missing; the password in base64, or as it is under stringData")
 	case len(password) > maxPassword:
-		p.add("data.password", "", fmt.Sprintf("has %d bytes; TCP MD5 takes %d at most", len(password), maxPassword))
+		p.Add("data.password", "", fmt.Sprintf("has %d bytes; TCP MD5 takes %d at most", len(password), maxPassword))
 		password = ""
 	}
-	return Password(password), p
+	return bgp.Password(password), p
 }
 
 // setSecret keeps a password that is known when its Secret goes, or becomes
 // unusable: no slip ends a session.
-func (b *Builder) setSecret(name Name, password Password) {
+func (b *Builder) setSecret(name Name, password bgp.Password) {
 	if name.Namespace != SecretNamespace {
 		return
 	}
@@ -66,20 +49,20 @@ func (b *Builder) setSecret(name Name, password Password) {
 	if !gone {
 		b.secrets[name.Name] = password
 	}
-	b.peersChanged = true
+	b.peers.changed = true
 }
 
 // signedPeers are the peers with their passwords.
 func (b *Builder) signedPeers() []*Peer {
 	var p []Problem
-	peers := sortedValues(b.peers)
+	peers := b.peers.sorted()
 	used := map[string]bool{}
 	for i, peer := range peers {
 		if peer.Secret == "" {
 			continue
 		}
 		signed := *peer
-		if b.blind {
+		if b.scope.NoSecrets {
 			signed.Secret = ""
 		} else {
 			used[peer.Secret] = true
@@ -89,7 +72,7 @@ func (b *Builder) signedPeers() []*Peer {
 		peers[i] = &signed
 	}
 	// A password that no peer names need not be kept in memory.
-	maps.DeleteFunc(b.secrets, func(name string, _ Password) bool { return !used[name] && b.secretsGone[name] })
+	maps.DeleteFunc(b.secrets, func(name string, _ bgp.Password) bool { return !used[name] && b.secretsGone[name] })
 	b.Report("passwords", p)
 	return peers
 }

@@ -11,15 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Class is the spec.loadBalancerClass of Services that Fanfare always serves. It also serves
-// Services without a class, unless configured otherwise.
+// Class is the loadBalancerClass of Services that Fanfare serves. It also serves Services
+// without a class, unless --class-only is set.
 const Class = "fanfare.io/lb"
 
-// l2NodeAnnotation names the node that should answer for a Service's addresses by ARP
-// and NDP, as long as it can.
+// l2NodeAnnotation of a Service: the node that should answer for its addresses over Layer 2,
+// as long as it can.
 const l2NodeAnnotation = "fanfare.io/l2-node"
 
-// serviceProxyLabel says that kube-proxy must ignore a Service.
+// serviceProxyLabel of a Service: kube-proxy ignores the Service. Fanfare serves it, and its
+// healthCheckNodePort.
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
 // parseService returns nil for a Service that is not Fanfare's business.
@@ -34,7 +35,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	if class != "" && class != Class {
 		return nil, nil
 	}
-	var p problems
+	var p Problems
 	s := &Spec{
 		Name:                  Name{interned(o.Namespace), o.Name},
 		UID:                   o.UID,
@@ -64,9 +65,9 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	return s, p
 }
 
-func parsePorts(in []corev1.ServicePort, p *problems) []Port {
+func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 	if len(in) == 0 {
-		p.add("spec.ports", "", "missing; a Service needs at least one port")
+		p.Add("spec.ports", "", "missing; a Service needs at least one port")
 	}
 	var ports []Port
 	// A Service may have thousands of ports, and is parsed with every change of it.
@@ -76,17 +77,17 @@ func parsePorts(in []corev1.ServicePort, p *problems) []Port {
 		port := Port{Name: interned(sp.Name), Protocol: interned(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
 		switch {
 		case sp.Port < 1 || sp.Port > 65535:
-			p.add(field+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
+			p.Add(field+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
 			continue
 		case !knownProtocol(port.Protocol):
-			p.add(field+".protocol", string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
+			p.Add(field+".protocol", string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
 			continue
 		}
 		// The API server refuses both, a folder of files does not: the same port
 		// could not be distinguished by packets, the same name not by endpoints.
 		number := Port{Protocol: port.Protocol, Port: port.Port}
 		if names[port.Name] || numbers[number] {
-			p.add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
+			p.Add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
 				port.Name, port.Port, port.Protocol))
 			continue
 		}
@@ -100,32 +101,32 @@ func knownProtocol(p corev1.Protocol) bool {
 	return p == corev1.ProtocolTCP || p == corev1.ProtocolUDP || p == corev1.ProtocolSCTP
 }
 
-func parseExternalPolicy(v corev1.ServiceExternalTrafficPolicy, p *problems) corev1.ServiceExternalTrafficPolicy {
+func parseExternalPolicy(v corev1.ServiceExternalTrafficPolicy, p *Problems) corev1.ServiceExternalTrafficPolicy {
 	switch v {
 	case "", corev1.ServiceExternalTrafficPolicyCluster:
 		return corev1.ServiceExternalTrafficPolicyCluster
 	case corev1.ServiceExternalTrafficPolicyLocal:
 		return v
 	}
-	p.add("spec.externalTrafficPolicy", string(v), "must be Cluster or Local; taken for Cluster")
+	p.Add("spec.externalTrafficPolicy", string(v), "must be Cluster or Local; taken for Cluster")
 	return corev1.ServiceExternalTrafficPolicyCluster
 }
 
-func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *problems) corev1.ServiceInternalTrafficPolicy {
+func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *Problems) corev1.ServiceInternalTrafficPolicy {
 	if v == nil || *v == corev1.ServiceInternalTrafficPolicyCluster {
 		return corev1.ServiceInternalTrafficPolicyCluster
 	}
 	if *v != corev1.ServiceInternalTrafficPolicyLocal {
-		p.add("spec.internalTrafficPolicy", string(*v), "must be Cluster or Local; taken for Cluster")
+		p.Add("spec.internalTrafficPolicy", string(*v), "must be Cluster or Local; taken for Cluster")
 		return corev1.ServiceInternalTrafficPolicyCluster
 	}
 	return *v
 }
 
-func parseHealthCheckPort(o *corev1.Service, p *problems) uint16 {
+func parseHealthCheckPort(o *corev1.Service, p *Problems) uint16 {
 	n := o.Spec.HealthCheckNodePort
 	if n < 0 || n > 65535 {
-		p.add("spec.healthCheckNodePort", fmt.Sprint(n), "must be from 1 to 65535; no node serves the Service's health check")
+		p.Add("spec.healthCheckNodePort", fmt.Sprint(n), "must be from 1 to 65535; no node serves the Service's health check")
 		return 0
 	}
 	return uint16(n)
@@ -133,7 +134,7 @@ func parseHealthCheckPort(o *corev1.Service, p *problems) uint16 {
 
 // parseStatus reads the addresses. An entry with a host name in place of an
 // address is another implementation's.
-func parseStatus(in []corev1.LoadBalancerIngress, p *problems) []netip.Addr {
+func parseStatus(in []corev1.LoadBalancerIngress, p *Problems) []netip.Addr {
 	var addrs []netip.Addr
 	for i, ing := range in {
 		if ing.IP == "" {
@@ -144,7 +145,7 @@ func parseStatus(in []corev1.LoadBalancerIngress, p *problems) []netip.Addr {
 			err = assignable(a)
 		}
 		if err != nil {
-			p.add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), ing.IP, err.Error())
+			p.Add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), ing.IP, err.Error())
 			continue
 		}
 		addrs = append(addrs, a)
@@ -182,11 +183,11 @@ func parseCondition(in []metav1.Condition) AddressCondition {
 // parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always
 // set both. A file may have neither, and gets what the API
 // server of a dual-stack cluster would have made of it.
-func parseFamilies(o *corev1.Service, s *Spec, p *problems) {
+func parseFamilies(o *corev1.Service, s *Spec, p *Problems) {
 	var families []corev1.IPFamily
 	for i, f := range o.Spec.IPFamilies {
 		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
-			p.add(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "must be IPv4 or IPv6")
+			p.Add(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "must be IPv4 or IPv6")
 		} else if !slices.Contains(families, f) {
 			families = append(families, interned(f))
 		}
@@ -207,7 +208,7 @@ func parseFamilies(o *corev1.Service, s *Spec, p *problems) {
 	s.IPFamilies = families
 }
 
-func parseFamilyPolicy(v *corev1.IPFamilyPolicy, families int, p *problems) corev1.IPFamilyPolicy {
+func parseFamilyPolicy(v *corev1.IPFamilyPolicy, families int, p *Problems) corev1.IPFamilyPolicy {
 	if v == nil {
 		if families > 1 {
 			return corev1.IPFamilyPolicyPreferDualStack
@@ -218,7 +219,7 @@ func parseFamilyPolicy(v *corev1.IPFamilyPolicy, families int, p *problems) core
 	case corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack:
 		return *v
 	}
-	p.add("spec.ipFamilyPolicy", string(*v), "must be SingleStack, PreferDualStack or RequireDualStack; taken for SingleStack")
+	p.Add("spec.ipFamilyPolicy", string(*v), "must be SingleStack, PreferDualStack or RequireDualStack; taken for SingleStack")
 	return corev1.IPFamilyPolicySingleStack
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // A Snapshot is the cluster as Fanfare sees it at one instant.
@@ -184,8 +185,8 @@ type AddressCondition struct {
 	Message  string
 }
 
-// AddressAssigned is the type of the condition by which the controller says
-// whether a Service has an address, and why not.
+// AddressAssigned is the type of the condition of a Service in which the controller writes
+// whether it has an address, and why not.
 const AddressAssigned = "fanfare.io/AddressAssigned"
 
 // status is the addresses of the object's status; s may be nil.
@@ -276,9 +277,9 @@ type Pool struct {
 	Priority      int32 // the highest is tried first
 
 	// Eligibility: only Services that match all three get addresses of the pool. Namespaces
-	// are sorted. Nil admits all; an empty Namespaces admits none.
+	// are sorted. If they are nil, all match; if they are empty, none does.
 	Namespaces                         []string
-	NamespaceSelector, ServiceSelector labels.Selector
+	NamespaceSelector, ServiceSelector Selector
 	// Quota is how many addresses of each family one namespace may have, 0 for any
 	// number.
 	Quota int
@@ -341,45 +342,18 @@ func PoolOf(pools []*Pool, addr netip.Addr) string {
 
 // A Peer is a BGP router to announce to, from the nodes that it selects.
 type Peer struct {
-	Name    string
-	UID     types.UID  // empty when the object did not come from an API server
-	Created time.Time  // zero when the object carries no creationTimestamp
-	Address netip.Addr // with a zone when link-local; invalid with DefaultGateway or Interface
-	Port    uint16
+	// Session has all that the BGPPeer says. PeerAddress is invalid with DefaultGateway, which
+	// is another router on each node. LocalASN is MyASN, unless the router knows this node by
+	// another number. Password is empty, too, while the Secret cannot be read.
+	bgp.Session
+	UID     types.UID // empty when the object did not come from an API server
+	Created time.Time // zero when the object carries no creationTimestamp
 	// DefaultGateway is empty when the router is not the node's own.
 	DefaultGateway corev1.IPFamily
-	Interface      string // where the router advertises itself; empty when it has an address
-	PeerASN        uint32 // 0 when External
-	External       bool   // any AS number but LocalASN is right
-	MyASN          uint32
-	LocalASN       uint32     // MyASN, unless the router knows us by another
-	SourceAddress  netip.Addr // invalid when the kernel chooses, or SourceInterface has it
-	// SourceInterface is the name of the interface whose address is our end.
-	SourceInterface string
-	Device          string     // that the session is bound to; empty: none
-	Passive         bool       // the router connects
-	RouterID        netip.Addr // invalid when the node's IPv4 address serves
-	NodeSelector    labels.Selector
-
-	HoldTime, KeepaliveTime, ConnectTime time.Duration // zero: the default
-	EBGPMultihopTTL                      uint8         // zero: directly connected
+	MyASN          uint32 // never 0
+	NodeSelector   Selector
 	// Secret names the Secret that Password comes from, empty when there is none.
-	// Password is empty, too, while the Secret cannot be read.
-	Secret   string
-	Password Password
-	// BFD is nil when there is none.
-	BFD *BFD
-
-	TTLSecurityHops uint8 // zero: packets from anywhere are taken
-
-	// GracefulRestart is whether the router is asked to keep our routes while
-	// the speaker restarts, for RestartTime at most (RFC 4724).
-	GracefulRestart bool
-	RestartTime     time.Duration
-
-	// WeightByEndpoints says that routes carry the number of local endpoints of an
-	// address.
-	WeightByEndpoints bool
+	Secret string
 }
 
 // An Advertisement says how addresses are announced over BGP.
@@ -387,7 +361,7 @@ type Advertisement struct {
 	Name string
 	// Pools and Peers are names, sorted; none: all.
 	Pools, Peers                  []string
-	ServiceSelector, NodeSelector labels.Selector
+	ServiceSelector, NodeSelector Selector
 	// Length4 and Length6 are the prefix lengths to announce addresses by; 32 and
 	// 128 for each on its own.
 	Length4, Length6 int
@@ -396,13 +370,6 @@ type Advertisement struct {
 	// LocalPref, MED and Prepend are nil where the object does not say.
 	LocalPref, MED *uint32
 	Prepend        *uint8 // at most 16
-}
-
-// BFD is how a silent router is noticed.
-type BFD struct {
-	Transmit, Receive time.Duration
-	Multiplier        uint8
-	Passive           bool
 }
 
 // A Claim says that an address is taken, and by whom. The API server lets no

@@ -12,16 +12,38 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// What follows drops what parse functions do not read. It saves the memory that
-// the first list of a large cluster would need all at once: of an object that was
-// applied a few times, managedFields alone are more than half.
-
-func trimMeta(o metav1.Object) {
+// Trim drops the fields of an object that are never parsed, so that the first list of a
+// large cluster needs less memory: in an object that was applied a few times, managedFields
+// alone are more than half.
+func Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	o.SetOwnerReferences(nil)
 	o.SetFinalizers(nil)
 	o.SetGenerateName("")
 	o.SetSelfLink("")
+	switch o := o.(type) {
+	case *corev1.Service:
+		trimService(o)
+	case *discoveryv1.EndpointSlice:
+		trimEndpointSlice(o)
+	case *corev1.Node:
+		trimNode(o)
+	case *corev1.Namespace:
+		o.Annotations, o.Spec, o.Status = nil, corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
+	case *networkingv1.ServiceCIDR:
+		o.Annotations, o.Labels, o.Status = nil, nil, networkingv1.ServiceCIDRStatus{}
+	case *corev1.Secret:
+		// kubectl apply leaves a copy of the password in an annotation.
+		o.Annotations, o.Labels = nil, nil
+		maps.DeleteFunc(o.Data, func(key string, _ []byte) bool { return key != corev1.BasicAuthPasswordKey })
+	case *v1alpha1.SpeakerStatus:
+		// The rest of the status may hold 100 Reasons.
+		o.Annotations, o.Labels = nil, nil
+		o.Status = v1alpha1.SpeakerReport{Interfaces: o.Status.Interfaces}
+	default: // of our own kinds every field is parsed
+		o.SetAnnotations(nil)
+		o.SetLabels(nil)
+	}
 }
 
 func trimService(o *corev1.Service) {
@@ -30,7 +52,7 @@ func trimService(o *corev1.Service) {
 	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != AddressAssigned })
 }
 
-// serviceAnnotations are all that are read.
+// serviceAnnotations are the annotations that parse reads.
 var serviceAnnotations = func() map[string]bool {
 	read := map[string]bool{
 		sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true, l2NodeAnnotation: true,
@@ -59,32 +81,4 @@ func trimNode(o *corev1.Node) {
 			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		}),
 	}
-}
-
-// trimNamespace leaves the labels.
-func trimNamespace(o *corev1.Namespace) {
-	o.Annotations, o.Spec, o.Status = nil, corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
-}
-
-func trimServiceCIDR(o *networkingv1.ServiceCIDR) {
-	o.Annotations, o.Labels, o.Status = nil, nil, networkingv1.ServiceCIDRStatus{}
-}
-
-// trimSecret also drops the annotation in which kubectl apply leaves a copy of all
-// that is secret.
-func trimSecret(o *corev1.Secret) {
-	o.Annotations, o.Labels = nil, nil
-	maps.DeleteFunc(o.Data, func(key string, _ []byte) bool { return key != corev1.BasicAuthPasswordKey })
-}
-
-// trimSpeaker leaves where the node is on the network: the rest may be 100 reasons.
-func trimSpeaker(o *v1alpha1.SpeakerStatus) {
-	o.Annotations, o.Labels = nil, nil
-	o.Status = v1alpha1.SpeakerReport{Interfaces: o.Status.Interfaces}
-}
-
-// trimOurs is for our own objects, whose every field is read.
-func trimOurs[T metav1.Object](o T) {
-	o.SetAnnotations(nil)
-	o.SetLabels(nil)
 }

@@ -6,44 +6,23 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/randfill"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// trimmed is o after the transform that a watch on its kind has.
-func trimmed(t *testing.T, o object) object {
-	t.Helper()
-	var f cache.TransformFunc
-	switch o.(type) {
-	case *corev1.Service:
-		f = (&watch[*corev1.Service]{trim: trimService}).Transformer()
-	case *discoveryv1.EndpointSlice:
-		f = (&watch[*discoveryv1.EndpointSlice]{trim: trimEndpointSlice}).Transformer()
-	case *corev1.Node:
-		f = (&watch[*corev1.Node]{trim: trimNode}).Transformer()
-	case *v1alpha1.AddressPool:
-		f = (&watch[*v1alpha1.AddressPool]{trim: trimOurs[*v1alpha1.AddressPool]}).Transformer()
-	case *v1alpha1.BGPPeer:
-		f = (&watch[*v1alpha1.BGPPeer]{trim: trimOurs[*v1alpha1.BGPPeer]}).Transformer()
-	case *v1alpha1.BGPAdvertisement:
-		f = (&watch[*v1alpha1.BGPAdvertisement]{trim: trimOurs[*v1alpha1.BGPAdvertisement]}).Transformer()
-	case *v1alpha1.L2Advertisement:
-		f = (&watch[*v1alpha1.L2Advertisement]{trim: trimOurs[*v1alpha1.L2Advertisement]}).Transformer()
-	case *v1alpha1.SpeakerStatus:
-		f = (&watch[*v1alpha1.SpeakerStatus]{trim: trimSpeaker}).Transformer()
-	case *v1alpha1.AddressClaim:
-		f = (&watch[*v1alpha1.AddressClaim]{trim: trimOurs[*v1alpha1.AddressClaim]}).Transformer()
-	}
-	out, err := f(o.DeepCopyObject())
-	must(t, err)
-	return out.(object)
+// trimmed is what is left of o.
+func trimmed(o clustertest.Object) clustertest.Object {
+	out := o.DeepCopyObject().(clustertest.Object)
+	Trim(out)
+	return out
 }
 
 // Nothing that is dropped is missed, whatever fields an object has.
@@ -53,15 +32,15 @@ func TestTrimKeepsTheMeaning(t *testing.T) {
 		func(r *metav1.FieldsV1, _ randfill.Continue) { r.SetRawBytes([]byte(`{}`)) },
 	)
 	for i := range 100 {
-		for _, o := range []object{
+		for _, o := range []clustertest.Object{
 			new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node),
 			new(v1alpha1.AddressPool), new(v1alpha1.BGPPeer), new(v1alpha1.BGPAdvertisement), new(v1alpha1.AddressClaim),
 			new(v1alpha1.L2Advertisement), new(v1alpha1.SpeakerStatus),
 		} {
 			fill.Fill(o)
 			valid(o, i)
-			want, got := Parse(o), Parse(trimmed(t, o))
-			if d := gocmp.Diff(want, got, opaque...); d != "" {
+			want, got := Parse(o), Parse(trimmed(o))
+			if d := gocmp.Diff(want, got, clustertest.Comparers...); d != "" {
 				t.Fatalf("%T -whole +trimmed:\n%s", o, d)
 			}
 		}
@@ -69,7 +48,7 @@ func TestTrimKeepsTheMeaning(t *testing.T) {
 }
 
 // valid puts what is understood into fields of o, which random text seldom is.
-func valid(o object, i int) {
+func valid(o clustertest.Object, i int) {
 	o.SetName("a")
 	ip := fmt.Sprintf("192.0.2.%d", i%256)
 	switch o := o.(type) {
@@ -105,7 +84,7 @@ func valid(o object, i int) {
 	case *v1alpha1.AddressPool:
 		o.Spec.Addresses = []string{"192.0.2.0/24"}
 	case *v1alpha1.BGPPeer:
-		o.Spec = newPeer("a", ip).Spec
+		o.Spec = clustertest.Peer("a", ip).Spec
 	case *v1alpha1.BGPAdvertisement:
 		o.Spec = v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)), NodeSelector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"b": "c"}}}
 	case *v1alpha1.L2Advertisement:
@@ -123,32 +102,32 @@ func valid(o object, i int) {
 // What is dropped is gone: the large parts of objects in a real cluster.
 func TestTrimDrops(t *testing.T) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-	s := newService("a")
+	s := clustertest.Service("a")
 	s.ManagedFields = managed
 	s.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "{}", "fanfare.io/address-pool": "lan"}
 	s.Spec.Selector = map[string]string{"a": "b"}
-	want := newService("a")
+	want := clustertest.Service("a")
 	want.Annotations = map[string]string{"fanfare.io/address-pool": "lan"}
 	drops(t, s, want)
 
-	e := newSlice("a", "a", "10.0.0.1")
+	e := clustertest.EndpointSlice("a", "a", "10.0.0.1")
 	e.ManagedFields = managed
 	e.OwnerReferences = []metav1.OwnerReference{{Name: "a"}}
 	e.Endpoints[0].TargetRef, e.Endpoints[0].Zone = &corev1.ObjectReference{Name: "p"}, new("z")
-	drops(t, e, newSlice("a", "a", "10.0.0.1"))
+	drops(t, e, clustertest.EndpointSlice("a", "a", "10.0.0.1"))
 
-	n := newNode("n1")
+	n := clustertest.Node("n1")
 	n.ManagedFields, n.Annotations = managed, map[string]string{"a": "b"}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"i"}}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure}, {Type: corev1.NodeReady}, {Type: corev1.NodeNetworkUnavailable}}
-	wantNode := newNode("n1")
+	wantNode := clustertest.Node("n1")
 	wantNode.Status.Conditions = n.Status.Conditions[1:]
 	drops(t, n, wantNode)
 }
 
-func drops(t *testing.T, o, want object) {
+func drops(t *testing.T, o, want clustertest.Object) {
 	t.Helper()
-	if got := trimmed(t, o); !reflect.DeepEqual(want, got) {
+	if got := trimmed(o); !reflect.DeepEqual(want, got) {
 		t.Errorf("%T -want +got:\n%s", o, gocmp.Diff(want, got))
 	}
 }

@@ -89,12 +89,6 @@ func truth(b bool) int {
 	return 0
 }
 
-// Owner is the node that should answer for an address, empty if there is no candidate.
-func (e *Candidates) Owner(a *Address) string {
-	owner, _ := e.Elect(a)
-	return owner
-}
-
 // Elect returns the owner, and the criterion by which it comes before the next, as text
 // that follows its name.
 func (e *Candidates) Elect(a *Address) (owner, why string) {
@@ -140,22 +134,6 @@ func (r rank) before(o rank, candidates int) string {
 	}
 }
 
-// Rank returns all candidates, the owner first: each takes over if all before it fail.
-func (e *Candidates) Rank(a *Address) []string {
-	type candidate struct {
-		name string
-		rank rank
-	}
-	var all []candidate
-	e.each(a, func(i int, r rank) { all = append(all, candidate{e.nodes[i].Name, r}) })
-	slices.SortStableFunc(all, func(x, y candidate) int { return x.rank.compare(y.rank) })
-	names := make([]string, len(all))
-	for i, c := range all {
-		names[i] = c.name
-	}
-	return names
-}
-
 // Equals returns the candidates that tie with the owner but for claim and hash, sorted by
 // name. The slice is shared.
 func (e *Candidates) Equals(a *Address) []string {
@@ -183,9 +161,9 @@ func (e *Candidates) Equals(a *Address) []string {
 // empty if there is a candidate.
 func (e *Candidates) None(a *Address) string {
 	var count [numIneligible]int
-	roster := e.entriesFor(a.Eligibility)
+	entries := e.entriesFor(a.Eligibility)
 	for i := range e.nodes {
-		not, _ := e.check(a, &roster[i], i)
+		not, _ := e.check(a, &entries[i], i)
 		count[not]++
 	}
 	if count[fit] != 0 {
@@ -201,19 +179,6 @@ func (e *Candidates) None(a *Address) string {
 		}
 	}
 	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
-}
-
-// WhyNot says why a node is no candidate, empty if it is one.
-func (e *Candidates) WhyNot(a *Address, node string) string {
-	i, ok := e.find(node)
-	if !ok {
-		return fmt.Sprintf("node %s does not exist", node)
-	}
-	not, _ := e.check(a, &e.entriesFor(a.Eligibility)[i], i)
-	if not == fit {
-		return ""
-	}
-	return fmt.Sprintf("node %s %s", node, not.describe(a, 1))
 }
 
 // describe completes a sentence about n nodes.
@@ -272,17 +237,17 @@ func plural(n int, one, many string) string {
 
 // each calls f with every candidate, by name.
 func (e *Candidates) each(a *Address, f func(i int, r rank)) {
-	roster := e.entriesFor(a.Eligibility)
+	entries := e.entriesFor(a.Eligibility)
 	hash := hashAddr(a.Addr)
 	for i := range e.nodes {
-		not, serves := e.check(a, &roster[i], i)
+		not, serves := e.check(a, &entries[i], i)
 		if not != fit {
 			continue
 		}
 		n := &e.nodes[i]
 		f(i, rank{
 			steady: !n.Returning, stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
-			weight: roster[i].weight, hash: score(hash, e.hashes[i]),
+			weight: entries[i].weight, hash: score(hash, e.hashes[i]),
 		})
 	}
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-func selector(t *testing.T, text string) labels.Selector {
+func selector(t *testing.T, text string) cluster.Selector {
 	t.Helper()
 	s, err := labels.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return cluster.Selecting(s)
 }
 
 func advertisement(name string, interfaces ...string) *cluster.L2Advertisement {
-	return &cluster.L2Advertisement{Name: name, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything(), Interfaces: interfaces}
+	return &cluster.L2Advertisement{Name: name, Interfaces: interfaces}
 }
 
 // iface parses an interface: "eth0 192.0.2.0/24 2001:db8::/64".
@@ -46,6 +46,38 @@ func node(name string, interfaces ...string) Node {
 }
 
 var vip = netip.MustParseAddr("192.0.2.5")
+
+// owner is the node that should answer for an address, empty if there is no candidate.
+func (e *Candidates) owner(a *Address) string {
+	owner, _ := e.Elect(a)
+	return owner
+}
+
+// rank returns all candidates, the owner first: each takes over if all before it fail.
+func (e *Candidates) rank(a *Address) []string {
+	type candidate struct {
+		name string
+		rank rank
+	}
+	var all []candidate
+	e.each(a, func(i int, r rank) { all = append(all, candidate{e.nodes[i].Name, r}) })
+	slices.SortStableFunc(all, func(x, y candidate) int { return x.rank.compare(y.rank) })
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.name
+	}
+	return names
+}
+
+// whyNot says why a node is no candidate, empty if it is one.
+func (e *Candidates) whyNot(a *Address, node string) string {
+	i, _ := e.find(node)
+	not, _ := e.check(a, &e.entriesFor(a.Eligibility)[i], i)
+	if not == fit {
+		return ""
+	}
+	return fmt.Sprintf("node %s %s", node, not.describe(a, 1))
+}
 
 // Versions must agree about the hash.
 func TestHashIsStable(t *testing.T) {
@@ -111,10 +143,10 @@ func TestRank(t *testing.T) {
 			a.Addr = vip
 			want := strings.Fields(tt.want)
 			if i := slices.Index(want, "HASH"); i >= 0 {
-				byHash := New(plain()).Rank(&Address{Addr: vip, Anywhere: true})
+				byHash := New(plain()).rank(&Address{Addr: vip, Anywhere: true})
 				want = append(want[:i], slices.DeleteFunc(byHash, func(n string) bool { return slices.Contains(want[:i], n) })...)
 			}
-			got := e.Rank(&a)
+			got := e.rank(&a)
 			if !slices.Equal(got, want) {
 				t.Fatalf("got %v, want %v", got, want)
 			}
@@ -122,14 +154,14 @@ func TestRank(t *testing.T) {
 			if len(want) > 0 {
 				owner = want[0]
 			}
-			if got := e.Owner(&a); got != owner {
+			if got := e.owner(&a); got != owner {
 				t.Errorf("owner %q, want %q", got, owner)
 			}
 			if why := e.None(&a); (why == "") != (owner != "") {
 				t.Errorf("owner %q, and none because %q", owner, why)
 			}
 			for _, n := range plain() {
-				if why := e.WhyNot(&a, n.Name); (why == "") != slices.Contains(want, n.Name) {
+				if why := e.whyNot(&a, n.Name); (why == "") != slices.Contains(want, n.Name) {
 					t.Errorf("%s is no candidate because %q, and %v are candidates", n.Name, why, want)
 				}
 			}
@@ -141,7 +173,7 @@ func TestRank(t *testing.T) {
 func TestElectReason(t *testing.T) {
 	prefers := advertisement("lan")
 	prefers.Preferred = []cluster.Preference{{Weight: 10, Selector: selector(t, "name=b")}}
-	byHash := New(threeNodes([3]Standing{})).Rank(&Address{Addr: vip, Anywhere: true})[0]
+	byHash := New(threeNodes([3]Standing{})).rank(&Address{Addr: vip, Anywhere: true})[0]
 	for want, tt := range map[string]struct {
 		standings [3]Standing
 		address   Address
@@ -210,8 +242,8 @@ func TestNoCandidateReasons(t *testing.T) {
 	gold.NodeSelector = selector(t, "name notin (n5, n6)")
 	e := New([]Node{standing("n0", Dead), standing("n1", Dead), standing("n2", NotReady), standing("n3", Excluded), standing("n4", NetworkUnavailable),
 		node("n5"), node("n6"), node("n7", "eth0 192.0.2.0/24", "bond0 198.51.100.0/24"), node("n8", "bond1 192.0.2.0/25")})
-	terms := Eligibility{By: []*cluster.L2Advertisement{gold}}
-	a := Address{Addr: vip, Eligibility: terms, Local: [][]string{{"n7"}}}
+	eligibility := Eligibility{By: []*cluster.L2Advertisement{gold}}
+	a := Address{Addr: vip, Eligibility: eligibility, Local: [][]string{{"n7"}}}
 	want := "of 9 nodes none can answer: 2 have no live speaker, 1 is not Ready, " +
 		"1 has the label node.kubernetes.io/exclude-from-external-load-balancers, 1 has the condition NetworkUnavailable, " +
 		"2 are not selected by L2Advertisement gold, 1 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1, " +
@@ -219,7 +251,7 @@ func TestNoCandidateReasons(t *testing.T) {
 	if got := e.None(&a); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := e.WhyNot(&a, "n7"), "node n7 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1"; got != want {
+	if got, want := e.whyNot(&a, "n7"), "node n7 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	plain := Address{Addr: netip.MustParseAddr("2001:db8::5"), Anywhere: true}
@@ -227,9 +259,6 @@ func TestNoCandidateReasons(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if got, want := New(nil).None(&plain), "the cluster has no node"; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	if got, want := e.WhyNot(&plain, "n9"), "node n9 does not exist"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -258,20 +287,20 @@ func TestInterfaces(t *testing.T) {
 		{[]*cluster.L2Advertisement{other}, "192.0.2.5", "[]"},
 		{[]*cluster.L2Advertisement{advertisement("all"), two}, "203.0.113.1", "[eth0]"},
 	} {
-		terms, addr := Eligibility{By: tt.by}, netip.MustParseAddr(tt.addr)
-		got := terms.Interfaces(addr, &n)
+		eligibility, addr := Eligibility{By: tt.by}, netip.MustParseAddr(tt.addr)
+		got := eligibility.Interfaces(addr, &n)
 		if fmt.Sprint(got) != tt.want {
-			t.Errorf("%s by %s: on %v, want %s", addr, terms.names(), got, tt.want)
+			t.Errorf("%s by %s: on %v, want %s", addr, eligibility.names(), got, tt.want)
 		}
 		// A node without a matching interface is no candidate.
-		candidate := New([]Node{n}).Owner(&Address{Addr: addr, Eligibility: terms, Anywhere: true}) == "a"
+		candidate := New([]Node{n}).owner(&Address{Addr: addr, Eligibility: eligibility, Anywhere: true}) == "a"
 		if candidate != (len(got) != 0) {
-			t.Errorf("%s by %s: on %v, and a candidate: %t", addr, terms.names(), got, candidate)
+			t.Errorf("%s by %s: on %v, and a candidate: %t", addr, eligibility.names(), got, candidate)
 		}
 	}
 }
 
-func TestTermsOf(t *testing.T) {
+func TestEligibilityOf(t *testing.T) {
 	gold, silver := advertisement("gold"), advertisement("silver")
 	gold.Pools, gold.ServiceSelector = []string{"lan"}, selector(t, "tier=gold")
 	silver.Pools, silver.ServiceSelector = []string{"lan"}, selector(t, "tier=silver")
@@ -305,9 +334,9 @@ func TestTermsOf(t *testing.T) {
 		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("lead")}, "", false,
 			"the serviceSelector of L2Advertisement gold, silver does not match the Service"},
 	} {
-		terms, ok, why := EligibilityOf(&tt.snap, tt.from, tt.services)
-		if terms.names() != tt.by || ok != tt.ok || why != tt.why {
-			t.Errorf("%s: by %q %t %q, want %q %t %q", name, terms.names(), ok, why, tt.by, tt.ok, tt.why)
+		eligibility, ok, why := EligibilityOf(&tt.snap, tt.from, tt.services)
+		if eligibility.names() != tt.by || ok != tt.ok || why != tt.why {
+			t.Errorf("%s: by %q %t %q, want %q %t %q", name, eligibility.names(), ok, why, tt.by, tt.ok, tt.why)
 		}
 	}
 }
@@ -370,9 +399,9 @@ func TestAllNodesElectTheSame(t *testing.T) {
 	owned := 0
 	for i := range 2000 {
 		a := Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Anywhere: true}
-		rank, after := e.Rank(&a), without.Rank(&a)
-		if !slices.Equal(rank, other.Rank(&a)) || e.Owner(&a) != rank[0] {
-			t.Fatalf("%s: %v, in another order %v, owner %s", a.Addr, rank, other.Rank(&a), e.Owner(&a))
+		rank, after := e.rank(&a), without.rank(&a)
+		if !slices.Equal(rank, other.rank(&a)) || e.owner(&a) != rank[0] {
+			t.Fatalf("%s: %v, in another order %v, owner %s", a.Addr, rank, other.rank(&a), e.owner(&a))
 		}
 		if rank[0] == "goes" {
 			owned++
@@ -423,7 +452,7 @@ func BenchmarkOwner(b *testing.B) {
 	for b.Loop() {
 		e := New(nodes)
 		for i := range 10_000 {
-			e.Owner(&Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Anywhere: true})
+			e.owner(&Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Anywhere: true})
 		}
 	}
 }

@@ -174,7 +174,7 @@ func TestPreferAgreesWithTheHash(t *testing.T) {
 	}
 	same := 0
 	for i, n := range Prefer(w) {
-		if n == e.Owner(&Address{Addr: w[i].Addr, Anywhere: true}) {
+		if n == e.owner(&Address{Addr: w[i].Addr, Anywhere: true}) {
 			same++
 		}
 	}

@@ -51,7 +51,7 @@ type endpoint struct {
 	family Family
 }
 
-func (c Check) door() endpoint { return endpoint{c.Port, c.Family} }
+func (c Check) endpoint() endpoint { return endpoint{c.Port, c.Family} }
 
 // A Server listens on all of the node's addresses. Set and Close are not safe for
 // concurrent use.
@@ -86,34 +86,34 @@ func (s *Server) Set(ctx context.Context, checks []Check) []Failure {
 	want := make(map[endpoint]Check, len(checks))
 	var failed []Failure
 	for _, c := range checks {
-		if first, taken := want[c.door()]; taken {
+		if first, taken := want[c.endpoint()]; taken {
 			failed = append(failed, Failure{c, fmt.Errorf("%s/%s has the same port; give one of the two another", first.Namespace, first.Name)})
 			continue
 		}
-		want[c.door()] = c
+		want[c.endpoint()] = c
 	}
-	for d, l := range s.open {
-		if _, ok := want[d]; !ok {
+	for e, l := range s.open {
+		if _, ok := want[e]; !ok {
 			l.server.Close()
-			delete(s.open, d)
+			delete(s.open, e)
 		}
 	}
-	for _, d := range slices.SortedFunc(maps.Keys(want), endpoint.compare) {
-		if err := s.serve(ctx, want[d]); err != nil {
-			failed = append(failed, Failure{want[d], err})
+	for _, e := range slices.SortedFunc(maps.Keys(want), endpoint.compare) {
+		if err := s.serve(ctx, want[e]); err != nil {
+			failed = append(failed, Failure{want[e], err})
 		}
 	}
 	s.failed = failed
 	return failed
 }
 
-func (d endpoint) compare(o endpoint) int {
-	return cmp.Or(cmp.Compare(d.port, o.port), cmp.Compare(d.family, o.family))
+func (e endpoint) compare(o endpoint) int {
+	return cmp.Or(cmp.Compare(e.port, o.port), cmp.Compare(e.family, o.family))
 }
 
 // serve opens a listener if necessary, and sets its Check.
 func (s *Server) serve(ctx context.Context, c Check) error {
-	l := s.open[c.door()]
+	l := s.open[c.endpoint()]
 	if l == nil {
 		// A socket of one family leaves the other family's port free, as kube-proxy's do.
 		network := "tcp" + strconv.Itoa(int(c.Family))
@@ -129,7 +129,7 @@ func (s *Server) serve(ctx context.Context, c Check) error {
 			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		}
 		l.check.Store(&c)
-		s.open[c.door()] = l
+		s.open[c.endpoint()] = l
 		go func() {
 			if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 				s.log.Error("healthCheckNodePort", "service", c.Namespace+"/"+c.Name, "port", c.Port, "err", err)

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/watch"
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
-
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // Each archive in testdata/cases is about one thing. Its files come in pairs:
@@ -81,7 +80,7 @@ func decide(t *testing.T, objects string) string {
 	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), []byte(objects), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f, err := cluster.OpenFiles(t.Context(), dir, nil, quiet)
+	f, err := watch.OpenFiles(t.Context(), dir, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

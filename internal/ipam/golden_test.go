@@ -16,6 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -59,7 +60,7 @@ func testGolden(t *testing.T, path string) {
 		}
 		input.Files = append(input.Files, f)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, quiet)
+	files, err := watch.OpenFiles(t.Context(), dir, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,11 +44,11 @@ func (h *history) label() labels.Set {
 }
 
 // selector is one of labels, now and then none.
-func (h *history) selector() labels.Selector {
+func (h *history) selector() cluster.Selector {
 	if h.IntN(2) == 0 {
-		return nil
+		return cluster.Selector{}
 	}
-	return labels.SelectorFromSet(h.label())
+	return cluster.Selecting(labels.SelectorFromSet(h.label()))
 }
 
 func (h *history) setNamespace(i int) {

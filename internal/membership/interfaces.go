@@ -9,49 +9,48 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-// metaVersion begins what a speaker tells the others of its node, metaReturning in its place
-// what one tells whose node is back so lately that others come before it. To a release that
-// knows of no such thing that node has no interface, and answers for nothing.
+// The first byte of a node's metadata. A release that does not know it takes the node for one
+// without interfaces, which answers for nothing.
 const (
 	metaVersion   = 1
-	metaReturning = 2
+	metaReturning = 2 // the node has returned only recently; other nodes are preferred
 )
 
-// An Offer is what the other speakers are told of the interfaces by which this node can
-// answer for addresses. It is told again when it is another one.
-type Offer struct {
-	Meta  []byte // of encodeInterfaces
-	Unfit int    // how many more interfaces matter, and have no room in it
+// NodeMeta is the metadata that other nodes receive: by which interfaces this node can answer
+// for addresses. It is immutable: equal pointers mean that nothing has changed.
+type NodeMeta struct {
+	Encoded []byte // by EncodeInterfaces
+	Omitted int    // the number of relevant interfaces without room in it
 }
 
-// macLength is that of Ethernet: no other link has ARP or NDP for us.
+// macLength is Ethernet's: package l2 supports no other links.
 const macLength = 6
 
-// EncodeInterfaces is what a speaker tells the others of its node's interfaces, and the
-// names of those that it leaves out since there is no room.
-func EncodeInterfaces(list []Interface) (b []byte, left []string) {
+// EncodeInterfaces encodes a node's interfaces. It returns the names of interfaces without
+// room in the metadata.
+func EncodeInterfaces(list []Interface) (b []byte, omitted []string) {
 	b = []byte{metaVersion}
 	for _, i := range list {
 		one := encodeInterface(i)
 		if len(b)+len(one) > gossip.MaxMeta {
-			left = append(left, i.Name)
+			omitted = append(omitted, i.Name)
 			continue
 		}
 		b = append(b, one...)
 	}
-	return b, left
+	return b, omitted
 }
 
-// returningMeta is what encodeInterfaces wrote, of a node that is back only now.
+// returningMeta marks the metadata of a node in its hold-down.
 func returningMeta(b []byte) []byte {
 	return append([]byte{metaReturning}, b[1:]...)
 }
 
-// isReturning reads that.
+// isReturning reports whether metadata has that mark.
 func isReturning(b []byte) bool { return len(b) > 0 && b[0] == metaReturning }
 
-// encodeInterface has of each prefix only the bytes that count. Names of interfaces are
-// of 15 bytes at most, and 255 subnets are more than fit.
+// encodeInterface encodes one interface, with only the significant bytes of each prefix. Names
+// of interfaces have 15 bytes at most, and 255 prefixes exceed the metadata anyway.
 func encodeInterface(i Interface) []byte {
 	mac := make([]byte, macLength)
 	copy(mac, i.MAC)
@@ -66,10 +65,9 @@ func encodeInterface(i Interface) []byte {
 	return b
 }
 
-var errMeta = errors.New("is not what speakers of this release tell of their interfaces")
+var errMeta = errors.New("is not the metadata of a speaker of this release")
 
-// DecodeInterfaces reads what encodeInterfaces wrote. Of a speaker that has said nothing
-// there are none.
+// DecodeInterfaces decodes metadata. Empty metadata has no interfaces.
 func DecodeInterfaces(b []byte) (list []Interface, err error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -87,7 +85,7 @@ func DecodeInterfaces(b []byte) (list []Interface, err error) {
 	return list, nil
 }
 
-// decodeInterface reads one, and returns what follows.
+// decodeInterface decodes one interface and returns the rest.
 func decodeInterface(b []byte) (i Interface, rest []byte, err error) {
 	take := func(n int) (part []byte) {
 		if n > len(b) {

@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-func TestInterfacesTravel(t *testing.T) {
+func TestInterfacesRoundTrip(t *testing.T) {
 	mac, err := net.ParseMAC("02:00:00:00:00:01")
 	if err != nil {
 		t.Fatal(err)
@@ -32,8 +32,8 @@ func TestInterfacesTravel(t *testing.T) {
 	}
 }
 
-// What has no room is left out, and counted; the rest is told.
-func TestTooManyInterfaces(t *testing.T) {
+// Interfaces without room are omitted and counted.
+func TestTooManyInterfacesOmitted(t *testing.T) {
 	var list []Interface
 	for i := range 100 {
 		list = append(list, Interface{Name: fmt.Sprintf("vlan%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
@@ -41,7 +41,7 @@ func TestTooManyInterfaces(t *testing.T) {
 	b, left := EncodeInterfaces(list)
 	got, err := DecodeInterfaces(b)
 	if err != nil || len(got)+len(left) != len(list) || len(got) < 20 || len(b) > gossip.MaxMeta {
-		t.Errorf("%d told and %v left out, in %d bytes: %v", len(got), left, len(b), err)
+		t.Errorf("%d encoded and %v omitted, in %d bytes: %v", len(got), left, len(b), err)
 	}
 }
 

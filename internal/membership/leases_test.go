@@ -1,162 +1,157 @@
 package membership
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-// Who is there, by what is heard and by renewals, in seconds: the death is at 100.
-func TestMembersOf(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	for _, tt := range []struct {
-		state   gossip.State
-		renewal int // 0: none was seen
-		now     int
-		want    string
-	}{
-		{gossip.Alive, 0, 200, "alive"},
-		{gossip.Alive, 1, 200, "alive"},
-		{gossip.Left, 199, 200, "left"}, // its speaker has said so itself
-		{gossip.Dead, 0, 100, "dead"},
-		{gossip.Dead, 99, 100, "dead"},  // from before
-		{gossip.Dead, 100, 101, "dead"}, // at the same time: not after
-		{gossip.Dead, 101, 101, "lease"},
-		{gossip.Dead, 101, 115, "lease"},
-		{gossip.Dead, 101, 116, "dead"}, // three intervals later
-		{gossip.Dead, 115, 116, "lease"},
-	} {
-		v := &gossip.View{Members: []gossip.Member{{Node: "n2", State: tt.state, Since: at(100)}}}
-		for _, absent := range []bool{false, true} {
-			sights := map[string]sight{}
-			if tt.renewal > 0 || absent {
-				sights["n2"] = sight{absent: absent}
-			}
-			if tt.renewal > 0 {
-				sights["n2"] = sight{renewed: at(tt.renewal), absent: absent}
-			}
-			m, _ := membersOf(v, sights, 15*time.Second, at(tt.now)).Find("n2")
-			if got := m.State(); got != tt.want || !m.Since.Equal(at(100)) || m.Absent != (absent && tt.want == "dead") {
-				t.Errorf("%+v, absent %v: %s, %+v", tt, absent, got, m)
-			}
-		}
-	}
-	if got := membersOf(&gossip.View{}, nil, time.Second, at(0)); got != nil {
-		t.Errorf("nobody: %+v", got)
-	}
-}
-
-// A registry is an API server that has Leases, and may be away.
+// A registry is an API server with Leases in memory, which may be unreachable. It is the
+// transport of LeaseClients.
 type registry struct {
 	mu       sync.Mutex
 	away     bool
-	refusal  error
-	renewals map[string]int
-	says     map[string]bulletin
-	watchers map[string]chan bulletin
-	reads    map[string]int
+	refusal  *apierrors.StatusError // the answer to every renewal; nil: success
+	leases   map[string]*coordinationv1.Lease
+	watchers map[string]chan *coordinationv1.Lease
+	watches  map[string]int // how often a watch was started
 }
 
 func newRegistry() *registry {
-	return &registry{renewals: map[string]int{}, says: map[string]bulletin{}, watchers: map[string]chan bulletin{}, reads: map[string]int{}}
+	return &registry{leases: map[string]*coordinationv1.Lease{}, watchers: map[string]chan *coordinationv1.Lease{}, watches: map[string]int{}}
 }
 
-var errAway = errors.New("connection refused")
+// newLeases returns the leases of a node that use the registry.
+func (r *registry) newLeases(t *testing.T, node string, interval time.Duration) *leases {
+	t.Helper()
+	c, err := NewLeaseClient(&rest.Config{Host: "http://registry", Transport: r, QPS: -1}, "fanfare-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newLeases(node, c, interval, slog.New(slog.DiscardHandler))
+}
 
-func (r *registry) renew(_ context.Context, node string, _ types.UID, _ time.Duration, says bulletin) error {
+var errAway = errors.New("the registry is unreachable")
+
+// RoundTrip serves one request.
+func (r *registry) RoundTrip(q *http.Request) (*http.Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.away {
-		return errAway
+	switch {
+	case r.away:
+		return nil, errAway
+	case q.Method == http.MethodGet:
+		_, name, _ := strings.Cut(q.URL.Query().Get("fieldSelector"), "=")
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: r.watch(q.Context(), name)}, nil
+	case r.refusal != nil:
+		return statusResponse(r.refusal), nil
+	case q.Method == http.MethodPatch && r.leases[path.Base(q.URL.Path)] == nil:
+		return statusResponse(apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, path.Base(q.URL.Path))), nil
 	}
-	if r.refusal != nil {
-		return r.refusal
+	lease := &coordinationv1.Lease{}
+	if err := json.NewDecoder(q.Body).Decode(lease); err != nil {
+		return nil, err
 	}
-	r.renewals[node]++
-	says.renewal = fmt.Sprint(r.renewals[node])
-	r.says[node] = says
-	if c := r.watchers[node]; c != nil {
-		c <- says
+	if q.Method == http.MethodPatch {
+		lease.Name = path.Base(q.URL.Path)
 	}
-	return nil
+	lease.APIVersion, lease.Kind = "coordination.k8s.io/v1", "Lease"
+	r.leases[lease.Name] = lease
+	if c := r.watchers[lease.Name]; c != nil {
+		c <- lease
+	}
+	return jsonResponse(http.StatusOK, lease), nil
 }
 
-func (r *registry) watch(ctx context.Context, node string, seen func(bulletin)) error {
-	c := make(chan bulletin, 100)
-	r.mu.Lock()
-	if r.away {
-		r.mu.Unlock()
-		return errAway
+func statusResponse(err *apierrors.StatusError) *http.Response {
+	status := err.Status()
+	status.APIVersion, status.Kind = "v1", "Status"
+	return jsonResponse(int(status.Code), status)
+}
+
+func jsonResponse(code int, object any) *http.Response {
+	body, _ := json.Marshal(object)
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}
+}
+
+// watch starts a watch of a Lease, which begins with the current one.
+func (r *registry) watch(ctx context.Context, name string) io.ReadCloser {
+	r.watches[name]++
+	c := make(chan *coordinationv1.Lease, 100)
+	r.watchers[name] = c
+	if now := r.leases[name]; now != nil {
+		c <- now
 	}
-	r.reads[node]++
-	r.watchers[node] = c
-	now := r.says[node]
-	r.mu.Unlock()
-	if now.renewal != "" { // as a watch of what is not there, which begins with nothing
-		seen(now)
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case b := <-c:
-			if b.renewal == "" {
-				return errAway
+	out, in := io.Pipe()
+	go func() {
+		defer in.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case lease := <-c:
+				if lease == nil || json.NewEncoder(in).Encode(map[string]any{"type": "MODIFIED", "object": lease}) != nil {
+					return
+				}
 			}
-			seen(b)
 		}
-	}
+	}()
+	return out
 }
 
-// off takes the API server away, or brings it back.
-func (r *registry) off(off bool) {
+// disconnect makes the registry unreachable, and ends the watches, or reachable again.
+func (r *registry) disconnect(away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.away = off
+	r.away = away
 	for n, c := range r.watchers {
-		if off {
-			c <- bulletin{}
+		if away {
+			c <- nil
 			delete(r.watchers, n)
 		}
 	}
 }
 
-// A node that is not heard of and renews its Lease is alive within an interval, and is
-// until it has not for three. What its Lease says when it dies does not count.
-func TestLeaseShowsLife(t *testing.T) {
+// A node that gossip does not reach is alive an interval later if it renews its Lease, until
+// three intervals after the last renewal. The content from before its death does not count.
+func TestLeaseShowsAlive(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const interval = 5 * time.Second
-		api, log := newRegistry(), slog.New(slog.DiscardHandler)
-		l := newLeases("n1", nil, interval, log)
-		l.leaser = api
-		defer l.close()
-		other := newLeases("n2", nil, interval, log)
-		other.leaser = api
-		other.own("uid-n2")
+		api := newRegistry()
+		l, other := api.newLeases(t, "n1", interval), api.newLeases(t, "n2", interval)
+		defer l.cancel()
+		other.setNode("uid-n2")
 		ctx, die := context.WithCancel(t.Context())
 		go other.run(ctx)
 		<-time.After(time.Minute)
-		if api.reads["n2"] != 0 {
-			t.Error("a Lease is watched of a node that is heard of")
+		if api.watches["n2"] != 0 {
+			t.Error("a Lease is watched of a node that gossip reaches")
 		}
 
 		died := time.Now()
 		view := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Dead, Since: died}}}
 		state := func() string {
-			m, _ := membersOf(view, l.follow(missingIn(view, &cluster.Snapshot{}, "n1")), l.patience(), time.Now()).Find("n2")
+			m, _ := membersOf(view, l.watchOnly(unreachableNodes(view, &cluster.Snapshot{}, "n1")), l.validity(), time.Now()).Find("n2")
 			return m.State()
 		}
 		becomes := func(want string, within time.Duration) time.Duration {
@@ -175,10 +170,10 @@ func TestLeaseShowsLife(t *testing.T) {
 			t.Errorf("it is %s at once", got)
 		}
 		becomes("lease", interval+time.Second)
-		// An API server that goes away for a moment changes nothing.
-		api.off(true)
+		// A short outage of the API server changes nothing.
+		api.disconnect(true)
 		<-time.After(2 * time.Second)
-		api.off(false)
+		api.disconnect(false)
 		<-time.After(time.Minute)
 		if got := state(); got != "lease" {
 			t.Errorf("after an outage it is %s", got)
@@ -195,17 +190,16 @@ func TestLeaseShowsLife(t *testing.T) {
 	})
 }
 
-// A node whose Lease is not renewed either is absent, if the API server says so while it
-// takes what this node says; not before a renewal is overdue, and no longer than until
-// one is seen. An API server that is away, or takes nobody's, shows nothing.
-func TestLeaseShowsAbsence(t *testing.T) {
+// A dead node is absent if its Lease is not renewed while the API server accepts this node's
+// renewals: not before a renewal is overdue, and until the next one. An API server that is
+// unreachable, or accepts no renewals, proves nothing.
+func TestLeaseShowsAbsent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const interval = 5 * time.Second
 		api := newRegistry()
 		run := func(node string) (l *leases, stop context.CancelFunc) {
-			l = newLeases(node, nil, interval, slog.New(slog.DiscardHandler))
-			l.leaser = api
-			l.own("uid-" + types.UID(node))
+			l = api.newLeases(t, node, interval)
+			l.setNode("uid-" + types.UID(node))
 			ctx, stop := context.WithCancel(t.Context())
 			go l.run(ctx)
 			return l, stop
@@ -219,14 +213,14 @@ func TestLeaseShowsAbsence(t *testing.T) {
 			t.Helper()
 			began, late := time.Now(), time.After(within)
 			for {
-				sights := l.follow(dead)
-				if got := fmt.Sprintf("%v %v", sights["n2"].absent, sights["n3"].absent); got == want {
+				leases := l.watchOnly(dead)
+				if got := fmt.Sprintf("%v %v", leases["n2"].absent, leases["n3"].absent); got == want {
 					return time.Since(began)
 				}
 				select {
 				case <-l.changed:
 				case <-late:
-					t.Fatalf("%s is not shown within %s: %+v", want, within, sights)
+					t.Fatalf("%s is not shown within %s: %+v", want, within, leases)
 				}
 			}
 		}
@@ -237,27 +231,27 @@ func TestLeaseShowsAbsence(t *testing.T) {
 				shows(0, want)
 			}
 		}
-		l.follow(dead)
+		l.watchOnly(dead)
 		stays(time.Minute, "false false") // it renews its Lease
 		die()
 		bubble.Wait()
-		// Renewals of the two may be at the same instant, and any of them the first.
+		// Both may renew at the same instant, in any order.
 		if took := shows(3*interval+time.Second, "true false"); took < interval {
 			t.Errorf("it is absent %s after it died", took)
 		}
-		api.off(true)
+		api.disconnect(true)
 		stays(time.Minute, "true false")
-		api.off(false)
+		api.disconnect(false)
 		_, die = run("n2")
 		shows(2*interval, "false false")
 		stays(time.Minute, "false false")
-		// The API server goes away together with the node: it may be us who are cut off.
+		// The API server and the node are unreachable: this node may be cut off itself.
 		die()
-		api.off(true)
+		api.disconnect(true)
 		stays(time.Minute, "false false")
-		api.off(false)
+		api.disconnect(false)
 		shows(5*interval, "true false")
-		// It is back, and the API server takes no more renewals.
+		// The node is back, and the API server accepts no more renewals.
 		_, die = run("n2")
 		defer die()
 		shows(2*interval, "false false")
@@ -268,136 +262,86 @@ func TestLeaseShowsAbsence(t *testing.T) {
 	})
 }
 
-// Without an API server nobody lives by his Lease, and no trouble is made of it; one that
-// refuses is said.
-func TestLeaseTrouble(t *testing.T) {
+// Without an API server no Lease is watched, which is no problem; one that rejects renewals is.
+func TestLeaseRenewError(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
-		if l.follow([]string{"n2"}) != nil {
-			t.Error("without an API server a Lease is followed")
+		if l.watchOnly([]string{"n2"}) != nil {
+			t.Error("a Lease is watched without an API server")
 		}
 		l.run(t.Context()) // returns
 		api := newRegistry()
-		l.leaser = api
-		l.own("uid")
+		l = api.newLeases(t, "n1", time.Second)
+		l.setNode("uid")
 		ctx, cancel := context.WithCancel(t.Context())
 		go l.run(ctx)
 		bubble.Wait()
 		if got := l.problem(); got != "" {
 			t.Errorf("problem %q", got)
 		}
-		api.off(true)
+		api.disconnect(true)
 		<-time.After(2 * time.Second)
 		if got := l.problem(); got != "" {
-			t.Errorf("an API server that is away: %q", got)
+			t.Errorf("unreachable API server: %q", got)
 		}
-		api.off(false)
+		api.disconnect(false)
 		api.mu.Lock()
 		api.refusal = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", errors.New("no role"))
 		api.mu.Unlock()
 		<-time.After(2 * time.Second)
 		if got := l.problem(); !strings.Contains(got, "the Lease of this node is not renewed") || !strings.Contains(got, "no role") {
-			t.Errorf("an API server that refuses the Lease: %q", got)
+			t.Errorf("API server that rejects the Lease: %q", got)
 		}
 		cancel()
 		bubble.Wait()
 	})
 }
 
-// No more Leases are watched than a few.
+// The number of watched Leases is bounded.
 func TestLeaseLimit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newRegistry()
-		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
-		l.leaser = api
+		l := api.newLeases(t, "n1", time.Second)
 		var dead []string
 		for i := range 100 {
 			dead = append(dead, fmt.Sprintf("n%d", i))
 		}
-		l.follow(dead)
+		l.watchOnly(dead)
 		bubble.Wait()
-		if len(api.reads) != maxLeases {
-			t.Errorf("%d Leases are watched", len(api.reads))
+		if len(api.watches) != maxLeases {
+			t.Errorf("%d Leases are watched", len(api.watches))
 		}
-		l.close()
+		l.cancel()
 		bubble.Wait()
 	})
 }
 
-// Who lives by a Lease has the interfaces that it names, as far as it says something of
-// them; who was never heard of lives by it, too.
-func TestMembersByLease(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	one, _ := EncodeInterfaces([]Interface{{Name: "eth0"}})
-	none, _ := EncodeInterfaces(nil)
-	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
-	for name, tt := range map[string]struct {
-		seen map[string]sight
-		want string
-	}{
-		"nothing is seen":         {nil, "n1 alive 0, n3 dead 1"},
-		"another release's":       {map[string]sight{"n3": {renewed: at(110)}}, "n1 alive 0, n3 lease 1"},
-		"it has lost them":        {map[string]sight{"n3": {renewed: at(110), says: bulletin{interfaces: none}}}, "n1 alive 0, n3 lease 0"},
-		"lost, and it is dead":    {map[string]sight{"n3": {renewed: at(90), says: bulletin{interfaces: none}}}, "n1 alive 0, n3 dead 1"},
-		"never heard of":          {map[string]sight{"n2": {renewed: at(110), since: at(50), says: bulletin{interfaces: one}}}, "n1 alive 0, n2 lease 1, n3 dead 1"},
-		"never heard of, no more": {map[string]sight{"n2": {renewed: at(90), says: bulletin{interfaces: one}}}, "n1 alive 0, n3 dead 1"},
-		"not seen to be renewed":  {map[string]sight{"n2": {since: at(50), says: bulletin{interfaces: one}}}, "n1 alive 0, n3 dead 1"},
-	} {
-		var got []string
-		for _, m := range membersOf(v, tt.seen, 15*time.Second, at(111)).Nodes {
-			got = append(got, fmt.Sprintf("%s %s %d", m.Node, m.State(), len(m.Interfaces)))
-		}
-		if s := strings.Join(got, ", "); s != tt.want {
-			t.Errorf("%s: %s, want %s", name, s, tt.want)
-		}
-	}
-}
-
-// Nodes that were never heard of are missed where somebody has to answer for addresses,
-// unless they answer for none.
-func TestMissing(t *testing.T) {
-	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Left}, {Node: "n3", State: gossip.Dead}, {Node: "n4"}}}
-	snap := &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n0"}, {Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n4"}, {Name: "n5", Excluded: true}}}
-	if got := fmt.Sprint(missingIn(v, snap, "n1")); got != "[n3]" {
-		t.Errorf("without L2: %s", got)
-	}
-	snap.L2Advertisements = []*cluster.L2Advertisement{{Name: "any"}}
-	if got := fmt.Sprint(missingIn(v, snap, "n1")); got != "[n3 n0]" {
-		t.Errorf("with L2: %s", got)
-	}
-	if got := missingIn(&gossip.View{}, snap, "n1"); got != nil {
-		t.Errorf("while this node does not listen: %v", got)
-	}
-}
-
-// That a node has stopped to answer for something is read of its Lease at once, and told
-// once; also by who begins to watch it then.
-func TestLeaseTellsOfReleases(t *testing.T) {
+// A release is seen in the Lease at once, and reported once; also if the watch began later.
+func TestLeaseShowsRelease(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		api, log := newRegistry(), slog.New(slog.DiscardHandler)
-		l, other := newLeases("n1", nil, 5*time.Second, log), newLeases("n2", nil, 5*time.Second, log)
-		l.leaser, other.leaser = api, api
-		defer l.close()
-		other.own("uid-n2")
+		api := newRegistry()
+		l, other := api.newLeases(t, "n1", 5*time.Second), api.newLeases(t, "n2", 5*time.Second)
+		defer l.cancel()
+		other.setNode("uid-n2")
 		ctx, cancel := context.WithCancel(t.Context())
 		go other.run(ctx)
-		l.follow([]string{"n2"})
+		l.watchOnly([]string{"n2"})
 		<-time.After(time.Minute)
-		if l.resignations() {
+		if l.takeReleased() {
 			t.Error("nothing was released")
 		}
 		for range 2 {
 			other.release()
-			<-time.After(2 * newsPause)
-			if !l.resignations() || l.resignations() {
-				t.Error("want it told once")
+			<-time.After(2 * minRenewPause)
+			if !l.takeReleased() || l.takeReleased() {
+				t.Error("want it reported once")
 			}
 		}
-		l.follow(nil)
-		l.follow([]string{"n2"})
+		l.watchOnly(nil)
+		l.watchOnly([]string{"n2"})
 		bubble.Wait()
-		if !l.resignations() {
-			t.Error("what was released before the Lease was watched is not told")
+		if !l.takeReleased() {
+			t.Error("a release before the watch is not reported")
 		}
 		cancel()
 		bubble.Wait()

@@ -1,63 +1,64 @@
 package membership
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-// unheardPatience is for how long a node may live by its Lease alone before somebody
-// should look at the network.
-const unheardPatience = 15 * time.Second
+// byLeaseTolerance is for how long a node may be alive by its Lease alone before that is
+// reported as a problem of the network.
+const byLeaseTolerance = 15 * time.Second
 
-// Members are the nodes whose speakers this one has heard of, itself among them.
-// It is immutable: equal pointers mean that nothing has changed. A nil Members knows of no
-// dead node, as without a key.
+// Members are the nodes whose speakers have been members, including this node. It is
+// immutable: equal pointers mean that nothing has changed. Without a key it is nil, and no
+// node is known to be dead.
 type Members struct {
 	Nodes []Member // sorted by Node
 }
 
-// A Member is a node whose speaker has been heard of.
+// A Member is a node whose speaker has been a member.
 type Member struct {
 	Node string
-	// Alive says that the node has answered lately, or has been seen to renew its
-	// Lease since it stopped to.
+	// Alive: the node responds, or has renewed its Lease since it stopped responding.
 	Alive bool
-	// ByLease says that it is alive by its Lease alone.
+	// ByLease: it is alive by its Lease alone.
 	ByLease bool
-	// Absent says of one that is dead that the API server, which takes our renewals, has
-	// not seen it renew its Lease, either.
+	// Absent: it is dead, and its Lease is not renewed while this node's is.
 	Absent bool
-	// Left says that its speaker has said farewell: it restarts, or is stopped. The
-	// node and its pods are as they were, but nobody there answers for an address. Such
-	// a member is not Alive, and not dead.
+	// Left: its speaker was stopped on purpose, or restarts. The node and its pods are
+	// as before, but it answers for no address. Such a member is neither alive nor dead.
 	Left bool
-	// Returning says that it is back so lately, by its own word, that others come before it.
+	// Returning: it reports that it is in its hold-down; other nodes are preferred.
 	Returning bool
-	// Since is when the node became what it is; of a dead one, when it was last heard of.
+	// Since is when this state began; for a dead node, when it last responded.
 	Since time.Time
-	// Interfaces are those by which the node could answer for addresses, sorted by name.
+	// Interfaces are those on which the node can answer for addresses, sorted by name.
 	Interfaces []Interface
 }
 
-// An Interface is one of a member's.
+// An Interface is an interface of a member.
 type Interface struct {
 	Name string
-	MAC  net.HardwareAddr // nil where there is none
-	// Prefixes are the networks that the interface has an address in, sorted; behind them
-	// stand addresses of its own, as prefixes of one address.
+	MAC  net.HardwareAddr // nil if it has none
+	// Prefixes are the subnets of the interface, sorted; then its own addresses, as prefixes
+	// of one address.
 	Prefixes []netip.Prefix
 }
 
-// Dead says that a member is neither there nor has it said farewell.
+// Dead reports whether a member stopped responding without leaving.
 func (m *Member) Dead() bool { return !m.Alive && !m.Left }
 
-// Heard says that a member is there, and not by its Lease alone.
-func (m *Member) Heard() bool { return m.Alive && !m.ByLease }
+// Reachable reports whether gossip reaches a member.
+func (m *Member) Reachable() bool { return m.Alive && !m.ByLease }
 
-// Find finds a member; ok is false when it was never heard of.
+// Find finds a member.
 func (m *Members) Find(node string) (found Member, ok bool) {
 	if m == nil {
 		return Member{}, false
@@ -69,12 +70,11 @@ func (m *Members) Find(node string) (found Member, ok bool) {
 	return m.Nodes[i], true
 }
 
-// Silent says of which nodes the endpoints are to be left out, and since when they have
-// not been heard of: of the dead ones, as long as they are fewer than half. If more are
-// dead, it may as well be this node that is cut off, and what it left out would be the
-// rest of the cluster. Between two halves, as in a cluster of two nodes, the API server
-// decides: who is absent there as well is cut off, and not we. This node is never dead to
-// itself.
+// Silent returns the nodes whose endpoints are left out, and since when they have not
+// responded: the dead ones while they are fewer than half. If more are dead, this node
+// itself may be cut off, and would leave out the rest of the cluster. Between two halves,
+// as in a cluster of two nodes, the API server decides: nodes that are absent there too are
+// cut off, and not this one. This node itself is never silent.
 func (m *Members) Silent(self string) map[string]time.Time {
 	dead := m.Dead(self)
 	if len(dead) == 0 || 2*len(dead) > len(m.Nodes) {
@@ -90,10 +90,10 @@ func (m *Members) Silent(self string) map[string]time.Time {
 	return silent
 }
 
-// Halved says that exactly half of the members are dead.
+// Halved reports whether exactly half of the members are dead.
 func (m *Members) Halved(self string) bool { return 2*len(m.Dead(self)) == len(m.Nodes) }
 
-// Dead are the members that are neither there nor have said farewell, sorted.
+// Dead returns the dead members except self, sorted.
 func (m *Members) Dead(self string) (dead []Member) {
 	if m == nil {
 		return nil
@@ -106,7 +106,7 @@ func (m *Members) Dead(self string) (dead []Member) {
 	return dead
 }
 
-// Alone says that a node knows of others, and none of them is there.
+// Alone reports whether there are other members, and none is alive.
 func (m *Members) Alone(self string) bool {
 	if m == nil {
 		return false
@@ -121,7 +121,7 @@ func (m *Members) Alone(self string) bool {
 	return others
 }
 
-// State is a member's for people.
+// State is the state for `fanfare status`.
 func (m *Member) State() string {
 	switch {
 	case m.ByLease:
@@ -135,25 +135,23 @@ func (m *Member) State() string {
 	}
 }
 
-// Unheard are the nodes that have been alive by their Leases alone for a while.
-func (m *Members) Unheard(now time.Time) (names []string) {
+// LongByLease returns the nodes that have been alive by their Leases alone for a while.
+func (m *Members) LongByLease(now time.Time) (names []string) {
 	for _, n := range m.Nodes {
-		if n.ByLease && now.Sub(n.Since) > unheardPatience {
+		if n.ByLease && now.Sub(n.Since) > byLeaseTolerance {
 			names = append(names, n.Node)
 		}
 	}
 	return names
 }
 
-// Reporter says whether a node is the one that reports the others in Events: one of all
-// members does.
+// Reporter reports whether a node writes the Events about other nodes: only one member does.
 func (m *Members) Reporter(self string) bool {
 	i := slices.IndexFunc(m.Nodes, func(n Member) bool { return n.Alive && !n.ByLease })
 	return i >= 0 && m.Nodes[i].Node == self
 }
 
-// Addresses are a member's own, as far as it has told them: it tells them as prefixes of one
-// address.
+// Addresses returns a member's own addresses: the prefixes of one address.
 func (m *Member) Addresses() (own []netip.Addr) {
 	for _, i := range m.Interfaces {
 		for _, p := range i.Prefixes {
@@ -163,4 +161,69 @@ func (m *Member) Addresses() (own []netip.Addr) {
 		}
 	}
 	return own
+}
+
+// unreachableNodes returns the names of dead nodes and, where addresses may be announced over
+// Layer 2, of nodes that were never members and may answer for addresses.
+func unreachableNodes(v *gossip.View, snap *cluster.Snapshot, self string) (names []string) {
+	known := map[string]bool{self: true}
+	for _, m := range v.Members {
+		known[m.Node] = true
+		if m.State == gossip.Dead {
+			names = append(names, m.Node)
+		}
+	}
+	if len(v.Members) == 0 || !snap.UsesL2() {
+		return names
+	}
+	for _, n := range snap.Nodes {
+		if !known[n.Name] && !n.Excluded {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// membersOf combines gossip and Leases. A node that is dead for gossip is alive if it has since
+// renewed its Lease, less than validity ago; the metadata of that Lease is newer than that of
+// gossip. Without members in gossip the result is nil.
+func membersOf(v *gossip.View, leases map[string]leaseState, validity time.Duration, now time.Time) *Members {
+	if len(v.Members) == 0 {
+		return nil
+	}
+	renewed := func(s leaseState, since time.Time) bool {
+		return s.renewed.After(since) && now.Sub(s.renewed) < validity
+	}
+	all, others := &Members{}, maps.Clone(leases)
+	for _, m := range v.Members {
+		delete(others, m.Node)
+		lease := leases[m.Node]
+		one := Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
+		meta := m.Meta
+		switch {
+		case m.State != gossip.Dead:
+		case !renewed(lease, m.Since):
+			one.Absent = lease.absent
+		default:
+			one.Alive, one.ByLease = true, true
+			if lease.record.meta != nil {
+				meta = lease.record.meta
+			}
+		}
+		// Metadata of an unknown release counts as no interfaces: that node answers for nothing.
+		one.Interfaces, _ = DecodeInterfaces(meta)
+		one.Returning = isReturning(meta)
+		all.Nodes = append(all.Nodes, one)
+	}
+	for name, lease := range others {
+		if !renewed(lease, time.Time{}) {
+			continue // most likely it runs no speaker
+		}
+		one := Member{Node: name, Alive: true, ByLease: true, Since: lease.since}
+		one.Interfaces, _ = DecodeInterfaces(lease.record.meta)
+		one.Returning = isReturning(lease.record.meta)
+		all.Nodes = append(all.Nodes, one)
+	}
+	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	return all
 }

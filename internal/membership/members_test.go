@@ -9,8 +9,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// Endpoints of dead nodes are left out, as long as fewer than half are dead; of two
-// halves the one that the API server misses, too.
+// Dead nodes are silent while fewer than half are dead; between two halves, only nodes
+// that are absent from the API server, too.
 func TestSilentNodes(t *testing.T) {
 	for _, tt := range []struct{ members, want string }{
 		{"", ""},
@@ -47,6 +47,6 @@ func TestSilentNodes(t *testing.T) {
 		}
 	}
 	if (*membership.Members)(nil).Silent("n1") != nil {
-		t.Error("without members somebody is silent")
+		t.Error("a node is silent without members")
 	}
 }

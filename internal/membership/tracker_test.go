@@ -14,12 +14,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// Without a key there is no Tracker, and all calls of a nil one do nothing.
+// Without a key file there is no Tracker, and the methods of a nil one do nothing.
 func TestNoKeyFile(t *testing.T) {
 	r := membership.New(membership.Options{})
 	r.Start(t.Context(), nil)
 	defer r.Close()
-	r.Offer(nil, false)
+	r.SetMeta(nil, false)
 	r.Broadcast(nil, false)
 	r.Send("n2", nil)
 	r.Leave()
@@ -28,13 +28,13 @@ func TestNoKeyFile(t *testing.T) {
 	}
 }
 
-// What is left out, and what is kept though it is silent, is said.
+// The status names nodes whose endpoints are left out, and why those of dead nodes are kept.
 func TestMembersStatus(t *testing.T) {
 	r := membership.New(membership.Options{Node: "n1", KeyFile: "none", Port: 7946, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	for states, want := range map[string]string{
 		"aad":  "2/3 [n3] []",
 		"aald": "2/4 [n4] []",
-		"ad":   "1/2 [] [n2 of 2 nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before]",
+		"ad":   "1/2 [] [n2 of 2 nodes do not respond: half or more, so this node itself may be cut off; their endpoints are used as before]",
 	} {
 		s := r.Status(plantest.Members(states))
 		if got := fmt.Sprint(s.Summary(), " ", s.LeftOut, " ", s.Problems); got != want {
@@ -44,12 +44,12 @@ func TestMembersStatus(t *testing.T) {
 	far := plantest.Members("aaa")
 	far.Nodes[2].ByLease, far.Nodes[2].Since = true, time.Now().Add(-time.Minute)
 	s := r.Status(far)
-	if got := fmt.Sprint(s.Summary(), s.Problems); got != "3/3[nodes are not heard of, and live by their Leases: n3; is port 7946 open between nodes, UDP and TCP?]" {
+	if got := fmt.Sprint(s.Summary(), s.Problems); got != "3/3[gossip does not reach nodes n3, which renew their Leases; is port 7946 open between nodes, UDP and TCP?]" {
 		t.Error(got)
 	}
 	none, _ := membership.EncodeInterfaces(nil)
-	r.Offer(&membership.Offer{Meta: none, Unfit: 3}, false)
-	if s := r.Status(nil); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "3 interfaces of this node are unknown to the others") {
+	r.SetMeta(&membership.NodeMeta{Encoded: none, Omitted: 3}, false)
+	if s := r.Status(nil); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "3 interfaces of this node are unknown to the other nodes") {
 		t.Errorf("status %+v", s)
 	}
 }

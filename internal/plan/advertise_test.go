@@ -7,7 +7,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -17,10 +16,7 @@ import (
 // advertWorld has one node, two routers and Services with an endpoint each.
 func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 	peer := func(name, addr string) *cluster.Peer {
-		return &cluster.Peer{Name: name, Address: netip.MustParseAddr(addr), MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}
-	}
-	for _, a := range adverts {
-		a.ServiceSelector, a.NodeSelector = labels.Everything(), labels.Everything()
+		return &cluster.Peer{Session: bgp.Session{Name: name, PeerAddress: netip.MustParseAddr(addr), PeerASN: 65000}, MyASN: 65001}
 	}
 	return &cluster.Snapshot{
 		Nodes:          []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}},
@@ -31,9 +27,9 @@ func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 	}
 }
 
-// Another node's address is as foreign as this node's, and while the other nodes are not
-// known, addresses are announced one by one.
-func TestAggregatesContainNoOtherNode(t *testing.T) {
+// Addresses of other nodes are in no aggregate, and before the other nodes are known, there are
+// no aggregates.
+func TestAggregateExcludesOtherNodes(t *testing.T) {
 	of := func(snap *cluster.Snapshot) (route, why string) {
 		give(snap, "a", "192.0.2.5", corev1.ServiceExternalTrafficPolicyCluster, 80)
 		d := Decide(Config{Node: "n1"}, snap)
@@ -44,7 +40,7 @@ func TestAggregatesContainNoOtherNode(t *testing.T) {
 	snap.Occupied = []cluster.Occupied{
 		{Range: netipx.MustParseIPRange("192.0.1.0-192.0.1.255"), By: "the pods of Node n0"},
 		{Range: netipx.MustParseIPRange("192.0.2.200-192.0.2.200"), By: "Node n2"}}
-	if route, why := of(snap); route != "192.0.2.5/32" || !strings.Contains(why, "for that contains 192.0.2.200 of Node n2") {
+	if route, why := of(snap); route != "192.0.2.5/32" || !strings.Contains(why, "contains 192.0.2.200 of Node n2") {
 		t.Errorf("with another node in it: announces %s, says %s", route, why)
 	}
 	snap = advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128})
@@ -117,8 +113,8 @@ func TestAggregates(t *testing.T) {
 			give(s, "b", "192.0.2.5", local, 81)
 		}, "192.0.2.5/32", "externalTrafficPolicy of shop/b is Local"},
 		{"a pod network in it", []*cluster.Advertisement{{Name: "a", Length4: 32, Length6: 0}, by(0)}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
-			"192.0.2.5/32", "0.0.0.0/0 as BGPAdvertisement a wants, for that contains this node's address 10.0.0.11"},
-		{"nobody to tell", []*cluster.Advertisement{by(24, "tor3")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+			"192.0.2.5/32", "the aggregate 0.0.0.0/0 of BGPAdvertisement a contains this node's address 10.0.0.11"},
+		{"no such peer", []*cluster.Advertisement{by(24, "tor3")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
 			"", "not announced: no router that BGPAdvertisement ator3 names has a session with this node"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,7 +130,7 @@ func TestAggregates(t *testing.T) {
 			}
 			for _, r := range d.BGP.Routes {
 				if !netipPrefixesContain(d.Proxy.Owned, r.Prefix) {
-					t.Errorf("%s is announced, and what is nobody's in it is not refused: %v", r.Prefix, d.Proxy.Owned)
+					t.Errorf("%s is announced, and its unused addresses are not owned: %v", r.Prefix, d.Proxy.Owned)
 				}
 			}
 		})
@@ -150,9 +146,9 @@ func netipPrefixesContain(list []netip.Prefix, p netip.Prefix) bool {
 	return err == nil && set.ContainsPrefix(p)
 }
 
-// Whatever is not for Services is never in an aggregate: whoever sent there would be
-// refused.
-func TestAggregatesContainNothingElse(t *testing.T) {
+// An aggregate never contains a prefix that is not for Services: traffic to it would be
+// rejected.
+func TestAggregateExcludesForeignPrefixes(t *testing.T) {
 	for addr, what := range map[string]string{
 		"2001:db8::9": "the loopback address (::1)",
 		"10.0.0.9":    "this node's address 10.0.0.11",

@@ -12,63 +12,63 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// An offer is a prefix with all that has it announced.
-type offer struct {
-	prefix  netip.Prefix
-	adverts []*cluster.Advertisement // the most specific first
-	// own are the communities that Services want on their routes.
-	own bgp.Attributes
+// A routeSpec is a prefix with the advertisements that announce it.
+type routeSpec struct {
+	prefix      netip.Prefix
+	adverts     []*cluster.Advertisement // the most specific first
+	communities bgp.Attributes           // those of Services
 }
 
-func (o offer) equal(p offer) bool {
-	return o.prefix == p.prefix && o.own == p.own && slices.Equal(o.adverts, p.adverts)
+func (s routeSpec) equal(o routeSpec) bool {
+	return s.prefix == o.prefix && s.communities == o.communities && slices.Equal(s.adverts, o.adverts)
 }
 
-// mergeOffer adds an offer to a sorted list. One of its prefix gets its
-// advertisements and communities, too.
-func mergeOffer(offers []offer, o offer) []offer {
-	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) })
+// compareSpecs sorts by prefix: a list has one spec for a prefix.
+func compareSpecs(a, b routeSpec) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) }
+
+// addSpec adds s to sorted specs. It merges the advertisements and communities of a prefix.
+func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
+	i, found := slices.BinarySearchFunc(specs, s, compareSpecs)
 	if !found {
-		return slices.Insert(offers, i, o)
+		return slices.Insert(specs, i, s)
 	}
-	offers[i].own = withCommunities(offers[i].own, o.own)
-	for _, ad := range o.adverts {
-		if !slices.Contains(offers[i].adverts, ad) {
-			// A new slice: the one that is there may be another offer's as well.
-			offers[i].adverts = append(slices.Clone(offers[i].adverts), ad)
-			slices.SortFunc(offers[i].adverts, moreSpecific)
+	specs[i].communities = withCommunities(specs[i].communities, s.communities)
+	for _, ad := range s.adverts {
+		if !slices.Contains(specs[i].adverts, ad) {
+			// Another spec may share the slice.
+			specs[i].adverts = append(slices.Clone(specs[i].adverts), ad)
+			slices.SortFunc(specs[i].adverts, moreSpecific)
 		}
 	}
-	return offers
+	return specs
 }
 
-// merge is mergeOffer without the communities of an offer for which a route has no room
-// beside those of others; why says so.
-func (v *View) merge(offers []offer, o offer) (merged []offer, why error) {
-	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) })
-	if !found || withCommunities(offers[i].own, o.own) == offers[i].own {
-		return mergeOffer(offers, o), nil
+// addWithinLimit is addSpec, but leaves out the communities of s, with the reason, if the
+// route would exceed the size of a BGP message with them.
+func (v *View) addWithinLimit(specs []routeSpec, s routeSpec) (merged []routeSpec, why error) {
+	i, found := slices.BinarySearchFunc(specs, s, compareSpecs)
+	if !found || withCommunities(specs[i].communities, s.communities) == specs[i].communities {
+		return addSpec(specs, s), nil
 	}
-	alone := mergeOffer(slices.Clone(offers[i:i+1]), o)
+	alone := addSpec(slices.Clone(specs[i:i+1]), s)
 	r, _ := v.route(alone[0])
 	if why = r.Validate(); why != nil {
-		o.own = bgp.Attributes{}
+		s.communities = bgp.Attributes{}
 	}
-	return mergeOffer(offers, o), why
+	return addSpec(specs, s), why
 }
 
-// moreSpecific sorts advertisements by who decides where two contradict each other:
-// the one that is for fewer routers, else Services, else addresses, else nodes. A
-// name decides between equals, since age would not survive a restored backup.
+// moreSpecific sorts advertisements by precedence where they contradict each other: fewer
+// routers win, then fewer Services, addresses, nodes. The name decides between equals, since
+// the age would not survive a restored backup.
 func moreSpecific(a, b *cluster.Advertisement) int {
-	_, of := specifics(a)
-	_, than := specifics(b)
+	_, of := specificity(a)
+	_, than := specificity(b)
 	return cmp.Or(cmp.Compare(than, of), strings.Compare(a.Name, b.Name))
 }
 
-// specifics are the fields by which an advertisement is more specific than one
-// without them, and how much they count together.
-func specifics(a *cluster.Advertisement) (fields []string, weight int) {
+// specificity returns the fields that make an advertisement more specific, and their weight.
+func specificity(a *cluster.Advertisement) (fields []string, weight int) {
 	for i, f := range []struct {
 		name string
 		set  bool
@@ -86,43 +86,44 @@ func specifics(a *cluster.Advertisement) (fields []string, weight int) {
 	return fields, weight
 }
 
-// A remark is what a reason says of how something is announced.
-type remark struct {
+// A finding is a code and message that become a Reason.
+type finding struct {
 	code    cluster.Code
 	message string
 }
 
-// route is what an offer makes: to whom the prefix is announced, and with what; and
-// what had to be decided between advertisements for that.
-func (v *View) route(o offer) (r bgp.Route, clashes []remark) {
-	r = bgp.Route{Prefix: o.prefix, Peers: v.peers(o.adverts)}
-	if o.own == (bgp.Attributes{}) && !slices.ContainsFunc(o.adverts, hasAttributes) {
+// route makes the route of s, with findings about contradicting advertisements.
+func (v *View) route(s routeSpec) (r bgp.Route, findings []finding) {
+	r = bgp.Route{Prefix: s.prefix, Peers: v.peersOf(s.adverts)}
+	if s.communities == (bgp.Attributes{}) && !slices.ContainsFunc(s.adverts, hasAttributes) {
 		return r, nil
 	}
-	tell, found := map[string]bgp.Attributes{}, map[clash][]string{}
-	for _, s := range v.sessions {
-		if r.Peers.Has(s.Name) {
-			tell[s.Name] = o.tell(s.Name, func(c clash) { found[c] = append(found[c], s.Name) })
+	attributes, conflicts := map[string]bgp.Attributes{}, map[conflict][]string{}
+	for _, session := range v.sessions {
+		if r.Peers.Has(session.Name) {
+			attributes[session.Name] = s.attributesFor(session.Name, func(c conflict) { conflicts[c] = append(conflicts[c], session.Name) })
 		}
 	}
-	r.Attributes = bgp.ForEach(tell)
-	for c, peers := range found {
-		clashes = append(clashes, c.of(o.prefix, peers))
+	r.Attributes = bgp.ForEach(attributes)
+	for c, peers := range conflicts {
+		findings = append(findings, c.finding(s.prefix, peers))
 	}
-	slices.SortFunc(clashes, func(a, b remark) int { return strings.Compare(a.message, b.message) })
-	return r, clashes
+	slices.SortFunc(findings, func(a, b finding) int { return strings.Compare(a.message, b.message) })
+	return r, findings
 }
 
+// hasAttributes reports whether an advertisement sets any attribute. Most set none, and their
+// routes need no decision for each session.
 func hasAttributes(a *cluster.Advertisement) bool {
 	return a.Communities != nil || a.LocalPref != nil || a.MED != nil || a.Prepend != nil
 }
 
-// peers are the sessions that any of adverts names. Empty: all, which is nothing
-// special if they are named.
-func (v *View) peers(adverts []*cluster.Advertisement) bgp.Peers {
+// peersOf returns the sessions that any of adverts applies to; empty for all sessions, so that a
+// route for all is equal whether or not advertisements name them.
+func (v *View) peersOf(adverts []*cluster.Advertisement) bgp.Peers {
 	var names []string
 	for _, s := range v.sessions {
-		if slices.ContainsFunc(adverts, func(a *cluster.Advertisement) bool { return tells(a, s.Name) }) {
+		if slices.ContainsFunc(adverts, func(a *cluster.Advertisement) bool { return appliesTo(a, s.Name) }) {
 			names = append(names, s.Name)
 		}
 	}
@@ -132,78 +133,82 @@ func (v *View) peers(adverts []*cluster.Advertisement) bgp.Peers {
 	return bgp.PeersOf(names...)
 }
 
-// tells says whether an advertisement is for the router of a session.
-func tells(a *cluster.Advertisement, session string) bool {
+// appliesTo reports whether an advertisement is for a session: without peers it is for all.
+func appliesTo(a *cluster.Advertisement, session string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, session)
 }
 
-// tell is what the router of a session is told: the communities of all, and of each
-// number the most specific advertisement's.
-func (o offer) tell(session string, clashed func(clash)) bgp.Attributes {
-	told := o.own
-	var localPref, med, prepend pick
-	for _, a := range o.adverts {
-		if !tells(a, session) {
+// attributesFor returns the attributes for the router of a session: all communities, and each
+// number from the most specific advertisement that has it.
+func (s routeSpec) attributesFor(session string, conflicting func(conflict)) bgp.Attributes {
+	out := s.communities
+	var localPref, med, prepend metricChoice
+	for _, a := range s.adverts {
+		if !appliesTo(a, session) {
 			continue
 		}
-		told = withCommunities(told, communities(a.Communities))
-		localPref.consider("localPref", a, a.LocalPref, clashed)
-		med.consider("med", a, a.MED, clashed)
-		prepend.consider("asPathPrepend", a, widened(a.Prepend), clashed)
+		out = withCommunities(out, communities(a.Communities))
+		localPref.consider("localPref", a, a.LocalPref, conflicting)
+		med.consider("med", a, a.MED, conflicting)
+		prepend.consider("asPathPrepend", a, toUint32(a.Prepend), conflicting)
 	}
-	told.LocalPref, told.MED, told.Prepend = localPref.metric(), med.metric(), uint8(prepend.value())
-	return told
+	out.LocalPref, out.MED, out.Prepend = localPref.metric(), med.metric(), uint8(prepend.value())
+	return out
 }
 
-func widened(n *uint8) *uint32 {
+func toUint32(n *uint8) *uint32 {
 	if n == nil {
 		return nil
 	}
 	return new(uint32(*n))
 }
 
-// A pick is a number of which the first advertisement that has it decides.
-type pick struct {
+// A metricChoice is a number from the first advertisement that has it.
+type metricChoice struct {
 	by *cluster.Advertisement
 	n  *uint32
 }
 
-func (p *pick) consider(field string, a *cluster.Advertisement, n *uint32, clashed func(clash)) {
+// consider takes n if it is the first one. A different value of a later, less specific
+// advertisement is a conflict, which users learn of: they may expect that one.
+func (m *metricChoice) consider(field string, a *cluster.Advertisement, n *uint32, conflicting func(conflict)) {
 	switch {
 	case n == nil:
-	case p.n == nil:
-		p.by, p.n = a, n
-	case *p.n != *n:
-		clashed(clash{field, p.by, a, *p.n, *n})
+	case m.n == nil:
+		m.by, m.n = a, n
+	case *m.n != *n:
+		conflicting(conflict{field, m.by, a, *m.n, *n})
 	}
 }
 
-func (p pick) value() uint32 {
-	if p.n == nil {
+func (m metricChoice) value() uint32 {
+	if m.n == nil {
 		return 0
 	}
-	return *p.n
+	return *m.n
 }
 
-func (p pick) metric() bgp.Metric { return bgp.Metric{Set: p.n != nil, Value: p.value()} }
+func (m metricChoice) metric() bgp.Metric { return bgp.Metric{Set: m.n != nil, Value: m.value()} }
 
-// A clash is a number on which two advertisements differ.
-type clash struct {
+// A conflict is a number on which two advertisements differ.
+type conflict struct {
 	field         string
 	winner, loser *cluster.Advertisement
 	won, lost     uint32
 }
 
-func (c clash) of(prefix netip.Prefix, peers []string) remark {
+// finding describes the conflict, and the peers whose routes it concerns.
+func (c conflict) finding(prefix netip.Prefix, peers []string) finding {
 	code, why := c.decision()
-	return remark{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and %d; %d counts, since %s",
+	return finding{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and %d; %d counts, since %s",
 		c.winner.Name, c.loser.Name, prefix, cluster.Enumerate(peers), c.field, c.won, c.lost, c.won, why)}
 }
 
-// decision says why the winner counts and the loser does not.
-func (c clash) decision() (cluster.Code, string) {
-	by, weight := specifics(c.winner)
-	less, other := specifics(c.loser)
+// decision explains why the winner has precedence. Precedence by name only is a clash, since the
+// user has probably not meant it; a more specific advertisement is an override.
+func (c conflict) decision() (cluster.Code, string) {
+	by, weight := specificity(c.winner)
+	less, other := specificity(c.loser)
 	if weight == other {
 		return cluster.AttributeClash, c.winner.Name + " comes first by name"
 	}
@@ -211,7 +216,7 @@ func (c clash) decision() (cluster.Code, string) {
 	return cluster.AttributeOverride, fmt.Sprintf("%s has %s and %s has not", c.winner.Name, by[i], c.loser.Name)
 }
 
-// communities translates.
+// communities translates the communities of a Service or an advertisement.
 func communities(c *cluster.Communities) bgp.Attributes {
 	if c == nil {
 		return bgp.Attributes{}
@@ -226,7 +231,7 @@ func communities(c *cluster.Communities) bgp.Attributes {
 	return bgp.Attributes{Communities: bgp.CommunitiesOf(standard...), LargeCommunities: bgp.LargeCommunitiesOf(large...)}
 }
 
-// withCommunities is a with the communities of b as well.
+// withCommunities returns a with the communities of b added.
 func withCommunities(a, b bgp.Attributes) bgp.Attributes {
 	a.Communities = a.Communities.With(b.Communities)
 	a.LargeCommunities = a.LargeCommunities.With(b.LargeCommunities)

@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// What users write as a name is what they read.
+// A community has the same name in output as in objects.
 func TestCommunityNames(t *testing.T) {
 	for name, n := range cluster.CommunityNames {
 		if got := bgp.Community(n).String(); got != name {
@@ -18,8 +18,8 @@ func TestCommunityNames(t *testing.T) {
 	}
 }
 
-// What an aggregate is told with depends on other addresses: who adds a community to
-// it, or takes one away, changes that one route, and no address of another Service.
+// The attributes of an aggregate depend on several addresses: a Service that adds a community
+// changes that route, but not the decisions for other Services' addresses.
 func TestAggregateAttributes(t *testing.T) {
 	const cl = corev1.ServiceExternalTrafficPolicyCluster
 	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128, MED: new(uint32(5))})

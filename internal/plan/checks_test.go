@@ -9,9 +9,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// The count is of ready pods on this node, not of their ports; who serves as the last
-// one while it terminates does not count, as with kube-proxy. As with kube-proxy, a
-// Service without an address counts like any other.
+// The count is of ready pods on this node, not of their ports. As with kube-proxy, a last pod
+// that serves while it terminates does not count, and Services without an address do.
 func TestChecks(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(plantest.HealthServices))
 	ours := []healthcheck.Check{

@@ -10,64 +10,61 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Config is what a speaker is told when it starts.
+// Config is the configuration of a node's speaker, and its state outside of the snapshot.
 type Config struct {
 	Node string // the name of this node's Node object
 
-	// DetectLocal says which traffic is from this node's own pods; see
-	// proxy.LocalClients. With NodeCIDR, the Node's podCIDRs count as well:
-	// right for most networks, wrong under Calico's and Cilium's own IPAM.
+	// DetectLocal is which traffic is from this node's own pods; see proxy.LocalClients. With
+	// NodeCIDR, the Node's podCIDRs count too: right for most networks, wrong with the IPAM of
+	// Calico and Cilium.
 	DetectLocal proxy.LocalClients
 	NodeCIDR    bool
 
-	// SNAT is how sources are replaced.
+	// SNAT is how sources are masqueraded.
 	SNAT proxy.SNAT
 
 	// Gateways are this node's default gateways, which may change.
 	Gateways Gateways
 
-	// Members are the nodes that have been heard of, which may change; nil: nobody
-	// listens.
+	// Members are the nodes of the membership, which may change; nil without one.
 	Members *membership.Members
 
-	// Interfaces are those of this node on which addresses may be answered for over L2,
-	// which may change; nil: not known, and any address has one.
+	// Interfaces are this node's interfaces for Layer 2, which may change; nil: unknown, and
+	// any address has one.
 	Interfaces []l2.Interface
 
-	// Returning says that this node is back so lately that others come before it over L2,
-	// which may change.
+	// Returning: this node is in its hold-down, in which other nodes are preferred. It may
+	// change.
 	Returning bool
 
-	// HealthChecks says of which Services the healthCheckNodePort is answered here.
+	// HealthChecks selects the Services whose healthCheckNodePort is served here.
 	HealthChecks HealthChecks
 
-	// Limits are those of this node's proxy; zero: those of nftables mode.
+	// Limits are the limits of this node's proxy; zero: the limits of nftables mode.
 	Limits proxy.Limits
-	// Refused are the addresses that this node's proxy has refused, which may change; nil:
-	// none.
+	// Refused are the addresses that this node's proxy has refused, which may change.
 	Refused *Refused
 }
 
-// Gateways are the routers by which a node reaches what it knows no other way to, by
-// address family: invalid where none is known.
+// Gateways are a node's default gateways by address family, invalid if unknown.
 type Gateways struct{ IPv4, IPv6 netip.Addr }
 
-func (g Gateways) of(family corev1.IPFamily) netip.Addr {
+func (g Gateways) address(family corev1.IPFamily) netip.Addr {
 	if family == corev1.IPv6Protocol {
 		return g.IPv6
 	}
 	return g.IPv4
 }
 
-// HealthChecks is a choice of Services whose healthCheckNodePort is answered.
+// HealthChecks selects Services whose healthCheckNodePort is served.
 type HealthChecks uint8
 
 const (
-	// HealthChecksLabelled are those that kube-proxy leaves alone by their label
-	// service.kubernetes.io/service-proxy-name: the others' ports are its own.
+	// HealthChecksLabelled selects Services that kube-proxy ignores because of the label
+	// service.kubernetes.io/service-proxy-name. It serves the ports of the others.
 	HealthChecksLabelled HealthChecks = iota
-	// HealthChecksAll are all, for a cluster without kube-proxy.
+	// HealthChecksAll selects all Services, for a cluster without kube-proxy.
 	HealthChecksAll
-	// HealthChecksNone are none.
+	// HealthChecksNone selects no Service.
 	HealthChecksNone
 )

@@ -15,8 +15,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// What a Decider derives from the difference of two snapshots is what Decide
-// computes from the second alone, in any sequence of worlds.
+// After any sequence of snapshots, the result of a Decider equals that of Decide for the last
+// one alone.
 func TestDeciderEqualsDecide(t *testing.T) {
 	type visible struct {
 		Proxy     proxy.State
@@ -29,7 +29,7 @@ func TestDeciderEqualsDecide(t *testing.T) {
 		Reasons   []cluster.Reason
 	}
 	see := func(d *Desired) visible {
-		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, [][]netip.Addr{d.Announce, d.Routed, d.Answered}, d.L2, d.Links, d.Reasons()}
+		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, [][]netip.Addr{d.Announce, d.Routed, d.Answered}, d.L2, d.UsesL2, d.Reasons()}
 	}
 	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
 	for seed := range plantest.Seeds(t) / 4 {
@@ -50,9 +50,9 @@ func TestDeciderEqualsDecide(t *testing.T) {
 	}
 }
 
-// A changed endpoint changes its own address and nothing else, not even by
-// making equal copies: whoever applies the answer compares pointers.
-func TestDeciderSharesWhatDidNotChange(t *testing.T) {
+// A changed endpoint changes the addresses of its Service only. All others keep their pointers,
+// which the speaker compares.
+func TestDeciderReusesUnchangedAddresses(t *testing.T) {
 	for seed := range uint64(200) {
 		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
 		if len(w.Assignments) == 0 {
@@ -74,8 +74,8 @@ func TestDeciderSharesWhatDidNotChange(t *testing.T) {
 	}
 }
 
-// A Service that comes or goes changes its own addresses and nothing else.
-func TestDeciderSharesWhatOthersHold(t *testing.T) {
+// A created or deleted Service changes its own addresses only.
+func TestDeciderReusesOtherServicesAddresses(t *testing.T) {
 	shared := 0
 	for seed := range uint64(200) {
 		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
@@ -84,7 +84,7 @@ func TestDeciderSharesWhatOthersHold(t *testing.T) {
 		is := decider.Decide(w.Snapshot())
 		for _, a := range is.Addresses {
 			old := was.Address(a.Addr)
-			if old == nil || old.Pool != a.Pool || !slices.Equal(old.from, a.from) {
+			if old == nil || old.Pool != a.Pool || !slices.Equal(old.services, a.services) {
 				continue
 			}
 			if shared++; old != a {
@@ -97,10 +97,10 @@ func TestDeciderSharesWhatOthersHold(t *testing.T) {
 	}
 }
 
-// What routers are told, and by which of them, changes nothing that the kernel holds:
-// nobody looks into thousands of addresses for that.
-func TestDeciderSharesWhatIsForwarded(t *testing.T) {
-	anew := 0
+// Advertisements do not change VIPs, which keep their pointers: the proxy need not compare
+// thousands of addresses.
+func TestDeciderReusesVIPsWhenAdvertisementsChange(t *testing.T) {
+	again := 0
 	for seed := range uint64(200) {
 		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
 		was := decider.Decide(w.Snapshot())
@@ -108,14 +108,14 @@ func TestDeciderSharesWhatIsForwarded(t *testing.T) {
 		is := decider.Decide(w.Snapshot())
 		for n, a := range is.Addresses {
 			if a.VIP != was.Addresses[n].VIP || is.Proxy.VIPs[n] != a.VIP {
-				t.Fatalf("seed %d: %s is to be forwarded anew", seed, a.Addr)
+				t.Fatalf("seed %d: the VIP of %s is a copy", seed, a.Addr)
 			}
 			if a != was.Addresses[n] {
-				anew++
+				again++
 			}
 		}
 	}
-	if anew == 0 {
+	if again == 0 {
 		t.Error("no address was decided again in any world")
 	}
 }

@@ -11,44 +11,44 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A Decider decides about one snapshot after the other, and computes only what
-// the difference between them touches. Its answers are those of Decide.
+// A Decider decides about successive snapshots, and computes only what has changed between
+// them. Its results equal those of Decide.
 type Decider struct {
-	Config Config
-	last   *Desired
-	// holders lives as long as the Assignments do.
-	holders holders
+	Config  Config
+	last    *Desired
+	holders holders // of the last Assignments
 }
 
-// NewDecider returns a Decider that has not seen a snapshot yet.
+// NewDecider returns a Decider without a last snapshot.
 func NewDecider(c Config) *Decider { return &Decider{Config: c} }
 
 // Decide decides about snap.
 func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
-	v := d.look(snap)
+	v := d.view(snap)
 	if d.last != nil && d.last.View == v {
 		if changed, ok := d.changed(snap); ok {
-			d.last = d.again(snap, v, changed)
+			d.last = d.update(snap, v, changed)
 			return d.last
 		}
 	}
-	d.last = d.anew(snap, v)
+	d.last = d.rebuild(snap, v)
 	return d.last
 }
 
-// look reuses the last view when nothing it depends on has changed.
-func (d *Decider) look(snap *cluster.Snapshot) *View {
-	if d.last != nil && d.last.View.of(d.Config, snap) {
+// view returns the last View if nothing that it depends on has changed.
+func (d *Decider) view(snap *cluster.Snapshot) *View {
+	if d.last != nil && d.last.View.isCurrent(d.Config, snap) {
 		return d.last.View
 	}
-	return look(d.Config, snap)
+	return newView(d.Config, snap)
 }
 
-// changed returns the indexes of the Services that differ from the last
-// snapshot's, sorted, and false when who holds what has changed as well.
+// changed returns the indexes of the Services that have changed, sorted, and false if any
+// Service holds other addresses.
 func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	have := d.last.Snapshot
-	if d.last.View.links && !sortedset.Same(have.Claims, snap.Claims) {
+	// A claim names the preferred owner of its address.
+	if d.last.View.usesL2 && !sortedset.Same(have.Claims, snap.Claims) {
 		return nil, false
 	}
 	if !sortedset.Same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
@@ -67,69 +67,70 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	return changed, true
 }
 
-// again decides about the changed Services and takes the rest from last.
-func (d *Decider) again(snap *cluster.Snapshot, v *View, changed []int) *Desired {
+// update decides about the addresses of changed Services and keeps the others.
+func (d *Decider) update(snap *cluster.Snapshot, v *View, changed []int) *Desired {
+	// Slices are cloned before they are changed: the last Desired is immutable.
 	next := *d.last
 	next.Snapshot = snap
-	next.checkAgain(v, changed)
-	addresses := d.holders.of(changed)
+	next.updateChecks(v, changed)
+	addresses := d.holders.addressesOf(changed)
 	if len(addresses) == 0 {
 		return &next
 	}
 	next.Addresses = slices.Clone(next.Addresses)
 	next.Proxy.VIPs = slices.Clone(next.Proxy.VIPs)
-	routes := false
+	announced := false
 	for _, i := range addresses {
-		was := next.Addresses[i]
-		is := v.decide(was.Addr, was.Pool, was.origin, d.services(nil, snap, i), was.claim).after(was)
-		routes = routes || !alike(is.answer, was.answer) || !slices.Equal(is.Routes, was.Routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
-		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
+		last := next.Addresses[i]
+		a := v.decide(last.Addr, last.Pool, last.origin, d.services(nil, snap, i), last.claim).reuse(last)
+		announced = announced || !equalOptionalL2(a.l2, last.l2) || !slices.Equal(a.Routes, last.Routes) || !slices.EqualFunc(a.aggregated, last.aggregated, routeSpec.equal)
+		next.Addresses[i], next.Proxy.VIPs[i] = a, a.VIP
 	}
-	if routes {
-		next.announce(v, d.last)
+	if announced {
+		next.setAnnouncements(v, d.last)
 	}
 	return &next
 }
 
-// anew decides about everything.
-func (d *Decider) anew(snap *cluster.Snapshot, v *View) *Desired {
+// rebuild decides about all addresses.
+func (d *Decider) rebuild(snap *cluster.Snapshot, v *View) *Desired {
 	d.holders = d.holders.next(snap)
 	next := &Desired{
 		Proxy:    proxy.State{Node: v.Node, Clients: v.clients, SNAT: d.Config.SNAT},
 		BGP:      bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
-		L2:       l2.State{Speakers: v.speakers, Nodes: v.neighbours},
-		Links:    v.links,
+		L2:       l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs},
+		UsesL2:   v.usesL2,
 		Snapshot: snap,
 		View:     v,
 	}
 	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
 	next.Addresses = make([]*Address, len(assigned))
 	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))
-	former := d.former()
-	var services []cluster.Service // most are as they were, and not kept
+	previous := d.previous()
+	var services []cluster.Service // reused: most addresses have not changed and do not keep it
 	for i, a := range assigned {
-		was := former(a.Addr)
+		last := previous(a.Addr)
 		services = d.services(services[:0], snap, i)
 		var claim *cluster.Claim
-		if v.links {
+		if v.usesL2 {
 			claim = snap.Claim(a.Addr)
 		}
 		origin := snap.OriginOf(a)
-		if was != nil && d.last.View == v && was.Pool == a.Pool && was.origin == origin && was.claim == claim && slices.Equal(was.from, services) {
-			next.Addresses[i] = was
+		if last != nil && d.last.View == v && last.Pool == a.Pool && last.origin == origin && last.claim == claim && slices.Equal(last.services, services) {
+			next.Addresses[i] = last
 		} else {
-			next.Addresses[i] = v.decide(a.Addr, a.Pool, origin, slices.Clone(services), claim).after(was)
+			next.Addresses[i] = v.decide(a.Addr, a.Pool, origin, slices.Clone(services), claim).reuse(last)
 		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
-	next.announce(v, d.last)
-	next.check(v)
+	next.setAnnouncements(v, d.last)
+	next.setChecks(v)
 	return next
 }
 
-// former returns a function that finds the last decision for an address, nil if there
-// is none. It is asked for one address after the other, in their order.
-func (d *Decider) former() func(netip.Addr) *Address {
+// previous returns a function that finds the last decision for an address, or nil. It must be
+// called with addresses in their order.
+func (d *Decider) previous() func(netip.Addr) *Address {
 	var last []*Address
 	if d.last != nil {
 		last = d.last.Addresses
@@ -145,20 +146,21 @@ func (d *Decider) former() func(netip.Addr) *Address {
 	}
 }
 
-// after is a, with what was forwarded before, which may be nil, if the same is to be
-// now: then nobody looks into it.
-func (a *Address) after(was *Address) *Address {
-	if was != nil && was.VIP.Equal(a.VIP) {
-		a.VIP = was.VIP
+// reuse returns a with the VIP of last, which may be nil, if they are equal: the proxy skips
+// equal pointers.
+func (a *Address) reuse(last *Address) *Address {
+	if last != nil && last.VIP.Equal(a.VIP) {
+		a.VIP = last.VIP
 	}
 	return a
 }
 
-// services appends those that hold an address to none, in the order of precedence.
-func (d *Decider) services(none []cluster.Service, snap *cluster.Snapshot, address int) []cluster.Service {
-	for _, s := range d.holders.by(address) {
-		none = append(none, snap.Services[s])
+// services appends the Services that hold an address to an empty slice, in the order of
+// precedence.
+func (d *Decider) services(list []cluster.Service, snap *cluster.Snapshot, address int) []cluster.Service {
+	for _, s := range d.holders.servicesOf(address) {
+		list = append(list, snap.Services[s])
 	}
-	byPrecedence(none)
-	return none
+	byPrecedence(list)
+	return list
 }

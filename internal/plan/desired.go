@@ -14,12 +14,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Desired is what one node shall do, and why. It is keyed by address, never by
-// Service: the network knows only addresses, and what is decided twice for one
-// address contradicts itself sooner or later.
+// Desired is what one node must do, and why. It is keyed by address, never by Service: the
+// network sees only addresses, and two decisions about one address would contradict each other.
 //
-// It is immutable. Slices that did not change since the Desired before are the
-// same slices.
+// It is immutable. Slices that have not changed since the last Desired are the same slices.
 type Desired struct {
 	Proxy proxy.State
 	BGP   bgp.State
@@ -27,27 +25,22 @@ type Desired struct {
 
 	// Addresses are sorted by Addr; Addresses[i].VIP is Proxy.VIPs[i].
 	Addresses []*Address
-	// Announce are the addresses that this node announces: Routed, which BGP's routes
-	// are for, and Answered, which L2 answers for. All are sorted.
+	// Announce are the addresses that this node announces: Routed by BGP, Answered over
+	// Layer 2. All are sorted.
 	Announce, Routed, Answered []netip.Addr
-	// Prefixes are BGP's routes', sorted, and Aggregates those of them that are no
-	// single addresses.
+	// Prefixes are the prefixes of BGP.Routes, sorted; Aggregates are those of more than one
+	// address.
 	Prefixes, Aggregates []netip.Prefix
-	// Hosts are Answered as prefixes.
-	Hosts []netip.Prefix
-	// Links says that addresses may go over L2 here.
-	Links bool
-	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family:
-	// like kube-proxy's, those of Services that have no address yet as well.
+	Hosts                []netip.Prefix // Answered as prefixes
+	UsesL2               bool           // addresses may be announced over Layer 2
+	L2Withdrawn          bool           // all addresses over Layer 2 must be withdrawn now
+	// Checks are the healthCheckNodePorts to serve, sorted by Service and family; as with
+	// kube-proxy, also for Services without an address.
 	Checks []healthcheck.Check
-	// Clashes are where advertisements contradict each other about an aggregate, said
-	// of its first address.
-	Clashes []cluster.Reason
+	// AggregateReasons are about the attributes of aggregates; each names the first address.
+	AggregateReasons []cluster.Reason
 
-	// L2Withdrawn: whatever goes over L2 is to be given up now.
-	L2Withdrawn bool
-
-	// Snapshot and View are what was decided by.
+	// The decision is about Snapshot and View.
 	Snapshot *cluster.Snapshot
 	View     *View
 }
@@ -56,33 +49,31 @@ type Desired struct {
 type Address struct {
 	Addr     netip.Addr
 	Pool     string
-	origin   cluster.Origin // how it is announced
-	Services []cluster.Name // who holds it, in the order of precedence
+	Services []cluster.Name // that hold it, in the order of precedence
 	VIP      *proxy.VIP
+	Refusal  string      // why it is not forwarded for any Service, empty if it is
 	Announce bool        // by any protocol
 	Routes   []bgp.Route // that announce it, sorted by prefix
-	// aggregated are what makes those of routes that are aggregates.
-	aggregated []offer
-	// Handover says that this node does not announce the address because it is
-	// about to go, or is not to attract traffic any more, or because only
-	// other nodes have endpoints for it, which are about to if they do not yet.
+	OverL2   bool        // it is announced over Layer 2
+	Owner    string      // the node that answers for it over Layer 2, empty if none does
+	OwnerBy  string      // what decided between the candidates
+	// Handover: this node does not announce the address because it leaves or is excluded, or
+	// because only other nodes have endpoints. These nodes announce it, or will soon.
 	Handover bool
-	// Reasons has, for each Service, at least one for "proxy", and one for each of "bgp"
-	// and "l2" by which the address is announced or might be expected to.
+	// Reasons has at least one for "proxy" for each Service, and one for each of "bgp" and
+	// "l2" by which the address is, or might be expected to be, announced.
 	Reasons []cluster.Reason
 
-	Refusal string // why it is not forwarded, whatever its Services say; empty: it is
+	l2         *l2.Address // how this node answers for it, nil if it does not
+	aggregated []routeSpec // of the Routes that are aggregates
 
-	OverL2  bool        // it goes over L2
-	Owner   string      // the node that answers for it there; empty when none does
-	OwnerBy string      // why it is that one
-	answer  *l2.Address // how this node answers for it there; nil if it does not
-
-	from  []cluster.Service // what was decided about
-	claim *cluster.Claim
+	// The decision is about these:
+	origin   cluster.Origin
+	services []cluster.Service
+	claim    *cluster.Claim
 }
 
-// Address finds the decision for addr, nil if there is none.
+// Address returns the decision for addr, or nil.
 func (d *Desired) Address(addr netip.Addr) *Address {
 	i, ok := slices.BinarySearchFunc(d.Addresses, addr, func(a *Address, b netip.Addr) int { return a.Addr.Compare(b) })
 	if !ok {
@@ -91,7 +82,7 @@ func (d *Desired) Address(addr netip.Addr) *Address {
 	return d.Addresses[i]
 }
 
-// RoutesOf are those that announce addr.
+// RoutesOf returns the routes that announce addr.
 func (d *Desired) RoutesOf(addr netip.Addr) []bgp.Route {
 	if a := d.Address(addr); a != nil {
 		return a.Routes
@@ -99,11 +90,11 @@ func (d *Desired) RoutesOf(addr netip.Addr) []bgp.Route {
 	return nil
 }
 
-// Why is the reason for announcing addr by a protocol or not, in a sentence.
+// Why explains in a sentence why addr is announced by a protocol, or is not.
 func (d *Desired) Why(addr netip.Addr, protocol string) string {
 	a := d.Address(addr)
 	if a == nil {
-		return "no Service holds the address any more"
+		return "no Service holds the address"
 	}
 	var why []string
 	for _, r := range a.Reasons {
@@ -114,17 +105,17 @@ func (d *Desired) Why(addr netip.Addr, protocol string) string {
 	return strings.Join(why, "; ")
 }
 
-// Reasons returns every reason: those of the addresses, in their order, then those of
-// aggregates, then those of Services without an address.
+// Reasons returns all Reasons: about addresses, in their order, about aggregates, and about
+// Services without an address.
 func (d *Desired) Reasons() []cluster.Reason {
 	var all []cluster.Reason
 	for _, a := range d.Addresses {
 		all = append(all, a.Reasons...)
 	}
-	return slices.Concat(all, d.Clashes, d.Snapshot.Refusals)
+	return slices.Concat(all, d.AggregateReasons, d.Snapshot.Refusals)
 }
 
-// String is what `fanfare plan` prints and what golden files hold.
+// String is the output of `fanfare plan`, and the content of golden files.
 func (d *Desired) String() string {
 	var b strings.Builder
 	section := func(title, text string) {
@@ -150,7 +141,7 @@ func (d *Desired) String() string {
 	return b.String()
 }
 
-// AttributesOf are what routers are told of prefixes, as far as there is anything.
+// AttributesOf describes the attributes of the routes to prefixes, if there are any.
 func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 	for _, r := range RoutesTo(prefixes, d.BGP.Routes) {
 		text := r.Attributes.String()
@@ -165,8 +156,7 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 	return texts
 }
 
-// RoutesTo returns the routes to prefixes, from the first of the lists that has
-// one. All are sorted.
+// RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted.
 func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
 	var out []bgp.Route
 	for _, p := range prefixes {
@@ -181,7 +171,7 @@ func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
 	return out
 }
 
-// Holders are the Services that d gives addr to; d may be nil.
+// Holders returns the Services that hold addr; d may be nil.
 func (d *Desired) Holders(addr netip.Addr) []cluster.Name {
 	if d == nil {
 		return nil
@@ -192,21 +182,21 @@ func (d *Desired) Holders(addr netip.Addr) []cluster.Name {
 	return nil
 }
 
-// WithoutAnnouncements is d without any announcement.
+// WithoutAnnouncements returns d without any announcement.
 func (d *Desired) WithoutAnnouncements() *Desired {
 	q := *d.WithoutL2()
 	q.Announce, q.Routed, q.BGP.Routes, q.Prefixes, q.Aggregates = nil, nil, nil, nil, nil
 	return &q
 }
 
-// WithoutL2 is d without what goes over L2.
+// WithoutL2 returns d without announcements over Layer 2.
 func (d *Desired) WithoutL2() *Desired {
 	q := *d
 	q.L2.Addresses, q.Answered, q.Hosts, q.Announce, q.L2Withdrawn = nil, nil, nil, d.Routed, true
 	return &q
 }
 
-// Restartable is d with only those sessions whose routers wait for us.
+// Restartable returns d with only the sessions of graceful restart.
 func (d *Desired) Restartable() *Desired {
 	q := *d
 	q.BGP.Sessions = nil

@@ -10,9 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Every endpoint of a port is somewhere in its frontend: it gets new flows, or it
-// keeps those that it has.
-func TestEveryEndpointHasAPlace(t *testing.T) {
+// Every endpoint of a port gets new flows in its frontend or is draining.
+func TestEveryEndpointIsUsedOrDraining(t *testing.T) {
 	draining := 0
 	for seed := range uint64(300) {
 		w := plantest.NewWorld(seed)
@@ -36,7 +35,7 @@ func TestEveryEndpointHasAPlace(t *testing.T) {
 				got := slices.Concat(all, f.Draining)
 				slices.SortFunc(got, netip.AddrPort.Compare)
 				if got = slices.Compact(got); !slices.Equal(got, want) {
-					t.Errorf("seed %d: %s: %v have a place, want %v", seed, f.Name, got, want)
+					t.Errorf("seed %d: %s: %v are in it, want %v", seed, f.Name, got, want)
 				}
 			}
 		}
@@ -53,8 +52,7 @@ func endpointsOf(t proxy.Target) (out []netip.AddrPort) {
 	return out
 }
 
-// known are all endpoints of the Service of a frontend's name; in a world each
-// Service has one port.
+// known returns all endpoints of a frontend's Service; in a World, Services have one port.
 func known(snap *cluster.Snapshot, frontend string) (out []netip.AddrPort) {
 	for _, s := range snap.Services {
 		if s.Name.String()+":http" == frontend {
@@ -66,8 +64,8 @@ func known(snap *cluster.Snapshot, frontend string) (out []netip.AddrPort) {
 	return out
 }
 
-// What drains is of the frontend's own port and family.
-func TestDrainingIsOfThePort(t *testing.T) {
+// Draining endpoints are of the frontend's port and family.
+func TestDrainingPerPortAndFamily(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(`
 apiVersion: v1
 kind: Node
@@ -119,8 +117,7 @@ endpoints:
 - {addresses: ["fd00::5"], nodeName: n2, conditions: {ready: true}}
 `))
 	want := map[string][]netip.AddrPort{
-		// To 10.244.1.5 n1 sends external clients of http, for which it has no ready
-		// endpoint (KEP-1669).
+		// n1 has no ready endpoint for http: external clients get 10.244.1.5 (KEP-1669).
 		"192.0.2.1 tcp":   targets("10.244.1.9:8080", "10.244.2.6:8080", "10.244.2.7:8080"),
 		"192.0.2.1 udp":   targets("10.244.1.5:5353", "10.244.1.9:5353", "10.244.2.6:5353", "10.244.2.7:5353"),
 		"2001:db8::1 tcp": targets("[fd00::6]:8080"),

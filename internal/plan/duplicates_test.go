@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// duplicatesOf are a decision's sessions, and its duplicates with the older BGPPeers.
+// duplicatesOf describes a decision's sessions, and its duplicates with the older BGPPeers.
 func duplicatesOf(d *Desired) (text string) {
 	var parts []string
 	for _, s := range d.BGP.Sessions {
@@ -21,9 +21,9 @@ func duplicatesOf(d *Desired) (text string) {
 	return strings.Join(parts, " ")
 }
 
-// A default gateway may turn out to be a router that another BGPPeer names, and become
-// another one. When the older BGPPeer is deleted, the newer takes the session over.
-func TestDuplicatesAtRunTime(t *testing.T) {
+// A default gateway may be the router of another BGPPeer, and change. When the older BGPPeer is
+// deleted, the newer one gets the session.
+func TestDuplicatesFollowGateways(t *testing.T) {
 	decider := NewDecider(Config{Node: "n1"})
 	snap, after := plantest.Snapshot(t, []byte(plantest.DuplicatePeers)), plantest.Snapshot(t, []byte(plantest.DuplicatePeers+plantest.OlderPeer))
 	for _, step := range []struct {
@@ -53,8 +53,8 @@ func TestDuplicatesAtRunTime(t *testing.T) {
 	}
 }
 
-// What is wrong with a duplicate is among the problems, which the status says, and in the plan.
-func TestProblemsOfDuplicates(t *testing.T) {
+// Duplicates are problems in the plan and the status.
+func TestDuplicateProblems(t *testing.T) {
 	d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.DuplicatePeers+plantest.OlderPeer)))
 	const want = `BGPPeer tor1: spec.peerAddress "10.0.0.1": node n1 has no session by it: BGPPeer tor2, which is older, names router 10.0.0.1 too. ` +
 		`Delete one of the two, or give them nodeSelectors that never match the same node`

@@ -15,10 +15,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// What a node does with endpoints is what kube-proxy does there, in every case that
-// its own code was asked about: terminating endpoints (KEP-1669), topology hints
-// (KEP-2433, KEP-3015), endpoints that name no node.
-func TestEndpointsAreThoseOfKubeProxy(t *testing.T) {
+// A node uses the same endpoints as kube-proxy, whose code answered each line of the file:
+// terminating endpoints (KEP-1669), topology hints (KEP-2433, KEP-3015), endpoints without a
+// node.
+func TestEndpointsEqualKubeProxy(t *testing.T) {
 	f, err := os.Open("testdata/kube-proxy.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -40,8 +40,7 @@ func TestEndpointsAreThoseOfKubeProxy(t *testing.T) {
 	}
 }
 
-// asked decides about a Service as a line of kube-proxy.txt has it, and answers in
-// its words.
+// asked decides about the Service in a line of kube-proxy.txt, and answers in its format.
 func asked(t *testing.T, question string) string {
 	field := map[string]string{}
 	for word := range strings.FieldsSeq(question) {

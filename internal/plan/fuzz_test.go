@@ -10,14 +10,14 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A source of choices is what the fuzzer varies; when it is empty all choices are the first.
+// choices are made by the fuzzer. When they are used up, every choice is the first one.
 type choices []byte
 
 func (c *choices) next(n int) int {
@@ -29,7 +29,7 @@ func (c *choices) next(n int) int {
 	return int(b) % n
 }
 
-// size is a number that is small mostly, and now and then about a limit.
+// size is mostly small, and sometimes near a limit.
 func (c *choices) size(most int) int {
 	switch c.next(16) {
 	case 15:
@@ -52,7 +52,7 @@ func (c *choices) addr(f int, i int) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// service is one as it may come out of the parser, whatever its size.
+// service is a Service of any size, as the parser may return it.
 func (c *choices) service(i int) cluster.Service {
 	spec := &cluster.Spec{Name: cluster.Name{Namespace: "fuzz", Name: fmt.Sprintf("s%d", i)}, Created: time.Unix(int64(c.next(3)), 0)}
 	spec.Scheduler = []string{cluster.SchedulerRandom, cluster.SchedulerRoundRobin, cluster.SchedulerSourceHash, cluster.SchedulerMaglev}[c.next(4)]
@@ -78,7 +78,7 @@ func (c *choices) service(i int) cluster.Service {
 	// All ports of one protocol share endpoints, which are sorted by protocol and address.
 	most := 65535
 	if len(spec.Ports) > 10 {
-		most = 8 // or the fuzzer does nothing else
+		most = 8 // else the fuzzer is too slow
 	}
 	for _, p := range protocols {
 		for f := range 2 {
@@ -92,16 +92,16 @@ func (c *choices) service(i int) cluster.Service {
 	return s
 }
 
-// snapshot is some Services on a few addresses, which they may share.
+// snapshot has some Services on a few addresses, which they may share.
 func (c *choices) snapshot() *cluster.Snapshot {
 	pool := &cluster.Pool{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.7"), netipx.MustParseIPRange("2001:db8::-2001:db8::7")}}
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.255.0.1")}}},
 		Pools: []*cluster.Pool{pool},
-		Peers: []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything(), Address: netip.MustParseAddr("10.255.0.9")}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.255.0.9")}, MyASN: 65001}},
 	}
 	if c.next(3) == 0 {
-		snap.Advertisements = []*cluster.Advertisement{{Name: "a", Length4: 24 + c.next(9), Length6: 120 + c.next(9), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
+		snap.Advertisements = []*cluster.Advertisement{{Name: "a", Length4: 24 + c.next(9), Length6: 120 + c.next(9)}}
 	}
 	for i := range 1 + c.next(3) {
 		s := c.service(i)
@@ -118,9 +118,9 @@ func (c *choices) snapshot() *cluster.Snapshot {
 	return snap
 }
 
-// Whatever Services there are, the State that is decided is accepted as a whole, in both modes:
-// an address that is too large is refused by the decision, with a reason, and all others
-// are forwarded. The routes are all ones that a router can be told.
+// For any Services the proxy accepts the whole State, in both modes: an address that is too
+// large is refused with a Reason, and all others are forwarded. All routes fit into BGP
+// messages.
 func FuzzState(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16})

@@ -13,10 +13,10 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Each file of testdata/decide is a cluster as YAML and, for each node, all that
-// the speaker there would do with it and why.
+// Each file of testdata/decide has a cluster as YAML and, for each node, the output of
+// `fanfare plan`.
 func TestDecide(t *testing.T) {
 	paths, err := filepath.Glob("testdata/decide/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -51,8 +51,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// seenBy is what a node sees that watches no other Node than its own, as speakers
-// on a cluster without L2 do: in a large one, the Nodes' own reports are most of what happens.
+// seenBy is the snapshot of a speaker that watches only its own Node, as in clusters without
+// Layer 2: in large clusters, most events are status updates of Nodes.
 func seenBy(name string, snap *cluster.Snapshot) *cluster.Snapshot {
 	alone := *snap
 	alone.Nodes = nil

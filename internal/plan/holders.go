@@ -6,51 +6,49 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// holders says which Services hold which address, by their indexes, and the other way
-// round. It is made anew with each Service that comes or goes: so it has few
-// allocations, and finds most Services where they were.
+// holders is an index of the Services that hold an address, and of the addresses that a Service
+// holds, both by their indexes. It is rebuilt whenever a Service is created or deleted, so it
+// has few allocations and finds most Services near their last index.
 type holders struct {
-	from []cluster.Assignment
-	// services has the index of the Service of each Assignment, less than 0 where there
-	// is none. Assignments are sorted by address, so that those of one stand together:
-	// those of address i begin at first[i].
+	assignments []cluster.Assignment
+	// services has the index of the Service of each Assignment, -1 if it is missing.
+	// Assignments are sorted by address; those of address i begin at first[i].
 	services, first []int
-	// addresses has the indexes of the addresses of Services: those of Service i begin
-	// at begin[i].
+	// addresses has the indexes of addresses; those of Service i begin at begin[i].
 	addresses, begin []int
 }
 
-// next is the holders of snap.
+// next returns the holders of snap.
 func (h holders) next(snap *cluster.Snapshot) holders {
-	n := holders{from: snap.Assignments, services: make([]int, len(snap.Assignments)), first: make([]int, 0, len(snap.Assignments)+1)}
-	former := h.former()
+	n := holders{assignments: snap.Assignments, services: make([]int, len(snap.Assignments)), first: make([]int, 0, len(snap.Assignments)+1)}
+	previous := h.previous()
 	for i, a := range snap.Assignments {
 		if i == 0 || snap.Assignments[i-1].Addr != a.Addr {
 			n.first = append(n.first, i)
 		}
-		n.services[i] = findNear(snap, a.Service, former(a))
+		n.services[i] = findNear(snap, a.Service, previous(a))
 	}
 	n.first = append(n.first, len(snap.Assignments))
-	n.turn(len(snap.Services))
+	n.indexAddresses(len(snap.Services))
 	return n
 }
 
-// former returns a function that says where the Service of an Assignment was, less
-// than 0 if it is not known. It is asked for one after the other, in their order.
-func (h holders) former() func(cluster.Assignment) int {
+// previous returns a function that returns the last index of an Assignment's Service, or -1. It
+// must be called with Assignments in their order.
+func (h holders) previous() func(cluster.Assignment) int {
 	at := 0
 	return func(a cluster.Assignment) int {
-		for at < len(h.from) && h.from[at].Compare(a) < 0 {
+		for at < len(h.assignments) && h.assignments[at].Compare(a) < 0 {
 			at++
 		}
-		if at == len(h.from) || h.from[at].Compare(a) != 0 {
+		if at == len(h.assignments) || h.assignments[at].Compare(a) != 0 {
 			return -1
 		}
 		return h.services[at]
 	}
 }
 
-// findNear finds a Service that was at an index before another one came or went.
+// findNear finds a Service near its last index.
 func findNear(snap *cluster.Snapshot, name cluster.Name, was int) int {
 	for i := max(was-1, 0); was >= 0 && i <= was+1 && i < len(snap.Services); i++ {
 		if snap.Services[i].Name == name {
@@ -60,8 +58,8 @@ func findNear(snap *cluster.Snapshot, name cluster.Name, was int) int {
 	return find(snap, name)
 }
 
-// turn fills in what addresses each of the Services holds.
-func (h *holders) turn(services int) {
+// indexAddresses fills in the addresses of each Service.
+func (h *holders) indexAddresses(services int) {
 	h.begin = make([]int, services+1)
 	for _, s := range h.services {
 		if s >= 0 {
@@ -74,18 +72,18 @@ func (h *holders) turn(services int) {
 	h.addresses = make([]int, h.begin[services])
 	end := slices.Clone(h.begin)
 	for address := range h.count() {
-		for _, s := range h.by(address) {
+		for _, s := range h.servicesOf(address) {
 			h.addresses[end[s]] = address
 			end[s]++
 		}
 	}
 }
 
-// count is how many addresses there are.
+// count is the number of addresses.
 func (h holders) count() int { return max(len(h.first)-1, 0) }
 
-// by are the Services that hold an address.
-func (h holders) by(address int) []int {
+// servicesOf returns the Services that hold an address.
+func (h holders) servicesOf(address int) []int {
 	by := h.services[h.first[address]:h.first[address+1]]
 	if slices.Contains(by, -1) {
 		by = slices.DeleteFunc(slices.Clone(by), func(s int) bool { return s < 0 })
@@ -93,8 +91,8 @@ func (h holders) by(address int) []int {
 	return by
 }
 
-// of are the addresses that any of the Services hold, sorted.
-func (h holders) of(services []int) (addresses []int) {
+// addressesOf returns the addresses that any of the Services holds, sorted.
+func (h holders) addressesOf(services []int) (addresses []int) {
 	for _, s := range services {
 		addresses = append(addresses, h.addresses[h.begin[s]:h.begin[s+1]]...)
 	}

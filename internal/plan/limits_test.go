@@ -14,9 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A Service with more endpoints than an address can have is refused with a Reason, and the one
-// beside it is served as ever.
-func TestDecideRefuses(t *testing.T) {
+// A Service with too many endpoints is refused with a Reason, and other Services are served.
+func TestServiceOverLimitRefused(t *testing.T) {
 	c := Config{Node: "n1"}
 	fits, over := Decide(c, plantest.HugeService(t, 65535)), Decide(c, plantest.HugeService(t, 65536))
 	text := func(d *Desired, addr string) string {
@@ -53,8 +52,8 @@ func TestDecideRefuses(t *testing.T) {
 	}
 }
 
-// Of Services that share an address, only the one that is too large is refused.
-func TestDecideRefusesOneOfTwo(t *testing.T) {
+// Of Services that share an address, only the Service that is too large is refused.
+func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 	world := func(endpoints int) *Desired {
 		snap := plantest.HugeService(t, endpoints)
 		shared := *snap.Services[1].Spec
@@ -89,9 +88,9 @@ func TestDecideRefusesOneOfTwo(t *testing.T) {
 	}
 }
 
-// A route whose communities fit into no message is left out with a reason, and all others
-// are announced. In an aggregate, the communities of one Service are left out.
-func TestDecideRefusesAttributes(t *testing.T) {
+// A route whose communities exceed a BGP message is left out with a Reason, and all others are
+// announced. In an aggregate, the communities of one Service are left out.
+func TestOversizedAttributesRefused(t *testing.T) {
 	annotated := func(first, n int) string {
 		var list []string
 		for i := range n {
@@ -145,9 +144,9 @@ spec: {aggregationLength: 24}
 	}
 }
 
-// An address that changes all the time and is refused each time does not fill the memory,
-// and its newest refusals are still known.
-func TestRefusalsAreBounded(t *testing.T) {
+// Of an address that changes all the time and is always refused, only the newest refusals are
+// kept.
+func TestRefusalsBounded(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	vip := func(port int) *proxy.VIP {
 		return &proxy.VIP{Addr: addr, Frontends: []proxy.Frontend{{Protocol: proxy.TCP, Port: uint16(port)}}}
@@ -157,12 +156,12 @@ func TestRefusalsAreBounded(t *testing.T) {
 	for port := 1; port <= 100; port++ {
 		r = r.With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vip(port), Err: errors.New("no room")}}}, began.Add(time.Duration(port)*time.Second))
 	}
-	if n := len(r.all[addr]); n != refusalsKept {
-		t.Errorf("%d refusals of one address are kept, want %d", n, refusalsKept)
+	if n := len(r.all[addr]); n != maxRefusalsKept {
+		t.Errorf("%d refusals of one address are kept, want %d", n, maxRefusalsKept)
 	}
 	v := &View{refused: r, limits: proxy.DefaultLimits(proxy.ModeNFTables)}
 	for port, want := range map[int]string{100: "no room", 97: "no room", 1: ""} {
-		if got := v.refuses(vip(port)); got != want {
+		if got := v.refusalOf(vip(port)); got != want {
 			t.Errorf("port %d: refused for %q, want %q", port, got, want)
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A pool of a whole link has the nodes and the router in it. What is sent to them
-// must not be refused as what is sent to an address that nobody has.
-func TestOwnedSparesTheClustersOwn(t *testing.T) {
+// A pool of a whole subnet contains the nodes and the router: traffic to them must not be
+// rejected like traffic to unused addresses.
+func TestOwnedExcludesNodesAndRouters(t *testing.T) {
 	pool := &cluster.Pool{
 		Ranges:   []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.7")},
 		Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.1-192.0.2.1"), By: "BGPPeer tor1"}, {Range: netipx.MustParseIPRange("192.0.2.4-192.0.2.7"), By: "the pods of Node n1"}},
 	}
-	if got, want := fmt.Sprint(owned([]*cluster.Pool{pool})), "[192.0.2.0/32 192.0.2.2/31]"; got != want {
+	if got, want := fmt.Sprint(ownedPrefixes([]*cluster.Pool{pool})), "[192.0.2.0/32 192.0.2.2/31]"; got != want {
 		t.Errorf("owned %s, want %s", got, want)
 	}
 }

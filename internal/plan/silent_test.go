@@ -12,10 +12,10 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// What becomes of each endpoint, and what is said of it.
-func TestEndpointsOfSilentNodes(t *testing.T) {
-	const since = "node n3 has not been heard of since 2026-05-04T03:02:02Z; "
-	const out, kept = since + "what is there is left out", since + "what is there is used all the same, since there is nothing else"
+// Endpoints on silent nodes drain, with a text about the node.
+func TestSilentNodesEndpointsLeftOut(t *testing.T) {
+	const since = "node n3 has not responded since 2026-05-04T03:02:02Z; "
+	const out, kept = since + "endpoints there are left out", since + "endpoints there are used, since no others exist"
 	for _, tt := range []struct {
 		members, endpoints         string // node and state: r ready, t terminating and serving, x neither
 		usable, near, local, drain string
@@ -25,9 +25,9 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 		{"aad", "1r 2r 3r", "1 2", "1 2", "1", "3", out},
 		{"aad", "2r 3r", "2", "2", "", "3", out},
 		{"aad", "3r", "3", "3", "", "", kept},
-		{"aad", "2t 3r", "2", "2", "", "3", out},  // who terminates still answers
-		{"aad", "2x 3r", "3", "3", "", "2", kept}, // who does not serve does not
-		{"aad", "2r 3t", "2", "2", "", "3", ""},   // it would not be used anyway
+		{"aad", "2t 3r", "2", "2", "", "3", out},  // a terminating endpoint still serves
+		{"aad", "2x 3r", "3", "3", "", "2", kept}, // one that does not serve is not usable
+		{"aad", "2r 3t", "2", "2", "", "3", ""},   // it would not be used with n3 alive, either
 		{"aad", "1t 2r 3r", "2", "2", "1", "3", out},
 		{"add", "1r 2r 3r", "1 2 3", "1 2 3", "1", "", ""},
 		{"aal", "1r 3r", "1 3", "1 3", "1", "", ""},
@@ -35,13 +35,13 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 		{"aax", "1r 3r", "1", "1", "1", "3", out},
 	} {
 		c := Config{Node: "n1", Members: plantest.Members(tt.members)}
-		v := look(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
+		v := newView(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
 		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, Endpoints: &cluster.Endpoints{}}
 		for word := range strings.FieldsSeq(tt.endpoints) {
 			s.Endpoints.List = append(s.Endpoints.List, cluster.Endpoint{Protocol: corev1.ProtocolTCP, Node: "n" + word[:1],
 				Addr: netip.MustParseAddrPort("10.244." + word[:1] + ".1:80"), Ready: word[1] == 'r', Serving: word[1] != 'x', Terminating: word[1] == 't'})
 		}
-		e := v.sort(s, netip.MustParseAddr("192.0.2.1"))
+		e := v.endpointsOf(s, netip.MustParseAddr("192.0.2.1"))
 		of := func(list []cluster.Endpoint) string {
 			var names []string
 			for _, e := range list {
@@ -49,7 +49,7 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 			}
 			return strings.Join(names, " ")
 		}
-		got := []string{of(e[0].usable), of(e[0].near), of(e[0].local), of(e[0].rest), e[0].missed}
+		got := []string{of(e[0].usable), of(e[0].preferred), of(e[0].local), of(e[0].draining), e[0].silentText}
 		want := []string{tt.usable, tt.near, tt.local, tt.drain, tt.missed}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s, %s:\ngot  %q\nwant %q", tt.members, tt.endpoints, got, want)
@@ -57,7 +57,7 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 	}
 }
 
-// The reason of a Service tells people which node is missed.
+// The Reason of a Service names the silent node.
 func TestReasonNamesSilentNode(t *testing.T) {
 	const service = `---
 apiVersion: v1
@@ -76,14 +76,14 @@ endpoints:
 - {addresses: [10.244.3.5], nodeName: n3, conditions: {ready: true}}
 `
 	snap := plantest.Snapshot(t, []byte(plantest.TwoRouters+service))
-	said := func(members string) string {
+	message := func(members string) string {
 		return Decide(Config{Node: "n1", Members: plantest.Members(members)}, snap).Reasons()[0].Message
 	}
 	for members, want := range map[string]string{
 		"aaa": "endpoints: 10.244.2.5:8080, 10.244.3.5:8080",
-		"aad": "endpoints: 10.244.2.5:8080; node n3 has not been heard of since 2026-05-04T03:02:02Z; what is there is left out",
+		"aad": "endpoints: 10.244.2.5:8080; node n3 has not responded since 2026-05-04T03:02:02Z; endpoints there are left out",
 	} {
-		if got := said(members); got != want {
+		if got := message(members); got != want {
 			t.Errorf("%s: %q, want %q", members, got, want)
 		}
 	}

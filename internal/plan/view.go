@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,95 +19,70 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A View is what a node decides by, apart from the Services: itself, the
-// routers and the pools.
+// A View is what a node decides by, except Services: the node itself, its routers, the pools.
 type View struct {
 	Node       string
-	Self       *cluster.Node       // nil when there is no Node object of that name
-	Nodes      []*cluster.Node     // all, where addresses may go over L2
-	Members    *membership.Members // as the config has them
-	Interfaces []l2.Interface      // as the config has them, where addresses may go over L2
-	// Duplicates are peers whose router an older one has here.
+	Self       *cluster.Node       // nil without a Node object of that name
+	Nodes      []*cluster.Node     // all nodes; only with Layer 2
+	Members    *membership.Members // from the Config
+	Interfaces []l2.Interface      // from the Config; only with Layer 2
+	// Duplicates are peers with the same router as an older peer on this node.
 	Duplicates []cluster.Duplicate
-	// RefusalMessage says why this node announces nothing over BGP, empty when it may.
+	// RefusalMessage is why this node announces nothing over BGP, empty if it may.
 	RefusalMessage string
 	// Owned are the prefixes of all pools in which traffic to unused addresses is rejected.
 	Owned []netip.Prefix
 
-	asn      uint32
-	routerID netip.Addr
-	sessions []bgp.Session
-	unsigned []string        // peers that wait for their password
-	lost     []*cluster.Peer // whose router is a default gateway that is not known
-	gateways Gateways        // what the config said
-	told     [2]string       // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
+	asn             uint32
+	routerID        netip.Addr
+	sessions        []bgp.Session
+	withoutPassword []string        // peers whose Secret is missing
+	withoutGateway  []*cluster.Peer // peers whose router is an unknown default gateway
+	gateways        Gateways        // from the Config
+	allRecipients   [2]string       // routers that receive IPv4 and IPv6 routes, for a sentence
+	next4, next6    netip.Addr      // next hops
 
-	// silent are the nodes whose endpoints are left out, and since when nothing has been
-	// heard of them.
+	// silent are the nodes whose endpoints are left out, and since when they do not respond.
 	silent map[string]time.Time
 
-	others   []other            // networks that no aggregate may contain, seen from this node
-	occupied []cluster.Occupied // what no aggregate may contain, of all that is known of the cluster
-	allNodes bool               // that includes all Nodes
+	foreignPrefixes []foreignPrefix    // no aggregate may contain these, seen from this node
+	occupied        []cluster.Occupied // no aggregate may contain these, in the whole cluster
+	allNodes        bool               // occupied includes all Nodes
 
-	next4, next6 netip.Addr
-
-	// refusal is why this node announces nothing, empty when it may.
-	refusal cluster.Code
-	// planned: somebody wants it so, and there is time to say it to routers before.
-	planned bool
+	noAnnounce cluster.Code // why this node announces nothing, empty if it may
+	planned    bool         // that is on purpose, and there is time to withdraw gracefully
 
 	limits       proxy.Limits
-	refused      *Refused // what the config said
+	refused      *Refused // from the Config
 	clients      proxy.LocalClients
 	healthChecks HealthChecks
 
-	fromPeers []*cluster.Peer
-	fromPools []*cluster.Pool
-	// fromAdverts and fromL2 are the cluster's, also those that do not select this node.
-	fromAdverts []*cluster.Advertisement
-	fromL2      []*cluster.L2Advertisement
+	fromPeers   []*cluster.Peer
+	fromPools   []*cluster.Pool
+	fromAdverts []*cluster.Advertisement   // whether or not they select this node
+	fromL2      []*cluster.L2Advertisement // likewise
 
-	// links says that addresses may go over L2; the rest is there only then.
-	links      bool
-	ready      bool                 // all is known that decides about L2
-	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
-	electorate *election.Candidates // nil until ready
-	elector    election.Node        // this node
-	returning  bool                 // it is, by the config
-	cutOff     bool                 // half of all kubelets are silent, or more: it may be the control plane that is
-	speakers   []l2.MAC             // of other nodes
-	neighbours []netip.Addr         // the other nodes' own
+	usesL2           bool                 // addresses may be announced over Layer 2; else the rest is empty
+	l2Ready          bool                 // the snapshot has all that Layer 2 depends on
+	l2Advertisements *cluster.Snapshot    // only these, for package election
+	candidates       *election.Candidates // nil until l2Ready
+	candidate        election.Node        // this node
+	returning        bool                 // from the Config
+	mostSilent       bool                 // half of all kubelets or more: it may be the control plane's fault
+	speakerMACs      []l2.MAC             // of other nodes
+	nodeAddrs        []netip.Addr         // of other nodes
 }
 
-// of says whether the view is what look would return.
-func (v *View) of(c Config, snap *cluster.Snapshot) bool {
-	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
-		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.ofLinks(c, snap)
-}
-
-// NodeAddresses are this node's, as its Node object has them.
-func (v *View) NodeAddresses() []netip.Addr {
-	if v.Self == nil {
-		return nil
-	}
-	return v.Self.InternalIPs
-}
-
-// ofLinks is of for what L2 depends on.
-func (v *View) ofLinks(c Config, snap *cluster.Snapshot) bool {
-	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == snap.UsesL2() &&
-		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && v.returning == c.Returning)
-}
-
-func look(c Config, snap *cluster.Snapshot) *View {
+// newView reads the Config and the snapshot. The order matters: the refusal depends on the
+// sessions, and these on the gateways.
+func newView(c Config, snap *cluster.Snapshot) *View {
 	v := &View{Node: c.Node, Self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, Members: c.Members}
 	v.silent = c.Members.Silent(c.Node)
 	v.refused = c.Refused
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
 	}
-	v.Owned = owned(snap.Pools)
+	v.Owned = ownedPrefixes(snap.Pools)
 	v.occupied, v.allNodes = snap.Occupied, snap.AllNodes
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.Self != nil {
@@ -117,90 +91,46 @@ func look(c Config, snap *cluster.Snapshot) *View {
 			v.clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(v.clients.CIDRs), v.Self.PodCIDRs...))
 		}
 	}
-	peers := v.resolve(snap.Peers)
-	v.lookAtPeers(peers)
-	v.lookAtOthers(peers)
-	v.refusal, v.RefusalMessage = v.refuse(len(snap.Peers))
-	v.lookAtLinks(c, snap)
-	v.planned = v.refusal == cluster.NodeLeaving || v.refusal == cluster.NodeExcluded
+	peers := v.resolveGateways(snap.Peers)
+	v.readPeers(peers)
+	v.readForeign(peers)
+	v.noAnnounce, v.RefusalMessage = v.announceRefusal(len(snap.Peers))
+	v.readL2(c, snap)
+	v.planned = v.noAnnounce == cluster.NodeLeaving || v.noAnnounce == cluster.NodeExcluded
 	return v
 }
 
-// lookAtPeers takes over the peers that select this node, without duplicates. The first of
-// them, by name, gives the node's own AS number.
-func (v *View) lookAtPeers(peers []*cluster.Peer) {
-	v.Duplicates = cluster.Duplicates(peers, v.Self)
-	for _, p := range peers {
-		if v.Self == nil || !p.NodeSelector.Matches(v.Self.Labels) || v.duplicate(p.Name) != nil {
-			continue
-		}
-		if v.asn == 0 {
-			v.asn = p.MyASN
-		}
-		if p.DefaultGateway != "" && !p.Address.IsValid() {
-			v.lost = append(v.lost, p)
-			continue
-		}
-		if p.Secret != "" && p.Password == "" {
-			v.unsigned = append(v.unsigned, p.Name)
-			continue
-		}
-		v.sessions = append(v.sessions, session(p))
-	}
-	v.told = [2]string{v.tell(true, ""), v.tell(false, "")}
-	v.routerID = routerID(v.Node, v.next4)
+// isCurrent reports whether newView would return an equal View.
+func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
+	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.isCurrentL2(c, snap)
 }
 
-// resolve puts the address of the default gateway in where that is the router.
-func (v *View) resolve(peers []*cluster.Peer) []*cluster.Peer {
-	resolved := slices.Clone(peers)
-	for i, p := range peers {
-		if p.DefaultGateway != "" {
-			with := *p
-			with.Address = v.gateways.of(p.DefaultGateway)
-			resolved[i] = &with
-		}
-	}
-	return resolved
+// isCurrentL2 is isCurrent for Layer 2. Without Layer 2, other Nodes do not matter.
+func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
+	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.usesL2 == snap.UsesL2() &&
+		(!v.usesL2 || v.l2Ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && v.returning == c.Returning)
 }
 
-// duplicate says whose duplicate a peer is here; nil if it is none.
-func (v *View) duplicate(peer string) *cluster.Duplicate {
-	i := slices.IndexFunc(v.Duplicates, func(d cluster.Duplicate) bool { return d.Peer.Name == peer })
-	if i < 0 {
+// NodeAddresses returns the InternalIPs of this node.
+func (v *View) NodeAddresses() []netip.Addr {
+	if v.Self == nil {
 		return nil
 	}
-	return &v.Duplicates[i]
+	return v.Self.InternalIPs
 }
 
-// duplicateProblems are those of peers without a session, and of advertisements that name only
-// such peers.
-func (v *View) duplicateProblems() (all []cluster.Problem) {
-	for _, d := range v.Duplicates {
-		all = append(all, d.Problem(v.Node))
-	}
-	for _, a := range v.fromAdverts {
-		if v.Self == nil || !a.NodeSelector.Matches(v.Self.Labels) || v.reaches(a) {
-			continue
-		}
-		if d, ok := a.NamesOnly(v.Duplicates); ok {
-			all = append(all, d.Unheard(a, v.Node))
-		}
-	}
-	return all
-}
-
-// Problems are those that an object has on this node.
+// Problems returns what is wrong with objects on this node.
 func (v *View) Problems() (all []cluster.Problem) {
-	for _, p := range v.lost {
+	for _, p := range v.withoutGateway {
 		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
-			Message: fmt.Sprintf("node %s is not known to have such a gateway; give it a default route, or name the router by peerAddress", v.Node)})
+			Message: fmt.Sprintf("no such gateway is known on node %s; give it a default route, or name the router by peerAddress", v.Node)})
 	}
 	return slices.Concat(all, v.duplicateProblems(), v.interfaceProblems())
 }
 
-// interfaceProblems are the L2Advertisements that select this node and name no interface
-// that it has. Nothing is known before the interfaces are.
+// interfaceProblems returns the L2Advertisements that select this node but none of its
+// interfaces, once these are known.
 func (v *View) interfaceProblems() (all []cluster.Problem) {
 	for _, a := range v.fromL2 {
 		if v.Interfaces == nil || v.Self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.Self.Labels) {
@@ -214,40 +144,8 @@ func (v *View) interfaceProblems() (all []cluster.Problem) {
 	return all
 }
 
-// routerID is the node's IPv4 address. On a node without one it is made from
-// the name: it need only be unique in the AS and not zero (RFC 6286 §2.1).
-func routerID(name string, addr netip.Addr) netip.Addr {
-	if addr.IsValid() {
-		return addr
-	}
-	h := fnv.New32a()
-	h.Write([]byte(name))
-	n := h.Sum32() | 1
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-}
-
-// bfdOf translates.
-func bfdOf(b *cluster.BFD) bgp.BFD {
-	if b == nil {
-		return bgp.BFD{}
-	}
-	return bgp.BFD{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive}
-}
-
-// session has all of the peer in it, and nothing of other peers: a change of one
-// concerns its own session only.
-func session(p *cluster.Peer) bgp.Session {
-	return bgp.Session{
-		Name: p.Name, PeerAddress: p.Address, Interface: p.Interface, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
-		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface, Device: p.Device, Passive: p.Passive,
-		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
-		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password), BFD: bfdOf(p.BFD),
-		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, Weights: p.WeightByEndpoints,
-	}
-}
-
-// refuse says why this node announces nothing.
-func (v *View) refuse(peers int) (cluster.Code, string) {
+// announceRefusal decides why this node announces nothing over BGP, with an empty code if it may.
+func (v *View) announceRefusal(peers int) (cluster.Code, string) {
 	switch n := v.Self; {
 	case n == nil:
 		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.Node)
@@ -261,10 +159,10 @@ func (v *View) refuse(peers int) (cluster.Code, string) {
 		return cluster.NodeUnavailable, fmt.Sprintf("node %s is not Ready", n.Name)
 	case peers == 0:
 		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
-	case len(v.sessions) == 0 && len(v.lost) > 0:
+	case len(v.sessions) == 0 && len(v.withoutGateway) > 0:
 		return cluster.NoPeer, "there is no router yet: " + v.Problems()[0].String()
-	case len(v.sessions) == 0 && len(v.unsigned) > 0:
-		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", cluster.Enumerate(v.unsigned))
+	case len(v.sessions) == 0 && len(v.withoutPassword) > 0:
+		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", cluster.Enumerate(v.withoutPassword))
 	case len(v.sessions) == 0:
 		return cluster.NoPeer, fmt.Sprintf("none of the %d BGPPeers has a nodeSelector that matches node %s (labels %s)", peers, n.Name, labels.FormatLabels(n.Labels))
 	default:
@@ -272,42 +170,9 @@ func (v *View) refuse(peers int) (cluster.Code, string) {
 	}
 }
 
-// tell names the routers of peers that are told addresses of a family. One that is
-// reached over IPv4 is told IPv6 addresses if this node has one to name as the next
-// hop; one over IPv6 may take its IPv6 address for IPv4 as well (RFC 8950).
-func (v *View) tell(is4 bool, peers bgp.Peers) string {
-	var told, all []string
-	for _, s := range v.sessions {
-		if !peers.Has(s.Name) {
-			continue
-		}
-		all = append(all, s.Name)
-		if is4 || !s.PeerAddress.Is4() || v.next6.IsValid() {
-			told = append(told, s.Name)
-		}
-	}
-	if len(told) > 0 {
-		return cluster.Enumerate(told)
-	}
-	return cluster.Enumerate(all)
-}
-
-// toldOf names the routers that are told r.
-func (v *View) toldOf(r bgp.Route) string {
-	is4 := r.Prefix.Addr().Is4()
-	switch {
-	case r.Peers != "":
-		return v.tell(is4, r.Peers)
-	case is4:
-		return v.told[0]
-	default:
-		return v.told[1]
-	}
-}
-
-// owned are the addresses of all pools as prefixes, without those that nodes, pods or
-// routers have: to them packets go on.
-func owned(pools []*cluster.Pool) []netip.Prefix {
+// ownedPrefixes returns the addresses of all pools, which may overlap, as prefixes. It leaves
+// out those of nodes, pods and routers, to which packets are forwarded.
+func ownedPrefixes(pools []*cluster.Pool) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, p := range pools {
 		for _, r := range p.Ranges {

@@ -12,9 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A peer that is the default gateway is a session to whatever that is: another
-// gateway changes its session and no other, and none is said to be missing.
-func TestPeerIsDefaultGateway(t *testing.T) {
+// A peer that is the default gateway has a session with the current gateway: a change of the
+// gateway changes only this session, and an unknown gateway is a problem.
+func TestPeerByDefaultGateway(t *testing.T) {
 	const world = plantest.TwoRouters + `---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
@@ -39,7 +39,7 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 		t.Errorf("without gateways: %s, want %s", got, want)
 	}
 	problems := decider.last.View.Problems()
-	if len(problems) != 2 || problems[0].String() != `BGPPeer gw4: spec.defaultGateway "IPv4": node n1 is not known to have such a gateway; give it a default route, or name the router by peerAddress` {
+	if len(problems) != 2 || problems[0].String() != `BGPPeer gw4: spec.defaultGateway "IPv4": no such gateway is known on node n1; give it a default route, or name the router by peerAddress` {
 		t.Errorf("problems: %v", problems)
 	}
 	decider.Config.Gateways = Gateways{netip.MustParseAddr("10.0.0.254"), netip.MustParseAddr("fe80::1%eth0")}
@@ -56,9 +56,8 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 	}
 }
 
-// A node that has none of the interfaces of an L2Advertisement says so, in its plan and in
-// its status.
-func TestInterfaceThatNoNodeHas(t *testing.T) {
+// A node without any interface of an L2Advertisement reports that in its plan and its status.
+func TestUnknownInterfaceProblem(t *testing.T) {
 	world := func(interfaces string) *cluster.Snapshot {
 		return plantest.Snapshot(t, []byte(plantest.Advertised+"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+interfaces+"]}\n"))
 	}
@@ -72,7 +71,7 @@ func TestInterfaceThatNoNodeHas(t *testing.T) {
 		{"eht0", here, want},
 		{"eht0, eth0", here, ""},
 		{"eth*", here, ""},
-		{"eht0", nil, ""}, // of another node: its interfaces are not known
+		{"eht0", nil, ""}, // of another node, whose interfaces are unknown
 	} {
 		d := Decide(Config{Node: "n1", Interfaces: tt.have}, world(tt.named))
 		got := ""

@@ -1,3 +1,3 @@
-// Package plantest gives tests snapshots to decide about: a [World] that changes at
-// random, and YAML that is read as `fanfare speaker --files` reads it.
+// Package plantest provides snapshots for tests: a [World] that changes at random, and YAML
+// that is read like `fanfare speaker --files` does.
 package plantest

@@ -13,17 +13,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// Snapshot reads YAML as a speaker with --files does. Where there are AddressClaims, it
-// gives out no addresses, as a speaker beside a controller.
+// Snapshot reads YAML as a speaker with --files does. With AddressClaims it allocates no
+// addresses, like a speaker beside a controller.
 func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 	return ipam.NewSource(files, nil).Snapshot()
 }
 
-// HugeService is a snapshot with a Service of so many endpoints, and one beside it.
+// HugeService is a snapshot with a Service of so many endpoints, and a small one.
 func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 	t.Helper()
 	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+LocalService("web", "uid-web", "192.0.2.2", "n1")))
@@ -50,8 +51,8 @@ func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 	return &snap
 }
 
-// Members are members by a letter for each: a is alive, d dead, x dead and absent from the API
-// server, l has said farewell. They are called n1, n2 and so on.
+// Members are the members n1, n2, …, with a letter for each: a is alive, d dead, x dead and
+// absent from the API server, l has left.
 func Members(states string) *membership.Members {
 	m := &membership.Members{}
 	for i, s := range states {

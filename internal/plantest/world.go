@@ -11,18 +11,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A World is a small cluster that changes at random. Its snapshots share what
-// did not change, as those of internal/cluster do.
+// A World is a small cluster that changes at random. Its snapshots share what has not changed,
+// like those of internal/cluster.
 type World struct {
 	*rand.Rand
-	// traits are what routers are told of routes: a source of its own, so that the same
-	// seeds go on making the same worlds otherwise.
-	traits         *rand.Rand
+	// attributes is the random source for route attributes and members: its own one, so that
+	// seeds still make the same worlds otherwise.
+	attributes     *rand.Rand
 	Services       []cluster.Service
 	Nodes          []*cluster.Node
 	Peers          []*cluster.Peer
@@ -32,14 +33,14 @@ type World struct {
 	Members        *membership.Members // nil at first
 	Returning      bool
 
-	// wires is what L2 depends on: a source of its own, as traits is.
-	wires            *rand.Rand
+	// layer2 is the random source for what Layer 2 depends on.
+	layer2           *rand.Rand
 	L2Advertisements []*cluster.L2Advertisement
 	Claims           []*cluster.Claim
 	Interfaces       []l2.Interface // of n1; nil at first
 }
 
-// How many Services a World has at most, and addresses.
+// The maximum numbers of Services and addresses of a World.
 const (
 	Services  = 5
 	Addresses = 6
@@ -50,12 +51,12 @@ var Nodes = []string{"n1", "n2", "n3"}
 
 // NewWorld makes the World of a seed: always the same.
 func NewWorld(seed uint64) *World {
-	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), traits: rand.New(rand.NewPCG(seed, 2)), wires: rand.New(rand.NewPCG(seed, 4))}
+	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), attributes: rand.New(rand.NewPCG(seed, 2)), layer2: rand.New(rand.NewPCG(seed, 4))}
 	for _, name := range Nodes {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
 	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
-	w.Peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()
 	}
@@ -71,8 +72,8 @@ func (w *World) Snapshot() *cluster.Snapshot {
 	}
 }
 
-// announcedPools are the pools, announced as the advertisements say where there are any,
-// else by BGP where there is a router, else by ARP.
+// announcedPools returns the pools. They have announce Advertised if there are advertisements,
+// else BGP if there is a router, else L2.
 func (w *World) announcedPools() (list []*cluster.Pool) {
 	announce := cluster.AnnounceL2
 	switch {
@@ -92,13 +93,13 @@ func (w *World) announcedPools() (list []*cluster.Pool) {
 	return list
 }
 
-// Step changes one thing.
+// Step changes one thing: most often endpoints, as in a real cluster.
 func (w *World) Step() {
-	if w.traits.IntN(5) == 0 {
-		w.hear()
+	if w.attributes.IntN(5) == 0 {
+		w.changeMembers()
 	}
-	if w.wires.IntN(5) == 0 {
-		w.rewire()
+	if w.layer2.IntN(5) == 0 {
+		w.changeL2()
 	}
 	switch n := w.IntN(20); {
 	case n < 2:
@@ -113,7 +114,7 @@ func (w *World) Step() {
 	case n < 6:
 		w.Peers = nil
 		if w.IntN(4) > 0 {
-			w.Peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+			w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 		}
 	case n < 8:
 		w.Advertise()
@@ -122,17 +123,17 @@ func (w *World) Step() {
 	}
 }
 
-// rewire changes what decides who answers over L2.
-func (w *World) rewire() {
-	switch w.wires.IntN(3) {
+// changeL2 changes what the election of owners depends on.
+func (w *World) changeL2() {
+	switch w.layer2.IntN(3) {
 	case 0:
 		w.L2Advertisements = nil
-		for i := range w.wires.IntN(3) {
-			a := &cluster.L2Advertisement{Name: fmt.Sprintf("l%d", i), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
-			if w.wires.IntN(3) == 0 {
-				a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+		for i := range w.layer2.IntN(3) {
+			a := &cluster.L2Advertisement{Name: fmt.Sprintf("l%d", i)}
+			if w.layer2.IntN(3) == 0 {
+				a.ServiceSelector = cluster.Selecting(labels.SelectorFromSet(labels.Set{"tier": "gold"}))
 			}
-			if w.wires.IntN(3) == 0 {
+			if w.layer2.IntN(3) == 0 {
 				a.Interfaces = []string{"eth0"}
 			}
 			w.L2Advertisements = append(w.L2Advertisements, a)
@@ -140,60 +141,58 @@ func (w *World) rewire() {
 	case 1:
 		w.Claims = nil
 		for i := range Addresses {
-			if w.wires.IntN(2) == 0 {
-				w.Claims = append(w.Claims, &cluster.Claim{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Pool: "lan", Node: Nodes[w.wires.IntN(len(Nodes))]})
+			if w.layer2.IntN(2) == 0 {
+				w.Claims = append(w.Claims, &cluster.Claim{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Pool: "lan", Node: Nodes[w.layer2.IntN(len(Nodes))]})
 			}
 		}
 	default:
 		w.Interfaces = []l2.Interface{}
-		for i := range w.wires.IntN(3) {
-			w.Interfaces = append(w.Interfaces, l2.Interface{Name: fmt.Sprintf("eth%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.0/%d", 24+w.wires.IntN(7)))}})
+		for i := range w.layer2.IntN(3) {
+			w.Interfaces = append(w.Interfaces, l2.Interface{Name: fmt.Sprintf("eth%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.0/%d", 24+w.layer2.IntN(7)))}})
 		}
 	}
 }
 
-// hear has nodes die, say farewell and come back, or be heard of no more at all.
-func (w *World) hear() {
-	w.Members, w.Returning = nil, w.traits.IntN(3) == 0
-	if w.traits.IntN(6) == 0 {
+// changeMembers lets nodes die, leave and return, or removes the membership.
+func (w *World) changeMembers() {
+	w.Members, w.Returning = nil, w.attributes.IntN(3) == 0
+	if w.attributes.IntN(6) == 0 {
 		return
 	}
 	w.Members = &membership.Members{}
 	for _, name := range Nodes {
-		m := membership.Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
-		m.Left = !m.Alive && w.traits.IntN(4) == 0
-		m.Returning = w.traits.IntN(4) == 0
+		m := membership.Member{Node: name, Alive: w.attributes.IntN(3) > 0, Since: time.Unix(int64(w.attributes.IntN(1000)), 0)}
+		m.Left = !m.Alive && w.attributes.IntN(4) == 0
+		m.Returning = w.attributes.IntN(4) == 0
 		m.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
 		w.Members.Nodes = append(w.Members.Nodes, m)
 	}
 }
 
-// Advertise has addresses announced otherwise: by aggregates that reach beyond the
-// pool, that contain one another or come and go, in part or not at all.
+// Advertise replaces the advertisements: aggregates that exceed the pool or contain one another,
+// for all Services or some.
 func (w *World) Advertise() {
 	w.Advertisements = nil
 	for i := range w.IntN(3) {
-		a := &cluster.Advertisement{Name: fmt.Sprintf("a%d", i), Length4: 28 + w.IntN(5), Length6: 128,
-			ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+		a := &cluster.Advertisement{Name: fmt.Sprintf("a%d", i), Length4: 28 + w.IntN(5), Length6: 128}
 		if w.IntN(3) == 0 {
-			a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+			a.ServiceSelector = cluster.Selecting(labels.SelectorFromSet(labels.Set{"tier": "gold"}))
 		}
-		if w.traits.IntN(2) == 0 {
-			a.MED = new(uint32(w.traits.IntN(3)))
+		if w.attributes.IntN(2) == 0 {
+			a.MED = new(uint32(w.attributes.IntN(3)))
 		}
-		if w.traits.IntN(2) == 0 {
+		if w.attributes.IntN(2) == 0 {
 			a.Communities = w.communities()
 		}
 		w.Advertisements = append(w.Advertisements, a)
 	}
 }
 
-// communities are one of few.
 func (w *World) communities() *cluster.Communities {
-	return &cluster.Communities{Standard: []uint32{uint32(w.traits.IntN(3))}}
+	return &cluster.Communities{Standard: []uint32{uint32(w.attributes.IntN(3))}}
 }
 
-// ToggleService creates or deletes a Service.
+// ToggleService creates or deletes a Service. A new one gets endpoints and, mostly, an address.
 func (w *World) ToggleService(n int) {
 	name := cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", n)}
 	i, found := slices.BinarySearchFunc(w.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
@@ -212,7 +211,7 @@ func (w *World) ToggleService(n int) {
 	if w.IntN(2) == 0 {
 		spec.ExternalTrafficPolicy, spec.HealthCheckPort = corev1.ServiceExternalTrafficPolicyLocal, uint16(32000+n)
 	}
-	if w.traits.IntN(3) == 0 {
+	if w.attributes.IntN(3) == 0 {
 		spec.Communities = w.communities()
 	}
 	w.Services = slices.Insert(slices.Clone(w.Services), i, cluster.Service{Spec: spec})
@@ -220,7 +219,7 @@ func (w *World) ToggleService(n int) {
 	w.reassign(i)
 }
 
-// reassign gives a Service another address, seldom one that is taken.
+// reassign gives a Service another address, rarely a taken one.
 func (w *World) reassign(i int) {
 	name := w.Services[i].Name
 	w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments), func(a cluster.Assignment) bool { return a.Service == name })
@@ -238,7 +237,7 @@ func (w *World) reassign(i int) {
 	})
 }
 
-// SetEndpoints gives a Service other endpoints.
+// SetEndpoints gives a Service other endpoints, in all states of KEP-1669.
 func (w *World) SetEndpoints(i int) {
 	var list []cluster.Endpoint
 	for pod := range 4 {
@@ -252,7 +251,7 @@ func (w *World) SetEndpoints(i int) {
 			e.Serving, e.Terminating = true, true
 		case 1:
 			e.Terminating = true
-		case 2: // not ready yet, or not any more
+		case 2: // not ready
 		default:
 			e.Ready, e.Serving = true, true
 		}

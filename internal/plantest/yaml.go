@@ -28,10 +28,10 @@ metadata: {name: n1, uid: uid-n1}
 status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
 `
 
-// Advertised is TwoRouters with a pool that is announced as advertisements say.
+// Advertised is TwoRouters with announce Advertised.
 var Advertised = strings.Replace(TwoRouters, "announce: BGP", "announce: Advertised", 1)
 
-// LocalService is a Local Service with one endpoint, on the node.
+// LocalService is a Service with the policy Local and one endpoint, on the node.
 func LocalService(name, uid, addr, node string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -116,7 +116,7 @@ ports: [{port: 8080}]
 endpoints: [{addresses: [10.244.1.1], nodeName: n1, conditions: {ready: true}}]
 `
 
-// DuplicatePeers has two BGPPeers with one router, as far as the objects say, and one whose
+// DuplicatePeers has two BGPPeers whose objects name the same router, and one whose
 // router is the default gateway.
 const DuplicatePeers = `
 apiVersion: fanfare.io/v1alpha1

@@ -8,6 +8,12 @@ import (
 // Intersect returns what is in both of two sorted sets of addresses.
 func Intersect(a, b []netip.Addr) []netip.Addr { return IntersectFunc(a, b, netip.Addr.Compare) }
 
+// Has reports whether an address is in the set.
+func Has(set []netip.Addr, a netip.Addr) bool {
+	_, has := slices.BinarySearchFunc(set, a, netip.Addr.Compare)
+	return has
+}
+
 // Minus returns what is in a and not in b, both sorted sets of addresses.
 func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.Compare) }
 

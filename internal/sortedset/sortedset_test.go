@@ -59,3 +59,11 @@ func TestCoveredAndHolding(t *testing.T) {
 		}
 	}
 }
+
+func TestHas(t *testing.T) {
+	a, b, c := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1")
+	set := []netip.Addr{a, c}
+	if !Has(set, a) || Has(set, b) || !Has(set, c) || Has(nil, a) {
+		t.Error("wrong")
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A report is everything that the section says.
+// A report is everything that the page says.
 type report struct {
 	options
 	Began   time.Time

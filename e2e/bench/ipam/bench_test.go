@@ -36,7 +36,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The section shows given numbers.
+// The page shows given numbers.
 func TestReport(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	r := report{

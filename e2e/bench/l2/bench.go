@@ -27,7 +27,7 @@ type way struct {
 var ways = []way{
 	{
 		"power: its cable is cut and its speaker killed",
-		func(ctx context.Context, l *lab.Lab, node string) error { return l.Pull(ctx, node) },
+		func(ctx context.Context, l *lab.Lab, node string) error { return l.PowerOff(ctx, node) },
 		func(ctx context.Context, l *lab.Lab, node string) error { return l.Reboot(ctx, node) },
 		true,
 	},
@@ -40,7 +40,7 @@ var ways = []way{
 	{
 		"its speaker, frozen (SIGSTOP)",
 		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Freeze() },
-		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Thaw() },
+		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Resume() },
 		true,
 	},
 	{
@@ -58,7 +58,7 @@ func restart(ctx context.Context, l *lab.Lab, node string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return l.StartLinkSpeakers(ctx, node)
+	return l.StartL2Speakers(ctx, node)
 }
 
 // A result is what was seen of one way.
@@ -84,12 +84,12 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	}
 	containerlab := filepath.Join(o.Source, "e2e/containerlab")
 	options := lab.Options{ID: "benchl2", Topology: filepath.Join(containerlab, "fanfare.clab.yml"), Binary: o.Binary}
-	l, err := lab.Up(ctx, options.Links(containerlab))
+	l, err := lab.Up(ctx, options.ForL2(containerlab))
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, l.Down()) }()
-	if err := l.StartLinkSpeakers(ctx, lab.NodeNames...); err != nil {
+	if err := l.StartL2Speakers(ctx, lab.NodeNames...); err != nil {
 		return r, err
 	}
 	for _, w := range ways {
@@ -187,12 +187,12 @@ func failure(ctx context.Context, l *lab.Lab, w way, node string, vip netip.Addr
 	if err != nil {
 		return err
 	}
-	cut := report.Cut(changes)
+	cut := report.Interrupted(changes)
 	r.Sent, r.Lost, r.Cut, r.Late = r.Sent+report.Sent, r.Lost+len(report.Lost), r.Cut+cut, r.Late+report.Slow
 	r.Moved, r.Back = append(r.Moved, moved.Sub(gone)), append(r.Back, back.Sub(returns))
-	r.Answered = append(r.Answered, report.FirstAfter(moved).Sub(moved))
+	r.Answered = append(r.Answered, report.FirstAnswerAfter(moved).Sub(moved))
 	if w.silent {
-		at, err := l.Noticed(node, gone)
+		at, err := l.DetectedDead(node, gone)
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The section shows given numbers.
+// The page shows given numbers.
 func TestReport(t *testing.T) {
 	ms := func(list ...int) (s measure.Sample) {
 		for _, n := range list {

@@ -59,10 +59,10 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 		return err
 	}
 	gone := time.Now()
-	if err := l.Pull(ctx, node); err != nil {
+	if err := l.PowerOff(ctx, node); err != nil {
 		return err
 	}
-	err := lab.Await(ctx, lab.Settle, node+" to be missed", func() error { _, err := l.Noticed(node, gone); return err })
+	err := lab.Await(ctx, lab.Settle, node+" to be missed", func() error { _, err := l.DetectedDead(node, gone); return err })
 	if err != nil {
 		return err
 	}
@@ -70,13 +70,13 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 		return err
 	}
 	report := load.Stop()
-	noticed, err := l.Noticed(node, gone)
+	noticed, err := l.DetectedDead(node, gone)
 	if err != nil {
 		return err
 	}
 	r.Noticed = append(r.Noticed, noticed.Sub(gone))
 	// Where nothing was hurt, the time is none.
-	r.Hurt = append(r.Hurt, max(0, report.LastHurt().Sub(gone)))
+	r.Hurt = append(r.Hurt, max(0, report.LastAffected().Sub(gone)))
 	r.Sent, r.Lost, r.Late = r.Sent+report.Sent, r.Lost+len(report.Lost), r.Late+report.Slow
 	load = l.Host().StartLoad(ctx, to)
 	returns := time.Now()
@@ -85,6 +85,6 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 	}
 	err = load.AwaitPod(ctx, pod, returns)
 	report = load.Stop()
-	r.Back = append(r.Back, report.FirstBy(pod, returns).Sub(returns))
+	r.Back = append(r.Back, report.FirstAnswerOf(pod, returns).Sub(returns))
 	return err
 }

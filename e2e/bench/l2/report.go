@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A report is everything that the section says.
+// A report is everything that the page says.
 type report struct {
 	options
 	Began   time.Time

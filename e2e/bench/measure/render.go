@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"strings"
 	"text/template"
 	"time"
@@ -48,12 +49,11 @@ func Thousands(n int) string {
 	return Thousands(n/1000) + fmt.Sprintf(",%03d", n%1000)
 }
 
-// Publish prints what a program has to say, and writes it into its section of a
-// document, if there is one.
-func Publish(document, author, text string) error {
+// Publish prints a page and writes it to path, unless path is empty.
+func Publish(path, text string) error {
 	fmt.Println(text)
-	if document == "" {
+	if path == "" {
 		return nil
 	}
-	return WriteSection(document, author, text)
+	return os.WriteFile(path, []byte(strings.TrimSpace(text)+"\n"), 0o644)
 }

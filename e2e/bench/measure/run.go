@@ -9,7 +9,7 @@ type Inputs struct {
 	Quick  bool   // few runs, to check that the benchmark works
 }
 
-// A Run runs a benchmark, and returns its section of the document.
+// A Run runs a benchmark, and returns its page.
 type Run func(context.Context) (string, error)
 
 // Steps are a benchmark whose result is an R. All of them use the same options.

@@ -32,7 +32,7 @@ type Lookout struct {
 func LookOut(n *lab.Namespace, want []byte) (*Lookout, error) {
 	l := &Lookout{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
 	var err error
-	l.ears, err = n.HearTables(l.hear, func(err error) { l.failed <- err })
+	l.ears, err = n.WatchTables(l.hear, func(err error) { l.failed <- err })
 	return l, err
 }
 

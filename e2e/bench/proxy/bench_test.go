@@ -78,7 +78,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// report.golden.md is the section for given numbers.
+// report.golden.md is the page for given numbers.
 func TestReport(t *testing.T) {
 	plain := func(size int, factor rate) *lane {
 		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, requests: []rate{10000, 10100, 9900}, datagrams: []rate{200000 * factor, 210000, 190000}}

@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A report is everything that the section says.
+// A report is everything that the page says.
 type report struct {
 	Began               time.Time
 	Took                time.Duration

@@ -204,14 +204,14 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := l.awaitTold(ctx, s); err != nil {
 		return err
 	}
-	return s.GoesOn(ctx, vip)
+	return s.CheckValidServices(ctx, vip)
 }
 
 // awaitTold waits until mistakes are named in a node's status, in Events of the
 // Services and in the condition of the pool.
 func (l cluster) awaitTold(ctx context.Context, s *lab.StepRun) error {
 	outside, twin := []string{"shop/outside", "198.18.0.1"}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}
-	lines, err := s.AwaitNamed(ctx, [][]string{{"AddressPool office", "192.0.2.128", "lan"}, outside, twin})
+	lines, err := s.AwaitStatusLines(ctx, [][]string{{"AddressPool office", "192.0.2.128", "lan"}, outside, twin})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func BenchmarkTwoClaim(b *testing.B) {
 			return m.is(home, began)
 		}))
 		for _, vip := range slices.Concat(m.first[:], m.second[:]) {
-			two, _ := m.claims.Shares(vip, began, time.Now())
+			two, _ := m.claims.Coverage(vip, began, time.Now())
 			b.Logf("%s: claimed by two for %s", vip, round(two))
 			spans = append(spans, two)
 		}

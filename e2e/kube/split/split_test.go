@@ -157,11 +157,11 @@ const (
 var usualFlags = []string{"--lease-interval", leaseInterval.String()}
 
 func deafen(ctx context.Context, m *matrix) error { return m.Block(ctx, "n1", []uint16{7946}) }
-func divide(ctx context.Context, m *matrix) error { return m.Divide(ctx, "n1") }
-func mend(ctx context.Context, m *matrix) error   { return m.Mend(ctx) }
-func cut(ctx context.Context, m *matrix) error    { return m.Cut(ctx, "n1") }
+func divide(ctx context.Context, m *matrix) error { return m.Partition(ctx, "n1") }
+func mend(ctx context.Context, m *matrix) error   { return m.RepairNetwork(ctx) }
+func cut(ctx context.Context, m *matrix) error    { return m.Disconnect(ctx, "n1") }
 func join(ctx context.Context, m *matrix) error {
-	return errors.Join(m.Join(ctx, "n1"), m.Join(ctx, "n2"))
+	return errors.Join(m.Reconnect(ctx, "n1"), m.Reconnect(ctx, "n2"))
 }
 func deny(ctx context.Context, m *matrix) error {
 	return m.Block(ctx, "n1", nil, m.Kubernetes.Addr())
@@ -171,16 +171,16 @@ func denyAndDeafen(ctx context.Context, m *matrix) error {
 }
 func kill(_ context.Context, m *matrix) error      { return m.Speaker("n1").Kill() }
 func terminate(_ context.Context, m *matrix) error { return m.Speaker("n1").Terminate() }
-func start(ctx context.Context, m *matrix) error   { return m.StartLinkSpeakers(ctx, "n1") }
+func start(ctx context.Context, m *matrix) error   { return m.StartL2Speakers(ctx, "n1") }
 func cutSecond(ctx context.Context, m *matrix) error {
-	return m.Cut(ctx, "n2")
+	return m.Disconnect(ctx, "n2")
 }
 
 func restartDeaf(ctx context.Context, m *matrix) (err error) {
 	for _, n := range lab.NodeNames {
 		err = errors.Join(err, m.Speaker(n).Terminate(), m.Block(ctx, n, []uint16{7946}))
 	}
-	return errors.Join(err, m.StartLinkSpeakers(ctx, lab.NodeNames...))
+	return errors.Join(err, m.StartL2Speakers(ctx, lab.NodeNames...))
 }
 
 func restartWith(flags ...string) func(context.Context, *matrix) error {
@@ -189,7 +189,7 @@ func restartWith(flags ...string) func(context.Context, *matrix) error {
 			err = errors.Join(err, m.Speaker(n).Terminate())
 			m.Speaker(n).Flags = flags
 		}
-		return errors.Join(err, m.StartLinkSpeakers(ctx, lab.NodeNames...))
+		return errors.Join(err, m.StartL2Speakers(ctx, lab.NodeNames...))
 	}
 }
 
@@ -206,7 +206,7 @@ func freezeSecond(_ context.Context, m *matrix) error {
 }
 
 func thaw(_ context.Context, m *matrix) (err error) {
-	err = m.Speaker(m.frozen).Thaw()
+	err = m.Speaker(m.frozen).Resume()
 	m.frozen = ""
 	return err
 }
@@ -267,7 +267,7 @@ func (m *matrix) run(t *testing.T, c cell, vip netip.Addr) {
 	moves, err := m.WatchNeighbours()
 	must(t, err)
 	defer moves.Close()
-	load := m.Host().StartModestLoad(ctx, netip.AddrPortFrom(vip, 80))
+	load := m.Host().StartLimitedLoad(ctx, netip.AddrPortFrom(vip, 80))
 	m.stages(t, c)
 	r := load.Stop()
 	changes, err := moves.Of(vip)
@@ -332,8 +332,8 @@ func (m *matrix) stage(t *testing.T, s stage) error {
 
 // shares says for how long more than one node claimed addresses, and none did.
 func (m *matrix) shares(vips pair, from, to time.Time) string {
-	two4, none4 := m.claims.Shares(vips[0], from, to)
-	two6, none6 := m.claims.Shares(vips[1], from, to)
+	two4, none4 := m.claims.Coverage(vips[0], from, to)
+	two6, none6 := m.claims.Coverage(vips[1], from, to)
 	return fmt.Sprintf("claimed by two for %s (IPv6 %s), by no node for %s (%s)", round(two4), round(two6), round(none4), round(none6))
 }
 
@@ -439,8 +439,8 @@ func (m *matrix) whole(t testing.TB) {
 	if m.frozen != "" {
 		must(t, thaw(ctx, m))
 	}
-	must(t, m.Mend(ctx))
-	must(t, m.StartLinkSpeakers(ctx, lab.NodeNames...))
+	must(t, m.RepairNetwork(ctx))
+	must(t, m.StartL2Speakers(ctx, lab.NodeNames...))
 	began := time.Now()
 	must(t, lab.Await(ctx, lab.Settle, "everything to be as at first", func() error {
 		for _, n := range lab.NodeNames {
@@ -487,7 +487,7 @@ func newMatrix(t testing.TB, flags ...string) *matrix {
 	for _, n := range lab.NodeNames {
 		l.Speaker(n).Flags = flags
 	}
-	must(t, l.StartLinkSpeakers(t.Context(), lab.NodeNames...))
+	must(t, l.StartL2Speakers(t.Context(), lab.NodeNames...))
 	must(t, errors.Join(m.put("first", m.first, "n1"), m.put("second", m.second, "n2")))
 	m.claims, err = l.WatchClaims(slices.Concat(m.first[:], m.second[:])...)
 	must(t, err)

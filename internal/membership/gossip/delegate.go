@@ -3,198 +3,204 @@ package gossip
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 )
 
-// MaxMeta is the most bytes of metadata: memberlist's, less a head of our own.
-const MaxMeta = memberlist.MetaMaxSize - headBytes
+// MaxMeta is the maximum length of metadata in bytes: memberlist's, less this package's
+// header.
+const MaxMeta = memberlist.MetaMaxSize - metaHeaderBytes
 
-// The metadata begin with a byte that says farewell, and with what tells a process from
-// the one before. Without that memberlist may tell nobody that there is another: who has
-// not heard yet of the end of the first one finds what the second one says to be the same.
-const headBytes = 1 + 4
+// The header of metadata is a byte that says whether the node leaves, and the low half of
+// its process ID. Without that ID memberlist may not report a new process: a node that has
+// not received the end of the first one sees equal metadata in the second one.
+const metaHeaderBytes = 1 + 4
 
 // The first byte of the metadata.
 const (
-	stays byte = iota
-	leaves
+	metaStaying byte = iota
+	metaLeaving
 )
 
-// head is what a process begins its metadata with.
-func head(says byte, boot uint64) []byte {
-	return binary.BigEndian.AppendUint32([]byte{says}, uint32(boot))
+func metaHeader(state byte, processID uint64) []byte {
+	return binary.BigEndian.AppendUint32([]byte{state}, uint32(processID))
 }
 
-// split reads metadata. What is too short is of nobody who leaves.
-func split(b []byte) (says byte, boot uint32, meta []byte) {
-	if len(b) < headBytes {
-		return stays, 0, nil
+// splitMeta separates the header. Metadata without one is that of a node that stays.
+func splitMeta(b []byte) (state byte, processID uint32, meta []byte) {
+	if len(b) < metaHeaderBytes {
+		return metaStaying, 0, nil
 	}
-	return b[0], binary.BigEndian.Uint32(b[1:]), slices.Clone(b[headBytes:])
+	return b[0], binary.BigEndian.Uint32(b[1:]), slices.Clone(b[metaHeaderBytes:])
 }
 
-// maxObituaries is how many dead nodes are told of in an exchange.
-const maxObituaries = 256
+// maxDeadSent is how many dead nodes an exchange of the full state lists.
+const maxDeadSent = 256
 
-// A delegate is what memberlist calls. It holds locks meanwhile: nothing here calls it
-// back.
+// A delegate has the methods that memberlist calls. Memberlist holds locks meanwhile, so
+// they must not call memberlist.
 type delegate struct{ *Gossip }
 
-// NodeMeta is what the others are to know of this node.
+// NodeMeta returns this node's metadata.
 func (d delegate) NodeMeta(int) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	says := stays
+	state := metaStaying
 	if d.leaving {
-		says = leaves
+		state = metaLeaving
 	}
-	return append(head(says, d.boot), d.meta...)
+	return append(metaHeader(state, d.processID), d.meta...)
 }
 
-// NotifyAlive admits a member, or not: only nodes at their own addresses.
+// NotifyAlive rejects members that are not nodes at their own addresses.
 func (d delegate) NotifyAlive(n *memberlist.Node) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at := addrOf(n.Addr)
-	node, there := d.nodes[n.Name]
+	node, exists := d.nodes[n.Name]
 	switch {
-	case there && slices.Contains(node.Addrs, at):
+	case exists && slices.Contains(node.Addrs, at):
 		return nil
-	case there:
-		err := fmt.Errorf("somebody at %s calls itself %s, and node %s is at %v; is its --node-name right?", at, n.Name, n.Name, node.Addrs)
+	case exists:
+		err := fmt.Errorf("a speaker at %s uses the name %s, but node %s has the addresses %v; is its --node-name right?", at, n.Name, n.Name, node.Addrs)
 		d.problems.set("name "+n.Name+" "+at.String(), time.Now(), err)
 		return err
-	default: // a node whose object has yet to come, or whose object has just gone
-		return fmt.Errorf("there is no node %s", n.Name)
+	default: // its Node object has not been read yet, or has just been deleted
+		return fmt.Errorf("there is no Node %s", n.Name)
 	}
 }
 
-// NotifyConflict is told of two that call themselves alike, both at addresses of the node.
-func (d delegate) NotifyConflict(is, other *memberlist.Node) {
+// NotifyConflict records that two speakers at addresses of a node use its name.
+func (d delegate) NotifyConflict(first, second *memberlist.Node) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.problems.set("name "+is.Name, time.Now(), fmt.Errorf("two speakers call themselves %s: at %s and at %s; the second is not listened to", is.Name, is.Address(), other.Address()))
+	d.problems.set("name "+first.Name, time.Now(), fmt.Errorf("two speakers use the name %s, at %s and at %s; the second is ignored", first.Name, first.Address(), second.Address()))
 }
 
-// NotifyJoin is told of one that is there.
-func (d delegate) NotifyJoin(n *memberlist.Node) { d.is(n, Alive) }
+// NotifyJoin receives a new member.
+func (d delegate) NotifyJoin(n *memberlist.Node) { d.update(n, Alive) }
 
-// NotifyUpdate is told of other metadata.
-func (d delegate) NotifyUpdate(n *memberlist.Node) { d.is(n, Alive) }
+// NotifyUpdate receives changed metadata.
+func (d delegate) NotifyUpdate(n *memberlist.Node) { d.update(n, Alive) }
 
-// NotifyLeave is told of one that is dead, or has left.
-func (d delegate) NotifyLeave(n *memberlist.Node) { d.is(n, Dead) }
+// NotifyLeave receives a member that is dead or has left.
+func (d delegate) NotifyLeave(n *memberlist.Node) { d.update(n, Dead) }
 
-// is takes down what has become of a member.
-func (d delegate) is(n *memberlist.Node, state State) {
+// update records a member's state in memberlist.
+func (d delegate) update(n *memberlist.Node, state State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	says, boot, meta := split(n.Meta)
-	e := d.table[n.Name]
+	meta, processID, rest := splitMeta(n.Meta)
+	e := d.members[n.Name]
 	if e == nil {
 		e = &entry{Member: Member{Node: n.Name, State: state, Since: time.Now()}}
-		d.table[n.Name] = e
+		d.members[n.Name] = e
 	}
-	e.left = says == leaves || e.left && state == Dead
+	e.left = meta == metaLeaving || e.left && state == Dead
 	if e.left {
 		state = Left
 	}
-	d.set(e, state)
-	e.boot, e.Meta = boot, meta
+	d.setState(e, state)
+	e.processID, e.Meta = processID, rest
 }
 
-// set has a member be something from now on. One that is to be dead is heard first.
-func (d delegate) set(e *entry, state State) {
+// setState changes the state of a member. A death starts a probe.
+func (d delegate) setState(e *entry, state State) {
 	switch {
 	case e.State == state:
 	case state == Dead:
 		e.before = e.Member
-		e.State, e.Since, e.hearing = state, time.Now(), new(hearing)
-		go d.hear(e.Node, e, e.hearing)
-	case e.hearing != nil && e.before.State == state:
-		e.Member, e.hearing = e.before, nil // It never was.
-		d.metrics.alarms.Inc()
+		e.State, e.Since, e.probe = state, time.Now(), new(probe)
+		go d.runProbe(e.Node, e, e.probe)
+	case e.probe != nil && e.before.State == state:
+		e.Member, e.probe = e.before, nil // It was never dead.
+		d.metrics.falsePositives.Inc()
 	default:
-		e.State, e.Since, e.hearing = state, time.Now(), nil
+		e.State, e.Since, e.probe = state, time.Now(), nil
 	}
-	d.nudge()
+	d.wakeUp()
 }
 
-// GetBroadcasts are messages that go with the next packet.
+// GetBroadcasts returns queued messages for the next packet.
 func (d delegate) GetBroadcasts(overhead, limit int) [][]byte {
 	return d.queue.GetBroadcasts(overhead, limit)
 }
 
-// NotifyMsg takes a message, and passes it on if it is news.
+// NotifyMsg receives a message, delivers it, and queues a new broadcast for other members.
 func (d delegate) NotifyMsg(b []byte) {
 	e, err := parse(b)
-	if err != nil || e.Node == d.Node {
+	if err != nil || e.Node == d.Node || !d.accept(e) {
 		return
 	}
-	d.mu.Lock()
-	_, expected := d.nodes[e.Node]
-	if e.kind == knock || e.kind == here {
-		if expected {
-			d.knocked(e)
-		}
-		d.mu.Unlock()
-		return
+	if e.kind != kindUnicast {
+		d.queue.QueueBroadcast(queued(e.bytes()))
 	}
-	s := d.heard[e.Node]
-	if s == nil && expected {
-		s = &seen{}
-		d.heard[e.Node] = s
-	}
-	news := expected && s.first(e)
-	if m := d.table[e.Node]; news && e.kind == goodbye && m != nil && m.boot == uint32(e.boot) {
-		m.left = true
-		d.set(m, Left)
-	}
-	d.mu.Unlock()
-	if !news {
-		return
-	}
-	if e.kind != whisper {
-		d.queue.QueueBroadcast(rumour(e.bytes()))
-	}
-	if e.kind == goodbye {
+	if e.kind == kindLeave {
 		return
 	}
 	select {
 	case d.received <- e.Message:
 	default:
-		d.metrics.lost.Inc()
+		d.metrics.dropped.Inc()
 	}
 }
 
-// knocked answers who knocks, and asks it later what it thinks of this node; or it takes
-// down an answer.
-func (d delegate) knocked(e envelope) {
-	if e.kind == here {
-		if m := d.table[e.Node]; m != nil && m.hearing != nil && m.hearing.question == e.seq {
-			m.hearing.answered = true
-		}
-		return
+// accept reports whether a message is new and is for other members or the reader. It handles
+// the kinds that concern membership.
+func (d delegate) accept(e envelope) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, exists := d.nodes[e.Node]; !exists {
+		return false
 	}
+	switch e.kind {
+	case kindPing:
+		d.receivePing(e)
+		return false
+	case kindAck:
+		if m := d.members[e.Node]; m != nil && m.probe != nil && m.probe.nonce == e.seq {
+			m.probe.answered = true
+		}
+		return false
+	}
+	window := d.windows[e.Node]
+	if window == nil {
+		window = &replayWindow{}
+		d.windows[e.Node] = window
+	}
+	if !window.accept(e) {
+		return false
+	}
+	if m := d.members[e.Node]; e.kind == kindLeave && m != nil && m.processID == uint32(e.processID) {
+		m.left = true
+		d.setState(m, Left)
+	}
+	return true
+}
+
+// receivePing sends an ack. The sender takes this node for dead, so Run joins it later.
+func (d delegate) receivePing(e envelope) {
 	if d.leaving {
 		return
 	}
-	d.post(e.Node, envelope{kind: here, Message: Message{Node: d.Node}, seq: e.seq})
-	d.knocks[e.Node] = true
-	d.nudge()
+	d.sendPacket(e.Node, envelope{kind: kindAck, Message: Message{Node: d.Node}, seq: e.seq})
+	d.pingedBy[e.Node] = true
+	d.wakeUp()
 }
 
-// LocalState tells who is dead, and for how long: somebody who has just started cannot
-// know, since memberlist passes on only those who live.
+// LocalState lists the dead nodes and how long each has been dead, for an exchange of the
+// full state. A node that has just started learns them only here: memberlist sends only
+// living ones.
 func (d delegate) LocalState(bool) (b []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
-	for _, m := range d.table {
-		if m.counts().State != Dead || len(m.Node) > 255 || n == maxObituaries {
+	for _, m := range d.members {
+		if m.effective().State != Dead || len(m.Node) > 255 || n == maxDeadSent {
 			continue
 		}
 		n++
@@ -205,8 +211,8 @@ func (d delegate) LocalState(bool) (b []byte) {
 	return b
 }
 
-// MergeRemoteState is told what LocalState is at another. Whom we know ourselves we
-// know better.
+// MergeRemoteState receives another node's LocalState. It adds only nodes of which this
+// node has no state of its own.
 func (d delegate) MergeRemoteState(b []byte, _ bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -214,10 +220,16 @@ func (d delegate) MergeRemoteState(b []byte, _ bool) {
 		n := int(b[0])
 		name, age := string(b[1:1+n]), binary.BigEndian.Uint32(b[1+n:])
 		b = b[5+n:]
-		if _, expected := d.nodes[name]; !expected || d.table[name] != nil || name == d.Node {
+		if _, exists := d.nodes[name]; !exists || d.members[name] != nil || name == d.Node {
 			continue
 		}
-		d.table[name] = &entry{Member: Member{Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second)}}
-		d.nudge()
+		d.members[name] = &entry{Member: Member{Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second)}}
+		d.wakeUp()
 	}
+}
+
+// addrOf is a memberlist address.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }

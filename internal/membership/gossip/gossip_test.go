@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,186 +21,186 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Fifty nodes find one another, notice who dies, is cut off, says farewell and comes
-// back, and hear what is said.
-func TestFifty(t *testing.T) {
+// Fifty nodes find one another, detect a node that dies, is cut off, leaves and returns,
+// and receive messages.
+func TestFiftyNodes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newTown(t, 50)
-		w.settle(w.names()...)
-		w.await("all are there", w.names(), is("50"))
+		c := newTestCluster(t, 50)
+		c.startAll(c.names()...)
+		c.await("all are alive", c.names(), sees("50"))
 
-		if err := w.all["node-000"].SetMeta([]byte("eth0")); err != nil {
+		if err := c.running["node-000"].SetMeta([]byte("eth0")); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.all["node-007"].Broadcast([]byte("released 192.0.2.1")); err != nil {
+		if err := c.running["node-007"].Broadcast([]byte("released 192.0.2.1")); err != nil {
 			t.Fatal(err)
 		}
-		w.await("metadata", w.names(), func(r *resident) error {
+		c.await("metadata", c.names(), func(r *testNode) error {
 			if got := string(r.View().Members[0].Meta); got != "eth0" {
 				return fmt.Errorf("metadata %q", got)
 			}
 			return nil
 		})
-		for _, name := range w.names("node-007") {
-			if m := <-w.all[name].Received(); m.Node != "node-007" || string(m.Data) != "released 192.0.2.1" || len(w.all[name].Received()) > 0 {
-				t.Errorf("%s has heard %s: %q, and %d more", name, m.Node, m.Data, len(w.all[name].Received()))
+		for _, name := range c.names("node-007") {
+			if m := <-c.running[name].Received(); m.Node != "node-007" || string(m.Data) != "released 192.0.2.1" || len(c.running[name].Received()) > 0 {
+				t.Errorf("%s received %s: %q, and %d more", name, m.Node, m.Data, len(c.running[name].Received()))
 			}
 		}
 
-		if err := w.all["node-007"].Tell("node-008", []byte("to you alone")); err != nil {
+		if err := c.running["node-007"].Send("node-008", []byte("to you alone")); err != nil {
 			t.Fatal(err)
 		}
-		if m := <-w.all["node-008"].Received(); m.Node != "node-007" || string(m.Data) != "to you alone" {
-			t.Errorf("node-008 has heard %s: %q", m.Node, m.Data)
+		if m := <-c.running["node-008"].Received(); m.Node != "node-007" || string(m.Data) != "to you alone" {
+			t.Errorf("node-008 received %s: %q", m.Node, m.Data)
 		}
-		if err := w.all["node-007"].Tell("node-999", nil); err == nil {
-			t.Error("somebody was told who is not there")
+		if err := c.running["node-007"].Send("node-999", nil); err == nil {
+			t.Error("Send to an unknown node returned no error")
 		}
 
-		w.hub.off(w.addr("node-001"), true)
-		w.await("one is silent", w.names("node-001"), is("49 node-001 dead"))
-		w.await("it misses somebody, too", []string{"node-001"}, func(r *resident) error {
+		c.network.partition(c.addr("node-001"), true)
+		c.await("one is cut off", c.names("node-001"), sees("49 node-001 dead"))
+		c.await("it takes others for dead, too", []string{"node-001"}, func(r *testNode) error {
 			if got := states(r.View()); !strings.Contains(got, "dead") {
 				return errors.New("sees " + got)
 			}
 			return nil
 		})
-		w.hub.off(w.addr("node-001"), false)
-		if took := w.await("it is back", w.names(), is("50")); took > 5*time.Second {
+		c.network.partition(c.addr("node-001"), false)
+		if took := c.await("it is back", c.names(), sees("50")); took > 5*time.Second {
 			t.Errorf("it took %s", took)
 		}
 
-		gone := w.all["node-002"]
+		gone := c.running["node-002"]
 		gone.Leave()
 		gone.stop()
-		w.await("one says farewell", w.names("node-002"), is("49 node-002 left"))
-		w.settle("node-002")
-		w.await("it is back", w.names(), is("50"))
+		c.await("one leaves", c.names("node-002"), sees("49 node-002 left"))
+		c.startAll("node-002")
+		c.await("it is back", c.names(), sees("50"))
 
-		w.all["node-003"].stop()
-		w.await("one dies", w.names("node-003"), is("49 node-003 dead"))
-		w.all["node-004"].stop()
-		w.settle("node-004")
-		w.await("who starts anew is told", w.names("node-003"), is("49 node-003 dead"))
-		for _, r := range w.all {
-			r.Set(slices.Delete(slices.Clone(w.nodes), 3, 4))
+		c.running["node-003"].stop()
+		c.await("one dies", c.names("node-003"), sees("49 node-003 dead"))
+		c.running["node-004"].stop()
+		c.startAll("node-004")
+		c.await("a node that restarts learns of it", c.names("node-003"), sees("49 node-003 dead"))
+		for _, r := range c.running {
+			r.Set(slices.Delete(slices.Clone(c.nodes), 3, 4))
 		}
-		w.await("its node is deleted", w.names("node-003"), is("49"))
-		for _, name := range w.names("node-003") {
-			if n := len(w.all[name].Received()); n > 0 {
-				t.Errorf("%s has heard %d more", name, n)
+		c.await("its node is deleted", c.names("node-003"), sees("49"))
+		for _, name := range c.names("node-003") {
+			if n := len(c.running[name].Received()); n > 0 {
+				t.Errorf("%s received %d more", name, n)
 			}
 		}
 	})
 }
 
-// A speaker that says farewell and starts again is there, also to those who have not
-// heard how its first process ended when they hear of the second.
-func TestRestartBeforeTheEnd(t *testing.T) {
+// A speaker that leaves and restarts is alive, also for nodes that learn of the second
+// process before the end of the first.
+func TestRestartSoonAfterLeave(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newTown(t, 3)
-		w.settle(w.names()...)
-		w.await("all are there", w.names(), is("3"))
-		gone := w.all["node-002"]
-		if err := gone.send(goodbye, nil); err != nil {
+		c := newTestCluster(t, 3)
+		c.startAll(c.names()...)
+		c.await("all are alive", c.names(), sees("3"))
+		gone := c.running["node-002"]
+		if err := gone.broadcast(kindLeave, nil); err != nil {
 			t.Fatal(err)
 		}
 		gone.stop()
-		w.await("it says farewell", w.names("node-002"), is("2 node-002 left"))
-		w.settle("node-002")
-		if took := w.await("it is back", w.names(), is("3")); took > 5*time.Second {
+		c.await("it leaves", c.names("node-002"), sees("2 node-002 left"))
+		c.startAll("node-002")
+		if took := c.await("it is back", c.names(), sees("3")); took > 5*time.Second {
 			t.Errorf("it took %s", took)
 		}
 	})
 }
 
-// A silent node is missed in less than half a second, mostly: by the timers alone, as
-// if no processor were ever busy.
-func TestSilenceIsNoticed(t *testing.T) {
+// The median time to detect a dead node is below half a second, by the timers alone: in the
+// bubble no processor is ever busy.
+func TestDetectionTime(t *testing.T) {
 	for _, tt := range []struct {
 		nodes, deaths int
 		limit         time.Duration // of the median
 	}{{2, 10, 500 * time.Millisecond}, {3, 20, 500 * time.Millisecond}, {10, 10, 500 * time.Millisecond}, {50, 1, 1500 * time.Millisecond}} {
 		t.Run(fmt.Sprint(tt.nodes), func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				w := newTown(t, tt.nodes)
-				w.settle(w.names()...)
-				w.await("all are there", w.names(), is(fmt.Sprint(tt.nodes)))
+				c := newTestCluster(t, tt.nodes)
+				c.startAll(c.names()...)
+				c.await("all are alive", c.names(), sees(fmt.Sprint(tt.nodes)))
 				var silent, back, whole []time.Duration
 				for i := range tt.deaths {
-					<-time.After(2 * time.Second) // Nobody is nervous any more.
-					who := w.nodes[i%tt.nodes].Name
-					w.hub.off(w.addr(who), true)
-					silent = append(silent, w.await("silent", w.names(who), is(fmt.Sprintf("%d %s dead", tt.nodes-1, who))))
-					w.hub.off(w.addr(who), false)
-					returned := func(r *resident) error {
+					<-time.After(2 * time.Second) // No node is suspect or has raised its awareness.
+					name := c.nodes[i%tt.nodes].Name
+					c.network.partition(c.addr(name), true)
+					silent = append(silent, c.await("silent", c.names(name), sees(fmt.Sprintf("%d %s dead", tt.nodes-1, name))))
+					c.network.partition(c.addr(name), false)
+					returned := func(r *testNode) error {
 						for _, m := range r.View().Members {
-							if m.Node == who && m.State != Alive {
+							if m.Node == name && m.State != Alive {
 								return errors.New(states(r.View()))
 							}
 						}
 						return nil
 					}
-					back = append(back, w.await("back", w.names(who), returned))
-					whole = append(whole, w.await("whole", w.names(), is(fmt.Sprint(tt.nodes))))
+					back = append(back, c.await("back", c.names(name), returned))
+					whole = append(whole, c.await("whole", c.names(), sees(fmt.Sprint(tt.nodes))))
 				}
 				slices.Sort(silent)
 				slices.Sort(back)
 				slices.Sort(whole)
 				n := tt.deaths
-				t.Logf("%d nodes, all have noticed a silent one after %s, %s, %s (min, median, max), that it is back after %s, %s, %s, and it all others %s, %s, %s later",
+				t.Logf("%d nodes: dead after %s, %s, %s (min, median, max), back after %s, %s, %s, and all alive in all views %s, %s, %s later",
 					tt.nodes, silent[0], silent[n/2], silent[n-1], back[0], back[n/2], back[n-1], whole[0], whole[n/2], whole[n-1])
 				if silent[n/2] > tt.limit || back[n/2] > 2*tt.limit {
-					t.Errorf("that is too long")
+					t.Errorf("want a median of %s at most, and twice that to return", tt.limit)
 				}
 			})
 		})
 	}
 }
 
-// Who does not belong is no member, and said to somebody who can mend it.
-func TestStrangers(t *testing.T) {
+// A node with another key, another name or without a Node is not a member, and is reported.
+func TestUnknownSenders(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newTown(t, 4)
-		names := w.names("node-002", "node-003")
-		w.settle(names...)
-		w.await("both are there", names, is("2"))
-		w.start("node-002", w.addr("node-002"), "another-key-that-nobody-else-has")
-		w.await("another key", names, has("node node-002 (127.0.0.4) speaks to us with another key", "2"))
-		if got := testutil.ToFloat64(w.all["node-000"].metrics.strangers); got == 0 {
-			t.Error("no stranger was counted")
+		c := newTestCluster(t, 4)
+		names := c.names("node-002", "node-003")
+		c.startAll(names...)
+		c.await("both are alive", names, sees("2"))
+		c.start("node-002", c.addr("node-002"), "another-key-of-some-other-cluster")
+		c.await("another key", names, seesProblem("node node-002 (127.0.0.4) sends messages with another key", "2"))
+		if got := testutil.ToFloat64(c.running["node-000"].metrics.rejected); got == 0 {
+			t.Error("no rejected message was counted")
 		}
-		// It knows of no other place of node-003 than its own.
-		w.start("node-003", netip.MustParseAddr("127.0.0.77"), testKey)
-		w.await("another's name", names, has("somebody at 127.0.0.77 calls itself node-003, and node node-003 is at [127.0.0.5]", "2"))
-		real := w.all["node-001"]
-		w.start("node-001", netip.MustParseAddr("127.0.0.78"), testKey)
-		w.all["node-001"] = real
-		w.await("the name of one that is there", names[:1], has("somebody at 127.0.0.78 calls itself node-001, and node node-001 is at [127.0.0.3]", "2"))
-		// One that is no node at all.
-		w.nodes = append(w.nodes, Node{"elsewhere", []netip.Addr{netip.MustParseAddr("127.0.0.79")}})
-		w.settle("elsewhere")
-		w.await("it hears them", []string{"elsewhere"}, func(r *resident) error {
+		// It has only its own address of node-003.
+		c.start("node-003", netip.MustParseAddr("127.0.0.77"), testKey)
+		c.await("another's name", names, seesProblem("a speaker at 127.0.0.77 uses the name node-003, but node node-003 has the addresses [127.0.0.5]", "2"))
+		real := c.running["node-001"]
+		c.start("node-001", netip.MustParseAddr("127.0.0.78"), testKey)
+		c.running["node-001"] = real
+		c.await("the name of an alive node", names[:1], seesProblem("a speaker at 127.0.0.78 uses the name node-001, but node node-001 has the addresses [127.0.0.3]", "2"))
+		// A speaker without a Node.
+		c.nodes = append(c.nodes, Node{"elsewhere", []netip.Addr{netip.MustParseAddr("127.0.0.79")}})
+		c.startAll("elsewhere")
+		c.await("it receives from them", []string{"elsewhere"}, func(r *testNode) error {
 			if len(r.View().Members) < 3 {
 				return errors.New(states(r.View()))
 			}
 			return nil
 		})
-		w.await("they do not hear it", names, is("2"))
+		c.await("they ignore it", names, sees("2"))
 	})
 }
 
-// A key changes, on one node after the other, and nobody is lost.
+// A key changes on one node after the other, and no node is dead meanwhile.
 func TestKeyChange(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newTown(t, 3)
-		w.settle(w.names()...)
-		w.await("all are there", w.names(), is("3"))
-		for _, name := range w.names() {
-			if err := os.WriteFile(w.all[name].KeyFile, []byte("the-key-that-comes-after-the-first"), 0o600); err != nil {
+		c := newTestCluster(t, 3)
+		c.startAll(c.names()...)
+		c.await("all are alive", c.names(), sees("3"))
+		for _, name := range c.names() {
+			if err := os.WriteFile(c.running[name].KeyFile, []byte("the-key-that-comes-after-the-first"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			w.await(name+" has the key", []string{name}, func(r *resident) error {
+			c.await(name+" has the key", []string{name}, func(r *testNode) error {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				if len(r.ring.GetKeys()) != 2 {
@@ -209,7 +208,7 @@ func TestKeyChange(t *testing.T) {
 				}
 				return nil
 			})
-			for _, r := range w.all {
+			for _, r := range c.running {
 				if got := states(r.View()); got != "3" {
 					t.Errorf("with a new key at %s, %s sees %s", name, r.Node, got)
 				}
@@ -218,37 +217,37 @@ func TestKeyChange(t *testing.T) {
 	})
 }
 
-// Without a key, or without a place to listen at, there are no members, and it is
-// said. When it is mended, there are.
+// Without a key or an address to listen at there are no members, and the problem is
+// reported. When it is corrected, there are members.
 func TestNotListening(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := newTown(t, 2)
-		w.hub = nil
-		w.start("node-000", w.addr("node-000"), "")
-		w.start("node-001", netip.MustParseAddr("192.0.2.1"), testKey)
-		w.await("no key", w.names("node-001"), has("has no key in it", "0"))
-		w.await("no such address", w.names("node-000"), has("cannot listen at 192.0.2.1:7946", "0"))
-		if err := w.all["node-000"].Broadcast(nil); err == nil {
-			t.Error("somebody without a key has spoken")
+		c := newTestCluster(t, 2)
+		c.network = nil
+		c.start("node-000", c.addr("node-000"), "")
+		c.start("node-001", netip.MustParseAddr("192.0.2.1"), testKey)
+		c.await("no key", c.names("node-001"), seesProblem("has no key in it", "0"))
+		c.await("no such address", c.names("node-000"), seesProblem("cannot listen at 192.0.2.1:7946", "0"))
+		if err := c.running["node-000"].Broadcast(nil); err == nil {
+			t.Error("a node without a key sent a message")
 		}
-		w.all["node-001"].Set(w.nodes)
-		if err := os.WriteFile(w.all["node-000"].KeyFile, []byte(testKey), 0o600); err != nil {
+		c.running["node-001"].Set(c.nodes)
+		if err := os.WriteFile(c.running["node-000"].KeyFile, []byte(testKey), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w.await("both are mended", w.names(), is("2"))
+		c.await("both are corrected", c.names(), sees("2"))
 	})
 }
 
-// A process that stands still is dead to the others after a second, in which its kernel
-// accepts connections for it, and back when it goes on.
-func TestFrozen(t *testing.T) {
+// A suspended process is dead after a second, in which its kernel accepts connections, and
+// back when it continues.
+func TestSuspendedProcess(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := newTown(t, 3)
-		w.hub = nil
-		w.settle("node-000", "node-001")
-		path := w.all["node-000"].KeyFile
-		cmd := exec.Command(os.Args[0], "-test.run=^TestResident$")
-		cmd.Env = append(os.Environ(), "FANFARE_RESIDENT="+path)
+		c := newTestCluster(t, 3)
+		c.network = nil
+		c.startAll("node-000", "node-001")
+		path := c.running["node-000"].KeyFile
+		cmd := exec.Command(os.Args[0], "-test.run=^TestSuspendedProcessHelper$")
+		cmd.Env = append(os.Environ(), "FANFARE_GOSSIP_HELPER="+path)
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -261,103 +260,31 @@ func TestFrozen(t *testing.T) {
 			for lines := bufio.NewScanner(out); lines.Scan(); {
 			}
 		}()
-		both := w.names("node-002")
-		w.await("it is there", both, is("3"))
+		both := c.names("node-002")
+		c.await("it is alive", both, sees("3"))
 		for range 2 {
 			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			if took := w.await("it stands still", both, is("2 node-002 dead")); took < patience*round {
-				t.Errorf("it was borne for %s", took)
+			if took := c.await("it is suspended", both, sees("2 node-002 dead")); took < maxRounds*round {
+				t.Errorf("it was dead after %s, want %s or more", took, maxRounds*round)
 			}
 			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			w.await("it goes on", both, is("3"))
+			c.await("it continues", both, sees("3"))
 		}
 	})
 }
 
-// TestResident is the process that TestFrozen freezes.
-func TestResident(t *testing.T) {
-	path := os.Getenv("FANFARE_RESIDENT")
+// TestSuspendedProcessHelper is the process that TestSuspendedProcess suspends.
+func TestSuspendedProcessHelper(t *testing.T) {
+	path := os.Getenv("FANFARE_GOSSIP_HELPER")
 	if path == "" {
-		return // run by itself it has nothing to show
+		return // It is not a test.
 	}
-	w := newTown(t, 3)
+	c := newTestCluster(t, 3)
 	g := New(Options{Node: "node-002", Port: 7946, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
-	g.Set(w.nodes)
+	g.Set(c.nodes)
 	g.Run(context.Background()) // until it is killed
-}
-
-// What packets cost is what TrafficOf reckons with.
-func TestTrafficIsMeasured(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		const n = 10
-		w := newTown(t, n)
-		for i := range w.nodes {
-			w.nodes[i].Name = fmt.Sprintf("ip-10-0-0-%03d-abcd", i)
-		}
-		w.settle(w.names()...)
-		w.await("all are there", w.names(), is(fmt.Sprint(n)))
-		w.hub.mu.Lock()
-		clear(w.hub.sent)
-		w.hub.mu.Unlock()
-		const seconds = 5
-		<-time.After(seconds * time.Second)
-		if err := w.all[w.nodes[0].Name].Tell(w.nodes[1].Name, make([]byte, 300)); err != nil {
-			t.Fatal(err)
-		}
-		w.hub.mu.Lock()
-		defer w.hub.mu.Unlock()
-		// What docs/reference/layer2.md reckons with: our envelope, the name, a checksum and encryption.
-		if size := 300 + 18 + len(w.nodes[0].Name) + 5 + 30; w.hub.sent[size] != 1 {
-			t.Errorf("nobody was told in a packet of %d bytes: %v", size, w.hub.sent)
-		}
-		var sizes []int
-		packets := 0
-		for size, n := range w.hub.sent {
-			sizes = append(sizes, size)
-			packets += n
-		}
-		if each, want := float64(packets)/seconds/n, TrafficOf(n).Packets; math.Abs(each-want) > 0.2*want {
-			t.Errorf("%.1f packets a second, reckoned with %.1f", each, want)
-		}
-		slices.SortFunc(sizes, func(a, b int) int { return w.hub.sent[b] - w.hub.sent[a] })
-		usual := []int{sizes[0] + 28, sizes[1] + 28} // with the headers of IPv4 and UDP
-		slices.Sort(usual)
-		for i, reckoned := range []int{ackBytes, pingBytes} {
-			if math.Abs(float64(usual[i]-reckoned)) > 0.1*float64(reckoned) {
-				t.Errorf("packets of %v bytes, reckoned with %d and %d", usual, ackBytes, pingBytes)
-			}
-		}
-	})
-}
-
-// More nodes hardly cost more.
-func TestTrafficOf(t *testing.T) {
-	for _, n := range []int{0, 1} {
-		if got := TrafficOf(n); got != (Traffic{}) {
-			t.Errorf("%d: %+v", n, got)
-		}
-	}
-	few, many := TrafficOf(10), TrafficOf(1000)
-	if few.Packets < 30 || few.Bytes < 3000 || many.Bytes > 3*few.Bytes || many.Packets > 2*few.Packets {
-		t.Errorf("10 nodes: %+v, 1,000: %+v", few, many)
-	}
-}
-
-// What the documentation says of the costs is what is reckoned.
-func TestTrafficIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/reference/layer2.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []int{3, 10, 100, 1000} {
-		c := TrafficOf(n)
-		row := fmt.Sprintf("| %d | %.0f | %.0f |", n, c.Packets, math.Round(c.Bytes/100)*100)
-		if !strings.Contains(string(text), row) {
-			t.Errorf("docs/reference/layer2.md has no row %s", row)
-		}
-	}
 }

@@ -9,41 +9,41 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Nodes that have IPv6 addresses alone find one another by real sockets, hear what is said,
-// and miss one that goes.
+// Nodes with only IPv6 addresses find one another by real sockets, receive messages, and
+// detect a dead node.
 func TestIPv6(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w, host := newTown(t, 3), nstest.Node(t)
-		w.hub = nil
-		for i := range w.nodes {
-			w.nodes[i].Addrs = []netip.Addr{netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+1))}
-			host.Addr("lo", w.nodes[i].Addrs[0].String()+"/128")
+		c, host := newTestCluster(t, 3), nstest.Node(t)
+		c.network = nil
+		for i := range c.nodes {
+			c.nodes[i].Addrs = []netip.Addr{netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+1))}
+			host.Addr("lo", c.nodes[i].Addrs[0].String()+"/128")
 		}
-		w.settle(w.names()...)
-		w.await("all are there", w.names(), is("3"))
-		if err := w.all["node-000"].Broadcast([]byte("to all")); err != nil {
+		c.startAll(c.names()...)
+		c.await("all are alive", c.names(), sees("3"))
+		if err := c.running["node-000"].Broadcast([]byte("to all")); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.all["node-000"].Tell("node-001", []byte("to one")); err != nil {
+		if err := c.running["node-000"].Send("node-001", []byte("to one")); err != nil {
 			t.Fatal(err)
 		}
 		for name, want := range map[string]int{"node-001": 2, "node-002": 1} {
-			heard := map[string]bool{}
+			received := map[string]bool{}
 			for range want {
 				select {
-				case m := <-w.all[name].Received():
-					heard[m.Node+" "+string(m.Data)] = true
+				case m := <-c.running[name].Received():
+					received[m.Node+" "+string(m.Data)] = true
 				case <-time.After(time.Minute):
-					t.Fatalf("%s has heard %v alone", name, heard)
+					t.Fatalf("%s received only %v", name, received)
 				}
 			}
-			if !heard["node-000 to all"] || want == 2 && !heard["node-000 to one"] {
-				t.Errorf("%s has heard %v", name, heard)
+			if !received["node-000 to all"] || want == 2 && !received["node-000 to one"] {
+				t.Errorf("%s received %v", name, received)
 			}
 		}
-		w.all["node-002"].stop()
-		w.await("one is gone", w.names("node-002"), is("2 node-002 dead"))
-		w.settle("node-002")
-		w.await("it is back", w.names(), is("3"))
+		c.running["node-002"].stop()
+		c.await("one is dead", c.names("node-002"), sees("2 node-002 dead"))
+		c.startAll("node-002")
+		c.await("it is back", c.names(), sees("3"))
 	})
 }

@@ -9,14 +9,16 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // keyDelay is how long it may take until all nodes have read a changed key file: a
-// kubelet takes a minute or two to renew what it has mounted of a Secret.
+// kubelet updates a mounted Secret within a minute or two.
 const keyDelay = 5 * time.Minute
 
-// minKey is the least length of a key's line in bytes. Hashing makes no good key of a
-// guessable one.
+// minKey is the minimum length of a key's line in bytes: the hash of a guessable text is a
+// guessable key.
 const minKey = 16
 
 // A key is the SHA-256 of a line of the key file: exactly what AES-256 takes.
@@ -30,9 +32,49 @@ func (key) GoString() string { return "(hidden)" }
 
 var errNoKey = errors.New("has no key in it; write a line of random text, such as `openssl rand -base64 32` prints")
 
-// readKeys reads a key file: one key a line, the first one to be used; empty lines
-// and those that begin with # do not count. A file that does not exist is an error
-// that wraps os.ErrNotExist. No error has a key in it.
+// readKeys reads the key file when it is due. After an error the known keys stay in use.
+func (g *Gossip) readKeys(now time.Time) {
+	if now.Sub(g.readAt) < keyInterval {
+		return
+	}
+	g.readAt = now
+	keys, err := readKeys(g.KeyFile)
+	g.mu.Lock()
+	g.problems.set("key", now, err)
+	ring := g.ring
+	g.mu.Unlock()
+	switch {
+	case err == nil:
+		g.keys.update(keys, now)
+	case len(g.keys.file) > 0:
+		g.keys.choose(now)
+	}
+	if ring != nil {
+		if err := setKeys(ring, &g.keys); err != nil {
+			g.Log.Error("keys", "err", err)
+		}
+	}
+}
+
+// setKeys makes memberlist's ring equal to keys.
+func setKeys(ring *memberlist.Keyring, keys *keyring) error {
+	var errs []error
+	accepted := keys.accepted()
+	for _, k := range accepted {
+		errs = append(errs, ring.AddKey(k[:]))
+	}
+	errs = append(errs, ring.UseKey(keys.use[:]))
+	for _, have := range ring.GetKeys() {
+		if !slices.Contains(accepted, key(have)) {
+			errs = append(errs, ring.RemoveKey(have))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readKeys reads a key file: one key a line, of which the first one encrypts. Empty lines and
+// comments, which begin with #, are skipped. If the file does not exist, the error wraps
+// os.ErrNotExist. No error contains a key.
 func readKeys(path string) ([]key, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -68,26 +110,26 @@ func parseKeys(text []byte) (keys []key, err error) {
 	return keys, nil
 }
 
-// A keyring is what is known of keys, from one reading of the file to the next.
+// A keyring is the accepted keys and the key that encrypts.
 type keyring struct {
-	file  []key // in the order of the file
-	since map[key]time.Time
-	gone  map[key]time.Time // those not in the file any more, and since when
-	use   key
+	file    []key             // in the order of the file
+	since   map[key]time.Time // of the accepted keys: when each appeared
+	removed map[key]time.Time // of the accepted keys that the file no longer has: since when
+	use     key               // encrypts
 }
 
-// read takes down what the file holds now.
-func (r *keyring) read(file []key, now time.Time) {
+// update takes the keys of the file.
+func (r *keyring) update(file []key, now time.Time) {
 	if r.since == nil {
-		r.since, r.gone = map[key]time.Time{}, map[key]time.Time{}
+		r.since, r.removed = map[key]time.Time{}, map[key]time.Time{}
 	}
 	for _, k := range r.file {
 		if !slices.Contains(file, k) {
-			r.gone[k] = now
+			r.removed[k] = now
 		}
 	}
 	for _, k := range file {
-		delete(r.gone, k)
+		delete(r.removed, k)
 		if _, known := r.since[k]; !known {
 			r.since[k] = now
 		}
@@ -96,31 +138,31 @@ func (r *keyring) read(file []key, now time.Time) {
 	r.choose(now)
 }
 
-// choose decides which key to use and which to forget. One that has gone from the file
-// is forgotten when those who read of it last use another, too.
+// choose decides which key encrypts, and drops removed keys once the nodes that read the
+// file last no longer use them either.
 func (r *keyring) choose(now time.Time) {
 	first := r.file[0]
 	switch _, usable := r.since[r.use]; {
 	case now.Sub(r.since[first]) >= keyDelay:
 		r.use = first
 	case usable:
-		// The others have it: it is in use.
+		// All other nodes have it, since it is in use.
 	case len(r.file) > 1:
-		// We have just started, and cannot know since when the first one is there. The
-		// second is what was used before.
+		// This process has just started and does not know when the first key appeared. The
+		// second one was used before.
 		r.use = r.file[1]
 	default:
 		r.use = first
 	}
-	for k, at := range r.gone {
+	for k, at := range r.removed {
 		if now.Sub(at) >= 2*keyDelay && k != r.use {
-			delete(r.gone, k)
+			delete(r.removed, k)
 			delete(r.since, k)
 		}
 	}
 }
 
-// accepted are all keys to take from others, sorted.
+// accepted returns all keys that decrypt, sorted.
 func (r *keyring) accepted() (keys []key) {
 	for k := range r.since {
 		keys = append(keys, k)

@@ -39,7 +39,7 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// A key that is read is never shown.
+// Keys appear neither in logs nor in errors.
 func TestKeysStayHidden(t *testing.T) {
 	k := key(sha256.Sum256([]byte("secret")))
 	for _, format := range []string{"%v", "%s", "%#v", "%+v"} {
@@ -59,8 +59,8 @@ func TestKeysStayHidden(t *testing.T) {
 	}
 }
 
-// What one node uses the others take, though they read of it up to keyDelay earlier
-// or later.
+// The key that encrypts on one node decrypts on all others, even if they read the file up to
+// keyDelay earlier or later.
 func TestKeyring(t *testing.T) {
 	of := func(names string) (keys []key) {
 		for _, name := range names {
@@ -69,24 +69,25 @@ func TestKeyring(t *testing.T) {
 		return keys
 	}
 	for _, tt := range []struct{ name, story, want string }{
-		// Each half of keyDelay: what the file holds; what is used and, after a colon, taken.
+		// Each half of keyDelay: the keys of the file; the key that encrypts and, after a colon,
+		// the keys that decrypt.
 		{"one", "a a a", "a:a a:a a:a"},
 		{"started beside an old one", "ba ba ba b b b b b", "a:ab a:ab b:ab b:ab b:ab b:ab b:ab b:b"},
 		{"changed with the old one kept", "a ba ba ba b", "a:a a:ab a:ab b:ab b:ab"},
 		{"replaced", "a b b b b b b", "a:a a:ab a:ab b:ab b:ab b:b b:b"},
 		{"replaced twice", "a b c c c c c", "a:a a:ab a:abc a:abc c:abc c:bc c:c"},
-		{"taken back", "a b a a a a a", "a:a a:ab a:ab a:ab a:ab a:ab a:a"},
+		{"restored", "a b a a a a a", "a:a a:ab a:ab a:ab a:ab a:ab a:a"},
 	} {
 		var r keyring
 		var got []string
 		now := time.Unix(0, 0)
 		for text := range strings.FieldsSeq(tt.story) {
-			r.read(of(text), now)
-			taken := ""
+			r.update(of(text), now)
+			decrypt := ""
 			for _, k := range r.accepted() {
-				taken += string(k[0])
+				decrypt += string(k[0])
 			}
-			got = append(got, string(r.use[0])+":"+taken)
+			got = append(got, string(r.use[0])+":"+decrypt)
 			now = now.Add(keyDelay / 2)
 		}
 		if strings.Join(got, " ") != tt.want {

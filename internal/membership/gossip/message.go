@@ -8,50 +8,51 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// MaxMessage is the most bytes of a message: it has to fit into a packet beside others.
+// MaxMessage is the maximum length of a message in bytes: it shares a packet with others.
 const MaxMessage = 512
 
-// A Message is what another node has said, to all or to this one.
+// A Message is from another node, to all nodes or to this one.
 type Message struct {
 	Node string
 	Data []byte
 }
 
-// A kind says what is in an envelope.
+// A kind is the kind of an envelope.
 type kind byte
 
 const (
-	word    kind = 1 + iota // what somebody has to say
-	knock                   // the sender misses the receiver
-	goodbye                 // the sender is about to leave
-	whisper                 // what somebody has to say to the receiver alone
-	here                    // the answer to a knock, with its seq
+	kindBroadcast kind = 1 + iota // a message to all
+	kindPing                      // the sender takes the receiver for dead
+	kindLeave                     // the sender's speaker stops
+	kindUnicast                   // a message to the receiver alone
+	kindAck                       // the answer to a ping, with its seq
 )
 
-// envelope is a message under way. Boot and seq tell it from all others of its node.
+// An envelope is a message as it is sent. The processID and seq identify it among those of
+// its node.
 type envelope struct {
 	Message
-	kind      kind
-	boot, seq uint64
+	kind           kind
+	processID, seq uint64
 }
 
-// bytes is what is sent.
+// bytes encodes e.
 func (e envelope) bytes() []byte {
-	b := binary.BigEndian.AppendUint64([]byte{byte(e.kind)}, e.boot)
+	b := binary.BigEndian.AppendUint64([]byte{byte(e.kind)}, e.processID)
 	b = binary.BigEndian.AppendUint64(b, e.seq)
 	b = append(b, byte(len(e.Node)))
 	b = append(b, e.Node...)
 	return append(b, e.Data...)
 }
 
-var errMessage = errors.New("is no message of ours")
+var errMessage = errors.New("is not a message of Fanfare")
 
-// parse reads what bytes wrote. Nothing of b is kept.
+// parse decodes an envelope. It keeps nothing of b.
 func parse(b []byte) (envelope, error) {
-	if len(b) < 18 || kind(b[0]) < word || kind(b[0]) > here {
+	if len(b) < 18 || kind(b[0]) < kindBroadcast || kind(b[0]) > kindAck {
 		return envelope{}, errMessage
 	}
-	e := envelope{kind: kind(b[0]), boot: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}
+	e := envelope{kind: kind(b[0]), processID: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}
 	n := int(b[17])
 	if b = b[18:]; n == 0 || len(b) < n || len(b)-n > MaxMessage {
 		return envelope{}, errMessage
@@ -60,8 +61,8 @@ func parse(b []byte) (envelope, error) {
 	return e, nil
 }
 
-// check says whether a message can be sent.
-func check(node string, data []byte) error {
+// checkSize checks that a message fits into an envelope.
+func checkSize(node string, data []byte) error {
 	if len(node) > 255 {
 		return fmt.Errorf("node name of %d bytes; want 255 at most", len(node))
 	}
@@ -71,41 +72,41 @@ func check(node string, data []byte) error {
 	return nil
 }
 
-// seen are the messages of one node that have arrived: each comes several times.
-type seen struct {
-	boot   uint64 // of the process, at random
-	past   uint64 // of the one before
-	newest uint64
-	recent uint64 // bit i: newest-i has arrived
+// A replayWindow detects copies of one node's messages: each arrives several times. It is
+// that of IPsec (RFC 4303 §3.4.3).
+type replayWindow struct {
+	processID  uint64
+	previousID uint64 // of the process before
+	newest     uint64
+	recent     uint64 // bit i: newest-i has arrived
 }
 
-// first says whether a message is new, and takes it down. One that is older than the
-// 64 before the newest counts as known. So does what an earlier process of the node
-// has sent, as far as we have met the later one.
-func (s *seen) first(e envelope) bool {
+// accept reports whether a message is new, and records it. A message more than 63 older than
+// the newest is taken for a copy, and so are those of the node's previous process.
+func (w *replayWindow) accept(e envelope) bool {
 	switch {
-	case e.boot == s.past:
+	case e.processID == w.previousID:
 		return false
-	case e.boot != s.boot:
-		*s = seen{boot: e.boot, past: s.boot, newest: e.seq, recent: 1}
+	case e.processID != w.processID:
+		*w = replayWindow{processID: e.processID, previousID: w.processID, newest: e.seq, recent: 1}
 		return true
-	case e.seq > s.newest:
-		s.recent = s.recent<<min(e.seq-s.newest, 64) | 1
-		s.newest = e.seq
+	case e.seq > w.newest:
+		w.recent = w.recent<<min(e.seq-w.newest, 64) | 1
+		w.newest = e.seq
 		return true
-	case s.newest-e.seq >= 64 || s.recent&(1<<(s.newest-e.seq)) != 0:
+	case w.newest-e.seq >= 64 || w.recent&(1<<(w.newest-e.seq)) != 0:
 		return false
 	default:
-		s.recent |= 1 << (s.newest - e.seq)
+		w.recent |= 1 << (w.newest - e.seq)
 		return true
 	}
 }
 
-// rumour is an envelope in memberlist's queue, which sends each several times. It has
-// no name: no message replaces another.
-type rumour []byte
+// queued is an envelope in memberlist's queue, which sends each several times. It has no
+// name: no message replaces another one.
+type queued []byte
 
-func (rumour) Invalidates(memberlist.Broadcast) bool { return false }
-func (r rumour) Message() []byte                     { return r }
-func (rumour) Finished()                             {}
-func (rumour) UniqueBroadcast()                      {}
+func (queued) Invalidates(memberlist.Broadcast) bool { return false }
+func (q queued) Message() []byte                     { return q }
+func (queued) Finished()                             {}
+func (queued) UniqueBroadcast()                      {}

@@ -2,39 +2,40 @@ package gossip
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 	"time"
 )
 
-func TestSeen(t *testing.T) {
-	var s seen
+func TestReplayWindow(t *testing.T) {
+	var s replayWindow
 	for i, tt := range []struct {
 		boot, seq uint64
-		news      bool
+		fresh     bool
 	}{
 		{7, 1, true}, {7, 1, false}, {7, 3, true}, {7, 2, true}, {7, 2, false}, {7, 100, true}, {7, 37, true}, {7, 37, false},
-		{7, 36, false}, // too old to tell
+		{7, 36, false}, // too old
 		{9, 1, true},   // another process
 		{7, 101, false}, {9, 1, false}, {9, 200, true}, {9, 201, true}, {9, 200, false},
 	} {
-		if got := s.first(envelope{boot: tt.boot, seq: tt.seq}); got != tt.news {
-			t.Errorf("%d: %d/%d is news: %v", i, tt.boot, tt.seq, got)
+		if got := s.accept(envelope{processID: tt.boot, seq: tt.seq}); got != tt.fresh {
+			t.Errorf("%d: %d/%d is new: %v", i, tt.boot, tt.seq, got)
 		}
 	}
 }
 
-func TestCheck(t *testing.T) {
-	if err := check("n1", make([]byte, MaxMessage)); err != nil {
+func TestMessageSize(t *testing.T) {
+	if err := checkSize("n1", make([]byte, MaxMessage)); err != nil {
 		t.Error(err)
 	}
-	if check("n1", make([]byte, MaxMessage+1)) == nil || check(strings.Repeat("n", 256), nil) == nil {
-		t.Error("too much is let through")
+	if checkSize("n1", make([]byte, MaxMessage+1)) == nil || checkSize(strings.Repeat("n", 256), nil) == nil {
+		t.Error("a message or name that is too long is accepted")
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(envelope{Message{"n1", []byte("released")}, word, 1, 2}.bytes())
+	f.Add(envelope{Message{"n1", []byte("released")}, kindBroadcast, 1, 2}.bytes())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := parse(b)
@@ -47,27 +48,23 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestStrangerIn(t *testing.T) {
-	for line, want := range map[string]string{
-		"[ERR] memberlist: Decrypt packet failed: no installed keys could decrypt the message from=10.0.0.9:7946":                  "10.0.0.9",
-		"[ERR] memberlist: Decrypt packet failed: unsupported encryption version 60 from=[fd00::9]:7946":                           "fd00::9",
-		"[ERR] memberlist: failed to receive: no installed keys could decrypt the message from=10.0.0.9:41000":                     "10.0.0.9",
-		"[ERR] memberlist: failed to receive: encryption is configured but remote state is not encrypted from=[::ffff:10.0.0.9]:1": "10.0.0.9",
-		"[ERR] memberlist: failed to receive: EOF from=10.0.0.9:41000":                                                             "invalid IP",
-		"[DEBUG] memberlist: Stream connection from=10.0.0.9:41000":                                                                "invalid IP",
-		"[ERR] memberlist: Decrypt packet failed: no from=nowhere":                                                                 "invalid IP",
-	} {
-		if got, _ := strangerIn(line); got.String() != want {
-			t.Errorf("%s: %s, want %s", line, got, want)
-		}
+// The file has lines of memberlist's log, each below the sender that it shows to be unknown.
+func TestUnknownSenderInLog(t *testing.T) {
+	text, err := os.ReadFile("testdata/memberlist.log")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, ok := strangerIn("x"); ok {
-		t.Error("x names a stranger")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i := 0; i+1 < len(lines); i += 2 {
+		got, ok := unknownSender(lines[i+1])
+		if want := strings.TrimPrefix(lines[i], "# "); ok != (want != "none") || ok && got.String() != want {
+			t.Errorf("%s: %s, want %s", lines[i+1], got, want)
+		}
 	}
 }
 
-// All together try a lost node about twenty times a second, however many they are.
-func TestTries(t *testing.T) {
+// All nodes together try to reach a lost node about twenty times a second.
+func TestJoinInterval(t *testing.T) {
 	for _, tt := range []struct {
 		known bool
 		away  time.Duration
@@ -82,7 +79,7 @@ func TestTries(t *testing.T) {
 		{false, 0, 1, 500 * time.Millisecond},
 		{false, 0, 10, 50 * time.Second},
 	} {
-		if got := tries(tt.known, tt.away, tt.alive); got != tt.want {
+		if got := joinInterval(tt.known, tt.away, tt.alive); got != tt.want {
 			t.Errorf("%+v: %s", tt, got)
 		}
 	}
@@ -92,7 +89,7 @@ func TestProblems(t *testing.T) {
 	p, now := problems{}, time.Now()
 	p.set("key", now, errNoKey)
 	for i := range 100 {
-		p.set("stranger "+strings.Repeat("x", i), now, errMessage)
+		p.set("sender "+strings.Repeat("x", i), now, errMessage)
 	}
 	if got := p.list(now); len(got) != maxProblems {
 		t.Errorf("%d problems", len(got))
@@ -102,6 +99,6 @@ func TestProblems(t *testing.T) {
 	}
 	p.set("key", now, nil)
 	if got := p.list(now); len(got) != 0 {
-		t.Errorf("mended: %v", got)
+		t.Errorf("corrected: %v", got)
 	}
 }

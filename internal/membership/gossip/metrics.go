@@ -3,11 +3,11 @@ package gossip
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	members   *prometheus.GaugeVec
-	deaths    prometheus.Counter
-	alarms    prometheus.Counter
-	strangers prometheus.Counter
-	lost      prometheus.Counter
+	members        *prometheus.GaugeVec
+	deaths         prometheus.Counter
+	falsePositives prometheus.Counter
+	rejected       prometheus.Counter
+	dropped        prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -17,15 +17,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		members: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fanfare", Name: "members",
-			Help: "Nodes whose speakers were heard of, by what became of them: alive, left or dead.",
+			Help: "Nodes by the state of their speakers: alive, left or dead.",
 		}, []string{"state"}),
-		deaths:    counter("deaths_total", "Nodes that were not heard of any more."),
-		alarms:    counter("false_alarms_total", "Nodes that somebody took for dead, and that were not."),
-		strangers: counter("strangers_total", "Packets and connections refused because they were under no key of ours."),
-		lost:      counter("messages_lost_total", "Messages of other speakers that nobody read in time."),
+		deaths:         counter("deaths_total", "Nodes that stopped responding."),
+		falsePositives: counter("false_positives_total", "Nodes that were reported dead and were alive."),
+		rejected:       counter("rejected_total", "Packets and connections rejected because they have an unknown key, or none."),
+		dropped:        counter("messages_dropped_total", "Messages of other speakers dropped because the queue was full."),
 	}
 	if r != nil {
-		r.MustRegister(m.members, m.deaths, m.alarms, m.strangers, m.lost)
+		r.MustRegister(m.members, m.deaths, m.falsePositives, m.rejected, m.dropped)
 	}
 	return m
 }

@@ -6,46 +6,45 @@ import (
 )
 
 const (
-	// stale is how long a problem is told of after it was met last.
-	stale = 2 * time.Minute
-	// maxProblems bounds what strangers can have us remember.
+	// problemTTL is how long a problem is reported after it last occurred.
+	problemTTL = 2 * time.Minute
+	// maxProblems bounds the memory that unknown senders can use.
 	maxProblems = 16
 )
 
-// problems are what somebody has to mend, by what they concern.
+// problems are what a user must correct, by their subject.
 type problems map[string]problem
 
 type problem struct {
 	text string
-	at   time.Time // when it was met last; zero: it is there until it is mended
+	at   time.Time // of the last occurrence; zero: it remains until it is corrected
 }
 
-// set takes down a problem, or with a nil error that there is none of that kind. The
-// key file and the place to listen at are looked at again and again: what is wrong with
-// them stays until it is not.
-func (p problems) set(what string, now time.Time, err error) {
+// set records a problem, or with a nil error that the subject has none. Problems of the key
+// file and of listening are set regularly and remain until they are corrected.
+func (p problems) set(subject string, now time.Time, err error) {
 	if err == nil {
-		delete(p, what)
+		delete(p, subject)
 		return
 	}
-	lasting := what == "key" || what == "listen"
-	if _, known := p[what]; !known && !lasting && len(p) >= maxProblems {
+	lasting := subject == "key" || subject == "listen"
+	if _, known := p[subject]; !known && !lasting && len(p) >= maxProblems {
 		return
 	}
 	if lasting {
 		now = time.Time{}
 	}
-	p[what] = problem{err.Error(), now}
+	p[subject] = problem{err.Error(), now}
 }
 
-// list has those that still hold, sorted, and forgets the others.
+// list returns the current problems, sorted, and drops expired ones.
 func (p problems) list(now time.Time) (all []string) {
-	for what, is := range p {
-		if !is.at.IsZero() && now.Sub(is.at) > stale {
-			delete(p, what)
+	for subject, one := range p {
+		if !one.at.IsZero() && now.Sub(one.at) > problemTTL {
+			delete(p, subject)
 			continue
 		}
-		all = append(all, is.text)
+		all = append(all, one.text)
 	}
 	slices.Sort(all)
 	return all

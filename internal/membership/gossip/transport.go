@@ -14,50 +14,50 @@ import (
 )
 
 const (
-	// packetRoom is the most bytes of a packet, as memberlist has it.
-	packetRoom = 64 << 10
-	// waitingRoom is how many bytes may wait to be read: memberlist's, too.
-	waitingRoom = 2 << 20
-	// acceptPause is after an error that may go away, as when there are too many files.
+	// maxPacket is memberlist's maximum length of a packet.
+	maxPacket = 64 << 10
+	// readBuffer is memberlist's size of the socket's buffer.
+	readBuffer = 2 << 20
+	// acceptPause follows a temporary error, such as too many open files.
 	acceptPause = 100 * time.Millisecond
-	// connecting is how long a kernel has to accept a connection, however busy its node is.
-	// A SYN that was lost, as on a link that has only just come up, is sent again after a
-	// second (RFC 6298 §2): a node that is back is better off with another attempt.
-	connecting = 400 * time.Millisecond
+	// connectTimeout bounds a connection attempt. TCP repeats a lost SYN only after a second
+	// (RFC 6298 §2), and packets are lost on a link that has just come up: another attempt
+	// is faster.
+	connectTimeout = 400 * time.Millisecond
 )
 
-// A transport is memberlist's way to others: packets and connections at one address. Its
-// own reads each packet into 64 KiB of its own, which is 2 MB a second while nothing happens, and
-// a quarter of the processor time of a speaker at rest goes into collecting that.
-type transport struct {
-	at      netip.AddrPort
+// A socketTransport sends and receives memberlist's packets and connections at one address.
+// Memberlist's own transport allocates 64 KiB for each packet: 2 MB a second in a cluster at
+// rest, whose collection takes a quarter of an idle speaker's processor time.
+type socketTransport struct {
+	addr    netip.AddrPort
 	udp     *net.UDPConn
 	tcp     *net.TCPListener
 	log     *log.Logger
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	end     chan struct{}
-	ending  sync.Once // memberlist ends it when it cannot begin, and so do we
-	over    sync.WaitGroup
+	ending  sync.Once // if Create returns an error, memberlist may have called Shutdown
+	done    sync.WaitGroup
 }
 
-// sockets listens for packets and connections.
-func sockets(at netip.AddrPort, log *log.Logger) (memberlist.Transport, error) {
-	t := &transport{at: at, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{})}
+// listenSockets opens a socketTransport.
+func listenSockets(at netip.AddrPort, log *log.Logger) (memberlist.Transport, error) {
+	t := &socketTransport{addr: at, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{})}
 	if err := t.listen(); err != nil {
-		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free? MetalLB's speakers take 7946 as well", at, err)
+		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free? MetalLB's speakers use 7946 too", at, err)
 	}
-	t.over.Go(t.read)
-	t.over.Go(t.accept)
+	t.done.Go(t.read)
+	t.done.Go(t.accept)
 	return t, nil
 }
 
-func (t *transport) listen() (err error) {
-	if t.tcp, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(t.at)); err != nil {
+func (t *socketTransport) listen() (err error) {
+	if t.tcp, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(t.addr)); err != nil {
 		return err
 	}
-	if t.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(t.at)); err == nil {
-		if err = t.udp.SetReadBuffer(waitingRoom); err == nil {
+	if t.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(t.addr)); err == nil {
+		if err = t.udp.SetReadBuffer(readBuffer); err == nil {
 			return nil
 		}
 		t.udp.Close()
@@ -66,9 +66,9 @@ func (t *transport) listen() (err error) {
 	return err
 }
 
-// read takes packets until the socket is closed.
-func (t *transport) read() {
-	b := make([]byte, packetRoom)
+// read receives packets until the socket is closed.
+func (t *socketTransport) read() {
+	b := make([]byte, maxPacket)
 	for {
 		n, from, err := t.udp.ReadFromUDPAddrPort(b)
 		switch {
@@ -88,8 +88,8 @@ func (t *transport) read() {
 	}
 }
 
-// accept takes connections until the socket is closed.
-func (t *transport) accept() {
+// accept accepts connections until the socket is closed.
+func (t *socketTransport) accept() {
 	for {
 		conn, err := t.tcp.AcceptTCP()
 		if errors.Is(err, net.ErrClosed) {
@@ -113,13 +113,13 @@ func (t *transport) accept() {
 	}
 }
 
-// FinalAdvertiseAddr is where the others find this node.
-func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	return t.at.Addr().AsSlice(), int(t.at.Port()), nil
+// FinalAdvertiseAddr returns this node's address for other nodes.
+func (t *socketTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return t.addr.Addr().AsSlice(), int(t.addr.Port()), nil
 }
 
 // WriteTo sends a packet.
-func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
+func (t *socketTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return time.Time{}, err
@@ -128,22 +128,22 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return time.Now(), err
 }
 
-// DialTimeout connects from the address that it listens at, as it sends packets: whoever
-// lets through nodes only can tell by the source.
-func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: min(timeout, connecting), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.at.Addr(), 0))}
+// DialTimeout connects from the listening address, so that a firewall can admit nodes by
+// their addresses.
+func (t *socketTransport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: min(timeout, connectTimeout), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.addr.Addr(), 0))}
 	return d.Dial("tcp", addr)
 }
 
-func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
-func (t *transport) StreamCh() <-chan net.Conn           { return t.streams }
+func (t *socketTransport) PacketCh() <-chan *memberlist.Packet { return t.packets }
+func (t *socketTransport) StreamCh() <-chan net.Conn           { return t.streams }
 
-// Shutdown ends both, and waits for that.
-func (t *transport) Shutdown() (err error) {
+// Shutdown closes both sockets and waits for the goroutines.
+func (t *socketTransport) Shutdown() (err error) {
 	t.ending.Do(func() {
 		close(t.end)
 		err = errors.Join(t.tcp.Close(), t.udp.Close())
 	})
-	t.over.Wait()
+	t.done.Wait()
 	return err
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// What is sent arrives as it was, from where the sender listens, and a packet keeps no more
-// memory than it has bytes.
+// Packets arrive unchanged, from the sender's listening address, and use no more memory than
+// their length.
 func TestTransport(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		quiet := log.New(io.Discard, "", 0)
 		a, b := netip.MustParseAddrPort("127.0.0.2:7946"), netip.MustParseAddrPort("127.0.0.3:7946")
-		one, err := sockets(a, quiet)
+		one, err := listenSockets(a, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer one.Shutdown()
-		two, err := sockets(b, quiet)
+		two, err := listenSockets(b, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sockets(b, quiet); err == nil || !strings.Contains(err.Error(), "is the node's InternalIP an address of this machine, and the port free?") {
+		if _, err := listenSockets(b, quiet); err == nil || !strings.Contains(err.Error(), "is the node's InternalIP an address of this machine, and the port free?") {
 			t.Errorf("a port twice: %v", err)
 		}
 		for _, text := range []string{"first", strings.Repeat("x", 60000), "last"} {
@@ -52,7 +52,7 @@ func TestTransport(t *testing.T) {
 		if from := netip.MustParseAddrPort(theirs.RemoteAddr().String()); from.Addr() != a.Addr() {
 			t.Errorf("connected from %s", from)
 		}
-		// Nobody takes this packet, and that keeps nothing from ending.
+		// A packet that is not read does not block Shutdown.
 		if _, err := one.WriteTo([]byte("late"), b.String()); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestTransport(t *testing.T) {
 		if err := two.Shutdown(); err != nil {
 			t.Errorf("the second time: %v", err)
 		}
-		again, err := sockets(b, quiet)
+		again, err := listenSockets(b, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,5 @@
-// Command lab builds the laboratory, runs the scenario in it, and takes it down:
-// what `make lab` and `make lab-down` run.
+// Command lab builds the laboratory, runs the scenario in it, and removes it: `make lab`
+// and `make lab-down` run it.
 package main
 
 import (
@@ -49,10 +49,10 @@ func upCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return up(cmd.Context(), o, keep) },
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the lab up and say how to look around")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the lab up and explain how to look around")
 	cmd.Flags().StringVar(&o.ID, "id", "lab", "name of the lab; its namespaces are called ff-NAME-NODE")
 	cmd.Flags().StringVar(&o.Topology, "topology", "e2e/containerlab/fanfare.clab.yml", "containerlab file to build")
-	cmd.Flags().StringVar(&o.Objects, "objects", "e2e/containerlab/cluster", "folder of YAML that the cluster begins with")
+	cmd.Flags().StringVar(&o.Objects, "objects", "e2e/containerlab/cluster", "folder of YAML that the cluster starts with")
 	cmd.Flags().StringVar(&o.Binary, "fanfare", "bin/fanfare", "the fanfare program")
 	return cmd
 }
@@ -83,7 +83,7 @@ func up(ctx context.Context, o lab.Options, keep bool) (err error) {
 	return result
 }
 
-// leave keeps the lab up with Services to try.
+// leave leaves the lab up with Services to try.
 func leave(ctx context.Context, l *lab.Lab) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -103,7 +103,7 @@ func leave(ctx context.Context, l *lab.Lab) error {
 func downCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Remove every trace of labs that were left up, or whose process has died",
+		Short: "Remove every trace of labs that were left up or have crashed",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			removed, err := lab.Sweep(true)
@@ -118,7 +118,7 @@ func downCommand() *cobra.Command {
 func podCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "pod NAME",
-		Short: "Be a pod: answer HTTP and echo until stopped",
+		Short: "Run a pod: answer HTTP and echo until stopped",
 		Args:  cobra.ExactArgs(1),
 		RunE:  func(cmd *cobra.Command, args []string) error { return lab.ServePod(cmd.Context(), args[0]) },
 	}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// saveMemory makes the garbage collector run when the heap has grown by half, not when it
+// has doubled: every node pays for a speaker's memory all the time, and for its CPU time
+// only while Services change. GOGC in the environment takes precedence.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+}
+
+// logger writes key=value lines to standard error, where container runtimes and systemd
+// collect them.
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+// registry returns a registry with the metrics of the process and of the Go runtime.
+func registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// signals returns a context that ends with the first SIGTERM or SIGINT, and one that ends
+// with the second, for users who cannot wait.
+func signals(parent context.Context) (first, second context.Context, stop func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	second, kill := context.WithCancel(parent)
+	first, begin := context.WithCancel(second)
+	c := make(chan os.Signal, 2)
+	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		for _, end := range []func(){begin, kill} {
+			select {
+			case <-c:
+				end()
+			case <-second.Done():
+				return
+			}
+		}
+	}()
+	return first, second, func() { signal.Stop(c); kill() }
+}

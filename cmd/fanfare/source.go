@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+const defaultRunDir = "/run/fanfare"
+
+// A nodeFlags value holds the flags that decide what a node does: the same for the speaker
+// and for a plan.
+type nodeFlags struct {
+	files       string // folder of YAML; empty: an API server
+	kubeconfig  string // empty: the pod's service account
+	node        string // name of the Node object
+	runDir      string
+	detectLocal []string // criteria, all of which apply
+	snat        snatFlags
+	health      string
+	classOnly   bool // ignore Services without a loadBalancerClass
+	// allNodes: the source needs all Nodes, because speakers communicate.
+	allNodes bool
+}
+
+// add defines the flags of the speaker and of a plan.
+func (f *nodeFlags) add(set *pflag.FlagSet) {
+	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML, instead of an API server; rename complete files into it")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default: $NODE_NAME")
+	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder of the socket and of state for the next speaker")
+	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
+		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
+	f.snat.add(set)
+	set.StringVar(&f.health, "health-check-node-ports", "labelled",
+		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
+	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+}
+
+// config checks the flags and turns them into a speaker's configuration.
+func (f *nodeFlags) config() (plan.Config, error) {
+	c := plan.Config{Node: f.node}
+	if f.node == "" {
+		return c, errors.New("--node-name: missing; give the name of this node's Node object")
+	}
+	if f.files != "" && f.kubeconfig != "" {
+		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
+	}
+	if f.files != "" && f.classOnly {
+		return c, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
+	}
+	for _, d := range f.detectLocal {
+		if err := detect(&c, d); err != nil {
+			return c, fmt.Errorf("--detect-local %q: %w", d, err)
+		}
+	}
+	// The order of flags has no meaning, and must not change the rules in the kernel.
+	slices.SortFunc(c.DetectLocal.CIDRs, netip.Prefix.Compare)
+	var ok bool
+	if c.HealthChecks, ok = healthChecks[f.health]; !ok {
+		return c, fmt.Errorf("--health-check-node-ports %q: want labelled, all or none", f.health)
+	}
+	var err error
+	c.SNAT, err = f.snat.policy()
+	return c, err
+}
+
+// healthChecks are the values of --health-check-node-ports.
+var healthChecks = map[string]plan.HealthChecks{
+	"labelled": plan.HealthChecksLabelled, "all": plan.HealthChecksAll, "none": plan.HealthChecksNone,
+}
+
+// detect adds one criterion of --detect-local.
+func detect(c *plan.Config, criterion string) error {
+	kind, value, _ := strings.Cut(criterion, "=")
+	if kind != "node-cidr" && value == "" {
+		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
+	}
+	switch kind {
+	case "node-cidr":
+		c.NodeCIDR = true
+	case "cidr":
+		p, err := netip.ParsePrefix(value)
+		if err != nil {
+			return fmt.Errorf("want a prefix such as 10.244.0.0/16: %w", err)
+		}
+		c.DetectLocal.CIDRs = append(c.DetectLocal.CIDRs, p.Masked())
+	case "interface-prefix":
+		c.DetectLocal.InterfacePrefix = value
+	case "bridge":
+		c.DetectLocal.Bridge = value
+	default:
+		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
+	}
+	return nil
+}
+
+// standbyDelay is how long a speaker waits for the API server before it uses the saved
+// snapshot. It must be well below the restart time during which routers keep the
+// routes of a speaker.
+const standbyDelay = 5 * time.Second
+
+// source opens a folder or an API server. fresh reports whether the API server's objects are
+// current, rather than saved by the previous speaker; it is nil for a folder.
+func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, fresh func() bool, err error) {
+	if f.files != "" {
+		source, err = f.folder(ctx, log)
+		return source, nil, err
+	}
+	config, err := f.api()
+	if err != nil {
+		return nil, nil, err
+	}
+	known := f.known(log)
+	open := func(ctx context.Context) (cluster.Source, error) {
+		// A speaker that uses only BGP and has no members needs its own Node only.
+		one := f.node
+		if f.allNodes {
+			one = ""
+		}
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
+	}
+	// A node that boots during an outage of the API server still gets its addresses.
+	standby, err := watch.OpenStandby(ctx, speaker.ClusterPath(f.runDir), standbyDelay, log, open)
+	if err != nil {
+		return nil, nil, err
+	}
+	return ipam.NewReader(standby), standby.Fresh, nil
+}
+
+// known are the last valid versions of the objects, saved by the previous speaker. Without
+// them, an invalid object announces nothing.
+func (f *nodeFlags) known(log *slog.Logger) *cluster.Configuration {
+	known, err := speaker.Configuration(f.runDir)
+	if err != nil {
+		log.Error("cannot read the saved configuration", "err", err)
+	}
+	return known
+}
+
+// api returns the configuration for the API server.
+func (f *nodeFlags) api() (*rest.Config, error) {
+	config, err := apiConfig(f.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no --files, and no API server: %w", err)
+	}
+	return config, nil
+}
+
+// reporter returns nil for a folder: there is no API server to report to.
+func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
+	if f.files != "" {
+		return nil, nil
+	}
+	config, err := f.api()
+	if err != nil {
+		return nil, err
+	}
+	return speaker.NewReporter(config, f.node, log)
+}
+
+// folder reads the folder and allocates addresses as a controller would, remembering those
+// of the last run.
+func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
+	held, err := speaker.Assignments(f.runDir)
+	if err != nil {
+		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
+	}
+	files, err := watch.OpenFiles(ctx, f.files, f.known(log), log)
+	if err != nil {
+		return nil, err
+	}
+	return ipam.NewSource(files, held), nil
+}

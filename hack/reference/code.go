@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A code is the product's syntax: its files by directory, with slashes, below the root.
+type code map[string][]*ast.File
+
+// parse reads the product, without tests and tools.
+func parse(root string) (code, error) {
+	c, fset := code{}, token.NewFileSet()
+	for _, top := range []string{"bgp", "cmd", "controller", "internal", "l2", "proxy", "speaker"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+			if err != nil {
+				return err
+			}
+			dir, err := filepath.Rel(root, filepath.Dir(path))
+			c[filepath.ToSlash(dir)] = append(c[filepath.ToSlash(dir)], f)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// declared yields the declarations of constants and variables in a directory.
+func (c code) declared(dir string, yield func(*ast.GenDecl, *ast.ValueSpec) error) error {
+	for _, f := range c[dir] {
+		for _, d := range f.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, s := range g.Specs {
+				if v, ok := s.(*ast.ValueSpec); ok {
+					if err := yield(g, v); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// constants are those of a type, in the groups and with the comments that they have in
+// the code. A group's comment ends with a colon.
+func (c code) constants(dir, kind string) (string, error) {
+	var b strings.Builder
+	var group *ast.GenDecl
+	err := c.declared(dir, func(g *ast.GenDecl, v *ast.ValueSpec) error {
+		if t, ok := v.Type.(*ast.Ident); !ok || t.Name != kind || g.Tok != token.CONST {
+			return nil
+		}
+		values, meaning := literals(v), remark(v.Comment)
+		if len(values) != 1 || meaning == "" {
+			return fmt.Errorf("%s: want one string and a comment behind it", v.Names[0])
+		}
+		if g != group {
+			group = g
+			if about := remark(g.Doc); about != "" {
+				b.WriteString("\n" + about + "\n")
+			}
+			b.WriteString("\n| | meaning |\n| --- | --- |\n")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", values[0], meaning)
+		return nil
+	})
+	if err == nil && group == nil {
+		err = fmt.Errorf("%s has no constants of type %s", dir, kind)
+	}
+	return b.String(), err
+}
+
+// qualified are the names of annotations, labels and taints: those with a domain.
+var qualified = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z-]+$`)
+
+// annotations are the names that users and other programs put on objects.
+func (c code) annotations(dir string) (string, error) {
+	rows := [][]string{{"name", "meaning"}}
+	err := c.declared(dir, func(g *ast.GenDecl, v *ast.ValueSpec) error {
+		names := literals(v)
+		if !slices.ContainsFunc(names, qualified.MatchString) {
+			return nil
+		}
+		meaning := remark(v.Doc)
+		if meaning == "" && !g.Lparen.IsValid() {
+			meaning = remark(g.Doc)
+		}
+		if meaning == "" {
+			return fmt.Errorf("%s: %s has no comment", dir, v.Names[0])
+		}
+		// A Go comment begins with the name that is declared.
+		meaning = strings.TrimPrefix(strings.TrimPrefix(meaning, v.Names[0].Name+" "), "is the ")
+		rows = append(rows, []string{"`" + strings.Join(names, "`, `") + "`", strings.ToUpper(meaning[:1]) + meaning[1:]})
+		return nil
+	})
+	slices.SortFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	return table(rows...), err
+}
+
+// literals are the strings in the values of a declaration.
+func literals(v *ast.ValueSpec) (all []string) {
+	for _, x := range v.Values {
+		ast.Inspect(x, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				s, _ := strconv.Unquote(l.Value) // The parser has checked that it is a string.
+				all = append(all, s)
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// remark is the first paragraph of a comment, on one line.
+func remark(c *ast.CommentGroup) string {
+	text, _, _ := strings.Cut(c.Text(), "\n\n")
+	return strings.Join(strings.Fields(text), " ")
+}

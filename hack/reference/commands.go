@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+var (
+	command = regexp.MustCompile(`(?m)^  ([a-z]+) +(.*)$`)
+	flag    = regexp.MustCompile(`(?m)^ +(?:-\w, |    )--([\w-]+)(?: (\w+))? {2,}(.*?)(?: \(default (.*)\))?$`)
+)
+
+// addCommands adds the flags of each command, as the program itself lists them.
+func addCommands(parts map[string]string, root string) error {
+	dir, err := os.MkdirTemp("", "reference")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "fanfare")
+	// As `make build` does, whose results are in the cache.
+	build := exec.Command("go", "build", "-trimpath", "-tags=grpcnotrace", "-o", program, "./cmd/fanfare")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build ./cmd/fanfare: %w: %s", err, out)
+	}
+	help, err := helpOf(program)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	_, list, _ := strings.Cut(help, "Available Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for _, m := range command.FindAllStringSubmatch(list, -1) {
+		if m[1] == "help" || m[1] == "completion" { // cobra's own
+			continue
+		}
+		help, err := helpOf(program, m[1])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "\n## fanfare %s\n\n%s", m[1], describe(help))
+	}
+	parts["commands"] = b.String()
+	return nil
+}
+
+// helpOf is what the program prints, whatever node this runs on.
+func helpOf(program string, args ...string) (string, error) {
+	cmd := exec.Command(program, append(args, "--help")...)
+	cmd.Env = []string{}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("fanfare %v --help: %w: %s", args, err, out)
+	}
+	return string(out), nil
+}
+
+// describe makes Markdown of a command's help.
+func describe(help string) string {
+	about, rest, _ := strings.Cut(help, "\nUsage:\n")
+	usage, flags, _ := strings.Cut(rest, "\nFlags:\n")
+	rows := [][]string{{"flag", "type", "default", "meaning"}}
+	for _, m := range flag.FindAllStringSubmatch(flags, -1) {
+		if m[1] == "help" {
+			continue
+		}
+		value := m[4]
+		if value != "" {
+			value = "`" + strings.Trim(value, `"`) + "`"
+		}
+		if m[2] == "" {
+			m[2] = "bool"
+		}
+		rows = append(rows, []string{"`--" + m[1] + "`", m[2], value, m[3]})
+	}
+	return strings.TrimSpace(about) + "\n\n```\n" + strings.TrimSpace(usage) + "\n```\n\n" + table(rows...)
+}

@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// A table holds the parsed objects of one kind by name.
+type table[T any] struct {
+	objects map[string]*T
+	changed bool // since the last snapshot
+}
+
+// set replaces an object; nil deletes it. An equal object stays the pointer that it was.
+func (t *table[T]) set(name string, v *T) {
+	if t.objects == nil {
+		t.objects = map[string]*T{}
+	}
+	t.changed = replace(t.objects, name, v) || t.changed
+}
+
+// setGood replaces an object by one with the problems p. If there are any, the version before
+// stays, and p says so; replaced is false then.
+func (t *table[T]) setGood(name string, v *T, p Problems) (replaced bool) {
+	if t.objects[name] != nil && len(p) > 0 {
+		for i := range p {
+			p[i].Message += StaysInUse
+		}
+		return false
+	}
+	t.set(name, v)
+	return true
+}
+
+// sorted returns the objects by name.
+func (t *table[T]) sorted() []*T {
+	out := make([]*T, 0, len(t.objects))
+	for _, name := range slices.Sorted(maps.Keys(t.objects)) {
+		out = append(out, t.objects[name])
+	}
+	return out
+}
+
+// replace sets m[k] to v, or deletes it when v is nil, and says whether that is
+// a change. An equal value stays the pointer that it was.
+func replace[K comparable, V any](m map[K]*V, k K, v *V) bool {
+	return replaceFunc(m, k, v, func(a, b *V) bool { return reflect.DeepEqual(a, b) })
+}
+
+func replaceFunc[K comparable, V any](m map[K]*V, k K, v *V, equal func(a, b *V) bool) bool {
+	old := m[k]
+	if old == v || old != nil && v != nil && equal(old, v) {
+		return false
+	}
+	if v == nil {
+		delete(m, k)
+	} else {
+		m[k] = v
+	}
+	return true
+}

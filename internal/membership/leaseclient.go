@@ -1,0 +1,130 @@
+package membership
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// leaseTimeout ends a request without an answer.
+const leaseTimeout = 10 * time.Second
+
+// A LeaseClient reads and writes the Leases of speakers, one for each node, in the API server.
+type LeaseClient struct {
+	namespace string
+	client    rest.Interface
+}
+
+// NewLeaseClient returns a client for the Leases of a namespace, each named after its node.
+func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
+	scheme := runtime.NewScheme()
+	if err := coordinationv1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	metav1.AddToGroupVersion(scheme, coordinationv1.SchemeGroupVersion)
+	conf := rest.CopyConfig(c)
+	conf.APIPath, conf.GroupVersion = "/apis", &coordinationv1.SchemeGroupVersion
+	conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(conf)
+	if err != nil {
+		return nil, fmt.Errorf("leases: %w", err)
+	}
+	return &LeaseClient{namespace, client}, nil
+}
+
+// A Lease has the state of its node for nodes that gossip does not reach.
+const (
+	// interfacesAnnotation is the node's metadata in base64.
+	interfacesAnnotation = "fanfare.io/interfaces"
+	// releasedAnnotation changes whenever the node stops answering for an address.
+	releasedAnnotation = "fanfare.io/released"
+)
+
+// A leaseRecord is the content of a Lease.
+type leaseRecord struct {
+	renewTime string // compared only for equality: clocks differ
+	meta      []byte // nil without the annotation
+	released  string
+}
+
+// recordOf reads a Lease. An invalid annotation counts as missing.
+func recordOf(l *coordinationv1.Lease) leaseRecord {
+	r := leaseRecord{renewTime: l.Spec.RenewTime.Format(time.RFC3339Nano), released: l.Annotations[releasedAnnotation]}
+	if text, exists := l.Annotations[interfacesAnnotation]; exists {
+		r.meta, _ = base64.StdEncoding.DecodeString(text)
+	}
+	return r
+}
+
+func (r leaseRecord) annotations() map[string]string {
+	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(r.meta), releasedAnnotation: r.released}
+}
+
+// renew renews a node's Lease, or creates it. Its owner is the Node, so that it is deleted with
+// it.
+func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, record leaseRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	now := metav1.NowMicro()
+	seconds := max(int32(leaseValidity*interval/time.Second), 1)
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": record.annotations()},
+		"spec":     map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds},
+	})
+	if err != nil {
+		return err
+	}
+	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(node).Body(body).Do(ctx).Error()
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: node, Namespace: l.namespace, Annotations: record.annotations(),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
+	}
+	return l.client.Post().Namespace(l.namespace).Resource("leases").Body(lease).Do(ctx).Error()
+}
+
+// watch calls seen with the content of a node's Lease, at first the current one, until the
+// watch ends.
+func (l *LeaseClient) watch(ctx context.Context, node string, seen func(leaseRecord)) error {
+	w, err := l.client.Get().Namespace(l.namespace).Resource("leases").VersionedParams(&metav1.ListOptions{
+		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, node).String(),
+	}, metav1.ParameterCodec).Watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return errors.New("the watch has ended")
+			}
+			if e.Type == apiwatch.Error {
+				return apierrors.FromObject(e.Object)
+			}
+			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != apiwatch.Deleted && lease.Spec.RenewTime != nil {
+				seen(recordOf(lease))
+			}
+		}
+	}
+}

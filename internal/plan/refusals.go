@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// RefusalRetry is the pause before the same VIP is tried again: the cause, such as a lack of
+// memory, may be over, and each attempt costs more than a change.
+const RefusalRetry = 5 * time.Minute
+
+// maxRefusalsKept is how many refusals of one address are kept, the newest ones: an address
+// that changes all the time must not exhaust the memory.
+const maxRefusalsKept = 4
+
+// maxRefusalText is the maximum length of a refusal's text in bytes.
+const maxRefusalText = 600
+
+// Refused are the VIPs that the proxy has refused. It is immutable.
+type Refused struct {
+	all   map[netip.Addr][]refusal
+	Since time.Time // of the oldest
+}
+
+// A refusal is a VIP that was refused, and why.
+type refusal struct {
+	vip *proxy.VIP
+	why string
+}
+
+// refusalOf explains why a VIP cannot be forwarded: it exceeds a limit, or the proxy has refused
+// it. It is empty if the VIP can be tried.
+func (v *View) refusalOf(vip *proxy.VIP) string {
+	if err := v.limits.Check(vip); err != nil {
+		return OneLine(err)
+	}
+	if v.refused == nil {
+		return ""
+	}
+	for _, r := range v.refused.all[vip.Addr] {
+		if r.vip.Equal(vip) {
+			return r.why
+		}
+	}
+	return ""
+}
+
+// exceedsLimits explains why more frontends exceed the limits of a shared address, empty if they
+// do not. An address of a single Service is for refusalOf.
+func (v *View) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int) string {
+	if services < 2 || len(more) == 0 {
+		return ""
+	}
+	if err := v.limits.Check(&proxy.VIP{Addr: vip.Addr, Frontends: slices.Concat(vip.Frontends, more)}); err != nil {
+		return OneLine(err)
+	}
+	return ""
+}
+
+// With returns r and what the proxy has refused now.
+func (r *Refused) With(more *proxy.Refused, now time.Time) *Refused {
+	next := &Refused{all: map[netip.Addr][]refusal{}, Since: now}
+	if r != nil {
+		next.Since = r.Since
+		maps.Copy(next.all, r.all)
+	}
+	for _, one := range more.Refusals {
+		a := one.VIP.Addr
+		list := append(slices.Clip(next.all[a]), refusal{one.VIP, OneLine(one.Err)})
+		next.all[a] = list[max(0, len(list)-maxRefusalsKept):]
+	}
+	return next
+}
+
+// Still returns r until it is time to retry, then nil.
+func (r *Refused) Still(now time.Time) *Refused {
+	if r == nil || now.Sub(r.Since) >= RefusalRetry {
+		return nil
+	}
+	return r
+}
+
+// Next is when to retry, zero if there is nothing to retry.
+func (r *Refused) Next() time.Time {
+	if r == nil {
+		return time.Time{}
+	}
+	return r.Since.Add(RefusalRetry)
+}
+
+// OneLine is the text of an error on one line of bounded length.
+func OneLine(err error) string {
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if len(text) > maxRefusalText {
+		text = strings.ToValidUTF8(text[:maxRefusalText], "") + "…"
+	}
+	return text
+}

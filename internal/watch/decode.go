@@ -1,0 +1,417 @@
+package watch
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	strictjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// A kind is a kind of object that is read from files.
+type kind struct {
+	new        func() runtime.Object
+	namespaced bool
+}
+
+// kinds are by group, since the version is something one gets wrong.
+var kinds = map[schema.GroupKind]struct {
+	version string
+	kind
+}{
+	{Kind: "Service"}:   {"v1", kind{func() runtime.Object { return new(corev1.Service) }, true}},
+	{Kind: "Node"}:      {"v1", kind{func() runtime.Object { return new(corev1.Node) }, false}},
+	{Kind: "Namespace"}: {"v1", kind{func() runtime.Object { return new(corev1.Namespace) }, false}},
+	{Group: networkingv1.GroupName, Kind: "ServiceCIDR"}: {
+		"v1", kind{func() runtime.Object { return new(networkingv1.ServiceCIDR) }, false}},
+	{Kind: "Secret"}: {"v1", kind{func() runtime.Object { return new(corev1.Secret) }, true}},
+	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}: {
+		"v1", kind{func() runtime.Object { return new(discoveryv1.EndpointSlice) }, true}},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressPool"}: {
+		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.AddressPool) }, false}},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPPeer"}: {
+		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.BGPPeer) }, false}},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPAdvertisement"}: {
+		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.BGPAdvertisement) }, false}},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "L2Advertisement"}: {
+		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.L2Advertisement) }, false}},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressClaim"}: {
+		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.AddressClaim) }, false}},
+}
+
+// scheme knows which kinds exist, to tell one that does not concern Fanfare from
+// one that is misspelt, and to read what an API server says. It has no more than
+// that: client-go's own knows all of Kubernetes, at the price of 10 MB.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+	s.AddKnownTypes(networkingv1.SchemeGroupVersion, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
+	metav1.AddToGroupVersion(s, networkingv1.SchemeGroupVersion)
+	return s
+}()
+
+// A document is one YAML document, or one JSON value, and what was read from it.
+type document struct {
+	sum   [sha256.Size]byte // of its text
+	line  int               // where it begins in the file, from 1
+	items []item
+}
+
+// An item is an object of a document. obj is nil when it could not be decoded;
+// the problems are without a file.
+type item struct {
+	key      cluster.Key
+	obj      runtime.Object
+	problems cluster.Problems
+}
+
+// A syntaxError is that a text is no YAML or JSON at all.
+type syntaxError struct {
+	line    int // in the file, from 1
+	message string
+}
+
+func (e *syntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
+
+// unknown is the first document that is no object with a name, if there is one.
+func unknown(docs []document) (d document, ok bool) {
+	for _, d := range docs {
+		for _, it := range d.items {
+			if it.key == (cluster.Key{}) {
+				return d, true
+			}
+		}
+	}
+	return document{}, false
+}
+
+// decodeFile reads the documents of a file. Documents that stand in old word for
+// word are taken from there, objects and all: of a file with thousands only what
+// changed is decoded. An object that no longer decodes is taken from old
+// too. The error is a *syntaxError.
+func decodeFile(name string, text []byte, old []document) ([]document, error) {
+	split := splitYAML
+	if path.Ext(name) == ".json" {
+		split = splitJSON
+	}
+	texts, err := split(text)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[[sha256.Size]byte][]item, len(old))
+	for _, d := range old {
+		known[d.sum] = d.items
+	}
+	lastGood := goodObjects(old)
+	docs := make([]document, 0, len(texts))
+	for _, t := range texts {
+		d := document{sum: sha256.Sum256(t.text), line: t.line}
+		items, ok := known[d.sum]
+		if !ok {
+			j, p, err := toJSON(t)
+			if err != nil {
+				return nil, err
+			}
+			items = decodeObjects(j, schema.GroupVersionKind{})
+			if len(items) != 0 {
+				items[0].problems = append(p, items[0].problems...)
+			}
+		}
+		d.items = keepGood(items, lastGood)
+		docs = append(docs, d)
+	}
+	return docs, nil
+}
+
+func goodObjects(docs []document) map[cluster.Key]runtime.Object {
+	good := map[cluster.Key]runtime.Object{}
+	for _, d := range docs {
+		for _, it := range d.items {
+			if it.obj != nil && good[it.key] == nil {
+				good[it.key] = it.obj
+			}
+		}
+	}
+	return good
+}
+
+// keepGood puts the last good object in the place of one that did not decode, as
+// an API server would not have let the mistake in: no typo takes an address away.
+func keepGood(items []item, good map[cluster.Key]runtime.Object) []item {
+	out := slices.Clone(items) // They may be an older document's too.
+	for i := range out {
+		it := &out[i]
+		if it.obj != nil || good[it.key] == nil {
+			continue
+		}
+		it.obj = good[it.key]
+		it.problems = slices.Clone(it.problems)
+		for j := range it.problems {
+			it.problems[j].Message += cluster.StaysInUse
+		}
+	}
+	return out
+}
+
+type text struct {
+	text []byte
+	line int
+}
+
+// splitYAML splits at lines that begin with "---". YAML has them nowhere else
+// than between documents; the marker stays with the document that it begins.
+func splitYAML(b []byte) ([]text, error) {
+	var texts []text
+	start, line, startLine := 0, 1, 1
+	flush := func(end int) {
+		if doc := b[start:end]; !blank(doc) {
+			texts = append(texts, text{doc, startLine})
+		}
+		start, startLine = end, line
+	}
+	for i := 0; i < len(b); line++ {
+		if i > start && isMarker(b[i:]) {
+			flush(i)
+		}
+		n := bytes.IndexByte(b[i:], '\n')
+		if n < 0 {
+			break
+		}
+		i += n + 1
+	}
+	flush(len(b))
+	return texts, nil
+}
+
+func isMarker(b []byte) bool {
+	rest, ok := bytes.CutPrefix(b, []byte("---"))
+	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
+}
+
+// blank says whether a document has nothing but comments and a marker.
+func blank(doc []byte) bool {
+	if isMarker(doc) {
+		doc = doc[len("---"):]
+	}
+	for l := range bytes.Lines(doc) {
+		if l = bytes.TrimSpace(l); len(l) != 0 && l[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// splitJSON splits values that follow one another.
+func splitJSON(b []byte) ([]text, error) {
+	var texts []text
+	d := json.NewDecoder(bytes.NewReader(b))
+	for {
+		var raw json.RawMessage
+		err := d.Decode(&raw)
+		if err == io.EOF {
+			return texts, nil
+		}
+		end := int(d.InputOffset())
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			end = min(int(syntax.Offset), len(b))
+		}
+		if err != nil {
+			return nil, &syntaxError{1 + bytes.Count(b[:end], []byte("\n")), err.Error()}
+		}
+		texts = append(texts, text{raw, 1 + bytes.Count(b[:end-len(raw)], []byte("\n"))})
+	}
+}
+
+var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
+
+// toJSON turns a document into JSON. A key that stands twice is a Problem, and
+// the last one counts, as it does with kubectl.
+func toJSON(t text) ([]byte, cluster.Problems, error) {
+	if json.Valid(t.text) {
+		return t.text, nil, nil
+	}
+	j, strict := yaml.YAMLToJSONStrict(t.text)
+	if strict == nil {
+		return j, nil, nil
+	}
+	j, err := yaml.YAMLToJSON(t.text)
+	if err != nil {
+		return nil, nil, asSyntaxError(err, t.line)
+	}
+	var p cluster.Problems
+	p.Add("", "", asSyntaxError(strict, t.line).Error()+"; the last one counts")
+	return j, p, nil
+}
+
+// asSyntaxError puts the line in the file in the place of the line in the
+// document, which begins at line.
+func asSyntaxError(err error, line int) error {
+	msg := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  ")
+	msg, _, _ = strings.Cut(msg, "\n")
+	if m := yamlLine.FindStringSubmatch(msg); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		line += n - 1
+		msg = msg[len(m[0]):]
+	}
+	return &syntaxError{line, strings.TrimPrefix(msg, "yaml: ")}
+}
+
+// A head is what tells an object's type and name.
+type head struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Items []json.RawMessage `json:"items"`
+}
+
+// decodeObjects reads an object, or those of a list. Of is what it is when it does
+// not say so. Kinds that Fanfare does not read are none of its business: a folder
+// may hold whole applications.
+func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
+	var h head
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
+		return bad("is no Kubernetes object: apiVersion, kind, metadata.name or metadata.namespace is no text, or all of them are missing")
+	}
+	gv, err := schema.ParseGroupVersion(h.APIVersion)
+	if err != nil {
+		return bad(fmt.Sprintf("apiVersion %q has more than one slash", h.APIVersion))
+	}
+	gvk := gv.WithKind(h.Kind)
+	if h.Kind == "" && h.APIVersion == "" {
+		gvk = of
+	}
+	if elem, ok := listOf(gvk); ok {
+		var items []item
+		for _, raw := range h.Items {
+			items = append(items, decodeObjects(raw, elem)...)
+		}
+		return items
+	}
+	k, ok := kinds[gvk.GroupKind()]
+	switch {
+	case gvk.Kind == "":
+		return bad("has no kind; write one such as kind: AddressPool")
+	case !ok && misspelt(gvk):
+		return bad(fmt.Sprintf("there is no kind %s in %q%s", gvk.Kind, h.APIVersion, suggestKind(gvk.Kind)))
+	case !ok:
+		return nil
+	case h.Metadata.Name == "":
+		return bad(fmt.Sprintf("this %s has no metadata.name", gvk.Kind))
+	}
+	it := item{key: h.key(gvk.Kind, k.namespaced)}
+	if gvk.Version != k.version {
+		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
+		return []item{it}
+	}
+	it.obj, it.problems = decodeTyped(j, k.new())
+	if gvk.Kind == "Secret" { // whose values must not stand in a status
+		for i := range it.problems {
+			it.problems[i].Value = ""
+		}
+	}
+	if o, ok := it.obj.(metav1.Object); ok {
+		o.SetNamespace(it.key.Name.Namespace)
+	}
+	return []item{it}
+}
+
+// listOf says what the items of a list are: of a List anything, of a typed list
+// one kind, and then the items need not say so.
+func listOf(gvk schema.GroupVersionKind) (elem schema.GroupVersionKind, ok bool) {
+	kind, ok := strings.CutSuffix(gvk.Kind, "List")
+	elem = gvk.GroupVersion().WithKind(kind)
+	_, known := kinds[elem.GroupKind()]
+	return elem, ok && (known || kind == "")
+}
+
+// key is in namespace default where one is needed and none is named, as with
+// kubectl.
+func (h *head) key(kind string, namespaced bool) cluster.Key {
+	switch {
+	case !namespaced:
+		return cluster.Key{Kind: kind, Name: cluster.Name{Name: h.Metadata.Name}}
+	case h.Metadata.Namespace == "":
+		return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: metav1.NamespaceDefault, Name: h.Metadata.Name}}
+	}
+	return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}}
+}
+
+// bad is a document that has not even a name.
+func bad(message string) []item {
+	return []item{{problems: cluster.Problems{{Message: message}}}}
+}
+
+// misspelt says whether a kind that Fanfare does not read does not exist.
+func misspelt(gvk schema.GroupVersionKind) bool {
+	switch gvk.Group {
+	case v1alpha1.GroupVersion.Group:
+		return !scheme.Recognizes(v1alpha1.GroupVersion.WithKind(gvk.Kind))
+	case discoveryv1.GroupName:
+		return !strings.HasPrefix(gvk.Kind, "EndpointSlice")
+	case corev1.GroupName:
+		return !scheme.Recognizes(gvk)
+	}
+	return false
+}
+
+func suggestKind(name string) string {
+	var known []string
+	for gk, k := range kinds {
+		if gk.Kind == name {
+			return "; write apiVersion: " + gk.WithVersion(k.version).GroupVersion().String()
+		}
+		known = append(known, gk.Kind)
+	}
+	return didYouMean(name, known)
+}
+
+// decodeTyped reads j into obj. A field that obj does not have is a Problem and
+// nothing more; a value of the wrong type makes the object nil.
+func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, cluster.Problems) {
+	strict, err := strictjson.UnmarshalStrict(j, obj)
+	if err == nil && len(strict) == 0 {
+		return obj, nil
+	}
+	// The decoder's words name no index, no value and, for types that decode
+	// themselves, no field. So look for the places again, one by one.
+	p := mismatches(j, obj)
+	for _, e := range strict {
+		if strings.HasPrefix(e.Error(), "duplicate field") {
+			p.Add("", "", e.Error()+"; the last one counts")
+		}
+	}
+	if err == nil {
+		return obj, p
+	}
+	if len(p) == 0 {
+		p.Add("", "", err.Error())
+	}
+	return nil, p
+}

@@ -1,0 +1,125 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A fault is a kind of reason why a resource cannot be read.
+type fault int
+
+const (
+	none        fault = iota
+	missing           // there is no such resource
+	forbidden         // we may not read it
+	unreachable       // no answer, or one that makes no sense
+)
+
+// faultOf tells what err, from the API server or on the way to it, means. What
+// belongs to the protocol is no fault: the Reflector does what is asked.
+func faultOf(err error) fault {
+	switch {
+	case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err),
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return none
+	case apierrors.IsNotFound(err):
+		return missing
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return forbidden
+	}
+	return unreachable
+}
+
+// A trouble is that a resource cannot be read.
+type trouble struct {
+	fault fault
+	since time.Time
+	err   error // the first: later ones may differ in a port, and mean the same
+}
+
+// heard takes down what came of a request. What was read before stays as it is.
+func (a *API) heard(ctx context.Context, r resource, err error) {
+	if ctx.Err() != nil {
+		return // It was us who ended it.
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old, now := a.troubles[r], faultOf(err)
+	switch {
+	case old.fault == now || now == none && err != nil:
+		return
+	case now == none:
+		delete(a.troubles, r)
+		a.log.Info("API server: readable again", "resource", r.String(), "after", time.Since(old.since).Round(time.Millisecond))
+	default:
+		t := trouble{now, old.since, err}
+		if old.fault == none {
+			t.since = time.Now()
+		}
+		a.troubles[r] = t
+		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
+	}
+	a.metrics.of(r).failing(a.troubles[r].since)
+	a.noteOutage(a.troubles[r])
+	a.builder.Report("API server", a.healthProblems())
+	notify.Changed(a.changed)
+}
+
+// noteOutage keeps the words of the first trouble until all are over, so that an
+// outage of everything is one change.
+func (a *API) noteOutage(t trouble) {
+	for _, other := range a.troubles {
+		if other.fault != unreachable {
+			continue
+		}
+		if a.outage.fault == none {
+			a.outage = t
+		}
+		return
+	}
+	a.outage = trouble{}
+}
+
+// healthProblems are one for the API server when it does not answer, and one for
+// each resource that it does not let us read.
+func (a *API) healthProblems() []cluster.Problem {
+	var p []cluster.Problem
+	for r, t := range a.troubles {
+		if t.fault != unreachable {
+			p = append(p, t.problem(r))
+		}
+	}
+	if a.outage.fault != none {
+		p = append(p, a.outage.problem(resource{}))
+	}
+	slices.SortFunc(p, func(x, y cluster.Problem) int {
+		return cmp.Or(cmp.Compare(x.Object, y.Object), cmp.Compare(x.Message, y.Message))
+	})
+	return p
+}
+
+func (t trouble) problem(r resource) cluster.Problem {
+	since := t.since.UTC().Format(time.RFC3339)
+	switch {
+	case t.fault == missing && r.ours():
+		return cluster.Problem{
+			Object:  "CustomResourceDefinition " + r.GroupResource().String(),
+			Message: fmt.Sprintf("is not installed; apply manifests/crds/%s_%s.yaml", r.Group, r.Resource),
+		}
+	case t.fault == missing || t.fault == forbidden:
+		return cluster.Problem{
+			Object:  "API server",
+			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or look at the credentials", r, since, t.err),
+		}
+	}
+	return cluster.Problem{Object: "API server", Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, t.err)}
+}

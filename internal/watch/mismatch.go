@@ -1,0 +1,230 @@
+package watch
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// A matcher collects the mistakes of one object.
+type matcher struct{ cluster.Problems }
+
+// mismatches walks an object's JSON beside its Go type and names every field
+// that the type does not have and every value of the wrong type.
+func mismatches(j []byte, obj any) cluster.Problems {
+	d := json.NewDecoder(bytes.NewReader(j))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return cluster.Problems{{Message: err.Error()}}
+	}
+	var p matcher
+	p.match(reflect.TypeOf(obj).Elem(), v, "")
+	return p.Problems
+}
+
+var (
+	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+func (p *matcher) match(t reflect.Type, v any, path string) {
+	if v == nil {
+		return // null is the zero value of anything
+	}
+	if pt := reflect.PointerTo(t); pt.Implements(jsonUnmarshaler) || pt.Implements(textUnmarshaler) {
+		p.matchSelfDecoding(t, v, path)
+		return
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		p.match(t.Elem(), v, path)
+	case reflect.Struct:
+		p.matchStruct(t, v, path)
+	case reflect.Map:
+		p.matchMap(t, v, path)
+	case reflect.Slice:
+		if t.Elem().Kind() != reflect.Uint8 { // []byte is text in base64
+			p.matchSlice(t, v, path)
+		}
+	case reflect.String:
+		if _, ok := v.(string); !ok {
+			p.Add(path, show(v), "must be text; put it in quotes")
+		}
+	case reflect.Bool:
+		if _, ok := v.(bool); !ok {
+			p.Add(path, show(v), "must be true or false")
+		}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		p.matchInt(t, v, path)
+	}
+}
+
+func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		p.Add(path, show(v), "must have fields, as in name: value")
+		return
+	}
+	fields := jsonFields(t)
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if ft, ok := fields[k]; ok {
+			p.match(ft, m[k], child(path, k))
+			continue
+		}
+		p.Add(child(path, k), "", "there is no such field"+didYouMean(k, slices.Collect(maps.Keys(fields))))
+	}
+}
+
+// jsonFields are the fields of a struct and of those inlined into it, by the
+// names that they have in JSON.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	fields := map[string]reflect.Type{}
+	for f := range fieldsOf(t) {
+		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case name == "" && (f.Anonymous || strings.Contains(opts, "inline")):
+			maps.Copy(fields, jsonFields(f.Type))
+		default:
+			fields[name] = f.Type
+		}
+	}
+	return fields
+}
+
+func fieldsOf(t reflect.Type) func(func(reflect.StructField) bool) {
+	return func(yield func(reflect.StructField) bool) {
+		for i := range t.NumField() {
+			if !yield(t.Field(i)) {
+				return
+			}
+		}
+	}
+}
+
+func (p *matcher) matchMap(t reflect.Type, v any, path string) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		p.Add(path, show(v), "must have fields, as in name: value")
+		return
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		p.match(t.Elem(), m[k], path+"["+k+"]")
+	}
+}
+
+func (p *matcher) matchSlice(t reflect.Type, v any, path string) {
+	list, ok := v.([]any)
+	if !ok {
+		p.Add(path, show(v), "must be a list, as in [a, b]")
+		return
+	}
+	for i, e := range list {
+		p.match(t.Elem(), e, fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+func (p *matcher) matchInt(t reflect.Type, v any, path string) {
+	n, ok := v.(json.Number)
+	if !ok {
+		p.Add(path, show(v), "must be a number, without quotes")
+		return
+	}
+	if _, err := strconv.ParseInt(n.String(), 10, t.Bits()); err != nil {
+		p.Add(path, n.String(), fmt.Sprintf("must be a whole number of at most %d bits", t.Bits()))
+	}
+}
+
+// selfDecoding says what types want that decode themselves and whose errors are
+// about Go, not about YAML.
+var selfDecoding = map[reflect.Type]string{
+	reflect.TypeFor[metav1.Duration]():    "must be a time such as 90s or 1m30s",
+	reflect.TypeFor[metav1.Time]():        "must be a time such as 2026-01-31T12:00:00Z",
+	reflect.TypeFor[intstr.IntOrString](): "must be a number or a name",
+}
+
+// matchSelfDecoding asks a type that decodes itself.
+func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
+	j, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(j, reflect.New(t).Interface())
+	}
+	if err == nil {
+		return
+	}
+	message := selfDecoding[t]
+	if message == "" {
+		message = strings.TrimPrefix(err.Error(), "json: ")
+	}
+	p.Add(path, show(v), message)
+}
+
+func child(path, field string) string {
+	if path == "" {
+		return field
+	}
+	return path + "." + field
+}
+
+// show writes a value as a Problem quotes it.
+func show(v any) string {
+	s, ok := v.(string)
+	if !ok {
+		j, _ := json.Marshal(v) // It came from JSON.
+		s = string(j)
+	}
+	const most = 60
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// didYouMean proposes the one of known that is most like name, in words that end
+// a sentence; empty when nothing is.
+func didYouMean(name string, known []string) string {
+	slices.Sort(known)
+	best, least := "", len(name)/3+2
+	for _, k := range known {
+		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
+			best, least = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", best)
+}
+
+// distance is the Levenshtein distance of two short words.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,332 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// A resource is what the API server calls the objects of one kind.
+type resource struct {
+	schema.GroupVersionResource
+	// one is the name of the only object that is wanted, empty for all.
+	one string
+	// labels is a label selector, empty for all.
+	labels string
+	// namespace is the only one to watch, empty for all.
+	namespace string
+	// typ is the only type to watch of Secrets, empty for all.
+	typ corev1.SecretType
+	// optional: without it everything is as before there was any. A speaker of
+	// today starts where the CRD or the role is yesterday's.
+	optional bool
+	// recent: an API server that does not know the resource is only older,
+	// which is no Problem.
+	recent bool
+}
+
+var (
+	services = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
+	// A headless Service has no address, and those with much churn are headless.
+	endpointSlices = resource{
+		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		labels:               "!" + corev1.IsHeadlessService,
+	}
+	// The API server sends only the namespace's Secrets that can hold a password.
+	secrets = resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		namespace:            cluster.SecretNamespace,
+		typ:                  corev1.SecretTypeBasicAuth,
+	}
+	nodes      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
+	namespaces = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), optional: true}
+	// Kubernetes has them as of 1.33.
+	serviceCIDRs = resource{
+		GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs"),
+		optional:             true,
+		recent:               true,
+	}
+	pools          = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addresspools")}
+	peers          = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgppeers")}
+	advertisements = resource{
+		GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgpadvertisements"),
+		optional:             true,
+	}
+	l2Advertisements = resource{
+		GroupVersionResource: v1alpha1.GroupVersion.WithResource("l2advertisements"),
+		optional:             true,
+	}
+	speakers = resource{
+		GroupVersionResource: v1alpha1.GroupVersion.WithResource("speakerstatuses"),
+		optional:             true,
+	}
+	claims = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addressclaims")}
+)
+
+// ours says whether a CRD of this repository defines the resource.
+func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
+
+func (r resource) String() string { return r.GroupResource().String() }
+
+// client speaks protobuf with the resources that the API server knows by
+// itself, which is a third of the bytes and of the decoding, and JSON with the
+// others, which know nothing else.
+func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(cfg)
+	gv := r.GroupVersion()
+	c.GroupVersion = &gv
+	c.APIPath = "/apis"
+	if gv.Group == corev1.GroupName {
+		c.APIPath = "/api"
+	}
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	if r.ours() {
+		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	}
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientForConfigAndClient(c, h)
+}
+
+func (r resource) narrow(o *metav1.ListOptions) {
+	if r.one != "" {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.one).String()
+	}
+	if r.typ != "" {
+		o.FieldSelector = fields.OneTermEqualSelector("type", string(r.typ)).String()
+	}
+	o.LabelSelector = r.labels
+}
+
+// A store keeps an API's Builder up to date with one resource. It is the store
+// that client-go's Reflector fills. Other than an informer's it keeps no
+// objects, only which ones there are: what is in them stands in the Builder.
+type store[T object] struct {
+	api    *API
+	count  counters
+	synced func() // called when the whole resource was read
+	kind   string // of what is known, once anything is
+	known  map[cluster.Name]struct{}
+}
+
+// backoff is between attempts. client-go's own waits for up to a minute, and an
+// API server that is back has news of a minute by then.
+var backoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second}
+
+// start watches r until ctx ends.
+func start[T object](ctx context.Context, a *API, r resource) error {
+	client, err := r.client(a.config, a.http)
+	if err != nil {
+		return fmt.Errorf("client for %s: %w", r, err)
+	}
+	synced := make(chan struct{})
+	a.synced[r] = synced
+	w := &store[T]{api: a, count: a.metrics.of(r), known: map[cluster.Name]struct{}{}}
+	w.synced = sync.OnceFunc(func() { close(synced) })
+	absent := func() {}
+	if r.optional {
+		absent = sync.OnceFunc(w.assume)
+	}
+	source := &listWatch{
+		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, r.namespace, r.narrow),
+		api:       a,
+		resource:  r,
+		absent:    absent,
+	}
+	var zero T
+	pause := backoff
+	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
+	go reflector.RunWithContext(ctx)
+	return nil
+}
+
+// Add is called for an object that is new, or was when the watch began.
+func (w *store[T]) Add(obj any) error { return w.Update(obj) }
+
+// Update is called for an object that has changed.
+func (w *store[T]) Update(obj any) error {
+	w.count.events.Inc()
+	w.api.change(func(b *cluster.Builder) { w.set(b, obj) })
+	return nil
+}
+
+// Delete is called with the last version of an object that is gone.
+func (w *store[T]) Delete(obj any) error {
+	w.count.events.Inc()
+	w.api.change(func(b *cluster.Builder) {
+		if key, ok := cluster.KeyOf(obj.(T)); ok {
+			delete(w.known, key.Name)
+			b.Delete(key)
+		}
+	})
+	return nil
+}
+
+// Replace is called with all objects that there are. They take effect as one
+// change: after an outage no reader sees half of the changes.
+func (w *store[T]) Replace(objs []any, _ string) error {
+	w.count.lists.Inc()
+	w.api.change(func(b *cluster.Builder) {
+		gone := w.known
+		w.known = make(map[cluster.Name]struct{}, len(objs))
+		for _, obj := range objs {
+			delete(gone, w.set(b, obj))
+		}
+		// Last, so that an endpoint that has moved to another slice stays one.
+		for name := range gone {
+			b.Delete(cluster.Key{Kind: w.kind, Name: name})
+		}
+	})
+	w.synced()
+	return nil
+}
+
+func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
+	o := obj.(T) // The Reflector lets nothing else through.
+	key, ok := cluster.KeyOf(o)
+	if !ok {
+		panic(fmt.Sprintf("BUG: a watch on %T, which Set does not take", o))
+	}
+	w.kind, w.known[key.Name] = key.Kind, struct{}{}
+	b.Set(o, "")
+	return key.Name
+}
+
+// assume has the Builder use what an earlier process knew, when the API server does not
+// have the resource, or does not let us read it, from the start.
+func (w *store[T]) assume() {
+	w.api.change(func(b *cluster.Builder) {
+		for _, obj := range b.Known() {
+			if o, ok := obj.(T); ok {
+				w.set(b, o)
+			}
+		}
+	})
+	w.synced()
+}
+
+// Resync is for stores that want all objects again.
+func (w *store[T]) Resync() error { return nil }
+
+// Transformer drops unread fields from objects that the Reflector has to
+// keep until it has got all of them.
+func (w *store[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if o, ok := obj.(T); ok {
+			cluster.Trim(o)
+		}
+		return obj, nil
+	}
+}
+
+// A listWatch asks the API server for one resource, and tells what came of it.
+//
+// An API server that was away may have come back with another etcd, restored from
+// a backup, whose versions are smaller than the known ones. A watch from a
+// version that is yet to come goes well and says nothing, for hours. So what was
+// read before a connection was lost, were it another watch's, is listed again, and
+// from no version. A watch that has ended as it should is not lost.
+type listWatch struct {
+	*cache.ListWatch
+	api      *API
+	resource resource
+	absent   func() // called when the resource does not exist for us
+	asOf     int64  // the API's losses when everything was listed last
+}
+
+// ListWithContext is called by the Reflector.
+func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	losses := l.api.losses.Load()
+	if l.asOf != losses {
+		o.ResourceVersion = ""
+	}
+	list, err := l.ListWatch.ListWithContext(ctx, o)
+	if err == nil {
+		l.asOf = losses
+	}
+	f := faultOf(err)
+	if f != missing || !l.resource.recent {
+		l.api.heard(ctx, l.resource, err)
+	}
+	// Last: who waits for this one finds in the snapshot why it is empty.
+	if f == missing || f == forbidden {
+		l.absent()
+	}
+	return list, err
+}
+
+// WatchWithContext is called by the Reflector.
+func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return l.stream(ctx, o)
+	}
+	if l.asOf != l.api.losses.Load() {
+		return nil, errAway
+	}
+	w, err := l.watch(ctx, o)
+	l.api.heard(ctx, l.resource, err)
+	// It may have been lost meanwhile: client-go tries again by itself.
+	if err == nil && l.asOf != l.api.losses.Load() {
+		w.Stop()
+		return nil, errAway
+	}
+	return w, err
+}
+
+// errAway makes the Reflector list everything.
+var errAway = apierrors.NewResourceExpired("the API server was away: list everything again")
+
+// stream is a list that comes as a watch (KEP-3157). Where the API server refuses
+// that, an ordinary list follows at once: only what becomes of that matters.
+func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	losses := l.api.losses.Load()
+	if l.asOf != losses {
+		o.ResourceVersion = ""
+	}
+	w, err := l.watch(ctx, o)
+	if err == nil {
+		l.asOf = losses
+	}
+	var refused apierrors.APIStatus
+	if !errors.As(err, &refused) {
+		l.api.heard(ctx, l.resource, err)
+	}
+	return w, err
+}
+
+func (l *listWatch) watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	w, err := l.ListWatch.WatchWithContext(ctx, o)
+	if err == nil && reflect.TypeOf(w) == emptyWatch {
+		return nil, errors.New("no answer in time")
+	}
+	return w, err
+}
+
+// emptyWatch is what client-go makes of a timeout, in place of an error.
+var emptyWatch = reflect.TypeOf(apiwatch.NewEmptyWatch())

@@ -1,0 +1,78 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
+)
+
+// A Standby is a Source that has the snapshot of a file until another Source was opened.
+type Standby struct {
+	source  atomic.Pointer[cluster.Source]
+	stale   *cluster.Snapshot
+	changed chan struct{}
+}
+
+// OpenStandby calls open, which may take as long as the API server does not answer. It returns
+// when open has, or after patience if there is a snapshot in the file at path: then the Source
+// takes over later. It fails if open fails, or ctx ends, before there is any snapshot.
+func OpenStandby(ctx context.Context, path string, patience time.Duration, log *slog.Logger, open func(context.Context) (cluster.Source, error)) (*Standby, error) {
+	s := &Standby{changed: make(chan struct{}, 1)}
+	opened := make(chan error, 1)
+	go func() {
+		source, err := open(ctx)
+		if err == nil {
+			s.source.Store(&source)
+			go s.relay(ctx, source.Changed())
+			notify.Changed(s.changed)
+		}
+		opened <- err
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-opened:
+		return s, err
+	case <-timer.C:
+	}
+	stale, written, err := ReadSnapshot(path)
+	if err != nil {
+		log.Warn("API server does not answer, and there is no snapshot from before", "err", err)
+		return s, <-opened
+	}
+	log.Warn("API server does not answer: using the snapshot from before", "written", written)
+	stale.Problems = []cluster.Problem{{Object: "API server", Message: fmt.Sprintf(
+		"has not answered since the speaker started; its objects as of %s stay in use", written.UTC().Format(time.RFC3339))}}
+	s.stale = stale
+	return s, nil
+}
+
+// Snapshot is the other source's once there is one.
+func (s *Standby) Snapshot() *cluster.Snapshot {
+	if source := s.source.Load(); source != nil {
+		return (*source).Snapshot()
+	}
+	return s.stale
+}
+
+// Fresh says whether Snapshot is the other source's.
+func (s *Standby) Fresh() bool { return s.source.Load() != nil }
+
+// Changed gets a value when there is another snapshot.
+func (s *Standby) Changed() <-chan struct{} { return s.changed }
+
+func (s *Standby) relay(ctx context.Context, changed <-chan struct{}) {
+	for {
+		select {
+		case <-changed:
+			notify.Changed(s.changed)
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package speaker
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	reportingController = "fanfare.io/speaker"
+	// eventInterval is the least time between two observations. What comes and goes in
+	// between is only in the log.
+	eventInterval = time.Second
+	// observeInterval is the time until an observation without a pass, since grace times
+	// end.
+	observeInterval = 10 * time.Second
+	// A node may write eventBurst Events at once, and one more each eventRefill. 1,000
+	// nodes with constant changes write 33 a second; the API server keeps each for an hour.
+	eventBurst  = 25
+	eventRefill = 30 * time.Second
+	// seriesWindow is how long a repetition counts into the same Event, as in client-go.
+	seriesWindow = 6 * time.Minute
+)
+
+// An eventRecorder writes Events, beside the loop. It compares observations with what it
+// has reported: a change is reported once, in however many passes it is seen and however
+// long the API server is unreachable. A nil eventRecorder does nothing.
+type eventRecorder struct {
+	client   *client
+	instance string
+	log      *slog.Logger
+	wake     chan struct{} // has room for one
+	limit    *rate.Limiter
+
+	reported reported
+	pending  []pendingEvent
+	recent   map[seriesKey]pendingEvent
+}
+
+// A pendingEvent must be created, or repeated if count is more than one.
+type pendingEvent struct {
+	event *eventsv1.Event
+	count int32
+	at    time.Time
+}
+
+// A seriesKey is equal for all Events of a series.
+type seriesKey struct {
+	uid          types.UID
+	name         string
+	reason, note string
+}
+
+// trigger requests an observation.
+func (r *eventRecorder) trigger() {
+	if r == nil {
+		return
+	}
+	notify(r.wake)
+}
+
+// run writes Events until ctx ends. It observes nothing while Events are pending.
+func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)) {
+	if r == nil {
+		return
+	}
+	retry := &backoff.ExponentialBackOff{InitialInterval: eventInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
+	retry.Reset()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-time.After(observeInterval):
+		}
+		pause := eventInterval
+		if now, ok := look(); ok && len(r.pending) == 0 {
+			pause = max(pause, r.queue(now))
+		}
+		if err := r.send(ctx); err != nil {
+			r.log.Debug("Events not written", "count", len(r.pending), "err", err)
+			pause = max(pause, retry.NextBackOff())
+		} else {
+			retry.Reset()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if len(r.pending) > 0 {
+			r.trigger()
+		}
+	}
+}
+
+// queue adds new events to the pending ones, and returns how long to pause after them.
+func (r *eventRecorder) queue(now observation) time.Duration {
+	var all []event
+	r.reported, all = newEvents(r.reported, now, max(1, int(r.limit.TokensAt(now.at))))
+	for key, l := range r.recent {
+		if now.at.Sub(l.at) > seriesWindow {
+			delete(r.recent, key)
+		}
+	}
+	for _, e := range all {
+		key := seriesKey{e.regarding.UID, e.regarding.Name, string(e.reason), e.note}
+		l, again := r.recent[key]
+		if !again {
+			l.event = r.event(e, now.at)
+		}
+		l.count, l.at = l.count+1, now.at
+		r.recent[key] = l
+		r.pending = append(r.pending, l)
+	}
+	return r.limit.ReserveN(now.at, min(len(all), eventBurst)).DelayFrom(now.at)
+}
+
+// send writes pending Events until one fails.
+func (r *eventRecorder) send(ctx context.Context) error {
+	for len(r.pending) > 0 {
+		err := r.write(ctx, r.pending[0])
+		switch {
+		case err == nil || apierrors.IsAlreadyExists(err): // the response to an earlier attempt was lost
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err):
+			// A retry would not help: the namespace is being deleted, or the roles are of
+			// another version.
+			r.log.Warn("Event not written", "reason", r.pending[0].event.Reason, "err", err)
+		default:
+			return err
+		}
+		r.pending = r.pending[1:]
+	}
+	return nil
+}
+
+// write creates an Event, or records a repetition in it.
+func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if l.count > 1 {
+		err := r.client.repeatEvent(ctx, l.event, eventsv1.EventSeries{Count: l.count, LastObservedTime: metav1.NewMicroTime(l.at)})
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		// The API server has deleted the first Event of the series.
+	}
+	return r.client.createEvent(ctx, l.event)
+}
+
+// event returns an Event with a unique name, so that writing it twice creates one.
+func (r *eventRecorder) event(e event, at time.Time) *eventsv1.Event {
+	hash := fnv.New64a()
+	fmt.Fprint(hash, r.instance, at.UnixNano(), e.regarding.UID, e.reason, e.note)
+	kind := corev1.EventTypeNormal
+	if e.warning {
+		kind = corev1.EventTypeWarning
+	}
+	namespace := e.regarding.Namespace
+	if namespace == "" {
+		// Kubernetes keeps Events of cluster-scoped objects there.
+		namespace = metav1.NamespaceDefault
+	}
+	name := strings.TrimRight(e.regarding.Name[:min(len(e.regarding.Name), 200)], ".-")
+	return &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name, hash.Sum64())},
+		EventTime:           metav1.NewMicroTime(at),
+		ReportingController: reportingController,
+		ReportingInstance:   r.instance[:min(len(r.instance), 128)],
+		Action:              e.action,
+		Reason:              string(e.reason),
+		Type:                kind,
+		Note:                e.note,
+		Regarding:           e.regarding,
+	}
+}

@@ -1,0 +1,433 @@
+package speaker
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+const (
+	// releaseTimeout is how long an address waits until another live speaker reports that
+	// it stopped answering for it. If that speaker has not seen the same change after a
+	// second, it may never see it, and clients wait.
+	releaseTimeout = time.Second
+	// keepTimeout is how long this node keeps answering for an address until the next owner
+	// is ready. It is less than releaseTimeout, so that two nodes do not answer if messages
+	// are lost.
+	keepTimeout = 800 * time.Millisecond
+	// readyLifetime is how long a node that waits for an address counts as ready.
+	readyLifetime = 2 * time.Second
+	// holderLifetime is how long a message about an address counts although no Service of
+	// this node's snapshot holds the address: the snapshot may be late.
+	holderLifetime = time.Minute
+)
+
+// handoverState is what speakers report to each other about the addresses that they answer
+// for. It elects no owner. It lets the new owner begin when the old one has stopped, and
+// knows whether an address was ever in use.
+//
+// Each speaker reports each address that it begins or stops answering for, and sends its
+// full state to a node that appears. If a message is lost, the address waits for
+// releaseTimeout at most.
+type handoverState struct {
+	node string
+	// changed: an address may be admitted now, or must be announced to neighbours again.
+	changed chan struct{} // has room for one
+
+	mu sync.Mutex
+	// paused is until when no new address is admitted; zero: not paused.
+	paused time.Time
+	// broadcast sends to all other speakers. isDead reports whether a node is known to
+	// answer for no address.
+	broadcast func(message []byte)
+	// send sends to one speaker. It is set before the first message arrives.
+	send      func(node string, message []byte)
+	isDead    func(node string) bool
+	instance  uint64
+	sequence  uint64            // of the messages of this process
+	instances map[string]uint64 // of the other nodes' processes
+	synced    map[string]bool   // nodes whose state has arrived, and that have been alive and reachable since
+	holders   map[netip.Addr]map[string]holderState
+	waits     map[netip.Addr]releaseWait
+	// ready are the nodes that wait for addresses. kept is until when this node answers for
+	// addresses of other owners.
+	ready map[netip.Addr]readyNode
+	kept  map[netip.Addr]time.Time
+	// rounds counts the events after which neighbours may map an address of this node to
+	// another node.
+	rounds map[netip.Addr]uint64
+	// formerOwner is the last other node that answered for an address, and formerRevision
+	// counts its changes.
+	formerOwner    map[netip.Addr]string
+	formerRevision uint64
+}
+
+// A holderState is the newest report of a node about an address.
+type holderState struct {
+	sequence uint64 // of the message
+	held     bool   // the node answers for the address
+	at       time.Time
+}
+
+// A readyNode is ready to answer for an address.
+type readyNode struct {
+	node string
+	at   time.Time
+}
+
+// A releaseWait is for another node that still answers for an address of this node.
+type releaseWait struct {
+	holder string
+	until  time.Time
+}
+
+// newHandoverState knows the addresses that an earlier process on this node answered for.
+func newHandoverState(node string, known []netip.Addr) *handoverState {
+	handover := &handoverState{node: node, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
+		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, formerOwner: map[netip.Addr]string{}}
+	for _, a := range known {
+		handover.setHolder(a, node, holderState{at: time.Now()})
+	}
+	return handover
+}
+
+// setMembers sets how to reach the others, and which of them not to wait for. Neighbours
+// may still map this node's addresses to a node that has died since the last call, for
+// example because it was suspended while this node took over.
+func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(node string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.isDead
+	h.broadcast, h.isDead = broadcast, isDead
+	maps.DeleteFunc(h.synced, func(node string, _ bool) bool { return isDead(node) && !was(node) })
+	for a, byNode := range h.holders {
+		for node, w := range byNode {
+			if w.held && node != h.node && isDead(node) && !was(node) {
+				h.holderGone(a)
+			}
+		}
+	}
+}
+
+// holderGone is called when another node no longer answers for an address.
+func (h *handoverState) holderGone(a netip.Addr) {
+	_, waiting := h.waits[a]
+	ours := h.holders[a][h.node].held
+	if ours {
+		h.rounds[a]++
+	}
+	if ours || waiting {
+		notify(h.changed)
+	}
+}
+
+// admit returns the addresses of want that this node may answer for now. It requests a
+// probe for addresses without any known owner. Holders of the others receive the message
+// that this node is ready.
+func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
+	admitted, messages := h.selectAdmitted(want, now)
+	for node, list := range messages {
+		for _, m := range list {
+			h.send(node, m)
+		}
+	}
+	return admitted
+}
+
+// selectAdmitted is admit, and returns the messages by node instead of sending them.
+func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitted []l2.Address, messages map[string][][]byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	begun := map[string][]netip.Addr{}
+	admitted = make([]l2.Address, 0, len(want))
+	for _, a := range want {
+		_, waited := h.waits[a.Addr]
+		if !h.isFree(a.Addr, now) {
+			if w, waits := h.waits[a.Addr]; waits && !waited {
+				begun[w.holder] = append(begun[w.holder], a.Addr)
+			}
+			continue
+		}
+		a.Probe, a.Round = len(h.holders[a.Addr]) == 0, h.rounds[a.Addr]
+		admitted = append(admitted, a)
+	}
+	messages = make(map[string][][]byte, len(begun))
+	for node, list := range begun {
+		messages[node] = message{kind: readyMessage, instance: h.instance, sequence: h.sequence, held: list}.encode()
+	}
+	return admitted, messages
+}
+
+// keepsFor is keeps for a decided address.
+func (h *handoverState) keepsFor(d *plan.Desired, a netip.Addr, now time.Time) bool {
+	decided := d.Address(a)
+	return decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now)
+}
+
+// keeps reports whether this node continues to answer for an address whose new owner is
+// another node: until that node is ready, as long as it is alive, for a bounded time. Hosts
+// that ask meanwhile get an answer even if the new owner is slow.
+func (h *handoverState) keeps(a netip.Addr, owner string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.ready[a]
+	ready := d.node == owner && now.Sub(d.at) < readyLifetime || h.holders[a][owner].held
+	answers := h.holders[a][h.node].held // and has finished its probe
+	if !answers || owner == "" || owner == h.node || ready || !h.synced[owner] || h.isDead(owner) {
+		delete(h.kept, a)
+		return false
+	}
+	until, keeping := h.kept[a]
+	if !keeping {
+		until = now.Add(keepTimeout)
+		h.kept[a] = until
+	}
+	return now.Before(until)
+}
+
+// isFree reports whether an address waits for no node any longer.
+func (h *handoverState) isFree(a netip.Addr, now time.Time) bool {
+	if now.Before(h.paused) && !h.holders[a][h.node].held {
+		return false
+	}
+	holder := h.holder(a)
+	if holder == "" {
+		delete(h.waits, a)
+		return true
+	}
+	w, waiting := h.waits[a]
+	if !waiting {
+		w.until = now.Add(releaseTimeout)
+	}
+	w.holder = holder
+	h.waits[a] = w
+	return !now.Before(w.until)
+}
+
+// setWanted ends waits for addresses that are not wanted any longer, and forgets which ones
+// were kept and are wanted again. addrs is sorted.
+func (h *handoverState) setWanted(addrs []netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for a := range h.waits {
+		if !sortedset.Has(addrs, a) {
+			delete(h.waits, a)
+		}
+	}
+	for a := range h.kept {
+		if sortedset.Has(addrs, a) || !h.holders[a][h.node].held {
+			delete(h.kept, a)
+		}
+	}
+}
+
+// holder returns the node that an address waits for, empty if it waits for none.
+func (h *handoverState) holder(a netip.Addr) (node string) {
+	byNode := h.holders[a]
+	if byNode[h.node].held {
+		return ""
+	}
+	for other, w := range byNode {
+		if w.held && other != h.node && !h.isDead(other) && (node == "" || other < node) {
+			node = other
+		}
+	}
+	return node
+}
+
+// waiting returns the node that each waiting address waits for.
+func (h *handoverState) waiting(now time.Time) map[netip.Addr]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	waiting := map[netip.Addr]string{}
+	for a, w := range h.waits {
+		if now.Before(w.until) {
+			waiting[a] = w.holder
+		}
+	}
+	return waiting
+}
+
+// pause admits no new address until the given time. Zero ends the pause.
+func (h *handoverState) pause(until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.paused = until
+}
+
+func (h *handoverState) isPaused(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return now.Before(h.paused)
+}
+
+// next returns when the next wait or pause ends, zero if there is none.
+func (h *handoverState) next(now time.Time) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	times := append(slices.Collect(maps.Values(h.kept)), h.paused)
+	for _, w := range h.waits {
+		times = append(times, w.until)
+	}
+	return earliest(now, times...)
+}
+
+// reannounceAll requests a new announcement of all held addresses to neighbours.
+func (h *handoverState) reannounceAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for a := range h.holders {
+		h.holderGone(a)
+	}
+}
+
+func (h *handoverState) setHolder(a netip.Addr, node string, w holderState) {
+	if h.holders[a] == nil {
+		h.holders[a] = map[string]holderState{}
+	}
+	h.holders[a][node] = w
+}
+
+// unsynced returns the nodes that gossip reaches and whose state has not arrived.
+func (h *handoverState) unsynced(m *membership.Members) (names []string) {
+	if m == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range m.Nodes {
+		if n.Reachable() && n.Node != h.node && !h.synced[n.Node] {
+			names = append(names, n.Node)
+		}
+	}
+	return names
+}
+
+// forgetSynced assumes that this node may have missed messages.
+func (h *handoverState) forgetSynced() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.synced)
+}
+
+// othersHold reports whether any node that gossip reaches answers for an address.
+func (h *handoverState) othersHold(m *membership.Members) bool {
+	if m == nil {
+		return false
+	}
+	reachable := map[string]bool{}
+	for _, n := range m.Nodes {
+		reachable[n.Node] = n.Reachable() && n.Node != h.node
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, byNode := range h.holders {
+		for node, w := range byNode {
+			if w.held && reachable[node] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// clearNode clears the state of a node whose speaker has restarted.
+func (h *handoverState) clearNode(node string) {
+	for a, byNode := range h.holders {
+		if w, ok := byNode[node]; ok {
+			byNode[node] = holderState{at: time.Now()}
+			if w.held {
+				h.holderGone(a)
+			}
+		}
+	}
+}
+
+// recordHolder records one report, unless a newer one is known: messages may overtake each
+// other.
+func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
+	if known, ok := h.holders[a][node]; ok && known.sequence >= w.sequence {
+		return
+	}
+	h.setHolder(a, node, w)
+	if !w.held {
+		h.holderGone(a)
+		return
+	}
+	if h.formerOwner[a] != node {
+		h.formerOwner[a] = node
+		h.formerRevision++
+		if h.holders[a][h.node].held {
+			notify(h.changed)
+		}
+	}
+}
+
+// setFormerOwner restores what an earlier process on this node knew.
+func (h *handoverState) setFormerOwner(a netip.Addr, former string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if former != "" && former != h.node {
+		h.formerOwner[a] = former
+		h.formerRevision++
+	}
+}
+
+// formerOwners returns the previous owners of addresses, as far as they are known.
+func (h *handoverState) formerOwners(of []netip.Addr) map[netip.Addr]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := make(map[netip.Addr]string)
+	for _, a := range of {
+		if node := h.formerOwner[a]; node != "" {
+			before[a] = node
+		}
+	}
+	return before
+}
+
+// revision counts the changes of what formerOwners returns.
+func (h *handoverState) revision() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.formerRevision
+}
+
+// prune forgets addresses that no Service holds any longer. It assumes that other owners
+// answer for theirs: where speakers do not communicate, a probe would detect them. assigned
+// is sorted.
+func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range assigned {
+		if a.Owner != "" && a.Owner != h.node && len(h.holders[a.Addr]) == 0 {
+			h.setHolder(a.Addr, a.Owner, holderState{at: now})
+		}
+	}
+	for a, d := range h.ready {
+		if now.Sub(d.at) > readyLifetime {
+			delete(h.ready, a)
+		}
+	}
+	for a, byNode := range h.holders {
+		_, of := slices.BinarySearchFunc(assigned, a, func(x *plan.Address, b netip.Addr) int { return x.Addr.Compare(b) })
+		for node, w := range byNode {
+			if !of && now.Sub(w.at) > holderLifetime && !(w.held && node == h.node) {
+				delete(byNode, node)
+			}
+		}
+		if len(byNode) == 0 {
+			delete(h.holders, a)
+			delete(h.rounds, a)
+			delete(h.formerOwner, a)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package speaker
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// An l2Announcer announces by ARP and NDP. An address for which another speaker answers
+// waits until that speaker reports that it has stopped, for a bounded time.
+type l2Announcer struct {
+	set      func(context.Context, l2.State) (have []netip.Addr, err error) // of an [l2.Announcer]
+	handover *handoverState
+
+	sent      []l2.Address   // addresses of the last call, sorted
+	have      []netip.Addr   // addresses that this node answers for
+	announced []netip.Prefix // prefixes that Set returned last
+}
+
+// Set implements announcer. An address counts as announced from the request on: after its
+// probe it is answered for without another call, so it must be forwarded by now.
+func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+	if !d.UsesL2 && len(a.sent)+len(a.have) == 0 {
+		return nil, nil // Without L2, nothing is opened.
+	}
+	// Waiting addresses are wanted although they are not in every call's allowed.
+	a.handover.setWanted(d.Answered)
+	want := d.L2.Addresses
+	if !sortedset.Same(allowed, d.Hosts) {
+		want = addressesOf(allowed, d.L2.Addresses, a.sent)
+	}
+	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: a.handover.admit(want, time.Now())}
+	if slices.EqualFunc(state.Addresses, a.sent, sameRequest) {
+		state.Addresses = a.sent
+	}
+	have, err := a.set(ctx, state)
+	a.sent, a.have = state.Addresses, have
+	a.handover.reportChanges(have)
+	announced := sortedset.Union(hostsOf(state.Addresses), sortedset.HostPrefixes(have), sortedset.ComparePrefixes)
+	// With the same slice, callers need not compare the elements.
+	a.announced = sortedset.Keep(a.announced, sortedset.Keep(allowed, announced))
+	return a.announced, err
+}
+
+// sameRequest compares requests completely. An address that was probed when it was new must
+// not be probed when this node takes it again.
+func sameRequest(a, b l2.Address) bool {
+	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces) && a.Probe == b.Probe && a.Round == b.Round
+}
+
+// addressesOf returns the addresses of prefixes, each from the first list that has it. All
+// are sorted.
+func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
+	out := make([]l2.Address, 0, len(prefixes))
+	for _, p := range prefixes {
+		for _, list := range lists {
+			i, ok := slices.BinarySearchFunc(list, p.Addr(), func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) })
+			if ok {
+				out = append(out, list[i])
+				break
+			}
+		}
+	}
+	return out
+}
+
+func hostsOf(list []l2.Address) []netip.Prefix {
+	hosts := make([]netip.Prefix, len(list))
+	for i, a := range list {
+		hosts[i] = sortedset.HostPrefix(a.Addr)
+	}
+	return hosts
+}

@@ -1,0 +1,229 @@
+package speaker
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// discoveryTime is how long a new speaker waits to receive the state of others. Without it,
+// the speaker would assume that it is alone and answer for all addresses.
+const discoveryTime = 2 * time.Second
+
+// queryInterval is the time between queries to a node whose state has not arrived: packets
+// get lost, in particular on a link that has just come up.
+const queryInterval = 200 * time.Millisecond
+
+// problemInterval is the time between two checks for settings of the kernel that block L2
+// traffic.
+const problemInterval = time.Minute
+
+// layer2 is the speaker's part for L2. It belongs to the goroutine of Run.
+type layer2 struct {
+	announcer      *l2.Announcer
+	path           *announcePath
+	handover       *handoverState
+	broadcast      func([]byte)                // to all other speakers
+	send           func(node string, b []byte) // to one of them
+	clustered      bool                        // speakers communicate
+	electable      *electable                  // of the last pass
+	members        *membership.Members         // that handover knows
+	assigned       []*plan.Address             // that handover knows
+	holdDown       membership.HoldDown         // of this node
+	querying       bool                        // the state of a node is missing
+	queriedAt      time.Time
+	redirects      *redirects     // of the last pass
+	discoveryEnd   time.Time      // of the wait for other nodes; zero before the first pass
+	interfaces     []l2.Interface // electable ones of the last pass
+	interfaceAdded time.Time      // when the last new one appeared
+	checkedAt      time.Time      // when problems were last checked
+	problems       []l2.Problem
+	asymmetric     []l2.AsymmetricPath
+}
+
+// newLayer2 restores the state of the previous speaker, and opens nothing.
+func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
+	saved, err := state.loadAnswered()
+	if err != nil {
+		o.Log.Warn("L2 state not restored", "err", err)
+	}
+	deaths, err := state.loadFailures()
+	if err != nil {
+		o.Log.Warn("L2 state not restored", "err", err)
+	}
+	state.failures = deaths
+	var known []netip.Addr
+	crashed := false
+	for _, p := range saved {
+		known = append(known, p.Addr)
+		crashed = crashed || p.Until.IsZero()
+	}
+	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
+	l.holdDown = membership.NewHoldDown(deaths, crashed)
+	l.redirects = &redirects{}
+	for _, p := range saved {
+		l.handover.setFormerOwner(p.Addr, p.Former)
+	}
+	l.path = newL2Path(&l2Announcer{set: l.announcer.Set, handover: l.handover}, o.LingerL2)
+	l.path.keepsFor = l.handover.keepsFor
+	for _, p := range saved {
+		if !slices.Contains(adopted, p.Addr) {
+			continue
+		}
+		until := time.Now().Add(o.LingerL2)
+		if !p.Until.IsZero() && p.Until.Before(until) {
+			until = p.Until
+		}
+		l.path.adopt(p.Addr, until)
+	}
+	return l
+}
+
+// electableInterfaces returns the interfaces by which this node can be elected. Interfaces
+// that are not known yet do not count.
+func (l *layer2) electableInterfaces(snap *cluster.Snapshot) []l2.Interface {
+	l.electable = l.electable.next(snap, l.announcer.Interfaces(), l.clustered)
+	return l.electable.list
+}
+
+// prepare updates the handover state before d is applied.
+func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
+	if !d.UsesL2 {
+		return
+	}
+	if !sortedset.Same(l.assigned, d.Addresses) {
+		l.assigned = d.Addresses
+		l.handover.prune(d.Addresses, now)
+	}
+	l.recordInterfaces(l.electable.list, now)
+	l.discover(d.View.Members, snap.Nodes, l.broadcast, now)
+}
+
+// nextRedirects returns the redirects of d's addresses to their former owners.
+func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirects {
+	until := func(a netip.Addr) time.Time {
+		if sortedset.Has(l.path.announcedAddrs, a) {
+			return now.Add(l.path.linger) // it leaves in this pass
+		}
+		return l.path.lingering[a].until
+	}
+	l.redirects = l.redirects.next(d, l.handover.formerOwners, l.handover.revision(), until, l.path.linger, now)
+	return l.redirects
+}
+
+// recordInterfaces detects a new interface, by which other nodes may become reachable.
+func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
+	if sortedset.Same(l.interfaces, list) {
+		return
+	}
+	for _, i := range list {
+		if !slices.ContainsFunc(l.interfaces, func(o l2.Interface) bool { return o.Name == i.Name }) {
+			l.interfaceAdded = now
+			l.handover.forgetSynced()
+		}
+	}
+	l.interfaces = list
+}
+
+// discover updates the members in the handover state. It admits no new address until all
+// nodes have been seen and all reachable ones have sent their state, for a bounded time.
+// The same holds for a node that was alone and has an interface again: it may have been cut
+// off.
+func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, broadcast func([]byte), now time.Time) {
+	if m == nil && !l.clustered {
+		return
+	}
+	if l.discoveryEnd.IsZero() {
+		l.discoveryEnd = now.Add(discoveryTime)
+	}
+	until := l.discoveryEnd
+	unsynced := l.handover.unsynced(m)
+	if len(unsynced) == 0 && !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
+		until = time.Time{}
+		l.discoveryEnd = now
+	}
+	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || len(unsynced) > 0) && back.After(until) {
+		until = back
+	}
+	l.handover.pause(until)
+	l.query(unsynced, now)
+	if m == nil || m == l.members {
+		return
+	}
+	back := l.returned(m)
+	l.members = m
+	l.handover.setMembers(broadcast, func(node string) bool {
+		n, known := m.Find(node)
+		// From a node that lives only by its Lease, no message would report that it
+		// stopped.
+		return !known || n.Dead() || n.ByLease
+	})
+	if len(back) == 0 {
+		return
+	}
+	// Each node sends its state to each returning node directly. A broadcast is also
+	// relayed by every node: 1,000 nodes would be busy with it for ten seconds.
+	for _, message := range l.handover.fullState() {
+		for _, node := range back {
+			l.send(node, message)
+		}
+	}
+}
+
+// query asks nodes for their state as long as nothing is admitted without it.
+func (l *layer2) query(nodes []string, now time.Time) {
+	if l.querying = len(nodes) > 0 && !l.ready(now); !l.querying || now.Before(l.queriedAt.Add(queryInterval)) {
+		return
+	}
+	l.queriedAt = now
+	question := l.handover.query()
+	for _, node := range nodes {
+		l.send(node, question)
+	}
+}
+
+// next returns when L2 is due without a change; zero: never.
+func (l *layer2) next(now time.Time) time.Time {
+	var queryAt time.Time
+	if l.querying {
+		queryAt = l.queriedAt.Add(queryInterval)
+	}
+	return earliest(now, l.handover.next(now), l.holdDown.End(now), queryAt)
+}
+
+// returned returns the nodes that gossip reaches now and did not at the last call of
+// discover.
+func (l *layer2) returned(m *membership.Members) (names []string) {
+	for _, n := range m.Nodes {
+		if was, _ := l.members.Find(n.Node); n.Reachable() && !was.Reachable() && n.Node != l.handover.node {
+			names = append(names, n.Node)
+		}
+	}
+	return names
+}
+
+// ready reports whether this node knows the owner of each address, and can be given
+// some.
+func (l *layer2) ready(now time.Time) bool { return !l.handover.isPaused(now) }
+
+// checkProblems checks now and then what blocks L2 traffic on this node.
+func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Time) {
+	if !d.UsesL2 || now.Sub(l.checkedAt) < problemInterval {
+		return
+	}
+	l.checkedAt = now
+	var addrs []netip.Addr
+	for _, a := range d.Addresses {
+		if a.OverL2 {
+			addrs = append(addrs, a.Addr)
+		}
+	}
+	l.problems, l.asymmetric = l.announcer.Problems(ctx, addrs), l.announcer.AsymmetricPaths(ctx, addrs)
+}

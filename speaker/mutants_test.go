@@ -1,0 +1,186 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// each calls do for each path of a pass, with its target.
+func each(p *pass, d *plan.Desired, do func(path *announcePath, want target) error) error {
+	var errs []error
+	for _, path := range p.paths {
+		errs = append(errs, do(path, path.target(d, time.Now())))
+	}
+	return errors.Join(errs...)
+}
+
+// shrinkAll and announceAll are steps of run.
+func shrinkAll(p *pass, ctx context.Context, d *plan.Desired) error {
+	if p.last == nil {
+		return nil
+	}
+	return each(p, d, func(path *announcePath, want target) error { return p.shrink(ctx, path, d, want) })
+}
+
+func announceAll(p *pass, ctx context.Context, d *plan.Desired) error {
+	return each(p, d, func(path *announcePath, want target) error { return p.announce(ctx, path, d, want) })
+}
+
+// Each mutant breaks one rule of the pass.
+var mutants = map[string]runner{
+	"announces before it forwards": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
+	},
+	"forwards before it withdraws": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		p.forwarder.Set(ctx, d.Proxy)
+		return p.run(ctx, d)
+	},
+	"announces what it could not program": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		return errors.Join(shrinkAll(p, ctx, d), p.forward(ctx, d), announceAll(p, ctx, d))
+	},
+	"lingers for ever": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		p.bgp().linger, p.l2().linger = time.Hour, time.Hour
+		return p.run(ctx, d)
+	},
+	"lingers without backends": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		shrunk := shrinkAll(p, ctx, d)
+		if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
+			return errors.Join(shrunk, err)
+		}
+		return errors.Join(shrunk, announceAll(p, ctx, d))
+	},
+	"opens sessions at once": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		return errors.Join(p.announce(ctx, p.bgp(), d, target{}), p.run(ctx, d))
+	},
+	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		stale := *d
+		if p.last != nil && len(sortedset.Minus(p.bgp().announcedAddrs, d.Announce)) > 0 {
+			// as if the kernel were only programmed for what is announced
+			stale.Proxy = p.last.Proxy
+		}
+		return p.run(ctx, &stale)
+	},
+	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		careless := *d
+		careless.Proxy.Owned = d.View.Owned
+		return p.run(ctx, &careless)
+	},
+	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		clear(p.bgp().lingeringAggregates)
+		return p.run(ctx, d)
+	},
+	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		w := p.bgp()
+		stay := sortedset.IntersectFunc(w.announcedPrefixes, d.Prefixes, sortedset.ComparePrefixes)
+		if len(stay) == len(w.announcedPrefixes) {
+			return p.run(ctx, d)
+		}
+		return errors.Join(p.announce(ctx, w, d, target{stay, sortedset.Intersect(w.announcedAddrs, d.Routed)}), p.run(ctx, d))
+	},
+	"delays withdrawals from neighbours": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		if p.l2().withdrawAt == nil {
+			p.l2().withdrawAt, p.l2().keepsFor = map[netip.Addr]time.Time{}, p.l2().delays
+		}
+		return p.run(ctx, d)
+	},
+	"drops lingering for neighbours when routers have a route": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		for _, a := range p.bgp().announcedAddrs {
+			delete(p.l2().lingering, a)
+		}
+		return p.run(ctx, d)
+	},
+	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		p.l2().linger = p.bgp().linger
+		return p.run(ctx, d)
+	},
+	"treats probed addresses as not announced": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		p.l2().announcer = ignoresProbes{p.l2().announcer.(interface{ overL2() *l2Announcer }).overL2()}
+		return p.run(ctx, d)
+	},
+	"omits taken addresses": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		p.forwarder = omitsTaking{p.forwarder}
+		return p.run(ctx, d)
+	},
+	"lists held addresses as taken": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		p.forwarder = takesAll{p.forwarder, d.Answered}
+		return p.run(ctx, d)
+	},
+	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		both := p.paths
+		defer func() { p.paths = both }()
+		if p.forwarder.Intact().Intact {
+			return p.run(ctx, d)
+		}
+		err := p.forward(ctx, d)
+		if p.paths = both[:1]; err != nil {
+			return errors.Join(err, p.announce(ctx, p.paths[0], d, target{}))
+		}
+		p.paths = both
+		return p.run(ctx, d)
+	},
+}
+
+// omitsTaking lists no taken addresses, takesAll all held ones.
+type (
+	omitsTaking struct{ forwarder }
+	takesAll    struct {
+		forwarder
+		answered []netip.Addr
+	}
+)
+
+func (f omitsTaking) Set(ctx context.Context, want proxy.State) error {
+	want.Taking = nil
+	return f.forwarder.Set(ctx, want)
+}
+
+func (f takesAll) Set(ctx context.Context, want proxy.State) error {
+	want.Taking = f.answered
+	return f.forwarder.Set(ctx, want)
+}
+
+// inEach are mutants that break a rule of one path.
+var inEach = map[string]func(w *announcePath, d *plan.Desired){
+	"does not linger": func(w *announcePath, _ *plan.Desired) { w.linger = 0 },
+	"forgets the withdrawal when the address is wanted again": func(w *announcePath, d *plan.Desired) {
+		for _, a := range d.Announce {
+			delete(w.lingering, a)
+		}
+	},
+	"treats a failed withdrawal as done": func(w *announcePath, d *plan.Desired) {
+		want := w.targetOf(d)
+		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectFunc(w.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
+	},
+}
+
+// Each mutant breaks one rule of the pass. If one survives, the trial does not test the
+// rule.
+func TestPassMutantsAreCaught(t *testing.T) {
+	all := maps.Clone(mutants)
+	for name, breaks := range inEach {
+		for i, way := range []string{"BGP", "L2"} {
+			all[way+" "+name] = func(p *pass, ctx context.Context, d *plan.Desired) error {
+				breaks(p.paths[i], d)
+				return p.run(ctx, d)
+			}
+		}
+	}
+	for name, run := range all {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(300) {
+				if len(try(t, seed, run)) > 0 {
+					return
+				}
+			}
+			t.Error("300 random worlds did not catch it")
+		})
+	}
+}

@@ -1,0 +1,323 @@
+package speaker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/time/rate"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// reportInterval is the least time between two writes of a SpeakerStatus. A change on 1,000
+// nodes causes 200 writes a second at most, and a flapping session is not amplified.
+const reportInterval = 5 * time.Second
+
+// rewriteInterval is the time after which an unchanged SpeakerStatus is written again,
+// because a user or the garbage collector may have deleted it.
+const rewriteInterval = 10 * time.Minute
+
+// requestTimeout ends a request without a response.
+const requestTimeout = 10 * time.Second
+
+// A client writes to the API server, and reads nothing.
+type client struct {
+	ours, events rest.Interface
+}
+
+// newClient uses its own scheme. That of client-go has all of Kubernetes, and costs memory
+// on every node.
+func newClient(c *rest.Config) (*client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	of := func(gv schema.GroupVersion) (rest.Interface, error) {
+		conf := rest.CopyConfig(c)
+		conf.APIPath, conf.GroupVersion = "/apis", &gv
+		conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		return rest.RESTClientFor(conf)
+	}
+	ours, err := of(v1alpha1.GroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	events, err := of(eventsv1.SchemeGroupVersion)
+	return &client{ours, events}, err
+}
+
+// apply creates or replaces a SpeakerStatus by server-side apply, without reading it first.
+func (c *client) apply(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return c.ours.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(o.Name).
+		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
+}
+
+func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
+	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}
+
+// repeatEvent records a repetition in an existing Event.
+func (c *client) repeatEvent(ctx context.Context, e *eventsv1.Event, s eventsv1.EventSeries) error {
+	body, err := json.Marshal(map[string]any{"series": s})
+	if err != nil {
+		return err
+	}
+	return c.events.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(ctx).Error()
+}
+
+// A Reporter writes a speaker's SpeakerStatus and Events. A nil Reporter does nothing.
+type Reporter struct {
+	node   string
+	client *client
+	log    *slog.Logger
+	wake   chan struct{} // has room for one
+}
+
+// NewReporter returns a Reporter for the node. It sends no request yet.
+func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, error) {
+	client, err := newClient(c)
+	if err != nil {
+		return nil, fmt.Errorf("SpeakerStatus and Events: %w", err)
+	}
+	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
+}
+
+// eventRecorder returns a recorder of Events that are not known yet.
+func (r *Reporter) eventRecorder(known reported) *eventRecorder {
+	if r == nil {
+		return nil
+	}
+	return &eventRecorder{
+		client: r.client, instance: r.node, log: r.log, wake: make(chan struct{}, 1),
+		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), reported: known, recent: map[seriesKey]pendingEvent{},
+	}
+}
+
+// trigger requests a report.
+func (r *Reporter) trigger() {
+	if r == nil {
+		return
+	}
+	notify(r.wake)
+}
+
+// run reports until ctx ends, and retries with backoff. Nothing else waits for it.
+func (r *Reporter) run(ctx context.Context, status func() Status) {
+	if r == nil {
+		return
+	}
+	var last v1alpha1.SpeakerStatus
+	var at time.Time // when last was written; zero before
+	var why string   // error of the last attempt
+	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
+	retry.Reset()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+		pause := reportInterval
+		st := status()
+		if now := speakerStatus(&st, &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
+			if err := r.write(ctx, now); err != nil {
+				why = r.failed(err, why)
+				pause = retry.NextBackOff()
+				r.trigger()
+			} else {
+				last, at, why = *now, time.Now(), ""
+				retry.Reset()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// failed logs why a SpeakerStatus was not written, and returns it. A rejection is a warning
+// once, since an operator must act: server-side apply accepts only fields of the CRD. Other
+// errors mean that the API server is unreachable, which is logged elsewhere.
+func (r *Reporter) failed(err error, before string) (why string) {
+	level := slog.LevelDebug
+	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) && err.Error() != before {
+		level = slog.LevelWarn
+	}
+	r.log.Log(context.Background(), level, "SpeakerStatus not written; if its CRD is older than this speaker, apply manifests/crds", "node", r.node, "err", err)
+	return err.Error()
+}
+
+// speakerStatus returns the object for st, equal to last if nothing has changed. The Node
+// owns it, so that both are deleted together; without a Node there is none.
+func speakerStatus(st *Status, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
+	if st.NodeUID == "" {
+		return nil
+	}
+	o := &v1alpha1.SpeakerStatus{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SpeakerStatus"},
+		ObjectMeta: metav1.ObjectMeta{Name: st.Node, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: st.Node, UID: st.NodeUID},
+		}},
+		Status: report(st, now),
+	}
+	o.Status.Changed = last.Status.Changed
+	if !reflect.DeepEqual(*o, *last) {
+		o.Status.Changed = metav1.NewTime(now.Truncate(time.Second))
+	}
+	return o
+}
+
+func (r *Reporter) write(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return r.client.apply(ctx, o)
+}
+
+// maxError is the length at which an error in a report is cut.
+const maxError = 4096
+
+// The CRD accepts maxInterfaces, each with maxPrefixes.
+const (
+	maxInterfaces = 64
+	maxPrefixes   = 32
+)
+
+// report returns the part of a Status that the API server receives: bounded, and without
+// values that change all the time.
+func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
+	r := v1alpha1.SpeakerReport{
+		Version:   st.Version,
+		Repairs:   int64(st.Proxy.Repairs),
+		Error:     st.Error[:min(len(st.Error), maxError)],
+		Attention: int32(len(st.Attention(now))),
+	}
+	r.Members = st.Members.Summary()
+	up := 0
+	for _, s := range st.BGP.Sessions {
+		r.Sessions = append(r.Sessions, sessionReport(s))
+		if s.State == bgp.Established {
+			up++
+		}
+	}
+	r.Established = fmt.Sprintf("%d/%d", up, len(st.BGP.Sessions))
+	for i := range st.Addresses {
+		count(&r.Addresses, &st.Addresses[i], up > 0)
+	}
+	r.Interfaces = interfaceReports(st)
+	r.Reasons = reasons(st)
+	return r
+}
+
+// interfaceReports lists the interfaces that matter to any address; of hundreds, most
+// belong to pods.
+func interfaceReports(st *Status) (out []v1alpha1.SpeakerInterface) {
+	for _, i := range st.L2.Interfaces {
+		if len(out) == maxInterfaces {
+			break
+		}
+		r := v1alpha1.SpeakerInterface{Name: i.Name, MAC: i.MAC.String()}
+		for _, p := range i.Prefixes[:min(len(i.Prefixes), maxPrefixes)] {
+			r.Prefixes = append(r.Prefixes, p.String())
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// sessionReport omits what changes with every packet, such as counters.
+func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
+	out := v1alpha1.SpeakerSession{
+		Name: s.Name, Address: s.Router(), ASN: int64(s.PeerASN), State: string(s.State),
+		Since: metav1.NewTime(s.Since.Truncate(time.Second)), Routes: int32(s.Advertised),
+	}
+	if s.BFD != nil {
+		out.BFD = s.BFD.Summary()
+	}
+	if s.State != bgp.Established {
+		// A session passes through several states within milliseconds on its way up and
+		// back. For users and the API server it is down meanwhile.
+		out.State, out.Error = "Down", s.Trouble()
+	}
+	return out
+}
+
+// count adds an address to the totals. Without any session, no router has a route to it, so
+// it does not count as announced.
+func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, established bool) {
+	if len(a.Services) > 0 {
+		c.Assigned++
+	}
+	if a.Programmed {
+		c.Forwarded++
+	}
+	if a.Announced && established || a.Answered() {
+		c.Announced++
+	}
+	if a.Lingering != nil {
+		c.Lingering++
+	}
+}
+
+// reasons lists what blocks traffic on the node, invalid objects, Services without an
+// address, and addresses that are not served as specified, up to a bound.
+func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
+	add := func(r v1alpha1.SpeakerReason) bool {
+		if len(out) < v1alpha1.MaxSpeakerReasons {
+			out = append(out, r)
+		}
+		return len(out) < v1alpha1.MaxSpeakerReasons
+	}
+	for _, o := range st.Proxy.Obstacles {
+		add(v1alpha1.SpeakerReason{Code: string(o.Code), Message: o.Message})
+	}
+	for _, p := range st.Problems {
+		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.String()})
+	}
+	for _, p := range st.L2.Problems {
+		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.Message})
+	}
+	for _, p := range st.BGP.Problems {
+		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p})
+	}
+	if st.Members != nil {
+		for _, p := range st.Members.Problems {
+			add(v1alpha1.SpeakerReason{Code: "Problem", Message: "members: " + p})
+		}
+	}
+	for _, r := range st.Waiting {
+		add(v1alpha1.SpeakerReason{Service: r.Service, Code: string(r.Code), Message: r.Message})
+	}
+	for _, a := range st.Addresses {
+		for _, r := range a.Reasons {
+			if r.Code == cluster.Programmed || r.Code == cluster.Announced || r.Code == cluster.AnotherNode {
+				continue
+			}
+			if !add(v1alpha1.SpeakerReason{Address: a.Address.String(), Service: r.Service, Code: string(r.Code), Message: r.Message}) {
+				return out
+			}
+		}
+	}
+	return out
+}
