@@ -31,7 +31,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.serviceCIDRs.changed {
 		s.ServiceCIDRs = b.serviceCIDRs.sorted()
 	}
-	if b.pools.changed || b.peers.changed || b.networksChanged() {
+	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
 		s.Pools = b.admitted()
 	}
 	if b.peers.changed {
@@ -89,7 +89,7 @@ func (b *Builder) relate(s *Snapshot) {
 func (b *Builder) admitted() []*Pool {
 	pools, overlaps := admit(b.pools.objects, b.poolFiles)
 	b.Report("overlapping pools", overlaps)
-	pools, conflicts := occupy(pools, b.poolFiles, b.occupied())
+	pools, conflicts := occupy(pools, b.poolFiles, b.taken())
 	b.Report("pools with the cluster's own addresses", conflicts)
 	for i, p := range pools {
 		if j := slices.IndexFunc(b.last.Pools, func(q *Pool) bool { return q.Name == p.Name }); j >= 0 && reflect.DeepEqual(p, b.last.Pools[j]) {
