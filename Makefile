@@ -46,10 +46,6 @@ test: setup build kube-tools ## run every test that this machine can run, with t
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...
 
-# Directories without a finding of the prose check, which must stay so. Missing yet:
-# some lines of others.
-PROSE := README.md CHANGELOG.md CONTRIBUTING.md api bgp cmd controller docs hack internal l2 manifests proxy speaker
-
 lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
 		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
@@ -57,7 +53,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	go -C hack/image vet ./...
 	go tool staticcheck ./...
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
-	go run ./hack/prose $(PROSE)
+	go run ./hack/prose .
 	bash -n .ci/run $(wildcard hack/*.sh)
 	go mod tidy -diff
 

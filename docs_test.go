@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Every package says what it is for: in doc.go, or, a command, in main.go.
+// Every package has a comment that describes it: in doc.go or, for a command, in main.go.
 func TestPackagesAreDocumented(t *testing.T) {
 	documented := map[string]bool{}
 	for _, s := range sources(t) {
@@ -35,8 +35,8 @@ func TestPackagesAreDocumented(t *testing.T) {
 	}
 }
 
-// Links between the documents lead somewhere. Links to other places are not
-// followed: no test needs the Internet.
+// Links between the documents have a target. External links are not followed, so that no
+// test needs the Internet.
 func TestLinks(t *testing.T) {
 	for _, name := range files(t, ".md") {
 		for _, l := range links(read(t, name)) {

@@ -29,7 +29,7 @@ func pages(t *testing.T) (names []string) {
 	return names
 }
 
-// The index leads to every page, once.
+// The index links to every page once.
 func TestDocsIndex(t *testing.T) {
 	found := map[string]int{}
 	for _, l := range links(read(t, "docs/README.md")) {
@@ -42,7 +42,7 @@ func TestDocsIndex(t *testing.T) {
 	}
 }
 
-// A page can be read at once, and a table at a glance.
+// Pages and table cells are not too long.
 func TestDocsPageLength(t *testing.T) {
 	const maxWords, maxCell = 2500, 200
 	for _, name := range pages(t) {
@@ -60,9 +60,8 @@ func TestDocsPageLength(t *testing.T) {
 	}
 }
 
-// The YAML of a tutorial or task, put into a folder as it stands, has no mistake. The
-// page names each address that Services get by it. Each plan that it shows is that of
-// the YAML before it.
+// The YAML of a tutorial or task is valid as it stands. The page names each address that
+// Services get from it. Each plan in the page is that of the YAML before it.
 func TestDocsExamples(t *testing.T) {
 	for _, name := range pages(t) {
 		if !within(name, "docs/tutorials") && !within(name, "docs/tasks") {
@@ -90,7 +89,7 @@ func TestDocsExamples(t *testing.T) {
 	}
 }
 
-// examples is a folder with the YAML in a text.
+// examples returns a directory with the YAML blocks of a text.
 func examples(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()

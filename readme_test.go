@@ -19,7 +19,7 @@ import (
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 
-// The YAML of the README, put into a folder as it stands, makes the plan that it shows.
+// The YAML of the README results in the plan that the README shows.
 func TestReadme(t *testing.T) {
 	text, dir := read(t, "README.md"), t.TempDir()
 	for i, m := range yamlBlock.FindAllStringSubmatch(text, -1) {
@@ -32,8 +32,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// What docs/reference/layer2.md shows can be used as it stands, and does what the text says: the
-// node that the Service names answers for its address, on the interfaces named.
+// The YAML of docs/reference/layer2.md is valid and has the described effect: the node that
+// the Service names answers for its address, on the named interfaces.
 func TestLayer2(t *testing.T) {
 	dir := t.TempDir()
 	for i, m := range yamlBlock.FindAllStringSubmatch(read(t, "docs/reference/layer2.md"), -1) {
@@ -83,7 +83,7 @@ func TestLayer2(t *testing.T) {
 	}
 }
 
-// planOf is what `fanfare plan` prints.
+// planOf returns the output of `fanfare plan`.
 func planOf(t *testing.T, dir, node string) string {
 	t.Helper()
 	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))

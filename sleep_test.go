@@ -8,11 +8,9 @@ import (
 	"testing"
 )
 
-// Nothing sleeps in order to give something else time: it waits for what it is
-// waiting for. Time is slept away in two places only, and both are in tests: in
-// a loop that asks again until a deadline, and in a bubble of testing/synctest,
-// where it costs nothing.
-func TestNobodySleeps(t *testing.T) {
+// Code waits for a condition, not for a time. time.Sleep is allowed only in tests: in a loop
+// that polls until a deadline, and in a bubble of testing/synctest, where time is virtual.
+func TestNoSleeps(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, n := range sleeps(s.file, s.test() || within(s.path, "e2e") || within(s.path, "internal/nstest")) {
 			t.Errorf("%s: time.Sleep; wait for the condition, or use a timer that ctx can end", s.line(n))

@@ -50,8 +50,8 @@ func sources(t *testing.T) []source {
 	return all
 }
 
-// files lists the files below the root that end in suffix, without testdata and
-// what begins with a dot, as the go command does.
+// files lists the files below the root that end in suffix. Like the go command it ignores
+// testdata and names that begin with a dot.
 func files(t *testing.T, suffix string) []string {
 	t.Helper()
 	var names []string

@@ -61,8 +61,8 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 	return routes, nil
 }
 
-// established says whether the session is, and with which next hops, of which GoBGP
-// knows only what stands for them.
+// established returns the next hops of the session, and whether it is established. GoBGP itself only
+// has the stand-ins of next hops.
 func (s *session) established() (hops, bool) {
 	s.mu.Lock()
 	w, up := s.facts.wire, s.facts.state == Established

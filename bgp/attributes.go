@@ -21,8 +21,8 @@ type Attributes struct {
 	// MED says which of several links to this AS a router should use, the least first
 	// (RFC 4271 §5.1.4).
 	MED Metric
-	// Prepend is how often the session's own AS number stands in the AS path of eBGP
-	// routers beyond the first time, at most 16; other AS paths do not have it.
+	// Prepend is how often the session's own AS number is repeated in the AS path to eBGP
+	// routers, at most 16. AS paths to iBGP routers do not contain it.
 	Prepend uint8
 }
 
@@ -311,9 +311,9 @@ func (p PeerAttributes) Of(session string) Attributes {
 	return Attributes{}
 }
 
-// split separates the attributes that can stand in GoBGP's table, for all routers,
-// from the rest, which its export policy adds for each group. The AS path is
-// the session's to begin.
+// split separates the attributes that are equal for all routers, which GoBGP's table has, from the
+// rest, which its export policy adds for each group. Prepend is always in the rest: the AS path
+// depends on the session.
 func (p PeerAttributes) split() (shared Attributes, rest []group) {
 	first := true
 	for g := range p.groups() {

@@ -111,7 +111,7 @@ func plus(a, more Attributes) Attributes {
 
 // However many sets of attributes come and go, GoBGP keeps few statements, and the
 // routers have the newest.
-func TestForgetsSets(t *testing.T) {
+func TestUnusedAttributeSetsAreRemoved(t *testing.T) {
 	r := startRouter(t, routerConf{})
 	s := newServer(t, Options{})
 	conf := r.session("tor1")

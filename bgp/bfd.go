@@ -18,7 +18,7 @@ type BFD struct {
 
 func (b BFD) enabled() bool { return b != BFD{} }
 
-// A BFDStatus is what BFD knows of a router.
+// A BFDStatus is the state of BFD with one router.
 type BFDStatus struct {
 	State string    `json:"state"` // Up, Init or Down
 	Since time.Time `json:"since"`
@@ -40,7 +40,7 @@ func (b BFDStatus) Summary() string {
 	return "Down"
 }
 
-// Up says whether each end hears the other.
+// Up says whether each end receives the other's packets.
 func (b BFDStatus) Up() bool { return b.State == bfdUp.String() }
 
 // explain adds what may prevent BFD that has never been up.

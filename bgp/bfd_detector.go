@@ -14,8 +14,8 @@ import (
 // node may have the port.
 const bfdRetry = 5 * time.Second
 
-// A detector speaks BFD with one router, from the first connection to it until its session is
-// closed, whatever becomes of connections in between.
+// A detector runs BFD with one router, from the first BGP connection to it until its session is
+// closed. It continues between connections.
 type detector struct {
 	peer, local netip.Addr
 	device      string // that packets go out by; empty: as routes say

@@ -18,7 +18,7 @@ func TestBFDDeliversNewest(t *testing.T) {
 
 // At the end of the detection time, a packet that waits to be read saves the router. Packets of
 // another session do not.
-func TestBFDReadsBeforeItJudges(t *testing.T) {
+func TestBFDReadsBeforeExpiry(t *testing.T) {
 	m := upBFD(fastBFD)
 	m.router.heard = time.Now().Add(-m.detection())
 	m.conf.Receive = time.Hour // the timer is not late, however slow this machine is

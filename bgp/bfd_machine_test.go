@@ -311,7 +311,7 @@ func TestBFDQuiet(t *testing.T) {
 	}
 }
 
-func TestBFDFarewell(t *testing.T) {
+func TestBFDAdminDown(t *testing.T) {
 	m := upBFD(fastBFD)
 	want := bfdPacket{state: bfdAdminDown, diagnostic: bfdAdministratively, multiplier: 3, local: m.local, remote: 7,
 		bfdIntervals: bfdIntervals{bfdSlow, 50 * time.Millisecond}}

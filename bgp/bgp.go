@@ -108,14 +108,14 @@ func (s *Server) notify() {
 // returns, also with an error, the prefixes that are sent to routers, or will be
 // as soon as their session is up, sorted. Routes that cannot be sent to any router
 // are missing in it; [Server.Status] says why. An error joins [Faults], if something
-// is wrong with want, and what could not be done, which the next Set tries again.
+// is wrong with want, and what failed, which the next Set tries again.
 //
-// The routes of a Set are with GoBGP before its sessions open, so the first
-// thing a router hears is all of them. Set does not wait for sessions to come
-// up, but until ended sessions are closed.
+// GoBGP has the routes of a Set before its sessions open, so that a router receives all of
+// them first. Set does not wait until sessions are established, but until ended sessions
+// are closed.
 //
-// Set with what it was called with before, the same slices, costs nothing. The
-// caller must not write to the returned slice nor, from then on, to want.
+// A Set with the same slices as the Set before costs nothing. The caller must not write to the
+// returned slice or, from then on, to want.
 func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err error) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -127,7 +127,7 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 		good, problems := check(want)
 		err = s.apply(ctx, good)
 		s.retry = err != nil
-		s.conclude(problems)
+		s.recordResult(problems)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +143,8 @@ func (s *Server) unchanged(want State) bool {
 		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sameSlice(a.Sessions, want.Sessions) && sameSlice(a.Routes, want.Routes)
 }
 
-// conclude keeps what Set returns and Status reports.
-func (s *Server) conclude(problems []error) {
+// recordResult keeps what Set returns and Status reports.
+func (s *Server) recordResult(problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = problems
@@ -214,8 +214,8 @@ func (s *Server) identify(ctx context.Context, want State) error {
 	return nil
 }
 
-// stop ends the engine and all sessions with it. Whatever comes of it, this
-// Server is done with them.
+// stop ends the engine and all its sessions. The Server has forgotten them then, also after an
+// error.
 func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
@@ -251,8 +251,8 @@ func stopBFD(ctx context.Context, sessions []*session) {
 	}
 }
 
-// shut holds the gate until reopen is called: no session comes up meanwhile.
-func (s *Server) shut(ctx context.Context) (reopen func(), err error) {
+// holdGate holds the gate until reopen is called: no session comes up meanwhile.
+func (s *Server) holdGate(ctx context.Context) (reopen func(), err error) {
 	select {
 	case s.gate <- struct{}{}:
 		return func() { <-s.gate }, nil
@@ -267,7 +267,7 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.engine == nil || s.shutdown == want {
 		return nil
 	}
-	reopen, err := s.shut(ctx)
+	reopen, err := s.holdGate(ctx)
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func (s *Server) setUnweighted(ctx context.Context, want State) error {
 	if slices.Equal(was, is) {
 		return nil
 	}
-	reopen, err := s.shut(ctx)
+	reopen, err := s.holdGate(ctx)
 	if err != nil {
 		return err
 	}
@@ -322,10 +322,10 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 	weightAS := want.weightAS()
 	if !maps.Equal(s.targets, targets) {
 		// Routers have got other numbers.
-		announce = again(announce, want.Routes, func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+		announce = changedToo(announce, want.Routes, func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
 	}
 	if s.weightAS != weightAS {
-		announce = again(announce, want.Routes, func(r Route) bool { return r.Weight != 0 })
+		announce = changedToo(announce, want.Routes, func(r Route) bool { return r.Weight != 0 })
 	}
 	if len(withdraw)+len(announce) > 0 {
 		err = s.exchange(ctx, withdraw, announce, want.Routes, func(routes []Route) error {
@@ -339,9 +339,9 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 	return err
 }
 
-// again adds to announce those of all that are otherwise now than GoBGP knows them,
+// changedToo adds to announce those of all that are otherwise now than GoBGP knows them,
 // although they are the same.
-func again(announce, all []Route, otherwise func(Route) bool) []Route {
+func changedToo(announce, all []Route, otherwise func(Route) bool) []Route {
 	var more []Route
 	for _, r := range all {
 		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && otherwise(r) {
@@ -356,7 +356,7 @@ func again(announce, all []Route, otherwise func(Route) bool) []Route {
 // exchange announces before it withdraws: the address of a route that goes may be
 // in one that comes.
 func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, do func([]Route) error) error {
-	reopen, err := s.shut(ctx)
+	reopen, err := s.holdGate(ctx)
 	if err != nil {
 		return err
 	}

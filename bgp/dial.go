@@ -75,7 +75,7 @@ func numbered(a netip.Addr) netip.Addr {
 	return a.WithZone(strconv.Itoa(link.Index))
 }
 
-// sourceOn is the address of an interface to speak to peer from. It is looked up
+// sourceOn is the address of an interface to connect to peer from. It is looked up
 // for each connection: addresses change.
 func sourceOn(name string, peer netip.Addr) (netip.Addr, error) {
 	prefixes, err := addressesOf(name)
@@ -107,7 +107,7 @@ func addressesOf(name string) ([]netip.Prefix, error) {
 }
 
 // bestSource prefers an address in the peer's own network. A link-local address
-// can speak to link-local ones only.
+// only reaches link-local addresses.
 func bestSource(prefixes []netip.Prefix, peer netip.Addr) (best netip.Addr) {
 	for _, p := range prefixes {
 		a := p.Addr()
@@ -132,7 +132,7 @@ const maxTTL = 255
 func ttl(s Session) int {
 	switch {
 	case s.TTLSecurityHops != 0:
-		return maxTTL // RFC 5082 §3: what arrives then tells the distance
+		return maxTTL // RFC 5082 §3: the TTL on arrival gives the distance
 	case s.PeerASN == s.LocalASN:
 		return 0
 	case s.EBGPMultihopTTL != 0:
@@ -216,7 +216,7 @@ func setSignature(fd int, peer netip.Addr, password Password) error {
 	return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig)
 }
 
-// bindDevice has a socket speak by one device only, or inside a VRF.
+// bindDevice binds a socket to one device, or to a VRF.
 func bindDevice(fd int, device string) error {
 	if device == "" {
 		return nil

@@ -101,7 +101,7 @@ func TestFRRInstall(t *testing.T) {
 }
 
 // Everything that documents show for FRR is FRR's language.
-func TestFRRUnderstandsDocuments(t *testing.T) {
+func TestFRRAcceptsDocumentedConfiguration(t *testing.T) {
 	if _, err := exec.LookPath("vtysh"); err != nil {
 		nstest.Missing(t, err.Error())
 	}

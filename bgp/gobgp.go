@@ -16,11 +16,11 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// deferralTime is how long GoBGP, after a restart, holds our routes back from a
-// router that does not send End-of-RIB. RFC 4724 §4.1 means it for speakers
-// whose choice depends on what others send; ours does not, so it is as short as
-// GoBGP's whole seconds allow. (With 0 GoBGP's timer can fire before the session
-// counts as established, and is then lost.)
+// deferralTime is how long GoBGP, after a restart, holds routes back from a
+// router that does not send End-of-RIB. RFC 4724 §4.1 has it for speakers that select routes
+// among those of other routers. This node has only its own, so the time is the shortest that GoBGP
+// can have, in whole seconds. (With 0 GoBGP's timer can fire before the session
+// is established, and has no effect then.)
 const deferralTime = time.Second
 
 // GoBGP's own identity. No router sees it: each session has an AS number of
@@ -66,6 +66,7 @@ func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
 	return e, nil
 }
 
+// configure starts GoBGP's BGP with the sets and policies that routes are announced by.
 func (e *engine) configure(ctx context.Context) error {
 	global := &api.Global{
 		Asn:        engineASN,
@@ -76,45 +77,42 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
-	shutdown := &api.Policy{Name: shutdownPolicy, Statements: []*api.Statement{shutdownStatement()}}
-	if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: shutdown}); err != nil {
+	if err := e.addDefinedSets(ctx); err != nil {
 		return err
 	}
-	for name, marks := range map[string]string{markedSet: "^" + mark(markAny) + "$", everyMarkSet: everyMark} {
-		set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: []string{marks}}
+	imports := []*api.Policy{{Name: "import", Statements: importStatements()}}
+	exports := append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}, {Name: attributesPolicy}}, selectionPolicies()...)
+	shutdown := &api.Policy{Name: shutdownPolicy, Statements: []*api.Statement{shutdownStatement()}} // see setShutdown
+	for _, policy := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
+		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+			return err
+		}
+	}
+	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, imports); err != nil {
+		return err
+	}
+	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exports)
+}
+
+// addDefinedSets adds the sets that statements refer to.
+func (e *engine) addDefinedSets(ctx context.Context) error {
+	for _, set := range []*api.DefinedSet{
+		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markedSet, List: []string{"^" + mark(markAny) + "$"}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: everyMarkSet, List: []string{everyMark}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}},
+	} {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
 			return err
 		}
 	}
-	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}}
-	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: unweighted}); err != nil {
-		return err
-	}
-	for _, p := range []struct {
-		direction api.PolicyDirection
-		action    api.RouteAction
-		policies  []*api.Policy
-	}{
-		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, []*api.Policy{{Name: "import", Statements: importStatements()}}},
-		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
-			append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}, {Name: attributesPolicy}}, selectionPolicies()...)},
-	} {
-		for _, policy := range p.policies {
-			if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
-				return err
-			}
-		}
-		assignment := &api.PolicyAssignment{
-			Name:          "global",
-			Direction:     p.direction,
-			Policies:      p.policies,
-			DefaultAction: p.action,
-		}
-		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
-			return err
-		}
-	}
 	return nil
+}
+
+// assign makes policies, in their order, those of a direction.
+func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, otherwise api.RouteAction, policies []*api.Policy) error {
+	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name: "global", Direction: direction, Policies: policies, DefaultAction: otherwise,
+	}})
 }
 
 // importStatements let in our own routes, to which GoBGP applies the import
@@ -155,10 +153,7 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 		policies = append(policies, &api.Policy{Name: shutdownPolicy})
 	}
 	policies = append(policies, &api.Policy{Name: selectedPolicy}, &api.Policy{Name: restrictedPolicy}, &api.Policy{Name: stripPolicy})
-	assignment := &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, Policies: policies, DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
-	}
-	if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
+	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies); err != nil {
 		return err
 	}
 	return e.resendRoutes(ctx)
@@ -169,8 +164,8 @@ func (e *engine) resendRoutes(ctx context.Context) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
-// exportStatements hold back what has no next hop on a session: GoBGP has put the
-// session's stand-in in its place by the time it asks.
+// exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
+// route already has the stand-in of the session (hop.go).
 func exportStatements() []*api.Statement {
 	reject := func(name string, family *api.Family, standIn netip.Addr) *api.Statement {
 		nextHops := []string{netip.PrefixFrom(standIn, standIn.BitLen()).String()}
@@ -261,8 +256,8 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 	return nil
 }
 
-// path translates one route. An unspecified next hop tells GoBGP to put in our end
-// of each session, and each wire what that stands for.
+// path translates one route. For an unspecified next hop GoBGP writes its own address on each
+// session, and the session's wire replaces that by the real next hop.
 func path(r Route) (*apiutil.Path, error) {
 	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
 	if err != nil {
@@ -290,7 +285,7 @@ func familyOf(a netip.Addr) packet.Family {
 	return packet.RF_IPv6_UC
 }
 
-// A neighbor is what GoBGP must know to speak on one connection.
+// A neighbor is the configuration of GoBGP for one connection.
 type neighbor struct {
 	conf          Session
 	remote, local netip.Addr // of the connection, as the wire says
@@ -357,8 +352,8 @@ func (e *engine) handOver(ctx context.Context, conn net.Conn) error {
 }
 
 // state is the neighbour's state as all of GoBGP sees it. GoBGP reports a
-// change to watchers before it acts on it, and in between it neither sends a
-// new route to the neighbour nor remembers to; that is why we ask.
+// change to watchers before it acts on it; a new route in between is never sent to the
+// neighbour. So the state is polled.
 func (e *engine) state(ctx context.Context, remote netip.Addr) (SessionState, error) {
 	state := Idle
 	err := e.gobgp.ListPeer(ctx, &api.ListPeerRequest{Address: remote.String()}, func(p *api.Peer) {

@@ -6,12 +6,12 @@ import (
 	"net/netip"
 )
 
-// GoBGP takes one address, our end of the connection, for the next hop of all
-// routes of a session. It gets one that stands for the next hops that there are,
-// and the wire writes these in its place. The stand-in's family decides how GoBGP
-// tells IPv4 routes: over IPv6 in the form of RFC 8950. What has no next hop is held
-// back by GoBGP's policy, which knows the last two. No router sees any of them. (GoBGP
-// itself refuses next hops on loopback, but from whom it speaks to on loopback.)
+// GoBGP uses one address, the local end of the connection, as the next hop of all
+// routes of a session. It gets a stand-in for the next hops that the session has, and the wire
+// replaces the stand-in. The stand-in's family decides how GoBGP
+// encodes IPv4 routes: over IPv6 in the form of RFC 8950. Routes without a next hop are rejected by
+// GoBGP's policy, which matches the last two. No router sees any of them. (GoBGP
+// itself refuses next hops on loopback only from routers that are not on loopback.)
 var (
 	both4 = netip.MustParseAddr("127.255.255.2") // a next hop for each family
 	both6 = netip.MustParseAddr("100::2")        // IPv4's is an IPv6 address

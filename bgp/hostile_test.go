@@ -52,7 +52,7 @@ func heap() uint64 {
 // A router that sends its full table, malformed messages, unknown capabilities and
 // requests without end costs no memory, and no session: neither its own nor
 // another's.
-func TestRouterThatTalksTooMuch(t *testing.T) {
+func TestRouterFloodsUpdates(t *testing.T) {
 	const prefixes, rubbish, refreshes = 100_000, 1000, 100
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -119,7 +119,7 @@ func TestRouterThatTalksTooMuch(t *testing.T) {
 
 // What cannot be understood ends the session that it came on, with a reason, and no
 // other.
-func TestRouterThatSpeaksNonsense(t *testing.T) {
+func TestRouterSendsMalformedMessages(t *testing.T) {
 	r := startRouter(t, routerConf{})
 	s := newServer(t, Options{})
 	other := r.session("other")
@@ -241,7 +241,7 @@ var oddOpenings = []struct {
 
 // Whatever a router says at first, that attempt is all that it can spoil: the next one,
 // at which it behaves, succeeds, and other sessions notice nothing.
-func TestOddOpenings(t *testing.T) {
+func TestUnusualOpens(t *testing.T) {
 	r := startRouter(t, routerConf{})
 	other := r.session("other")
 	other.HoldTime = time.Hour

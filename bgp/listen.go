@@ -60,7 +60,7 @@ func (a *acceptor) join(s *session) error {
 	return nil
 }
 
-// leave is no error for who has not joined.
+// leave does nothing for a session that has not joined.
 func (a *acceptor) leave(s *session) {
 	a.mu.Lock()
 	if a.waiting[s.conf.PeerAddress] == s {

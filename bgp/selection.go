@@ -13,11 +13,11 @@ import (
 )
 
 // A route that is not for all routers carries, inside of GoBGP, a large community
-// for each router that it is for. The export policy lets it out to these only, without
-// the communities: not to a session that opens later either.
-// What a community stands for never changes, so that the policy never has to be
-// asked again about sent routes. No router sees one, and none could be
-// mistaken for one: AS 4294967295 is reserved (RFC 7300).
+// for each router that gets it. The export policy sends it to these only, without
+// the communities, also on sessions that open later.
+// The meaning of a community never changes, so that the policy never has to be evaluated
+// again for routes that were sent. No router sees these communities, and none could announce
+// one: AS 4294967295 is reserved (RFC 7300).
 const (
 	markASN = 4294967295
 	// markAny is on each such route, also on one whose routers are all gone.
@@ -72,8 +72,8 @@ func (p Peers) marks(targets map[string]uint32) []*packet.LargeCommunity {
 	return values
 }
 
-// selectionPolicies say who gets a route and end the export policies. They are empty
-// of routers at first: target fills in the first one.
+// selectionPolicies select the routers that get a route. They are the last export policies. The first
+// has no statement at first: targets adds one for each router.
 func selectionPolicies() []*api.Policy {
 	return []*api.Policy{
 		{Name: selectedPolicy},
@@ -86,11 +86,10 @@ func selectionPolicies() []*api.Policy {
 	}
 }
 
-// alias is the address by which only GoBGP knows the router of a
-// session: its own one, but for link-local ones, which may be several routers' on
-// several links that its policy does not tell apart, and for the router on an
-// interface, which has none before it was heard. These get one of RFC 6666 and keep
-// it. Only Set may ask.
+// alias is the address that GoBGP has for the router of a session. It is the router's own, but
+// in two cases: GoBGP's policy cannot distinguish equal link-local addresses on several links, and
+// a router on an interface has no address before it advertises itself. Such a router gets an address of
+// RFC 6666 and keeps it. Only Set may call alias.
 func (e *engine) alias(s Session) netip.Addr {
 	if s.Interface == "" && s.PeerAddress.Zone() == "" {
 		return s.PeerAddress

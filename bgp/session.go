@@ -40,8 +40,8 @@ var (
 	errStopping = errors.New("BGP stops")
 )
 
-// A session keeps one Session going: it connects, lets GoBGP speak until the
-// connection ends, and connects again, until its context ends.
+// A session keeps one Session established: it connects, hands the connection to GoBGP until it
+// ends, and connects again, until its context ends.
 type session struct {
 	conf        Session    // resolved
 	alias       netip.Addr // the router's, to GoBGP
@@ -81,7 +81,7 @@ type sessionFacts struct {
 	updates     int    // sent on wires before this one
 	wire        *wire  // nil between connections
 	local       netip.Addr
-	router      netip.Addr // on the session's interface; invalid until it was heard
+	router      netip.Addr // on the session's interface; invalid until it advertises itself
 }
 
 func (s *session) start() {
@@ -128,8 +128,8 @@ func (s *session) run(ctx context.Context) {
 }
 
 // awaitBFDTimeout gives the router the time to notice by BFD that the process before this one
-// is gone, if that could not signal AdminDown. FRR ends whatever session there is by then,
-// and with it what graceful restart has it keep.
+// is gone, if that could not signal AdminDown. FRR then ends the session that it has,
+// and drops the routes that graceful restart has it keep.
 func (s *session) awaitBFDTimeout(ctx context.Context) {
 	if b := s.conf.BFD; b.enabled() && !s.restartUntil.IsZero() {
 		select {
@@ -191,7 +191,7 @@ func (s *session) attempt(ctx context.Context) string {
 		return dialError(conf, err)
 	}
 	var w *wire
-	w = newWire(conn, conf, s.alias, s.gate, func() { s.heard(w) })
+	w = newWire(conn, conf, s.alias, s.gate, func() { s.report(w) })
 	s.enter(Active, w)
 	defer context.AfterFunc(link, func() { w.abandon(context.Cause(link).Error()) })()
 	remote, handedOver, reason := s.alias, false, ""
@@ -226,12 +226,12 @@ func (s *session) neighbor(w *wire) neighbor {
 	}
 }
 
-// addrOf keeps the zone as package net names it, which is how GoBGP will look
-// the neighbour up, whatever it was called in the configuration.
+// addrOf keeps the zone as package net names it: GoBGP looks the neighbour up by it. The
+// configuration may have a number.
 func addrOf(a net.Addr) netip.Addr { return a.(*net.TCPAddr).AddrPort().Addr() }
 
-// speak has GoBGP speak on w until it ends. It says whether GoBGP got hold of w,
-// and why the session ended if w does not.
+// speak hands w to GoBGP and waits until it ends. It returns whether GoBGP has got w, and why the
+// session ended unless w has the reason.
 func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handedOver bool, reason string) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -327,12 +327,12 @@ func (s *session) up(w *wire) {
 	s.restartUntil = time.Time{}
 	s.detect(w)
 	s.log.Info("session up", "address", w.conf.PeerAddress, "asn", w.seen().open.asn)
-	s.heard(w)
+	s.report(w)
 }
 
-// detect starts BFD with the router that has just become established, from the
-// address that it knows us by. It goes on when the connection ends: so it is there
-// for the next one, and nothing of the former one can end that.
+// detect starts BFD with a router whose session has just become established, from the local
+// address of that session. It continues when the connection ends, so that the next connection has
+// BFD from its start.
 func (s *session) detect(w *wire) {
 	local := w.local()
 	if !s.conf.BFD.enabled() || s.detector != nil && s.detector.local == local {
@@ -412,8 +412,8 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	}
 }
 
-// heard is called when something that matters was seen on w.
-func (s *session) heard(w *wire) {
+// report reports that w has seen a message that changes the status.
+func (s *session) report(w *wire) {
 	if at, ok := ribSent(s.conf, w.seen()); ok {
 		s.synced(at)
 	}

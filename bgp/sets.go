@@ -10,12 +10,11 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// Attributes that are equal for all routers stand in GoBGP's table. For attributes of some
+// Attributes that are equal for all routers are in GoBGP's table. For attributes of some
 // routers, and attributes that depend on the session, such as the AS path, a route has marks
-// (see selection.go): a set of attributes and the router that gets them, or
-// all. The export policy has a statement for each, for as long as any route has the
-// mark. Statements are few: what differs between routers comes from
-// BGPAdvertisements, not from Services.
+// (see selection.go): a set of attributes, and one router or all. The export policy has a statement
+// for each mark, for as long as any route has it. Statements are few: differences between routers
+// come from BGPAdvertisements, not from Services.
 const (
 	attributesPolicy = "attributes"
 	stripPolicy      = "strip"
@@ -166,7 +165,7 @@ func stripStatement() *api.Statement {
 	}
 }
 
-// pathAttributes are what stands in GoBGP's table for a: routes share it.
+// pathAttributes are the attributes a as GoBGP's table has them. Routes share them.
 func (a Attributes) pathAttributes(marks []*packet.LargeCommunity) (attrs []packet.PathAttributeInterface) {
 	if a.MED.Set {
 		attrs = append(attrs, packet.NewPathAttributeMultiExitDisc(a.MED.Value))

@@ -132,8 +132,8 @@ func (s Session) weightsText() string {
 	return ""
 }
 
-// resolved is s with what it leaves to the State, and without what is no matter of
-// the connection: two that are equal then are the same one.
+// resolved is s with the defaults of the State, and without the fields that can change while the
+// connection stays. If two resolved Sessions are equal, one connection serves both.
 func (s Session) resolved(st State) Session {
 	s.LocalASN, s.RouterID = s.localASN(st), cmp.Or(s.RouterID, st.RouterID)
 	if s.PeerAddress.Is4() {

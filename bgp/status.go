@@ -39,7 +39,7 @@ type Status struct {
 // A SessionStatus is what is so about one session.
 type SessionStatus struct {
 	Name string `json:"name"`
-	// PeerAddress is invalid while no router was heard on Interface.
+	// PeerAddress is invalid until a router advertises itself on Interface.
 	PeerAddress netip.Addr `json:"peerAddress"`
 	Interface   string     `json:"interface,omitempty"`
 	// OtherRouter is another host that sends router advertisements on Interface; invalid if
@@ -88,8 +88,7 @@ type SessionStatus struct {
 	Omissions []Omission `json:"omissions,omitempty"`
 }
 
-// Router is where the router is: its address, or the interface on which it was not
-// heard yet.
+// Router is the router's address, or its interface until it advertises itself there.
 func (st SessionStatus) Router() string {
 	if !st.PeerAddress.IsValid() {
 		return st.Interface

@@ -10,14 +10,14 @@ import (
 )
 
 // A route's weight is sent as the link bandwidth extended community (RFC 10005), in
-// its non-transitive form: it is about the links of the router that hears it, and
+// its non-transitive form: it concerns the links of the router that receives it, and
 // that router does not pass it on. Only the proportions count, so the unit is a
 // convention: at 1 Mbit/s the value is the weight wherever a router shows megabits,
 // float32 is exact up to a weight of 1,073, and routers that keep 32 bits of it
 // (FRR 8) overflow only above 34,000.
 const bytesPerWeight = 125_000 // a second
 
-// asTrans stands for AS numbers that do not fit into 16 bits (RFC 6793).
+// asTrans replaces AS numbers that do not fit into 16 bits (RFC 6793).
 const asTrans = 23456
 
 // linkBandwidth is what says r's weight.

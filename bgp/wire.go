@@ -42,10 +42,10 @@ const (
 	families
 )
 
-// A wire is a connection to a router on which GoBGP speaks, and which reads
-// along. Of what passes it changes the router ID in our OPEN, the next hops in our
-// UPDATEs (hop.go), and the router's UPDATEs, which GoBGP must not see (framer). It
-// turns away a router that GoBGP would take by mistake.
+// A wire is a connection between GoBGP and a router that parses the messages of both. It
+// changes the router ID in the local OPEN and the next hops in local
+// UPDATEs (hop.go), and replaces the router's UPDATEs, which GoBGP must not see (framer). It
+// closes the connection to a router that GoBGP would accept by mistake.
 type wire struct {
 	*net.TCPConn
 	conf  Session
@@ -123,7 +123,7 @@ func (w *wire) record(change func(f *wireFacts)) {
 func (w *wire) Read(p []byte) (int, error) {
 	for w.at == len(w.passed) {
 		n, err := w.TCPConn.Read(w.buffer[:])
-		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.hear), 0
+		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.inspect), 0
 		if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
 			w.record(func(f *wireFacts) { f.readErr = err })
 		}
@@ -140,12 +140,12 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (w *wire) hear(kind byte, body []byte) {
+func (w *wire) inspect(kind byte, body []byte) {
 	switch kind {
 	case msgOpen:
 		o, err := parseOpen(body)
 		w.record(func(f *wireFacts) { f.open, f.badMessage = &o, err })
-		if reason, subcode := w.unwanted(o); err == nil && reason != "" {
+		if reason, subcode := w.rejection(o); err == nil && reason != "" {
 			w.refuse(reason, codeOpen, subcode)
 		}
 	case msgNotification:
@@ -162,10 +162,10 @@ func (w *wire) hear(kind byte, body []byte) {
 	}
 }
 
-// unwanted says why we do not speak to the router that sent o, empty if we do, for
-// reasons that GoBGP does not know: the AS number that is right for it is any, and
-// the router ID not ours but its own.
-func (w *wire) unwanted(o open) (reason string, subcode byte) {
+// rejection says why the router that sent o is refused; empty if it is not. GoBGP cannot check
+// these: it accepts any AS number, and compares the router ID with its own and not with the
+// session's.
+func (w *wire) rejection(o open) (reason string, subcode byte) {
 	switch {
 	case w.conf.External && o.asn == w.conf.LocalASN:
 		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn), openBadPeerAS
@@ -359,13 +359,12 @@ func emptyUnreach(attrs []byte) (family, bool) {
 	return 0, false
 }
 
-// A framer cuts a stream of bytes into BGP messages, and strains it. Nothing that a
-// router announces is of use here, but GoBGP would keep all of it, and end the
-// session over what it cannot read. So from the first KEEPALIVE on, by which the
-// session becomes established, a KEEPALIVE stands for each UPDATE: to the hold timer
-// they are the same (RFC 4271 §4.4). One that comes before is an error that GoBGP ends
-// the session for; it need not read it to say so, and gets an empty one. End-of-RIB
-// passes: after a restart GoBGP waits for it.
+// A framer cuts a stream of bytes into BGP messages, and filters them. The routes of a
+// router are not used here, but GoBGP would keep all of them, and end the
+// session over one that it cannot parse. So from the first KEEPALIVE on, by which the
+// session becomes established, each UPDATE is replaced by a KEEPALIVE: to the hold timer
+// they are equal (RFC 4271 §4.4). An UPDATE before that is an error for which GoBGP ends the
+// session; GoBGP gets an empty one. End-of-RIB passes: after a restart GoBGP waits for it.
 type framer struct {
 	header [headerLen]byte
 	n      int // bytes of the header so far
@@ -386,8 +385,8 @@ var (
 const maxEndOfRIB = 11
 
 // feed calls hear with each message that p completes, and appends to out what may
-// pass. The body is only valid during the call; it is empty if it is long and of no
-// interest, as that of an UPDATE is.
+// pass. The body is only valid during the call. The body of an UPDATE is left out if it is
+// long.
 func (f *framer) feed(p, out []byte, hear func(kind byte, body []byte)) []byte {
 	for len(p) > 0 {
 		if f.n < headerLen {

@@ -68,7 +68,7 @@ func TestFramer(t *testing.T) {
 
 // What GoBGP sees of a stream: everything, but, for each UPDATE that is not End-of-RIB,
 // an empty one before the first KEEPALIVE, and a KEEPALIVE from then on.
-func TestStrain(t *testing.T) {
+func TestFramerReplacesUpdates(t *testing.T) {
 	open, alive := serialize(t, openMessage(65001)), serialize(t, packet.NewBGPKeepAliveMessage())
 	route4, route6 := serialize(t, update(t, routes("192.0.2.1/32")[0])), serialize(t, update(t, routes("2001:db8::1/128")[0]))
 	end4, end6 := serialize(t, packet.NewEndOfRib(packet.RF_IPv4_UC)), serialize(t, packet.NewEndOfRib(packet.RF_IPv6_UC))

@@ -28,13 +28,14 @@ type adverts struct {
 	seen    cluster.Snapshot         // the parts of which everything has been written
 }
 
-// A writtenAdvert is what stands in a status, as far as known.
+// A writtenAdvert is a status as this controller wrote it last.
 type writtenAdvert struct {
 	uid    types.UID
 	status v1alpha1.AdvertisementStatus
 }
 
-// report writes what has changed, unless it is too early.
+// report writes the statuses that have changed, unless it did so less than poolInterval ago: then it sets
+// due. A status that cannot be written ends no other.
 func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) (errs []error) {
 	now := advertParts(snap)
 	if sameAdvertParts(&now, &a.seen) {
@@ -76,6 +77,7 @@ func advertParts(s *cluster.Snapshot) cluster.Snapshot {
 		Advertisements: s.Advertisements, L2Advertisements: s.L2Advertisements, L2Ready: s.L2Ready, Speakers: s.Speakers}
 }
 
+// sameAdvertParts compares pointers and slice headers, not contents: it is called for each change.
 func sameAdvertParts(a, b *cluster.Snapshot) bool {
 	return a.AllNodes == b.AllNodes && a.L2Ready == b.L2Ready && sortedset.Same(a.Versions, b.Versions) && sortedset.Same(a.Problems, b.Problems) &&
 		sortedset.Same(a.Nodes, b.Nodes) && sortedset.Same(a.Pools, b.Pools) && sortedset.Same(a.Peers, b.Peers) && sortedset.Same(a.Speakers, b.Speakers) &&
@@ -107,9 +109,9 @@ func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// advertStatus is what the status of an advertisement should be. It is not known for other
-// objects, nor while the nodes have not been read. An advertisement that is broken, and
-// was so from the beginning, reaches no node.
+// advertStatus is the wanted status of an advertisement. It is unknown for other objects, and until the
+// Nodes were read. An advertisement that never had a version without a mistake reaches no
+// node.
 func advertStatus(snap *cluster.Snapshot, v cluster.Version) (s v1alpha1.AdvertisementStatus, known bool) {
 	var r reach
 	switch v.Kind {
@@ -206,6 +208,7 @@ func unapplied(snap *cluster.Snapshot, names []string) (remarks []string) {
 	return remarks
 }
 
+// reachL2 counts the nodes that can answer for addresses by l, with the first reason why none can.
 func reachL2(snap *cluster.Snapshot, l *cluster.L2Advertisement) reach {
 	c := cover(snap, l)
 	r := reach{nodes: c.able, remarks: append(c.remarks(l), unapplied(snap, l.Pools)...)}
@@ -230,6 +233,7 @@ type coverage struct {
 	preferred, anywhere   []int           // how many selected nodes, and nodes, each of the preferences selects
 }
 
+// cover evaluates the selectors of l on all Nodes, and its interfaces on what speakers report.
 func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
 	r := coverage{unmet: map[string]bool{}, order: l.Interfaces, preferred: make([]int, len(l.Preferred)), anywhere: make([]int, len(l.Preferred))}
 	for _, name := range l.Interfaces {
@@ -249,7 +253,7 @@ func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
 			continue
 		}
 		r.selected++
-		if s := speakerOf(snap, n.Name); s != nil && len(s.Interfaces) != 0 {
+		if s := snap.Speaker(n.Name); s != nil && len(s.Interfaces) != 0 {
 			r.heard++
 			r.count(l, s)
 		}

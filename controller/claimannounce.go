@@ -19,7 +19,8 @@ type claimAnnounce struct {
 	pools  []*cluster.Pool
 }
 
-// reportAnnounce writes what differs, until the time is over.
+// reportAnnounce writes what differs, until the time is over. It compares claims with pools only if one
+// of them has changed.
 func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	done := &c.announce
 	if sortedset.Same(done.claims, snap.Claims) && slices.Equal(done.pools, snap.Pools) {

@@ -50,7 +50,7 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// A client talks to the API server.
+// A client sends requests to the API server, with one REST client for each API group. It caches nothing.
 type client struct {
 	core, ours, events, leases *rest.RESTClient
 }
@@ -81,6 +81,8 @@ func newClient(cfg *rest.Config, limit flowcontrol.RateLimiter) (*client, error)
 	return &c, nil
 }
 
+// restClient returns a client for one API group, which shares h's connections. It takes the error
+// of the client before, so that the caller checks once.
 func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, err error) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(cfg)
 	c.GroupVersion = &gv
@@ -116,11 +118,14 @@ func atVersion(o metav1.Object) map[string]any {
 	return map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}
 }
 
+// claim reads an AddressClaim as it is now, by the name that [v1alpha1.ClaimName] returns.
 func (c *client) claim(ctx context.Context, name string) (*v1alpha1.AddressClaim, error) {
 	o := &v1alpha1.AddressClaim{}
 	return o, c.ours.Get().Resource("addressclaims").Name(name).Do(ctx).Into(o)
 }
 
+// createClaim fails with AlreadyExists if the address has a claim: the API server decides between
+// two controllers.
 func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) error {
 	return c.ours.Post().Resource("addressclaims").Body(o).Do(ctx).Error()
 }
@@ -128,7 +133,7 @@ func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) erro
 // setHolders changes the holders of a claim, and for whom it is kept, if it is
 // still at the version that was read.
 func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) error {
-	return c.patchClaim(ctx, o, map[string]any{"holders": holders, "reservedFor": kept, "services": people(holders, kept)})
+	return c.patchClaim(ctx, o, map[string]any{"holders": holders, "reservedFor": kept, "services": holdersText(holders, kept)})
 }
 
 // patchClaim changes the given fields of a claim's spec if it is still at the version
@@ -163,14 +168,17 @@ func (c *client) deleteClaim(ctx context.Context, o *cluster.Claim) error {
 	}).Do(ctx).Error()
 }
 
+// createEvent fails with AlreadyExists if an earlier attempt succeeded without an answer.
 func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
 	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
+// createSecret fails with AlreadyExists if another controller was first.
 func (c *client) createSecret(ctx context.Context, s *corev1.Secret) error {
 	return c.core.Post().Namespace(s.Namespace).Resource("secrets").Body(s).Do(ctx).Error()
 }
 
+// pool reads an AddressPool as it is now.
 func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, error) {
 	o := &v1alpha1.AddressPool{}
 	return o, c.ours.Get().Resource("addresspools").Name(name).Do(ctx).Into(o)
@@ -203,6 +211,7 @@ func (c *client) advertisementStatus(ctx context.Context, v cluster.Version) (v1
 	return o.Status, err
 }
 
+// advertisementResource is the resource of an advertisement's kind, as it is in URLs.
 func advertisementResource(v cluster.Version) string {
 	if v.Kind == "BGPAdvertisement" {
 		return "bgpadvertisements"

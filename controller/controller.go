@@ -105,6 +105,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
+// newController returns a controller that has not read or written anything yet.
 func newController(o Options) (*controller, error) {
 	m := newMetrics(o.Registry)
 	client, err := newClient(o.Config, newThrottle(m))
@@ -119,11 +120,18 @@ func newController(o Options) (*controller, error) {
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
 	c.writer = writer{client, c.events.recordService, o.ClassOnly}
-	c.pools = pools{client: client, events: c.events, written: map[string]writtenPool{}}
-	c.owners = newOwners(o.Settle)
-	c.adverts = adverts{client: client, written: map[string]writtenAdvert{}}
+	c.forgetWrites()
 	c.retry.Reset()
 	return c, nil
+}
+
+// forgetWrites forgets what statuses and claims contain. Otherwise a controller that leads again would
+// not repair what another controller has written meanwhile.
+func (c *controller) forgetWrites() {
+	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
+	c.owners = newOwners(c.Settle)
+	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
+	c.announce = claimAnnounce{}
 }
 
 // lead makes a pass whenever something has changed, until ctx ends. It writes
@@ -131,12 +139,8 @@ func newController(o Options) (*controller, error) {
 func (c *controller) lead(ctx context.Context) {
 	c.metrics.leading.Set(1)
 	defer c.metrics.leading.Set(0)
-	defer c.health.rest()
-	// Another controller may have led meanwhile.
-	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
-	c.owners = newOwners(c.Settle)
-	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
-	c.announce = claimAnnounce{}
+	defer c.health.idle()
+	c.forgetWrites()
 	var keys sync.WaitGroup
 	keys.Go(func() { c.keepKey(ctx) })
 	defer keys.Wait()
@@ -179,12 +183,13 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 	return next
 }
 
-// pass decides on the newest snapshot, and writes. Left says that it had no time
-// for all of it, and errs what went wrong.
+// pass decides on the newest snapshot, and writes. What gives Services addresses comes first; the
+// statuses of pools and advertisements come last, since traffic does not depend on them. Left says
+// that there was no time for all writes, errs which failed.
 func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	began := time.Now()
 	c.health.progress()
-	defer c.health.rest()
+	defer c.health.idle()
 	snap := c.source.Snapshot()
 	if c.survey == nil {
 		c.survey = ipam.NewSurvey(snap, settled)
@@ -209,7 +214,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	return left, errs
 }
 
-// carryOut writes what is planned, until the time is over.
+// carryOut writes what is planned, until the time is over. The order is that of [todo].
 func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (left bool, errs []error) {
 	each := func(n int, write func(i int) error) {
 		more, failed := c.each(ctx, until, n, write)
@@ -231,8 +236,8 @@ func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (lef
 	return left, errs
 }
 
-// each calls write n times, some at a time, until the time is over. Left says that it was
-// before all were called.
+// each calls write n times, until the time is over; up to writers calls run at a time. Left says that
+// some calls were not made. A write that fails ends no other.
 func (c *controller) each(ctx context.Context, until time.Time, n int, write func(i int) error) (left bool, errs []error) {
 	failures := make([]error, n)
 	var g errgroup.Group
@@ -267,6 +272,7 @@ func (c *controller) settle(ctx context.Context, n settlement) (written bool, er
 	return n.writesStatus(), nil
 }
 
+// release carries out a release: it removes holders from a claim, or deletes the claim.
 func (c *controller) release(ctx context.Context, r release) error {
 	err := c.writer.release(ctx, r)
 	c.metrics.wrote("release", err)

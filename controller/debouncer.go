@@ -14,7 +14,7 @@ import (
 // state from before, so that addresses do not follow it. Changes of several nodes are
 // accepted together: otherwise the first of several new nodes would get all addresses.
 type debouncer struct {
-	after    time.Duration
+	after    time.Duration            // how long a change must last
 	accepted map[string]election.Node // nil before the first observation, which is accepted at once
 	pending  map[string]nodeChange
 }
@@ -23,7 +23,7 @@ type debouncer struct {
 type nodeChange struct {
 	node  election.Node
 	gone  bool
-	since time.Time
+	since time.Time // when the node was first seen in this state
 }
 
 // take accepts the changes that have lasted, and returns the accepted nodes by name. Due is
@@ -59,7 +59,8 @@ func (d *debouncer) take(now time.Time, seen []election.Node) (nodes []election.
 	return nodes, d.due()
 }
 
-// observe records the current state of a node.
+// observe records the current state of a node. A change that is not the pending one restarts the time;
+// a node that is as accepted has no pending change.
 func (d *debouncer) observe(now time.Time, c nodeChange) {
 	name := c.node.Name
 	if accepted, known := d.accepted[name]; known && !c.gone && reflect.DeepEqual(accepted, c.node) {
@@ -73,6 +74,7 @@ func (d *debouncer) observe(now time.Time, c nodeChange) {
 	d.pending[name] = c
 }
 
+// accept accepts the pending changes that have lasted. A change that has not remains pending.
 func (d *debouncer) accept(now time.Time) {
 	for name, c := range d.pending {
 		switch {

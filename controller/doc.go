@@ -1,4 +1,4 @@
-// Package controller gives addresses to Services, where there is an API server.
+// Package controller allocates addresses to Services, where there is an API server.
 //
 // It reads a snapshot of the cluster, has internal/ipam decide which Service gets
 // which address, and writes the difference: AddressClaims, the Services' status
@@ -9,7 +9,7 @@
 //
 // Two controllers may write at the same time, in spite of the Lease: one that was
 // suspended for a minute does not know that it no longer leads. Caches lag, and
-// responses get lost. These rules hold all the same, because the API server
+// responses get lost. These rules hold in all cases, because the API server
 // checks them:
 //
 //   - Claim before status. The controller writes an address into a status only if the
@@ -22,14 +22,14 @@
 //     first. A status write that is still in flight then fails.
 //   - A claim is changed and deleted only at the version that was read.
 //
-// Where the API server contradicts the snapshot, nothing is written: the
-// snapshot is behind, and the next pass knows more.
+// If the API server has another version than the snapshot, nothing is written: the next pass has a newer
+// snapshot.
 //
 // # Spread over nodes
 //
-// Where addresses go over ARP and NDP, claims also name the node that should answer,
-// such that nodes that can have the same addresses have equally many (package
-// internal/election). That is for balance only: speakers decide which
+// If addresses are announced by ARP and NDP, claims also name the node that should answer, so
+// that nodes that can have the same addresses have equally many (package
+// internal/election). That is only for balance: speakers decide which
 // node answers, and do not wait for the controller. So the controller accepts a change of
 // a node only when it has lasted.
 package controller

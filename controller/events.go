@@ -42,7 +42,8 @@ func (e *events) recordService(ctx context.Context, s *corev1.Service, written c
 	e.send(ctx, newEvent(s, written, e.instance))
 }
 
-// recordPool sends the Event of a pool's condition that was written over live.
+// recordPool sends the Event of a pool's condition that was written over live. The name of the Event is a
+// hash of what it is about: a retry after a lost answer creates no second one.
 func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s/%s/%s", live.UID, live.ResourceVersion, c.Reason)
@@ -70,6 +71,7 @@ func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c m
 // as long as a name can be.
 func cutName(name string) string { return strings.TrimRight(name[:min(len(name), 200)], ".-") }
 
+// send creates an Event, or keeps it for a retry. More than maxUnsent are dropped, the oldest first.
 func (e *events) send(ctx context.Context, ev *eventsv1.Event) error {
 	err := e.client.createEvent(ctx, ev)
 	switch {

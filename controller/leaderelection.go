@@ -136,7 +136,7 @@ func (e *elector) try(ctx context.Context) (held bool, err error) {
 	if old != nil && (e.seen == nil || e.seen.ResourceVersion != old.ResourceVersion || e.seen.UID != old.UID) {
 		e.seen, e.since = old, time.Now()
 	}
-	if old != nil && !e.mine(old) && !e.expired(old) {
+	if old != nil && !e.holds(old) && !e.expired(old) {
 		return false, nil
 	}
 	now := time.Now()
@@ -150,7 +150,8 @@ func (e *elector) try(ctx context.Context) (held bool, err error) {
 	return true, nil
 }
 
-func (e *elector) mine(l *coordinationv1.Lease) bool {
+// holds reports whether this process holds the Lease.
+func (e *elector) holds(l *coordinationv1.Lease) bool {
 	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == e.Identity
 }
 
@@ -173,7 +174,7 @@ func (e *elector) record(old *coordinationv1.Lease, now time.Time) *coordination
 	if old != nil {
 		l = old.DeepCopy()
 	}
-	if !e.mine(l) {
+	if !e.holds(l) {
 		l.Spec.AcquireTime = new(metav1.NewMicroTime(now))
 		n := int32(0)
 		if l.Spec.LeaseTransitions != nil {
@@ -201,7 +202,7 @@ func (e *elector) release(ctx context.Context) {
 	defer cancel()
 	l := &coordinationv1.Lease{}
 	err := e.client.Get().Namespace(e.Namespace).Resource("leases").Name(e.Name).Do(ctx).Into(l)
-	if err == nil && e.mine(l) {
+	if err == nil && e.holds(l) {
 		l.Spec.HolderIdentity = new("")
 		l.Spec.LeaseDurationSeconds = new(int32(1))
 		err = e.write(ctx, l)

@@ -51,7 +51,7 @@ func (c *controller) keepKey(ctx context.Context) {
 	}
 }
 
-// newKey is a Secret with a random key.
+// newKey is a Secret with a random key. Speakers mount it as a file: a line for each key, in base64.
 func newKey(name cluster.Name) *corev1.Secret {
 	key := make([]byte, keyBytes)
 	rand.Read(key) // It never fails, or ends the process.

@@ -15,7 +15,7 @@ import (
 
 // The leader creates the speakers' key once, does not change an existing one, and creates
 // it again when it was deleted.
-func TestKey(t *testing.T) {
+func TestMembersKey(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const path = "/api/v1/namespaces/fanfare-system/secrets/fanfare-members"
 		s := newStore(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// metrics are the controller's own; internal/cluster has those of the watches.
+// metrics are the controller's own. internal/watch has those of the watches.
 type metrics struct {
 	leading  prometheus.Gauge
 	passes   prometheus.Histogram
@@ -22,6 +22,7 @@ type metrics struct {
 	refused  *prometheus.GaugeVec
 }
 
+// newMetrics registers the metrics with r. It panics if r has metrics of these names already.
 func newMetrics(r prometheus.Registerer) *metrics {
 	const ns, sub = "fanfare", "controller"
 	m := &metrics{
@@ -59,6 +60,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
+// observe counts a pass. One with several errors is one failure.
 func (m *metrics) observe(took time.Duration, errs []error) {
 	m.passes.Observe(took.Seconds())
 	if len(errs) != 0 {
@@ -66,6 +68,7 @@ func (m *metrics) observe(took time.Duration, errs []error) {
 	}
 }
 
+// wrote counts a write of one kind, such as settle, by its result.
 func (m *metrics) wrote(what string, err error) {
 	result := "ok"
 	switch {
@@ -106,6 +109,7 @@ type throttle struct {
 	waited prometheus.Histogram
 }
 
+// newThrottle returns the rate limiter that all requests of the controller share.
 func newThrottle(m *metrics) throttle {
 	return throttle{flowcontrol.NewTokenBucketRateLimiter(requestRate, requestBurst), m.throttle}
 }

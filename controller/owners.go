@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -35,6 +34,7 @@ type owners struct {
 	due time.Time
 }
 
+// newOwners returns owners that accept a change of a node after settle, 0 for DefaultSettle.
 func newOwners(settle time.Duration) owners {
 	return owners{debouncer: debouncer{after: cmp.Or(settle, DefaultSettle)}, pendingWrites: map[*cluster.Claim]string{}}
 }
@@ -105,6 +105,7 @@ func (o *owners) named(snap *cluster.Snapshot) func(*cluster.Claim) string {
 	}
 }
 
+// write writes the preferred node into a claim. The error is stale if the claim has changed.
 func (c *controller) write(ctx context.Context, p preference) error {
 	err := stale(c.writer.setNode(ctx, p.claim, p.node))
 	c.metrics.wrote("prefer", err)
@@ -121,20 +122,21 @@ type preference struct {
 	node, was string
 }
 
-// preferences are the nodes to write into claims, by address. An address that no node can
+// preferences are the nodes to write into claims, by address. An address whose claim names the right node
+// is not among them. An address that no node can
 // answer for keeps the node that it had: that node may come back.
 func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []preference) {
-	ballots, claims := ballots(snap, nodes, named)
-	for i, node := range election.Prefer(ballots) {
-		if was := ballots[i].Preferred; node != "" && node != was {
+	placements, claims := placements(snap, nodes, named)
+	for i, node := range election.Prefer(placements) {
+		if was := placements[i].Preferred; node != "" && node != was {
 			list = append(list, preference{claims[i], node, was})
 		}
 	}
 	return list
 }
 
-// ballots are those of the assigned addresses that are claimed and announced over L2.
-func ballots(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Ballot, claims []*cluster.Claim) {
+// placements are the assigned addresses that have a claim and are announced over L2.
+func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Placement, claims []*cluster.Claim) {
 	e := election.New(nodes)
 	for all := snap.Assignments; len(all) > 0; {
 		n := 1
@@ -150,7 +152,7 @@ func ballots(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.
 			continue
 		}
 		a := e.Address(same[0].Addr, terms, services, claim)
-		list = append(list, election.Ballot{Addr: a.Addr, Equal: e.Equals(&a), Preferred: named(claim)})
+		list = append(list, election.Placement{Addr: a.Addr, Equal: e.Equals(&a), Preferred: named(claim)})
 		claims = append(claims, claim)
 	}
 	return list, claims
@@ -182,7 +184,7 @@ func candidates(snap *cluster.Snapshot) []election.Node {
 	}
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
-		s := speakerOf(snap, n.Name)
+		s := snap.Speaker(n.Name)
 		alive := s != nil && !(n.Silent && 2*silent < len(snap.Nodes))
 		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Standing: election.StandingOf(n, alive)}
 		if s != nil {
@@ -190,12 +192,4 @@ func candidates(snap *cluster.Snapshot) []election.Node {
 		}
 	}
 	return nodes
-}
-
-func speakerOf(snap *cluster.Snapshot, node string) *cluster.Speaker {
-	i, ok := slices.BinarySearchFunc(snap.Speakers, node, func(s *cluster.Speaker, n string) int { return strings.Compare(s.Node, n) })
-	if !ok {
-		return nil
-	}
-	return snap.Speakers[i]
 }

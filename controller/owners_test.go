@@ -130,7 +130,7 @@ func (f *field) spread() string {
 
 // Addresses are spread evenly. A removed node loses its own addresses, and no other node
 // does; a new node gets its share only; a change that does not last moves nothing.
-func TestOwnersThroughLife(t *testing.T) {
+func TestOwnersSpreadEvenly(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 30, "n1", "n2", "n3")
 		step := func(what string, d time.Duration, moves int, want string) {

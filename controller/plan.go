@@ -49,19 +49,19 @@ type claim struct {
 // not have it.
 type release struct {
 	old  *cluster.Claim
-	from []cluster.Holder // a part of the claim's; all when there are none left
-	// kept are the Services that the claim is kept for, besides those of from that asked
-	// for that and are gone.
+	from []cluster.Holder // some of the claim's holders, or all
+	// kept are the Services that the claim is kept for. Deleted Services of from that asked to
+	// keep the address are added.
 	kept []cluster.Name
-	gone bool
-	why  string
+	gone bool   // the Services of from are deleted
+	why  string // in the log, and after the Service in the plan's text
 }
 
 // keeps says whether the address is kept for a holder that it is released from.
 func (r release) keeps(h cluster.Holder) bool { return r.gone && h.Reserve }
 
 // plan returns the writes that make claims and status what was decided. A settled Service
-// needs none.
+// needs none, and is not looked at: the cost is that of the open Services and loose claims.
 func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
 	p := planner{
 		snap: s.Snap, assignments: assignments,
@@ -95,6 +95,7 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 	return t
 }
 
+// A planner compares what Services should have with what claims and statuses say.
 type planner struct {
 	snap        *cluster.Snapshot
 	assignments []cluster.Assignment
@@ -119,7 +120,7 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	return string(text) == s.Reported.Message
 }
 
-// holders are the Services that should have an address.
+// holders are the Services that should have an address, sorted by name. There are several if they share it.
 func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
 	i, _ := slices.BinarySearchFunc(p.assignments, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 	for ; i < len(p.assignments) && p.assignments[i].Addr == a; i++ {
@@ -266,6 +267,7 @@ func appendHas(text []byte, a cluster.Assignment) []byte {
 	return text
 }
 
+// separate ends a clause of a message, if there is one.
 func separate(text []byte) []byte {
 	if len(text) == 0 {
 		return text
@@ -276,6 +278,7 @@ func separate(text []byte) []byte {
 // maxMessage is how long a message may be, in bytes. An Event's note has 1 kB.
 const maxMessage = 1000
 
+// cut shortens a message to maxMessage bytes, and not within a character.
 func cut(s string) string {
 	if len(s) <= maxMessage {
 		return s
@@ -311,6 +314,7 @@ func (c claim) taken() bool {
 
 // The plan as text: a line for each write.
 
+// String has the releases of addresses that other Services wait for first, as they are carried out.
 func (t todo) String() string {
 	var b strings.Builder
 	for _, r := range t.gone {
@@ -325,6 +329,7 @@ func (t todo) String() string {
 	return b.String()
 }
 
+// String has a line for each Service that loses the address, and one for the claim.
 func (r release) String() string {
 	var b strings.Builder
 	kept := r.kept
@@ -349,6 +354,7 @@ func (r release) String() string {
 	return b.String()
 }
 
+// String has the writes in their order: claims come before the status that they secure.
 func (n settlement) String() string {
 	var b strings.Builder
 	for _, a := range n.disputed {
@@ -371,6 +377,7 @@ func (n settlement) String() string {
 	return b.String()
 }
 
+// conditionText is a condition without its time.
 func conditionText(t cluster.AddressCondition) string {
 	return fmt.Sprintf("%t %s: %s", t.Assigned, t.Code, t.Message)
 }

@@ -121,7 +121,7 @@ func TestNothingToWrite(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
+func TestMessageLength(t *testing.T) {
 	long := strings.Repeat("ä", maxMessage)
 	if got := cut(long); len(got) > maxMessage || !strings.HasSuffix(got, "ä…") {
 		t.Errorf("%d bytes, ends in %q", len(got), got[len(got)-6:])

@@ -34,9 +34,9 @@ type pools struct {
 	due     bool                   // it was too early the last time
 }
 
-// A writtenPool is what stands in a pool's status, as far as known.
+// A writtenPool is a pool's status as this controller wrote it last.
 type writtenPool struct {
-	uid    types.UID // tells the pool from a later one of the same name, whose status is empty
+	uid    types.UID // distinguishes the pool from a later one of the same name, whose status is empty
 	status v1alpha1.AddressPoolStatus
 }
 
@@ -122,9 +122,10 @@ func keepTime(old, now []metav1.Condition) {
 	}
 }
 
-// equal compares two statuses without their times.
+// equal compares two statuses without their times: a status is not written for the time alone.
 func equal(a, b v1alpha1.AddressPoolStatus) bool { return reflect.DeepEqual(timeless(a), timeless(b)) }
 
+// timeless is a copy of s without the times of its conditions.
 func timeless(s v1alpha1.AddressPoolStatus) v1alpha1.AddressPoolStatus {
 	s = *s.DeepCopy()
 	for i := range s.Conditions {

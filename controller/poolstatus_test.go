@@ -153,7 +153,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 
 // A storm of changes writes a pool once a second, and the last one counts; nothing
 // is written while nothing changes, nor by the next leader.
-func TestPoolsSeldom(t *testing.T) {
+func TestPoolStatusRateLimit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		w := &world{store: s}
@@ -276,7 +276,7 @@ func TestPoolEvents(t *testing.T) {
 
 // A pool that is deleted and created again has no status, whether or not a pass
 // came between.
-func TestPoolComesAgain(t *testing.T) {
+func TestPoolRecreated(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		t.Run(fmt.Sprintf("seen gone %t", seen), func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {

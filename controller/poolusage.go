@@ -67,7 +67,8 @@ type familyCount struct {
 	spent    int64 // of the addresses that the pool gives out: assigned, or only claimed
 }
 
-// newUsage relies on assignments being sorted by address.
+// newUsage counts each address once, also if Services share it. Assignments must be sorted by
+// address.
 func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	u, all := usage{make(map[string]*count, len(snap.Pools))}, assignments
 	for _, p := range snap.Pools {
@@ -93,6 +94,7 @@ func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	return u
 }
 
+// family is the count of the family of a, to add to.
 func (c *count) family(a netip.Addr) *familyCount {
 	if a.Is4() {
 		return &c.v4
@@ -100,6 +102,8 @@ func (c *count) family(a netip.Addr) *familyCount {
 	return &c.v6
 }
 
+// spend counts an address that is not free. Addresses that the pool does not give out are not free
+// anyway: they are in no total.
 func (c *count) spend(a netip.Addr) {
 	if ipam.Gives(c.pool, a) {
 		c.family(a).spent++
@@ -129,7 +133,8 @@ func (c *count) assign(shared []cluster.Assignment) {
 	}
 }
 
-// of is nil when the pool has no addresses of the family.
+// of is the usage of a family as the pool's status has it. It is nil when the pool has no addresses of the
+// family.
 func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
 	n := c.v4
 	if f == corev1.IPv6Protocol {
@@ -142,7 +147,8 @@ func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
 	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Available: max(0, total-n.spent)}
 }
 
-// most are the namespaces that have most, and how many others there are.
+// most are the namespaces with the most addresses, maxNamespaces at most, and the number of the others:
+// the size of a status is bounded.
 func (c *count) most() (list []v1alpha1.NamespaceAddresses, others int64) {
 	for _, n := range c.namespaces {
 		list = append(list, *n)

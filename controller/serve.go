@@ -11,8 +11,8 @@ import (
 )
 
 // stuckAfter is how long a pass may be without any progress before the
-// controller counts as stuck. A request ends after requestTimeout, whatever the
-// API server does.
+// controller counts as stuck. A request ends after requestTimeout, also if the API
+// server does not answer.
 const stuckAfter = time.Minute
 
 // health is what the probes ask. An unavailable API server makes no
@@ -24,8 +24,9 @@ type health struct {
 	at atomic.Int64
 }
 
+// progress records that a pass has begun or has made a request; rest, that it has ended.
 func (h *health) progress() { h.at.Store(time.Now().UnixNano()) }
-func (h *health) rest()     { h.at.Store(0) }
+func (h *health) idle()     { h.at.Store(0) }
 
 // stuck is for how long the current pass has made no progress.
 func (h *health) stuck() time.Duration {
@@ -50,6 +51,7 @@ func (c *controller) serve() (stop func(), err error) {
 	return func() { srv.Close() }, nil
 }
 
+// handler answers the probes of the kubelet, and Prometheus.
 func (c *controller) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{}))

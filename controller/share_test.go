@@ -48,7 +48,7 @@ func TestShare(t *testing.T) {
 
 // A controller that has not heard yet that a Service shares no more does not put
 // another one beside it.
-func TestShareIsAskedAgain(t *testing.T) {
+func TestShareChecksLiveHolders(t *testing.T) {
 	s := newStore(t)
 	c := start(t, s, nil)
 	w := &world{store: s}

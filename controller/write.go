@@ -50,7 +50,7 @@ func (w writer) settle(ctx context.Context, n settlement) error {
 		return fmt.Errorf("service %s: %w", n.spec.Name, errStale)
 	}
 	for _, a := range n.disputed {
-		if err := w.lost(ctx, a, n.spec.Name); err != nil {
+		if err := w.confirmLost(ctx, a, n.spec.Name); err != nil {
 			return fmt.Errorf("claim %s: %w", a, err)
 		}
 	}
@@ -72,9 +72,9 @@ func (w writer) settle(ctx context.Context, n settlement) error {
 	return nil
 }
 
-// lost returns nil when the claim of a names other Services, and not this one. If there
+// confirmLost returns nil when the claim of a names other Services, and not this one. If there
 // is no claim, the Service that should have the address has to claim it first.
-func (w writer) lost(ctx context.Context, a netip.Addr, name cluster.Name) error {
+func (w writer) confirmLost(ctx context.Context, a netip.Addr, name cluster.Name) error {
 	c, err := w.readClaim(ctx, v1alpha1.ClaimName(a))
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func specOf(live *corev1.Service) *cluster.Spec {
 }
 
 // secure makes sure that the claim names the Service, at the version that was
-// read of it.
+// read of it. A status is written only after all its claims were secured.
 func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *corev1.Service) error {
 	old := c.old
 	if old == nil {
@@ -117,7 +117,7 @@ func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *c
 			return fmt.Errorf("%w: another Service has it", errStale)
 		}
 	}
-	if err := w.agreed(ctx, old, spec); err != nil {
+	if err := w.confirmSharing(ctx, old, spec); err != nil {
 		return err
 	}
 	holders, kept := bind(old.Holders, spec, live), without(old, spec.Name)
@@ -127,10 +127,10 @@ func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *c
 	return stale(w.setHolders(ctx, old, holders, kept))
 }
 
-// agreed returns nil when the other holders of a claim share the address with a
+// confirmSharing returns nil when the other holders of a claim share the address with a
 // Service that joins them. The snapshot may be older than a holder's decision to stop
 // sharing, and that holder must not find another Service at its address.
-func (w writer) agreed(ctx context.Context, c *cluster.Claim, spec *cluster.Spec) error {
+func (w writer) confirmSharing(ctx context.Context, c *cluster.Claim, spec *cluster.Spec) error {
 	if slices.Contains(spec.Status, c.Addr) {
 		return nil
 	}
@@ -183,17 +183,18 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 	return nil, fmt.Errorf("%w: its name is not an address", errStale)
 }
 
+// newClaim is the claim of an address that had none, for one Service.
 func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.AddressClaim {
 	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
-		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: people(holders, nil)},
+		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: holdersText(holders, nil)},
 	}
 }
 
-// people is a text for users: the Services that hold an address, and the Services that it
+// holdersText is a text for users: the Services that hold an address, and the Services that it
 // is reserved for.
-func people(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) string {
+func holdersText(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) string {
 	var have, wait []string
 	for _, h := range holders {
 		have = append(have, h.Namespace+"/"+h.Name)
@@ -272,7 +273,7 @@ func (w writer) release(ctx context.Context, r release) error {
 	var errs []error
 	left, kept := slices.Clone(r.old.Holders), r.kept
 	for _, h := range r.from {
-		if err := w.letGo(ctx, r.old.Addr, h); err != nil {
+		if err := w.confirmReleased(ctx, r.old.Addr, h); err != nil {
 			errs = append(errs, fmt.Errorf("release %s from %s: %w", r.old.Addr, h.Name, err))
 			continue
 		}
@@ -308,9 +309,9 @@ func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.H
 	return stale(w.setHolders(ctx, old, toAPI(left), reservations(kept)))
 }
 
-// letGo returns nil when the Service does not have the address, and the API
+// confirmReleased returns nil when the Service does not have the address, and the API
 // server would refuse a status for the version that the claim is bound to.
-func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error {
+func (w writer) confirmReleased(ctx context.Context, a netip.Addr, h cluster.Holder) error {
 	live, err := w.service(ctx, h.Name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -343,6 +344,7 @@ func classOf(live *corev1.Service) string {
 	return "no class"
 }
 
+// has reports whether the status of a Service names address a.
 func has(live *corev1.Service, a netip.Addr) bool {
 	return slices.ContainsFunc(live.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
 		ip, err := netip.ParseAddr(i.IP)
@@ -350,6 +352,7 @@ func has(live *corev1.Service, a netip.Addr) bool {
 	})
 }
 
+// hasCondition reports whether the controller has written a condition to the Service.
 func hasCondition(live *corev1.Service) bool {
 	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
 }

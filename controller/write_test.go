@@ -104,7 +104,7 @@ func (f *failing) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Events that could not be sent are sent later, once.
-func TestEventsAgain(t *testing.T) {
+func TestEventsRetried(t *testing.T) {
 	s := newStore(t)
 	s.populate(t)
 	f := &failing{s, "/events"}
@@ -156,8 +156,8 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// letGo, by what the Service is when it is looked at.
-func TestLetGo(t *testing.T) {
+// confirmReleased, by what the Service is when it is looked at.
+func TestConfirmReleased(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.1")
 	with := func(s *corev1.Service) {
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}, {IP: "192.0.2.2"}}
@@ -193,7 +193,7 @@ func TestLetGo(t *testing.T) {
 				}
 			}
 			version := s.version
-			err := start(t, s, nil).writer.letGo(t.Context(), a, h)
+			err := start(t, s, nil).writer.confirmReleased(t.Context(), a, h)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}

@@ -94,12 +94,12 @@ func BenchmarkAnswer(b *testing.B) {
 	host, client := nstest.New(b, "node"), nstest.New(b, "client")
 	nstest.Link(b, host, "eth0", client, "eth0")
 	host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
-	ear := listen(b, client, "eth0")
+	listener := listen(b, client, "eth0")
 	n := start(b, host)
 	all := many(1000)
 	n.set(all...)
-	for told := 0; told < 6*2000+6*1000; told++ {
-		<-ear.got // until there is silence
+	for announced := 0; announced < 6*2000+6*1000; announced++ {
+		<-listener.got // until there is silence
 	}
 	for _, family := range []struct {
 		name, sender string
@@ -109,9 +109,9 @@ func BenchmarkAnswer(b *testing.B) {
 			began := used()
 			for i := 0; b.Loop(); i++ {
 				a := family.addresses[i%len(family.addresses)].Addr.String()
-				ear.mac[5] = byte(i % 64) // below each sender's rate limit
-				ear.ask(a, family.sender)
-				ear.answer(a)
+				listener.mac[5] = byte(i % 64) // below each sender's rate limit
+				listener.ask(a, family.sender)
+				listener.answer(a)
 			}
 			b.ReportMetric(float64(used()-began)/float64(b.N), "cpu-ns/op")
 		})

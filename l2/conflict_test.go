@@ -15,7 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// An address that another host has is not announced, and the status names the host. It is
+// An address that another host uses is not announced, and the status names the host. It is
 // held once it is free.
 func TestProbe(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -25,10 +25,10 @@ func TestProbe(t *testing.T) {
 		hosts[0].Route("0.0.0.0/0", "10.0.0.2", "")
 		talk(t, hosts[0], "10.0.0.2")
 		there := macOn(t, printer, "eth0")
-		ear := listen(t, hosts[2], "eth0")
+		listener := listen(t, hosts[2], "eth0")
 		all := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.0.0.101"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}, {Addr: ip("fd00::101"), Probe: true}}
 		if got := n.set(all...); len(got) != 0 {
-			t.Errorf("held before anybody was asked: %v", got)
+			t.Errorf("held before any probe: %v", got)
 		}
 		if got := n.status("10.0.0.101"); got.Phase != Probing || got.Reason != "probing on eth0, to detect another host that has it" {
 			t.Errorf("status %+v", got)
@@ -65,13 +65,13 @@ func TestProbe(t *testing.T) {
 
 		// No address was announced before three probes.
 		asked := make(map[netip.Addr]int)
-		for told := 0; told < 2; {
-			p := ear.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
+		for announced := 0; announced < 2; {
+			p := listener.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
 			switch a := p.target; {
 			case p.op == opRequest && p.sender.IsUnspecified():
 				asked[a]++
 			case p.sender == ip("10.0.0.101"), p.sender == ip("fd00::101"):
-				if told++; asked[p.sender] < 3 {
+				if announced++; asked[p.sender] < 3 {
 					t.Errorf("%s was announced after %d probes", p.sender, asked[p.sender])
 				}
 			}
@@ -87,9 +87,9 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		connect := func() *station {
 			nstest.Link(t, host, "eth0", client, "eth0")
-			ear := listen(t, client, "eth0")
+			listener := listen(t, client, "eth0")
 			host.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
-			return ear
+			return listener
 		}
 		n, pause := start(t, host), defaultDelays(0)[probe2]
 		hasten := func(d time.Duration) {
@@ -99,13 +99,13 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 			n.schedule.queues[probe2] = nil // These timers are stale, and pop would wait for them.
 		}
 		hasten(time.Hour)
-		ear := connect()
+		listener := connect()
 		awaitCarriers(t, host)
 		asked := func() {
 			t.Helper()
 			here := macOn(t, host, "eth0")
 			for _, a := range both {
-				ear.next(func(p packet) bool { return p == forget(probe(a.Addr, here), p) })
+				listener.next(func(p packet) bool { return p == forget(probe(a.Addr, here), p) })
 				until(t, func() string {
 					if s := n.status(a.Addr.String()); s.Phase != Probing {
 						return fmt.Sprintf("status %+v", s)
@@ -130,16 +130,16 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 			})
 		}
 		hasten(pause)
-		ear = connect()
+		listener = connect()
 		n.awaitHeld("10.0.0.100", "fd00::100")
-		here, count, told := macOn(t, host, "eth0"), map[netip.Addr]int{}, map[netip.Addr]bool{}
-		for len(told) < len(both) {
-			p := ear.next(func(p packet) bool { return p.from == here })
+		here, count, announced := macOn(t, host, "eth0"), map[netip.Addr]int{}, map[netip.Addr]bool{}
+		for len(announced) < len(both) {
+			p := listener.next(func(p packet) bool { return p.from == here })
 			switch {
 			case p.op == opRequest && p.sender.IsUnspecified():
 				count[p.target]++
 			case p.sender == both[0].Addr, p.sender == both[1].Addr:
-				told[p.sender] = true
+				announced[p.sender] = true
 				if count[p.sender] != 3 {
 					t.Errorf("%s was announced after %d probes", p.sender, count[p.sender])
 				}
@@ -199,7 +199,7 @@ func TestConflict(t *testing.T) {
 		n.schedule.delays[retry1] = time.Hour // the first retry never comes, later ones do
 		both := []Address{{Addr: ip("10.0.0.100"), Yield: true}, {Addr: ip("fd00::100"), Yield: true}}
 		n.set(both...)
-		for told := 0; told < 12; told++ { // the burst at the beginning
+		for announced := 0; announced < 12; announced++ { // the burst at the beginning
 			intruder.next(func(p packet) bool {
 				return p == announcement(both[0].Addr, here) || p.from == here && p.sender == both[1].Addr
 			})

@@ -134,13 +134,13 @@ func TestFollowsInterfaceChanges(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		host, client := hosts[0], hosts[1]
-		n, ear := start(t, host), listen(t, hosts[1], "eth0")
+		n, listener := start(t, host), listen(t, hosts[1], "eth0")
 		both := addresses("10.0.0.100", "fd00::100")
-		heard := func(iface string) {
+		announcedOn := func(iface string) {
 			t.Helper()
 			here := macOn(t, host, iface)
 			for _, a := range both {
-				ear.next(func(p packet) bool { return p == forget(announcement(a.Addr, here), p) })
+				listener.next(func(p packet) bool { return p == forget(announcement(a.Addr, here), p) })
 			}
 			n.awaitHeld("10.0.0.100", "fd00::100")
 			for _, a := range both {
@@ -154,7 +154,7 @@ func TestFollowsInterfaceChanges(t *testing.T) {
 			}
 		}
 		n.set(both...)
-		heard("eth0")
+		announcedOn("eth0")
 
 		host.Down("eth0")
 		n.awaitHeld()
@@ -162,7 +162,7 @@ func TestFollowsInterfaceChanges(t *testing.T) {
 		host.Up("eth0")
 		n.awaitHeld("10.0.0.100") // IPv6 addresses go when an interface goes down
 		host.Addr("eth0", "fd00::1/64")
-		heard("eth0")
+		announcedOn("eth0")
 
 		// The MAC changes while the interface is up, after all announcements of the old
 		// one.
@@ -179,21 +179,21 @@ func TestFollowsInterfaceChanges(t *testing.T) {
 		link(t, host, "eth0", func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0xaa, 2})
 		})
-		heard("eth0")
+		announcedOn("eth0")
 
 		// Its name changes.
 		host.Down("eth0")
 		link(t, host, "eth0", func(l netlink.Link) error { return netlink.LinkSetName(l, "lan0") })
 		host.Up("lan0")
 		host.Addr("lan0", "fd00::1/64")
-		heard("lan0")
+		announcedOn("lan0")
 
 		// It becomes a port of a bridge, which has its addresses then.
 		host.Bridge("br0", "lan0")
 		n.awaitHeld() // a port cannot answer
 		link(t, host, "lan0", func(l netlink.Link) error { return flush(l) })
 		host.Addr("br0", "10.0.0.1/24", "fd00::1/64")
-		heard("br0")
+		announcedOn("br0")
 
 		// A macvlan of it beside it.
 		link(t, host, "br0", func(l netlink.Link) error {
@@ -208,7 +208,7 @@ func TestFollowsInterfaceChanges(t *testing.T) {
 		n.awaitHeld()
 		host.Up("mv0")
 		host.Addr("mv0", "10.0.0.1/24", "fd00::1/64")
-		heard("mv0")
+		announcedOn("mv0")
 
 		// It is removed, and another one gets its name.
 		link(t, host, "mv0", netlink.LinkDel)
@@ -238,7 +238,7 @@ func TestMacvlanBesideItsParent(t *testing.T) {
 		})
 		host.Up("mv0")
 		host.Addr("mv0", "10.0.0.9/24", "fd00::9/64")
-		n, ear := start(t, host), listen(t, hosts[1], "eth0")
+		n, listener := start(t, host), listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
 		parent, child := macOn(t, host, "eth0"), macOn(t, host, "mv0")
 		for _, a := range []struct{ sender, asked, last string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
@@ -248,11 +248,11 @@ func TestMacvlanBesideItsParent(t *testing.T) {
 				}
 				return ""
 			})
-			ear.send(packet{op: opRequest, from: ear.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
-			ear.send(packet{op: opRequest, from: ear.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
+			listener.send(packet{op: opRequest, from: listener.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
+			listener.send(packet{op: opRequest, from: listener.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
 			// Each answers in the order of requests.
 			for answered := map[MAC]string{}; len(answered) < 2; {
-				p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac })
+				p := listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac })
 				if before := answered[p.from]; before != "" {
 					t.Fatalf("%s answers for %s and for %s", p.from, before, p.sender)
 				}
@@ -318,7 +318,7 @@ func TestAnyStateToAnyState(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		for step := range 40 {
 			// Addresses that end in 105 are always held: their answers end the wait for the
-			// others' silence.
+			// absence of other replies.
 			var s State
 			for _, a := range universe {
 				last := strings.HasSuffix(a.String(), "105")
@@ -389,7 +389,7 @@ func TestThousandAddresses(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		nstest.Link(t, host, "eth0", client, "eth0")
 		host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
-		n, ear := start(t, host), listen(t, client, "eth0")
+		n, listener := start(t, host), listen(t, client, "eth0")
 		all := many(500)
 		began := time.Now()
 		if got := n.set(all...); len(got) != len(all) {
@@ -398,7 +398,7 @@ func TestThousandAddresses(t *testing.T) {
 		t.Logf("set after %s", time.Since(began))
 		here, count := macOn(t, host, "eth0"), make(map[packet]int)
 		for done := 0; done < 1500; {
-			p := ear.next(func(p packet) bool { return p.from == here && !p.sender.IsLinkLocalUnicast() })
+			p := listener.next(func(p packet) bool { return p.from == here && !p.sender.IsLinkLocalUnicast() })
 			if count[p]++; count[p] == 6 {
 				done++
 			}
@@ -410,17 +410,17 @@ func TestThousandAddresses(t *testing.T) {
 			}
 		}
 		for _, a := range all { // like a router that has just come up
-			ear.ask(a.Addr.String(), map[bool]string{true: "10.0.9.9", false: "fd00::9"}[a.Addr.Is4()])
+			listener.ask(a.Addr.String(), map[bool]string{true: "10.0.9.9", false: "fd00::9"}[a.Addr.Is4()])
 		}
 		for answers := make(map[netip.Addr]bool); len(answers) < len(all); {
-			answers[ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }).sender] = true
+			answers[listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac }).sender] = true
 		}
 		inside(t, host, func() error {
 			_, err := n.Set(context.Background(), State{Addresses: all})
 			return err
 		})
-		if len(ear.got) > 0 {
-			t.Errorf("at rest, %d packets are on the link, such as %+v", len(ear.got), <-ear.got)
+		if len(listener.got) > 0 {
+			t.Errorf("at rest, %d packets are on the link, such as %+v", len(listener.got), <-listener.got)
 		}
 	})
 }

@@ -76,12 +76,12 @@ func recheck(t *testing.T, ns *nstest.NS, a string) {
 func TestIgnoresFramesForOtherHosts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
-		n, ear := start(t, hosts[0]), listen(t, hosts[1], "eth0")
+		n, listener := start(t, hosts[0]), listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
 		for _, a := range []struct{ sender, first, second string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
-			ear.send(packet{op: opRequest, from: ear.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
-			ear.ask(a.second, a.sender)
-			if p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }); p.sender != ip(a.second) {
+			listener.send(packet{op: opRequest, from: listener.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
+			listener.ask(a.second, a.sender)
+			if p := listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac }); p.sender != ip(a.second) {
 				t.Errorf("%s is answered for", p.sender)
 			}
 		}
@@ -100,7 +100,7 @@ func TestTakeOver(t *testing.T) {
 			resolve(t, client, a.Addr.String(), macOn(t, hosts[0], "eth0"))
 		}
 		first.set()
-		ear, there := listen(t, client, "eth0"), macOn(t, hosts[1], "eth0")
+		listener, there := listen(t, client, "eth0"), macOn(t, hosts[1], "eth0")
 		second.set(both...)
 		for _, a := range both {
 			until(t, func() string {
@@ -113,7 +113,7 @@ func TestTakeOver(t *testing.T) {
 		// Each form at once and five times more.
 		count := make(map[packet]int)
 		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)], count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
-			p := ear.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
+			p := listener.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
 			if p.about == (MAC{}) || p.op == opReply {
 				count[p]++
 			}
@@ -131,29 +131,29 @@ func TestTakeOver(t *testing.T) {
 func TestNewRoundAnnouncesAgain(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
-		n, ear, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		n, listener, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.mu.Lock()
 		n.schedule.delays[again1] = time.Hour // Each round is announced once in each form.
 		n.mu.Unlock()
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
-		told := func() {
+		awaitAnnouncements := func() {
 			t.Helper()
 			for seen := map[packet]bool{}; len(seen) < len(forms); {
-				seen[ear.next(func(p packet) bool { return slices.Contains(forms, p) })] = true
+				seen[listener.next(func(p packet) bool { return slices.Contains(forms, p) })] = true
 			}
 		}
 		n.set(both...)
 		n.awaitHeld("10.0.0.100", "fd00::100")
-		told()
-		ear.send(announcement(both[0].Addr, ear.mac))
+		awaitAnnouncements()
+		listener.send(announcement(both[0].Addr, listener.mac))
 		until(t, func() string {
 			if s := n.status("10.0.0.100"); s.Conflict == nil {
 				return fmt.Sprintf("status %+v", s)
 			}
 			return ""
 		})
-		ear.next(func(p packet) bool { return p == forms[0] }) // the defence
+		listener.next(func(p packet) bool { return p == forms[0] }) // the defence
 		ports := func() (all []*port) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -164,14 +164,14 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 		}
 		before, open := n.Status(), ports()
 		for round := range uint64(2) {
-			anew := slices.Clone(both)
-			for i := range anew {
-				anew[i].Round = round + 1
+			next := slices.Clone(both)
+			for i := range next {
+				next[i].Round = round + 1
 			}
-			if got := n.set(anew...); len(got) != len(both) {
+			if got := n.set(next...); len(got) != len(both) {
 				t.Errorf("round %d: held are %v", round, got)
 			}
-			told()
+			awaitAnnouncements()
 		}
 		for i, s := range n.Status() {
 			if b := before[i]; s.Phase != Held || s.Since != b.Since || (s.Conflict == nil) != (b.Conflict == nil) {
@@ -184,14 +184,14 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 	})
 }
 
-// With Refresh, announcements are repeated for ever.
+// With Refresh, announcements repeat without end.
 func TestRefreshRepeatsAnnouncements(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
-		n, ear, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		n, listener, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.set(addresses("10.0.0.100", "fd00::100")...)
-		for told := map[netip.Addr]int{}; told[ip("10.0.0.100")] < 24 || told[ip("fd00::100")] < 12; {
-			told[ear.next(func(p packet) bool { return p.from == here }).sender]++
+		for announced := map[netip.Addr]int{}; announced[ip("10.0.0.100")] < 24 || announced[ip("fd00::100")] < 12; {
+			announced[listener.next(func(p packet) bool { return p.from == here }).sender]++
 		}
 	})
 }
@@ -200,11 +200,11 @@ func TestRefreshRepeatsAnnouncements(t *testing.T) {
 func TestDefendsAgainstProbes(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
-		n, client, ear := start(t, hosts[0]), hosts[1], listen(t, hosts[1], "eth0")
+		n, client, listener := start(t, hosts[0]), hosts[1], listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "fd00::100")...)
 
-		ear.send(probe(ip("10.0.0.100"), ear.mac))
-		if got := ear.answer("10.0.0.100"); got != macOn(t, hosts[0], "eth0") {
+		listener.send(probe(ip("10.0.0.100"), listener.mac))
+		if got := listener.answer("10.0.0.100"); got != macOn(t, hosts[0], "eth0") {
 			t.Errorf("answered by %s", got)
 		}
 		client.Sysctl("ipv6.conf.eth0.accept_dad", "1")
@@ -381,10 +381,10 @@ func TestBeforeSetAndAfterClose(t *testing.T) {
 			t.Error("a closed Announcer takes a State")
 		}
 		must(t, New(Options{}).Close(t.Context()))
-		ear := listen(t, hosts[0], "eth0")
+		listener := listen(t, hosts[0], "eth0")
 		other.set(addresses("10.0.0.101")...)
 		listen(t, hosts[1], "eth0").ask("10.0.0.100", "10.0.0.2")
-		ear.ask("10.0.0.101", "10.0.0.1")
-		ear.answer("10.0.0.101")
+		listener.ask("10.0.0.101", "10.0.0.1")
+		listener.answer("10.0.0.101")
 	})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// patience is the longest wait for what takes milliseconds on an idle machine.
-const patience = time.Minute
+// timeout is the longest wait for what takes milliseconds on an idle machine.
+const timeout = time.Minute
 
 // lan makes hosts on one bridge, each in a namespace of its own with an interface eth0 and
 // the addresses 10.0.0.N and fd00::N, counted from 1.
@@ -57,7 +57,7 @@ func must(t testing.TB, err error) {
 // until waits for a condition. holds returns why it is not met yet.
 func until(t testing.TB, holds func() string) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		why := holds()
 		if why == "" {
 			return
@@ -310,7 +310,7 @@ func (s *station) ask(a, sender string) {
 // next waits for a packet that matches.
 func (s *station) next(about func(packet) bool) packet {
 	s.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(timeout)
 	for {
 		select {
 		case p := <-s.got:

@@ -18,21 +18,21 @@ func TestMetrics(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		r := prometheus.NewPedanticRegistry()
 		n := startWith(t, hosts[0], Options{Registerer: r})
-		ear, here := listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		listener, here := listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.set(append(addresses("10.0.0.100", "10.9.0.1"), Address{Addr: ip("fd00::100"), Probe: true})...)
 		n.awaitHeld("10.0.0.100", "fd00::100")
-		for told := map[netip.Addr]int{}; told[ip("10.0.0.100")] < 6 || told[ip("fd00::100")] < 6; {
-			told[ear.next(func(p packet) bool { return p == forget(announcement(p.sender, here), p) }).sender]++
+		for announced := map[netip.Addr]int{}; announced[ip("10.0.0.100")] < 6 || announced[ip("fd00::100")] < 6; {
+			announced[listener.next(func(p packet) bool { return p == forget(announcement(p.sender, here), p) }).sender]++
 		}
 		for range 3 {
-			ear.ask("10.0.0.100", "10.0.0.2")
-			ear.answer("10.0.0.100")
+			listener.ask("10.0.0.100", "10.0.0.2")
+			listener.answer("10.0.0.100")
 		}
-		ear.ask("fd00::100", "fd00::2")
-		ear.answer("fd00::100")
-		ear.send(packet{op: opRequest, from: ear.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
-		ear.send(announcement(ip("10.0.0.100"), ear.mac))
-		ear.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // the defence
+		listener.ask("fd00::100", "fd00::2")
+		listener.answer("fd00::100")
+		listener.send(packet{op: opRequest, from: listener.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
+		listener.send(announcement(ip("10.0.0.100"), listener.mac))
+		listener.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // the defence
 		var want strings.Builder
 		for _, m := range []struct {
 			name, help, labels string

@@ -114,16 +114,16 @@ func checksum(ip ipv6Header, message []byte) uint16 {
 }
 
 func (p *packet) solicitation(m *ndp.NeighborSolicitation, ip ipv6Header, from MAC) error {
-	mac, told := linkLayer(m.Options, ndp.Source)
+	mac, found := linkLayer(m.Options, ndp.Source)
 	if ip.source.IsUnspecified() {
-		if told {
+		if found {
 			return errors.New("a probe with a source link-layer address")
 		}
 		if ip.destination != solicitedNode(m.TargetAddress) {
 			return errors.New("a probe to " + ip.destination.String())
 		}
 	}
-	if !told {
+	if !found {
 		mac = from // unicast solicitations may leave the option out
 	}
 	p.op, p.from, p.sender, p.target = opRequest, mac, ip.source, m.TargetAddress
@@ -134,8 +134,8 @@ func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from
 	if ip.destination.IsMulticast() && m.Solicited {
 		return errors.New("multicast advertisement with the solicited flag")
 	}
-	mac, told := linkLayer(m.Options, ndp.Target)
-	if !told {
+	mac, found := linkLayer(m.Options, ndp.Target)
+	if !found {
 		mac = from
 	}
 	p.op, p.from, p.sender, p.target = opReply, mac, m.TargetAddress, ip.destination

@@ -49,11 +49,11 @@ func TestProblems(t *testing.T) {
 		resolve(t, client, "10.0.0.101", macOn(t, host, "eth0"))
 		host.Sysctl("ipv4.conf.all.arp_ignore", "1")
 		expect(claims)
-		ear := listen(t, client, "eth0")
+		listener := listen(t, client, "eth0")
 		n.set(addresses("10.0.0.99")...)
-		ear.ask("10.0.0.101", "10.0.0.2")
-		ear.ask("10.0.0.99", "10.0.0.2")
-		if p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }); p.sender != ip("10.0.0.99") {
+		listener.ask("10.0.0.101", "10.0.0.2")
+		listener.ask("10.0.0.99", "10.0.0.2")
+		if p := listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac }); p.sender != ip("10.0.0.99") {
 			t.Errorf("%s is answered for although arp_ignore is 1", p.sender)
 		}
 		host.Sysctl("ipv4.conf.all.arp_announce", "2")

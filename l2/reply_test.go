@@ -10,10 +10,10 @@ import (
 // The answer to each packet, or the verdict. The node has 02:…:01 and :02. It holds .1
 // and probes .2; .3 belongs to another host, .4 has no interface.
 func TestReplyDecisions(t *testing.T) {
-	for _, family := range []struct{ name, prefix, nobody string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
+	for _, family := range []struct{ name, prefix, unspecified string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
 		at := func(last string) netip.Addr {
 			if last == "" {
-				return ip(family.nobody)
+				return ip(family.unspecified)
 			}
 			return ip(family.prefix + last)
 		}
@@ -36,14 +36,14 @@ func TestReplyDecisions(t *testing.T) {
 			{"another speaker's kernel asks", opRequest, 3, "9", "1", answered},
 			{"another speaker probes what we hold", opRequest, 3, "", "1", answered},
 			{"asks for another", opRequest, 0x10, "9", "7", otherAddress},
-			{"asks for what we probe", opRequest, 0x10, "9", "2", notHeld},
-			{"asks for what we gave up", opRequest, 0x10, "9", "3", notHeld},
-			{"asks for what is nowhere", opRequest, 0x10, "9", "4", notHeld},
+			{"asks for a probed address", opRequest, 0x10, "9", "2", notHeld},
+			{"asks for an address that was given up", opRequest, 0x10, "9", "3", notHeld},
+			{"asks for an address without an interface", opRequest, 0x10, "9", "4", notHeld},
 			{"probes what we probe", opRequest, 0x10, "", "2", conflicting},
 			{"another speaker probes what we probe", opRequest, 3, "", "2", notHeld},
 			{"probes what we gave up", opRequest, 0x10, "", "3", notHeld},
 			{"is a reply", opReply, 0x10, "9", "1", otherAddress},
-			{"tells that it has ours", opReply, 0x10, "1", "9", conflicting},
+			{"claims ours in a reply", opReply, 0x10, "1", "9", conflicting},
 			{"announces ours", opRequest, 0x10, "1", "1", conflicting},
 			{"asks for another from ours", opRequest, 0x10, "1", "9", conflicting},
 			{"answers our probe", opReply, 0x10, "2", "9", conflicting},
@@ -170,10 +170,10 @@ func join(lines []string) string {
 func TestStaleTimersDoNothing(t *testing.T) {
 	here, there := &port{}, &port{}
 	for _, tt := range []struct {
-		name   string
-		change func(x *address)
-		asking bool // whether the address's own timer is stale
-		saying bool // whether the port's timer is stale
+		name          string
+		change        func(x *address)
+		probeStale    bool // whether the address's own timer is stale
+		announceStale bool // whether the port's timer is stale
 	}{
 		{"nothing", func(*address) {}, false, false},
 		{"given up", func(x *address) { x.phase = Conflicting }, false, true},
@@ -183,11 +183,11 @@ func TestStaleTimersDoNothing(t *testing.T) {
 	} {
 		x := &address{phase: Held, timer: &timer{}}
 		x.claims = []claim{{here, &timer{port: here}}, {there, &timer{port: there}}}
-		asks, says := x.timer, x.claims[0].timer
-		asks.address, says.address = x, x
+		probing, announcing := x.timer, x.claims[0].timer
+		probing.address, announcing.address = x, x
 		tt.change(x)
-		if asks.stale() != tt.asking || says.stale() != tt.saying {
-			t.Errorf("%s: stale %t and %t, want %t and %t", tt.name, asks.stale(), says.stale(), tt.asking, tt.saying)
+		if probing.stale() != tt.probeStale || announcing.stale() != tt.announceStale {
+			t.Errorf("%s: stale %t and %t, want %t and %t", tt.name, probing.stale(), announcing.stale(), tt.probeStale, tt.announceStale)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestDocumentedReplyPath(t *testing.T) {
 		run(t, host, commands)
 		detours()
 		for vip, want := range map[string]string{"10.1.0.100": "203.0.113.10", "fd01::100": "fd02::10"} {
-			if seen, err := connect(client, vip, patience); err != nil || seen != want {
+			if seen, err := connect(client, vip, timeout); err != nil || seen != want {
 				t.Errorf("by %s the pod sees %q: %v", vip, seen, err)
 			}
 		}
@@ -144,10 +144,10 @@ func serve(t *testing.T, ns *nstest.NS) {
 	}()
 }
 
-func connect(ns *nstest.NS, vip string, patience time.Duration) (seen string, err error) {
+func connect(ns *nstest.NS, vip string, limit time.Duration) (seen string, err error) {
 	ns.Do(func() {
 		var c net.Conn
-		if c, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "80"), patience); err != nil {
+		if c, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "80"), limit); err != nil {
 			return
 		}
 		defer c.Close()

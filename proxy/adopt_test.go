@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/net/bpf"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // A process that comes after another finds its table, says which addresses it
@@ -104,7 +106,7 @@ func (l *lab) knock(stop <-chan struct{}, lost chan<- string) {
 
 func schemaOf(t *testing.T) string {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +205,7 @@ func TestCleanup(t *testing.T) {
 		if err := Cleanup(t.Context()); err != nil {
 			t.Error(err)
 		}
-		s, err := dial()
+		s, err := nfnl.Dial()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,42 +6,29 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Chains of affinity. Their rules are not in the text: those for IPv6 need more
 // registers than nft 1.0.6 gives to a change of a map, though it lists them.
 const (
-	chainBack   = "back"  // in the text: passes clients that reached a backend
-	chainFull   = "full"  // in the text: counts
-	chainStale  = "stale" // forgets, and drops
-	learnPrefix = "learn" // learn10800: remembers for 10,800 s
+	chainBack  = "back"  // in the text: passes clients that reached a backend
+	chainFull  = "full"  // in the text: counts
+	chainStale = "stale" // forgets, and drops
 )
 
 // patternLearn is the learning chain that always exists.
-var patternLearn = learnChain(time.Second)
-
-func learnChain(d time.Duration) string {
-	return learnPrefix + strconv.Itoa(int(d/time.Second))
-}
-
-// parseLearnChain is the timeout in the name of a learning chain.
-func parseLearnChain(name string) (d time.Duration, ok bool) {
-	n, err := strconv.Atoi(strings.TrimPrefix(name, learnPrefix))
-	d = time.Duration(n) * time.Second
-	return d, err == nil && n > 0 && learnChain(d) == name
-}
+var patternLearn = state.LearnChain(time.Second)
 
 // learnRules are those of a learning chain. A statement that finds the map full
 // ends its rule, so that what comes through is what could not be remembered.
-func learnRules(d time.Duration, families setID) [][]byte {
+func learnRules(d time.Duration, families state.SetID) [][]byte {
 	var check, full nfnl.Expressions
 	check.Verdict(unix.NFT_JUMP, chainBack)
 	full.Verdict(unix.NFT_GOTO, chainFull)
@@ -54,7 +41,7 @@ func learnRules(d time.Duration, families setID) [][]byte {
 
 // staleRules are the rules of the chain for flows whose backend has gone. They are
 // dropped: the client retries, and finds another backend.
-func staleRules(families setID) [][]byte {
+func staleRules(families state.SetID) [][]byte {
 	return affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
 		x.Dynset(set, nfnl.DynsetDelete, key, value, 0)
 		x.Counter()
@@ -69,20 +56,20 @@ const verdictDrop = 0 // NF_DROP
 // and loads nothing else of the file, such as a firewall that is loaded when the
 // system starts. So the rules for IPv6 are there only if a frontend needs them.
 const (
-	onlyIPv4   = setID(1)
-	bothFamily = setID(2)
+	onlyIPv4   = state.SetID(1)
+	bothFamily = state.SetID(2)
 )
 
 // affinityFamilies are the families that the elements need rules for.
-func affinityFamilies(all []element) setID {
-	if slices.ContainsFunc(all, func(e element) bool { return e.set == setLearn+1 }) {
+func affinityFamilies(all []state.Element) state.SetID {
+	if slices.ContainsFunc(all, func(e state.Element) bool { return e.Set == state.SetLearn+1 }) {
 		return bothFamily
 	}
 	return onlyIPv4
 }
 
 // affinityFamilies are the families that the table has rules for.
-func (t *table) affinityFamilies() setID {
+func (t *table) affinityFamilies() state.SetID {
 	if len(t.chains[patternLearn].rules) < len(learnRules(time.Second, bothFamily)) {
 		return onlyIPv4
 	}
@@ -91,13 +78,13 @@ func (t *table) affinityFamilies() setID {
 
 // affinityRules are one rule for each family and protocol that does something with
 // the element of a translated flow in the map of its family.
-func affinityRules(families setID, do func(x *nfnl.Expressions, set string, key, value uint32)) [][]byte {
+func affinityRules(families state.SetID, do func(x *nfnl.Expressions, set string, key, value uint32)) [][]byte {
 	var rules [][]byte
 	for f := range families {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			var x nfnl.Expressions
 			key, value := loadAffinity(&x, f, p)
-			do(&x, specs[setAff+f].name, key, value)
+			do(&x, state.Specs[state.SetAff+f].Name, key, value)
 			rules = append(rules, x.Encoded())
 		}
 	}
@@ -108,7 +95,7 @@ func affinityRules(families setID, do func(x *nfnl.Expressions, set string, key,
 // them. What nft writes as
 //
 //	tcp dport != 0 ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst : ip daddr . th dport
-func loadAffinity(x *nfnl.Expressions, family setID, p Protocol) (key, value uint32) {
+func loadAffinity(x *nfnl.Expressions, family state.SetID, p Protocol) (key, value uint32) {
 	nfproto, saddr, daddr, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
 	original := uint32(unix.NFT_CT_DST_IP)
 	if family == 1 {
@@ -153,52 +140,28 @@ func withTimeout(rule []byte, d time.Duration) []byte {
 
 // addAffinityRules fills the chains of affinity of a table that was just loaded
 // with these elements.
-func (n *nftRenderer) addAffinityRules(all []element, families setID) error {
-	b := newBatch(n.sock.Seq)
+func (n *nftRenderer) addAffinityRules(all []state.Element, families state.SetID) error {
+	b := newBatch(n.Sock.Seq)
 	b.addRules(chainStale, staleRules(families))
 	b.addRules(patternLearn, learnRules(time.Second, families))
-	for name := range chainUses(all) {
-		if d, ok := parseLearnChain(name); ok && name != patternLearn {
+	for name := range state.ChainUses(all) {
+		if d, ok := state.ParseLearnChain(name); ok && name != patternLearn {
 			b.addRules(name, learnRules(d, families))
 		}
 	}
-	return b.commit(n.sock)
-}
-
-// renderAffinity appends what a frontend with affinity needs on both sides.
-func renderAffinity(all []element, vip netip.Addr, fe *Frontend) []element {
-	if fe.Affinity == 0 || len(fe.External.Backends)+len(fe.Internal.Backends) == 0 {
-		return all
-	}
-	f := family(vip)
-	key := make(encoding, 0, 48).addr(vip).proto(fe.Protocol).port(fe.Port)
-	all = append(all, element{set: setLearn + f, key: string(key), data: learnChain(fe.Affinity)})
-	for _, s := range []struct {
-		set      setID
-		backends []Backend
-	}{{setExtBack, fe.External.Backends}, {setIntBack, fe.Internal.Backends}} {
-		for _, b := range s.backends {
-			all = append(all, element{set: s.set + f, key: string(key.addrPort(b.Addr))})
-		}
-	}
-	return all
-}
-
-// affinity says whether any frontend has it.
-func (v *VIP) affinity() bool {
-	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool { return f.Affinity != 0 })
+	return b.commit(n.Sock)
 }
 
 // goneBacks are the frontends' backends, as in xback4, that a change takes away,
 // and for which kinds of clients.
-func goneBacks(c change) map[string]sides {
-	gone := make(map[string]sides)
-	for _, e := range c.del {
-		switch base(e.set) {
-		case setExtBack:
-			gone[e.key] |= sideExternal
-		case setIntBack:
-			gone[e.key] |= sideInternal
+func goneBacks(c state.Change) map[string]state.Sides {
+	gone := make(map[string]state.Sides)
+	for _, e := range c.Del {
+		switch state.Base(e.Set) {
+		case state.SetExtBack:
+			gone[e.Key] |= state.SideExternal
+		case state.SetIntBack:
+			gone[e.Key] |= state.SideInternal
 		default: // has nothing to do with affinity
 		}
 	}
@@ -207,18 +170,18 @@ func goneBacks(c change) map[string]sides {
 
 // A forgetting is which entries of affinity a change makes wrong.
 type forgetting struct {
-	gone    map[string]sides // backends that it takes away
-	clients []netip.Prefix   // that are internal whatever else says so
+	gone    map[string]state.Sides // backends that it takes away
+	clients []netip.Prefix         // that are internal whatever else says so
 	// kept returns all backends, if it changes who is an internal client; else it is nil.
-	kept func() map[string]sides
+	kept func() map[string]state.Sides
 }
 
 // planForget derives it from a change that leads to a State.
-func planForget(c change, want State) forgetting {
+func planForget(c state.Change, want State) forgetting {
 	f := forgetting{gone: goneBacks(c), clients: want.Clients.CIDRs}
-	moves := func(e element) bool { return base(e.set) == setClients || e.set == setClientIf }
-	if slices.ContainsFunc(c.del, moves) || slices.ContainsFunc(c.add, moves) {
-		f.kept = sync.OnceValue(func() map[string]sides { return goneBacks(change{del: renderState(want)}) })
+	moves := func(e state.Element) bool { return state.Base(e.Set) == state.SetClients || e.Set == state.SetClientIf }
+	if slices.ContainsFunc(c.Del, moves) || slices.ContainsFunc(c.Add, moves) {
+		f.kept = sync.OnceValue(func() map[string]state.Sides { return goneBacks(state.Change{Del: state.RenderState(want)}) })
 	}
 	return f
 }
@@ -245,7 +208,7 @@ func (n *nftRenderer) forget(f forgetting) (found bool) {
 		}
 	}
 	if err != nil {
-		n.log.Warn("clients may lose a packet before they find another backend", "err", err)
+		n.Log.Warn("clients may lose a packet before they find another backend", "err", err)
 	}
 	return found
 }
@@ -259,27 +222,20 @@ func (n *nftRenderer) forgetAll(f forgetting) {
 		return
 	}
 	n.forget(f)
-	awaitPackets()
+	nfnl.AwaitPackets()
 	if n.forget(f) {
-		awaitPackets()
+		nfnl.AwaitPackets()
 	}
 }
 
-// awaitPackets returns when the packets that were at a hook have left it: a grace period of RCU, mostly 5 to
-// 18 ms. On a kernel without membarrier(2) it does not wait.
-func awaitPackets() {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
-	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
-}
-
 func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
-	b := newBatch(n.sock.Seq)
-	for set := setAff; set < setAff+2; set++ {
-		all, err := readSet(n.sock, set)
+	b := newBatch(n.Sock.Seq)
+	for set := state.SetAff; set < state.SetAff+2; set++ {
+		all, err := readSet(n.Sock, set)
 		if err != nil {
-			return found, fmt.Errorf("list %s: %w", specs[set].name, err)
+			return found, fmt.Errorf("list %s: %w", state.Specs[set].Name, err)
 		}
-		b.delElements(slices.DeleteFunc(all, func(e element) bool { return !f.wrong(e) }))
+		b.delElements(slices.DeleteFunc(all, func(e state.Element) bool { return !f.wrong(e) }))
 	}
 	return !b.empty(), n.commit(b)
 }
@@ -287,13 +243,13 @@ func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
 // wrong says whether an entry leads to a backend that its client no longer has.
 // The entry does not show which kind of client it is, except for known addresses. One that
 // could be of either kind keeps what both have.
-func (f forgetting) wrong(e element) bool {
-	n := specs[e.set].key[0].size()
-	client, _ := netip.AddrFromSlice([]byte(e.key[:n]))
-	could := sideExternal | sideInternal
-	if containsAddr(f.clients, client) {
-		could = sideInternal
+func (f forgetting) wrong(e state.Element) bool {
+	n := state.Specs[e.Set].Key[0].Size()
+	client, _ := netip.AddrFromSlice([]byte(e.Key[:n]))
+	could := state.SideExternal | state.SideInternal
+	if state.ContainsAddr(f.clients, client) {
+		could = state.SideInternal
 	}
-	back := e.key[n:] + e.data
+	back := e.Key[n:] + e.Data
 	return f.gone[back]&could != 0 || f.kept != nil && f.kept()[back]&could != could
 }

@@ -11,14 +11,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // affinityState gives each of two ports turns, so that only affinity brings a
 // client back.
 func affinityState(external, internal [2][]Backend) State {
 	s := State{Node: "n1", Clients: LocalClients{InterfacePrefix: "cali"}}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		v := &VIP{Addr: at("vip", family)}
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			for _, port := range []uint16{80, 81} {
@@ -37,12 +40,12 @@ func affinityState(external, internal [2][]Backend) State {
 // learned is the entries of affinity in the kernel, as text, sorted.
 func learned(t *testing.T) (all []string) {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for set := setAff; set < setAff+2; set++ {
+	for set := state.SetAff; set < state.SetAff+2; set++ {
 		entries, err := readSet(s, set)
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +60,7 @@ func learned(t *testing.T) (all []string) {
 // eachFlow calls f for every protocol, family and port of an affinityState.
 func eachFlow(f func(network string, to netip.AddrPort)) {
 	for _, network := range []string{"tcp", "udp", "sctp"} {
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, port := range []uint16{80, 81} {
 				f(network, netip.AddrPortFrom(at("vip", family), port))
 			}
@@ -235,7 +238,7 @@ func TestAffinityAfterUpgrade(t *testing.T) {
 		q := newProxy(t)
 		mustSet(t, q, s)
 		checkKernel(t, s)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("vip", family), 80)
 			first := l.who(l.client, "tcp", 0, to)
 			for range 3 {
@@ -258,10 +261,10 @@ func TestStaleAffinity(t *testing.T) {
 			var entries strings.Builder
 			var all sync.WaitGroup
 			eachFlow(func(network string, to netip.AddrPort) {
-				f := family(to.Addr())
+				f := state.Family(to.Addr())
 				for _, client := range []*nstest.NS{l.client, l.pod2} {
 					fmt.Fprintf(&entries, "add element inet fanfare %s { %s . %s . %s . %d timeout 1h : %s . 8080 }\n",
-						specs[setAff+f].name, at(client.Name, f), to.Addr(), network, to.Port(), at(backend, f))
+						state.Specs[state.SetAff+f].Name, at(client.Name, f), to.Addr(), network, to.Port(), at(backend, f))
 				}
 			})
 			nftables(t, entries.String())
@@ -295,9 +298,9 @@ func TestExpiringAffinity(t *testing.T) {
 		mustSet(t, p, s)
 		var expiring strings.Builder
 		eachFlow(func(network string, to netip.AddrPort) {
-			f := family(to.Addr())
+			f := state.Family(to.Addr())
 			fmt.Fprintf(&expiring, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
-				specs[setExpiring+f].name, to.Addr(), network, to.Port(), at("pod1", f))
+				state.Specs[state.SetExpiring+f].Name, to.Addr(), network, to.Port(), at("pod1", f))
 		})
 		nftables(t, expiring.String())
 		askAll := func(want string) {
@@ -351,7 +354,7 @@ func TestAffinityTimeout(t *testing.T) {
 		if got := l.who(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 80)); got != "pod2" {
 			t.Errorf("%s; want pod2", got)
 		}
-		out, err := exec.Command("nft", "list", "map", "inet", tableName, "aff4").CombinedOutput()
+		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName, "aff4").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "expires 59m") && !strings.Contains(string(out), "expires 1h") {
 			t.Errorf("want an entry that expires in an hour, not in 100 seconds: %v\n%s", err, out)
 		}
@@ -405,14 +408,14 @@ const affinitySize = 65536
 
 // fillAffinity puts n entries of a frontend that does not exist into the map for
 // IPv4.
-func fillAffinity(t testing.TB, s *socket, n int) {
+func fillAffinity(t testing.TB, s *nfnl.Socket, n int) {
 	t.Helper()
-	data := string(encoding(nil).addrPort(netip.MustParseAddrPort("10.0.0.1:80")))
-	var all []element
+	data := string(state.Encoding(nil).AddrPort(netip.MustParseAddrPort("10.0.0.1:80")))
+	var all []state.Element
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{172, byte(16 + i>>16), byte(i >> 8), byte(i)})
-		key := encoding(nil).addr(a).addr(netip.MustParseAddr("192.0.2.200")).proto(TCP).port(80)
-		all = append(all, element{set: setAff, key: string(key), data: data})
+		key := state.Encoding(nil).Addr(a).Addr(netip.MustParseAddr("192.0.2.200")).Proto(TCP).Port(80)
+		all = append(all, state.Element{Set: state.SetAff, Key: string(key), Data: data})
 	}
 	for chunk := range slices.Chunk(all, 1000) { // what fits into any socket's buffer
 		b := newBatch(s.Seq)

@@ -8,6 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A batch is one transaction of nftables: the kernel does all of it or none,
@@ -20,10 +23,6 @@ type batch struct {
 	// family is that of the tables.
 	family uint8
 }
-
-// maxElementList bounds the list of elements in one message: the length of an
-// attribute has 16 bits.
-const maxElementList = 60 << 10
 
 // setElemKeyEnd is NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which
 // x/sys does not have.
@@ -51,7 +50,7 @@ func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
 // addChain adds a chain that is on no hook, with its rules.
 func (b *batch) addChain(name string, c chain) {
 	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
-		b.e.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
 		b.e.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 	b.addRules(name, c.rules)
@@ -61,7 +60,7 @@ func (b *batch) addChain(name string, c chain) {
 func (b *batch) addRules(name string, rules [][]byte) {
 	for _, r := range rules {
 		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
-			b.e.Text(unix.NFTA_RULE_TABLE, tableName)
+			b.e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 			b.e.Text(unix.NFTA_RULE_CHAIN, name)
 			b.e.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r)
 		})
@@ -71,7 +70,7 @@ func (b *batch) addRules(name string, rules [][]byte) {
 // delChain deletes a chain and its rules.
 func (b *batch) delChain(name string) {
 	b.op("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func() {
-		b.e.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
 		b.e.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 }
@@ -84,28 +83,28 @@ func (b *batch) delTable(name string) {
 }
 
 // addElements adds elements, which must not be there; all is sorted.
-func (b *batch) addElements(all []element) {
-	for run := range bySet(all) {
+func (b *batch) addElements(all []state.Element) {
+	for run := range state.BySet(all) {
 		b.elements("add element to ", unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, run, true)
 	}
 }
 
 // delElements deletes elements, which must be there; all is sorted.
-func (b *batch) delElements(all []element) {
-	for run := range bySet(all) {
+func (b *batch) delElements(all []state.Element) {
+	for run := range state.BySet(all) {
 		b.elements("delete element of ", unix.NFT_MSG_DELSETELEM, 0, run, false)
 	}
 }
 
 // elements appends as many messages as the elements of one set need.
-func (b *batch) elements(what string, kind uint8, flags uint16, run []element, data bool) {
-	spec := &specs[run[0].set]
+func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Element, data bool) {
+	spec := &state.Specs[run[0].Set]
 	for len(run) > 0 {
-		b.op(what+spec.name, kind, flags, func() {
-			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
-			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+		b.op(what+spec.Name, kind, flags, func() {
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-			for len(run) > 0 && len(b.e.B)-at < maxElementList {
+			for len(run) > 0 && len(b.e.B)-at < nfnl.MaxNested {
 				b.element(spec, run[0], data)
 				run = run[1:]
 			}
@@ -114,27 +113,27 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []element, d
 	}
 }
 
-func (b *batch) element(spec *setSpec, e element, data bool) {
-	if spec.interval {
-		b.item(e.key, 0, nil)
-		if e.data != "" {
-			b.item(e.data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
+func (b *batch) element(spec *state.SetSpec, e state.Element, data bool) {
+	if spec.Interval {
+		b.item(e.Key, 0, nil)
+		if e.Data != "" {
+			b.item(e.Data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
 		}
 		return
 	}
-	if spec.ranges {
-		b.item(e.key, 0, func() {
+	if spec.Ranges {
+		b.item(e.Key, 0, func() {
 			end := b.e.Open(setElemKeyEnd)
-			b.e.Opaque(unix.NFTA_DATA_VALUE, e.data)
+			b.e.Opaque(unix.NFTA_DATA_VALUE, e.Data)
 			b.e.Close(end)
 		})
 		return
 	}
 	var value func()
-	if data && len(spec.data) > 0 {
-		value = func() { b.value(spec, e.data) }
+	if data && len(spec.Data) > 0 {
+		value = func() { b.value(spec, e.Data) }
 	}
-	b.item(e.key, 0, value)
+	b.item(e.Key, 0, value)
 }
 
 // item appends one entry of a list of elements.
@@ -153,25 +152,22 @@ func (b *batch) item(key string, flags uint32, value func()) {
 }
 
 // value appends the value of an element of a map.
-func (b *batch) value(spec *setSpec, data string) {
+func (b *batch) value(spec *state.SetSpec, data string) {
 	at := b.e.Open(unix.NFTA_SET_ELEM_DATA)
-	if spec.verdicts() {
+	if spec.Verdicts() {
 		v := b.e.Open(unix.NFTA_DATA_VERDICT)
 		b.e.Bytes(unix.NFTA_VERDICT_CODE, verdictGoto)
 		b.e.Text(unix.NFTA_VERDICT_CHAIN, data)
 		b.e.Close(v)
 	} else {
-		if spec.numbers() {
-			n, _ := numberOf(data)
-			data = n.encode()
+		if spec.Numbers() {
+			n, _ := state.NumberOf(data)
+			data = n.Encode()
 		}
 		b.e.Opaque(unix.NFTA_DATA_VALUE, data)
 	}
 	b.e.Close(at)
 }
-
-// errUnanswered means that the kernel neither refused nor confirmed a batch.
-var errUnanswered = errors.New("the kernel did not answer")
 
 // largeBatch is from how many bytes on a batch is made without listening: some
 // thousand elements.
@@ -180,8 +176,8 @@ const largeBatch = 128 << 10
 func (b *batch) large() bool { return len(b.e.B) > largeBatch }
 
 // commit sends the batch. After an error nothing of it is done, but for
-// errUnanswered, after which nothing is known.
-func (b *batch) commit(s *socket) error {
+// nfnl.ErrUnanswered, after which nothing is known.
+func (b *batch) commit(s *nfnl.Socket) error {
 	if b.empty() {
 		return nil
 	}
@@ -200,12 +196,12 @@ func (b *batch) commit(s *socket) error {
 
 // answer reads the kernel's answers to the batch. The first error made the kernel undo
 // everything; others follow from it.
-func (b *batch) answer(s *socket) error {
+func (b *batch) answer(s *nfnl.Socket) error {
 	acked := false
 	var failed error
 	for r, err := range s.Replies(false) {
 		if err != nil {
-			return errors.Join(errUnanswered, err)
+			return errors.Join(nfnl.ErrUnanswered, err)
 		}
 		if r.Kind != unix.NLMSG_ERROR {
 			continue
@@ -218,7 +214,7 @@ func (b *batch) answer(s *socket) error {
 		}
 	}
 	if failed == nil && !acked {
-		return errUnanswered
+		return nfnl.ErrUnanswered
 	}
 	return failed
 }
@@ -240,28 +236,5 @@ func isStale(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, errUnanswered) || errors.Is(err, errRefused)
-}
-
-// generation is the number of transactions, of anybody, that changed nftables
-// in this namespace.
-func generation(s *socket) (uint32, error) {
-	s.Seq++
-	var e nfnl.Encoder
-	e.Message(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, s.Seq, unix.AF_UNSPEC, func() {})
-	if err := s.Send(e.B); err != nil {
-		return 0, err
-	}
-	for r, err := range s.Replies(false) {
-		if err != nil {
-			return 0, err
-		}
-		if r.Kind == unix.NLMSG_ERROR {
-			return 0, r.Errno()
-		}
-		if id := nfnl.Attribute(r.Data[min(nfnl.SizeofGenMsg, len(r.Data)):], unix.NFTA_GEN_ID); len(id) == 4 {
-			return binary.BigEndian.Uint32(id), nil
-		}
-	}
-	return 0, errUnanswered
+	return errors.Is(err, nfnl.ErrUnanswered) || errors.Is(err, iptables.ErrRefused)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // benchState is n VIPs with one TCP port and two backends, for both kinds of
@@ -237,10 +238,10 @@ func BenchmarkLook(b *testing.B) {
 	rules.WriteString("}\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }\n")
 	nftables(b, rules.String())
 	for b.Loop() {
-		if look := surveyNode(s, &tallies{}); len(look.unseen) > 0 {
-			b.Fatal(look.unseen)
+		if look := obstacle.Survey(s, &obstacle.Tallies{}); len(look.Unseen) > 0 {
+			b.Fatal(look.Unseen)
 		} else {
-			look.judge(priorityOurNAT)
+			look.Judge(obstacle.PriorityNFTables)
 		}
 	}
 }

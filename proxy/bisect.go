@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // bisectPatience bounds how long addresses are sought that the kernel does not take. What
@@ -30,7 +33,7 @@ func blamesState(err error) bool {
 		return false
 	}
 	var exit *exec.ExitError
-	var set *setError
+	var set *iptables.SetError
 	if errors.As(err, &exit) { // of iptables-restore, which says no more than text
 		return exit.Exited() && !strings.Contains(err.Error(), "xtables lock")
 	}
@@ -41,36 +44,36 @@ func blamesState(err error) bool {
 // the addresses that it does not take to refused. It doubts the largest changes first:
 // all others are mostly set at once. The error is failed if nothing can be set, whatever
 // it is.
-func (p *Proxy) bisect(ctx context.Context, want State, refused refusals, failed error) (State, error) {
-	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
+func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, failed error) (State, error) {
+	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
 		return want, err
 	}
-	var doubted []vipChange
-	out := make(refusals)
+	var doubted []state.VipChange
+	out := make(state.Refusals)
 	for _, c := range vips {
-		if c.want != nil {
+		if c.Want != nil {
 			doubted = append(doubted, c)
-			out.add(c.want, failed)
+			out.Add(c.Want, failed)
 		}
 	}
 	before := p.have
 	// First everything but the doubted addresses, and a change of no consequence.
-	base := want.without(before, out)
+	base := want.Without(before, out)
 	if err := p.set(ctx, base); err != nil {
 		return want, failed
 	}
-	if err := p.renderer.probe(ctx); err != nil {
+	if err := p.renderer.Probe(ctx); err != nil {
 		return want, failed
 	}
 	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)
-	slices.SortStableFunc(doubted, func(a, b vipChange) int { return a.want.entries(ModeNFTables) - b.want.entries(ModeNFTables) })
+	slices.SortStableFunc(doubted, func(a, b state.VipChange) int { return a.Want.Entries(ModeNFTables) - b.Want.Entries(ModeNFTables) })
 	n := &bisection{p: p, want: want, before: before, out: out, until: time.Now().Add(bisectPatience)}
 	n.admit(ctx, doubted, len(doubted)-1, failed)
 	for a, r := range out {
 		refused[a] = r
 	}
-	good := want.without(before, out)
+	good := want.Without(before, out)
 	if !p.known {
 		err = p.set(ctx, good) // the last attempt failed
 	}
@@ -81,24 +84,24 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused refusals, failed
 type bisection struct {
 	p            *Proxy
 	want, before State
-	out          refusals // what is not set, or not yet
+	out          state.Refusals // what is not set, or not yet
 	until        time.Time
 }
 
 // admit sets the changes, which failed together, in two parts, as far as that can be. failed is the
 // error that they failed with.
-func (n *bisection) admit(ctx context.Context, doubted []vipChange, cut int, failed error) {
+func (n *bisection) admit(ctx context.Context, doubted []state.VipChange, cut int, failed error) {
 	if len(doubted) == 0 {
 		return
 	}
 	if time.Now().After(n.until) {
 		for _, c := range doubted {
-			n.out.add(c.want, fmt.Errorf("the kernel refuses it, or another of %d addresses that have changed: %w", len(doubted), failed))
+			n.out.Add(c.Want, fmt.Errorf("the kernel refuses it, or another of %d addresses that have changed: %w", len(doubted), failed))
 		}
 		return
 	}
 	if len(doubted) == 1 {
-		n.out.add(doubted[0].want, fmt.Errorf("the kernel refuses it: %w", failed))
+		n.out.Add(doubted[0].Want, fmt.Errorf("the kernel refuses it: %w", failed))
 		return
 	}
 	n.try(ctx, doubted[:cut])
@@ -106,16 +109,16 @@ func (n *bisection) admit(ctx context.Context, doubted []vipChange, cut int, fai
 }
 
 // try sets changes, and seeks those of them that cannot be set.
-func (n *bisection) try(ctx context.Context, changes []vipChange) {
+func (n *bisection) try(ctx context.Context, changes []state.VipChange) {
 	for _, c := range changes {
-		delete(n.out, c.want.Addr)
+		delete(n.out, c.Want.Addr)
 	}
-	err := n.p.set(ctx, n.want.without(n.before, n.out))
+	err := n.p.set(ctx, n.want.Without(n.before, n.out))
 	if err == nil {
 		return
 	}
 	for _, c := range changes {
-		n.out.add(c.want, err)
+		n.out.Add(c.Want, err)
 	}
 	n.admit(ctx, changes, len(changes)/2, err)
 }

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"golang.org/x/net/bpf"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // programSlot is what clientProgram computes.
 func programSlot(client netip.Addr, slots int) int {
-	hash := uint32(hashSeed)
+	hash := uint32(iptables.HashSeed)
 	for b := client.AsSlice(); len(b) > 0; b = b[4:] {
 		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
 		hash ^= hash >> 13
@@ -23,7 +26,7 @@ func programSlot(client netip.Addr, slots int) int {
 
 // programFlowSlot is what slotsProgram computes.
 func programFlowSlot(client netip.AddrPort, slots int) int {
-	hash := (uint32(client.Port()) ^ hashSeed) * 0x85ebca6b
+	hash := (uint32(client.Port()) ^ iptables.HashSeed) * 0x85ebca6b
 	for b := client.Addr().AsSlice(); len(b) > 0; b = b[4:] {
 		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
 	}
@@ -33,9 +36,9 @@ func programFlowSlot(client netip.AddrPort, slots int) int {
 }
 
 // xtProgram is a program as a rule has it, on a packet from a client to a VIP.
-func xtProgram(t *testing.T, f setID, program []bpf.Instruction) func(client netip.AddrPort) bool {
+func xtProgram(t *testing.T, f state.SetID, program []bpf.Instruction) func(client netip.AddrPort) bool {
 	t.Helper()
-	text := strings.Trim(strings.TrimPrefix(bytecode(program), "-m bpf --bytecode "), `" `)
+	text := strings.Trim(strings.TrimPrefix(iptables.Bytecode(program), "-m bpf --bytecode "), `" `)
 	if n, _ := strconv.Atoi(strings.Split(text, ",")[0]); n > 64 || n != strings.Count(text, ",") {
 		t.Fatalf("a program of %d instructions, %s", n, text)
 	}
@@ -67,7 +70,7 @@ func TestClientProgram(t *testing.T) {
 		for _, slots := range []int{2, 3, 33, 100} {
 			runs := make([]func(netip.AddrPort) bool, slots)
 			for slot := range runs {
-				runs[slot] = xtProgram(t, setID(f), clientProgram(setID(f), slots, slot))
+				runs[slot] = xtProgram(t, state.SetID(f), iptables.ClientProgram(state.SetID(f), slots, slot))
 			}
 			counts := make([]int, slots)
 			for range each * slots {
@@ -88,15 +91,15 @@ func TestClientProgram(t *testing.T) {
 func TestSlotsProgram(t *testing.T) {
 	const each = 400
 	for f, first := range firstClients {
-		for _, n := range []int{2, 7, maxTabled} {
-			names := crowd(0, at("pod1", setID(f)), n-1).Backends
-			slots := maglev(names)
-			if len(slots) != maxSlots {
-				t.Fatalf("%d slots for %d backends; want %d", len(slots), n, maxSlots)
+		for _, n := range []int{2, 7, state.MaxTabled} {
+			names := crowd(0, at("pod1", state.SetID(f)), n-1).Backends
+			slots := state.MaglevSlots(names)
+			if len(slots) != state.MaxSlots {
+				t.Fatalf("%d slots for %d backends; want %d", len(slots), n, state.MaxSlots)
 			}
 			runs := make([]func(netip.AddrPort) bool, n)
 			for owner := range runs {
-				runs[owner] = xtProgram(t, setID(f), slotsProgram(setID(f), slots, owner))
+				runs[owner] = xtProgram(t, state.SetID(f), iptables.SlotsProgram(state.SetID(f), slots, owner))
 			}
 			for _, next := range []func(i int, before netip.AddrPort) netip.AddrPort{
 				func(i int, before netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(first, uint16(i)) },
@@ -104,11 +107,11 @@ func TestSlotsProgram(t *testing.T) {
 					return netip.AddrPortFrom(before.Addr().Next(), 40000)
 				},
 			} {
-				counts := make([]int, maxSlots)
+				counts := make([]int, state.MaxSlots)
 				client := netip.AddrPortFrom(first, 0)
-				for i := range min(each*maxSlots, 1<<16) {
+				for i := range min(each*state.MaxSlots, 1<<16) {
 					client = next(i, client)
-					slot := programFlowSlot(client, maxSlots)
+					slot := programFlowSlot(client, state.MaxSlots)
 					counts[slot]++
 					if i%50 != 0 {
 						continue // each takes all programs
@@ -119,7 +122,7 @@ func TestSlotsProgram(t *testing.T) {
 						}
 					}
 				}
-				even(t, counts, min(each*maxSlots, 1<<16)/maxSlots)
+				even(t, counts, min(each*state.MaxSlots, 1<<16)/state.MaxSlots)
 			}
 		}
 	}

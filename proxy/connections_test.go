@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An endsFrontend is what stands behind one port in the tests of how flows end, by
@@ -26,7 +28,7 @@ type endsFrontend struct {
 func endsState(fronts ...endsFrontend) State {
 	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")})
 	s.VIPs = nil
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		v := &VIP{Addr: at("vip", family)}
 		for _, p := range []Protocol{TCP, UDP} {
 			for _, f := range fronts {
@@ -59,7 +61,7 @@ func (s session) String() string { return s.network + " from " + s.from + " to "
 func (l *lab) sessions(network string, port uint16, from ...string) []session {
 	l.t.Helper()
 	var all []session
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, name := range from {
 			s := session{from: name, network: network, to: netip.AddrPortFrom(at("vip", family), port)}
 			s.Conn = l.connect(l.ns(name), network, 0, s.to)
@@ -169,7 +171,7 @@ func TestSilentClientsAreReset(t *testing.T) {
 		for _, v := range s.VIPs {
 			for i := range v.Frontends {
 				if f := &v.Frontends[i]; f.Port == 86 {
-					f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48")[family(v.Addr) : family(v.Addr)+1]
+					f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
 				}
 			}
 		}
@@ -250,7 +252,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			c := l.atPod1(family)
 			// Neither the client's end nor the pod's reaches the other.
 			l.router.Do(func() {
@@ -272,7 +274,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		} {
 			mustSet(t, p, endsState(step.state))
 			swept(t, p)
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), step.want); got != step.want {
 					t.Errorf("family %d, draining %v: %s; want %s", family, step.state.draining, got, step.want)
 				}
@@ -282,7 +284,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 }
 
 // atPod1 is a connection of the client's port 4444, which leads to pod1.
-func (l *lab) atPod1(family setID) net.Conn {
+func (l *lab) atPod1(family state.SetID) net.Conn {
 	l.t.Helper()
 	c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
 	if got := l.ask(c); got != "pod1 saw client" {
@@ -298,7 +300,7 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			c := l.atPod1(family)
 			var out []byte
 			var err error
@@ -315,7 +317,7 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		}
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}}))
 		swept(t, p)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			const want = "pod3 saw client"
 			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), want); got != want {
 				t.Errorf("family %d: %s; want %s", family, got, want)
@@ -375,7 +377,7 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 		mustSet(t, p, strange)
 		swept(t, p)
 		l.check("back in the pool", "reset", open...)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if all := l.flows(at("vip", family)); len(all) > 0 {
 				t.Errorf("family %d: %d entries are left", family, len(all))
 			}
@@ -392,11 +394,11 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
 		for family, v := range s.VIPs {
-			v.Addr = at("mine", setID(family))
+			v.Addr = at("mine", state.SetID(family))
 		}
 		mustSet(t, p, s)
 		var open []session
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("mine", family), 80)
 			open = append(open, session{Conn: l.connect(l.client, "tcp", 0, to), from: "client", network: "tcp", to: to})
 		}
@@ -404,151 +406,5 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 		mustSet(t, p, State{Node: "n1", Owned: s.Owned})
 		swept(t, p)
 		l.check("when it is no VIP", "pod1 saw client", open...)
-	})
-}
-
-// A process that finds the table knows from it which backends drained.
-func TestConnectionsEndAfterRestart(t *testing.T) {
-	withFastPath(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		open := l.sessions("tcp", 80, "client")
-		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}))
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		p = newProxy(t)
-		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}))
-		swept(t, p)
-		l.check("while it drains", "", open...)
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		p = newProxy(t)
-		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}}))
-		swept(t, p)
-		l.check("when it is gone", "reset", open...)
-	})
-}
-
-// A packet of a connection that conntrack has forgotten goes on to the backend where
-// there is no doubt which it is, and the connection lives on. Else it is refused: a
-// backend by chance is mostly the wrong one, and so is the only one that is here if a
-// router has sent the client's packets to this node in the middle.
-func TestForgottenConnections(t *testing.T) {
-	onEach(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		s := endsState(
-			endsFrontend{port: 80, backends: []string{"pod1"}},
-			endsFrontend{port: 81, backends: []string{"pod1", "pod3"}},
-			endsFrontend{port: 82, backends: []string{"pod1", "pod3"}})
-		for _, v := range s.VIPs {
-			v.Frontends[2].Scheduler = SourceHash
-		}
-		mustSet(t, p, s)
-		outside, inside := l.sessions("tcp", 80, "client"), l.sessions("tcp", 80, "pod2")
-		two := slices.Concat(l.sessions("tcp", 81, "client", "pod2", "node"), l.sessions("tcp", 81, "client", "pod2", "node"))
-		hash := l.sessions("tcp", 82, "client", "pod2")
-		l.forget()
-		l.check("one backend, from outside", "reset", outside...)
-		l.check("one backend, from a pod", "", inside...)
-		l.check("two backends", "reset", two...)
-		l.check("two by the source", "", hash...)
-	})
-}
-
-// A client uses a port again that it had a minute ago, by another node, and is moved to
-// this one, which remembers the earlier connection. Conntrack takes what comes for that one's,
-// far ahead of its window, which is invalid: it must vanish, as it would in an open
-// connection. Without that entry it is refused.
-func TestMoveToNodeWithEndedConnection(t *testing.T) {
-	onEach(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1", "pod3"}}))
-		vip, raw := at("vip", 0), l.rawTCP(l.client)
-		const port = 4444
-		c := l.connect(l.client, "tcp", port, netip.AddrPortFrom(vip, 80))
-		if got := l.ask(c); !strings.Contains(got, " saw client") {
-			t.Fatal(got)
-		}
-		c.Close()
-		seq, ack := raw.end(t, port)
-		// Linux begins a connection of the same addresses and ports 250 kB a millisecond
-		// after the one before.
-		const psh, later = 0x18, 50_000_000
-		raw.sendAt(t, vip, port, 80, psh, seq+later, ack+later)
-		if raw.reset("silence") {
-			t.Error("what is invalid was answered by RST")
-		}
-		l.forget()
-		raw.sendAt(t, vip, port, 80, psh, seq+later, ack+later)
-		if !raw.reset("reset") {
-			t.Error("what is unknown was not answered by RST")
-		}
-	})
-}
-
-// forget deletes the entries of all flows to the VIPs.
-func (l *lab) forget() {
-	l.t.Helper()
-	s, err := dial()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	defer s.Close()
-	for family := range setID(2) {
-		if _, err := deleteAll(s, l.flows(at("vip", family))); err != nil {
-			l.t.Fatal(err)
-		}
-	}
-}
-
-// What a process that was killed between a change and its sweep has left is swept by
-// the next one: flows to a backend that is gone end, others go on.
-func TestFlowsOfKilledProcessEnd(t *testing.T) {
-	onAll(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}, draining: []string{"pod2"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
-		mustSet(t, p, s)
-		var stay, end []session
-		for _, network := range []string{"tcp", "udp"} {
-			end = append(end, l.sessions(network, 80, "client", "pod3", "node")...)
-			stay = append(stay, l.sessions(network, 81, "client", "pod3", "node")...)
-		}
-		// Without what comes after it in Set, this is the moment in which it was killed.
-		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
-		vips, err := diffVIPs(s.VIPs, after.VIPs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.renderer.update(t.Context(), step{have: s, want: after, vips: vips, elements: diffStates(s, after, vips)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		checkKernel(t, after)
-
-		q := newProxy(t)
-		mustSet(t, q, after)
-		swept(t, q)
-		for _, s := range end {
-			want := "reset"
-			if s.network == "udp" {
-				want = "pod3"
-			}
-			if got, _, _ := strings.Cut(l.ask(s), " saw "); got != want {
-				t.Errorf("%s: %s; want %s", s, got, want)
-			}
-		}
-		for _, s := range stay {
-			if got := l.ask(s); got != s.first {
-				t.Errorf("%s: %s, then %s", s, s.first, got)
-			}
-		}
 	})
 }

@@ -12,29 +12,32 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // text is a purge in words, sorted.
-func (p purge) text() string {
+func purgeText(p conntrack.Purge) string {
 	var lines []string
 	for vip, v := range p {
-		if v.born {
+		if v.Born {
 			lines = append(lines, fmt.Sprintf("%s born", vip))
 		}
-		if v.left {
+		if v.Left {
 			lines = append(lines, fmt.Sprintf("%s left", vip))
 		}
-		for k := range v.ports {
-			if !v.born {
-				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.proto, k.port))
+		for k := range v.Ports {
+			if !v.Born {
+				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.Proto, k.Port))
 			}
 		}
-		for k := range v.fenced {
-			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.proto, k.port))
+		for k := range v.Fenced {
+			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.Proto, k.Port))
 		}
-		for k, s := range v.gone {
-			side := map[sides]string{sideExternal: "external", sideInternal: "internal", sideExternal | sideInternal: "all"}[s]
-			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.proto, k.port.port, k.backend, side))
+		for k, s := range v.Gone {
+			side := map[state.Sides]string{state.SideExternal: "external", state.SideInternal: "internal", state.SideExternal | state.SideInternal: "all"}[s]
+			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.Proto, k.Port.Port, k.Backend, side))
 		}
 	}
 	slices.Sort(lines)
@@ -44,7 +47,7 @@ func (p purge) text() string {
 func TestPlanPurge(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	target := func(names ...string) Target { return Target{Backends: backends(0, names...), Remote: Preserve} }
-	state := func(frontends ...Frontend) State {
+	stateWith := func(frontends ...Frontend) State {
 		return State{Node: "n1", VIPs: []*VIP{{Addr: vip, Frontends: frontends}}}
 	}
 	fe := func(p Protocol, port uint16, external, internal Target) Frontend {
@@ -53,7 +56,7 @@ func TestPlanPurge(t *testing.T) {
 	fenced := func(sources ...string) State {
 		f := fe(TCP, 80, target("pod1"), target("pod1"))
 		f.Sources = append([]netip.Prefix{}, prefixes(sources...)...)
-		return state(f)
+		return stateWith(f)
 	}
 	none := State{Node: "n1"}
 	for _, tc := range []struct {
@@ -61,37 +64,37 @@ func TestPlanPurge(t *testing.T) {
 		have, want State
 		purge      string
 	}{
-		{"a new VIP", none, state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 born"},
-		{"nothing", state(), state(), ""},
-		{"a new port", state(), state(fe(TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
-		{"a VIP goes, TCP", state(fe(TCP, 80, target("pod1"), target("pod1"))), none,
+		{"a new VIP", none, stateWith(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 born"},
+		{"nothing", stateWith(), stateWith(), ""},
+		{"a new port", stateWith(), stateWith(fe(TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
+		{"a VIP goes, TCP", stateWith(fe(TCP, 80, target("pod1"), target("pod1"))), none,
 			"192.0.2.1 left\n192.0.2.1 tcp/80 10.244.1.11:8080 gone for all"},
-		{"a VIP goes, UDP", state(fe(UDP, 53, target("pod1"), target("pod1"))), none,
+		{"a VIP goes, UDP", stateWith(fe(UDP, 53, target("pod1"), target("pod1"))), none,
 			"192.0.2.1 left\n192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
 		{"the first of two goes, the other takes its slot",
-			state(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))),
-			state(fe(UDP, 53, target("pod2"), target("pod2"))),
+			stateWith(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))),
+			stateWith(fe(UDP, 53, target("pod2"), target("pod2"))),
 			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
 		{"one comes before another",
-			state(fe(UDP, 53, target("pod2"), target("pod2"))),
-			state(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))), ""},
+			stateWith(fe(UDP, 53, target("pod2"), target("pod2"))),
+			stateWith(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))), ""},
 		{"local only from now on",
-			state(fe(SCTP, 53, target("pod1", "remote"), target("pod1", "remote"))),
-			state(fe(SCTP, 53, target("pod1"), target("pod1", "remote"))),
+			stateWith(fe(SCTP, 53, target("pod1", "remote"), target("pod1", "remote"))),
+			stateWith(fe(SCTP, 53, target("pod1"), target("pod1", "remote"))),
 			"192.0.2.1 sctp/53 10.244.2.11:8080 gone for external"},
 		{"one for external, another for internal",
-			state(fe(TCP, 53, target("pod1", "remote"), target("pod1"))),
-			state(fe(TCP, 53, target("pod1"), target())),
+			stateWith(fe(TCP, 53, target("pod1", "remote"), target("pod1"))),
+			stateWith(fe(TCP, 53, target("pod1"), target())),
 			"192.0.2.1 tcp/53 10.244.1.11:8080 gone for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 gone for external"},
-		{"fenced", state(fe(TCP, 80, target("pod1"), target("pod1"))), fenced("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
-		{"fenced for all", state(fe(TCP, 80, target("pod1"), target("pod1"))), fenced("0.0.0.0/0"), ""},
+		{"fenced", stateWith(fe(TCP, 80, target("pod1"), target("pod1"))), fenced("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"fenced for all", stateWith(fe(TCP, 80, target("pod1"), target("pod1"))), fenced("0.0.0.0/0"), ""},
 		{"a source more", fenced("10.0.0.0/8"), fenced("10.0.0.0/8", "11.0.0.0/8"), ""},
 		{"a source less", fenced("10.0.0.0/8", "11.0.0.0/8"), fenced("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
 		{"a smaller source", fenced("10.0.0.0/8"), fenced("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
-		{"no longer fenced", fenced("10.0.0.0/8"), state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
+		{"no longer fenced", fenced("10.0.0.0/8"), stateWith(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
 	} {
-		c := diffElements(renderState(tc.have), renderState(tc.want))
-		if diff := cmp.Diff(tc.purge, planPurge(c).text()); diff != "" {
+		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
+		if diff := cmp.Diff(tc.purge, purgeText(conntrack.PlanPurge(c))); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", tc.name, diff)
 		}
 	}
@@ -108,40 +111,40 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24")},
 		VIPs:    []*VIP{{Addr: served, Frontends: []Frontend{{Protocol: TCP, Port: 80}}}},
 	}
-	dns, web := port{UDP, 53}, port{TCP, 80}
-	born := purge{vip: {born: true}}
-	added := purge{vip: {ports: map[port]bool{web: true}}}
-	away := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal}}}
-	all := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal | sideInternal}}}
-	tcp := purge{
-		vip:    {gone: map[goneBackend]sides{{web, gone}: sideExternal}},
-		served: {gone: map[goneBackend]sides{{web, gone}: sideExternal}},
+	dns, web := state.Port{Proto: UDP, Port: 53}, state.Port{Proto: TCP, Port: 80}
+	born := conntrack.Purge{vip: {Born: true}}
+	added := conntrack.Purge{vip: {Ports: map[state.Port]bool{web: true}}}
+	away := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal}}}
+	all := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal | state.SideInternal}}}
+	tcp := conntrack.Purge{
+		vip:    {Gone: map[conntrack.GoneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
+		served: {Gone: map[conntrack.GoneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
 	}
 	for _, tc := range []struct {
 		name string
-		p    purge
-		f    flow
+		p    conntrack.Purge
+		f    conntrack.Flow
 		want bool
 	}{
-		{"born before its VIP", born, flow{client: outside, vip: vip, port: web}, true},
-		{"a ping born before its VIP", born, flow{client: outside, vip: vip, port: port{1, 0}}, true},
-		{"to another address", born, flow{client: outside, vip: other, port: web}, false},
-		{"translated by us or others", born, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, false},
-		{"born before its port", added, flow{client: outside, vip: vip, port: web}, true},
-		{"to another port", added, flow{client: outside, vip: vip, port: dns}, false},
-		{"at a removed backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, true},
-		{"at another backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: stays}, false},
-		{"at a removed backend, other port", all, flow{client: pod, vip: vip, port: web, dnat: true, backend: gone}, false},
-		{"external, at one removed for external", away, flow{client: outside, vip: vip, port: dns, dnat: true, backend: gone}, true},
-		{"TCP, waiting for a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, true},
-		{"TCP, at a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone, replied: true}, false},
-		{"TCP, at a removed backend of a frontend that is there", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true}, true},
-		{"TCP, ended there, and blocks its port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true}, true},
-		{"TCP, ended there, and blocks no port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true, yields: true}, false},
-		{"UDP, at a removed backend that answers", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone, replied: true}, true},
-		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
+		{"born before its VIP", born, conntrack.Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"a ping born before its VIP", born, conntrack.Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}}, true},
+		{"to another address", born, conntrack.Flow{Client: outside, VIP: other, Port: web}, false},
+		{"translated by us or others", born, conntrack.Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"born before its port", added, conntrack.Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"to another port", added, conntrack.Flow{Client: outside, VIP: vip, Port: dns}, false},
+		{"at a removed backend", all, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"at another backend", all, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: stays}, false},
+		{"at a removed backend, other port", all, conntrack.Flow{Client: pod, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"external, at one removed for external", away, conntrack.Flow{Client: outside, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"TCP, waiting for a removed backend", tcp, conntrack.Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, true},
+		{"TCP, at a removed backend", tcp, conntrack.Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone, Replied: true}, false},
+		{"TCP, at a removed backend of a frontend that is there", tcp, conntrack.Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, Replied: true}, true},
+		{"TCP, ended there, and blocks its port", tcp, conntrack.Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, Replied: true, Ended: true}, true},
+		{"TCP, ended there, and blocks no port", tcp, conntrack.Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, Replied: true, Ended: true, Yields: true}, false},
+		{"UDP, at a removed backend that answers", all, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone, Replied: true}, true},
+		{"internal, at one removed for external", away, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, false},
 	} {
-		if got := tc.p.wrong(&tc.f, &want); got != tc.want {
+		if got := tc.p.Wrong(&tc.f, &want); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -151,7 +154,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 // takes a moment longer than Set.
 func swept(t *testing.T, p *Proxy) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !p.sweeper.isIdle() || p.bypass.busy(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !p.sweeper.IsIdle() || p.bypass.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not swept: %s", p.Status().ConntrackError)
 		}
@@ -167,7 +170,7 @@ func TestPoisonedPort(t *testing.T) {
 		s := packetState(LocalClients{})
 		s.Owned = nil // which would keep the SYN out
 		mustSet(t, p, State{Node: "n1"})
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp", "sctp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
 				if got := l.probeFrom(l.client, network, 4444, to, "silence"); strings.Contains(got, "saw") {
@@ -180,7 +183,7 @@ func TestPoisonedPort(t *testing.T) {
 		}
 		mustSet(t, p, s)
 		swept(t, p)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp", "sctp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
 				if got := l.probeFrom(l.client, network, 4444, to, "pod1 saw client"); got != "pod1 saw client" {
@@ -200,7 +203,7 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, State{Node: "n1"})
 		s := packetState(LocalClients{})
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				l.probeFrom(l.client, network, 4444, netip.AddrPortFrom(at("vip", family), portLocal), "silence")
 			}
@@ -213,11 +216,11 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 		if len(l.flows(at("vip", 0))) != 2 || len(l.flows(at("vip", 1))) != 2 || kept == 0 {
 			t.Fatal("not the entries that the test needs")
 		}
-		if err := p.sweeper.close(); err != nil { // so that it is Set who sweeps
+		if err := p.sweeper.Close(); err != nil { // so that it is Set who sweeps
 			t.Fatal(err)
 		}
 		mustSet(t, p, s)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if n := len(l.flows(at("vip", family))); n > 0 {
 				t.Errorf("family %d: %d entries for the VIP are left", family, n)
 			}
@@ -236,7 +239,7 @@ func TestOwnedKeepsPoisonOut(t *testing.T) {
 		p := newProxy(t)
 		s := packetState(LocalClients{})
 		mustSet(t, p, State{Node: "n1", Owned: s.Owned})
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			vip := at("vip", family)
 			for _, network := range []string{"tcp", "udp"} {
 				l.probeFrom(l.client, network, 4444, netip.AddrPortFrom(vip, portLocal), "refused")
@@ -259,7 +262,7 @@ func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
 			t.Fatal(got)
 		}
 		var conns [2]net.Conn
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			conns[family] = l.connect(l.client, "udp", 0, netip.AddrPortFrom(at("vip", family), 53))
 			if got := l.ask(conns[family]); got != "pod1 saw client" {
 				t.Fatal(got)
@@ -267,7 +270,7 @@ func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
 		}
 		mustSet(t, p, udpState("remote"))
 		swept(t, p)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if got := l.ask(conns[family]); got != "remote saw node" {
 				t.Errorf("family %d: the flow is still with %s", family, got)
 			}
@@ -289,36 +292,36 @@ func TestListFlows(t *testing.T) {
 		s := packetState(LocalClients{})
 		s.Owned = nil
 		mustSet(t, p, State{Node: "n1"})
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("other", family), 80), "silence")
 		}
 		mustSet(t, p, s)
 		swept(t, p)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", family), portLocal), ""); got != "pod1 saw client" {
 				t.Fatal(got)
 			}
 			vip, other := at("vip", family), at("other", family)
-			gone := &vipPurge{gone: map[goneBackend]sides{{port{TCP, portLocal}, backends(family, "pod1")[0].Addr}: sideExternal}}
+			gone := &conntrack.VIPPurge{Gone: map[conntrack.GoneBackend]state.Sides{{Port: state.Port{Proto: TCP, Port: portLocal}, Backend: backends(family, "pod1")[0].Addr}: state.SideExternal}}
 			for _, tc := range []struct {
-				p                        purge
+				p                        conntrack.Purge
 				untranslated, translated bool // must be listed
 			}{
-				{purge{other: {born: true}}, true, false},
-				{purge{vip: gone}, false, true},
-				{purge{vip: gone, other: {born: true}}, true, true},
+				{conntrack.Purge{other: {Born: true}}, true, false},
+				{conntrack.Purge{vip: gone}, false, true},
+				{conntrack.Purge{vip: gone, other: {Born: true}}, true, true},
 			} {
 				var untranslated, translated bool
-				_, err := listFlows(p.sweeper.sock, tc.p.request(), func(f *flow) bool {
-					untranslated = untranslated || f.vip == other && !f.dnat
-					translated = translated || f.vip == vip && f.dnat
+				_, err := conntrack.ListFlows(p.sweeper.Sock, tc.p.Request(), func(f *conntrack.Flow) bool {
+					untranslated = untranslated || f.VIP == other && !f.DNAT
+					translated = translated || f.VIP == vip && f.DNAT
 					return false
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if tc.untranslated && !untranslated || tc.translated && !translated {
-					t.Errorf("%s: untranslated listed %v, translated %v", tc.p.text(), untranslated, translated)
+					t.Errorf("%s: untranslated listed %v, translated %v", purgeText(tc.p), untranslated, translated)
 				}
 			}
 		}
@@ -338,7 +341,7 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 		})
 		mustSet(t, p, tcpState("pod2", "pod1"))
 		var conns [2]net.Conn
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			vip := at("vip", family)
 			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(vip, 80), "silence"); got != "silence" {
 				t.Fatal(got)
@@ -350,11 +353,11 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 		}
 		s := tcpState("pod1", "remote")
 		for family, v := range s.VIPs {
-			v.Frontends[1].Draining = []netip.AddrPort{backends(setID(family), "pod1")[0].Addr}
+			v.Frontends[1].Draining = []netip.AddrPort{backends(state.SetID(family), "pod1")[0].Addr}
 		}
 		mustSet(t, p, s)
 		swept(t, p)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), "pod1 saw client"); got != "pod1 saw client" {
 				t.Errorf("family %d, from the same port: %s; want pod1 saw client", family, got)
 			}
@@ -368,7 +371,7 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 // tcpState is a VIP in each family whose ports 80 and 81 are at one backend each.
 func tcpState(backend80, backend81 string) State {
 	s := State{Node: "n1"}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		v := &VIP{Addr: at("vip", family)}
 		for i, name := range []string{backend80, backend81} {
 			to := Target{Backends: backends(family, name)}
@@ -382,7 +385,7 @@ func tcpState(backend80, backend81 string) State {
 // udpState is a VIP in each family whose port 53 is at one backend.
 func udpState(backend string) State {
 	s := State{Node: "n1"}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		to := Target{Backends: backends(family, backend)}
 		s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", family), Frontends: []Frontend{
 			{Protocol: UDP, Port: 53, External: to, Internal: to},
@@ -402,17 +405,17 @@ func TestSweepThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer null.Close()
-		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.FD(), unix.O_CLOEXEC); err != nil {
+		if err := unix.Dup3(int(null.Fd()), p.sweeper.Sock.FD(), unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")
-		p.sweeper.add(purge{vip: {born: true}}, State{}, nil)
+		p.sweeper.Add(conntrack.Purge{vip: {Born: true}}, State{}, nil)
 		for end := time.Now().Add(5 * time.Second); p.Status().ConntrackError == ""; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("no error in the status")
 			}
 		}
-		if p.sweeper.isIdle() {
+		if p.sweeper.IsIdle() {
 			t.Error("forgotten")
 		}
 	})
@@ -423,13 +426,13 @@ func TestSweepThatFails(t *testing.T) {
 func TestBackendThatCameBackKeepsFlows(t *testing.T) {
 	s := udpState("pod1")
 	vip, b := at("vip", 0), backends(0, "pod1")[0].Addr
-	p := make(purge)
-	p.at(vip).gone[goneBackend{port{UDP, 53}, b}] = sideExternal | sideInternal
-	f := &flow{client: at("client", 0), vip: vip, port: port{UDP, 53}, backend: b, dnat: true}
-	if p.wrong(f, &s) {
+	p := make(conntrack.Purge)
+	p.At(vip).Gone[conntrack.GoneBackend{Port: state.Port{Proto: UDP, Port: 53}, Backend: b}] = state.SideExternal | state.SideInternal
+	f := &conntrack.Flow{Client: at("client", 0), VIP: vip, Port: state.Port{Proto: UDP, Port: 53}, Backend: b, DNAT: true}
+	if p.Wrong(f, &s) {
 		t.Error("the flow must go, though its backend is wanted")
 	}
-	if s = udpState("remote"); !p.wrong(f, &s) {
+	if s = udpState("remote"); !p.Wrong(f, &s) {
 		t.Error("the flow may stay, though its backend is gone")
 	}
 }

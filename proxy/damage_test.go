@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A damage is a change of our rules by another program.
@@ -89,7 +92,7 @@ func (d damage) text(t *testing.T) string {
 	if d.chain == "" {
 		return script
 	}
-	out, err := exec.Command("nft", "-a", "list", "chain", "inet", tableName, d.chain).CombinedOutput()
+	out, err := exec.Command("nft", "-a", "list", "chain", "inet", renderer.TableName, d.chain).CombinedOutput()
 	// The first handle is the chain's own.
 	handles := regexp.MustCompile(`# handle (\d+)`).FindAllStringSubmatch(string(out), 2)
 	if err != nil || len(handles) < 2 {
@@ -128,12 +131,12 @@ func TestRepair(t *testing.T) {
 
 // A stumbler is a renderer whose first attempts mend what they find, and fail after that.
 type stumbler struct {
-	renderer
+	renderer.Renderer
 	errs []error
 }
 
-func (r *stumbler) converge(ctx context.Context, have *State, want State) (finding, error) {
-	out, err := r.renderer.converge(ctx, have, want)
+func (r *stumbler) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
+	out, err := r.Renderer.Converge(ctx, have, want)
 	if err == nil && len(r.errs) > 0 {
 		err, r.errs = r.errs[0], r.errs[1:]
 	}
@@ -147,7 +150,7 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 		p := newProxy(t)
 		s := packetState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
-		for _, errs := range [][]error{{errUnanswered}, {errUnanswered, errRefused}, {os.ErrDeadlineExceeded}, {errUnanswered, os.ErrDeadlineExceeded}} {
+		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, iptables.ErrRefused}, {os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
 			before := p.Status().Repairs
 			var found string
 			if testMode == ModeNFTables {
@@ -199,7 +202,7 @@ func awaitDamage(t *testing.T, p *Proxy, what string) {
 // checkDiffers compares the kernel with a State that it held before it was damaged.
 func checkDiffers(t *testing.T, p *Proxy, s State, name, found string) {
 	t.Helper()
-	if got, err := p.renderer.differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
+	if got, err := p.renderer.Differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
 		t.Errorf("%s: compared: %q, %v; want %q", name, got, err, found)
 	}
 }
@@ -221,7 +224,7 @@ func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name
 type xtDamage struct {
 	name    string
 	command string // of iptables
-	sets    func(s *socket) error
+	sets    func(s *nfnl.Socket) error
 	then    string // another command
 	found   string
 }
@@ -241,44 +244,46 @@ var xtDamages = []xtDamage{
 	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
 	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
 
-	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
+	{"a set is flushed", "", func(s *nfnl.Socket) error {
+		return iptables.RequestSet(s, 4, 0, 0, iptables.SetName(iptables.IPSetVIPs, 0), nil)
+	}, // IPSET_CMD_FLUSH
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"an entry is deleted", "", func(s *socket) error {
-		return s.changeEntries(ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
+	{"an entry is deleted", "", func(s *nfnl.Socket) error {
+		return iptables.ChangeEntries(s, iptables.CommandDel, []iptables.Entry{{Set: iptables.IPSetExternalReject, Addr: prefixes("192.0.2.1/32")[0], Port: state.Port{Proto: TCP, Port: portNone}}})
 	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
-	{"an entry is added", "", func(s *socket) error {
-		return s.changeEntries(ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+	{"an entry is added", "", func(s *nfnl.Socket) error {
+		return iptables.ChangeEntries(s, iptables.CommandAdd, []iptables.Entry{{Set: iptables.IPSetVIPs, Addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
-	{"an entry says the contrary", "", func(s *socket) error {
-		return s.ipset(ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *nfnl.Encoder) {
-			at := e.Open(ipsetAttrData)
-			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
-			e.Bytes(ipsetAttrCIDR, []byte{24})
-			e.Uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
+	{"an entry says the contrary", "", func(s *nfnl.Socket) error {
+		return iptables.RequestSet(s, iptables.CommandAdd, 0, 0, iptables.SetName(iptables.IPSetOwned, 0), func(e *nfnl.Encoder) {
+			at := e.Open(iptables.AttrData)
+			iptables.EncodeIP(e, iptables.AttrIP, netip.MustParseAddr("192.0.2.0"))
+			e.Bytes(iptables.AttrCIDR, []byte{24})
+			e.Uint32(iptables.AttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
 			e.Close(at)
-			e.Uint32(ipsetAttrLine, 0)
+			e.Uint32(iptables.AttrLine, 0)
 		})
 	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
-	{"a set has another's entries", "", func(s *socket) error {
-		return s.replaceSet(setName(ipsetVIPs, 0), staticForm(ipsetVIPs, 0), []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+	{"a set has another's entries", "", func(s *nfnl.Socket) error {
+		return iptables.ReplaceSet(s, iptables.SetName(iptables.IPSetVIPs, 0), iptables.StaticForm(iptables.IPSetVIPs, 0), []iptables.Entry{{Set: iptables.IPSetVIPs, Addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"a set is another", "", func(s *socket) error {
-		return s.replaceSet(setName(ipsetVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
+	{"a set is another", "", func(s *nfnl.Socket) error {
+		return iptables.ReplaceSet(s, iptables.SetName(iptables.IPSetVIPs, 0), iptables.SetForm{Kind: "hash:ip", Timeout: time.Hour}, nil)
 	}, "", "sets of another form: fanfare-vips4"},
-	{"a set is destroyed", noLimits, func(s *socket) error {
-		return s.destroySet(setName(ipsetLimited, 0))
+	{"a set is destroyed", noLimits, func(s *nfnl.Socket) error {
+		return iptables.DestroySet(s, iptables.SetName(iptables.IPSetLimited, 0))
 	}, "", "table filter"},
-	{"a set is of another type", noLimits, func(s *socket) error {
-		name := setName(ipsetLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetVIPs, 0)))
+	{"a set is of another type", noLimits, func(s *nfnl.Socket) error {
+		name := iptables.SetName(iptables.IPSetLimited, 0)
+		return errors.Join(iptables.DestroySet(s, name), iptables.CreateSet(s, name, iptables.StaticForm(iptables.IPSetVIPs, 0)))
 	}, "", "sets of another form: fanfare-limited4"},
-	{"a set that rules ask is of another type", noLimits, func(s *socket) error {
-		name := setName(ipsetLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetOwned, 0)))
+	{"a set that rules ask is of another type", noLimits, func(s *nfnl.Socket) error {
+		name := iptables.SetName(iptables.IPSetLimited, 0)
+		return errors.Join(iptables.DestroySet(s, name), iptables.CreateSet(s, name, iptables.StaticForm(iptables.IPSetOwned, 0)))
 	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
 }
 
-func (d xtDamage) do(t *testing.T, s *socket, program string) {
+func (d xtDamage) do(t *testing.T, s *nfnl.Socket, program string) {
 	t.Helper()
 	if d.command != "" {
 		iptablesRun(t, program+" "+d.command)
@@ -355,7 +360,7 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1")))
 		l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", 0), 80))
 		p.watch.take()
-		p.poller.poll()
+		p.poller.Poll()
 		if p.watch.take() {
 			t.Error("disturbed without a change")
 		}

@@ -7,37 +7,39 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // applyChange does to a list what the kernel does to its sets, with the same
 // errors: what is added must not be there, what is deleted must.
-func applyChange(t *testing.T, have []element, c change) []element {
+func applyChange(t *testing.T, have []state.Element, c state.Change) []state.Element {
 	t.Helper()
 	type key struct {
-		set setID
+		set state.SetID
 		key string
 	}
-	m := make(map[key]element)
+	m := make(map[key]state.Element)
 	for _, e := range have {
-		m[key{e.set, e.key}] = e
+		m[key{e.Set, e.Key}] = e
 	}
-	for _, e := range c.del {
-		if _, ok := m[key{e.set, e.key}]; !ok {
+	for _, e := range c.Del {
+		if _, ok := m[key{e.Set, e.Key}]; !ok {
 			t.Fatalf("delete %s: not there", e)
 		}
-		delete(m, key{e.set, e.key})
+		delete(m, key{e.Set, e.Key})
 	}
-	for _, e := range c.add {
-		if _, ok := m[key{e.set, e.key}]; ok {
+	for _, e := range c.Add {
+		if _, ok := m[key{e.Set, e.Key}]; ok {
 			t.Fatalf("add %s: there already", e)
 		}
-		m[key{e.set, e.key}] = e
+		m[key{e.Set, e.Key}] = e
 	}
-	var out []element
+	var out []state.Element
 	for _, e := range m {
 		out = append(out, e)
 	}
-	slices.SortFunc(out, element.compare)
+	slices.SortFunc(out, state.Element.Compare)
 	return out
 }
 
@@ -49,24 +51,24 @@ func TestDiffAppliesToAnyState(t *testing.T) {
 	for seed := range uint64(100) {
 		w := newWorld(seed)
 		have := State{Node: "n1"}
-		elements := renderState(have)
+		elements := state.RenderState(have)
 		for range 10 {
 			want := w.next(have)
 			if err := want.Validate(); err != nil {
 				t.Fatalf("seed %d: %v\n%s", seed, err, want)
 			}
-			vips, err := diffVIPs(have.VIPs, want.VIPs)
+			vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := diffStates(have, want, vips)
-			for _, e := range c.del {
-				if slices.Contains(c.add, e) {
+			c := state.DiffStates(have, want, vips)
+			for _, e := range c.Del {
+				if slices.Contains(c.Add, e) {
 					t.Fatalf("seed %d: %s is deleted and added", seed, e)
 				}
 			}
 			elements = applyChange(t, elements, c)
-			if diff := cmp.Diff(elementsText(renderState(want)), elementsText(elements)); diff != "" {
+			if diff := cmp.Diff(state.ElementsText(state.RenderState(want)), state.ElementsText(elements)); diff != "" {
 				t.Fatalf("seed %d: (-want +got)\n%s\nfrom\n%sto\n%s", seed, diff, have, want)
 			}
 			have = want
@@ -79,9 +81,9 @@ func TestRenderIsSortedAndUnique(t *testing.T) {
 	s := State{}
 	for range 200 {
 		s = w.next(s)
-		all := renderState(s)
+		all := state.RenderState(s)
 		for i := 1; i < len(all); i++ {
-			if all[i-1].compare(all[i]) >= 0 {
+			if all[i-1].Compare(all[i]) >= 0 {
 				t.Fatalf("%s before %s", all[i-1], all[i])
 			}
 		}
@@ -115,33 +117,33 @@ func TestSteps(t *testing.T) {
 		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -late4 -xeps4 -xmasq4"},
 		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4"},
 	} {
-		c := diffElements(renderState(tc.have), renderState(tc.want))
-		before, now, after := c.steps()
-		if got := setNames(before); got != tc.before {
+		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
+		before, now, after := c.Steps()
+		if got := namesOfSets(before); got != tc.before {
 			t.Errorf("%s: %q before; want %q", tc.name, got, tc.before)
 		}
-		if got := setNames(after); got != tc.after {
+		if got := namesOfSets(after); got != tc.after {
 			t.Errorf("%s: %q after; want %q", tc.name, got, tc.after)
 		}
 		// One after the other they make the change, and no element is there but for its own sake.
-		elements := renderState(tc.have)
-		for _, step := range []change{before, now, after} {
+		elements := state.RenderState(tc.have)
+		for _, step := range []state.Change{before, now, after} {
 			elements = applyChange(t, elements, step)
 		}
-		if diff := cmp.Diff(elementsText(renderState(tc.want)), elementsText(elements)); diff != "" {
+		if diff := cmp.Diff(state.ElementsText(state.RenderState(tc.want)), state.ElementsText(elements)); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tc.name, diff)
 		}
 	}
 }
 
 // setNames are the sets that a change is about, with - for what it deletes.
-func setNames(c change) string {
+func namesOfSets(c state.Change) string {
 	var all []string
-	for _, e := range c.add {
-		all = append(all, specs[e.set].name)
+	for _, e := range c.Add {
+		all = append(all, state.Specs[e.Set].Name)
 	}
-	for _, e := range c.del {
-		all = append(all, "-"+specs[e.set].name)
+	for _, e := range c.Del {
+		all = append(all, "-"+state.Specs[e.Set].Name)
 	}
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), " ")

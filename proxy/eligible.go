@@ -10,10 +10,10 @@ import (
 )
 
 // fast is all that the fast path could take, sorted.
-func (v *VIP) fast(node string) (all []fastpath.Frontend) {
+func fastVIP(v *VIP, node string) (all []fastpath.Frontend) {
 	for i := range v.Frontends {
 		if f := &v.Frontends[i]; f.Protocol != SCTP {
-			all = append(all, f.fast(v, node))
+			all = append(all, fastFrontend(f, v, node))
 		}
 	}
 	slices.SortFunc(all, compareFast)
@@ -29,28 +29,28 @@ func compareFast(a, b fastpath.Frontend) int {
 
 // outward are the interfaces by which external clients come: none by which this node's
 // own pods do.
-func (s *State) outward() []string {
-	return slices.DeleteFunc(slices.Clone(s.Outward), s.Clients.by)
+func outwardOf(s *State) []string {
+	return slices.DeleteFunc(slices.Clone(s.Outward), func(name string) bool { return internalBy(&s.Clients, name) })
 }
 
 // by says whether clients that come by an interface are this node's pods.
-func (c *LocalClients) by(iface string) bool {
+func internalBy(c *LocalClients, iface string) bool {
 	return c.InterfacePrefix != "" && strings.HasPrefix(iface, c.InterfacePrefix) || c.Bridge != "" && iface == c.Bridge
 }
 
 // fast is one frontend for the fast path. The backends that keep their flows are those
 // of which conntrack's entries would stay; none but this node's have any there.
-func (f *Frontend) fast(v *VIP, node string) fastpath.Frontend {
+func fastFrontend(f *Frontend, v *VIP, node string) fastpath.Frontend {
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
-		if b.on(node) {
-			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.weight())})
+		if onNode(b, node) {
+			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.Share())})
 		}
 	}
 	switch {
 	case f.Protocol == TCP:
-		to.Draining = f.keeping(node)
-	case f.External.empty() || f.Internal.empty():
+		to.Draining = keeping(f, node)
+	case f.External.Empty() || f.Internal.Empty():
 		to.Draining = f.Draining // for want of a better place
 	}
 	return to
@@ -58,10 +58,10 @@ func (f *Frontend) fast(v *VIP, node string) fastpath.Frontend {
 
 // keeping are the backends whose connections stay though they get no new ones from
 // external clients, sorted.
-func (f *Frontend) keeping(node string) []netip.AddrPort {
+func keeping(f *Frontend, node string) []netip.AddrPort {
 	all := f.Draining
 	for _, b := range f.Internal.Backends {
-		if b.on(node) && !f.External.has(b.Addr) && !f.drains(b.Addr) {
+		if onNode(b, node) && !f.External.Has(b.Addr) && !f.Drains(b.Addr) {
 			all = append(slices.Clip(all), b.Addr)
 		}
 	}
@@ -72,7 +72,7 @@ func (f *Frontend) keeping(node string) []netip.AddrPort {
 }
 
 // on says whether a backend is known to be on the node.
-func (b Backend) on(node string) bool { return b.Node == node && node != "" }
+func onNode(b Backend, node string) bool { return b.Node == node && node != "" }
 
 // A frontendKey names a frontend of a State.
 type frontendKey struct {
@@ -80,7 +80,7 @@ type frontendKey struct {
 	protocol Protocol
 }
 
-func (f *Frontend) key(v *VIP) frontendKey {
+func keyOf(f *Frontend, v *VIP) frontendKey {
 	return frontendKey{netip.AddrPortFrom(v.Addr, f.Port), f.Protocol}
 }
 
@@ -90,7 +90,7 @@ func (f *Frontend) key(v *VIP) frontendKey {
 // Frontends that have a backend in common are all taken, or none is: to its backend a flow is its
 // client's address and port alone, which may use two frontends at once. Conntrack would give one of the flows
 // another port, and so does the fast path, but neither sees the other's.
-func (s *State) leftToRules() map[frontendKey]string {
+func leftToRules(s *State) map[frontendKey]string {
 	left := make(map[frontendKey]string)
 	held := make(map[frontendKey]string) // backends on this node that the rules lead to, by whom
 	type candidate struct {
@@ -99,17 +99,17 @@ func (s *State) leftToRules() map[frontendKey]string {
 	}
 	var taken []candidate
 	leave := func(c candidate, why string) {
-		left[c.key(c.vip)] = why
+		left[keyOf(c.Frontend, c.vip)] = why
 		for _, b := range c.External.Backends {
-			if b.on(s.Node) {
-				held[frontendKey{b.Addr, c.Protocol}] = c.label(c.vip)
+			if onNode(b, s.Node) {
+				held[frontendKey{b.Addr, c.Protocol}] = c.Label(c.vip)
 			}
 		}
 	}
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
 			c := candidate{&v.Frontends[i], v}
-			if why := c.whyRules(s.Node); why != "" {
+			if why := whyRules(c.Frontend, s.Node); why != "" {
 				leave(c, why)
 			} else {
 				taken = append(taken, c)
@@ -132,7 +132,7 @@ func (s *State) leftToRules() map[frontendKey]string {
 }
 
 // whyRules is why the fast path does not take a frontend for what it is by itself.
-func (f *Frontend) whyRules(node string) string {
+func whyRules(f *Frontend, node string) string {
 	switch {
 	case f.Protocol == SCTP:
 		return "SCTP"
@@ -142,9 +142,9 @@ func (f *Frontend) whyRules(node string) string {
 		return "affinity"
 	case f.Sources != nil:
 		return "not every source may use it"
-	case f.External.empty():
+	case f.External.Empty():
 		return "no backend"
-	case slices.ContainsFunc(f.External.Backends, func(b Backend) bool { return !b.on(node) }):
+	case slices.ContainsFunc(f.External.Backends, func(b Backend) bool { return !onNode(b, node) }):
 		return "backends on other nodes"
 	}
 	return ""

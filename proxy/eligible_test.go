@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // fastText is a frontend for the fast path in words: "take tcp 192.0.2.1:80 to pod1 pod2*3; drains pod3".
@@ -102,7 +103,7 @@ func TestFastFrontends(t *testing.T) {
 		if text := strings.Join(got, "\n"); text != tc.want {
 			t.Errorf("%s: %q; want %q", tc.name, text, tc.want)
 		}
-		if why := tc.f.whyRules("n1"); why != tc.why {
+		if why := whyRules(&tc.f, "n1"); why != tc.why {
 			t.Errorf("%s: left to the rules for %q; want %q", tc.name, why, tc.why)
 		}
 	}
@@ -120,7 +121,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 			}
 		}
 		last(&v.Frontends[4])
-		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 		return State{Node: "n1", VIPs: []*VIP{v}}
 	}
 	for _, tc := range []struct {
@@ -142,7 +143,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 	} {
 		s := state(tc.last)
 		var got []string
-		for key, why := range s.leftToRules() {
+		for key, why := range leftToRules(&s) {
 			got = append(got, fmt.Sprintf("%s %s: %s", key.addr, key.protocol, why))
 		}
 		slices.Sort(got)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A FastPath takes flows past netfilter; [fastpath.Path] does. What it does not take
@@ -144,7 +145,7 @@ func (b *bypass) rest(ctx context.Context) error {
 
 // render makes b.want from a State. Most calls find nothing changed.
 func (b *bypass) render(s State) {
-	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && sameShared(s, b.from)
+	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
 	if same {
 		return
 	}
@@ -215,7 +216,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 		return nil
 	}
 	st, p, works := b.outline()
-	left := have.leftToRules()
+	left := leftToRules(&have)
 	for _, l := range p.Left {
 		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
@@ -223,17 +224,17 @@ func (b *bypass) status(have State) *FastPathStatus {
 	for _, v := range have.VIPs {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
-			if f.External.empty() {
+			if f.External.Empty() {
 				continue // no backend has its flows
 			}
-			why := left[f.key(v)]
+			why := left[keyOf(f, v)]
 			if why == "" && !works {
 				why = "the fast path does not work"
 			}
 			if why == "" {
 				st.Frontends++
 			} else {
-				st.Left = append(st.Left, LeftFrontend{strings.TrimSpace(f.label(v) + " " + f.Name), why})
+				st.Left = append(st.Left, LeftFrontend{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
 			}
 		}
 	}
@@ -290,16 +291,4 @@ func (b *bypass) close() error {
 		return nil
 	}
 	return b.path.Close()
-}
-
-// endedFlows sends challenge packets to the clients of connections that the fast path ended.
-func (s *sweeper) endedFlows(all []fastpath.Flow) {
-	flows := make([]flow, 0, len(all))
-	for _, f := range all {
-		flows = append(flows, flow{
-			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: port{Protocol(f.Protocol), f.VIP.Port()},
-			backend: f.Backend, dnat: true, replied: true,
-		})
-	}
-	s.challenge(flows)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
@@ -94,7 +95,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		path := &fakePath{fail: map[string]error{}}
 		path.kernel = func() string {
-			s, err := dial()
+			s, err := nfnl.Dial()
 			if err != nil {
 				return err.Error()
 			}

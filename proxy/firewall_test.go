@@ -5,6 +5,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Firewalls, as users and programs write them. What is reported for each is what
@@ -109,10 +112,10 @@ func TestFirewalls(t *testing.T) {
 }
 
 // shut checks that nothing gets an answer from a port of the VIP.
-func (l *lab) shut(t *testing.T, port uint16, families ...setID) {
+func (l *lab) shut(t *testing.T, port uint16, families ...state.SetID) {
 	t.Helper()
 	if len(families) == 0 {
-		families = []setID{0, 1}
+		families = []state.SetID{0, 1}
 	}
 	var all sync.WaitGroup // most of it is waiting
 	for _, family := range families {
@@ -148,18 +151,18 @@ func onlyPort(s State, port uint16) State {
 // ourPriority is the one at which our rules translate.
 func ourPriority() int32 {
 	if testMode == ModeIPTables {
-		return priorityXTNAT
+		return obstacle.PriorityIPTables
 	}
-	return priorityOurNAT
+	return obstacle.PriorityNFTables
 }
 
 // obstaclesNow is what a look finds.
 func obstaclesNow(t *testing.T, s State) []Obstacle {
 	t.Helper()
-	look := surveyNode(s, &tallies{})
-	all, _ := look.judge(ourPriority())
-	if len(look.unseen) > 0 {
-		t.Errorf("not seen: %q", look.unseen)
+	look := obstacle.Survey(s, &obstacle.Tallies{})
+	all, _ := look.Judge(ourPriority())
+	if len(look.Unseen) > 0 {
+		t.Errorf("not seen: %q", look.Unseen)
 	}
 	return all
 }

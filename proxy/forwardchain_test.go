@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // withIPTables is inNamespace on a machine that has both iptables. The lock of the
 // old one, which is the machine's, is replaced by the test's own.
 func withIPTables(t *testing.T, f func(t *testing.T, lock string)) {
 	t.Helper()
-	for _, i := range allIPTables {
-		if _, err := exec.LookPath(i.name); err != nil {
+	for _, i := range iptables.Programs {
+		if _, err := exec.LookPath(i.Name); err != nil {
 			nstest.Missing(t, err.Error())
 		}
 	}
@@ -47,14 +49,14 @@ func iptablesRun(t *testing.T, command string) {
 // namespace that cannot see which there are.
 func legacyOrSkip(t testing.TB) {
 	t.Helper()
-	for _, i := range allIPTables {
-		if i.tables == "" {
+	for _, i := range iptables.Programs {
+		if i.Tables == "" {
 			continue
 		}
-		if out, err := exec.Command(i.name, "-S").CombinedOutput(); err != nil {
-			nstest.Missing(t, fmt.Sprintf("%s: %v: %s", i.name, err, out))
+		if out, err := exec.Command(i.Name, "-S").CombinedOutput(); err != nil {
+			nstest.Missing(t, fmt.Sprintf("%s: %v: %s", i.Name, err, out))
 		}
-		if _, err := os.ReadFile(i.tables); err != nil {
+		if _, err := os.ReadFile(i.Tables); err != nil {
 			nstest.Missing(t, err.Error())
 		}
 	}
@@ -78,7 +80,7 @@ func awaitForward(t *testing.T, p *Proxy) {
 // through probes a port of the VIP in both families, over TCP and UDP.
 func (l *lab) through(t *testing.T, port uint16, want string) {
 	t.Helper()
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, network := range []string{"tcp", "udp"} {
 			to := netip.AddrPortFrom(at("vip", family), port)
 			if got := l.probe(l.client, network, to, want); got != want {
@@ -134,7 +136,7 @@ func forwardDrops(t *testing.T, backend string) {
 	}
 	p.Recheck()
 	mustSet(t, p, s)
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		to := netip.AddrPortFrom(at("vip", family), portLocal)
 		if got := l.probe(l.client, "tcp", to, "silence"); got != "silence" {
 			t.Errorf("client to tcp %s: %s, past another program's rule", to, got)
@@ -223,15 +225,15 @@ func TestOtherChainsAreNotForward(t *testing.T) {
 func TestForwardCleanup(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		legacyOrSkip(t)
-		for _, i := range allIPTables {
-			iptablesRun(t, i.name+" -P FORWARD DROP")
-			iptablesRun(t, i.name+" -A FORWARD -i docker0 -j ACCEPT")
-			iptablesRun(t, i.name+" -A FORWARD -j DROP")
+		for _, i := range iptables.Programs {
+			iptablesRun(t, i.Name+" -P FORWARD DROP")
+			iptablesRun(t, i.Name+" -A FORWARD -i docker0 -j ACCEPT")
+			iptablesRun(t, i.Name+" -A FORWARD -j DROP")
 		}
 		before := allSaved(t)
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
-		if strings.Count(allSaved(t), "-j "+forwardChain) != len(allIPTables) {
+		if strings.Count(allSaved(t), "-j "+iptables.ForwardChain) != len(iptables.Programs) {
 			t.Errorf("not every iptables has a jump:\n%s", allSaved(t))
 		}
 		if err := Cleanup(t.Context()); err != nil {
@@ -262,11 +264,11 @@ func TestForwardFollowsPools(t *testing.T) {
 			{State{Node: "n1"}, ""},
 		} {
 			mustSet(t, p, tt.state)
-			f, err := allIPTables[0].filter(t.Context())
+			f, err := iptables.Programs[0].Filter(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Trim(fmt.Sprint(ownPrefixes(f.own)), "[]"); got != tt.want {
+			if got := strings.Trim(fmt.Sprint(iptables.OwnPrefixes(f.Own)), "[]"); got != tt.want {
 				t.Errorf("rules for %q, want %q", got, tt.want)
 			}
 		}
@@ -282,11 +284,11 @@ func TestForwardRemovedByNextProcess(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(allSaved(t), forwardChain) {
+		if !strings.Contains(allSaved(t), iptables.ForwardChain) {
 			t.Error("no rules are left by a process that ends")
 		}
 		mustSet(t, newProxy(t), State{Node: "n1"})
-		if save := allSaved(t); strings.Contains(save, forwardChain) {
+		if save := allSaved(t); strings.Contains(save, iptables.ForwardChain) {
 			t.Errorf("rules of before remain:\n%s", save)
 		}
 	})
@@ -297,11 +299,11 @@ func TestForwardRemovedByNextProcess(t *testing.T) {
 func allSaved(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	for _, i := range allIPTables {
-		if has, err := i.has(); !has || err != nil {
+	for _, i := range iptables.Programs {
+		if has, err := i.Has(); !has || err != nil {
 			continue
 		}
-		save, err := i.save(t.Context())
+		save, err := i.Save(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -377,14 +379,14 @@ func countPrograms(t *testing.T) func() int {
 	t.Helper()
 	dir := t.TempDir()
 	note := filepath.Join(dir, "note")
-	for _, i := range allIPTables {
+	for _, i := range iptables.Programs {
 		for _, suffix := range []string{"-save", "-restore"} {
-			real, err := exec.LookPath(i.name + suffix)
+			real, err := exec.LookPath(i.Name + suffix)
 			if err != nil {
 				t.Fatal(err)
 			}
 			script := fmt.Sprintf("#!/bin/sh\necho >>%s\nexec %s \"$@\"\n", note, real)
-			if err := os.WriteFile(filepath.Join(dir, i.name+suffix), []byte(script), 0o755); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, i.Name+suffix), []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -90,7 +90,7 @@ func (p *Proxy) examine(ctx context.Context) {
 		return
 	}
 	mark := rules.mark()
-	switch found, err := p.renderer.differs(ctx, p.have); {
+	switch found, err := p.renderer.Differs(ctx, p.have); {
 	case err != nil: // nothing is known beyond the reports
 	case found != "":
 		rules.specify(found)

@@ -10,23 +10,28 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // xtText is what a State is in iptables, as iptables-restore reads it, and in sets.
 func xtText(s State) string {
 	var b strings.Builder
-	for f := range setID(2) {
-		k := xtKernel{others: make(map[string]chainSet)}
-		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs, f)
-		p.jumps = k.jumpLines(f)
-		script, _ := p.script()
+	for f := range state.SetID(2) {
+		k := iptables.Kernel{Others: make(map[string]iptables.ChainSet)}
+		p := iptables.PlanTables(nil, iptables.Chains(s, f)).Entries(nil, iptables.AllEntries(s, f)).Remember(nil, s.VIPs, f)
+		p.Jumps = k.JumpLines(f)
+		script, _ := p.Script()
 		fmt.Fprintf(&b, "# IPv%c\n%s", "46"[f], script)
-		for _, e := range p.add {
+		for _, e := range p.Add {
 			fmt.Fprintln(&b, e)
 		}
 		var names []string
-		for name, set := range p.create {
-			names = append(names, fmt.Sprintf("%s %s", name, set.timeout))
+		for name, set := range p.Create {
+			names = append(names, fmt.Sprintf("%s %s", name, set.Timeout))
 		}
 		slices.Sort(names)
 		for _, name := range names {
@@ -88,20 +93,20 @@ func TestTree(t *testing.T) {
 	}
 	slices.SortFunc(sparse, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 	for name, vips := range map[string][]*VIP{"dense": dense, "sparse": sparse, "one": dense[:1], "none": nil} {
-		chains := make(chainSet)
-		tr := tree{root: "root", name: netip.Prefix.String, leaf: func(v *VIP) []string {
+		chains := make(iptables.ChainSet)
+		tr := iptables.Tree{Root: "root", Name: netip.Prefix.String, Leaf: func(v *VIP) []string {
 			return []string{"-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " -g " + v.Addr.String()}
 		}}
-		tr.add(chains, vips)
+		tr.Add(chains, vips)
 		for _, v := range vips {
 			chain, met := "root", 0
 			for chain != v.Addr.String() {
-				i := slices.IndexFunc(chains[chain], func(rule string) bool { return parseRule(rule).dest.Contains(v.Addr) })
+				i := slices.IndexFunc(chains[chain], func(rule string) bool { return iptables.ParseRule(rule).Dest.Contains(v.Addr) })
 				if i < 0 {
 					t.Fatalf("%s: %s ends in %s", name, v.Addr, chain)
 				}
 				met += i + 1
-				chain = parseRule(chains[chain][i]).target
+				chain = iptables.ParseRule(chains[chain][i]).Target
 			}
 			if met > 80 {
 				t.Fatalf("%s: %s meets %d rules", name, v.Addr, met)
@@ -117,14 +122,14 @@ func TestChainNames(t *testing.T) {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			fe := &Frontend{Protocol: p, Port: 65535}
 			for _, name := range []string{
-				frontendName(external, v, fe), xtName(internal, "", a), xtName(external, "", netip.PrefixFrom(v.Addr, 28).String()),
-				backendName(internal, v, fe, Backend{}),
+				iptables.FrontendName(state.External, v, fe), iptables.ChainName(state.Internal, "", a), iptables.ChainName(state.External, "", netip.PrefixFrom(v.Addr, 28).String()),
+				iptables.BackendName(state.Internal, v, fe, Backend{}),
 			} {
-				if len(name) > maxChainName || !xtOurs(name) {
+				if len(name) > iptables.MaxChainName || !iptables.Ours(name) {
 					t.Errorf("%s has %d bytes, or is not ours", name, len(name))
 				}
 			}
-			if name := affinityName(v, fe, Backend{}); len(name) > 31 {
+			if name := iptables.AffinityName(v, fe, Backend{}); len(name) > 31 {
 				t.Errorf("%s has %d bytes", name, len(name))
 			}
 		}
@@ -139,31 +144,31 @@ func TestPlanStepIsTheDifference(t *testing.T) {
 	have := State{Node: "n1"}
 	for range 300 {
 		want := w.next(have)
-		vips, err := diffVIPs(have.VIPs, want.VIPs)
+		vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for f := range setID(2) {
-			p := planStep(step{have: have, want: want, vips: vips}, f)
-			got, entries := xtState(have, f), allEntries(have, f)
-			for table, chains := range p.write {
+		for f := range state.SetID(2) {
+			p := iptables.PlanStep(renderer.Step{Have: have, Want: want, VIPs: vips}, f)
+			got, entries := iptables.Chains(have, f), iptables.AllEntries(have, f)
+			for table, chains := range p.Write {
 				for name, rules := range chains {
 					got[table][name] = rules
 				}
 			}
-			for table, names := range p.drop {
+			for table, names := range p.Drop {
 				for _, name := range names {
 					delete(got[table], name)
 				}
 			}
-			for _, e := range p.del {
+			for _, e := range p.Del {
 				delete(entries, e)
 			}
-			entries.add(p.add...)
-			if diff := cmp.Diff(xtState(want, f), got); diff != "" {
+			entries.Add(p.Add...)
+			if diff := cmp.Diff(iptables.Chains(want, f), got); diff != "" {
 				t.Fatalf("chains (-want +got)\n%s", diff)
 			}
-			if n := len(entries.without(allEntries(want, f))) + len(allEntries(want, f).without(entries)); n > 0 {
+			if n := len(entries.Without(iptables.AllEntries(want, f))) + len(iptables.AllEntries(want, f).Without(entries)); n > 0 {
 				t.Fatalf("%d entries differ", n)
 			}
 		}
@@ -177,12 +182,12 @@ func TestHeldElements(t *testing.T) {
 	s := State{Node: "n1"}
 	for range 50 {
 		s = w.next(s)
-		for f := range setID(2) {
-			held := heldElements(xtState(s, f)["nat"], allEntries(s, f), f)
-			p := planPurge(diffElements(held, renderState(State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)})))
+		for f := range state.SetID(2) {
+			held := iptables.HeldElements(iptables.Chains(s, f)["nat"], iptables.AllEntries(s, f), f)
+			p := conntrack.PlanPurge(state.DiffElements(held, state.RenderState(State{Node: s.Node, VIPs: iptables.OfFamily(s.VIPs, f)})))
 			for vip, v := range p {
-				if v.born || len(v.ports) > 0 || len(v.gone) > 0 {
-					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.born, v.ports, v.gone, s)
+				if v.Born || len(v.Ports) > 0 || len(v.Gone) > 0 {
+					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.Born, v.Ports, v.Gone, s)
 				}
 			}
 		}
@@ -194,13 +199,13 @@ func TestUnsupported(t *testing.T) {
 	s := State{VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{
 		{Protocol: TCP, Port: 80, Name: "a/b", Scheduler: Maglev, External: crowd(0, at("pod1", 0), 50)},
 		{Protocol: TCP, Port: 82, Name: "a/c", Scheduler: Maglev, External: crowd(0, at("pod1", 0), 49), Internal: crowd(0, at("pod1", 0), 49)},
-		{Protocol: TCP, Port: 81, Scheduler: SourceHash, Internal: crowd(0, at("pod1", 0), maxHashed)},
+		{Protocol: TCP, Port: 81, Scheduler: SourceHash, Internal: crowd(0, at("pod1", 0), state.MaxHashed)},
 		{Protocol: TCP, Port: 83, Scheduler: RoundRobin},
 	}}, {Addr: at("vip", 1), Frontends: []Frontend{
 		{Protocol: UDP, Port: 53, Scheduler: SourceHash, Internal: Target{Backends: backends(1, "pod1", "pod2")}},
 	}}}}
 	want := []string{"192.0.2.1 tcp/80 a/b: with iptables Maglev has room for 50 backends; these 51 are chosen at random"}
-	if diff := cmp.Diff(want, unsupported(s)); diff != "" {
+	if diff := cmp.Diff(want, iptables.Unsupported(s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

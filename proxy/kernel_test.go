@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }
@@ -58,7 +60,7 @@ func checkKernel(t *testing.T, s State) {
 		checkChains(t, s)
 		return
 	}
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,10 +72,10 @@ func checkKernel(t *testing.T, s State) {
 	if d := got.damage(); d != "" {
 		t.Fatalf("the table is damaged: %s", d)
 	}
-	if diff := cmp.Diff(elementsText(renderState(s)), elementsText(got.elements)); diff != "" {
+	if diff := cmp.Diff(state.ElementsText(state.RenderState(s)), state.ElementsText(got.elements)); diff != "" {
 		t.Fatalf("elements (-want +got)\n%s", diff)
 	}
-	for name := range chainUses(got.elements) {
+	for name := range state.ChainUses(got.elements) {
 		if _, ok := got.chains[name]; !ok {
 			t.Errorf("chain %s is used and not there", name)
 		}

@@ -21,7 +21,10 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A lab is a node, n1, in the test's own namespace, and what is around it:
@@ -63,7 +66,9 @@ var labServes = map[string][]uint16{
 	"pod1": {8080, 8081}, "pod2": {8080, 8081}, "pod3": {8080, 8081}, "remote": {8080, 8082}, "node": {9090},
 }
 
-func at(name string, family setID) netip.Addr { return netip.MustParseAddr(labAddr[name][family]) }
+func at(name string, family state.SetID) netip.Addr {
+	return netip.MustParseAddr(labAddr[name][family])
+}
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
@@ -84,7 +89,7 @@ func newLab(t *testing.T) *lab {
 	l.podAddresses(l.pod3, "cni0")
 	for name, ports := range labServes {
 		for _, port := range ports {
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				l.serve(l.ns(name), netip.AddrPortFrom(at(name, family), port))
 			}
 		}
@@ -422,14 +427,14 @@ func nftables(t testing.TB, script string) {
 }
 
 // flows lists the conntrack entries of the node to an address.
-func (l *lab) flows(vip netip.Addr) []flow {
+func (l *lab) flows(vip netip.Addr) []conntrack.Flow {
 	l.t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	defer s.Close()
-	all, err := listFlows(s, requestOf(slices.Values([]netip.Addr{vip})), func(f *flow) bool { return f.vip == vip })
+	all, err := conntrack.ListFlows(s, conntrack.RequestOf(slices.Values([]netip.Addr{vip})), func(f *conntrack.Flow) bool { return f.VIP == vip })
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -437,7 +442,7 @@ func (l *lab) flows(vip netip.Addr) []flow {
 }
 
 // backends are targets at pods by name, on port 8080.
-func backends(family setID, names ...string) []Backend {
+func backends(family state.SetID, names ...string) []Backend {
 	var all []Backend
 	for _, name := range names {
 		b := Backend{Addr: netip.AddrPortFrom(at(name, family), 8080), Node: "n1"}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // largeBackends are n endpoints, every third on another node.
@@ -51,7 +53,7 @@ func TestLargeAddresses(t *testing.T) {
 				}
 				endpoints := func(want int) {
 					t.Helper()
-					if all, err := readSet(p.sock, setExtEps); err != nil || len(all) != want+2 {
+					if all, err := readSet(p.sock, state.SetExtEps); err != nil || len(all) != want+2 {
 						t.Fatalf("%d endpoints of external clients in the kernel, %v; want %d", len(all), err, want+2)
 					}
 				}
@@ -61,7 +63,7 @@ func TestLargeAddresses(t *testing.T) {
 				}
 				set(c.v, other)
 				endpoints(all)
-				set(c.v.without(0), other)
+				set(withoutPorts(c.v, 0), other)
 				endpoints(all - ports)
 				set(other)
 				checkKernel(t, State{Node: "n1", VIPs: []*VIP{other}})
@@ -71,7 +73,7 @@ func TestLargeAddresses(t *testing.T) {
 }
 
 // without is v without one endpoint of each port.
-func (v *VIP) without(i int) *VIP {
+func withoutPorts(v *VIP, i int) *VIP {
 	out := &VIP{Addr: v.Addr, Frontends: slices.Clone(v.Frontends)}
 	for f := range out.Frontends {
 		to := slices.Delete(slices.Clone(out.Frontends[f].External.Backends), i, i+1)
@@ -98,7 +100,7 @@ func BenchmarkLargestAddresses(b *testing.B) {
 			mustSet(b, p, State{Node: "n1"})
 			var took [3]time.Duration
 			for b.Loop() {
-				for i, vips := range [][]*VIP{{c.v}, {c.v.without(0)}, nil} {
+				for i, vips := range [][]*VIP{{c.v}, {withoutPorts(c.v, 0)}, nil} {
 					start := time.Now()
 					mustSet(b, p, State{Node: "n1", VIPs: vips})
 					took[i] += time.Since(start)

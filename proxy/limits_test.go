@@ -11,6 +11,10 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // What an address needs is never counted too low, and not far too high: for States of
@@ -22,11 +26,11 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 	for range 300 {
 		s = w.next(s)
 		for _, v := range s.VIPs {
-			if n := len(renderVIP(v, s.Node)); n > v.entries(ModeNFTables) {
-				t.Fatalf("%d entries for %d elements of\n%s", v.entries(ModeNFTables), n, State{Node: "n1", VIPs: []*VIP{v}})
+			if n := len(state.RenderVIP(v, s.Node)); n > v.Entries(ModeNFTables) {
+				t.Fatalf("%d entries for %d elements of\n%s", v.Entries(ModeNFTables), n, State{Node: "n1", VIPs: []*VIP{v}})
 			}
-			chains := make(chainSet)
-			xtRender{node: s.Node, mark: defaultFlag}.vip(chains, v)
+			chains := make(iptables.ChainSet)
+			iptables.Render{Node: s.Node, Mark: iptables.DefaultFlag}.VIP(chains, v)
 			rules, programs := 0, 0
 			for _, all := range chains {
 				rules += len(all)
@@ -36,11 +40,11 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 					}
 				}
 			}
-			if rules > v.entries(ModeIPTables) {
-				t.Fatalf("%d entries for %d rules of\n%s", v.entries(ModeIPTables), rules, State{Node: "n1", VIPs: []*VIP{v}})
+			if rules > v.Entries(ModeIPTables) {
+				t.Fatalf("%d entries for %d rules of\n%s", v.Entries(ModeIPTables), rules, State{Node: "n1", VIPs: []*VIP{v}})
 			}
-			if programs != v.programs() {
-				t.Fatalf("%d programs counted, %d in the rules of\n%s", v.programs(), programs, State{Node: "n1", VIPs: []*VIP{v}})
+			if programs != v.Programs() {
+				t.Fatalf("%d programs counted, %d in the rules of\n%s", v.Programs(), programs, State{Node: "n1", VIPs: []*VIP{v}})
 			}
 		}
 	}
@@ -55,18 +59,18 @@ func TestEntriesOfAllAddresses(t *testing.T) {
 		return v
 	}
 	have, want := []*VIP{vip(1, 100), vip(2, 100), vip(3, 300)}, []*VIP{vip(1, 150), vip(2, 400), vip(4, 300), vip(5, 1)}
-	changes, err := diffVIPs(have, want)
+	changes, err := state.DiffVIPs(have, want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	total := 0
 	for _, v := range have {
-		total += v.entries(ModeNFTables)
+		total += v.Entries(ModeNFTables)
 	}
 	for most, expected := range map[int]string{1 << 20: "[]", 6 * 840: "[192.0.2.2]", 6 * 500: "[192.0.2.2 192.0.2.4]", 0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]"} {
-		l, refused := DefaultLimits(ModeNFTables), make(refusals)
+		l, refused := DefaultLimits(ModeNFTables), make(state.Refusals)
 		l.Total = most
-		l.refuseTotal(total, changes, refused)
+		l.RefuseTotal(total, changes, refused)
 		got := slices.SortedFunc(maps.Keys(refused), netip.Addr.Compare)
 		if fmt.Sprint(got) != expected {
 			t.Errorf("of %d entries at most, %v are refused; want %s", most, got, expected)
@@ -116,7 +120,7 @@ func TestLimits(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && !strings.Contains(got, c.want) {
 				t.Errorf("%s; want %q", got, c.want)
 			}
-			if strings.Count(got, "\n") >= maxFaults {
+			if strings.Count(got, "\n") >= state.MaxFaults {
 				t.Errorf("%d lines", strings.Count(got, "\n")+1)
 			}
 		})
@@ -133,12 +137,12 @@ func TestProgramsOfAllAddresses(t *testing.T) {
 	}
 	have := State{VIPs: []*VIP{vip(5, 4), vip(6, 4)}} // 392 rules each
 	want := State{VIPs: []*VIP{vip(1, 1), vip(2, 4), have.VIPs[0], have.VIPs[1], vip(7, 1)}}
-	changes, err := diffVIPs(have.VIPs, want.VIPs)
+	changes, err := state.DiffVIPs(have.VIPs, want.VIPs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, refused := DefaultLimits(ModeIPTables), make(refusals)
-	l.refusePrograms(want, changes, refused)
+	l, refused := DefaultLimits(ModeIPTables), make(state.Refusals)
+	l.RefusePrograms(want, changes, refused)
 	var got []string
 	for a := range refused {
 		got = append(got, a.String())
@@ -147,7 +151,7 @@ func TestProgramsOfAllAddresses(t *testing.T) {
 	if !slices.Equal(got, []string{"192.0.2.2", "192.0.2.7"}) {
 		t.Errorf("refused %v", got)
 	}
-	DefaultLimits(ModeNFTables).refusePrograms(want, changes, refused)
+	DefaultLimits(ModeNFTables).RefusePrograms(want, changes, refused)
 	if len(refused) != 2 {
 		t.Errorf("nftables has no such rules, and refuses %d", len(refused))
 	}
@@ -202,7 +206,7 @@ func TestSetRefusesOneAddress(t *testing.T) {
 func TestBisect(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		k := &picky{renderer: p.renderer}
+		k := &picky{Renderer: p.renderer}
 		p.renderer = k
 		var s State
 		s.Node, s.Owned = "n1", prefixes("198.18.0.0/15")
@@ -220,13 +224,13 @@ func TestBisect(t *testing.T) {
 		if !strings.Contains(err.Error(), "the kernel refuses it: no room") {
 			t.Error(err)
 		}
-		checkKernel(t, s.without(State{}, refusals{large.Addr: {}, small.Addr: {}}))
+		checkKernel(t, s.Without(State{}, state.Refusals{large.Addr: {}, small.Addr: {}}))
 		if k.calls > 40 {
 			t.Errorf("%d attempts for 201 addresses", k.calls)
 		}
 
 		// One that is forwarded stays as it was when its change is refused.
-		next := s.without(State{}, refusals{large.Addr: {}})
+		next := s.Without(State{}, state.Refusals{large.Addr: {}})
 		next.VIPs = slices.Clone(next.VIPs)
 		was, changed := next.VIPs[3], benchVIP(3, 1)
 		next.VIPs[3] = changed
@@ -252,7 +256,7 @@ func TestBisect(t *testing.T) {
 
 // A picky renderer has a kernel that does not take some addresses, or nothing.
 type picky struct {
-	renderer
+	renderer.Renderer
 	refuses []*VIP
 	all     error
 	calls   int
@@ -268,36 +272,36 @@ func (k *picky) fails(want State) error {
 	return k.all
 }
 
-func (k *picky) update(ctx context.Context, u step) error {
-	if err := k.fails(u.want); err != nil {
+func (k *picky) Update(ctx context.Context, u renderer.Step) error {
+	if err := k.fails(u.Want); err != nil {
 		return err
 	}
-	return k.renderer.update(ctx, u)
+	return k.Renderer.Update(ctx, u)
 }
 
-func (k *picky) converge(ctx context.Context, have *State, want State) (finding, error) {
+func (k *picky) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
 	if err := k.fails(want); err != nil {
-		return finding{}, err
+		return renderer.Finding{}, err
 	}
-	return k.renderer.converge(ctx, have, want)
+	return k.Renderer.Converge(ctx, have, want)
 }
 
 // Rules with programs go in parts of a number that is safe, and chains are deleted when all
 // that lead to them are empty.
 func TestProgramsGoInParts(t *testing.T) {
-	have := map[string]chainSet{"nat": make(chainSet)}
+	have := map[string]iptables.ChainSet{"nat": make(iptables.ChainSet)}
 	for i := range 5 {
 		for range 100 {
-			have["nat"].add(fmt.Sprintf("FAN-x-%d", i), `-m bpf --bytecode "1,6 0 0 0" -j DNAT`)
+			have["nat"].Add(fmt.Sprintf("FAN-x-%d", i), `-m bpf --bytecode "1,6 0 0 0" -j DNAT`)
 		}
 	}
-	have["nat"].add("FAN-x", "-g FAN-x-0")
-	want := map[string]chainSet{"nat": {"FAN-new": {"-j RETURN"}}}
-	p := planTables(have, want)
+	have["nat"].Add("FAN-x", "-g FAN-x-0")
+	want := map[string]iptables.ChainSet{"nat": {"FAN-new": {"-j RETURN"}}}
+	p := iptables.PlanTables(have, want)
 	var got []string
-	all := p.parts(maxFreed)
+	all := p.Parts(iptables.MaxFreed)
 	for _, part := range all {
-		script, _ := part.script()
+		script, _ := part.Script()
 		got = append(got, strings.ReplaceAll(strings.TrimSpace(script), "\n", " "))
 	}
 	expected := []string{
@@ -310,7 +314,7 @@ func TestProgramsGoInParts(t *testing.T) {
 	if !slices.Equal(got, expected) {
 		t.Errorf("got %q", got)
 	}
-	if few := p.parts(500); len(few) != 1 {
+	if few := p.Parts(500); len(few) != 1 {
 		t.Errorf("%d parts for what is few enough", len(few))
 	}
 }

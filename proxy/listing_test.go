@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // What nft lists it can load again, as systems do that keep their rules in a file: a
@@ -19,7 +21,7 @@ func TestListingCanBeLoaded(t *testing.T) {
 		p := newProxy(t)
 		s := listedState()
 		mustSet(t, p, s)
-		listed := nftSays(t, "list", "table", "inet", tableName)
+		listed := nftSays(t, "list", "table", "inet", renderer.TableName)
 		file := filepath.Join(t.TempDir(), "nftables.conf")
 		if err := os.WriteFile(file, []byte(listed), 0o600); err != nil {
 			t.Fatal(err)
@@ -27,7 +29,7 @@ func TestListingCanBeLoaded(t *testing.T) {
 		elsewhere := nstest.New(t, "elsewhere")
 		elsewhere.Do(func() {
 			nftSays(t, "-f", file)
-			if diff := cmp.Diff(listed, nftSays(t, "list", "table", "inet", tableName)); diff != "" {
+			if diff := cmp.Diff(listed, nftSays(t, "list", "table", "inet", renderer.TableName)); diff != "" {
 				t.Errorf("loaded and listed again (-want +got)\n%s", diff)
 			}
 			// The kernel has the very same rules: a process takes it for its own.
@@ -58,7 +60,7 @@ func listedState() State {
 				fe.Affinity = 3 * time.Hour
 			}
 		}
-		f := family(v.Addr)
+		f := state.Family(v.Addr)
 		many := backends(f, "pod1", "pod2", "pod3", "remote")
 		many[0].Weight = 3
 		v.Frontends[0].External = Target{Backends: many, Remote: Masquerade}

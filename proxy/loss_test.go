@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A packet may be between two lookups while a change is made. Of the datagrams that
@@ -86,7 +88,7 @@ func (l *lab) sendOften() (done func() (sent, refused int64)) {
 	var sent, refused atomic.Int64
 	var stop atomic.Bool
 	var workers sync.WaitGroup
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		workers.Go(func() {
 			l.node.Do(func() {
 				for !stop.Load() {
@@ -109,7 +111,7 @@ func (l *lab) sendOften() (done func() (sent, refused int64)) {
 // lossState is a frontend of UDP in each family.
 func lossState(backends [2][]Backend, with ...func(*Frontend)) State {
 	s := State{Node: "n1"}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		f := Frontend{Protocol: UDP, Port: 80, External: Target{Backends: backends[family], Remote: Masquerade}, Internal: Target{Backends: slices.Clone(backends[family]), Remote: Preserve}}
 		for _, do := range with {
 			do(&f)

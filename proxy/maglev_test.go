@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 func maglevBackends(n int) []Backend {
@@ -18,7 +20,7 @@ func maglevBackends(n int) []Backend {
 // addrsOf is the table with addresses in the place of indexes.
 func addrsOf(backends []Backend) []netip.AddrPort {
 	var out []netip.AddrPort
-	for _, i := range maglev(backends) {
+	for _, i := range state.MaglevSlots(backends) {
 		out = append(out, backends[i].Addr)
 	}
 	return out
@@ -34,9 +36,9 @@ func shares(slots []int, n int) []int {
 
 func TestMaglevSharesAreEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 50, 51, 204, 205, 818, 3276, 3277} {
-		got := shares(maglev(maglevBackends(n)), n)
-		if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < slotsPerBackend {
-			t.Errorf("%d backends have %d to %d slots; want a difference of one at most, and %d at least", n, low, high, slotsPerBackend)
+		got := shares(state.MaglevSlots(maglevBackends(n)), n)
+		if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < state.SlotsPerBackend {
+			t.Errorf("%d backends have %d to %d slots; want a difference of one at most, and %d at least", n, low, high, state.SlotsPerBackend)
 		}
 	}
 }
@@ -48,11 +50,11 @@ func TestMaglevSharesFollowWeights(t *testing.T) {
 		sum := 0
 		for i, w := range weights {
 			backends[i].Weight = w
-			sum += backends[i].weight()
+			sum += backends[i].Share()
 		}
-		slots := maglev(backends)
+		slots := state.MaglevSlots(backends)
 		for i, got := range shares(slots, len(weights)) {
-			want := float64(len(slots)) * float64(backends[i].weight()) / float64(sum)
+			want := float64(len(slots)) * float64(backends[i].Share()) / float64(sum)
 			if math.Abs(float64(got)-want) > 2 || got == 0 {
 				t.Errorf("weights %v: backend %d has %d of %d slots; want %.1f", weights, i, got, len(slots), want)
 			}
@@ -104,6 +106,6 @@ func TestMaglevIsTheSameOnAllNodes(t *testing.T) {
 func BenchmarkMaglev(b *testing.B) {
 	backends := maglevBackends(10)
 	for b.Loop() {
-		maglev(backends)
+		state.MaglevSlots(backends)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // metrics are what a Proxy tells Prometheus. All of them are of what the kernel
@@ -63,7 +65,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 
 // count counts obstacles by code, of which there is always a series.
 func (m *metrics) count(obstacles []Obstacle) {
-	for _, code := range obstacleCodes {
+	for _, code := range obstacle.Codes {
 		n := 0
 		for _, o := range obstacles {
 			if o.Code == code {

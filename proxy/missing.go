@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // A feature is a part of the kernel that can be left out when it is built, or be
@@ -33,7 +36,7 @@ var features = []feature{
 }
 
 // probeTable is the table of tries. They are never committed.
-const probeTable = tableName + "-probe"
+const probeTable = renderer.TableName + "-probe"
 
 // nftablesMissing says what keeps the rules from being loaded here: a program, a
 // right or a part of the kernel, by the name that the kernel's configuration has for it;
@@ -47,7 +50,7 @@ func nftablesMissing(ctx context.Context) error {
 	if err := nfTablesMissing(); err != nil {
 		return err
 	}
-	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+tableName+" ", "table inet "+probeTable+" ", 1))
+	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
 	if err == nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
@@ -59,10 +62,10 @@ func nftablesMissing(ctx context.Context) error {
 
 // nfTablesMissing asks for the least that there is to ask.
 func nfTablesMissing() error {
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err == nil {
 		defer s.Close()
-		_, err = generation(s)
+		_, err = s.Generation()
 	}
 	switch {
 	case errors.Is(err, unix.EPERM):

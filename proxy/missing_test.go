@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // What the rules need is here, and to ask leaves nothing behind: no table, no
@@ -40,12 +42,12 @@ func TestNothingIsMissing(t *testing.T) {
 
 func generationNow(t *testing.T) uint32 {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	g, err := generation(s)
+	g, err := s.Generation()
 	if err != nil {
 		t.Fatal(err)
 	}

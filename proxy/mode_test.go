@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // testMode is the mode of the Proxies that a test makes. A test in a namespace
@@ -141,31 +144,31 @@ func keepPrograms(t testing.TB, names ...string) {
 // checkChains compares what iptables and the sets hold with what s means.
 func checkChains(t *testing.T, s State) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	x := &xtRenderer{sock: sock}
-	names, err := sock.setNames()
+	x := &iptables.Renderer{Host: renderer.Host{Sock: sock}}
+	names, err := iptables.SetNames(sock)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range xtPrograms() {
-		f := i.family()
-		x.programs[f] = &i
-		k, entries, err := x.read(context.Background(), f)
+	for _, i := range iptables.Installed() {
+		f := i.Family()
+		x.Programs[f] = &i
+		k, entries, err := x.Read(context.Background(), f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan := x.plan(k, entries, s, f)
-		remembered := affinityPlan(&plan, names, s, f)
-		if script, _ := plan.script(); script != "" || len(plan.add) > 0 || len(plan.del) > 0 || !remembered {
-			t.Fatalf("%s differs: %s\n%s\ncreate %v destroy %v", i.name, plan.damage(), script, plan.create, plan.destroy)
+		plan := x.Plan(k, entries, s, f)
+		remembered := iptables.AffinityPlan(&plan, names, s, f)
+		if script, _ := plan.Script(); script != "" || len(plan.Add) > 0 || len(plan.Del) > 0 || !remembered {
+			t.Fatalf("%s differs: %s\n%s\ncreate %v destroy %v", i.Name, plan.Damage(), script, plan.Create, plan.Destroy)
 		}
 	}
 	for _, name := range names {
-		if slices.Contains([]string{probeSet(0), probeSet(1)}, name) {
+		if slices.Contains([]string{iptables.ProbeSet(0), iptables.ProbeSet(1)}, name) {
 			t.Errorf("set %s was left", name)
 		}
 	}
@@ -174,8 +177,8 @@ func checkChains(t *testing.T, s State) {
 // xtCount is how many packets of both families matched rules that begin so.
 func xtCount(t *testing.T, rule string) (n int) {
 	t.Helper()
-	for _, i := range xtPrograms() {
-		save, err := i.run(t.Context(), "", "-save", "-c")
+	for _, i := range iptables.Installed() {
+		save, err := i.Run(t.Context(), "", "-save", "-c")
 		if err != nil {
 			t.Fatal(err)
 		}

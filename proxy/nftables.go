@@ -5,21 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An nftRenderer is the renderer that writes table inet fanfare.
 type nftRenderer struct {
-	log     *slog.Logger
-	metrics *metrics
-	record  *record
-	watch   *watch
-	sock    *socket
+	renderer.Host
 
 	// How the kernel's table stands after an update or converge without an error.
 	uses  map[string]int // made chains, and how many elements go to each
@@ -30,17 +29,17 @@ type nftRenderer struct {
 	part int // the size of a part of a large change; 0: maxBatch
 }
 
-func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
+func (n *nftRenderer) VIPs() ([]netip.Addr, error) { return readVIPs(n.Sock) }
 
-func (n *nftRenderer) update(ctx context.Context, u step) error {
-	if u.elements.empty() {
+func (n *nftRenderer) Update(ctx context.Context, u renderer.Step) error {
+	if u.Elements.Empty() {
 		return nil
 	}
-	if n.table.affinityFamilies() < affinityFamilies(u.elements.add) {
-		_, err := n.converge(ctx, nil, u.want)
+	if n.table.affinityFamilies() < affinityFamilies(u.Elements.Add) {
+		_, err := n.Converge(ctx, nil, u.Want)
 		return err
 	}
-	return n.change(u.elements, "", u.want)
+	return n.change(u.Elements, "", u.Want)
 }
 
 // change makes a change, in its steps, and makes clients forget the backends that it
@@ -51,11 +50,11 @@ func (n *nftRenderer) update(ctx context.Context, u step) error {
 // moment: it would find a chain of the same transaction empty, and pass. Chains are
 // deleted by a later change than the end of their last use: until then a
 // packet may be in them.
-func (n *nftRenderer) change(c change, schema string, want State) error {
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
-	before, now, after := c.steps()
-	gained, f := chainUses(c.add), planForget(c, want)
+func (n *nftRenderer) change(c state.Change, schema string, want State) error {
+	slices.SortFunc(c.Del, state.Element.Compare)
+	slices.SortFunc(c.Add, state.Element.Compare)
+	before, now, after := c.Steps()
+	gained, f := state.ChainUses(c.Add), planForget(c, want)
 	if f.kept != nil {
 		n.forget(f) // clients that change kind must not follow their entries
 	}
@@ -93,7 +92,7 @@ func (n *nftRenderer) makeChains(gained map[string]int) (rest []string, err erro
 	}
 	slices.Sort(rest)
 	for len(rest) > maxChains {
-		if err := n.apply(change{}, func(b *batch) { n.addChains(b, rest[:maxChains]) }); err != nil {
+		if err := n.apply(state.Change{}, func(b *batch) { n.addChains(b, rest[:maxChains]) }); err != nil {
 			return nil, err
 		}
 		for _, name := range rest[:maxChains] {
@@ -107,7 +106,7 @@ func (n *nftRenderer) makeChains(gained map[string]int) (rest []string, err erro
 func (n *nftRenderer) addChains(b *batch, names []string) {
 	for _, name := range names {
 		b.addChain(name, n.table.madeLike(name))
-		b.addElements(leadElements([]string{name}))
+		b.addElements(state.LeadElements([]string{name}))
 	}
 }
 
@@ -115,7 +114,7 @@ func (n *nftRenderer) addChains(b *batch, names []string) {
 // comes next.
 func (n *nftRenderer) dropChains(idle []string) (rest []string, err error) {
 	for rest = idle; len(rest) > maxChains; rest = rest[maxChains:] {
-		if err := n.apply(change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
+		if err := n.apply(state.Change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
 			return nil, err
 		}
 		for _, name := range rest[:maxChains] {
@@ -128,7 +127,7 @@ func (n *nftRenderer) dropChains(idle []string) (rest []string, err error) {
 // replaceChains deletes idle chains and adds, where it is not empty, the schema's.
 func replaceChains(b *batch, idle []string, schema string) {
 	for _, name := range idle {
-		b.delElements(leadElements([]string{name}))
+		b.delElements(state.LeadElements([]string{name}))
 		b.delChain(name)
 	}
 	if schema != "" {
@@ -136,18 +135,18 @@ func replaceChains(b *batch, idle []string, schema string) {
 	}
 }
 
-func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
+func (n *nftRenderer) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
 	t, err := n.read()
 	if err != nil {
-		return finding{}, err
+		return renderer.Finding{}, err
 	}
-	all := renderState(want)
-	out := finding{found: t.damage(), had: t.elements}
-	if out.found == "" && have != nil {
-		out.found = differenceText(diffElements(t.elements, renderState(*have)))
+	all := state.RenderState(want)
+	out := renderer.Finding{Found: t.damage(), Had: t.elements}
+	if out.Found == "" && have != nil {
+		out.Found = differenceText(state.DiffElements(t.elements, state.RenderState(*have)))
 	}
 	schema, reason := "", t.damage()
-	out.leaked = reason != "" // while the rules were away, anything could arise
+	out.Leaked = reason != "" // while the rules were away, anything could arise
 	if reason == "" && t.affinityFamilies() < affinityFamilies(all) {
 		reason = "no rules for affinity over IPv6"
 	}
@@ -158,63 +157,63 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	if err := n.change(diffElements(t.elements, all), schema, want); err != nil {
+	if err := n.change(state.DiffElements(t.elements, all), schema, want); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it
 	if t.spare {
-		return out, deleteTable(spareTable)
+		return out, deleteTable(renderer.SpareTable)
 	}
 	return out, nil
 }
 
-func (n *nftRenderer) differs(_ context.Context, from State) (string, error) {
+func (n *nftRenderer) Differs(_ context.Context, from State) (string, error) {
 	t, err := n.read()
 	if err != nil {
 		return "", err
 	}
-	return cmp.Or(t.damage(), differenceText(diffElements(t.elements, renderState(from)))), nil
+	return cmp.Or(t.damage(), differenceText(state.DiffElements(t.elements, state.RenderState(from)))), nil
 }
 
 // lacks is part of renderer: one table is for both families.
-func (n *nftRenderer) lacks(setID) error { return nil }
+func (n *nftRenderer) Lacks(state.SetID) error { return nil }
 
 // probe adds an element that no rule asks for and deletes it.
-func (n *nftRenderer) probe(context.Context) error {
-	e := []element{{set: setDrain, key: string(make([]byte, fieldsSize(specs[setDrain].key)))}}
-	b := newBatch(n.sock.Seq)
+func (n *nftRenderer) Probe(context.Context) error {
+	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
+	b := newBatch(n.Sock.Seq)
 	b.addElements(e)
 	b.delElements(e)
 	return n.commit(b)
 }
 
-func (n *nftRenderer) remove(context.Context) error {
-	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects())
+func (n *nftRenderer) Remove(context.Context) error {
+	return errors.Join(deleteTable(renderer.SpareTable), deleteTable(renderer.TableName), deleteRedirects())
 }
 
 func (n *nftRenderer) read() (*table, error) {
-	n.metrics.dumps.Inc()
-	return readTable(n.sock)
+	n.Dumped()
+	return readTable(n.Sock)
 }
 
 // install loads the rules from scratch. Where there is a table, another takes its
 // place in one transaction, with all elements; where there is none, the
 // elements come in the next, through netlink, which is many times faster.
-func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reason string) (*table, error) {
+func (n *nftRenderer) install(ctx context.Context, t *table, all []state.Element, reason string) (*table, error) {
 	wanted := all
 	if !t.found {
 		all = nil
 	}
-	n.log.InfoContext(ctx, "loading the rules", "reason", reason)
+	n.Log.InfoContext(ctx, "loading the rules", "reason", reason)
 	scripts := []string{replaceScript(all)}
 	if t.schema != "" && (!t.ours() || t.damage() == "") {
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
-		if err := n.watch.ignoringOwn(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
+		if err := n.IgnoringOwn(n.Sock, 1, func() error { return nft(ctx, script) }); err != nil {
 			return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 		}
-		n.record.transaction()
+		n.Changed(0)
 	}
 	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
 		return nil, fmt.Errorf("load the rules of affinity: %w", err)
@@ -225,9 +224,9 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 // readLoaded reads a table that was just loaded with elements, but does not list these: to
 // walk all sets takes as long as to load them, and until it is done the new table forwards
 // nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
-func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
-	n.metrics.dumps.Inc()
-	t, err := readStructure(n.sock)
+func (n *nftRenderer) readLoaded(elements []state.Element) (*table, error) {
+	n.Dumped()
+	t, err := readStructure(n.Sock)
 	if err != nil || !t.found {
 		return t, err
 	}
@@ -238,25 +237,25 @@ func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
 // adopt takes a table that was read as the one to go on from.
 func (n *nftRenderer) adopt(t *table) {
 	n.table = t
-	n.uses = chainUses(t.elements)
+	n.uses = state.ChainUses(t.elements)
 	for _, name := range t.madeChains() {
 		n.uses[name] += 0
 	}
 }
 
 // apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
-func (n *nftRenderer) apply(c change, more func(*batch)) error {
-	b := newBatch(n.sock.Seq)
+func (n *nftRenderer) apply(c state.Change, more func(*batch)) error {
+	b := newBatch(n.Sock.Seq)
 	if more != nil {
 		more(b)
 	}
-	b.delElements(c.del)
-	b.addElements(c.add)
+	b.delElements(c.Del)
+	b.addElements(c.Add)
 	if err := n.commit(b); err != nil {
 		return err
 	}
-	countUses(n.uses, c.del, -1)
-	countUses(n.uses, c.add, 1)
+	state.CountUses(n.uses, c.Del, -1)
+	state.CountUses(n.uses, c.Add, 1)
 	return nil
 }
 
@@ -267,15 +266,14 @@ func (n *nftRenderer) commit(b *batch) (err error) {
 	}
 	start := time.Now()
 	if b.large() {
-		err = n.watch.ignoringOwn(n.sock, 1, func() error { return b.commit(n.sock) })
+		err = n.IgnoringOwn(n.Sock, 1, func() error { return b.commit(n.Sock) })
 	} else {
-		err = b.commit(n.sock)
+		err = b.commit(n.Sock)
 	}
 	if err != nil {
 		return err
 	}
-	n.metrics.transactions.Observe(time.Since(start).Seconds())
-	n.record.transaction()
+	n.Changed(time.Since(start))
 	return nil
 }
 
@@ -291,7 +289,7 @@ func (n *nftRenderer) idle(gained map[string]int) []string {
 		if uses != 0 || gained[name] != 0 || slices.Contains(patterns, name) {
 			continue
 		}
-		if _, numbered := numberOf(name); numbered {
+		if _, numbered := state.NumberOf(name); numbered {
 			shared = append(shared, name)
 		} else {
 			own = append(own, name)
@@ -306,14 +304,14 @@ func (n *nftRenderer) idle(gained map[string]int) []string {
 
 // differenceText says how the kernel's elements differ from the written ones, by the first
 // example of each kind.
-func differenceText(c change) string {
+func differenceText(c state.Change) string {
 	switch {
-	case c.empty():
+	case c.Empty():
 		return ""
-	case len(c.add) == 0:
-		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.del), c.del[0])
+	case len(c.Add) == 0:
+		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.Del), c.Del[0])
 	default:
-		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.add), c.add[0])
+		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.Add), c.Add[0])
 	}
 }
 
@@ -321,7 +319,7 @@ func deleteTable(name string) error { return deleteTableOf(unix.NFPROTO_INET, na
 
 // deleteTableOf deletes a table of a family. That there is none is no error.
 func deleteTableOf(family uint8, name string) error {
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		return err
 	}

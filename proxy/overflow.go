@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // An overflow counts how often a client could not be remembered, because the map of
@@ -15,12 +16,12 @@ import (
 // waits for a Set.
 type overflow struct {
 	mu   sync.Mutex
-	sock *socket // nil when closed
+	sock *nfnl.Socket // nil when closed
 	last uint64
 }
 
 func newOverflow(r prometheus.Registerer) (*overflow, error) {
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +65,13 @@ func (o *overflow) close() error {
 
 // countedBy is the packets that the counters of a chain have counted; zero where
 // there is no such chain.
-func countedBy(s *socket, chain string) (packets uint64, err error) {
+func countedBy(s *nfnl.Socket, chain string) (packets uint64, err error) {
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_RULE_TABLE, tableName)
+	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 	e.Text(unix.NFTA_RULE_CHAIN, chain)
 	err = list(s, unix.NFT_MSG_GETRULE, e.B, func() { packets = 0 }, func(data []byte) {
 		// Old kernels ignore the table and the chain in the request.
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != tableName || nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) != chain {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != renderer.TableName || nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) != chain {
 			return
 		}
 		for _, expr := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Ports of the VIP in packet tests, by what is behind them.
@@ -29,7 +30,7 @@ const (
 // packetState is one VIP in each family with all of these ports.
 func packetState(clients LocalClients) State {
 	s := State{Node: "n1", Clients: clients, Owned: prefixes("192.0.2.0/24", "2001:db8::/64")}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		v := &VIP{Addr: at("vip", family)}
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			v.Frontends = append(v.Frontends, packetFrontends(p, family)...)
@@ -39,7 +40,7 @@ func packetState(clients LocalClients) State {
 	return s
 }
 
-func packetFrontends(p Protocol, family setID) []Frontend {
+func packetFrontends(p Protocol, family state.SetID) []Frontend {
 	to := func(miss Miss, remote Remote, names ...string) Target {
 		return Target{Backends: backends(family, names...), Miss: miss, Remote: remote}
 	}
@@ -79,7 +80,7 @@ func (l *lab) row(t *testing.T, row string) {
 		t.Fatal(err)
 	}
 	want := strings.Join(strings.Fields(row)[2:], " ")
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, network := range []string{"tcp", "udp", "sctp"} {
 			to := netip.AddrPortFrom(at("vip", family), port)
 			if got := l.probe(l.ns(from), network, to, want); got != want {
@@ -98,7 +99,7 @@ func TestUnassignedAddresses(t *testing.T) {
 		mustSet(t, p, packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}))
 		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		before := l.forwarded(l.router)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			other, mine := at("other", family), at("mine", family)
 			l.serve(l.node, netip.AddrPortFrom(mine, 7070))
 			for _, from := range []*nstest.NS{l.client, l.pod2, l.node} {
@@ -132,8 +133,8 @@ func TestUnassignedAddresses(t *testing.T) {
 			}
 			for _, f := range l.flows(other) {
 				// The node's own packets are tracked before they leave it.
-				if f.client != at("node", family) {
-					t.Errorf("a flow from %s to %s is tracked", f.client, other)
+				if f.Client != at("node", family) {
+					t.Errorf("a flow from %s to %s is tracked", f.Client, other)
 				}
 			}
 		}
@@ -175,7 +176,7 @@ func TestAggregateWiderThanThePool(t *testing.T) {
 			if s.Owned[0].Contains(at("other", 0)) {
 				want = "refused"
 			}
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				n := asked(netip.AddrPortFrom(at("other", family), 80), want)
 				// Only IPv4 is counted; a looping packet is forwarded some 30 times.
 				if family == 0 && (n > 20) != (want == "silence") {
@@ -225,7 +226,7 @@ func TestPing(t *testing.T) {
 		p := newProxy(t)
 		check := func(want string) {
 			t.Helper()
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				for _, from := range []*nstest.NS{l.client, l.pod1, l.pod3, l.node} {
 					if want == "refused" && from == l.node {
 						continue // its packets leave, and come back from the router
@@ -274,7 +275,7 @@ func TestLocalClients(t *testing.T) {
 				if inside {
 					away, remote = "remote saw "+name, "remote saw "+name
 				}
-				for family := range setID(2) {
+				for family := range state.SetID(2) {
 					vip := at("vip", family)
 					if got := l.probe(l.ns(name), "tcp", netip.AddrPortFrom(vip, portAway), away); got != away {
 						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, away)
@@ -324,7 +325,7 @@ func TestHostKeepsItsSource(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
 		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			source := &net.TCPAddr{IP: at("mine", family).AsSlice()}
 			for _, port := range []uint16{portRemote, portMasq} {
 				var c net.Conn

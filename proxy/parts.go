@@ -5,6 +5,9 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A transaction is one message to the kernel, which must fit into the socket's send
@@ -19,7 +22,7 @@ const (
 )
 
 // room is the size of a transaction that the kernel takes from the socket.
-func (s *socket) room() int {
+func room(s *nfnl.Socket) int {
 	size, err := unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
 		return maxBatch
@@ -30,10 +33,10 @@ func (s *socket) room() int {
 // A move is what a change does to one key.
 type move struct {
 	rank     int
-	del, add *element // nil: nothing
+	del, add *state.Element // nil: nothing
 }
 
-func (m move) element() *element {
+func (m move) element() *state.Element {
 	if m.add != nil {
 		return m.add
 	}
@@ -43,9 +46,9 @@ func (m move) element() *element {
 // size is how many bytes of a transaction a move takes, at most.
 func (m move) size() int {
 	n := 0
-	for _, e := range []*element{m.del, m.add} {
+	for _, e := range []*state.Element{m.del, m.add} {
 		if e != nil {
-			n += 64 + len(e.key) + len(e.data)
+			n += 64 + len(e.Key) + len(e.Data)
 		}
 	}
 	return n
@@ -54,17 +57,17 @@ func (m move) size() int {
 // rankOf orders the parts of a change: what a packet may ask for because of an element that
 // it met is there before that. The elements that belong to no VIP come last, in one part:
 // a prefix that is ours refuses what is no VIP.
-func rankOf(id setID) int {
-	switch base(id) {
-	case setOwned, setClients, setNever, setFrom, setClientIf, setSources, setMarks:
+func rankOf(id state.SetID) int {
+	switch state.Base(id) {
+	case state.SetOwned, state.SetClients, state.SetNever, state.SetFrom, state.SetClientIf, state.SetSources, state.SetMarks:
 		return 5
-	case setVIPs, setExtSvc, setIntSvc, setAllowed, setLearn:
+	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed, state.SetLearn:
 		return 4
-	case setExtFenced, setIntFenced:
+	case state.SetExtFenced, state.SetIntFenced:
 		return 3
-	case setExtSched, setIntSched:
+	case state.SetExtSched, state.SetIntSched:
 		return 2
-	case setExtTurn, setIntTurn:
+	case state.SetExtTurn, state.SetIntTurn:
 		return 1
 	default: // the backends
 		return 0
@@ -76,17 +79,17 @@ func rankOf(id setID) int {
 // Otherwise each key still changes at one moment, and so do the sources that may use a
 // frontend, and all that belongs to no VIP. Between the parts, a packet finds a backend
 // of before or of after.
-func (c change) parts(room int) []change {
-	moves := c.moves()
+func partsOf(c state.Change, room int) []state.Change {
+	moves := movesOf(c)
 	total := 0
 	for _, m := range moves {
 		total += m.size()
 	}
 	if total <= room {
-		return []change{c}
+		return []state.Change{c}
 	}
 	slices.SortStableFunc(moves, func(a, b move) int { return cmp.Compare(a.rank, b.rank) })
-	var all []change
+	var all []state.Change
 	for len(moves) > 0 {
 		n, size := 0, 0
 		for n < len(moves) && (n == 0 || size+moves[n].size() <= room || moves[n].joins(moves[n-1])) {
@@ -103,54 +106,54 @@ func (c change) parts(room int) []change {
 func (m move) joins(before move) bool {
 	e, was := m.element(), before.element()
 	switch {
-	case m.rank == rankOf(setOwned):
+	case m.rank == rankOf(state.SetOwned):
 		return before.rank == m.rank
-	case base(e.set) == setAllowed && e.set == was.set:
-		n := fieldsSize(specs[e.set].key[:3])
-		return e.key[:n] == was.key[:n]
+	case state.Base(e.Set) == state.SetAllowed && e.Set == was.Set:
+		n := state.FieldsSize(state.Specs[e.Set].Key[:3])
+		return e.Key[:n] == was.Key[:n]
 	}
 	return false
 }
 
 // moves pairs what a change does to the same keys.
-func (c change) moves() []move {
-	all := make([]move, 0, max(len(c.del), len(c.add)))
-	for i, j := 0, 0; i < len(c.del) || j < len(c.add); {
-		order := compareHeads(c.del[i:], c.add[j:])
+func movesOf(c state.Change) []move {
+	all := make([]move, 0, max(len(c.Del), len(c.Add)))
+	for i, j := 0, 0; i < len(c.Del) || j < len(c.Add); {
+		order := state.CompareHeads(c.Del[i:], c.Add[j:])
 		var m move
 		if order <= 0 {
-			m.del = &c.del[i]
+			m.del = &c.Del[i]
 			i++
 		}
 		if order >= 0 {
-			m.add = &c.add[j]
+			m.add = &c.Add[j]
 			j++
 		}
-		m.rank = rankOf(m.element().set)
+		m.rank = rankOf(m.element().Set)
 		all = append(all, m)
 	}
 	return all
 }
 
-func partOf(moves []move) (c change) {
+func partOf(moves []move) (c state.Change) {
 	for _, m := range moves {
 		if m.del != nil {
-			c.del = append(c.del, *m.del)
+			c.Del = append(c.Del, *m.del)
 		}
 		if m.add != nil {
-			c.add = append(c.add, *m.add)
+			c.Add = append(c.Add, *m.add)
 		}
 	}
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
+	slices.SortFunc(c.Del, state.Element.Compare)
+	slices.SortFunc(c.Add, state.Element.Compare)
 	return c
 }
 
 // applyParts makes a change in as many transactions as it needs; last is made in the last.
-func (n *nftRenderer) applyParts(c change, last func(*batch)) error {
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
-	parts := c.parts(min(n.sock.room(), cmp.Or(n.part, maxBatch)))
+func (n *nftRenderer) applyParts(c state.Change, last func(*batch)) error {
+	slices.SortFunc(c.Del, state.Element.Compare)
+	slices.SortFunc(c.Add, state.Element.Compare)
+	parts := partsOf(c, min(room(n.Sock), cmp.Or(n.part, maxBatch)))
 	for i, part := range parts {
 		more := last
 		if i < len(parts)-1 {

@@ -6,24 +6,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // held is what a kernel has between two transactions.
-type held map[element]string // data by set and key
+type held map[state.Element]string // data by set and key
 
-func (h held) apply(c change) error {
-	for _, e := range c.del {
-		if _, ok := h[element{set: e.set, key: e.key}]; !ok {
+func (h held) apply(c state.Change) error {
+	for _, e := range c.Del {
+		if _, ok := h[state.Element{Set: e.Set, Key: e.Key}]; !ok {
 			return fmt.Errorf("%s is deleted and not there", e)
 		}
-		delete(h, element{set: e.set, key: e.key})
+		delete(h, state.Element{Set: e.Set, Key: e.Key})
 	}
-	for _, e := range c.add {
-		k := element{set: e.set, key: e.key}
+	for _, e := range c.Add {
+		k := state.Element{Set: e.Set, Key: e.Key}
 		if _, ok := h[k]; ok {
 			return fmt.Errorf("%s is added and there", e)
 		}
-		h[k] = e.data
+		h[k] = e.Data
 	}
 	return nil
 }
@@ -31,55 +33,55 @@ func (h held) apply(c change) error {
 // missing is what a packet is sent to and does not find, of all packets that there may be.
 func (h held) missing() error {
 	for k, chain := range h {
-		var s side
-		switch base(k.set) {
-		case setExtSvc:
-			s = external
-		case setIntSvc:
-			s = internal
+		var s state.Side
+		switch state.Base(k.Set) {
+		case state.SetExtSvc:
+			s = state.External
+		case state.SetIntSvc:
+			s = state.Internal
 		default:
 			continue
 		}
-		if err := h.follow(s, family(h.vip(k)), k.key, chain); err != nil {
-			return fmt.Errorf("%s: %w", element{set: k.set, key: k.key, data: chain}, err)
+		if err := h.follow(s, state.Family(h.vip(k)), k.Key, chain); err != nil {
+			return fmt.Errorf("%s: %w", state.Element{Set: k.Set, Key: k.Key, Data: chain}, err)
 		}
 	}
 	return nil
 }
 
-func (h held) vip(k element) netip.Addr {
-	a, _, _ := frontendOf(k.set, k.key)
+func (h held) vip(k state.Element) netip.Addr {
+	a, _, _ := state.FrontendOf(k.Set, k.Key)
 	return a
 }
 
 // follow leads a packet for the frontend of that key from chain to chain.
-func (h held) follow(s side, f setID, key, chain string) error {
-	if rest, split := strings.CutPrefix(chain, splitPrefix); split {
-		chain = external.prefix + rest
+func (h held) follow(s state.Side, f state.SetID, key, chain string) error {
+	if rest, split := strings.CutPrefix(chain, state.SplitPrefix); split {
+		chain = state.External.Prefix + rest
 	}
-	next, asks := map[string]setID{s.fence: s.fenced, s.sticky: s.sched, s.turn: s.turns}[chain]
+	next, asks := map[string]state.SetID{s.Fence: s.Fenced, s.Sticky: s.Sched, s.Turn: s.Turns}[chain]
 	if asks {
-		to, ok := h[element{set: next + f, key: key}]
+		to, ok := h[state.Element{Set: next + f, Key: key}]
 		if !ok {
-			return fmt.Errorf("nothing in %s", specs[next+f].name)
+			return fmt.Errorf("nothing in %s", state.Specs[next+f].Name)
 		}
 		return h.follow(s, f, key, to)
 	}
-	c, ok := parseCountChain(chain)
+	c, ok := state.ParseCountChain(chain)
 	if !ok {
 		return nil
 	}
 	of := s
-	if c.side == external.prefix {
-		of = external
+	if c.Side == state.External.Prefix {
+		of = state.External
 	}
-	set := of.eps + f
-	if c.schedule.table {
-		set = of.slots + f
+	set := of.Eps + f
+	if c.Schedule.Table {
+		set = of.Slots + f
 	}
-	for slot := range c.slots {
-		if _, ok := h[element{set: set, key: string(append([]byte(key), encoding(nil).slot(slot)...))}]; !ok {
-			return fmt.Errorf("%s, and no slot %d in %s", chain, slot, specs[set].name)
+	for slot := range c.Slots {
+		if _, ok := h[state.Element{Set: set, Key: string(append([]byte(key), state.Encoding(nil).Slot(slot)...))}]; !ok {
+			return fmt.Errorf("%s, and no slot %d in %s", chain, slot, state.Specs[set].Name)
 		}
 	}
 	return nil
@@ -93,22 +95,22 @@ func TestParts(t *testing.T) {
 	several := 0
 	for range 300 {
 		want := w.next(have)
-		vips, err := diffVIPs(have.VIPs, want.VIPs)
+		vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := diffStates(have, want, vips)
-		slices.SortFunc(c.del, element.compare)
-		slices.SortFunc(c.add, element.compare)
+		c := state.DiffStates(have, want, vips)
+		slices.SortFunc(c.Del, state.Element.Compare)
+		slices.SortFunc(c.Add, state.Element.Compare)
 		h := make(held)
-		if err := h.apply(change{add: renderState(have)}); err != nil {
+		if err := h.apply(state.Change{Add: state.RenderState(have)}); err != nil {
 			t.Fatal(err)
 		}
-		before, now, after := c.steps()
-		for _, step := range []change{before, now, after} {
-			slices.SortFunc(step.del, element.compare)
-			slices.SortFunc(step.add, element.compare)
-			parts := step.parts(1 + w.IntN(2000))
+		before, now, after := c.Steps()
+		for _, step := range []state.Change{before, now, after} {
+			slices.SortFunc(step.Del, state.Element.Compare)
+			slices.SortFunc(step.Add, state.Element.Compare)
+			parts := partsOf(step, 1+w.IntN(2000))
 			if len(parts) > 1 {
 				several++
 			}
@@ -121,15 +123,15 @@ func TestParts(t *testing.T) {
 				}
 			}
 		}
-		for _, e := range renderState(want) {
-			k := element{set: e.set, key: e.key}
-			if data, ok := h[k]; !ok || data != e.data {
+		for _, e := range state.RenderState(want) {
+			k := state.Element{Set: e.Set, Key: e.Key}
+			if data, ok := h[k]; !ok || data != e.Data {
 				t.Fatalf("%s is missing in the end", e)
 			}
 			delete(h, k)
 		}
 		for k, data := range h {
-			t.Fatalf("%s is left over", element{set: k.set, key: k.key, data: data})
+			t.Fatalf("%s is left over", state.Element{Set: k.Set, Key: k.Key, Data: data})
 		}
 		have = want
 	}
@@ -140,27 +142,27 @@ func TestParts(t *testing.T) {
 
 // What must change at one moment is in one part, however small these are.
 func TestPartsKeepTogether(t *testing.T) {
-	state := func(owned, sources []string) State {
+	stateWith := func(owned, sources []string) State {
 		v := largeVIP(3, 2, Random)
 		for i := range v.Frontends {
 			v.Frontends[i].Sources = prefixes(sources...)
 		}
 		return State{Node: "n1", VIPs: []*VIP{v}, Owned: prefixes(owned...), Clients: LocalClients{CIDRs: prefixes(owned...)}}
 	}
-	have := state([]string{"192.0.2.0/24"}, []string{"10.0.0.0/8", "11.0.0.0/8"})
-	want := state([]string{"192.0.2.0/25", "198.51.100.0/24"}, []string{"10.0.0.0/9", "12.0.0.0/8"})
-	vips, err := diffVIPs(have.VIPs, want.VIPs)
+	have := stateWith([]string{"192.0.2.0/24"}, []string{"10.0.0.0/8", "11.0.0.0/8"})
+	want := stateWith([]string{"192.0.2.0/25", "198.51.100.0/24"}, []string{"10.0.0.0/9", "12.0.0.0/8"})
+	vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := diffStates(have, want, vips)
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
-	_, now, _ := c.steps()
-	parts := now.parts(1)
+	c := state.DiffStates(have, want, vips)
+	slices.SortFunc(c.Del, state.Element.Compare)
+	slices.SortFunc(c.Add, state.Element.Compare)
+	_, now, _ := c.Steps()
+	parts := partsOf(now, 1)
 	var got []string
 	for _, p := range parts {
-		got = append(got, fmt.Sprintf("-%d +%d %s", len(p.del), len(p.add), specs[p.add[0].set].name))
+		got = append(got, fmt.Sprintf("-%d +%d %s", len(p.Del), len(p.Add), state.Specs[p.Add[0].Set].Name))
 	}
 	want3 := []string{"-2 +2 allowed4", "-2 +2 allowed4", "-2 +2 allowed4", "-2 +4 owned4"}
 	if !slices.Equal(got, want3) {

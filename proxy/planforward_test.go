@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 )
 
 // saved is what iptables-save prints of a table filter with these lines.
@@ -68,7 +70,7 @@ COMMIT
 		{"an older jump", saved("DROP", chained, "-A FORWARD -j FANFARE-FORWARD", "-A FORWARD -i lo -j ACCEPT", ourRule), without("-A FORWARD -j FANFARE-FORWARD")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, planForward(parseFilter(tt.save), prefixes("192.0.2.0/24"))); diff != "" {
+			if diff := cmp.Diff(tt.want, iptables.PlanForward(iptables.ParseFilter(tt.save), prefixes("192.0.2.0/24"))); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -77,10 +79,10 @@ COMMIT
 
 // No pool of the family: there is nothing to accept.
 func TestPlanForwardNothing(t *testing.T) {
-	if got := planForward(parseFilter(saved("DROP")), nil); got != "" {
+	if got := iptables.PlanForward(iptables.ParseFilter(saved("DROP")), nil); got != "" {
 		t.Errorf("writes\n%s", got)
 	}
-	got := planForward(parseFilter(saved("DROP", chained, ourJump, ourRule)), nil)
+	got := iptables.PlanForward(iptables.ParseFilter(saved("DROP", chained, ourJump, ourRule)), nil)
 	if want := "*filter\n-D" + ourJump[2:] + "\n-F FANFARE-FORWARD\n-X FANFARE-FORWARD\nCOMMIT\n"; got != want {
 		t.Errorf("removes\n%swant\n%s", got, want)
 	}
@@ -89,12 +91,12 @@ func TestPlanForwardNothing(t *testing.T) {
 // iptables-save shows the prefix of a single address as the address.
 func TestOwnPrefixes(t *testing.T) {
 	const head, tail = "-m conntrack --ctstate DNAT --ctorigdst ", " -j ACCEPT"
-	got := ownPrefixes([]string{head + "192.0.2.1" + tail, head + "2001:db8::1" + tail, head + "2001:db8::/64" + tail})
+	got := iptables.OwnPrefixes([]string{head + "192.0.2.1" + tail, head + "2001:db8::1" + tail, head + "2001:db8::/64" + tail})
 	if want := prefixes("192.0.2.1/32", "2001:db8::1/128", "2001:db8::/64"); !slices.Equal(got, want) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for _, rule := range []string{"-j ACCEPT", head + "nowhere" + tail, head + "192.0.2.1 -j DROP"} {
-		if got := ownPrefixes([]string{rule}); got[0].IsValid() {
+		if got := iptables.OwnPrefixes([]string{rule}); got[0].IsValid() {
 			t.Errorf("%s: taken for a rule about %s", rule, got[0])
 		}
 	}

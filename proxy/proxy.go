@@ -14,6 +14,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Options are what New needs. The zero value will do.
@@ -36,21 +43,21 @@ type Proxy struct {
 	adopted []netip.Addr
 	record  record
 	recheck atomic.Bool
-	sweeper *sweeper
-	monitor *monitor
-	poller  *poller // of iptables; nil in another mode
+	sweeper *conntrack.Sweeper
+	monitor *obstacle.Monitor
+	poller  *iptables.Poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
 	overflow *overflow
 
 	mu     sync.Mutex // held by Set; guards what follows
-	sock   *socket
+	sock   *nfnl.Socket
 	closed bool
 
-	renderer renderer
+	renderer renderer.Renderer
 	bypass   *bypass
 	// former is the renderer of the other mode, until all that it may have left is
 	// gone, and left when that was last tried.
-	former renderer
+	former renderer.Renderer
 	left   time.Time
 
 	have     State  // the State that was set last
@@ -79,7 +86,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
 	}
-	if p.sock, err = dial(); err != nil {
+	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	// Listen before looking, so that no change falls between.
@@ -87,17 +94,17 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 		p.sock.Close()
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
 	}
-	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
+	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
 	}
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.sock.Close()))
 	}
-	if p.monitor, err = newMonitor(p.log, p.metrics, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.Close()))
+	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.Close(), p.watch.close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
-	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
+	p.bypass = newBypass(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.poke)
 	if err := p.bypass.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
@@ -115,12 +122,12 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 
 // forwarded is the VIPs that rules of either mode forward, sorted.
 func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
-	all, err := p.renderer.vips()
+	all, err := p.renderer.VIPs()
 	if err != nil {
 		return nil, explain(ctx, err)
 	}
 	// What the other mode needs may well not be here.
-	former, err := p.former.vips()
+	former, err := p.former.VIPs()
 	if err == nil {
 		all = append(all, former...)
 	}
@@ -139,8 +146,8 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 // Status is what the Proxy has done so far.
 func (p *Proxy) Status() Status {
 	s := p.record.get()
-	s.ConntrackError = p.sweeper.lastError()
-	s.Obstacles, s.Unseen = p.monitor.found()
+	s.ConntrackError = p.sweeper.LastError()
+	s.Obstacles, s.Unseen = p.monitor.Found()
 	s.AffinityFull = p.overflow.count()
 	s.FastPath = p.bypass.status(p.record.state())
 	return s
@@ -148,7 +155,7 @@ func (p *Proxy) Status() Status {
 
 // Obstacles are those of Status, which to put together takes a look at all frontends.
 func (p *Proxy) Obstacles() []Obstacle {
-	all, _ := p.monitor.found()
+	all, _ := p.monitor.Found()
 	return all
 }
 
@@ -162,7 +169,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
+	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.overflow.close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -170,8 +177,8 @@ func (p *Proxy) Close() error {
 // else, such as kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
-	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects(), deleteChains(ctx), err); err != nil {
+	_, _, err := iptables.OpenForward(ctx, nil)
+	if err := errors.Join(deleteTable(renderer.SpareTable), deleteTable(renderer.TableName), deleteRedirects(), iptables.DeleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -196,7 +203,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	p.poller.pause()
+	p.poller.Pause()
 	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
@@ -204,21 +211,21 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
-		p.monitor.setState(want, recheck)
+		p.monitor.SetState(want, recheck)
 		p.leave(ctx)
 	} else {
 		p.examine(ctx)
 	}
-	p.poller.settle()
+	p.poller.Settle()
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	return refused.err()
+	return refused.Err()
 }
 
 // setAccepted sets what of want can be set, and returns that and what is refused.
-func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, error) {
+func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refusals, error) {
 	if err := ctx.Err(); err != nil {
 		return want, nil, err
 	}
@@ -227,18 +234,18 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, e
 		return want, nil, err
 	}
 	limits := p.Limits()
-	refused := limits.refuse(vips)
+	refused := limits.Refuse(vips)
 	for _, v := range vips {
-		if v.want == nil {
+		if v.Want == nil {
 			continue
 		}
-		if err := p.renderer.lacks(family(v.want.Addr)); err != nil {
-			refused.add(v.want, err)
+		if err := p.renderer.Lacks(state.Family(v.Want.Addr)); err != nil {
+			refused.Add(v.Want, err)
 		}
 	}
-	limits.refuseTotal(p.entries, vips, refused)
-	limits.refusePrograms(want, vips, refused)
-	good := want.without(p.have, refused)
+	limits.RefuseTotal(p.entries, vips, refused)
+	limits.RefusePrograms(want, vips, refused)
+	good := want.Without(p.have, refused)
 	if err = p.set(ctx, good); blamesState(err) {
 		good, err = p.bisect(ctx, good, refused, err)
 	}
@@ -249,11 +256,11 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
+	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
 		return err
 	}
-	p.sweeper.expect(want)
+	p.sweeper.Expect(want)
 	p.bypass.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
@@ -262,43 +269,43 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
 		return p.reconcile(ctx, want)
 	}
-	c := diffStates(p.have, want, vips)
-	if c.empty() && len(vips) == 0 && sameRedirects(p.have, want) {
+	c := state.DiffStates(p.have, want, vips)
+	if c.Empty() && len(vips) == 0 && state.SameRedirects(p.have, want) {
 		p.have = want
 		return nil
 	}
 	// What changes no element may change a chain's name: the renderer has the say.
-	switch err := p.renderer.update(ctx, step{have: p.have, want: want, vips: vips, elements: c}); {
+	switch err := p.renderer.Update(ctx, renderer.Step{Have: p.have, Want: want, VIPs: vips, Elements: c}); {
 	case isStale(err):
 		p.metrics.retries.Inc()
 		return p.reconcile(ctx, want)
 	case err != nil:
 		p.known = false
 		return err
-	case c.empty():
+	case c.Empty():
 		p.have = want
 		return nil
 	}
-	p.settle(want, p.elements+len(c.add)-len(c.del))
-	p.sweeper.add(planPurge(c), want, p.swept)
+	p.settle(want, p.elements+len(c.Add)-len(c.Del))
+	p.sweeper.Add(conntrack.PlanPurge(c), want, p.swept)
 	return nil
 }
 
 // validate finds what differs from the last State, and checks what of that belongs to no
 // address.
-func (p *Proxy) validate(want State) ([]vipChange, error) {
-	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!sameShared(p.have, want) || !sameRedirects(p.have, want)) {
-		err = validateShared(want)
+func (p *Proxy) validate(want State) ([]state.VipChange, error) {
+	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
+	if err == nil && (!state.SameShared(p.have, want) || !state.SameRedirects(p.have, want)) {
+		err = state.ValidateShared(want)
 	}
 	return vips, err
 }
 
 // settle notes that the kernel holds want.
 func (p *Proxy) settle(want State, elements int) {
-	changes, _ := diffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
+	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
 	for _, c := range changes {
-		p.entries += c.want.entries(p.Limits().Mode) - c.have.entries(p.Limits().Mode)
+		p.entries += c.Want.Entries(p.Limits().Mode) - c.Have.Entries(p.Limits().Mode)
 	}
 	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))
@@ -332,24 +339,24 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	if expected {
 		have = &p.have
 	}
-	out, err := p.renderer.converge(ctx, have, want)
-	if out.leaked {
+	out, err := p.renderer.Converge(ctx, have, want)
+	if out.Leaked {
 		p.swept = nil
 	}
 	if expected && p.damage == "" {
-		p.damage = out.found
+		p.damage = out.Found
 	}
 	if err != nil {
 		return err
 	}
 	p.watch.rules.confirm(p.mark, time.Now())
-	all := renderState(want)
+	all := state.RenderState(want)
 	p.settle(want, len(all))
-	purge := planPurge(diffElements(out.had, all))
+	purge := conntrack.PlanPurge(state.DiffElements(out.Had, all))
 	if !expected {
-		purge.orphan(out.had)
+		purge.Orphan(out.Had)
 	}
-	p.sweeper.add(purge, want, p.swept)
+	p.sweeper.Add(purge, want, p.swept)
 	if p.damage != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(p.damage)
@@ -358,3 +365,6 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	return nil
 }
+
+// Limits are those of the mode that p chose.
+func (p *Proxy) Limits() Limits { return DefaultLimits(p.record.get().Mode) }

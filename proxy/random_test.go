@@ -105,7 +105,7 @@ func (w world) frontend(vip netip.Addr, p Protocol, port uint16) Frontend {
 			w.prefixes("10.0.0.0/8", "fd00::/8"))
 	}
 	for _, b := range w.target(vip).Backends {
-		if !f.External.has(b.Addr) && !f.Internal.has(b.Addr) {
+		if !f.External.Has(b.Addr) && !f.Internal.Has(b.Addr) {
 			f.Draining = append(f.Draining, b.Addr)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 )
 
 // A rawTCP sends TCP segments as they are and sees all that arrive.
@@ -46,7 +47,7 @@ func (r *rawTCP) sendAt(t *testing.T, to netip.Addr, fromPort, toPort uint16, fl
 	b = binary.BigEndian.AppendUint32(b, ack)
 	b = append(b, 5<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
 	pseudo := append(append(r.from.AsSlice(), to.AsSlice()...), 0, 6, 0, byte(len(b)))
-	binary.BigEndian.PutUint16(b[16:], checksum(append(pseudo, b...)))
+	binary.BigEndian.PutUint16(b[16:], conntrack.Checksum(append(pseudo, b...)))
 	if _, err := r.conn.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,91 +1,21 @@
 package proxy
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
-	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Redirect names the previous owner of a VIP, which has the connections that this node
-// does not know. TCP packets for the VIP that come in by Interface, begin nothing and are
-// of no connection in conntrack are sent to Via unchanged, whatever the frontend.
-type Redirect struct {
-	VIP       netip.Addr
-	Interface string
-	Via       netip.Addr // the other node's, on the link that the interface is on
-}
-
-func (h Redirect) compare(o Redirect) int {
-	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
-}
-
-// A MAC is a hardware address of Ethernet.
-type MAC [6]byte
-
-func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
-
-// sameRedirects says whether two States redirect the same.
-func sameRedirects(a, b State) bool {
-	return slices.Equal(a.Redirects, b.Redirects) && slices.Equal(a.Nodes, b.Nodes)
-}
-
-// redirectsOf are the redirects of one family.
-func redirectsOf(all []Redirect, f setID) (of []Redirect) {
-	for _, h := range all {
-		if family(h.VIP) == f {
-			of = append(of, h)
-		}
-	}
-	return of
-}
-
-func validateRedirects(s State) error {
-	for i, h := range s.Redirects {
-		switch {
-		case !isUnicast(h.VIP):
-			return fmt.Errorf("redirect %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
-		case !isUnicast(h.Via) || family(h.Via) != family(h.VIP):
-			return fmt.Errorf("redirect %s via %s: want an address of the same family without a zone", h.VIP, h.Via)
-		case !PlainIfname(h.Interface):
-			return fmt.Errorf("redirect %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)
-		case i > 0 && s.Redirects[i-1].compare(h) >= 0:
-			return fmt.Errorf("redirect %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP, h.Interface, s.Redirects[i-1].VIP, s.Redirects[i-1].Interface)
-		}
-	}
-	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {
-		return errors.New("taking: want the VIPs sorted")
-	}
-	if !slices.IsSortedFunc(s.Nodes, func(a, b MAC) int { return bytes.Compare(a[:], b[:]) }) {
-		return errors.New("nodes: want their hardware addresses sorted")
-	}
-	return nil
-}
-
-// PlainIfname says whether the name of an interface means itself to all programs that
-// load rules: the kernel forbids little.
-func PlainIfname(name string) bool {
-	odd := func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:@", r)
-	}
-	return name != "" && len(name) <= maxIfname && !strings.ContainsFunc(name, odd)
-}
-
-// redirectTable is the name of the tables, one for each family, that redirect connections;
-// each exists as long as there is any. The statement dup, which sends a packet to another
-// host, does not exist in the family inet. The name stays, so that a new version replaces
-// the tables of an older one.
-const redirectTable = tableName + "-handon"
+// redirectRetry is the least time between two attempts at what failed.
+const redirectRetry = 5 * time.Second
 
 // redirectText is such a table without elements.
 //
@@ -136,9 +66,9 @@ type redirectTables struct {
 //
 // Elements are changed one by one where a table is there: a packet that is in the chain
 // while another takes its place would find the old map empty, and be refused.
-func (n *nftRenderer) redirect(ctx context.Context, want State, look bool) error {
+func (n *nftRenderer) Redirect(ctx context.Context, want State, look bool) error {
 	r := &n.redirects
-	if r.err != nil && sameRedirects(r.tried, want) && time.Since(r.at) < forwardRetry {
+	if r.err != nil && state.SameRedirects(r.tried, want) && time.Since(r.at) < redirectRetry {
 		return r.err
 	}
 	r.err = r.write(ctx, want, look)
@@ -150,21 +80,21 @@ func (r *redirectTables) write(ctx context.Context, want State, look bool) error
 	if look && r.known && len(r.have.Redirects) > 0 {
 		r.known = listRedirects(ctx, r.have) == r.listing
 	}
-	if r.known && sameRedirects(r.have, want) {
+	if r.known && state.SameRedirects(r.have, want) {
 		return nil
 	}
 	var script strings.Builder
-	for f := range setID(2) {
-		had, has := redirectsOf(r.have.Redirects, f), redirectsOf(want.Redirects, f)
+	for f := range state.SetID(2) {
+		had, has := state.RedirectsOf(r.have.Redirects, f), state.RedirectsOf(want.Redirects, f)
 		switch {
 		case len(has) == 0:
 			if len(had) > 0 || !r.known {
-				if err := deleteTableOf(nfFamily(f), redirectTable); err != nil {
+				if err := deleteTableOf(state.NFFamily(f), renderer.RedirectTable); err != nil {
 					return err
 				}
 			}
 		case !r.known || len(had) == 0:
-			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+redirectText, redirectFamilies[f], redirectTable)
+			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+redirectText, redirectFamilies[f], renderer.RedirectTable)
 			redirectElements(&script, f, State{}, want)
 		default:
 			redirectElements(&script, f, r.have, want)
@@ -182,16 +112,16 @@ func (r *redirectTables) write(ctx context.Context, want State, look bool) error
 }
 
 // redirectElements writes what turns the elements of have into those of want.
-func redirectElements(b *strings.Builder, f setID, have, want State) {
+func redirectElements(b *strings.Builder, f state.SetID, have, want State) {
 	via := func(h Redirect) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
 	change := func(verb, set string, all []string) {
 		if len(all) > 0 {
-			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, redirectFamilies[f], redirectTable, set, strings.Join(all, ", "))
+			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, redirectFamilies[f], renderer.RedirectTable, set, strings.Join(all, ", "))
 		}
 	}
 	text := func(m MAC) string { return m.String() }
-	change("delete", "via", lacking(redirectsOf(have.Redirects, f), redirectsOf(want.Redirects, f), via))
-	change("add", "via", lacking(redirectsOf(want.Redirects, f), redirectsOf(have.Redirects, f), via))
+	change("delete", "via", lacking(state.RedirectsOf(have.Redirects, f), state.RedirectsOf(want.Redirects, f), via))
+	change("add", "via", lacking(state.RedirectsOf(want.Redirects, f), state.RedirectsOf(have.Redirects, f), via))
 	change("delete", "nodes", lacking(have.Nodes, want.Nodes, text))
 	change("add", "nodes", lacking(want.Nodes, have.Nodes, text))
 }
@@ -213,11 +143,11 @@ func lacking[T comparable](all, of []T, text func(T) string) (out []string) {
 // listRedirects is how nft shows the tables for a State, without what they counted. It is
 // empty for one that is not there.
 func listRedirects(ctx context.Context, s State) (listing string) {
-	for f := range setID(2) {
-		if len(redirectsOf(s.Redirects, f)) == 0 {
+	for f := range state.SetID(2) {
+		if len(state.RedirectsOf(s.Redirects, f)) == 0 {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], redirectTable).Output()
+		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], renderer.RedirectTable).Output()
 		if err != nil {
 			return ""
 		}
@@ -228,108 +158,5 @@ func listRedirects(ctx context.Context, s State) (listing string) {
 
 // deleteRedirects removes the tables.
 func deleteRedirects() error {
-	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, redirectTable), deleteTableOf(unix.NFPROTO_IPV6, redirectTable))
-}
-
-// redirect returns what the rules cannot do: they are written with all others.
-func (x *xtRenderer) redirect(_ context.Context, want State, _ bool) error {
-	for f := range setID(2) {
-		if len(redirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
-			return x.teeErr[f]
-		}
-	}
-	return nil
-}
-
-// able is s without the redirects that iptables cannot do here.
-func (x *xtRenderer) able(s State) State {
-	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h Redirect) bool { return x.teeErr[family(h.VIP)] != nil })
-	return s
-}
-
-// xtTee is the rule that redirects, to try whether the kernel takes it.
-func xtTee(f setID) xtFeature {
-	return xtFeature{"mangle", "-j TEE --gateway " + [2]string{"192.0.2.1", "2001:db8::1"}[f], "CONFIG_NETFILTER_XT_TARGET_TEE"}
-}
-
-// xtRedirects are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
-// have connections elsewhere.
-func xtRedirects(s State, f setID) []string {
-	all := redirectsOf(s.Redirects, f)
-	if len(all) == 0 {
-		return nil
-	}
-	rules := []string{
-		"-m conntrack ! --ctstate INVALID,NEW -j RETURN",
-		"-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j RETURN",
-		"-p tcp -m conntrack --ctstate INVALID -m tcp --tcp-flags FIN,RST NONE -j RETURN",
-	}
-	for _, m := range s.Nodes {
-		rules = append(rules, "-m mac --mac-source "+m.String()+" -j RETURN")
-	}
-	for _, h := range all {
-		match := fmt.Sprintf("-d %s -i %s -j ", netip.PrefixFrom(h.VIP, h.VIP.BitLen()), h.Interface)
-		rules = append(rules, match+"TEE --gateway "+h.Via.String()+" --oif "+h.Interface, match+"DROP")
-	}
-	return rules
-}
-
-// xtRedirected lets copies leave: they pass OUTPUT, with the client's source.
-func xtRedirected(s State, f setID) []string {
-	if len(redirectsOf(s.Redirects, f)) == 0 {
-		return nil
-	}
-	return []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL -j RETURN"}
-}
-
-// redirect writes the redirects of what was set. Its failure does not fail Set: connections
-// that are not redirected are refused, and the rules work.
-func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
-	err := p.renderer.redirect(ctx, want, look)
-	if before := p.record.redirect(err); err != nil && before != err.Error() {
-		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
-	}
-	if err != nil {
-		return
-	}
-	if err := p.forgetEnded(ctx, want); err != nil {
-		p.metrics.flowErrors.Inc()
-		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
-	}
-}
-
-// forgetEnded deletes what conntrack and the fast path remember of connections to VIPs that
-// have ended, once for each VIP that this node takes from another one.
-//
-// It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
-// ports may come as soon as Set returns, and packets that fit an ended one would be sent to
-// its backend, which resets them. Nor is it done when the node answers already, as when
-// it learns only then which node did before: a client may have begun another connection by the port of
-// an ended one since that was listed, and would lose it (see deleteAll).
-//
-// What fails is tried by the next Set.
-func (p *Proxy) forgetEnded(ctx context.Context, want State) error {
-	taken, fresh := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
-	for _, h := range want.Redirects {
-		if _, taking := slices.BinarySearchFunc(want.Taking, h.VIP, netip.Addr.Compare); !taking {
-			continue
-		}
-		if p.forgotten[h.VIP] {
-			taken[h.VIP] = true
-		} else {
-			fresh[h.VIP] = true
-		}
-	}
-	p.forgotten = taken
-	if len(fresh) == 0 {
-		return nil
-	}
-	r := requestOf(maps.Keys(fresh))
-	r.status, r.mask = ipsDstNAT, ipsDstNAT
-	deleted, err := deleteFlowsIf(p.sock, r, func(f *flow) bool { return f.dnat && f.ended && fresh[f.vip] })
-	p.metrics.flows.Add(float64(len(deleted)))
-	if err = errors.Join(err, p.bypass.forget(ctx, fresh)); err == nil {
-		maps.Copy(p.forgotten, fresh)
-	}
-	return err
+	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, renderer.RedirectTable), deleteTableOf(unix.NFPROTO_IPV6, renderer.RedirectTable))
 }

@@ -18,7 +18,11 @@ import (
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A segment is a link with two nodes, each of which has a pod and forwards a VIP to it, and
@@ -45,7 +49,7 @@ var segmentAddr = map[string][2]string{
 	"pod a": {"10.244.8.1", "fd00:244:8::1"}, "pod b": {"10.244.8.2", "fd00:244:8::2"},
 }
 
-func on(name string, f setID) netip.Addr { return netip.MustParseAddr(segmentAddr[name][f]) }
+func on(name string, f state.SetID) netip.Addr { return netip.MustParseAddr(segmentAddr[name][f]) }
 
 func newSegment(t *testing.T) *segment {
 	t.Helper()
@@ -69,7 +73,7 @@ func newSegment(t *testing.T) *segment {
 			pod.Addr("eth0", segmentAddr["pod "+name][f]+bits)
 			node.Route(segmentAddr["pod "+name][f]+bits, "", "cali1")
 			pod.Route([]string{"0.0.0.0/0", "::/0"}[f], []string{"10.244.8.254", "fd00:244:8::ffff"}[f], "eth0")
-			s.serve(pod, netip.AddrPortFrom(on("pod "+name, setID(f)), 8080))
+			s.serve(pod, netip.AddrPortFrom(on("pod "+name, state.SetID(f)), 8080))
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		var err error
@@ -133,7 +137,7 @@ func (s *segment) set(node int, redirecting bool) {
 	if testFast != "" {
 		want.Outward = []string{"eth0"}
 	}
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+names[node], f), 8080), Node: names[node]}}}
 		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
 		if redirecting {
@@ -171,7 +175,7 @@ func (s *segment) turn(node int) {
 		if link, err = rtnetlink.LinkByName("eth0"); err != nil {
 			return
 		}
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			entry := &rtnetlink.Neigh{LinkIndex: link.Attrs().Index, State: unix.NUD_PERMANENT, IP: on("vip", f).AsSlice(), HardwareAddr: s.macs[node][:]}
 			err = errors.Join(err, rtnetlink.NeighSet(entry))
 		}
@@ -182,7 +186,7 @@ func (s *segment) turn(node int) {
 }
 
 // dial connects the client from a port, or any if that is zero.
-func (s *segment) dial(f setID, port int) (c net.Conn) {
+func (s *segment) dial(f state.SetID, port int) (c net.Conn) {
 	s.t.Helper()
 	var err error
 	s.client.Do(func() {
@@ -236,14 +240,14 @@ func TestRedirect(t *testing.T) {
 		s.taking = true
 		const again = 4444
 		s.turn(1)
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			c := s.dial(f, again)
 			s.ask(c, "pod b")
 			s.end(c)
 		}
 		s.turn(0)
 		var open, silent, remembered, lost []net.Conn
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			open, silent, lost = append(open, s.dial(f, 0)), append(silent, s.dial(f, 0)), append(lost, s.dial(f, 0))
 			s.ask(open[f], "pod a")
 			s.ask(silent[f], "pod a")
@@ -257,7 +261,7 @@ func TestRedirect(t *testing.T) {
 		}
 		s.set(1, true)
 		s.nodes[1].Do(func() { swept(t, s.proxy[1]) })
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			for range 3 {
 				s.ask(open[f], "pod a")
 				s.ask(remembered[f], "pod a")
@@ -280,7 +284,7 @@ func TestRedirect(t *testing.T) {
 		for _, c := range open {
 			s.ask(c, "reset")
 		}
-		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), redirectTable) {
+		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), renderer.RedirectTable) {
 			t.Error("there is a table, and nothing to redirect")
 		}
 	})
@@ -297,7 +301,7 @@ func TestRedirectTakenBack(t *testing.T) {
 		for _, port := range []int{4444, 4445} {
 			s.turn(1)
 			var ended [2]net.Conn
-			for f := range setID(2) {
+			for f := range state.SetID(2) {
 				ended[f] = s.dial(f, port)
 				s.ask(ended[f], "pod b")
 				s.end(ended[f])
@@ -308,7 +312,7 @@ func TestRedirectTakenBack(t *testing.T) {
 			}
 			s.turn(0)
 			var begun [2]net.Conn
-			for f := range setID(2) {
+			for f := range state.SetID(2) {
 				begun[f] = s.dial(f, port)
 				s.ask(begun[f], "pod a")
 			}
@@ -316,7 +320,7 @@ func TestRedirectTakenBack(t *testing.T) {
 			s.set(1, true)
 			s.taking = false
 			s.turn(1)
-			for f := range setID(2) {
+			for f := range state.SetID(2) {
 				s.ask(begun[f], "pod a")
 			}
 			s.set(1, true)
@@ -328,15 +332,15 @@ func TestRedirectTakenBack(t *testing.T) {
 func (s *segment) remembers(node int, all ...net.Conn) (n int) {
 	s.t.Helper()
 	s.nodes[node].Do(func() {
-		sock, err := dial()
+		sock, err := nfnl.Dial()
 		if err != nil {
 			s.t.Error(err)
 			return
 		}
 		defer sock.Close()
-		found, err := listFlows(sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
+		found, err := conntrack.ListFlows(sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
 			for _, c := range all {
-				if c.LocalAddr().String() == netip.AddrPortFrom(f.client, f.from).String() {
+				if c.LocalAddr().String() == netip.AddrPortFrom(f.Client, f.From).String() {
 					return true
 				}
 			}
@@ -434,71 +438,4 @@ func counted(t *testing.T, ns *nstest.NS) int {
 	}
 	n, _ := strconv.Atoi(string(m[1]))
 	return n
-}
-
-// The tables are repaired when another program deletes them, taken over and removed.
-func TestRedirectTables(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		s := newSegment(t)
-		node := s.nodes[0]
-		s.set(0, true)
-		listed := listRules(t, node)
-		if strings.Count(listed, " "+redirectTable+" {") != 2 {
-			t.Fatalf("no tables:\n%s", listed)
-		}
-		nftables(t, "delete table ip "+redirectTable)
-		s.proxy[0].Recheck()
-		s.set(0, true)
-		if got := listRules(t, node); got != listed {
-			t.Errorf("not mended:\n%s", got)
-		}
-		s.via = 77
-		s.set(0, true)
-		if got, want := listRules(t, node), strings.NewReplacer("10.9.0.2", "10.9.0.77", "fd00:9::2", "fd00:9::4d").Replace(listed); got != want {
-			t.Errorf("another node:\n%s", got)
-		}
-		s.via = 0
-		s.set(0, true)
-		nftables(t, "add element ip6 "+redirectTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
-		if err := s.proxy[0].Close(); err != nil {
-			t.Fatal(err)
-		}
-		s.proxy[0] = newProxy(t)
-		s.set(0, true)
-		if got := listRules(t, node); got != listed {
-			t.Errorf("what another process left:\n%s", got)
-		}
-		if err := Cleanup(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := listRules(t, node); got != "" {
-			t.Errorf("left behind:\n%s", got)
-		}
-	})
-}
-
-func TestValidateRedirects(t *testing.T) {
-	good := Redirect{VIP: on("vip", 0), Interface: "eth0", Via: on("a", 0)}
-	with := func(change func(*Redirect)) []Redirect {
-		h := good
-		change(&h)
-		return []Redirect{h}
-	}
-	for _, c := range []struct {
-		name string
-		all  []Redirect
-		want string
-	}{
-		{"good", []Redirect{good}, ""},
-		{"family", with(func(h *Redirect) { h.Via = on("a", 1) }), "same family"},
-		{"no address", with(func(h *Redirect) { h.VIP = netip.Addr{} }), "unicast"},
-		{"quote", with(func(h *Redirect) { h.Interface = `eth"` }), "interface"},
-		{"all interfaces", with(func(h *Redirect) { h.Interface = "eth+" }), "interface"},
-		{"twice", []Redirect{good, good}, "no two alike"},
-	} {
-		err := State{Redirects: c.all}.Validate()
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v; want %q", c.name, err, c.want)
-		}
-	}
 }

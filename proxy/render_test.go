@@ -14,6 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
@@ -82,7 +86,7 @@ func TestRenderGolden(t *testing.T) {
 		if err := s.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		golden(t, filepath.Join("testdata", name+".golden"), s.String()+"--\n"+elementsText(renderState(s)))
+		golden(t, filepath.Join("testdata", name+".golden"), s.String()+"--\n"+state.ElementsText(state.RenderState(s)))
 	}
 }
 
@@ -106,7 +110,7 @@ func golden(t *testing.T, file, got string) {
 // The text that replaces a table means to nft what the elements mean by netlink.
 func TestReplaceScript(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		s, err := dial()
+		s, err := nfnl.Dial()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,8 +122,8 @@ func TestReplaceScript(t *testing.T) {
 			random = w.next(random)
 			states[string(rune('a'+i))] = random
 		}
-		for name, state := range states {
-			all := renderState(state)
+		for name, one := range states {
+			all := state.RenderState(one)
 			check := exec.Command("nft", "--check", "--file", "-")
 			check.Stdin = strings.NewReader(replaceScript(all))
 			if out, err := check.CombinedOutput(); err != nil {
@@ -135,7 +139,7 @@ func TestReplaceScript(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(elementsText(all), elementsText(got.elements)); diff != "" {
+			if diff := cmp.Diff(state.ElementsText(all), state.ElementsText(got.elements)); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", name, diff)
 			}
 			if stray := got.strayMade(); len(stray) > 0 {
@@ -153,7 +157,7 @@ func TestListedByNft(t *testing.T) {
 		s := goldenStates()["cluster"]
 		s.Clients = goldenStates()["shared"].Clients
 		mustSet(t, p, s)
-		out, err := exec.Command("nft", "list", "table", "inet", tableName).CombinedOutput()
+		out, err := exec.Command("nft", "list", "table", "inet", renderer.TableName).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -242,16 +246,16 @@ func TestCountChainsComeAndGo(t *testing.T) {
 }
 
 func TestIntervals(t *testing.T) {
-	for text, e := range map[string]element{
-		`owned4 { 0.0.0.0/0 }`:          prefixElement(setOwned, netip.MustParsePrefix("0.0.0.0/0")),
-		`owned4 { 192.0.2.7/32 }`:       prefixElement(setOwned, netip.MustParsePrefix("192.0.2.7/32")),
-		`owned4 { 255.255.255.255/32 }`: prefixElement(setOwned, netip.MustParsePrefix("255.255.255.255/32")),
-		`owned6 { ::/0 }`:               prefixElement(setOwned, netip.MustParsePrefix("::/0")),
-		`owned6 { 2001:db8::/127 }`:     prefixElement(setOwned, netip.MustParsePrefix("2001:db8::/127")),
-		`clientifs { "cali*" }`:         ifnameElement("cali", true),
-		`clientifs { "cni0" }`:          ifnameElement("cni0", false),
-		`clients4 { 10.0.0.1-10.0.0.5 }`: {set: setClients,
-			key: "\x0a\x00\x00\x01", data: "\x0a\x00\x00\x06"},
+	for text, e := range map[string]state.Element{
+		`owned4 { 0.0.0.0/0 }`:          state.PrefixElement(state.SetOwned, netip.MustParsePrefix("0.0.0.0/0")),
+		`owned4 { 192.0.2.7/32 }`:       state.PrefixElement(state.SetOwned, netip.MustParsePrefix("192.0.2.7/32")),
+		`owned4 { 255.255.255.255/32 }`: state.PrefixElement(state.SetOwned, netip.MustParsePrefix("255.255.255.255/32")),
+		`owned6 { ::/0 }`:               state.PrefixElement(state.SetOwned, netip.MustParsePrefix("::/0")),
+		`owned6 { 2001:db8::/127 }`:     state.PrefixElement(state.SetOwned, netip.MustParsePrefix("2001:db8::/127")),
+		`clientifs { "cali*" }`:         state.IfnameElement("cali", true),
+		`clientifs { "cni0" }`:          state.IfnameElement("cni0", false),
+		`clients4 { 10.0.0.1-10.0.0.5 }`: {Set: state.SetClients,
+			Key: "\x0a\x00\x00\x01", Data: "\x0a\x00\x00\x06"},
 	} {
 		if e.String() != text {
 			t.Errorf("%s; want %s", e, text)
@@ -351,7 +355,7 @@ func TestDiffVIPsFindsDisorder(t *testing.T) {
 			}
 		})
 		sorted := slices.IsSortedFunc(want, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
-		if _, err := diffVIPs(have, want); (err == nil) != sorted {
+		if _, err := state.DiffVIPs(have, want); (err == nil) != sorted {
 			t.Fatalf("sorted %v, error %v", sorted, err)
 		}
 	}

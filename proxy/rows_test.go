@@ -1,338 +1,18 @@
 package proxy
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/tools/txtar"
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
-
-// A scene is a State and packets that meet it: one file of testdata/packets. Its
-// addresses are those of labAddr, and all is done in both families.
-//
-// A line of the State is one of
-//
-//	owned PREFIX…
-//	clients cidr|interface|bridge WHAT…
-//	snat ports|source|never|mark WHAT…
-//	bind NAME INTERFACE       the node has the address
-//	NAME                      an address without ports
-//	NAME PROTOCOL/PORT external BACKEND… internal BACKEND… [FIELD VALUE…]…
-//
-// where "masquerade" and "drop" among backends are the Target's Remote and Miss, and
-// a field is scheduler, affinity, sources or draining. A line of packets is
-//
-//	FROM PROTOCOL NAME:PORT [one of] OUTCOME [or OUTCOME]…
-//
-// FROM node is a process of the host, a protocol may be ping or end in the one family
-// that is meant, such as udp4, and "any" stands for TCP, UDP and SCTP. A line of what
-// was learned,
-//
-//	FROM PROTOCOL NAME:PORT BACKEND
-//
-// is a client that has been there, and where it came to. Outcomes are those of lab.probe; all that are named must occur,
-// and no other; but of "one of" them a client finds the same again and again.
-type scene struct {
-	name  string
-	state State
-	bound []binding
-	rows  []sceneRow
-	knows []sceneMemory
-}
-
-// A sceneMemory is a client of a frontend with affinity, and the backend that it had.
-type sceneMemory struct {
-	client  netip.Addr
-	vip     netip.Addr
-	port    port
-	backend Backend
-}
-
-// A binding is an address of an interface of the node.
-type binding struct {
-	addr  netip.Addr
-	iface string
-}
-
-// A sceneRow is one kind of packet in one family.
-type sceneRow struct {
-	line          string
-	from, network string
-	to            netip.AddrPort
-	want          []string // sorted
-	same          bool     // each time
-}
-
-func scenes(t *testing.T) []scene {
-	t.Helper()
-	paths, err := filepath.Glob("testdata/packets/*.txtar")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no scenes: %v", err)
-	}
-	var all []scene
-	for _, path := range paths {
-		a, err := txtar.ParseFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, mustParseScene(t, path, a))
-	}
-	return all
-}
-
-func mustParseScene(t *testing.T, path string, a *txtar.Archive) scene {
-	t.Helper()
-	s, err := parseScene(a)
-	if err == nil {
-		err = s.state.Validate()
-	}
-	if err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-	s.name = strings.TrimSuffix(filepath.Base(path), ".txtar")
-	return *s
-}
-
-func parseScene(a *txtar.Archive) (*scene, error) {
-	s := &scene{state: State{Node: "n1"}}
-	sections := map[string]func([]string) error{"state": s.addState, "packets": s.addRows, "learned": s.learn}
-	for _, f := range a.Files {
-		for line := range strings.Lines(string(f.Data)) {
-			line, _, _ = strings.Cut(line, "#")
-			words, add := strings.Fields(line), sections[f.Name]
-			if len(words) == 0 || add == nil {
-				continue
-			}
-			if err := add(words); err != nil {
-				return s, fmt.Errorf("%s: %q: %w", f.Name, strings.TrimSpace(line), err)
-			}
-		}
-	}
-	slices.SortFunc(s.state.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
-	for _, v := range s.state.VIPs {
-		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
-	}
-	return s, nil
-}
-
-func (s *scene) addState(words []string) error {
-	switch words[0] {
-	case "owned":
-		s.state.Owned = prefixes(words[1:]...)
-		return nil
-	case "clients":
-		return s.state.Clients.parse(words[1:])
-	case "snat":
-		return s.state.SNAT.parse(words[1:])
-	}
-	name, isBound := words[0], words[0] == "bind"
-	if isBound {
-		name = words[1]
-	}
-	for family := range setID(2) {
-		if labAddr[name][family] == "" {
-			return fmt.Errorf("no address %s", name)
-		}
-		if isBound {
-			s.bound = append(s.bound, binding{at(name, family), words[2]})
-			continue
-		}
-		v := s.vip(at(name, family))
-		if len(words) == 1 {
-			continue
-		}
-		if err := v.addPort(family, words[1:]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *LocalClients) parse(words []string) error {
-	switch words[0] {
-	case "cidr":
-		c.CIDRs = prefixes(words[1:]...)
-	case "interface":
-		c.InterfacePrefix = words[1]
-	case "bridge":
-		c.Bridge = words[1]
-	default:
-		return fmt.Errorf("%s; want cidr, interface or bridge", words[0])
-	}
-	return nil
-}
-
-func (s *SNAT) parse(words []string) error {
-	switch words[0] {
-	case "ports":
-		ports := map[string]Ports{"fully-random": PortFullyRandom, "random": PortRandom, "kept": PortKept}
-		s.Ports = ports[words[1]]
-	case "source":
-		s.Sources = []netip.Addr{at(words[1], 0), at(words[1], 1)}
-	case "never":
-		s.Never = prefixes(words[1:]...)
-	case "mark":
-		_, err := fmt.Sscanf(words[1], "%v/%v", &s.Mark.Value, &s.Mark.Mask)
-		return err
-	default:
-		return fmt.Errorf("%s; want ports, source, never or mark", words[0])
-	}
-	return nil
-}
-
-func (s *scene) vip(a netip.Addr) *VIP {
-	for _, v := range s.state.VIPs {
-		if v.Addr == a {
-			return v
-		}
-	}
-	v := &VIP{Addr: a}
-	s.state.VIPs = append(s.state.VIPs, v)
-	return v
-}
-
-// sceneProtocols are the words for protocols.
-var sceneProtocols = map[string][]Protocol{"tcp": {TCP}, "udp": {UDP}, "sctp": {SCTP}, "any": {TCP, UDP, SCTP}}
-
-// addPort reads "any/80 external pod1 internal pod1 remote".
-func (v *VIP) addPort(family setID, words []string) error {
-	proto, number, _ := strings.Cut(words[0], "/")
-	port, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || sceneProtocols[proto] == nil {
-		return fmt.Errorf("port %q; want such as tcp/80", words[0])
-	}
-	f := Frontend{Port: uint16(port), External: Target{Remote: Preserve}, Internal: Target{Remote: Preserve}}
-	about := ""
-	for _, w := range words[1:] {
-		switch w {
-		case "external", "internal", "scheduler", "affinity", "sources", "draining":
-			about = w
-			continue
-		}
-		if err := f.add(family, about, w); err != nil {
-			return err
-		}
-	}
-	slices.SortFunc(f.Sources, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-	slices.SortFunc(f.Draining, netip.AddrPort.Compare)
-	for _, t := range []*Target{&f.External, &f.Internal} {
-		slices.SortFunc(t.Backends, func(a, b Backend) int { return a.Addr.Compare(b.Addr) })
-	}
-	for _, p := range sceneProtocols[proto] {
-		f.Protocol = p
-		v.Frontends = append(v.Frontends, f)
-	}
-	return nil
-}
-
-var sceneSchedulers = map[string]Scheduler{
-	"random": Random, "roundrobin": RoundRobin, "sourcehash": SourceHash, "maglev": Maglev,
-}
-
-// add adds one word about something of the frontend.
-func (f *Frontend) add(family setID, about, word string) (err error) {
-	switch about {
-	case "external":
-		return f.External.add(family, word)
-	case "internal":
-		return f.Internal.add(family, word)
-	case "scheduler":
-		var ok bool
-		if f.Scheduler, ok = sceneSchedulers[word]; !ok {
-			return fmt.Errorf("no scheduler %s", word)
-		}
-	case "affinity":
-		f.Affinity, err = time.ParseDuration(word)
-	case "sources":
-		f.Sources = append(make([]netip.Prefix, 0), f.Sources...) // not nil, which lets in all
-		if word != "none" {
-			a := at(word, family)
-			f.Sources = append(f.Sources, netip.PrefixFrom(a, a.BitLen()))
-		}
-	case "draining":
-		b, err := sceneBackend(family, word)
-		f.Draining = append(f.Draining, b.Addr)
-		return err
-	default:
-		return fmt.Errorf("%s about %q", word, about)
-	}
-	return err
-}
-
-func (t *Target) add(family setID, word string) error {
-	switch word {
-	case "masquerade":
-		t.Remote = Masquerade
-	case "drop":
-		t.Miss = Drop
-	default:
-		b, err := sceneBackend(family, word)
-		if err != nil {
-			return err
-		}
-		t.Backends = append(t.Backends, b)
-	}
-	return nil
-}
-
-// sceneBackend reads pod1, or pod1:8081 for another port than that of backends.
-func sceneBackend(family setID, word string) (Backend, error) {
-	name, number, hasPort := strings.Cut(word, ":")
-	if labServes[name] == nil {
-		return Backend{}, fmt.Errorf("no backend %s", name)
-	}
-	b := backends(family, name)[0]
-	if hasPort {
-		port, err := strconv.ParseUint(number, 10, 16)
-		if err != nil {
-			return b, err
-		}
-		b.Addr = netip.AddrPortFrom(b.Addr.Addr(), uint16(port))
-	}
-	return b, nil
-}
-
-// learn reads "client any vip:80 pod2".
-func (s *scene) learn(words []string) error {
-	if len(words) != 4 {
-		return fmt.Errorf("want a client, a protocol, an address and a backend")
-	}
-	name, number, _ := strings.Cut(words[2], ":")
-	n, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || labAddr[name][0] == "" || labAddr[words[0]][0] == "" || sceneProtocols[words[1]] == nil {
-		return fmt.Errorf("want such as client any vip:80 pod2")
-	}
-	for family := range setID(2) {
-		b, err := sceneBackend(family, words[3])
-		if err != nil {
-			return err
-		}
-		for _, proto := range sceneProtocols[words[1]] {
-			s.knows = append(s.knows, sceneMemory{at(words[0], family), at(name, family), port{proto, uint16(n)}, b})
-		}
-	}
-	return nil
-}
-
-// element is the memory in the words of nftables.
-func (m sceneMemory) element() element {
-	key := encoding(nil).addr(m.client).addr(m.vip).proto(m.port.proto).port(m.port.port)
-	return element{set: setAff + family(m.vip), key: string(key), data: string(encoding(nil).addrPort(m.backend.Addr))}
-}
-
-// set is the set of iptables that has the client.
-func (m sceneMemory) set(s *State) string {
-	return affinityName(s.vip(m.vip), s.frontend(m.vip, m.port), m.backend)
-}
 
 // rules are those of a mode, and what it has learned.
 func (s *scene) rules(m Mode) (rules, error) {
@@ -343,18 +23,18 @@ func (s *scene) rules(m Mode) (rules, error) {
 		}
 		return parseXT(text)
 	}
-	all := renderState(s.state)
+	all := state.RenderState(s.state)
 	for _, k := range s.knows {
 		all = append(all, k.element())
 	}
-	slices.SortFunc(all, element.compare)
+	slices.SortFunc(all, state.Element.Compare)
 	return parseNft(replaceScript(all))
 }
 
 // remember lets the kernel have learned that, and nothing else.
 func (s *scene) remember(t *testing.T) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,11 +43,11 @@ func (s *scene) remember(t *testing.T) {
 	b := newBatch(0)
 	for _, k := range s.knows {
 		if testMode == ModeNFTables {
-			b.addElements([]element{k.element()})
+			b.addElements([]state.Element{k.element()})
 			continue
 		}
-		client := entry{addr: netip.PrefixFrom(k.client, k.client.BitLen())}
-		if err := sock.changeSet(ipsetAdd, k.set(&s.state), []entry{client}); err != nil {
+		client := iptables.Entry{Addr: netip.PrefixFrom(k.client, k.client.BitLen())}
+		if err := iptables.ChangeSet(sock, iptables.CommandAdd, k.set(&s.state), []iptables.Entry{client}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -377,67 +57,21 @@ func (s *scene) remember(t *testing.T) {
 }
 
 // forgetAll empties what remembers clients.
-func forgetAll(t *testing.T, s *socket) {
+func forgetAll(t *testing.T, s *nfnl.Socket) {
 	t.Helper()
 	if testMode == ModeNFTables {
 		nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
 		return
 	}
-	names, err := s.setNames()
+	names, err := iptables.SetNames(s)
 	for _, name := range names {
-		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
-			err = errors.Join(err, s.ipset(4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
+		if strings.HasPrefix(name, iptables.AffinityPrefix(0)) || strings.HasPrefix(name, iptables.AffinityPrefix(1)) {
+			err = errors.Join(err, iptables.RequestSet(s, 4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
 		}
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// addRows reads "client any vip:80 pod1 saw client or pod2 saw client".
-func (s *scene) addRows(words []string) error {
-	if len(words) < 4 {
-		return fmt.Errorf("want a client, a protocol, an address and an outcome")
-	}
-	networks, families := []string{"tcp", "udp", "sctp"}, []setID{0, 1}
-	if words[1] != "any" {
-		networks = []string{strings.TrimRight(words[1], "46")}
-	}
-	switch strings.TrimPrefix(words[1], networks[0]) {
-	case "4":
-		families = families[:1]
-	case "6":
-		families = families[1:]
-	}
-	name, number, _ := strings.Cut(words[2], ":")
-	port, err := strconv.ParseUint(cmp.Or(number, "0"), 10, 16)
-	if err != nil || labAddr[name][0] == "" {
-		return fmt.Errorf("%s; want such as vip:80", words[2])
-	}
-	outcomes, same := strings.CutPrefix(strings.Join(words[3:], " "), "one of ")
-	want := strings.Split(outcomes, " or ")
-	slices.Sort(want)
-	for _, family := range families {
-		for _, network := range networks {
-			s.rows = append(s.rows, sceneRow{
-				line: strings.Join(words, " "), from: words[0], network: network,
-				to: netip.AddrPortFrom(at(name, family), uint16(port)), want: want, same: same,
-			})
-		}
-	}
-	return nil
-}
-
-func (r sceneRow) String() string {
-	return fmt.Sprintf("%q: %s to %s %s", r.line, r.from, r.network, r.to)
-}
-
-func (s *scene) view() *nodeView {
-	n := labView()
-	for _, b := range s.bound {
-		n.bind(b.iface, b.addr)
-	}
-	return n
 }
 
 // Every kind of client, protocol and family, by reading the rules.
@@ -507,7 +141,7 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 	if m != ModeIPTables {
 		return row
 	}
-	if row.from == "node" && row.to.Addr() == at("other", 0) && !s.state.serves(row.to.Addr()) {
+	if row.from == "node" && row.to.Addr() == at("other", 0) && !servesState(s.state, row.to.Addr()) {
 		row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
 	}
 	return row
@@ -515,7 +149,7 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 
 // The tracer passes over nothing that it does not understand.
 func TestTraceRejectsUnknownSyntax(t *testing.T) {
-	good := replaceScript(renderState(State{Node: "n1"}))
+	good := replaceScript(state.RenderState(State{Node: "n1"}))
 	for _, bad := range []string{
 		"ip ttl 1 drop", "ip daddr @unknown drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
 		"ip daddr { 192.0.2.1 } drop", "dnat to 10.0.0.1", "reject", "accept please",
@@ -596,7 +230,7 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		for _, b := range s.bound {
 			prefix := netip.PrefixFrom(b.addr, b.addr.BitLen()).String()
 			l.node.Addr(b.iface, prefix)
-			l.router.Route(prefix, at("node", family(b.addr)).String(), "")
+			l.router.Route(prefix, at("node", state.Family(b.addr)).String(), "")
 		}
 		mustSet(t, p, s.state)
 		checkKernel(t, s.state)
@@ -605,8 +239,8 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		l.play(t, s)
 		for _, v := range s.state.VIPs {
 			for _, f := range l.flows(v.Addr) {
-				if !f.dnat && !s.binds(v.Addr) {
-					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.client, f.port.port, v.Addr)
+				if !f.DNAT && !s.binds(v.Addr) {
+					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.Client, f.Port.Port, v.Addr)
 				}
 			}
 		}
@@ -623,12 +257,12 @@ func (l *lab) play(t *testing.T, s scene) {
 	t.Helper()
 	type line struct {
 		from, network string
-		family        setID
+		family        state.SetID
 	}
 	lines := make(map[line][]sceneRow)
 	for _, row := range s.rows {
 		row = s.in(testMode, row)
-		k := line{row.from, row.network, family(row.to.Addr())}
+		k := line{row.from, row.network, state.Family(row.to.Addr())}
 		lines[k] = append(lines[k], row)
 	}
 	start := time.Now()

@@ -2,22 +2,16 @@ package proxy
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
-
-// tableName is our table's, in family inet. Nothing else of nftables is ours but what
-// redirectTable names.
-const tableName = "fanfare"
-
-// spareTable does the table's work while that is replaced.
-const spareTable = tableName + "-spare"
 
 // Schema is the version of the table's layout for people. What machines go by
 // is the hash of the text beside it: a change of the text can not be forgotten.
@@ -39,14 +33,14 @@ var patternMark = Mark{Value: 1, Mask: 1}
 
 // patterns are the made chains that always exist. The others are copies of
 // their rules with another modulus, or another mark.
-var patterns = append(countPatterns(), patternMark.chain(), patternLearn)
+var patterns = append(countPatterns(), patternMark.Chain(), patternLearn)
 
 func countPatterns() []string {
 	var names []string
-	for _, s := range schedules {
-		for _, side := range []string{external.prefix, internal.prefix, splitPrefix} {
-			for n := range s.patterns() {
-				names = append(names, countChain{side: side, schedule: s, slots: n + 1}.name())
+	for _, s := range state.Schedules {
+		for _, side := range []string{state.External.Prefix, state.Internal.Prefix, state.SplitPrefix} {
+			for n := range s.Patterns() {
+				names = append(names, state.CountChain{Side: side, Schedule: s, Slots: n + 1}.Name())
 			}
 		}
 	}
@@ -57,20 +51,20 @@ func countPatterns() []string {
 // besides the patterns, as nft reads it.
 func rulesetText(made []string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table inet %s {\n", tableName)
-	for run := range bySet(leadElements(slices.Concat(fixedNumbers, patterns, made))) {
-		id := run[0].set
+	fmt.Fprintf(&b, "table inet %s {\n", renderer.TableName)
+	for run := range state.BySet(state.LeadElements(slices.Concat(state.FixedNumbers, patterns, made))) {
+		id := run[0].Set
 		fmt.Fprintf(&b, "\tmap %s { typeof meta priority : verdict; comment \"what the numbers in %s stand for\"; elements = {%s }; }\n",
-			specs[id].name, specs[numberedSets[id]].name, listText(run))
+			state.Specs[id].Name, state.Specs[state.NumberedSets[id]].Name, listText(run))
 	}
 	b.WriteString(staticRules)
 	for _, name := range slices.Concat(patterns, made) {
-		if m, ok := parseMarkChain(name); ok {
+		if m, ok := state.ParseMarkChain(name); ok {
 			fmt.Fprintf(&b, markChain, name, ^m.Mask, m.Value)
 			continue
 		}
-		if c, ok := parseCountChain(name); ok {
-			b.WriteString(c.text())
+		if c, ok := state.ParseCountChain(name); ok {
+			b.WriteString(c.Text())
 			continue
 		}
 		fmt.Fprintf(&b, "\n\tchain %s {\n\t}\n", name) // addAffinityRules fills it
@@ -80,23 +74,23 @@ func rulesetText(made []string) string {
 }
 
 // listText is elements as they stand between braces.
-func listText(all []element) string {
+func listText(all []state.Element) string {
 	var b strings.Builder
 	for i, e := range all {
 		if i > 0 {
 			b.WriteByte(',')
 		}
 		b.WriteByte(' ')
-		b.WriteString(e.text())
+		b.WriteString(e.Text())
 	}
 	return b.String()
 }
 
 // replaceScript makes one batch of nft that puts the table with these
 // elements in the place of whatever table was there.
-func replaceScript(all []element) string {
+func replaceScript(all []state.Element) string {
 	var made []string
-	for name := range chainUses(all) {
+	for name := range state.ChainUses(all) {
 		if !slices.Contains(patterns, name) {
 			made = append(made, name)
 		}
@@ -105,9 +99,9 @@ func replaceScript(all []element) string {
 
 	var b strings.Builder
 	// Adding first makes the deletion right whether or not it exists.
-	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", tableName, rulesetText(made))
-	for chunk := range bySet(all) {
-		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", tableName, specs[chunk[0].set].name, listText(chunk))
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(made))
+	for chunk := range state.BySet(all) {
+		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", renderer.TableName, state.Specs[chunk[0].Set].Name, listText(chunk))
 	}
 	return b.String()
 }
@@ -121,19 +115,19 @@ func replaceScript(all []element) string {
 // when all else is there, rules go before their sets, and a spare table does the
 // same meanwhile. (nft_do_chain keeps to one generation, nft_lookup does not;
 // nf_tables_commit calls the sets' commit last.)
-func upgradeScripts(all []element) []string {
-	head := fmt.Sprintf("table inet %s {\n", tableName)
+func upgradeScripts(all []state.Element) []string {
+	head := fmt.Sprintf("table inet %s {\n", renderer.TableName)
 	asleep := strings.Replace(replaceScript(all), "\n"+head, "\n"+head+"\tflags dormant\n", 1)
 	awake := head + "}\n"
-	spare := strings.NewReplacer("inet "+tableName, "inet "+spareTable)
+	spare := strings.NewReplacer("inet "+renderer.TableName, "inet "+renderer.SpareTable)
 	return []string{
 		spare.Replace(asleep),
 		spare.Replace(awake),
-		"flush table inet " + tableName,
+		"flush table inet " + renderer.TableName,
 		asleep,
 		awake,
-		"flush table inet " + spareTable,
-		"delete table inet " + spareTable,
+		"flush table inet " + renderer.SpareTable,
+		"delete table inet " + renderer.SpareTable,
 	}
 }
 
@@ -143,15 +137,7 @@ func textHash() string {
 	for _, r := range slices.Concat(learnRules(time.Second, bothFamily), staleRules(bothFamily)) {
 		parts = append(parts, string(r))
 	}
-	return shortHash(parts...)
-}
-
-func shortHash(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:6])
+	return state.ShortHash(parts...)
 }
 
 // schemaPrefix begins the name of the empty chain that says what the table is:
@@ -175,12 +161,7 @@ func runNFT(ctx context.Context, script string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "nft", args...)
 	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, firstLines(string(out), 3))
+		return fmt.Errorf("nft: %w: %s", err, renderer.FirstLines(string(out), 3))
 	}
 	return nil
-}
-
-func firstLines(s string, n int) string {
-	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
-	return strings.Join(lines[:min(n, len(lines))], "; ")
 }

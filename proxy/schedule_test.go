@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 var networks = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}
@@ -17,7 +18,7 @@ var networks = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}
 // scheduleState is a frontend on each port for the same backends.
 func scheduleState(scheduler Scheduler, backends [2][]Backend, ports ...uint16) State {
 	s := State{Node: "n1"}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		v := &VIP{Addr: at("vip", family)}
 		to := Target{Backends: backends[family], Remote: Preserve}
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
@@ -55,7 +56,7 @@ func TestRoundRobin(t *testing.T) {
 		got := make(map[string][]string)
 		for range 6 {
 			for network := range networks {
-				for family := range setID(2) {
+				for family := range state.SetID(2) {
 					for _, port := range []uint16{80, 81} {
 						to := netip.AddrPortFrom(at("vip", family), port)
 						for _, from := range []*nstest.NS{l.client, l.node} {
@@ -121,7 +122,7 @@ func TestSourceHash(t *testing.T) {
 		p := newProxy(t)
 		pods := []string{"pod1", "pod2", "pod3"}
 		mustSet(t, p, scheduleState(SourceHash, podBackends(pods...), 80))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("vip", family), 80)
 			for _, from := range []*nstest.NS{l.client, l.pod1, l.pod2} {
 				for network := range networks {
@@ -140,10 +141,10 @@ func TestSourceHash(t *testing.T) {
 
 // sourceSlot is the slot of a client.
 func sourceSlot(client netip.Addr, slots int) int {
-	if testMode == ModeIPTables && (client.Is6() || slots > maxHashed) {
+	if testMode == ModeIPTables && (client.Is6() || slots > state.MaxHashed) {
 		return programSlot(client, slots)
 	}
-	return kernelSlot(encoding(nil).addr(client), slots)
+	return kernelSlot(state.Encoding(nil).Addr(client), slots)
 }
 
 // The same among more backends than the match cluster of iptables knows: but for the
@@ -154,13 +155,13 @@ func TestSourceHashOfMany(t *testing.T) {
 		p := newProxy(t)
 		for _, from := range []*nstest.NS{l.client, l.pod2, l.node} {
 			var crowds [2][]Backend
-			for family := range setID(2) {
-				slot := sourceSlot(at(from.Name, family), maxHashed+8)
-				crowds[family] = crowd(slot, at("pod1", family), maxHashed+7).Backends
+			for family := range state.SetID(2) {
+				slot := sourceSlot(at(from.Name, family), state.MaxHashed+8)
+				crowds[family] = crowd(slot, at("pod1", family), state.MaxHashed+7).Backends
 			}
 			mustSet(t, p, scheduleState(SourceHash, crowds, 80))
 			checkKernel(t, scheduleState(SourceHash, crowds, 80))
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				for _, network := range []string{"tcp", "udp"} {
 					if got := l.who(from, network, 0, netip.AddrPortFrom(at("vip", family), 80)); got != "pod1" {
 						t.Errorf("%s to %s: %s; want pod1", from.Name, at("vip", family), got)
@@ -181,9 +182,9 @@ func TestMaglevFlows(t *testing.T) {
 		port := 20000
 		for _, pods := range [][]string{{"pod1", "pod2", "pod3"}, {"pod1", "pod3"}, {"pod1", "pod2", "pod3"}} {
 			mustSet(t, p, scheduleState(Maglev, podBackends(pods...), 80))
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				to := netip.AddrPortFrom(at("vip", family), 80)
-				slots := maglev(backends(family, pods...))
+				slots := state.MaglevSlots(backends(family, pods...))
 				for network := range networks {
 					for range 6 {
 						port++ // never the same flow twice
@@ -203,7 +204,7 @@ func flowSlot(client netip.AddrPort, slots int) int {
 	if testMode == ModeIPTables {
 		return programFlowSlot(client, slots)
 	}
-	return kernelSlot(encoding(nil).addr(client.Addr()).port(client.Port()), slots)
+	return kernelSlot(state.Encoding(nil).Addr(client.Addr()).Port(client.Port()), slots)
 }
 
 // Flows fall to backends by weight, at random: with three to one, 150 of 200, give
@@ -217,7 +218,7 @@ func TestRandomByWeight(t *testing.T) {
 			heavy[family][0].Weight = 3
 		}
 		mustSet(t, p, scheduleState(Random, heavy, 80))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			n := 0
 			for range 200 {
 				if l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", family), 80)) == "pod1" {

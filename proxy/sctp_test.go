@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // SCTP (RFC 9260) by hand, over raw sockets: a kernel may translate it
@@ -284,21 +285,21 @@ func TestSCTPFlowLeavesRemovedEndpoint(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		state := func(backend string) State {
+		stateWith := func(backend string) State {
 			s := udpState(backend)
 			for _, v := range s.VIPs {
 				v.Frontends[0].Protocol = SCTP
 			}
 			return s
 		}
-		mustSet(t, p, state("pod1"))
+		mustSet(t, p, stateWith("pod1"))
 		for _, step := range []struct{ backend, want string }{
 			{"pod1", "pod1 saw client"},
 			{"remote", "remote saw node"},
 		} {
-			mustSet(t, p, state(step.backend))
+			mustSet(t, p, stateWith(step.backend))
 			swept(t, p)
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				to := netip.AddrPortFrom(at("vip", family), 53)
 				if got := l.probeFrom(l.client, "sctp", 4444, to, step.want); got != step.want {
 					t.Errorf("%s with %s behind it: %s; want %s", to, step.backend, got, step.want)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A selection computes what the fast path must do, State after State, in a time that depends on what
@@ -54,12 +55,12 @@ func (n *selection) state(s *State) fastpath.State {
 		}
 	}
 	n.vips, n.made = s.VIPs, made
-	return fastpath.State{Outward: s.outward(), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: made}
+	return fastpath.State{Outward: outwardOf(s), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: made}
 }
 
 // fast is an address for the fast path.
 func (n *selection) fast(v *VIP) *fastpath.VIP {
-	to := &fastpath.VIP{Addr: v.Addr, Frontends: v.fast(n.node)}
+	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, n.node)}
 	for i := range to.Frontends {
 		f := &to.Frontends[i]
 		f.Take = !n.fronts[frontendKey{f.Addr, Protocol(f.Protocol)}].left
@@ -70,17 +71,17 @@ func (n *selection) fast(v *VIP) *fastpath.VIP {
 // follow makes contenders of all frontends of these VIPs, which are sorted.
 func (n *selection) follow(vips []*VIP) {
 	n.turned = make(map[*VIP]bool)
-	changes, _ := diffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
+	changes, _ := state.DiffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
 	var bereft []*contender
 	for _, c := range changes {
-		if c.have != nil {
-			bereft = append(bereft, n.remove(c.have)...)
+		if c.Have != nil {
+			bereft = append(bereft, n.remove(c.Have)...)
 		}
 	}
 	n.release(bereft)
 	for _, c := range changes {
-		if c.want != nil {
-			n.add(c.want)
+		if c.Want != nil {
+			n.add(c.Want)
 		}
 	}
 }
@@ -89,7 +90,7 @@ func (n *selection) follow(vips []*VIP) {
 func (n *selection) backends(c *contender) iter.Seq[frontendKey] {
 	return func(yield func(frontendKey) bool) {
 		for _, b := range c.External.Backends {
-			if b.on(n.node) && !yield(frontendKey{b.Addr, c.Protocol}) {
+			if onNode(b, n.node) && !yield(frontendKey{b.Addr, c.Protocol}) {
 				return
 			}
 		}
@@ -100,7 +101,7 @@ func (n *selection) backends(c *contender) iter.Seq[frontendKey] {
 // the rules: they may be taken now.
 func (n *selection) remove(v *VIP) (bereft []*contender) {
 	for i := range v.Frontends {
-		key := v.Frontends[i].key(v)
+		key := keyOf(&v.Frontends[i], v)
 		c := n.fronts[key]
 		delete(n.fronts, key)
 		c.gone = true
@@ -164,14 +165,14 @@ func (n *selection) connected(c *contender, held map[*contender]bool) (all []*co
 func (n *selection) add(v *VIP) {
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
-		c := &contender{Frontend: f, vip: v, own: f.whyRules(n.node) != ""}
+		c := &contender{Frontend: f, vip: v, own: whyRules(f, n.node) != ""}
 		c.left = c.own
 		for b := range n.backends(c) {
 			users := n.users[b]
 			c.left = c.left || len(users) > 0 && users[0].left
 			n.users[b] = append(users, c)
 		}
-		n.fronts[f.key(v)] = c
+		n.fronts[keyOf(f, v)] = c
 		if c.left {
 			n.leave(c)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A selectionWorld is a State that changes at random. Pods are few, so that frontends share them, and so
@@ -40,7 +41,7 @@ func (w *selectionWorld) vip(a netip.Addr) *VIP {
 	for i := range w.IntN(4) {
 		v.Frontends = append(v.Frontends, w.frontend(uint16(80+i)))
 	}
-	slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+	slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 	return v
 }
 
@@ -82,12 +83,12 @@ func TestSelectionEqualsLeftToRules(t *testing.T) {
 }
 
 func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
-	left, taken := s.leftToRules(), 0
+	left, taken := leftToRules(s), 0
 	if len(got.VIPs) != len(s.VIPs) {
 		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), len(s.VIPs))
 	}
 	for i, v := range s.VIPs {
-		want := v.fast(s.Node)
+		want := fastVIP(v, s.Node)
 		for j := range want {
 			if want[j].Take = left[frontendKey{want[j].Addr, Protocol(want[j].Protocol)}] == ""; want[j].Take {
 				taken++

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // snatState is packetState with a policy for sources.
@@ -66,7 +67,7 @@ func TestSNATPorts(t *testing.T) {
 				}
 				mustSet(t, p, snatState(s))
 				checkKernel(t, snatState(s))
-				for family := range setID(2) {
+				for family := range state.SetID(2) {
 					for _, network := range []string{"tcp", "udp"} {
 						port++
 						got := l.sourceSeen(l.client, network, port, netip.AddrPortFrom(at("vip", family), portRemote))
@@ -89,7 +90,7 @@ func TestSNATSource(t *testing.T) {
 		l.second()
 		mustSet(t, p, snatState(SNAT{}))
 		var open []net.Conn
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				open = append(open, l.connect(l.client, network, 0, netip.AddrPortFrom(at("vip", family), portRemote)))
 			}
@@ -118,7 +119,7 @@ func TestSNATSource(t *testing.T) {
 		// One family only: the other goes by the default.
 		mustSet(t, p, snatState(SNAT{Sources: []netip.Addr{at("second", 1)}}))
 		for family, want := range []string{"remote saw node", "remote saw second"} {
-			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", setID(family)), portRemote), want); got != want {
+			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", state.SetID(family)), portRemote), want); got != want {
 				t.Errorf("family %d: %s; want %s", family, got, want)
 			}
 		}
@@ -133,7 +134,7 @@ func TestSNATNever(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, snatState(SNAT{Never: prefixes("10.244.0.0/16", "fd00:244::/32")}))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			// The lab's remote answers the client directly, so ask it.
 			heard := l.listen(l.remote, netip.AddrPortFrom(at("remote", family), 8081))
 			s := snatState(SNAT{Never: prefixes("10.244.0.0/16", "fd00:244::/32")})

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 var (
@@ -75,14 +77,14 @@ func (s *soakStep) expect(r soakRequest, n *nodeView) ([]string, error) {
 		return nil, err
 	}
 	s.known[r] = trace(s.rules, n, p)
-	if testMode == ModeIPTables && !s.state.serves(r.to.Addr()) {
+	if testMode == ModeIPTables && !servesState(s.state, r.to.Addr()) {
 		// Its ports go a moment before it does.
 		s.known[r] = append(s.known[r], "refused")
 	}
 	return s.known[r], nil
 }
 
-func (s State) serves(a netip.Addr) bool {
+func servesState(s State, a netip.Addr) bool {
 	return slices.ContainsFunc(s.VIPs, func(v *VIP) bool { return v.Addr == a })
 }
 
@@ -169,7 +171,7 @@ func texts(steps []*soakStep, r soakRequest) string {
 		for _, v := range step.state.VIPs {
 			for _, f := range v.Frontends {
 				if v.Addr == r.to.Addr() && f.Port == r.to.Port() && f.Protocol.String() == r.network {
-					line = f.text(v, step.state.Node)
+					line = f.Text(v, step.state.Node)
 				}
 			}
 		}
@@ -182,10 +184,10 @@ func texts(steps []*soakStep, r soakRequest) string {
 // the client was shut out.
 func left(steps []*soakStep, r soakRequest) bool {
 	for i := range len(steps) - 1 {
-		if steps[i+1].state.shutsOut(r) {
+		if shutsOut(steps[i+1].state, r) {
 			return true
 		}
-		before, after := steps[i].state.flowsTo(r), steps[i+1].state.flowsTo(r)
+		before, after := flowsTo(steps[i].state, r), flowsTo(steps[i+1].state, r)
 		for b := range before {
 			if !after[b] {
 				return true
@@ -196,14 +198,14 @@ func left(steps []*soakStep, r soakRequest) bool {
 }
 
 // shutsOut says whether the source of a request may not use the frontend.
-func (s State) shutsOut(r soakRequest) bool {
+func shutsOut(s State, r soakRequest) bool {
 	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
-	f := s.frontend(r.to.Addr(), port{proto, r.to.Port()})
-	return f != nil && f.Sources != nil && !containsAddr(f.Sources, at(r.from, family(r.to.Addr())))
+	f := s.Frontend(r.to.Addr(), state.Port{Proto: proto, Port: r.to.Port()})
+	return f != nil && f.Sources != nil && !state.ContainsAddr(f.Sources, at(r.from, state.Family(r.to.Addr())))
 }
 
 // flowsTo are the backends that flows of the request may be open to.
-func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
+func flowsTo(s State, r soakRequest) map[netip.AddrPort]bool {
 	all := make(map[netip.AddrPort]bool)
 	for _, v := range s.VIPs {
 		for _, f := range v.Frontends {
@@ -213,7 +215,7 @@ func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
 			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
 				all[b.Addr] = true
 			}
-			if !s.moves(&f, r) {
+			if !movesState(s, &f, r) {
 				for _, b := range f.Draining {
 					all[b] = true
 				}
@@ -228,12 +230,12 @@ func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
 // answer that was on its way from the first is lost. Whether its client is one of this
 // node, its address must show; if it does not, there must be another for all clients, and a
 // soak's external clients find no backend that internal ones do not.
-func (s State) moves(f *Frontend, r soakRequest) bool {
+func movesState(s State, f *Frontend, r soakRequest) bool {
 	to := &f.External
-	if containsAddr(s.Clients.CIDRs, at(r.from, family(r.to.Addr()))) {
+	if state.ContainsAddr(s.Clients.CIDRs, at(r.from, state.Family(r.to.Addr()))) {
 		to = &f.Internal
 	}
-	return r.network == "udp" && !to.empty()
+	return r.network == "udp" && !to.Empty()
 }
 
 // run sends requests of one kind from one namespace until the soak is over.

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A soakWorld is a cluster whose Services and pods change at random. Its addresses
@@ -68,7 +70,7 @@ func newSoakWorld(seed uint64) *soakWorld {
 // always served.
 func soakTargets() []netip.AddrPort {
 	var all []netip.AddrPort
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, p := range []struct {
 			vip  string
 			port uint16
@@ -151,7 +153,7 @@ func (p *soakPort) keepServed(w *soakWorld) {
 
 func (w *soakWorld) state() State {
 	s := State{Node: "n1", Owned: prefixes("192.0.2.0/24", "2001:db8::/64"), Clients: w.clients, SNAT: w.snat}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, name := range []string{"vip", "vip2"} {
 			v := &VIP{Addr: at(name, family)}
 			for _, proto := range []Protocol{TCP, UDP} {
@@ -161,7 +163,7 @@ func (w *soakWorld) state() State {
 					}
 				}
 			}
-			slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+			slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 			if len(v.Frontends) > 0 {
 				s.VIPs = append(s.VIPs, v)
 			}
@@ -170,7 +172,7 @@ func (w *soakWorld) state() State {
 	return s
 }
 
-func (p *soakPort) frontend(proto Protocol, family setID) Frontend {
+func (p *soakPort) frontend(proto Protocol, family state.SetID) Frontend {
 	f := Frontend{
 		Protocol: proto, Port: p.port, Scheduler: p.schedule, Affinity: p.affinity,
 		External: Target{Remote: Masquerade}, Internal: Target{Remote: Preserve},

@@ -11,6 +11,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // sourcesState is packetState with the same sources for all of its frontends.
@@ -67,10 +71,10 @@ node   80 pod1 saw node`, false},
 			if n := l.refusals() - before; (n > 0) != tc.refused {
 				t.Errorf("sources %v: %d packets counted", tc.sources, n)
 			}
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				// The kernel tells a process that its own datagram was dropped.
 				want := "silence"
-				if containsAddr(s.VIPs[family].Frontends[0].Sources, at("node", family)) {
+				if state.ContainsAddr(s.VIPs[family].Frontends[0].Sources, at("node", family)) {
 					want = "pod1 saw node"
 				}
 				if got := l.probe(l.node, "tcp", netip.AddrPortFrom(at("vip", family), portLocal), want); got != want {
@@ -80,9 +84,9 @@ node   80 pod1 saw node`, false},
 					t.Errorf("sources %v: ping: %s", tc.sources, got)
 				}
 				for _, f := range l.flows(at("vip", family)) {
-					fe := s.frontend(f.vip, f.port)
-					if fe != nil && !containsAddr(fe.Sources, f.client) {
-						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.client, f.port.port)
+					fe := s.Frontend(f.VIP, f.Port)
+					if fe != nil && !state.ContainsAddr(fe.Sources, f.Client) {
+						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.Client, f.Port.Port)
 					}
 				}
 			}
@@ -101,7 +105,7 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 		var stop atomic.Bool
 		var workers sync.WaitGroup
 		var asked atomic.Int64
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			for _, network := range []string{"udp", "tcp"} {
 				workers.Go(func() {
 					for !stop.Load() {
@@ -136,7 +140,7 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 // the next State.
 func crowdedState(sources []netip.Prefix, turn int) State {
 	s := State{Node: "n1"}
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", f), Frontends: nil})
 		for _, proto := range []Protocol{TCP, UDP} {
 			fe := packetFrontends(proto, f)[0]
@@ -157,9 +161,9 @@ func crowdedState(sources []netip.Prefix, turn int) State {
 func (l *lab) refusals() (n int) {
 	l.t.Helper()
 	if testMode == ModeIPTables {
-		return xtCount(l.t, "-A "+xtSources+" ")
+		return xtCount(l.t, "-A "+iptables.SourcesChain+" ")
 	}
-	out, err := exec.Command("nft", "list", "chain", "inet", tableName, "forbidden").CombinedOutput()
+	out, err := exec.Command("nft", "list", "chain", "inet", renderer.TableName, "forbidden").CombinedOutput()
 	if err != nil {
 		l.t.Fatalf("%v: %s", err, out)
 	}
@@ -185,7 +189,7 @@ func TestSourcesEndFlows(t *testing.T) {
 		}
 		var conns []open
 		want := map[string]string{"client80": "pod1 saw client", "client81": "remote saw node", "pod280": "pod1 saw pod2", "pod281": "remote saw pod2"}
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				for _, from := range []string{"client", "pod2"} {
 					for _, port := range []uint16{portLocal, portRemote} {
@@ -214,16 +218,16 @@ func TestSourcesEndFlows(t *testing.T) {
 				t.Errorf("an open flow from %s %s to %s: %s; want %s", c.LocalAddr().Network(), c.from, c.to, got, want)
 			}
 		}
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, f := range l.flows(at("vip", family)) {
-				if f.client == at("client", family) {
-					t.Errorf("an entry of the client's for port %d of protocol %s is left", f.port.port, f.port.proto)
+				if f.Client == at("client", family) {
+					t.Errorf("an entry of the client's for port %d of protocol %s is left", f.Port.Port, f.Port.Proto)
 				}
 			}
 		}
 		// Allowed again, the same ports serve.
 		mustSet(t, p, sourcesState("10.0.0.0/8", "fd00::/16"))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("vip", family), portLocal)
 			if got := l.probeFrom(l.client, "sctp", 4444, to, ""); got != "pod1 saw client" {
 				t.Errorf("sctp, allowed again: %s", got)

@@ -157,14 +157,14 @@ func (r *record) get() Status {
 	for _, v := range have.VIPs {
 		s.Frontends += len(v.Frontends)
 		for i := range v.Frontends {
-			s.Backends += v.Frontends[i].countBackends()
+			s.Backends += countBackends(&v.Frontends[i])
 		}
 	}
 	return s
 }
 
 // countBackends counts the endpoints of both targets, those of both once.
-func (f *Frontend) countBackends() int {
+func countBackends(f *Frontend) int {
 	a, b := f.External.Backends, f.Internal.Backends
 	both := 0
 	for i, j := 0, 0; i < len(a) && j < len(b); {

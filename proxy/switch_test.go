@@ -8,12 +8,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // traces says which of our rules are in the kernel.
 func traces(t *testing.T) (found []string) {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,16 +25,16 @@ func traces(t *testing.T) (found []string) {
 	if got, err := readTable(s); err != nil || got.found {
 		found = append(found, "table")
 	}
-	for _, i := range xtPrograms() {
-		save, err := i.saveAll(t.Context())
+	for _, i := range iptables.Installed() {
+		save, err := i.SaveAll(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(save, xtPrefix) || strings.Contains(save, xtMade) {
-			found = append(found, i.name)
+		if strings.Contains(save, iptables.Prefix) || strings.Contains(save, iptables.MadePrefix) {
+			found = append(found, i.Name)
 		}
 	}
-	names, err := s.setNames()
+	names, err := iptables.SetNames(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,12 +181,12 @@ func TestModeAuto(t *testing.T) {
 // by which it can be had.
 func TestModeSaysWhatIsMissing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		i := iptables{name: "iptables-nft"}
-		if err := i.lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
+		i := iptables.Program{Name: "iptables-nft"}
+		if err := i.Lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
 			// The rules about a set need the set, which is not made here.
 			t.Errorf("%v; want it to name the match set alone", err)
 		}
-		if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, probeChain) {
+		if save, err := i.SaveAll(t.Context()); err != nil || strings.Contains(save, iptables.ProbeChain) {
 			t.Errorf("a trace of the search: %v\n%s", err, save)
 		}
 	})
@@ -223,7 +227,7 @@ func TestAffinityOfIPTables(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		state := func(names ...string) State {
+		stateWith := func(names ...string) State {
 			s := scheduleState(Random, podBackends(names...), 80)
 			for _, v := range s.VIPs {
 				for i := range v.Frontends {
@@ -234,11 +238,11 @@ func TestAffinityOfIPTables(t *testing.T) {
 			return s
 		}
 		all := []string{"pod1", "pod2", "pod3", "remote"}
-		mustSet(t, p, state(all...))
-		for family := range setID(2) {
+		mustSet(t, p, stateWith(all...))
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("vip", family), 80)
 			for network := range networks {
-				mustSet(t, p, state(all...))
+				mustSet(t, p, stateWith(all...))
 				stays := func(when string) string {
 					t.Helper()
 					first := l.who(l.client, network, 0, to)
@@ -251,10 +255,10 @@ func TestAffinityOfIPTables(t *testing.T) {
 				}
 				first := stays("at first")
 				others := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == first })
-				mustSet(t, p, state(others...))
-				checkKernel(t, state(others...))
+				mustSet(t, p, stateWith(others...))
+				checkKernel(t, stateWith(others...))
 				second := stays("without " + first)
-				mustSet(t, p, state(all...))
+				mustSet(t, p, stateWith(all...))
 				if third := stays("with " + first + " again"); third != second {
 					t.Errorf("%s %s: %s came back and took the client of %s", network, to, third, second)
 				}

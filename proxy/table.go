@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A table is our table as the kernel shows it.
@@ -28,10 +30,10 @@ type table struct {
 	sets map[string]string
 	// elements is sorted. From a table of another schema it holds the VIPs
 	// only, as far as they can be read.
-	elements []element
-	leads    []element // of the maps of numbers, sorted
-	missing  []string  // sets that are not there
-	catchAll []string  // sets with an element for all keys, which our sets never have
+	elements []state.Element
+	leads    []state.Element // of the maps of numbers, sorted
+	missing  []string        // sets that are not there
+	catchAll []string        // sets with an element for all keys, which our sets never have
 }
 
 // A chain is what one chain does.
@@ -49,7 +51,7 @@ func (c chain) equal(o chain) bool {
 const dumpAttempts = 20
 
 // readTable reads the whole table, and of one that is not ours only what VIPs it has.
-func readTable(s *socket) (*table, error) {
+func readTable(s *nfnl.Socket) (*table, error) {
 	t, err := readStructure(s)
 	if err != nil || !t.found {
 		return t, err
@@ -61,7 +63,7 @@ func readTable(s *socket) (*table, error) {
 }
 
 // readStructure reads all but the elements.
-func readStructure(s *socket) (*table, error) {
+func readStructure(s *nfnl.Socket) (*table, error) {
 	t := &table{chains: make(map[string]chain), sets: make(map[string]string)}
 	if err := t.readTable(s); err != nil {
 		return nil, fmt.Errorf("list tables: %w", err)
@@ -83,7 +85,7 @@ func readStructure(s *socket) (*table, error) {
 
 // list dumps one kind of object of our table, again and again until it held
 // still. reset is called before each attempt.
-func list(s *socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
+func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
 	var err error
 	for range dumpAttempts {
 		reset()
@@ -94,23 +96,23 @@ func list(s *socket, kind uint8, request []byte, reset func(), each func(data []
 	return err
 }
 
-func (t *table) readTable(s *socket) error {
+func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
 		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
-		case tableName:
+		case renderer.TableName:
 			t.found = true
 			t.flags = string(nfnl.Attribute(data, unix.NFTA_TABLE_FLAGS))
-		case spareTable:
+		case renderer.SpareTable:
 			t.spare = true
 		}
 	})
 }
 
-func (t *table) readChains(s *socket) error {
+func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != renderer.TableName {
 			return
 		}
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))
@@ -126,9 +128,9 @@ func (t *table) readChains(s *socket) error {
 	})
 }
 
-func (t *table) readRules(s *socket) error {
+func (t *table) readRules(s *nfnl.Socket) error {
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_RULE_TABLE, tableName)
+	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 	reset := func() {
 		for name, c := range t.chains {
 			t.chains[name] = chain{base: c.base}
@@ -136,7 +138,7 @@ func (t *table) readRules(s *socket) error {
 	}
 	return list(s, unix.NFT_MSG_GETRULE, e.B, reset, func(data []byte) {
 		// Old kernels ignore the table in the request.
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != renderer.TableName {
 			return
 		}
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
@@ -161,11 +163,11 @@ const (
 	setExpressions = 18 // NFTA_SET_EXPRESSIONS
 )
 
-func (t *table) readSets(s *socket) error {
+func (t *table) readSets(s *nfnl.Socket) error {
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_TABLE, tableName)
+	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
 	return list(s, unix.NFT_MSG_GETSET, e.B, func() { clear(t.sets) }, func(data []byte) {
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != renderer.TableName {
 			return
 		}
 		var made nfnl.Encoder
@@ -202,7 +204,7 @@ func withModulus(expressions []byte, n int) []byte {
 		}
 		// What attribute returns is part of out.
 		if m := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
-			copy(m, encoding(nil).modulus(n))
+			copy(m, state.Encoding(nil).Modulus(n))
 		}
 	}
 	return out
@@ -211,21 +213,21 @@ func withModulus(expressions []byte, n int) []byte {
 // madeLike is the made chain of that name after its pattern.
 func (t *table) madeLike(name string) chain {
 	var c chain
-	if m, ok := parseMarkChain(name); ok {
-		for _, r := range t.chains[patternMark.chain()].rules {
+	if m, ok := state.ParseMarkChain(name); ok {
+		for _, r := range t.chains[patternMark.Chain()].rules {
 			c.rules = append(c.rules, withMark(r, m))
 		}
 		return c
 	}
-	if d, ok := parseLearnChain(name); ok {
+	if d, ok := state.ParseLearnChain(name); ok {
 		for _, r := range t.chains[patternLearn].rules {
 			c.rules = append(c.rules, withTimeout(r, d))
 		}
 		return c
 	}
-	count, _ := parseCountChain(name)
-	for _, r := range t.chains[count.pattern().name()].rules {
-		c.rules = append(c.rules, withModulus(r, count.slots))
+	count, _ := state.ParseCountChain(name)
+	for _, r := range t.chains[count.Pattern().Name()].rules {
+		c.rules = append(c.rules, withModulus(r, count.Slots))
 	}
 	return c
 }
@@ -244,22 +246,22 @@ func withMark(expressions []byte, m Mark) []byte {
 	return out
 }
 
-func (t *table) readElements(s *socket, whole bool) error {
+func (t *table) readElements(s *nfnl.Socket, whole bool) error {
 	t.elements, t.leads, t.missing, t.catchAll = nil, nil, nil, nil
-	for id := range setID(setCount) {
-		if !whole && id != setVIPs && id != setVIPs+1 {
+	for id := range state.SetID(state.SetCount) {
+		if !whole && id != state.SetVIPs && id != state.SetVIPs+1 {
 			continue
 		}
 		all, catchAll, err := dumpSet(s, id)
 		if errors.Is(err, unix.ENOENT) {
-			t.missing = append(t.missing, specs[id].name)
+			t.missing = append(t.missing, state.Specs[id].Name)
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("list %s: %w", specs[id].name, err)
+			return fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
 		}
 		if catchAll {
-			t.catchAll = append(t.catchAll, specs[id].name)
+			t.catchAll = append(t.catchAll, state.Specs[id].Name)
 		}
 		t.elements = append(t.elements, all...)
 	}
@@ -268,14 +270,14 @@ func (t *table) readElements(s *socket, whole bool) error {
 
 // readLeads lists what numbers stand for. A table without such a map is an older one,
 // or has other rules than ours.
-func (t *table) readLeads(s *socket) error {
-	for id := setID(setExtSvcTo); id < setsAll; id++ {
+func (t *table) readLeads(s *nfnl.Socket) error {
+	for id := state.SetID(state.SetExtSvcTo); id < state.SetsAll; id++ {
 		all, catchAll, err := dumpSet(s, id)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("list %s: %w", specs[id].name, err)
+			return fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
 		}
 		if catchAll {
-			t.catchAll = append(t.catchAll, specs[id].name)
+			t.catchAll = append(t.catchAll, state.Specs[id].Name)
 		}
 		t.leads = append(t.leads, all...)
 	}
@@ -283,24 +285,24 @@ func (t *table) readLeads(s *socket) error {
 }
 
 // readSet lists the elements of one set, sorted.
-func readSet(s *socket, id setID) ([]element, error) {
+func readSet(s *nfnl.Socket, id state.SetID) ([]state.Element, error) {
 	all, _, err := dumpSet(s, id)
 	return all, err
 }
 
 // dumpSet is readSet that also says whether there is an element for all keys that have
 // none.
-func dumpSet(s *socket, id setID) (all []element, catchAll bool, err error) {
-	spec := &specs[id]
+func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
+	spec := &state.Specs[id]
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
-	e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 	var ends []string
 	reset := func() { all, ends, catchAll = nil, nil, false }
 	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, reset, func(data []byte) {
 		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
-			if len(key) != fieldsSize(spec.key) {
+			if len(key) != state.FieldsSize(spec.Key) {
 				catchAll = catchAll || key == ""
 				continue // of another schema
 			}
@@ -308,16 +310,16 @@ func dumpSet(s *socket, id setID) (all []element, catchAll bool, err error) {
 				ends = append(ends, key)
 				continue
 			}
-			all = append(all, element{set: id, key: key, data: elementData(spec, item)})
+			all = append(all, state.Element{Set: id, Key: key, Data: elementData(spec, item)})
 		}
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	if spec.interval {
-		return pairIntervals(all, ends), catchAll, nil
+	if spec.Interval {
+		return state.PairIntervals(all, ends), catchAll, nil
 	}
-	slices.SortFunc(all, element.compare)
+	slices.SortFunc(all, state.Element.Compare)
 	return all, catchAll, nil
 }
 
@@ -328,13 +330,13 @@ func isIntervalEnd(item []byte) bool {
 
 // elementData is the value of an element of a map. We never write a
 // verdict that is no goto; its name is made to match nothing.
-func elementData(spec *setSpec, item []byte) string {
-	if spec.ranges {
+func elementData(spec *state.SetSpec, item []byte) string {
+	if spec.Ranges {
 		return rangeEnd(spec, item)
 	}
-	if value := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.numbers() && len(value) == fieldNumber.size() {
-		return parseNumber(value).chain()
-	} else if !spec.verdicts() {
+	if value := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.Numbers() && len(value) == state.FieldNumber.Size() {
+		return state.ParseNumber(value).Chain()
+	} else if !spec.Verdicts() {
 		return value
 	}
 	v := nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)
@@ -346,10 +348,10 @@ func elementData(spec *setSpec, item []byte) string {
 
 // rangeEnd is the last key of a range. One that has none, or one of another
 // length, is none that we write: its key is never the last one.
-func rangeEnd(spec *setSpec, item []byte) string {
+func rangeEnd(spec *state.SetSpec, item []byte) string {
 	end := string(nfnl.Attribute(item, setElemKeyEnd, unix.NFTA_DATA_VALUE))
-	if len(end) != fieldsSize(spec.key) {
-		return string(make([]byte, fieldsSize(spec.key)))
+	if len(end) != state.FieldsSize(spec.Key) {
+		return string(make([]byte, state.FieldsSize(spec.Key)))
 	}
 	return end
 }
@@ -358,7 +360,7 @@ func rangeEnd(spec *setSpec, item []byte) string {
 func (t *table) rulesHash() string {
 	parts := []string{t.flags}
 	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
-		if isMade(name) && !slices.Contains(patterns, name) {
+		if state.IsMade(name) && !slices.Contains(patterns, name) {
 			continue
 		}
 		c := t.chains[name]
@@ -371,7 +373,7 @@ func (t *table) rulesHash() string {
 	for _, name := range slices.Sorted(maps.Keys(t.sets)) {
 		parts = append(parts, name, t.sets[name])
 	}
-	return shortHash(parts...)
+	return state.ShortHash(parts...)
 }
 
 // ours says whether the table was made by a process with the same text.
@@ -399,7 +401,7 @@ func (t *table) damage() string {
 	if stray := t.strayMade(); len(stray) > 0 {
 		return "chains changed: " + strings.Join(stray, ", ")
 	}
-	if !slices.Equal(t.leads, leadElements(slices.Concat(fixedNumbers, patterns, t.madeChains()))) {
+	if !slices.Equal(t.leads, state.LeadElements(slices.Concat(state.FixedNumbers, patterns, t.madeChains()))) {
 		return "what numbers stand for changed"
 	}
 	return ""
@@ -420,7 +422,7 @@ func (t *table) strayMade() []string {
 func (t *table) madeChains() []string {
 	var names []string
 	for name := range t.chains {
-		if isMade(name) && !slices.Contains(patterns, name) {
+		if state.IsMade(name) && !slices.Contains(patterns, name) {
 			names = append(names, name)
 		}
 	}
@@ -430,18 +432,18 @@ func (t *table) madeChains() []string {
 
 // readVIPs lists the addresses that the table forwards, sorted, whatever its
 // schema: none when there is no table.
-func readVIPs(s *socket) ([]netip.Addr, error) {
+func readVIPs(s *nfnl.Socket) ([]netip.Addr, error) {
 	var all []netip.Addr
-	for _, id := range []setID{setVIPs, setVIPs + 1} {
+	for _, id := range []state.SetID{state.SetVIPs, state.SetVIPs + 1} {
 		elements, err := readSet(s, id)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", specs[id].name, err)
+			return nil, fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
 		}
 		for _, e := range elements {
-			a, _ := netip.AddrFromSlice([]byte(e.key))
+			a, _ := netip.AddrFromSlice([]byte(e.Key))
 			all = append(all, a)
 		}
 	}

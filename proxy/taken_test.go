@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // fastLab is a lab whose node has a fast path.
@@ -23,8 +25,8 @@ func fastLab(t *testing.T, f func(t *testing.T, l *lab)) {
 
 // tracked says whether conntrack of the node knows a flow from there to a VIP's port.
 func (l *lab) tracked(from, network string, to netip.AddrPort) bool {
-	return slices.ContainsFunc(l.flows(to.Addr()), func(f flow) bool {
-		return f.port.port == to.Port() && f.port.proto.String() == network && f.client == at(from, family(to.Addr()))
+	return slices.ContainsFunc(l.flows(to.Addr()), func(f conntrack.Flow) bool {
+		return f.Port.Port == to.Port() && f.Port.Proto.String() == network && f.Client == at(from, state.Family(to.Addr()))
 	})
 }
 
@@ -36,7 +38,7 @@ func TestFastPathTakes(t *testing.T) {
 		clients := LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}
 		mustSet(t, p, packetState(clients))
 		swept(t, p) // those of UDP are taken a moment later
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				for port, want := range map[uint16]string{portLocal: "pod1 saw client", portCluster: "pod1 saw client", portRemote: "remote saw node", portHost: "node saw client"} {
 					to := netip.AddrPortFrom(at("vip", family), port)
@@ -104,9 +106,9 @@ func TestFlowsStayWhenTakenAndLeft(t *testing.T) {
 		add()
 		for name, other := range map[string]func(*Frontend){
 			"a scheduler": func(f *Frontend) { f.Scheduler = Maglev },
-			"affinity":    func(f *Frontend) { f.Affinity = maxAffinity },
+			"affinity":    func(f *Frontend) { f.Affinity = state.MaxAffinity },
 			"Cluster": func(f *Frontend) {
-				f.External.Backends = slices.Concat(f.External.Backends, backends(family(f.External.Backends[0].Addr.Addr()), "remote"))
+				f.External.Backends = slices.Concat(f.External.Backends, backends(state.Family(f.External.Backends[0].Addr.Addr()), "remote"))
 			},
 			"sources": func(f *Frontend) { f.Sources = prefixes("10.0.0.0/8", "fd00::/16") },
 		} {
@@ -165,9 +167,9 @@ func TestFastPathIsRepaired(t *testing.T) {
 func TestEndedFlowBlocksNoPort(t *testing.T) {
 	fastLab(t, func(t *testing.T, l *lab) {
 		p := newProxy(t)
-		state := func(affinity time.Duration) State {
+		stateWith := func(affinity time.Duration) State {
 			s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				s.VIPs[family].Frontends[0].Affinity = affinity
 				s.VIPs = append(s.VIPs, &VIP{Addr: at("vip2", family), Frontends: slices.Clone(s.VIPs[family].Frontends)})
 			}
@@ -177,10 +179,10 @@ func TestEndedFlowBlocksNoPort(t *testing.T) {
 		for _, s := range []struct {
 			vip   string
 			state State
-		}{{"vip", state(0)}, {"vip2", state(maxAffinity)}} {
+		}{{"vip", stateWith(0)}, {"vip2", stateWith(state.MaxAffinity)}} {
 			mustSet(t, p, s.state)
 			swept(t, p)
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				to := netip.AddrPortFrom(at(s.vip, family), 80)
 				if got := l.probeFrom(l.client, "tcp", 4444, to, ""); got != "pod1 saw client" {
 					t.Errorf("%s: %s", to, got)

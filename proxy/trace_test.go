@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // The tracer says what becomes of a packet by reading rules, without a kernel: it
@@ -182,7 +184,7 @@ func cross(r rules, n *nodeView, p *packet, c *chooser) fate {
 // returns says whether the router sends a packet to this address back.
 func (n *nodeView) returns(to netip.Addr) bool {
 	for _, name := range []string{"vip", "vip2", "other"} {
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if to == at(name, family) {
 				return true
 			}
@@ -233,7 +235,7 @@ func labView() *nodeView {
 		local: make(map[netip.Addr]bool), addrs: make(map[string][]netip.Addr),
 		serves: make(map[netip.AddrPort]string), names: make(map[netip.Addr]string),
 	}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for name, both := range labAddr {
 			n.names[netip.MustParseAddr(both[family])] = name
 		}
@@ -265,7 +267,7 @@ func (n *nodeView) bind(iface string, a netip.Addr) {
 
 // labPacket is the first packet of a flow from one of the lab's namespaces.
 func labPacket(from, network string, to netip.AddrPort, n *nodeView) (packet, error) {
-	f := family(to.Addr())
+	f := state.Family(to.Addr())
 	p := packet{src: netip.AddrPortFrom(at(from, f), 40000), dst: to, ct: tracked{state: "new"}}
 	switch network {
 	case "tcp":

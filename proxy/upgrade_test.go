@@ -10,6 +10,11 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // upgradeScene is what goes on while a node is upgraded.
@@ -75,9 +80,9 @@ func TestUpgradeOfIPTables(t *testing.T) {
 		l := newLab(t)
 		loadOlder(t, old.state)
 		upgrade(t, old, l)
-		for _, i := range xtPrograms() {
-			if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, "FAN-old") {
-				t.Errorf("%s: %v; of the older version there is\n%s", i.name, err, save)
+		for _, i := range iptables.Installed() {
+			if save, err := i.SaveAll(t.Context()); err != nil || strings.Contains(save, "FAN-old") {
+				t.Errorf("%s: %v; of the older version there is\n%s", i.Name, err, save)
 			}
 		}
 	})
@@ -86,26 +91,26 @@ func TestUpgradeOfIPTables(t *testing.T) {
 // loadOlder forwards a State by chains as an older version might have made them.
 func loadOlder(t *testing.T, s State) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sock.Close()
 	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
-	for _, i := range xtPrograms() {
-		f := i.family()
-		for m := range ipsetCount {
-			if err := sock.createSet(setName(m, f), setForm{setShapes[m].kind, f, 24 * time.Hour}); err != nil {
+	for _, i := range iptables.Installed() {
+		f := i.Family()
+		for m := range iptables.IPSetCount {
+			if err := iptables.CreateSet(sock, iptables.SetName(m, f), iptables.SetForm{Kind: iptables.SetShapes[m].Kind, Family: f, Timeout: 24 * time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f))
-		if err := sock.changeEntries(ipsetAdd, p.add); err != nil {
+		p := iptables.PlanTables(nil, iptables.Chains(s, f)).Entries(nil, iptables.AllEntries(s, f))
+		if err := iptables.ChangeEntries(sock, iptables.CommandAdd, p.Add); err != nil {
 			t.Fatal(err)
 		}
-		p.jumps = xtKernel{others: make(map[string]chainSet)}.jumpLines(f)
-		script, _ := p.script()
-		if err := i.load(t.Context(), names.Replace(script)); err != nil {
+		p.Jumps = iptables.Kernel{Others: make(map[string]iptables.ChainSet)}.JumpLines(f)
+		script, _ := p.Script()
+		if err := i.Load(t.Context(), names.Replace(script)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,10 +143,10 @@ func TestUpgradeThatStopped(t *testing.T) {
 		other := State{Node: "n1", VIPs: []*VIP{{Addr: at("other", 0)}}}
 		leave := func() {
 			t.Helper()
-			for _, script := range upgradeScripts(renderState(other))[:2] {
+			for _, script := range upgradeScripts(state.RenderState(other))[:2] {
 				nftables(t, script)
 			}
-			if !strings.Contains(listTables(t), spareTable) {
+			if !strings.Contains(listTables(t), renderer.SpareTable) {
 				t.Fatal("there is no spare table")
 			}
 		}

@@ -14,6 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // A watch receives the kernel's notifications of changes of nftables and
@@ -28,7 +31,7 @@ type watch struct {
 	// notifications; iptables-legacy sends none.
 	forward atomic.Bool
 	// monitor receives changes of other tables; nil: not yet there.
-	monitor atomic.Pointer[monitor]
+	monitor atomic.Pointer[obstacle.Monitor]
 	// iptables says that our rules are chains of iptables, whose changes count too.
 	iptables atomic.Bool
 	notify   chan struct{}
@@ -38,7 +41,7 @@ type watch struct {
 }
 
 // newWatch starts listening. Changes made by the socket own are ignored.
-func newWatch(own *socket, log *slog.Logger) (*watch, error) {
+func newWatch(own *nfnl.Socket, log *slog.Logger) (*watch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, err
@@ -98,12 +101,12 @@ func (w *watch) run() {
 		for _, m := range messages {
 			switch {
 			case w.foreign(m):
-				w.disturb("another program changed table inet " + tableName)
+				w.disturb("another program changed table inet " + renderer.TableName)
 			case w.iptables.Load() && ofOurChains(m):
 				w.disturb("another program changed chains of iptables that are ours or lead to ours")
 			}
 			if l := w.monitor.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
-				l.receive(uint8(m.Header.Type), m.Data)
+				l.Receive(uint8(m.Header.Type), m.Data)
 			}
 			if ofForward(m) {
 				w.forward.Store(true)
@@ -123,7 +126,7 @@ func (w *watch) foreign(m netlink.Message) bool {
 func ofOurTable(data []byte) bool {
 	const name = unix.NFTA_TABLE_NAME
 	return len(data) >= nfnl.SizeofGenMsg && data[0] == unix.NFPROTO_INET &&
-		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == tableName
+		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == renderer.TableName
 }
 
 // ofForward says whether a notification may be of a change of what iptables-nft
@@ -131,15 +134,15 @@ func ofOurTable(data []byte) bool {
 // time, are ignored.
 func ofForward(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
-	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == forwardChain)
+	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == iptables.ForwardChain)
 }
 
 // ofOurChains says whether a notification may be of a change of our chains of
 // iptables-nft, or of chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
-	jumps := xtJumps(0)[table]
-	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || xtOurs(chain))
+	jumps := iptables.Jumps(0)[table]
+	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || iptables.Ours(chain))
 }
 
 // ofIPTables reads the table of iptables-nft that a notification is about, and the
@@ -189,8 +192,8 @@ func (w *watch) poke() {
 // listener, the kernel keeps several kilobytes for every element until the
 // transaction is done. The generation's number shows whether another program changed
 // anything meanwhile, which counts as a disturbance.
-func (w *watch) ignoringOwn(s *socket, transactions uint32, change func() error) error {
-	before, err := generation(s)
+func (w *watch) ignoringOwn(s *nfnl.Socket, transactions uint32, change func() error) error {
+	before, err := s.Generation()
 	if err != nil {
 		return err
 	}
@@ -206,7 +209,7 @@ func (w *watch) ignoringOwn(s *socket, transactions uint32, change func() error)
 	if changed != nil {
 		want = before
 	}
-	if after, err := generation(s); err != nil || after != want {
+	if after, err := s.Generation(); err != nil || after != want {
 		w.lost("nftables changed while the rules were loaded")
 	}
 	return changed

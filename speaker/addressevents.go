@@ -159,7 +159,7 @@ func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol
 	}
 }
 
-// established returns the sessions that routers have accepted.
+// established returns the sessions that can carry routes.
 func (now observation) established() (up []bgp.SessionStatus) {
 	for _, s := range now.sessions {
 		if s.State == bgp.Established {

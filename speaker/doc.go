@@ -2,10 +2,10 @@
 // internal/plan decides for the node, in an order that never announces what would
 // be dropped. A pass applies a [plan.Desired] in three steps:
 //
-//  1. shrink: what is announced and no longer wanted is withdrawn,
-//  2. forward: the kernel is given everything that is wanted, still announced or
-//     lingering, in one transaction,
-//  3. grow: what is wanted and programmed is announced.
+//  1. shrink: withdraw what is announced and no longer wanted,
+//  2. forward: program everything that is wanted, still announced or lingering, in
+//     one transaction,
+//  3. grow: announce what is wanted and programmed.
 //
 // Two invariants hold, whatever fails:
 //

@@ -31,7 +31,7 @@ func TestElection(t *testing.T) {
 	members := func(alive ...string) *membership.Members {
 		m := &membership.Members{}
 		for _, name := range []string{"n1", "n2", "n3"} {
-			one := membership.Member{Node: name, Interfaces: []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}}
+			one := membership.Member{Node: name, Interfaces: []cluster.Interface{{Name: "eth0", Prefixes: fleetSubnet}}}
 			for _, a := range alive {
 				one.Alive = one.Alive || a == name
 			}

@@ -9,7 +9,7 @@ const (
 	eventAnnounced    eventReason = "Announced"    // This node announces the address; the note names the routers or the interfaces.
 	eventWithdrawn    eventReason = "Withdrawn"    // This node no longer announces the address; the note has the reason.
 	eventAddressInUse eventReason = "AddressInUse" // Another host uses the address; the note has its MAC address.
-	eventProxyRefused eventReason = "ProxyRefused" // This node cannot forward the address, alone; on the Node if there are many.
+	eventProxyRefused eventReason = "ProxyRefused" // This node cannot forward the address; others are not affected. On the Node if there are many.
 )
 
 // On the BGPPeer:

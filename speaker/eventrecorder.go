@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 const (
@@ -67,7 +69,7 @@ func (r *eventRecorder) trigger() {
 	if r == nil {
 		return
 	}
-	notify(r.wake)
+	notify.Changed(r.wake)
 }
 
 // run writes Events until ctx ends. It observes nothing while Events are pending.

@@ -144,7 +144,7 @@ func (n *fleetNode) start() {
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
 	over := &l2Announcer{set: (*fleetLink)(n).Set, handover: handover}
-	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), send: n.send, electable: &electable{list: eth0}}
+	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), broadcast: n.broadcast, send: n.send, offer: &interfaceOffer{list: eth0}}
 	n.links.path.keepsFor = handover.keepsFor
 	n.pass = newPass((*fleetKernel)(n), log, n.links.path)
 }
@@ -253,7 +253,7 @@ func (n *fleetNode) updateMembers() {
 		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
 		one := membership.Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
 		if o.offered {
-			one.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
+			one.Interfaces = []cluster.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 		}
 		m.Nodes = append(m.Nodes, one)
 	}
@@ -304,7 +304,7 @@ func (n *fleetNode) step(reshape func(*plan.Desired) *plan.Desired) {
 	now := time.Now()
 	n.decider.Config.Members, n.decider.Config.Returning = n.members, n.links.returning(n.members, now)
 	d := n.decider.Decide(n.snap)
-	n.links.discover(n.members, n.snap.Nodes, n.broadcast, now)
+	n.links.discover(n.members, n.snap.Nodes, now)
 	if n.links.ready(now) {
 		n.offersInFlight = append(n.offersInFlight, fleetOffer{now.Add(fleetOfferDelay), n.links.updateHoldDown(n.members, n.decider.Config.Returning, now)})
 	}

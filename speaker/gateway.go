@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
@@ -70,7 +71,7 @@ func (w *gatewayWatch) refresh() {
 		return
 	}
 	w.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
-	notify(w.changed)
+	notify.Changed(w.changed)
 }
 
 // defaultGateway returns the gateway of the default route with the lowest metric in the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -125,7 +126,7 @@ func (h *handoverState) holderGone(a netip.Addr) {
 		h.rounds[a]++
 	}
 	if ours || waiting {
-		notify(h.changed)
+		notify.Changed(h.changed)
 	}
 }
 
@@ -193,7 +194,8 @@ func (h *handoverState) keeps(a netip.Addr, owner string, now time.Time) bool {
 	return now.Before(until)
 }
 
-// isFree reports whether an address waits for no node any longer.
+// isFree reports whether this node may answer for an address: no other node holds it, or
+// the wait for that node is over.
 func (h *handoverState) isFree(a netip.Addr, now time.Time) bool {
 	if now.Before(h.paused) && !h.holders[a][h.node].held {
 		return false
@@ -366,7 +368,7 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 		h.formerOwner[a] = node
 		h.formerRevision++
 		if h.holders[a][h.node].held {
-			notify(h.changed)
+			notify.Changed(h.changed)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // returningNode is a node with an interface whose process has only just started.
 func returningNode() *layer2 {
-	return &layer2{handover: newHandoverState("n1", nil), electable: &electable{list: []l2.Interface{{Name: "eth0"}}}}
+	return &layer2{handover: newHandoverState("n1", nil), offer: &interfaceOffer{list: []l2.Interface{{Name: "eth0"}}}}
 }
 
 // A node begins a hold-down only if a node that gossip reaches answers for an address.

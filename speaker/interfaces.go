@@ -12,10 +12,10 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// electable is the interfaces by which this node can be elected to answer for addresses.
+// An interfaceOffer is the interfaces by which this node can be elected to answer for addresses.
 // They matter to at least one address, and other speakers know them. With an interface that
 // others do not know, this node and another one would both elect themselves.
-type electable struct {
+type interfaceOffer struct {
 	list []l2.Interface      // never nil
 	meta membership.NodeMeta // what other speakers receive
 
@@ -26,28 +26,28 @@ type electable struct {
 	all            []l2.Interface
 }
 
-// next returns the electable interfaces of a snapshot; r itself if its inputs are the same.
+// next returns the offer for a snapshot; o itself if its inputs are the same.
 // bounded: other speakers receive them, in a message of limited size.
-func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *electable {
-	if r != nil && r.sameInput(snap, all) {
-		return r
+func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *interfaceOffer {
+	if o != nil && o.sameInput(snap, all) {
+		return o
 	}
-	n := &electable{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
-	var announced []membership.Interface
+	n := &interfaceOffer{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
+	var offered []cluster.Interface
 	for _, i := range relevantInterfaces(snap, all) {
-		announced = append(announced, membership.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
+		offered = append(offered, cluster.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
 		n.list = append(n.list, i)
 	}
 	if bounded {
-		var left []string
-		if n.meta.Encoded, left = membership.EncodeInterfaces(withAddresses(announced, n.list)); len(left) > 0 {
-			n.meta.Encoded, left = membership.EncodeInterfaces(announced)
+		var omitted []string
+		if n.meta.Encoded, omitted = membership.EncodeInterfaces(withAddresses(offered, n.list)); len(omitted) > 0 {
+			n.meta.Encoded, omitted = membership.EncodeInterfaces(offered)
 		}
-		n.meta.Omitted = len(left)
-		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
+		n.meta.Omitted = len(omitted)
+		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(omitted, i.Name) })
 	}
-	if r != nil && reflect.DeepEqual(r.list, n.list) {
-		n.list = r.list
+	if o != nil && reflect.DeepEqual(o.list, n.list) {
+		n.list = o.list
 	}
 	return n
 }
@@ -55,8 +55,8 @@ func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded boo
 // withAddresses adds the interfaces' own addresses, as prefixes of one address. If the
 // message has no room for them, other nodes redirect connections to this node's InternalIP
 // only.
-func withAddresses(announced []membership.Interface, list []l2.Interface) (all []membership.Interface) {
-	for n, i := range announced {
+func withAddresses(offered []cluster.Interface, list []l2.Interface) (all []cluster.Interface) {
+	for n, i := range offered {
 		i.Prefixes = slices.Clone(i.Prefixes)
 		for _, a := range list[n].Addrs {
 			i.Prefixes = append(i.Prefixes, sortedset.HostPrefix(a))
@@ -68,9 +68,9 @@ func withAddresses(announced []membership.Interface, list []l2.Interface) (all [
 
 // sameInput reports whether next would return the same. Most snapshots differ in other
 // objects.
-func (r *electable) sameInput(snap *cluster.Snapshot, all []l2.Interface) bool {
-	return sortedset.Same(r.all, all) && sortedset.Same(r.assignments, snap.Assignments) &&
-		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
+func (o *interfaceOffer) sameInput(snap *cluster.Snapshot, all []l2.Interface) bool {
+	return sortedset.Same(o.all, all) && sortedset.Same(o.assignments, snap.Assignments) &&
+		slices.Equal(o.pools, snap.Pools) && slices.Equal(o.advertisements, snap.L2Advertisements)
 }
 
 // relevantInterfaces returns the interfaces that matter to any address. A node may have

@@ -40,7 +40,7 @@ func TestRelevantInterfaces(t *testing.T) {
 
 // Each node elects by the offers of the others and by its own interfaces. The result is the
 // same on all nodes.
-func TestElectableInterfacesFitOffer(t *testing.T) {
+func TestOfferedInterfacesElectOneNode(t *testing.T) {
 	iface := func(name, prefix string) l2.Interface {
 		return l2.Interface{Name: name, MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix(prefix)}}
 	}
@@ -75,22 +75,22 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 			addr := netip.MustParseAddr(tt.addr)
 			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}}}
 			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
-			var interfaces []*electable
+			var interfaces []*interfaceOffer
 			members := &membership.Members{}
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
-				var none *electable
-				r := none.next(&snap, all, true)
-				list, err := membership.DecodeInterfaces(r.meta.Encoded)
-				if err != nil || len(list) != len(r.list) {
-					t.Fatalf("received %v, can be elected by %v: %v", list, r.list, err)
+				var none *interfaceOffer
+				offer := none.next(&snap, all, true)
+				list, err := membership.DecodeInterfaces(offer.meta.Encoded)
+				if err != nil || len(list) != len(offer.list) {
+					t.Fatalf("received %v, can be elected by %v: %v", list, offer.list, err)
 				}
-				interfaces = append(interfaces, r)
+				interfaces = append(interfaces, offer)
 				members.Nodes = append(members.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
 			}
 			var answers []string
-			for i, r := range interfaces {
+			for i, offer := range interfaces {
 				node := fmt.Sprintf("n%d", i+1)
-				if d := plan.Decide(plan.Config{Node: node, Interfaces: r.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
+				if d := plan.Decide(plan.Config{Node: node, Interfaces: offer.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
 					answers = append(answers, node)
 				}
 			}
@@ -102,10 +102,10 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 }
 
 // Changes of other objects do not change the result.
-func TestElectableIsReused(t *testing.T) {
+func TestOfferIsReused(t *testing.T) {
 	f := newFleet(t, 1)
 	all := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}, {Name: "cali1"}}
-	var none *electable
+	var none *interfaceOffer
 	first := none.next(f.snap, all, true)
 	other := *f.snap
 	other.Services = nil

@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// discoveryTime is how long a new speaker waits to receive the state of others. Without it,
-// the speaker would assume that it is alone and answer for all addresses.
+// discoveryTime is how long a new speaker waits to receive the state of others. Without
+// the wait, it would assume that it is alone and answer for all addresses.
 const discoveryTime = 2 * time.Second
 
 // queryInterval is the time between queries to a node whose state has not arrived: packets
@@ -33,7 +33,7 @@ type layer2 struct {
 	broadcast      func([]byte)                // to all other speakers
 	send           func(node string, b []byte) // to one of them
 	clustered      bool                        // speakers communicate
-	electable      *electable                  // of the last pass
+	offer          *interfaceOffer             // of the last pass
 	members        *membership.Members         // that handover knows
 	assigned       []*plan.Address             // that handover knows
 	holdDown       membership.HoldDown         // of this node
@@ -41,7 +41,7 @@ type layer2 struct {
 	queriedAt      time.Time
 	redirects      *redirects     // of the last pass
 	discoveryEnd   time.Time      // of the wait for other nodes; zero before the first pass
-	interfaces     []l2.Interface // electable ones of the last pass
+	interfaces     []l2.Interface // of the offer of the last pass
 	interfaceAdded time.Time      // when the last new one appeared
 	checkedAt      time.Time      // when problems were last checked
 	problems       []l2.Problem
@@ -86,11 +86,11 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	return l
 }
 
-// electableInterfaces returns the interfaces by which this node can be elected. Interfaces
+// offeredInterfaces returns the interfaces by which this node can be elected. Interfaces
 // that are not known yet do not count.
-func (l *layer2) electableInterfaces(snap *cluster.Snapshot) []l2.Interface {
-	l.electable = l.electable.next(snap, l.announcer.Interfaces(), l.clustered)
-	return l.electable.list
+func (l *layer2) offeredInterfaces(snap *cluster.Snapshot) []l2.Interface {
+	l.offer = l.offer.next(snap, l.announcer.Interfaces(), l.clustered)
+	return l.offer.list
 }
 
 // prepare updates the handover state before d is applied.
@@ -102,8 +102,8 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 		l.assigned = d.Addresses
 		l.handover.prune(d.Addresses, now)
 	}
-	l.recordInterfaces(l.electable.list, now)
-	l.discover(d.View.Members, snap.Nodes, l.broadcast, now)
+	l.recordInterfaces(l.offer.list, now)
+	l.discover(d.View.Members, snap.Nodes, now)
 }
 
 // nextRedirects returns the redirects of d's addresses to their former owners.
@@ -132,47 +132,56 @@ func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
 	l.interfaces = list
 }
 
-// discover updates the members in the handover state. It admits no new address until all
-// nodes have been seen and all reachable ones have sent their state, for a bounded time.
-// The same holds for a node that was alone and has an interface again: it may have been cut
-// off.
-func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, broadcast func([]byte), now time.Time) {
+// discover updates the members in the handover state, and pauses it until the state of
+// other nodes is known.
+func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, now time.Time) {
 	if m == nil && !l.clustered {
 		return
 	}
+	unsynced := l.handover.unsynced(m)
+	l.handover.pause(l.pauseEnd(m, nodes, len(unsynced) == 0, now))
+	l.query(unsynced, now)
+	if m != nil && m != l.members {
+		l.setMembers(m)
+	}
+}
+
+// pauseEnd returns until when no new address is admitted: until all nodes have been seen and
+// all reachable ones are synced, for a bounded time. The same holds for a node that was
+// alone and has an interface again: it may have been cut off.
+func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced bool, now time.Time) time.Time {
 	if l.discoveryEnd.IsZero() {
 		l.discoveryEnd = now.Add(discoveryTime)
 	}
-	until := l.discoveryEnd
-	unsynced := l.handover.unsynced(m)
-	if len(unsynced) == 0 && !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
-		until = time.Time{}
+	end := l.discoveryEnd
+	if synced && !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
+		end = time.Time{}
 		l.discoveryEnd = now
 	}
-	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || len(unsynced) > 0) && back.After(until) {
-		until = back
+	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || !synced) && back.After(end) {
+		end = back
 	}
-	l.handover.pause(until)
-	l.query(unsynced, now)
-	if m == nil || m == l.members {
-		return
-	}
+	return end
+}
+
+// setMembers sets the members, and sends the state of this node to nodes that have become
+// reachable.
+func (l *layer2) setMembers(m *membership.Members) {
 	back := l.returned(m)
 	l.members = m
-	l.handover.setMembers(broadcast, func(node string) bool {
+	l.handover.setMembers(l.broadcast, func(node string) bool {
 		n, known := m.Find(node)
-		// From a node that lives only by its Lease, no message would report that it
-		// stopped.
+		// From a node that lives only by its Lease, no message would report that it stopped.
 		return !known || n.Dead() || n.ByLease
 	})
 	if len(back) == 0 {
 		return
 	}
-	// Each node sends its state to each returning node directly. A broadcast is also
-	// relayed by every node: 1,000 nodes would be busy with it for ten seconds.
-	for _, message := range l.handover.fullState() {
+	// Each node sends its state to each returning node directly. A broadcast is also relayed
+	// by every node: 1,000 nodes would be busy with it for ten seconds.
+	for _, packet := range l.handover.fullState() {
 		for _, node := range back {
-			l.send(node, message)
+			l.send(node, packet)
 		}
 	}
 }

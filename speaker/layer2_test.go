@@ -108,9 +108,9 @@ func TestDiscoveryAtStart(t *testing.T) {
 			if name == "all states received" {
 				deliverState(t, l.handover, "n2")
 			}
-			l.discover(tt.members, nodes, l.broadcast, time.Now())
+			l.discover(tt.members, nodes, time.Now())
 			time.Sleep(tt.after)
-			l.discover(tt.members, nodes, l.broadcast, time.Now())
+			l.discover(tt.members, nodes, time.Now())
 			if l.ready(time.Now()) != tt.ready {
 				t.Errorf("%s: ready %v", name, !tt.ready)
 			}
@@ -135,7 +135,7 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 		step := func(what string, ready bool, m *membership.Members, all ...l2.Interface) {
 			t.Helper()
 			l.recordInterfaces(relevantInterfaces(snap, all), time.Now())
-			l.discover(m, nodes, l.broadcast, time.Now())
+			l.discover(m, nodes, time.Now())
 			if l.ready(time.Now()) != ready {
 				t.Errorf("%s: ready %v", what, !ready)
 			}
@@ -196,7 +196,7 @@ func TestQueryIsRepeated(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		for l.discover(both, nodes, l.broadcast, time.Now()); !l.ready(time.Now()); l.discover(both, nodes, l.broadcast, time.Now()) {
+		for l.discover(both, nodes, time.Now()); !l.ready(time.Now()); l.discover(both, nodes, time.Now()) {
 			select {
 			case <-l.handover.changed:
 			case <-time.After(time.Until(l.next(time.Now()))):
@@ -205,7 +205,7 @@ func TestQueryIsRepeated(t *testing.T) {
 		if took := time.Since(began); took != 2*queryInterval || !l.handover.othersHold(both) {
 			t.Errorf("known after %s: %t", took, l.handover.othersHold(both))
 		}
-		l.discover(both, nodes, l.broadcast, time.Now())
+		l.discover(both, nodes, time.Now())
 		if at := l.next(time.Now()); !at.IsZero() {
 			t.Errorf("there is something to do after %s", time.Until(at))
 		}

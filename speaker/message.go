@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
@@ -161,7 +162,7 @@ func (h *handoverState) process(node string, m message) {
 	defer h.mu.Unlock()
 	if !h.synced[node] {
 		h.synced[node] = true
-		notify(h.changed)
+		notify.Changed(h.changed)
 	}
 	if h.instances[node] != m.instance {
 		h.instances[node] = m.instance
@@ -171,7 +172,7 @@ func (h *handoverState) process(node string, m message) {
 		for _, a := range m.held {
 			h.ready[a] = readyNode{node, time.Now()}
 		}
-		notify(h.changed)
+		notify.Changed(h.changed)
 		return
 	}
 	for _, a := range m.held {

@@ -30,8 +30,8 @@ func TestRedirect(t *testing.T) {
 	addr := netip.MustParseAddr
 	vip4, vip6 := addr("192.0.2.1"), addr("2001:db8::1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")}
-	announced := []membership.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
-	alive := membership.Member{Node: "n2", Alive: true, Interfaces: announced}
+	offered := []cluster.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
+	alive := membership.Member{Node: "n2", Alive: true, Interfaces: offered}
 	onEth0 := []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
 	gone := func(netip.Addr) time.Time { return time.Time{} }
 	for name, tt := range map[string]struct {
@@ -45,11 +45,11 @@ func TestRedirect(t *testing.T) {
 		"alive":                        {member: alive, own: []l2.Interface{eth0}, want: onEth0},
 		"no interfaces, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
 		"not on this link":             {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
-		"dead":                         {member: membership.Member{Node: "n2", Interfaces: announced}, own: []l2.Interface{eth0}},
-		"alive by its Lease":           {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: announced}, own: []l2.Interface{eth0}},
-		"not a member":                 {member: membership.Member{Node: "n3", Alive: true, Interfaces: announced}, own: []l2.Interface{eth0}},
-		"stopped lately":               {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: announced}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
-		"stopped long ago":             {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: announced}, own: []l2.Interface{eth0}},
+		"dead":                         {member: membership.Member{Node: "n2", Interfaces: offered}, own: []l2.Interface{eth0}},
+		"alive by its Lease":           {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: offered}, own: []l2.Interface{eth0}},
+		"not a member":                 {member: membership.Member{Node: "n3", Alive: true, Interfaces: offered}, own: []l2.Interface{eth0}},
+		"stopped lately":               {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: offered}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
+		"stopped long ago":             {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: offered}, own: []l2.Interface{eth0}},
 		"no interface":                 {member: alive},
 		"odd name":                     {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
 		"another interface":            {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
@@ -171,17 +171,17 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 		all = append(all, l2.Interface{Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})
 	}
 	for _, n := range []int{1, 20, 30} {
-		var r *electable
-		r = r.next(snap, all[:n:n], true)
-		list, err := membership.DecodeInterfaces(r.meta.Encoded)
-		if err != nil || len(list)+r.meta.Omitted != n {
-			t.Fatalf("%d: %d offered, %d not: %v", n, len(list), r.meta.Omitted, err)
+		var offer *interfaceOffer
+		offer = offer.next(snap, all[:n:n], true)
+		list, err := membership.DecodeInterfaces(offer.meta.Encoded)
+		if err != nil || len(list)+offer.meta.Omitted != n {
+			t.Fatalf("%d: %d offered, %d not: %v", n, len(list), offer.meta.Omitted, err)
 		}
 		one := membership.Member{Interfaces: list}
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces offered %d addresses", n, got)
 		}
-		announced, _ := membership.EncodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		announced, _ := membership.EncodeInterfaces([]cluster.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(announced); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are offered", len(list), n)
 		}

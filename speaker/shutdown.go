@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// stop ends the speaker. SIGTERM has the same form for an upgrade, a drain and a shutdown,
-// so the Node object decides:
+// stop ends the speaker. SIGTERM is the same for an upgrade, a drain and a shutdown, so the
+// Node object decides:
 //
 //   - A node that is leaving withdraws everything and forwards for the linger time.
 //   - A node that stays expects its next speaker soon: the table stays, and routers

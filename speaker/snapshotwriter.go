@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
@@ -54,7 +55,7 @@ func (w *snapshotWriter) update(s *cluster.Snapshot) {
 	if known {
 		return
 	}
-	notify(w.wake)
+	notify.Changed(w.wake)
 }
 
 // run writes at once after a quiet time, then once each snapshotInterval.

@@ -251,7 +251,7 @@ func (s *speaker) runPass(ctx context.Context) error {
 	if s.layer2.ready(began) {
 		// A node is elected only after others receive its interfaces, and is not when they
 		// are gone.
-		s.membership.SetMeta(&s.layer2.electable.meta, s.layer2.updateHoldDown(members, s.decider.Config.Returning, began))
+		s.membership.SetMeta(&s.layer2.offer.meta, s.layer2.updateHoldDown(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
@@ -275,7 +275,7 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		c.Gateways = s.gateway.current()
 	}
-	c.Interfaces, c.Members = s.layer2.electableInterfaces(snap), s.membership.Members(snap)
+	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap), s.membership.Members(snap)
 	c.Returning = s.layer2.returning(c.Members, began)
 	c.Refused = c.Refused.Still(began)
 	if s.membership.Released() {
@@ -363,23 +363,4 @@ func (s *speaker) nextPass(began time.Time, err error) time.Time {
 		return at
 	}
 	return earliest(time.Time{}, at, began.Add(s.retry.NextBackOff()))
-}
-
-// earliest returns the first of times that is later than after, and zero if none is.
-func earliest(after time.Time, times ...time.Time) (first time.Time) {
-	for _, t := range times {
-		if t.After(after) && (first.IsZero() || t.Before(first)) {
-			first = t
-		}
-	}
-	return first
-}
-
-// notify sends without blocking on a channel that has room for one: notifications before
-// the next receive count as one.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

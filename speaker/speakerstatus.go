@@ -23,6 +23,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // reportInterval is the least time between two writes of a SpeakerStatus. A change on 1,000
@@ -118,7 +119,7 @@ func (r *Reporter) trigger() {
 	if r == nil {
 		return
 	}
-	notify(r.wake)
+	notify.Changed(r.wake)
 }
 
 // run reports until ctx ends, and retries with backoff. Nothing else waits for it.

@@ -16,7 +16,7 @@ const (
 
 // watchSuspend calls resumed after this process or its machine was suspended for a while:
 // other nodes may have taken its addresses over meanwhile.
-func watchSuspend(ctx context.Context, resumed func(stood time.Duration)) {
+func watchSuspend(ctx context.Context, resumed func(pause time.Duration)) {
 	ticks := time.NewTicker(clockInterval)
 	defer ticks.Stop()
 	last := sinceBoot()
@@ -27,8 +27,8 @@ func watchSuspend(ctx context.Context, resumed func(stood time.Duration)) {
 		case <-ticks.C:
 		}
 		now := sinceBoot()
-		if stood := now - last; stood > suspendThreshold {
-			resumed(stood)
+		if pause := now - last; pause > suspendThreshold {
+			resumed(pause)
 		}
 		last = now
 	}
@@ -44,7 +44,7 @@ func sinceBoot() time.Duration {
 }
 
 // resumed announces all L2 addresses again.
-func (s *speaker) resumed(stood time.Duration) {
-	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again", "node", s.Node, "for", stood.Round(time.Millisecond))
+func (s *speaker) resumed(pause time.Duration) {
+	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again", "node", s.Node, "for", pause.Round(time.Millisecond))
 	s.layer2.handover.reannounceAll()
 }

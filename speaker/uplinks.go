@@ -13,6 +13,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // An uplinkWatch follows the interfaces by which external clients arrive: the named ones,
@@ -121,7 +123,7 @@ func (w *uplinkWatch) refresh() {
 		return
 	}
 	w.log.Info("uplinks of external clients", "iface", known)
-	notify(w.changed)
+	notify.Changed(w.changed)
 }
 
 // find returns interfaces by index.

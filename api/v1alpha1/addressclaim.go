@@ -2,10 +2,10 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AddressClaimSpec says which Services have an address.
+// AddressClaimSpec says which Services hold an address.
 type AddressClaimSpec struct {
 	// Address is the address that is claimed, in its canonical form (RFC 5952).
-	// It cannot be changed: the claim of another address is another object.
+	// It cannot be changed: another address needs another claim.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=2
@@ -28,8 +28,8 @@ type AddressClaimSpec struct {
 	// +optional
 	Announce Announce `json:"announce,omitempty"`
 
-	// Holders are the Services that have the address. There is more than one
-	// when they share it, and none when the address is only reserved.
+	// Holders are the Services that hold the address: several if they share it, none if
+	// the address is only reserved.
 	//
 	// +optional
 	// +listType=map
@@ -38,8 +38,8 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Holders []ClaimHolder `json:"holders,omitempty"`
 
-	// Node is the node that should answer for the address over Layer 2, as long as it
-	// can. Any node when it is unset.
+	// Node is the preferred node to answer for the address over Layer 2. Any node when
+	// it is unset.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -52,19 +52,19 @@ type AddressClaimSpec struct {
 	Reserved bool `json:"reserved,omitempty"`
 
 	// ReservedFor are the Services for which the address is reserved while no Service
-	// holds it. A named Service gets it without a request when it exists. Another
-	// Service of the same namespace gets it if it requests the address; no other
-	// Service does. The controller adds a deleted Service that had the annotation
-	// fanfare.io/reserve, and removes it when it is back. To end such a reservation,
-	// delete the claim.
+	// holds it. A named Service gets it without a request once it exists. Other Services
+	// of the same namespace get it only if they request the address, and Services of
+	// other namespaces never. The controller adds a deleted Service that had the
+	// annotation fanfare.io/reserve, and removes it when the Service exists again. To
+	// end such a reservation, delete the claim.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	ReservedFor []ClaimReservation `json:"reservedFor,omitempty"`
 
-	// Services is a text with the Services that hold the address or for which it is
-	// reserved, for the output of kubectl.
+	// Services lists the Services that hold the address or for which it is reserved, as
+	// text for the output of kubectl.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
@@ -80,15 +80,15 @@ type ClaimReservation struct {
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 
-	// Name of the Service. When it is unset: any Service of the namespace that requests
-	// the address.
+	// Name of the Service. Any Service of the namespace that requests the address when
+	// it is unset.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 }
 
-// ClaimHolder is a Service that has the address.
+// ClaimHolder is a Service that holds the address.
 type ClaimHolder struct {
 	// Namespace of the Service.
 	//
@@ -104,15 +104,15 @@ type ClaimHolder struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// UID of the Service. A later Service of the same name has another one.
+	// UID of the Service. A later Service of the same name has another UID.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
 
-	// ResourceVersion is the version of the Service that the address was assigned to.
-	// The controller writes the status over that version only. It takes the address
-	// away only when a later version exists.
+	// ResourceVersion is the version of the Service to which the address was assigned.
+	// The controller updates the status of that version only, and releases the address
+	// only when a later version exists.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -124,13 +124,13 @@ type ClaimHolder struct {
 	Reserve bool `json:"reserve,omitempty"`
 }
 
-// AddressClaim says that an address is taken, and by which Services. Its name is
-// the address, with '-' for ':' ([ClaimName]). The API server allows no two objects
-// with one name, so that no address is assigned twice: the controller first
-// creates the claim, and only then writes the address into a Service's status.
+// AddressClaim records which Services hold an address. Its name is the address, with
+// '-' for ':' ([ClaimName]). The controller creates the claim before it writes the
+// address into a Service's status. Because names are unique in the API server, no
+// address is assigned twice.
 //
-// The controller writes claims. A user may create a claim with reserved set, and no
-// holder, so that the address is not assigned, or only to the Services that it names.
+// The controller writes claims. A user may create a claim with reserved set and without
+// holders: then the address is not assigned, or only to the Services in reservedFor.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare

@@ -2,17 +2,17 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Allocation says when addresses of a pool are given out.
+// Allocation says which Services get addresses of a pool.
 //
 // +kubebuilder:validation:Enum=Automatic;OnRequest;Drained
 type Allocation string
 
 const (
-	// Automatic gives addresses to any Service that needs one.
+	// Automatic allocates to any Service that needs an address.
 	Automatic Allocation = "Automatic"
-	// OnRequest gives addresses only to Services that name the pool or the address.
+	// OnRequest allocates only to Services that name the pool or the address.
 	OnRequest Allocation = "OnRequest"
-	// Drained gives out no more addresses. Those given out stay.
+	// Drained allocates no more addresses. Assigned addresses stay.
 	Drained Allocation = "Drained"
 )
 
@@ -22,11 +22,12 @@ const (
 type Announce string
 
 const (
-	// AnnounceBGP announces each address to every router that selects the node.
+	// AnnounceBGP announces each address to the router of every BGPPeer that selects the
+	// node.
 	AnnounceBGP Announce = "BGP"
 	// AnnounceL2 answers ARP and NDP requests on every interface in the address's subnet.
 	AnnounceL2 Announce = "L2"
-	// AnnounceAdvertised announces as the advertisements that select the pool say.
+	// AnnounceAdvertised announces as configured in the advertisements that select the pool.
 	AnnounceAdvertised Announce = "Advertised"
 )
 
@@ -55,9 +56,10 @@ type AddressPoolSpec struct {
 
 	// Announce says how the addresses are announced. BGP: one by one, without
 	// attributes, to the router of every BGPPeer that selects the node. L2: by ARP
-	// and NDP, on every interface in the address's subnet. Advertised: as the
-	// BGPAdvertisements and L2Advertisements that select the pool say, and not at
-	// all without one. With BGP and L2, advertisements do not apply to the pool.
+	// and NDP, on every interface in the address's subnet. Advertised: as configured in
+	// the BGPAdvertisements and L2Advertisements that select the pool; without any, the
+	// addresses are not announced. With BGP and L2, advertisements do not apply to the
+	// pool.
 	//
 	// +required
 	Announce Announce `json:"announce"`
@@ -84,8 +86,8 @@ type AddressPoolSpec struct {
 
 	// Namespaces are the only namespaces whose Services may get addresses of the
 	// pool; all when unset. Only Services that match namespaces, namespaceSelector
-	// and serviceSelector are eligible, also if they name the pool. A Service keeps
-	// the addresses that it has when these fields change.
+	// and serviceSelector are eligible, even if they name the pool. When these fields
+	// change, a Service keeps its addresses.
 	//
 	// +optional
 	// +listType=set
@@ -109,28 +111,28 @@ type AddressPoolSpec struct {
 
 	// NamespaceQuota is how many addresses of the pool, of each family, the
 	// Services of one namespace may have together; at least 1, any number when
-	// unset. A namespace that has more when this is lowered keeps them, and gets
-	// no others until it has fewer.
+	// unset. If a namespace has more after the quota is lowered, it keeps them, and
+	// gets no others until it has fewer.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	NamespaceQuota int32 `json:"namespaceQuota,omitempty"`
 }
 
-// PoolAddresses counts the addresses of one family. A pool may have more than an
-// integer can say; 9223372036854775807 stands for all beyond.
+// PoolAddresses counts the addresses of one family. A larger number than
+// 9223372036854775807 is reported as this one.
 type PoolAddresses struct {
 	// Total is the number of addresses of the pool.
 	Total int64 `json:"total"`
-	// Assigned is the number that Services have.
+	// Assigned is the number of addresses that Services hold.
 	Assigned int64 `json:"assigned"`
-	// Available is the number that is neither assigned nor reserved.
+	// Available is the number of addresses that are neither assigned nor reserved.
 	Available int64 `json:"available"`
 }
 
 // NamespaceAddresses counts the addresses that the Services of a namespace have.
 type NamespaceAddresses struct {
-	// Namespace is its name.
+	// Namespace is the name of the namespace.
 	Namespace string `json:"namespace"`
 	// IPv4 is how many IPv4 addresses its Services have.
 	//
@@ -142,7 +144,7 @@ type NamespaceAddresses struct {
 	IPv6 int64 `json:"ipv6,omitempty"`
 }
 
-// AddressPoolStatus is what has become of a pool.
+// AddressPoolStatus reports the use of a pool's addresses, and whether the pool is ready.
 type AddressPoolStatus struct {
 	// IPv4 counts the IPv4 addresses. It is absent when the pool has none.
 	//
@@ -169,7 +171,7 @@ type AddressPoolStatus struct {
 	// +optional
 	OtherNamespaces int64 `json:"otherNamespaces,omitempty"`
 
-	// Conditions has one, Ready. It is True when a Service can get an address of the
+	// Conditions has only Ready. It is True when a Service can get an address of the
 	// pool and spec.announce announces it.
 	//
 	// +optional
@@ -178,7 +180,7 @@ type AddressPoolStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// AddressPool is a set of addresses to give to Services of type LoadBalancer.
+// AddressPool is a set of addresses for Services of type LoadBalancer.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare

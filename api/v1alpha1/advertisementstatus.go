@@ -11,8 +11,8 @@ type AdvertisementStatus struct {
 	// +optional
 	Nodes int32 `json:"nodes"`
 
-	// Conditions has one, Ready. It is False when no node can announce, when a field is
-	// invalid, or when a name or selector refers to no object; its message says what to
+	// Conditions has only Ready. It is False when no node can announce, when a field is
+	// invalid, or when a name or selector matches no object; the message says what to
 	// change. If it is True, the message may have a warning.
 	//
 	// +optional

@@ -9,11 +9,11 @@ import (
 // MaxASN is the highest AS number (RFC 6793).
 const MaxASN = 4294967295
 
-// A PeerASN is the AS number that a router has, or a word.
+// A PeerASN is a router's AS number, or one of the words internal and external.
 type PeerASN struct {
 	Number   int64 `json:"-"` // 1 to MaxASN, unless Internal or External
-	Internal bool  `json:"-"` // the same AS as ours: iBGP
-	External bool  `json:"-"` // any other AS than ours: eBGP
+	Internal bool  `json:"-"` // the node's AS: iBGP
+	External bool  `json:"-"` // any other AS: eBGP
 }
 
 // How PeerASN.Internal and PeerASN.External are written.
@@ -40,8 +40,8 @@ func (a PeerASN) MarshalJSON() ([]byte, error) {
 	return json.Marshal(a.Number)
 }
 
-// UnmarshalJSON reads a number or a word. intstr.IntOrString would not do: its
-// number has 32 bits and a sign.
+// UnmarshalJSON reads a number or a word. intstr.IntOrString cannot hold all AS numbers:
+// it has 32 bits with a sign.
 func (a *PeerASN) UnmarshalJSON(b []byte) error {
 	var word string
 	if json.Unmarshal(b, &word) == nil {

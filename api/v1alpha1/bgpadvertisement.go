@@ -3,7 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BGPAdvertisementSpec says which addresses are announced, by which nodes, to
-// which routers and as what. What is left out restricts nothing.
+// which routers, and with which prefix lengths and attributes. Fields that are unset
+// restrict nothing.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.serviceSelector) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="excludes an aggregate: routers would send the node traffic for addresses that the selector leaves out, and the node must refuse it; remove serviceSelector, or aggregationLength and aggregationLengthV6",fieldPath=".serviceSelector"
 type BGPAdvertisementSpec struct {
@@ -20,9 +21,9 @@ type BGPAdvertisementSpec struct {
 	Pools []string `json:"pools,omitempty"`
 
 	// ServiceSelector selects the Services whose addresses are announced. All when it
-	// is unset. Of several Services that share an address, one match is enough. It
-	// excludes aggregates: the node would attract traffic for addresses of the
-	// aggregate that the selector excludes, and must refuse it. To aggregate the
+	// is unset. If Services share an address, one match is enough. A selector cannot
+	// be combined with aggregation: the node would attract traffic for addresses in
+	// the aggregate that the selector excludes, and reject it. To aggregate the
 	// addresses of some Services, give those a pool of their own.
 	//
 	// +optional
@@ -47,9 +48,9 @@ type BGPAdvertisementSpec struct {
 	// AggregationLength is the length of the IPv4 prefix that is announced in
 	// place of single addresses: with 24, 192.0.2.5 is announced as 192.0.2.0/24.
 	// Addresses with a Service of externalTrafficPolicy Local are still announced
-	// one by one. Nodes refuse traffic to addresses in the prefix that are not
-	// assigned, so the prefix must not contain other addresses in use. 32 when unset,
-	// and the only value beside a serviceSelector.
+	// one by one. Nodes reject traffic to unassigned addresses in the prefix, so it
+	// must not contain other addresses in use. 32 when unset, and the only value
+	// allowed with a serviceSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -57,7 +58,7 @@ type BGPAdvertisementSpec struct {
 	AggregationLength *int32 `json:"aggregationLength,omitempty"`
 
 	// AggregationLengthV6 is the same for IPv6. 128 when unset, and the only value
-	// beside a serviceSelector.
+	// allowed with a serviceSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -66,7 +67,7 @@ type BGPAdvertisementSpec struct {
 
 	// Communities of the routes: 64500:1, a large one as 64500:1:2 (large:64500:1:2 is
 	// the same), or a name: accept-own, blackhole, graceful-shutdown, local-as,
-	// no-advertise, no-export, no-llgr, no-peer. A Service adds its own by the
+	// no-advertise, no-export, no-llgr, no-peer. A Service adds its own with the
 	// annotation fanfare.io/bgp-communities. If several advertisements announce one
 	// prefix to one router, the route has the communities of all.
 	//
@@ -78,7 +79,7 @@ type BGPAdvertisementSpec struct {
 	Communities []string `json:"communities,omitempty"`
 
 	// LocalPref is the local preference of the routes, sent to routers of the same AS
-	// only (iBGP). 100 when unset; the highest is preferred. If several advertisements
+	// only (iBGP). 100 when unset; routers prefer the highest. If several advertisements
 	// announce one prefix to one router, the most specific one that sets the field
 	// applies, for localPref, med and asPathPrepend: an advertisement with peers comes
 	// first, then with serviceSelector, with pools, with nodeSelector, then the first

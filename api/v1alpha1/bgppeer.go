@@ -6,7 +6,7 @@ import (
 )
 
 // BGPPeerSpec is the configuration of a router. Times are written as 90s, 3m or
-// 1m30s, in whole seconds, because that is what BGP counts in.
+// 1m30s, in whole seconds, the unit of BGP's timers.
 //
 // +kubebuilder:validation:XValidation:rule="self.peerASN != (has(self.localASN) ? self.localASN : self.myASN) || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer has our own AS number: remove it",fieldPath=".ebgpMultihopTTL"
 // +kubebuilder:validation:XValidation:rule="self.peerASN != 'internal' || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
@@ -31,8 +31,8 @@ type BGPPeerSpec struct {
 	PeerAddress string `json:"peerAddress,omitempty"`
 
 	// DefaultGateway, in place of peerAddress, is an address family: the router is the
-	// node's default gateway of that family. The session follows when the gateway
-	// changes. So one object serves racks that have their own routers.
+	// node's default gateway of that family. If the gateway changes, the session moves
+	// to the new one. One object can configure all racks, each with its own router.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=IPv4;IPv6
@@ -74,9 +74,8 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512"
 	MyASN int64 `json:"myASN"`
 
-	// LocalASN replaces myASN for this router, for a router that expects another
-	// number, for example while a network is renumbered. The AS path has only this
-	// number.
+	// LocalASN replaces myASN if this router expects another number, for example while
+	// a network is renumbered. The AS path has only this number.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -85,17 +84,17 @@ type BGPPeerSpec struct {
 	LocalASN int64 `json:"localASN,omitempty"`
 
 	// SourceAddress is the node's end of the session: an address, or the name of an
-	// interface that has one, so that one object serves all nodes. Of several addresses
-	// of an interface, the one in the router's network is used, otherwise the first.
-	// The kernel chooses when it is unset. An address belongs to one node, so select
-	// that node with nodeSelector.
+	// interface that has one, so that one object can configure all nodes. Of several
+	// addresses of an interface, the node uses the one in the router's network,
+	// otherwise the first. The kernel chooses when it is unset. An address belongs to
+	// one node, so select that node with nodeSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^[^ /%:]{1,15}$') && !self.matches('^[0-9.]+$')",message="must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// Device is the interface or the VRF that the session is bound to. The node's
+	// Device is the interface or the VRF to which the session is bound. The node's
 	// routes decide when it is unset.
 	//
 	// +optional
@@ -118,8 +117,9 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4 && self != '0.0.0.0'",message="must be written as an IPv4 address such as 192.0.2.7, and not 0.0.0.0"
 	RouterID string `json:"routerID,omitempty"`
 
-	// HoldTime is how long a silent router counts as alive, from 3s. 90s when unset;
-	// the lower value of both ends applies (RFC 4271).
+	// HoldTime is the time after which the session closes if no message arrives from
+	// the router; at least 3s, 90s when unset. The lower value of both ends applies
+	// (RFC 4271).
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -155,7 +155,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=255
 	EBGPMultihopTTL int32 `json:"ebgpMultihopTTL,omitempty"`
 
-	// TTLSecurityHops drops packets from more hops away, so that no remote host can
+	// TTLSecurityHops drops packets from more hops away, so that remote hosts cannot
 	// disturb the session (GTSM, RFC 5082): 1 for a directly connected router. The
 	// router must do the same: in FRR, neighbor NODE ttl-security hops 1.
 	//
@@ -164,14 +164,15 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=254
 	TTLSecurityHops int32 `json:"ttlSecurityHops,omitempty"`
 
-	// PasswordSecretRef names the Secret with the password that signs the session (TCP
-	// MD5, RFC 2385). No password when unset.
+	// PasswordSecretRef names the Secret with the password of the session (TCP MD5
+	// signatures, RFC 2385). No password when unset.
 	//
 	// +optional
 	PasswordSecretRef *PasswordSecretRef `json:"passwordSecretRef,omitempty"`
 
-	// BFD detects within milliseconds that the router is silent, and lets the router
-	// detect a silent node (RFC 5880). Off when unset; the router must enable it, too.
+	// BFD detects within milliseconds that packets of the router no longer arrive, and
+	// lets the router detect the same of the node (RFC 5880). Off when unset; the
+	// router must enable it, too.
 	//
 	// +optional
 	BFD *BFD `json:"bfd,omitempty"`
@@ -183,7 +184,7 @@ type BGPPeerSpec struct {
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
 	// GracefulRestart says whether the router should keep the node's routes while
-	// the speaker restarts (RFC 4724). The kernel forwards meanwhile.
+	// the speaker restarts (RFC 4724). The kernel continues to forward.
 	//
 	// +optional
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
@@ -191,8 +192,8 @@ type BGPPeerSpec struct {
 	// WeightByEndpoints announces how many pods of a Service with externalTrafficPolicy
 	// Local each node has, as link bandwidth (RFC 10005), so that the router balances
 	// connections by pods and not by nodes. All nodes must announce it. Each change of
-	// such a number moves some connections to other nodes, which reset them. Changing
-	// this field resets no session.
+	// such a number moves some connections to other nodes, which reset them. A change
+	// of this field does not reset the session.
 	//
 	// +optional
 	WeightByEndpoints bool `json:"weightByEndpoints,omitempty"`
@@ -235,9 +236,9 @@ type BFD struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('60s')",message="must be from 10ms to 60s"
 	ReceiveInterval *metav1.Duration `json:"receiveInterval,omitempty"`
 
-	// DetectMultiplier is how many of the node's packets in a row must be missing until
-	// the router declares the node dead. The router's own multiplier applies in the
-	// other direction. 3 when unset.
+	// DetectMultiplier is the number of consecutive packets of the node that must be
+	// lost before the router closes the session. The router's own multiplier applies in
+	// the other direction. 3 when unset.
 	//
 	// +optional
 	// +kubebuilder:default=3
@@ -251,7 +252,7 @@ type BFD struct {
 	Passive bool `json:"passive,omitempty"`
 }
 
-// GracefulRestart is what the node asks of a router for the time of a restart.
+// GracefulRestart is what the node requests from a router for a restart of the speaker.
 type GracefulRestart struct {
 	// Enabled asks the router to keep the node's routes.
 	//
@@ -260,7 +261,7 @@ type GracefulRestart struct {
 	Enabled *bool `json:"enabled,omitempty"`
 
 	// RestartTime is how long the router keeps the routes of a speaker that does not
-	// come back. 30s when unset.
+	// return. 30s when unset.
 	//
 	// +optional
 	// +kubebuilder:default="30s"

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ClaimName is the name of the AddressClaim of an address: its canonical text
+// ClaimName returns the name of the AddressClaim of an address: its canonical text
 // with '-' for ':', because names are DNS subdomains (RFC 1123). Those begin and
 // end with a letter or digit, so ::1 is 0--1, and 2001:db8:: is 2001-db8--0.
 // The address must have no zone.
@@ -21,13 +21,13 @@ func ClaimName(a netip.Addr) string {
 	return s
 }
 
-// ClaimAddress is the address whose AddressClaim has the name. It fails for
-// names that [ClaimName] does not give, so that no address has two.
+// ClaimAddress returns the address whose AddressClaim has the name. It fails for
+// names that [ClaimName] does not return, so that each address has one name.
 func ClaimAddress(name string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.ReplaceAll(name, "-", ":"))
 	switch {
 	case err != nil || a.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("claim name %q is no address; it must be one such as 192.0.2.10 or 2001-db8--10", name)
+		return netip.Addr{}, fmt.Errorf("claim name %q is not an address; it must be one such as 192.0.2.10 or 2001-db8--10", name)
 	case ClaimName(a) != name:
 		return netip.Addr{}, fmt.Errorf("claim name %q is not the canonical form of %s; it must be %s", name, a, ClaimName(a))
 	}

@@ -38,12 +38,12 @@ func TestClaimName(t *testing.T) {
 
 func TestClaimAddressRefuses(t *testing.T) {
 	for name, want := range map[string]string{
-		"":                    "is no address",
-		"web":                 "is no address",
-		"192.0.2.010":         "is no address",
-		"192.0.2.1-":          "is no address",
-		"2001-db8-10":         "is no address",
-		"fe80--1%eth0":        "is no address",
+		"":                    "is not an address",
+		"web":                 "is not an address",
+		"192.0.2.010":         "is not an address",
+		"192.0.2.1-":          "is not an address",
+		"2001-db8-10":         "is not an address",
+		"fe80--1%eth0":        "is not an address",
 		"--1":                 "it must be 0--1",
 		"2001-db8--":          "it must be 2001-db8--0",
 		"2001-DB8--10":        "it must be 2001-db8--10",

@@ -1,10 +1,8 @@
-// Package v1alpha1 holds the objects with which Fanfare is configured, in API
-// group fanfare.io. They have no logic: internal/cluster turns them into checked
-// values.
+// Package v1alpha1 has the objects that configure Fanfare, in API group fanfare.io. They
+// have no logic: internal/cluster converts them to checked values.
 //
-// What the API server can check is said in markers here, most of it in CEL, so
-// that a mistake is refused when it is made and no webhook is needed. Without
-// an API server internal/cluster checks the same and more.
+// Markers, mostly in CEL, let the API server reject invalid objects without a webhook.
+// internal/cluster checks the same and more, for configurations without an API server.
 //
 // +kubebuilder:object:generate=true
 // +groupName=fanfare.io

@@ -18,7 +18,7 @@ type L2AdvertisementSpec struct {
 	Pools []string `json:"pools,omitempty"`
 
 	// ServiceSelector selects the Services whose addresses are announced. All when it
-	// is unset. Of several Services that share an address, one match is enough.
+	// is unset. If Services share an address, one match is enough.
 	//
 	// +optional
 	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
@@ -28,9 +28,9 @@ type L2AdvertisementSpec struct {
 	// +optional
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
-	// PreferredNodeSelectors prefer some of these nodes: those with the largest sum of
-	// weights answer while one of them can. Addresses are spread evenly over equally
-	// preferred nodes.
+	// PreferredNodeSelectors prefer some of these nodes: a node with the largest sum of
+	// weights answers, as long as one of them can. Addresses are spread evenly over
+	// equally preferred nodes.
 	//
 	// +optional
 	// +listType=atomic
@@ -40,8 +40,8 @@ type L2AdvertisementSpec struct {
 
 	// Interfaces on which nodes answer, by name or by a pattern in which * stands for
 	// any characters and ? for one: eth0, bond*, ens?. All when unset. A node answers
-	// for an address on those of them that have the address's subnet, and on an
-	// interface that is named without a pattern in any case.
+	// for an address on the matching interfaces that have the address's subnet. On an
+	// interface that is named without a pattern it answers for all addresses.
 	//
 	// +optional
 	// +listType=set

@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: "fanfare.io", Version: "v1alpha1"}
 
 var schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
 
-// AddToScheme makes a scheme know the objects of this package.
+// AddToScheme adds the objects of this package to a scheme.
 var AddToScheme = schemeBuilder.AddToScheme
 
 func addKnownTypes(s *runtime.Scheme) error {

@@ -7,9 +7,9 @@ import (
 // LabelSelector selects objects by their labels. All of matchLabels and
 // matchExpressions must match. An empty selector selects everything.
 //
-// It is written as Kubernetes' own LabelSelector. That type has no bounds, so no rule
-// about its parts fits the API server's budget, and a mistake would show only when the
-// speaker drops the object.
+// The format is that of Kubernetes' own LabelSelector. That type has no bounds, so CEL
+// rules about its fields exceed the API server's cost limit, and only the speaker would
+// detect a mistake.
 type LabelSelector struct {
 	// MatchLabels are labels and the value that each must have.
 	//
@@ -27,8 +27,8 @@ type LabelSelector struct {
 	MatchExpressions []LabelSelectorRequirement `json:"matchExpressions,omitempty"`
 }
 
-// LabelValue is the value of a label. The type exists for its bound, without which a
-// rule about a map's values is over the API server's budget.
+// LabelValue is the value of a label. The type has a bound, without which a CEL rule about
+// a map's values exceeds the API server's cost limit.
 //
 // +kubebuilder:validation:MaxLength=63
 type LabelValue string
@@ -63,7 +63,7 @@ type LabelSelectorRequirement struct {
 	Values []string `json:"values,omitempty"`
 }
 
-// Meta is the selector as Kubernetes' own type, nil for nil.
+// Meta returns the selector as Kubernetes' own type, nil for nil.
 func (s *LabelSelector) Meta() *metav1.LabelSelector {
 	if s == nil {
 		return nil

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// MaxSpeakerReasons is how many reasons a SpeakerStatus lists. All of them for
-// 10,000 addresses would be beyond what etcd takes; the speaker's own socket has
+// MaxSpeakerReasons is how many reasons a SpeakerStatus lists. All reasons for 10,000
+// addresses would exceed etcd's request limit (1.5 MiB); the speaker's own socket has
 // them.
 const MaxSpeakerReasons = 100
 
@@ -20,7 +20,7 @@ type SpeakerReport struct {
 	// +optional
 	Changed metav1.Time `json:"changed,omitzero"`
 
-	// Established counts the sessions that are up, of all: "1/2".
+	// Established has the number of established sessions, and of all: "1/2".
 	//
 	// +optional
 	Established string `json:"established,omitempty"`
@@ -32,8 +32,8 @@ type SpeakerReport struct {
 	// +listMapKey=name
 	Sessions []SpeakerSession `json:"sessions,omitempty"`
 
-	// Members counts the nodes that this node receives messages from, of all known
-	// members: "2/3"; empty without membership.
+	// Members has the number of nodes from which this node receives messages, and of all
+	// known members: "2/3"; empty without membership.
 	//
 	// +optional
 	Members string `json:"members,omitempty"`
@@ -43,8 +43,8 @@ type SpeakerReport struct {
 	// +optional
 	Addresses SpeakerAddresses `json:"addresses,omitzero"`
 
-	// Interfaces on which the node can answer for addresses: in a subnet that has
-	// addresses of a pool, or named by an L2Advertisement.
+	// Interfaces on which the node can answer for addresses: their subnet has addresses
+	// of a pool, or an L2Advertisement names them.
 	//
 	// +optional
 	// +listType=map
@@ -52,8 +52,8 @@ type SpeakerReport struct {
 	// +kubebuilder:validation:MaxItems=64
 	Interfaces []SpeakerInterface `json:"interfaces,omitempty"`
 
-	// Repairs counts how often another program changed the kernel's table
-	// since the speaker started.
+	// Repairs counts how often another program has changed the speaker's rules in the
+	// kernel since the speaker started.
 	//
 	// +optional
 	Repairs int64 `json:"repairs,omitempty"`
@@ -145,8 +145,8 @@ type SpeakerAddresses struct {
 	Forwarded int32 `json:"forwarded"`
 	// Announced addresses are announced to at least one router.
 	Announced int32 `json:"announced"`
-	// Lingering addresses are withdrawn, and still forwarded while routers process
-	// the withdrawal.
+	// Lingering addresses are withdrawn, but still forwarded until routers have
+	// processed the withdrawal.
 	Lingering int32 `json:"lingering"`
 }
 
@@ -160,11 +160,11 @@ type SpeakerReason struct {
 	//
 	// +optional
 	Service string `json:"service,omitempty"`
-	// Code is for programs.
+	// Code identifies the reason, for programs.
 	//
 	// +required
 	Code string `json:"code"`
-	// Message is a sentence.
+	// Message explains the reason, for people.
 	//
 	// +required
 	Message string `json:"message"`

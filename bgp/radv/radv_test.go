@@ -45,7 +45,7 @@ func local(t *testing.T, name string) linkEnd {
 	}
 }
 
-// Both ends of a link discover each other, and notice when the other is gone.
+// Both ends of a link discover each other, and detect when the other end goes down.
 func TestBothEndsDiscoverEachOther(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Node(t)
@@ -86,7 +86,7 @@ func TestAdvertisement(t *testing.T) {
 		must(t, err)
 		ra, ok := m.(*ndp.RouterAdvertisement)
 		if !ok || ra.RouterLifetime != 0 || control.HopLimit != 255 || from.WithZone("") != left.local.WithZone("") {
-			t.Fatalf("heard %#v from %s with hop limit %d", m, from, control.HopLimit)
+			t.Fatalf("received %#v from %s with hop limit %d", m, from, control.HopLimit)
 		}
 		mac, err := net.ParseMAC(left.mac)
 		must(t, err)

@@ -101,7 +101,7 @@ func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct
 			ended <- struct{}{}
 		}()
 	}
-	start(func() error { return conn.receive(answer, w.heard) })
+	start(func() error { return conn.receive(answer, w.setRouter) })
 	start(func() error { return conn.advertise(ctx, answer) })
 	err = w.await(ctx, here, changes, failed)
 	cancel()
@@ -154,7 +154,7 @@ func (w *Watch) forget(err error) {
 	}
 }
 
-func (w *Watch) heard(router netip.Addr) {
+func (w *Watch) setRouter(router netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.routers.received(router, time.Now()) {

@@ -140,17 +140,17 @@ func apiConfig(kubeconfig string) (*rest.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the pod's service account: %w", err)
 		}
-		return agent(c), nil
+		return withUserAgent(c), nil
 	}
 	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
-	return agent(c), nil
+	return withUserAgent(c), nil
 }
 
-// agent sets the user agent of requests, for audit logs.
-func agent(c *rest.Config) *rest.Config {
+// withUserAgent sets the user agent of requests, for audit logs.
+func withUserAgent(c *rest.Config) *rest.Config {
 	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
 }
 

@@ -334,10 +334,10 @@ tor3    none: GoBGP is gone
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got, err := named(all, []string{"tor2"}); err != nil || len(got) != 1 || got[0].Session != "tor2" {
+	if got, err := selectSessions(all, []string{"tor2"}); err != nil || len(got) != 1 || got[0].Session != "tor2" {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := named(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no such session; it has ["tor1" "tor2" "tor3"]`) {
+	if _, err := selectSessions(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no such session; it has ["tor1" "tor2" "tor3"]`) {
 		t.Errorf("%v", err)
 	}
 }

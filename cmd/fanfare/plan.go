@@ -22,7 +22,7 @@ import (
 // speaker, so that a plan shows what the speaker would do.
 func planCommand() *cobra.Command {
 	var (
-		node    nodeFlags
+		flags   nodeFlags
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
@@ -38,13 +38,13 @@ interfaces that can answer over layer 2. For other nodes it assumes that they
 have the right interfaces, and lists the assumption.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := node.config()
+			config, err := flags.config()
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
-			source, err := node.now(ctx)
+			source, err := flags.liveSource(ctx)
 			if err != nil {
 				return err
 			}
@@ -54,19 +54,19 @@ have the right interfaces, and lists the assumption.`,
 				return err
 			}
 			d := plan.Decide(config, snap)
-			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.UsesL2))
+			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumptions(config, snap, d.UsesL2))
 			return err
 		},
 	}
-	node.add(cmd.Flags())
+	flags.add(cmd.Flags())
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the API server")
 	return cmd
 }
 
-// assumed lists the assumptions of a plan: if one is wrong, another node answers. links
+// assumptions lists the assumptions of a plan: if one is wrong, another node answers. usesL2
 // reports whether any address may be announced over layer 2; BGP needs no assumptions.
-func assumed(c plan.Config, snap *cluster.Snapshot, links bool) (text string) {
-	if !links {
+func assumptions(c plan.Config, snap *cluster.Snapshot, usesL2 bool) (text string) {
+	if !usesL2 {
 		return ""
 	}
 	if c.Interfaces == nil {
@@ -99,9 +99,9 @@ func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
 	return nil, nil
 }
 
-// now opens the source that the flags name. From an API server it uses nothing that a
+// liveSource opens the source that the flags name. From an API server it uses nothing that a
 // speaker saved: a plan must not show yesterday's cluster.
-func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
+func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if f.files != "" {
 		return f.folder(ctx, quiet)

@@ -35,7 +35,7 @@ this node should have the same.`,
 			if err != nil {
 				return err
 			}
-			if all, err = named(all, names); err != nil {
+			if all, err = selectSessions(all, names); err != nil {
 				return err
 			}
 			if asJSON {
@@ -51,8 +51,8 @@ this node should have the same.`,
 	return cmd
 }
 
-// named returns the sessions with the given names; all of them without names.
-func named(all []speaker.SessionRoutes, names []string) (asked []speaker.SessionRoutes, err error) {
+// selectSessions returns the sessions with the given names; all of them without names.
+func selectSessions(all []speaker.SessionRoutes, names []string) (selected []speaker.SessionRoutes, err error) {
 	if len(names) == 0 {
 		return all, nil
 	}
@@ -60,7 +60,7 @@ func named(all []speaker.SessionRoutes, names []string) (asked []speaker.Session
 	for _, s := range all {
 		have = append(have, s.Session)
 		if slices.Contains(names, s.Session) {
-			asked = append(asked, s)
+			selected = append(selected, s)
 		}
 	}
 	for _, n := range names {
@@ -68,7 +68,7 @@ func named(all []speaker.SessionRoutes, names []string) (asked []speaker.Session
 			return nil, fmt.Errorf("router %q: this node has no such session; it has %q", n, have)
 		}
 	}
-	return asked, nil
+	return selected, nil
 }
 
 // printRoutes prints one line for each route. A router without routes has a line with the
@@ -90,7 +90,7 @@ func printRoutes(w io.Writer, all []speaker.SessionRoutes) error {
 			if communities == "" {
 				communities = "-"
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Session, r.Prefix, r.NextHop, path, number(r.LocalPref), number(r.MED), communities)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Session, r.Prefix, r.NextHop, path, formatOptional(r.LocalPref), formatOptional(r.MED), communities)
 		}
 	}
 	return t.Flush()
@@ -104,8 +104,8 @@ func noRoutes(s speaker.SessionRoutes) string {
 	return "the session is " + string(s.State)
 }
 
-// number formats an optional attribute of a route.
-func number(n *uint32) string {
+// formatOptional formats an optional attribute of a route.
+func formatOptional(n *uint32) string {
 	if n == nil {
 		return "-"
 	}

@@ -66,7 +66,7 @@ func (f *nodeFlags) config() (plan.Config, error) {
 		return c, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
 	}
 	for _, d := range f.detectLocal {
-		if err := detect(&c, d); err != nil {
+		if err := addCriterion(&c, d); err != nil {
 			return c, fmt.Errorf("--detect-local %q: %w", d, err)
 		}
 	}
@@ -86,8 +86,8 @@ var healthChecks = map[string]plan.HealthChecks{
 	"labelled": plan.HealthChecksLabelled, "all": plan.HealthChecksAll, "none": plan.HealthChecksNone,
 }
 
-// detect adds one criterion of --detect-local.
-func detect(c *plan.Config, criterion string) error {
+// addCriterion adds one criterion of --detect-local.
+func addCriterion(c *plan.Config, criterion string) error {
 	kind, value, _ := strings.Cut(criterion, "=")
 	if kind != "node-cidr" && value == "" {
 		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
@@ -127,7 +127,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	if err != nil {
 		return nil, nil, err
 	}
-	known := f.known(log)
+	known := f.savedConfiguration(log)
 	open := func(ctx context.Context) (cluster.Source, error) {
 		// A speaker that uses only BGP and has no members needs its own Node only.
 		one := f.node
@@ -144,9 +144,9 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	return ipam.NewReader(standby), standby.Fresh, nil
 }
 
-// known are the last valid versions of the objects, saved by the previous speaker. Without
+// savedConfiguration returns the last valid versions of the objects, saved by the previous speaker. Without
 // them, an invalid object announces nothing.
-func (f *nodeFlags) known(log *slog.Logger) *cluster.Configuration {
+func (f *nodeFlags) savedConfiguration(log *slog.Logger) *cluster.Configuration {
 	known, err := speaker.Configuration(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved configuration", "err", err)
@@ -182,7 +182,7 @@ func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Sourc
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}
-	files, err := watch.OpenFiles(ctx, f.files, f.known(log), log)
+	files, err := watch.OpenFiles(ctx, f.files, f.savedConfiguration(log), log)
 	if err != nil {
 		return nil, err
 	}

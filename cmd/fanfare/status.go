@@ -66,7 +66,7 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 		return err
 	}
 	if x := st.Proxy; x.Mode == proxy.ModeIPTables {
-		fmt.Fprintf(w, "\nForwarding by %s%s\n", strings.Join(x.Programs, " and "), because(x.ModeReason))
+		fmt.Fprintf(w, "\nForwarding by %s%s\n", strings.Join(x.Programs, " and "), modeReason(x.ModeReason))
 	}
 	printFastPath(w, st.Proxy.FastPath)
 	if lines := st.Attention(now); len(lines) > 0 {
@@ -82,7 +82,7 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 		return
 	}
 	fmt.Fprintf(w, "\nFast path on %s, bypassing netfilter: %d of %d frontends, %d of at most %d flows\n",
-		dash(f.Interfaces), f.Frontends, f.Frontends+len(f.Left), f.Flows, f.Capacity)
+		abbreviated(f.Interfaces), f.Frontends, f.Frontends+len(f.Left), f.Flows, f.Capacity)
 	if f.Full > 0 {
 		fmt.Fprintf(w, "  %d flows found no room and use the rules\n", f.Full)
 	}
@@ -169,24 +169,24 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 		for _, p := range i.Prefixes {
 			subnets = append(subnets, p.String())
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, i.MAC, dash(subnets), answers[i.Name])
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, i.MAC, abbreviated(subnets), answers[i.Name])
 		if len(st.L2.AsymmetricPaths) > 0 {
-			fmt.Fprintf(w, "\t%s", dash(leave(i.Name, st.L2.AsymmetricPaths)))
+			fmt.Fprintf(w, "\t%s", abbreviated(replyInterfaces(i.Name, st.L2.AsymmetricPaths)))
 		}
 		fmt.Fprintln(w)
 	}
 }
 
-// leave are the interfaces by which replies to clients behind a router leave, if the
-// clients arrive by another one.
-func leave(iface string, detours []l2.AsymmetricPath) (by []string) {
-	for _, d := range detours {
+// replyInterfaces returns the interfaces by which replies to clients behind a router leave,
+// if the clients arrive by another one.
+func replyInterfaces(iface string, paths []l2.AsymmetricPath) (by []string) {
+	for _, p := range paths {
 		switch {
-		case d.Interface != iface:
-		case d.IPv6:
-			by = append(by, d.By+" (IPv6)")
+		case p.Interface != iface:
+		case p.IPv6:
+			by = append(by, p.By+" (IPv6)")
 		default:
-			by = append(by, d.By)
+			by = append(by, p.By)
 		}
 	}
 	return by
@@ -207,7 +207,7 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	}
 	fmt.Fprint(w, "\nADDRESS\tSERVICE\tPORTS\tFORWARDED\tANNOUNCED\n")
 	for _, a := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Address, dash(a.Services), dash(a.Ports), yes(a.Programmed), announced(a))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Address, abbreviated(a.Services), abbreviated(a.Ports), yesNo(a.Programmed), announced(a))
 	}
 }
 
@@ -226,9 +226,9 @@ func announced(a speaker.AddressStatus) string {
 	}
 }
 
-// whyNot returns why a protocol does not announce an address, empty if it does. The prefix
-// of the message is in the table's header.
-func whyNot(a speaker.AddressStatus, protocol string) string {
+// notAnnounced returns why a protocol does not announce an address, empty if it does. The
+// cell says "no" already, so the message loses its prefix.
+func notAnnounced(a speaker.AddressStatus, protocol string) string {
 	var why []string
 	for _, r := range a.Reasons {
 		message := strings.TrimPrefix(strings.TrimPrefix(r.Message, "not announced: "), "not announced yet: ")
@@ -242,7 +242,7 @@ func whyNot(a speaker.AddressStatus, protocol string) string {
 // answered reports whether this node answers for an address over L2.
 func answered(a speaker.AddressStatus) string {
 	if !a.Answered() {
-		return "no: " + whyNot(a, "l2")
+		return "no: " + notAnnounced(a, "l2")
 	}
 	text := "yes, on " + strings.Join(a.L2.Interfaces, ", ")
 	if a.OwnerBy != "" {
@@ -257,10 +257,10 @@ func answered(a speaker.AddressStatus) string {
 // routed reports whether an address is announced to routers. A route without a router that
 // receives it is not announced.
 func routed(a speaker.AddressStatus) string {
-	if why := whyNot(a, "bgp"); why != "" {
+	if why := notAnnounced(a, "bgp"); why != "" {
 		return "no: " + why
 	}
-	text := yes(a.Announced)
+	text := yesNo(a.Announced)
 	if !a.Announced {
 		return text
 	}
@@ -277,25 +277,25 @@ func routed(a speaker.AddressStatus) string {
 	return text
 }
 
-// because explains why iptables is in use. It is empty if the user has chosen it.
-func because(reason string) string {
+// modeReason explains why iptables is in use. It is empty if the user has chosen it.
+func modeReason(reason string) string {
 	if reason == "" {
 		return ""
 	}
 	return ", as nftables does not work here: " + reason
 }
 
-// yes is for table cells, where true and false read badly.
-func yes(b bool) string {
+// yesNo is for table cells, where true and false read badly.
+func yesNo(b bool) string {
 	if b {
 		return "yes"
 	}
 	return "no"
 }
 
-// dash joins words, and abbreviates more than three, so that a row fits a terminal. It
+// abbreviated joins words, and abbreviates more than three, so that a row fits a terminal. It
 // returns a dash for none.
-func dash(words []string) string {
+func abbreviated(words []string) string {
 	switch len(words) {
 	case 0:
 		return "-"

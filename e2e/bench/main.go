@@ -23,7 +23,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/proxy"
 )
 
-// benchmarks are the subcommands. Each adds its flags, and returns how to run it.
+// benchmarks are the subcommands. Each adds its flags and returns its run function.
 var benchmarks = map[string]func(*flag.FlagSet, *measure.Inputs) measure.Run{
 	"bgp": bgp.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "proxy": proxy.Flags,
 }
@@ -32,7 +32,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	var err error
-	if len(os.Args) == 3 && os.Args[1] == proxy.SetWord {
+	if len(os.Args) == 3 && os.Args[1] == proxy.SetCommand {
 		err = proxy.RunSet(ctx, os.Args[2], os.Stdout)
 	} else {
 		err = run(ctx, os.Args[1:])

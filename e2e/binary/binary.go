@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Build puts cmd/fanfare at path, as the source is now. It takes five seconds of a
-// processor, and half a second where nothing has changed since the last time.
+// Build builds cmd/fanfare of the current source at path. It takes five seconds of CPU
+// time, and half a second if nothing has changed.
 func Build(ctx context.Context, path string) error {
 	if err := build(ctx, path); err != nil {
 		return fmt.Errorf("the program: %w", err)
@@ -36,13 +36,13 @@ func build(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // and with that it is unlocked
+	defer lock.Close() // closing unlocks it
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
 	built := filepath.Join(dir, "fanfare")
-	// As make build does, which has compiled all packages already, but without the
-	// commit: another one with the same source is no reason to link again.
+	// The flags are those of make build, for its build cache, but without the commit: another
+	// commit of the same source needs no new link.
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-buildvcs=false", "-o", built, "./cmd/fanfare")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -52,8 +52,8 @@ func build(ctx context.Context, path string) (err error) {
 	return clone(built, path)
 }
 
-// clone gives a file a second name, or copies it to another file system: a test that
-// runs it keeps it when the first one is replaced.
+// clone links or copies the file, so that a test keeps its binary when the original is
+// replaced.
 func clone(from, to string) (err error) {
 	if os.Link(from, to) == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Some want the program at one time, and each has one that runs.
-func TestBuild(t *testing.T) {
+// Concurrent builds each get a working binary.
+func TestBuildConcurrently(t *testing.T) {
 	if testing.Short() {
 		t.Skip("links a program")
 	}

@@ -1,3 +1,3 @@
-// Package binary builds the program for the tests that run it as a process. Those of
-// several packages want it, at one time or one after the other: it is linked once.
+// Package binary builds the fanfare binary for the tests of several packages. They may
+// build concurrently; it is linked once.
 package binary

@@ -13,14 +13,14 @@ import (
 	"path/filepath"
 )
 
-// An archive is what `docker save` and `make image` write.
+// An archive is an image as `docker save` and `make image` write it.
 type archive struct {
 	Tags   []string
 	Config config
 	layers [][]byte
 }
 
-// A config is the part of an image's configuration that is looked at here.
+// A config is the tested part of an image's configuration.
 type config struct {
 	Architecture, OS string
 	Config           struct {
@@ -76,7 +76,7 @@ func readTar(name string) (map[string][]byte, error) {
 	}
 }
 
-// unpack makes the root directory of a container.
+// unpack creates the root directory of a container.
 func (a *archive) unpack(dir string) error {
 	for _, l := range a.layers {
 		z, err := gzip.NewReader(bytes.NewReader(l))
@@ -99,10 +99,10 @@ func (a *archive) unpack(dir string) error {
 	return nil
 }
 
-// place makes one entry of a layer. Nothing in our layers needs more kinds.
+// place creates one entry of a layer. The layers need no other types.
 func place(name string, h *tar.Header, content io.Reader) error {
 	if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 0 {
-		return fmt.Errorf("%s: of %d:%d and from %s; want root's, and no time", h.Name, h.Uid, h.Gid, h.ModTime)
+		return fmt.Errorf("%s: owner %d:%d, time %s; want root and no time", h.Name, h.Uid, h.Gid, h.ModTime)
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
@@ -120,6 +120,6 @@ func place(name string, h *tar.Header, content io.Reader) error {
 		_, err = io.Copy(f, content)
 		return errors.Join(err, f.Close())
 	default:
-		return fmt.Errorf("%s: a file of kind %q", h.Name, h.Typeflag)
+		return fmt.Errorf("%s: unexpected type %q", h.Name, h.Typeflag)
 	}
 }

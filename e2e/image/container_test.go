@@ -13,14 +13,13 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A container is a root directory, a network namespace, and what of the machine
-// is shown inside.
+// A container is a root directory, a network namespace, and mounts of the machine's files.
 type container struct {
 	root string
 	node *nstest.NS
 	env  []string
-	// binds are files and directories of the machine by their places in the
-	// container. Only they can be written, as with a root that is read-only.
+	// binds are files and directories of the machine by their path in the container.
+	// Everything else is read-only.
 	binds map[string]string
 }
 
@@ -36,8 +35,7 @@ func newContainer(t *testing.T, root string, env []string, binds map[string]stri
 	return c
 }
 
-// mountPoint makes what a container's runtime makes for a mount where the image
-// has nothing.
+// mountPoint creates a mount point where the image has none, as a container runtime does.
 func mountPoint(from, place string) error {
 	info, err := os.Stat(from)
 	if err != nil {
@@ -52,7 +50,7 @@ func mountPoint(from, place string) error {
 	return os.WriteFile(place, nil, 0o644)
 }
 
-// command is a program of the image. start starts it.
+// command returns a command of the image, for start.
 func (c *container) command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env, cmd.Dir = c.env, "/"
@@ -60,11 +58,11 @@ func (c *container) command(ctx context.Context, path string, args ...string) *e
 	return cmd
 }
 
-// start starts a command with what the speaker's manifest allows: root, NET_ADMIN,
-// NET_BIND_SERVICE and NET_RAW, no way to more, and a root that is read-only.
+// start starts a command with the privileges of the speaker's manifest: root, NET_ADMIN,
+// NET_BIND_SERVICE and NET_RAW, no new privileges, and a read-only root.
 func (c *container) start(cmd *exec.Cmd) error {
 	var err error
-	// The thread that is confined ends with the function.
+	// The confined thread ends with the function.
 	c.node.Do(func() {
 		if err = c.mount(); err != nil {
 			return
@@ -77,12 +75,12 @@ func (c *container) start(cmd *exec.Cmd) error {
 	return err
 }
 
-// mount gives the calling thread mounts of its own.
+// mount gives the calling thread its own mounts.
 func (c *container) mount() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
-	// Else every mount would be the machine's as well.
+	// Otherwise every mount would appear on the machine as well.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount /", err)
 	}
@@ -110,8 +108,8 @@ func bind(from, place string) error {
 	return os.NewSyscallError("mount "+place, unix.Mount(from, place, "", unix.MS_BIND, ""))
 }
 
-// drop takes from what the calling thread starts every capability but some. The
-// thread itself still needs its own to start it.
+// drop removes all other capabilities from the programs that the calling thread starts. The
+// thread itself needs its own to start them.
 func drop(keep ...int) error {
 	for c := range unix.CAP_LAST_CAP + 1 {
 		kept := false

@@ -26,10 +26,9 @@ import (
 
 const version = "v0.0.0-test"
 
-// The image that `make image` writes works: its programs run in it, with no more
-// rights than the speaker's manifest gives, and the speaker gets its table into
-// the kernel.
-func TestImage(t *testing.T) {
+// The image that `make image` writes works: its programs run with the privileges of the
+// speaker's manifest, and the speaker programs its table.
+func TestImageRunsWithLeastRights(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds an image")
 	}
@@ -50,19 +49,19 @@ func TestImage(t *testing.T) {
 	if err := a.unpack(root); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("Reproducible", func(t *testing.T) { reproducible(t, made, root, a) })
+	t.Run("Reproducible", func(t *testing.T) { checkReproducible(t, made, root, a) })
 	t.Run("Config", func(t *testing.T) { checkConfig(t, a) })
-	t.Run("Lean", func(t *testing.T) { lean(t, filepath.Join(root, "usr/bin/fanfare")) })
-	t.Run("Complete", func(t *testing.T) { complete(t, root) })
-	t.Run("Licenses", func(t *testing.T) { licensed(t, root) })
-	t.Run("Tools", func(t *testing.T) { tools(t, root, a.Config.Config.Env) })
-	t.Run("Speaker", func(t *testing.T) { speaker(t, root, a.Config.Config.Env) })
+	t.Run("Lean", func(t *testing.T) { checkUnusedFunctionsDropped(t, filepath.Join(root, "usr/bin/fanfare")) })
+	t.Run("Complete", func(t *testing.T) { checkLibraries(t, root) })
+	t.Run("Licenses", func(t *testing.T) { checkLicenses(t, root) })
+	t.Run("Tools", func(t *testing.T) { checkTools(t, root, a.Config.Config.Env) })
+	t.Run("Speaker", func(t *testing.T) { checkSpeaker(t, root, a.Config.Config.Env) })
 }
 
 func makeImage(t *testing.T, output string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "make", "-C", "../..", "image", "IMAGE="+output, "VERSION="+version)
-	// The flags of a make that runs this test are not for this one.
+	// Not the flags of a make that runs this test.
 	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -75,9 +74,9 @@ func makeImage(t *testing.T, output string) {
 	}
 }
 
-// The same input makes the same image, bit by bit. The input is that of the image
-// made before: meanwhile the tree may have changed.
-func reproducible(t *testing.T, made, root string, a *archive) {
+// checkReproducible checks that the same input gives the same image bit by bit. The input
+// is that of the first image, because the source tree may change meanwhile.
+func checkReproducible(t *testing.T, made, root string, a *archive) {
 	again := filepath.Join(t.TempDir(), "again.tar")
 	cmd := exec.CommandContext(t.Context(), "go", "-C", "../../hack/image", "run", ".",
 		"-binary", filepath.Join(root, "usr/bin/fanfare"), "-license", filepath.Join(root, "usr/share/doc/fanfare/copyright"),
@@ -94,27 +93,29 @@ func reproducible(t *testing.T, made, root string, a *archive) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(first, second) {
-		t.Error("made twice from the same, and not the same")
+		t.Error("two images from the same input differ")
 	}
 	if limit := 30_000_000; len(first) > limit {
-		t.Errorf("%d bytes: more than the %d that make it a small image", len(first), limit)
+		t.Errorf("%d bytes: want at most %d", len(first), limit)
 	}
 }
 
-// The linker has dropped unused functions: on every node the program is resident as a
-// whole. It drops no exported method where templates may call any by its name.
-func lean(t *testing.T, program string) {
+// checkUnusedFunctionsDropped checks that the linker has dropped unused functions, because
+// the whole program is resident on every node. The linker keeps all exported methods if
+// templates may call any by name.
+func checkUnusedFunctionsDropped(t *testing.T, program string) {
 	text, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
 	}
 	linked := func(f string) bool { return bytes.Contains(text, []byte(f)) }
 	if f := "text/template.(*state).evalField"; linked(f) || !linked("main.main") {
-		t.Errorf("%s is in the program, or the names of its functions are not", f)
+		t.Errorf("the binary contains %s, or no function names", f)
 	}
 }
 
-// A manifest that says `image: fanfare` finds it, and it runs without rights.
+// checkConfig checks that manifests find the image as `fanfare`, and that it runs without
+// privileges.
 func checkConfig(t *testing.T, a *archive) {
 	if want := []string{"fanfare:latest", "fanfare:" + version}; !slices.Equal(a.Tags, want) {
 		t.Errorf("tags %q, want %q", a.Tags, want)
@@ -131,9 +132,9 @@ func checkConfig(t *testing.T, a *archive) {
 	}
 }
 
-// Every program and every plug-in has its libraries, and its loader, in the image.
-// Nothing in it can run commands for an intruder.
-func complete(t *testing.T, root string) {
+// checkLibraries checks that the image has the libraries and the loader of every program
+// and plug-in, and no program that runs commands for an attacker.
+func checkLibraries(t *testing.T, root string) {
 	needed, there := map[string]string{}, map[string]bool{}
 	walk(t, root, func(name string) {
 		there[filepath.Base(name)] = true
@@ -178,8 +179,8 @@ func walk(t *testing.T, root string, f func(name string)) {
 	}
 }
 
-// What others wrote comes with their terms.
-func licensed(t *testing.T, root string) {
+// checkLicenses checks that the licences of all included software are in the image.
+func checkLicenses(t *testing.T, root string) {
 	packages, err := os.ReadDir(filepath.Join(root, "var/lib/dpkg/status.d"))
 	if err != nil {
 		t.Fatal(err)
@@ -199,28 +200,28 @@ func licensed(t *testing.T, root string) {
 	}
 }
 
-// The tools in the image do what those of the machine do, in the same namespace.
-func tools(t *testing.T, root string, env []string) {
+// checkTools checks that the image's tools work as the machine's do in the same namespace.
+func checkTools(t *testing.T, root string, env []string) {
 	c := newContainer(t, root, env, map[string]string{"/run/xtables.lock": lock(t)})
 	if got := c.output(t, "/usr/bin/fanfare", "--version"); got != "fanfare version "+version+"\n" {
 		t.Errorf("fanfare --version: %q", got)
 	}
-	// It needs a plug-in, and a protocol that is known by /etc/protocols alone.
+	// The rule needs a plug-in, and a protocol that only /etc/protocols defines.
 	rule := []string{"-A", "FORWARD", "-p", "ospf", "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT"}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, backend := range []string{"nft", "legacy"} {
 			tool := "/usr/sbin/" + family + "-" + backend
-			same(t, c, tool, rule...)
-			same(t, c, tool, "-S")
-			same(t, c, tool+"-save", "-t", "filter")
+			expectSameOutput(t, c, tool, rule...)
+			expectSameOutput(t, c, tool, "-S")
+			expectSameOutput(t, c, tool+"-save", "-t", "filter")
 		}
 	}
-	same(t, c, "/usr/sbin/nft", "--version")
-	same(t, c, "/usr/sbin/nft", "list", "ruleset")
+	expectSameOutput(t, c, "/usr/sbin/nft", "--version")
+	expectSameOutput(t, c, "/usr/sbin/nft", "list", "ruleset")
 }
 
-// lock is a file as the manifest mounts it for iptables-legacy, which shares it
-// with all others on the node that change the legacy tables.
+// lock returns the lock file that the manifest mounts for iptables-legacy. All programs on
+// the node that change the legacy tables share it.
 func lock(t *testing.T) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "xtables.lock")
@@ -230,9 +231,9 @@ func lock(t *testing.T) string {
 	return name
 }
 
-// same runs a tool of the machine and the one in the image. A kernel may be
-// without the legacy tables, and then neither can do anything.
-func same(t *testing.T, c *container, tool string, args ...string) {
+// expectSameOutput compares the machine's tool with the image's. If the kernel lacks the
+// legacy tables, both fail.
+func expectSameOutput(t *testing.T, c *container, tool string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool, args...)
 	want := runIn(cmd, func() (err error) {
@@ -249,8 +250,8 @@ func same(t *testing.T, c *container, tool string, args ...string) {
 	}
 }
 
-// runIn is what a command prints, and how it ends. Comments, which hold the time,
-// are left out.
+// runIn returns a command's output and exit status, without comments, which contain the
+// time.
 func runIn(cmd *exec.Cmd, start func() error) string {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -284,8 +285,9 @@ func (c *container) output(t *testing.T, path string, args ...string) string {
 	return out.String()
 }
 
-// The speaker forwards with the rights of its manifest, and says so.
-func speaker(t *testing.T, root string, env []string) {
+// checkSpeaker checks that the speaker forwards with the privileges of its manifest, and
+// reports it.
+func checkSpeaker(t *testing.T, root string, env []string) {
 	run, cluster := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(cluster, "passive.yaml"), []byte(passivePeer), 0o644); err != nil {
 		t.Fatal(err)
@@ -339,7 +341,7 @@ func speaker(t *testing.T, root string, env []string) {
 			t.Errorf("after SIGTERM: %v", err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("goes on after SIGTERM")
+		t.Error("the speaker still runs a minute after SIGTERM")
 	}
 }
 
@@ -361,7 +363,7 @@ func listens(pid int, port uint16) error {
 	return err
 }
 
-// A speakerStatus is the part of `fanfare status --json` that is looked at here.
+// A speakerStatus is the tested part of `fanfare status --json`.
 type speakerStatus struct {
 	Proxy struct {
 		ForwardOpened []string `json:"forwardOpened"`
@@ -369,8 +371,8 @@ type speakerStatus struct {
 	} `json:"proxy"`
 }
 
-// dropForward makes FORWARD of every iptables drop, as Docker does, with the
-// machine's own programs. It returns those of them that this kernel can have.
+// dropForward sets the policy of FORWARD to DROP in every iptables, as Docker does, with
+// the machine's programs. It returns the names of the iptables that this kernel supports.
 func dropForward(t *testing.T, c *container) []string {
 	t.Helper()
 	var dropping []string
@@ -390,7 +392,7 @@ func dropForward(t *testing.T, c *container) []string {
 	return dropping
 }
 
-// ready asks the speaker whether the kernel has its first state.
+// ready returns nil when the speaker is ready.
 func ready(ctx context.Context, socket string) error {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -413,7 +415,7 @@ func ready(ctx context.Context, socket string) error {
 	return nil
 }
 
-// await waits until probe succeeds, or the program has ended.
+// await waits until probe succeeds or the program has ended.
 func await(t *testing.T, ended <-chan error, probe func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -25,30 +25,29 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// What kube-proxy and Fanfare each do on one node, and what one does without the
-// other.
-func TestBesideKubeProxy(t *testing.T) {
+// kube-proxy and Fanfare on one node: health checks, ipMode, and Fanfare's iptables mode.
+func TestNodeWithKubeProxy(t *testing.T) {
 	if err := lab.Missing("iptables"); err != nil {
 		nstest.Missing(t, err.Error())
 	}
-	apart(t, func(t *testing.T) {
-		s := newStage(t)
+	isolated(t, func(t *testing.T) {
+		s := newTestbed(t)
 		must(t, s.Admin().Apply(t.Context(), besideObjects))
 		proxy := s.kubeProxy(NFTables)
 		speaker := s.speaker()
-		t.Run("healthCheckNodePort", func(t *testing.T) { s.of(t).healthPorts() })
-		must(t, s.Admin().Apply(t.Context(), stagePool))
+		t.Run("healthCheckNodePort", func(t *testing.T) { s.withT(t).healthPorts() })
+		must(t, s.Admin().Apply(t.Context(), testbedPool))
 		controller := s.run("controller")
-		t.Run("ipMode", func(t *testing.T) { s.of(t).ipMode(controller, speaker) })
-		t.Run("iptables", func(t *testing.T) { s.of(t).iptables(proxy) })
+		t.Run("ipMode", func(t *testing.T) { s.withT(t).ipMode(controller, speaker) })
+		t.Run("iptables", func(t *testing.T) { s.withT(t).iptables(proxy) })
 	})
 }
 
-var besideObjects = stagePod("p11", "10.244.1.11", "n1", "8080", "True", "near: 'yes'") +
-	stagePod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes'") +
-	stagePod("p21", "10.244.2.21", "n2", "8080", "True", "far: 'yes'") +
-	stageService("web", "near", "ports: [{name: http, port: 80, targetPort: web}]") +
-	stageService("away", "far", "externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: web}]") +
+var besideObjects = testbedPod("p11", "10.244.1.11", "n1", "8080", "True", "near: 'yes'") +
+	testbedPod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes'") +
+	testbedPod("p21", "10.244.2.21", "n2", "8080", "True", "far: 'yes'") +
+	testbedService("web", "near", "ports: [{name: http, port: 80, targetPort: web}]") +
+	testbedService("away", "far", "externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: web}]") +
 	healthService("health-p", "") + healthService("health-f", "labels: {service.kubernetes.io/service-proxy-name: fanfare.io},")
 
 func healthService(name, label string) string {
@@ -61,8 +60,8 @@ spec: {type: LoadBalancer, selector: {near: "yes"}, externalTrafficPolicy: Local
 `, name, label)
 }
 
-// kubeProxy starts kube-proxy on the node, as its own account of Kubernetes allows.
-func (s *stage) kubeProxy(mode ProxyMode) *Process {
+// kubeProxy starts kube-proxy on the node with its own Kubernetes account.
+func (s *testbed) kubeProxy(mode ProxyMode) *Process {
 	s.Helper()
 	kubeconfig := s.kubeconfig("kube-proxy")
 	must(s.T, s.WriteKubeconfig(kubeconfig, "system:kube-proxy"))
@@ -83,10 +82,10 @@ func (s *stage) kubeProxy(mode ProxyMode) *Process {
 	return p
 }
 
-func (s *stage) proxyConfig() string { return filepath.Join(s.dir, "kube-proxy.yaml") }
+func (s *testbed) proxyConfig() string { return filepath.Join(s.dir, "kube-proxy.yaml") }
 
-// removeProxy ends kube-proxy and takes its rules away.
-func (s *stage) removeProxy(p *Process) {
+// removeProxy ends kube-proxy and removes its rules.
+func (s *testbed) removeProxy(p *Process) {
 	s.Helper()
 	p.Kill()
 	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config", s.proxyConfig()).CombinedOutput(); err != nil {
@@ -94,8 +93,8 @@ func (s *stage) removeProxy(p *Process) {
 	}
 }
 
-// service is one as the API server has it.
-func (s *stage) service(name string) *corev1.Service {
+// service returns a Service from the API server.
+func (s *testbed) service(name string) *corev1.Service {
 	s.Helper()
 	o, err := s.get(serviceKind, name)
 	must(s.T, err)
@@ -107,13 +106,13 @@ func (s *stage) service(name string) *corev1.Service {
 	return &svc
 }
 
-// healthPorts: at the ports that the API server has given to two Services with the
-// same pods, kube-proxy answers for one and Fanfare for the other. Neither has an
-// address: there is no controller yet.
-func (s *stage) healthPorts() {
+// healthPorts compares health check ports: the API server has allocated one for each of two
+// Services with the same pods; kube-proxy serves one and Fanfare the other. No controller
+// runs yet, so neither has an address.
+func (s *testbed) healthPorts() {
 	p12 := func(ready string) func() error {
 		return func() error {
-			return s.Admin().Apply(s.Context(), stagePod("p12", "10.244.1.12", "n1", "9090", ready, "near: 'yes'"))
+			return s.Admin().Apply(s.Context(), testbedPod("p12", "10.244.1.12", "n1", "9090", ready, "near: 'yes'"))
 		}
 	}
 	for _, step := range []struct {
@@ -124,7 +123,7 @@ func (s *stage) healthPorts() {
 		{"two pods", func() error { return nil }, `200 weight 2 {"localEndpoints":2,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 		{"one is not ready", p12("False"), `200 weight 1 {"localEndpoints":1,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 		{"none on this node", func() error {
-			return errors.Join(p12("False")(), s.Admin().Apply(s.Context(), stagePod("p11", "10.244.1.11", "n1", "8080", "False", "near: 'yes'")))
+			return errors.Join(p12("False")(), s.Admin().Apply(s.Context(), testbedPod("p11", "10.244.1.11", "n1", "8080", "False", "near: 'yes'")))
 		}, `503 weight 0 {"localEndpoints":0,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 		{"both again", func() error { return s.Admin().Apply(s.Context(), besideObjects) }, `200 weight 2 {"localEndpoints":2,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 	} {
@@ -132,12 +131,12 @@ func (s *stage) healthPorts() {
 		var raw [2]string
 		await(s.T, time.Minute, step.what, func() error {
 			for i, name := range []string{"health-p", "health-f"} {
-				said, sense, err := s.health(name)
+				said, summary, err := s.health(name)
 				if err != nil {
 					return err
 				}
-				if raw[i] = said; sense != step.want {
-					return fmt.Errorf("%s: %s, want %s", name, sense, step.want)
+				if raw[i] = said; summary != step.want {
+					return fmt.Errorf("%s: %s, want %s", name, summary, step.want)
 				}
 			}
 			return nil
@@ -147,15 +146,15 @@ func (s *stage) healthPorts() {
 		}
 	}
 	if vip, err := s.assigned("health-f"); err == nil {
-		s.Errorf("it has the address %s already", vip)
+		s.Errorf("it has the address %s before a controller runs", vip)
 	}
 }
 
 var changing = regexp.MustCompile(`(?m)^Date: .*$`)
 
-// health asks for the health of a Service. It is the answer to the byte, but for the
-// date and the name, and its meaning.
-func (s *stage) health(service string) (raw, sense string, err error) {
+// health requests the health of a Service. It returns the raw answer, without date and
+// name, and its summary.
+func (s *testbed) health(service string) (raw, summary string, err error) {
 	port := s.service(service).Spec.HealthCheckNodePort
 	var c net.Conn
 	s.client.Do(func() {
@@ -187,10 +186,10 @@ func (s *stage) health(service string) (raw, sense string, err error) {
 	return raw, fmt.Sprintf("%d weight %s %s", resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), j), err
 }
 
-// ipMode: the controller says VIP, and by that kube-proxy of a node without Fanfare's
-// rules sends the node's own clients straight to pods, wherever those are, unlike with
-// ipMode Proxy.
-func (s *stage) ipMode(controller, speaker *program) {
+// ipMode checks the effect of ipMode VIP, which the controller sets: on a node without
+// Fanfare's rules, kube-proxy leads the node's own clients directly to pods on any node,
+// unlike with ipMode Proxy.
+func (s *testbed) ipMode(controller, speaker *program) {
 	web, vip := s.at("web"), s.address("away")
 	away := net.JoinHostPort(vip, "80")
 	isVIP := func() error {
@@ -201,21 +200,21 @@ func (s *stage) ipMode(controller, speaker *program) {
 		return nil
 	}
 	must(s.T, isVIP())
-	s.seen(s.client, clientAddr(2), web, clientAddr(2)) // Fanfare's
+	s.awaitSource(s.client, clientAddr(2), web, clientAddr(2)) // Fanfare's
 	speaker.kill()
 	if out, err := exec.CommandContext(s.Context(), s.binary, "cleanup", "--run-dir", s.runDir()).CombinedOutput(); err != nil {
 		s.Fatalf("cleanup: %v: %s", err, out)
 	}
-	s.seen(s.client, clientAddr(2), web, hereGate) // kube-proxy's
+	s.awaitSource(s.client, clientAddr(2), web, localGateway) // kube-proxy's
 	const pod = "10.244.1.13"
-	s.seen(s.here, pod, away, pod)
-	s.seen(s.node, nodeAddr, away, thereGate)
+	s.awaitSource(s.local, pod, away, pod)
+	s.awaitSource(s.node, nodeAddr, away, remoteGateway)
 
 	controller.kill()
 	must(s.T, s.Admin().Patch(s.Context(), serviceKind, "default", "away",
 		fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %q, "ipMode": "Proxy"}]}}}`, vip), "status"))
 	await(s.T, time.Minute, "kube-proxy's rules without the address", func() error {
-		f, err := dialFor(s.Context(), silence, s.here, "tcp", pod, away)
+		f, err := dialFor(s.Context(), silence, s.local, "tcp", pod, away)
 		if err != nil {
 			return nil
 		}
@@ -224,15 +223,15 @@ func (s *stage) ipMode(controller, speaker *program) {
 	})
 	s.run("controller")
 	await(s.T, time.Minute, "ipMode VIP again", isVIP)
-	s.seen(s.here, pod, away, pod)
+	s.awaitSource(s.local, pod, away, pod)
 }
 
-// seen waits until a client is seen so by pods, ten times in a row.
-func (s *stage) seen(from *nstest.NS, source, to, as string) {
+// awaitSource waits until pods see a client with the given address, ten times in a row.
+func (s *testbed) awaitSource(from *nstest.NS, source, to, as string) {
 	s.Helper()
-	await(s.T, time.Minute, fmt.Sprintf("%s at %s, seen as %s", source, to, as), func() error {
+	await(s.T, time.Minute, fmt.Sprintf("%s at %s with the source %s", source, to, as), func() error {
 		for range 10 {
-			a, err := s.ask(again, from, source, to)
+			a, err := s.ask(shortTimeout, from, source, to)
 			if err != nil {
 				return err
 			}
@@ -244,41 +243,41 @@ func (s *stage) seen(from *nstest.NS, source, to, as string) {
 	})
 }
 
-// iptables: Fanfare's rules in iptables serve addresses, beside kube-proxy in either
-// mode, and kube-proxy's the rest. By kube-proxy a pod of this node would see the
-// node in place of a client from outside.
-func (s *stage) iptables(proxy *Process) {
+// iptables checks Fanfare's iptables mode beside kube-proxy in either mode: Fanfare serves
+// addresses, kube-proxy the rest. Through kube-proxy a pod of this node sees the node
+// instead of an external client.
+func (s *testbed) iptables(proxy *Process) {
 	web := s.service("web").Spec
 	vip, clusterIP := s.at("web"), net.JoinHostPort(web.ClusterIP, "80")
 	nodePort := net.JoinHostPort(nodeAddr, fmt.Sprint(web.Ports[0].NodePort))
-	served := func() {
+	checkPaths := func() {
 		s.Helper()
-		s.seen(s.client, clientAddr(2), vip, clientAddr(2))
-		s.seen(s.there, "10.244.2.21", vip, "10.244.2.21")
-		s.seen(s.client, clientAddr(2), nodePort, hereGate)
-		s.seen(s.there, "10.244.2.21", clusterIP, "10.244.2.21")
+		s.awaitSource(s.client, clientAddr(2), vip, clientAddr(2))
+		s.awaitSource(s.remote, "10.244.2.21", vip, "10.244.2.21")
+		s.awaitSource(s.client, clientAddr(2), nodePort, localGateway)
+		s.awaitSource(s.remote, "10.244.2.21", clusterIP, "10.244.2.21")
 	}
 	s.removeProxy(proxy)
 	proxy = s.kubeProxy(IPTables)
 	speaker := s.speaker("--proxy-mode=iptables")
-	served()
-	s.obstructed("")
+	checkPaths()
+	s.awaitObstacle("")
 	proxy.Kill()
-	proxy = s.kubeProxy(IPTables) // It puts its rules first again.
-	served()
+	proxy = s.kubeProxy(IPTables) // It inserts its rules first again.
+	checkPaths()
 
 	speaker.kill()
 	s.removeProxy(proxy)
 	s.kubeProxy(NFTables)
 	s.speaker("--proxy-mode=iptables")
-	s.obstructed("chain ip kube-proxy nat-prerouting")
-	s.seen(s.client, clientAddr(2), nodePort, hereGate)
-	s.seen(s.there, "10.244.2.21", clusterIP, "10.244.2.21")
-	s.answered(vip)
+	s.awaitObstacle("chain ip kube-proxy nat-prerouting")
+	s.awaitSource(s.client, clientAddr(2), nodePort, localGateway)
+	s.awaitSource(s.remote, "10.244.2.21", clusterIP, "10.244.2.21")
+	s.awaitAnswer(vip)
 }
 
-// obstructed waits until the speaker says what is in the way of traffic; empty: nothing.
-func (s *stage) obstructed(about string) {
+// awaitObstacle waits until the speaker reports this obstacle to traffic; empty: none.
+func (s *testbed) awaitObstacle(about string) {
 	s.Helper()
 	await(s.T, time.Minute, "obstacle "+about, func() error {
 		out, err := exec.CommandContext(s.Context(), s.binary, "status", "--json", "--run-dir", s.runDir()).Output()

@@ -28,7 +28,7 @@ func aboutNode(node string) []string {
 // bound to no node lets it write nothing. It reads no Lease but those of speakers, so that
 // it cannot stop the controllers.
 func TestSpeakerTokenIsBoundToNode(t *testing.T) {
-	apart(t, func(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		for _, node := range []string{"n1", "n2"} {
 			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)))

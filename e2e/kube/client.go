@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// A Client does what tests do with kubectl: objects are YAML.
+// A Client applies objects in YAML, as kubectl does.
 type Client struct {
 	discovery *discovery.DiscoveryClient
 	mapper    *restmapper.DeferredDiscoveryRESTMapper
@@ -35,7 +35,7 @@ type Client struct {
 	config    *rest.Config
 }
 
-// NewClient is a client for cfg.
+// NewClient returns a client for cfg.
 func NewClient(cfg *rest.Config) (*Client, error) {
 	disco, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
@@ -53,9 +53,8 @@ func (c *Client) ready(ctx context.Context) error {
 	return err
 }
 
-// Apply creates the objects of YAML documents, or changes them to be so, as
-// kubectl apply --server-side does. A status in them is written too, as only a
-// controller can do otherwise.
+// Apply creates or changes the objects of YAML documents, as kubectl apply --server-side
+// does. It also writes a status, which otherwise only controllers do.
 func (c *Client) Apply(ctx context.Context, text string) error {
 	objects, err := decode(text)
 	if err != nil {
@@ -81,8 +80,7 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	if _, err := r.Apply(ctx, o.GetName(), o, force); err != nil || !has {
 		return err
 	}
-	// Not applied: a Node may have two addresses of one type, which apply takes for
-	// the same one (its API says listType=map by type).
+	// Apply would merge a Node's two addresses of one type (listType=map by type).
 	patch, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
 		return err
@@ -132,14 +130,14 @@ func (c *Client) ApplyFiles(ctx context.Context, paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// Delete deletes the objects of YAML documents, of which only type and name count.
-// A missing object is no error.
+// Delete deletes the objects of YAML documents, of which only kind and name matter. A
+// missing object is no error.
 func (c *Client) Delete(ctx context.Context, text string) error {
 	objects, err := decode(text)
 	if err != nil {
 		return err
 	}
-	slices.Reverse(objects) // Namespaces come first, and go last.
+	slices.Reverse(objects) // Namespaces are created first and deleted last.
 	var errs []error
 	for _, o := range objects {
 		errs = append(errs, c.delete(ctx, o))
@@ -150,7 +148,7 @@ func (c *Client) Delete(ctx context.Context, text string) error {
 func (c *Client) delete(ctx context.Context, o *unstructured.Unstructured) error {
 	r, err := c.resource(o)
 	if err == nil {
-		// Pods are not asked to stop: no kubelet runs them.
+		// The grace period is zero because no kubelet runs the pods.
 		err = r.Delete(ctx, o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	}
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
@@ -159,8 +157,8 @@ func (c *Client) delete(ctx context.Context, o *unstructured.Unstructured) error
 	return nil
 }
 
-// Terminate asks a pod to stop, as kubectl delete does. It stays, with a time of
-// deletion, until its kubelet or Delete says that it has stopped.
+// Terminate requests a pod to stop, as kubectl delete does. The pod stays, with a deletion
+// timestamp, until its kubelet or Delete ends it.
 func (c *Client) Terminate(ctx context.Context, namespace, pod string) error {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Pod"})
@@ -172,7 +170,7 @@ func (c *Client) Terminate(ctx context.Context, namespace, pod string) error {
 	return r.Delete(ctx, pod, metav1.DeleteOptions{})
 }
 
-// Patch merges a patch, as JSON, into an object or a subresource of it.
+// Patch merges a JSON patch into an object or a subresource.
 func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name, patch string, subresource ...string) error {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(gvk)
@@ -185,7 +183,7 @@ func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespa
 	return err
 }
 
-// List returns all objects of a kind, in all namespaces.
+// List returns all objects of a kind in all namespaces.
 func (c *Client) List(ctx context.Context, gvk schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
 	m, err := c.mapping(gvk)
 	if err != nil {
@@ -198,8 +196,7 @@ func (c *Client) List(ctx context.Context, gvk schema.GroupVersionKind) ([]unstr
 	return list.Items, nil
 }
 
-// Watch reports the changes of one object from now on; first, if it exists, the object
-// itself.
+// Watch reports the changes of one object, and first the object itself if it exists.
 func (c *Client) Watch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string) (watch.Interface, error) {
 	m, err := c.mapping(gvk)
 	if err != nil {
@@ -229,8 +226,8 @@ func (c *Client) resource(o *unstructured.Unstructured) (dynamic.ResourceInterfa
 	return r.Namespace(o.GetNamespace()), nil
 }
 
-// mapping finds the resource of a kind. One that is new, such as that of a CRD
-// that was just applied, is asked for.
+// mapping returns the resource of a kind. For an unknown kind, such as that of a new CRD,
+// it asks the API server again.
 func (c *Client) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	m, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if meta.IsNoMatchError(err) {

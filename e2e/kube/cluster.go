@@ -19,34 +19,34 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A Cluster is a control plane that runs.
+// A Cluster is a running control plane.
 type Cluster struct {
 	Etcd, APIServer, ControllerManager *Process
 	Scheduler                          *Process // nil without kubelets
 
 	tools, dir string
-	place      *lab.Namespace // nil: where this process is
-	kubelets   bool           // as of WithKubelets
-	flags      []string       // more of the API server's
+	namespace  *lab.Namespace // nil: this process's own namespace
+	kubelets   bool           // set by WithKubelets
+	flags      []string       // additional flags of the API server
 	pki        *pki
 	addr       netip.Addr // of the API server
-	ports      [3]int     // of the API server, of etcd for clients and for its peers
+	ports      [3]int     // of the API server, and of etcd for clients and peers
 	admin      *Client
 }
 
-// readyLimit is twenty times what a start takes on two idle cores.
+// readyLimit is twenty times the start time on two idle cores.
 const readyLimit = 2 * time.Minute
 
-// Start starts a control plane that is reached at addr, which may be a loopback
-// address, and returns when it is ready: in some three seconds. Its files are in
-// dir, which must be empty or not exist. The caller must Stop it, also after an error.
+// Start starts a control plane at addr, which may be a loopback address, and returns when
+// it is ready, after some three seconds. Its files are in dir, which must be empty or not
+// exist. The caller must Stop it, also after an error.
 func Start(ctx context.Context, tools, dir string, addr netip.Addr) (*Cluster, error) {
 	return StartIn(ctx, nil, tools, dir, addr)
 }
 
-// StartIn is Start in a network namespace, of which addr is an address.
-func StartIn(ctx context.Context, place *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
-	c := &Cluster{tools: tools, dir: dir, place: place, addr: addr}
+// StartIn is Start in a network namespace with the address addr.
+func StartIn(ctx context.Context, namespace *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
+	c := &Cluster{tools: tools, dir: dir, namespace: namespace, addr: addr}
 	for _, o := range options {
 		o(c)
 	}
@@ -65,7 +65,7 @@ func StartIn(ctx context.Context, place *lab.Namespace, tools, dir string, addr 
 	return c, c.startScheduler()
 }
 
-// prepare makes everything that is not a process.
+// prepare writes the files of the control plane.
 func (c *Cluster) prepare() (err error) {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (c *Cluster) prepare() (err error) {
 	if c.pki, err = newPKI(); err != nil {
 		return err
 	}
-	// The service accounts' key needs no certificate; one comes with it.
+	// The service accounts' key needs no certificate, but user makes one.
 	serviceAccounts, err := c.pki.user("service-accounts")
 	if err != nil {
 		return err
@@ -90,30 +90,30 @@ func (c *Cluster) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	return c.inPlace(c.choosePorts)
+	return c.inNamespace(c.choosePorts)
 }
 
-// inPlace calls f where the control plane runs.
-func (c *Cluster) inPlace(f func() error) error {
-	if c.place == nil {
+// inNamespace calls f in the control plane's namespace.
+func (c *Cluster) inNamespace(f func() error) error {
+	if c.namespace == nil {
 		return f()
 	}
-	return c.place.Do(f)
+	return c.namespace.Do(f)
 }
 
-// dial connects to the API server from where it runs.
+// dial connects to the API server from its namespace.
 func (c *Cluster) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, err
 	}
-	return c.place.Dial(ctx, network, netip.AddrPort{}, to)
+	return c.namespace.Dial(ctx, network, netip.AddrPort{}, to)
 }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// choosePorts finds free ports. They are all open at once, so that they differ; another
-// process may still take one before it is used, which fails then.
+// choosePorts finds free ports. All listeners stay open meanwhile, so that the ports
+// differ. Another process may still take a port before its use, which then fails.
 func (c *Cluster) choosePorts() error {
 	for i := range c.ports {
 		l, err := net.Listen("tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0).String())
@@ -128,7 +128,7 @@ func (c *Cluster) choosePorts() error {
 
 func (c *Cluster) etcdURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
 
-// StartEtcd starts etcd, on what it had when it was killed.
+// StartEtcd starts etcd with its existing data.
 func (c *Cluster) StartEtcd() (err error) {
 	client, peer := c.etcdURL(c.ports[1]), c.etcdURL(c.ports[2])
 	c.Etcd, err = c.start("etcd", "--name=e", "--data-dir="+c.path("etcd"), "--listen-client-urls="+client, "--advertise-client-urls="+client,
@@ -174,7 +174,7 @@ func (c *Cluster) startControllerManager() error {
 	return err
 }
 
-// Stop ends everything, and removes what it wrote.
+// Stop ends all processes and removes their files.
 func (c *Cluster) Stop() error {
 	for _, p := range []*Process{c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		p.Kill()
@@ -182,22 +182,22 @@ func (c *Cluster) Stop() error {
 	return os.RemoveAll(c.dir)
 }
 
-// Logs are the files that the processes write their logs to.
+// Logs returns the paths of the processes' logs.
 func (c *Cluster) Logs() []string {
-	logs, _ := filepath.Glob(c.path("*.log")) // The pattern is good.
+	logs, _ := filepath.Glob(c.path("*.log")) // The pattern is valid.
 	slices.Sort(logs)
 	return logs
 }
 
-// Addr is where the API server is.
+// Addr returns the address of the API server.
 func (c *Cluster) Addr() netip.Addr { return c.addr }
 
-// Host is the URL of the API server.
+// Host returns the URL of the API server.
 func (c *Cluster) Host() string {
 	return "https://" + netip.AddrPortFrom(c.addr, uint16(c.ports[0])).String()
 }
 
-// Config is how a user reaches the API server. Groups decide the rights:
+// Config returns the client configuration of a user. Groups decide the rights:
 // system:masters may do anything.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	cert, err := c.pki.user(user, groups...)
@@ -206,19 +206,19 @@ func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	}
 	config := &rest.Config{
 		Host: c.Host(),
-		// A test must not be slowed down by the client's own limit.
+		// The client's own rate limit must not slow tests down.
 		QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{
 			CAData: c.pki.ca, CertData: cert.cert, KeyData: cert.key,
 		},
 	}
-	if c.place != nil {
+	if c.namespace != nil {
 		config.Dial = c.dial
 	}
 	return config, nil
 }
 
-// WriteKubeconfig writes the same into a file for another process.
+// WriteKubeconfig writes the same configuration to a file for another process.
 func (c *Cluster) WriteKubeconfig(path, user string, groups ...string) error {
 	return c.writeKubeconfig(path, user, func(*clientcmdapi.AuthInfo) {}, groups...)
 }
@@ -237,15 +237,15 @@ func (c *Cluster) writeKubeconfig(path, user string, change func(*clientcmdapi.A
 	return clientcmd.WriteToFile(*k, path)
 }
 
-// SpeakerConfig is how the speaker of a node reaches the API server: the admin stands in for
-// the user that the API server makes of a token of the speaker's pod.
+// SpeakerConfig returns the configuration of a node's speaker: the admin impersonates
+// the user of a token that is bound to the speaker's pod.
 func (c *Cluster) SpeakerConfig(node string) *rest.Config {
 	config := rest.CopyConfig(c.admin.config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: speakerAccount, Extra: extraOf(node)}
 	return config
 }
 
-// WriteSpeakerKubeconfig writes the same into a file for another process.
+// WriteSpeakerKubeconfig writes the same configuration to a file for another process.
 func (c *Cluster) WriteSpeakerKubeconfig(path, node string) error {
 	return c.writeKubeconfig(path, "admin", func(a *clientcmdapi.AuthInfo) {
 		a.Impersonate, a.ImpersonateUserExtra = speakerAccount, extraOf(node)
@@ -254,24 +254,23 @@ func (c *Cluster) WriteSpeakerKubeconfig(path, node string) error {
 
 const speakerAccount = "system:serviceaccount:fanfare-system:speaker"
 
-// extraOf is what the API server adds to the user of a token that is bound to a pod
+// extraOf returns what the API server adds to the user of a token that is bound to a pod
 // (KEP-4193).
 func extraOf(node string) map[string][]string {
 	return map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 }
 
-// Admin may do anything.
+// Admin returns a client that may do anything.
 func (c *Cluster) Admin() *Client { return c.admin }
 
-// Backup copies etcd's data to dir, as of an instant: for that etcd is killed and
-// started again, with the API server.
+// Backup copies etcd's data at one moment to dir: it kills etcd and starts it again, with
+// the API server.
 func (c *Cluster) Backup(ctx context.Context, dir string) error {
 	return c.withoutEtcd(ctx, func() error { return os.CopyFS(dir, os.DirFS(c.path("etcd"))) })
 }
 
-// Restore puts a backup in the place of etcd's data. The controller manager is
-// restarted, as Kubernetes' documentation asks for: its watches would wait for versions
-// that are yet to come.
+// Restore replaces etcd's data by a backup. It restarts the controller manager, as
+// Kubernetes' documentation says, because its watches would wait for future versions.
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	c.ControllerManager.Kill()
 	err := c.withoutEtcd(ctx, func() error {

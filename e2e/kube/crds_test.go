@@ -10,8 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/crdtest"
 )
 
-// The real API server refuses what the CRDs' rules forbid, in words that help.
-func TestRules(t *testing.T) {
+// The API server refuses what the CRDs' rules forbid, with helpful messages.
+func TestCRDsRefuseInvalidObjects(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	const head = "apiVersion: fanfare.io/v1alpha1\nkind: "
@@ -57,9 +57,9 @@ spec: {address: 192.0.2.1, typo: true}`, "typo"},
 	}
 }
 
-// A claim's address cannot be changed, and one that is there cannot be created
-// again: that is what keeps an address from being given twice.
-func TestClaimIsAFence(t *testing.T) {
+// A claim's address cannot be changed, and an existing claim cannot be created again.
+// Therefore no address is assigned twice.
+func TestClaimIsUnique(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	const claim = "apiVersion: fanfare.io/v1alpha1\nkind: AddressClaim\nmetadata: {name: 192.0.2.9}\nspec: {address: 192.0.2.9}"
@@ -74,9 +74,9 @@ func TestClaimIsAFence(t *testing.T) {
 	}
 }
 
-// The real API server says to each spec what its libraries say without it, on which
-// the agreement with the parser is tested.
-func TestSpecs(t *testing.T) {
+// The API server accepts and refuses the same specs as its libraries, against which the
+// parser is tested.
+func TestAPIServerAgreesOnSpecs(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	for _, s := range crdtest.LoadSpecs(t) {
@@ -89,8 +89,8 @@ func TestSpecs(t *testing.T) {
 	}
 }
 
-// expect creates an object in a dry run, as strictly as kubectl does; want is empty
-// where the API server must take the object.
+// expect creates an object in a dry run with kubectl's strict validation. Want is empty if
+// the API server must accept the object.
 func expect(t *testing.T, c *Client, text, want string) {
 	t.Helper()
 	objects, err := decode(text)

@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A fanfare is the program with a control plane, in a network namespace of its
-// own: its speaker writes into the kernel's tables.
+// A fanfare is the program with a control plane in its own network namespace. Its speaker
+// programs that namespace's kernel tables.
 type fanfare struct {
 	*testing.T
 	*Cluster
@@ -27,25 +27,24 @@ type fanfare struct {
 	programs    int // started so far
 }
 
-// apart runs a test in a process of its own with a network namespace of its own, for
-// newFanfare. Such tests share nothing, and mostly wait, so that some of them run at
-// a time.
-func apart(t *testing.T, f func(t *testing.T)) {
+// isolated runs a test in its own process and network namespace, for newFanfare. Such tests
+// share nothing and mostly wait, so several run at a time.
+func isolated(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("a control plane of its own, and what happens in it, take up to minutes")
+		t.Skip("a control plane for one test takes up to minutes")
 	}
 	t.Parallel()
 	built(t)
 	nstest.Run(t, f)
 }
 
-// newFanfare starts a control plane, installs what manifests/ installs, and makes kubeconfigs for the two
-// accounts of rbac.yaml: what they may not do fails here.
+// newFanfare starts a control plane, applies manifests/, and writes kubeconfigs for the two
+// accounts of rbac.yaml, so that missing rights fail the test.
 func newFanfare(t *testing.T, options ...Option) *fanfare {
 	t.Helper()
 	c, err := start(options...)
-	started(t, err)
+	checkStarted(t, err)
 	f := &fanfare{T: t, Cluster: c, binary: built(t), dir: t.TempDir()}
 	f.crds(t)
 	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml", "../../manifests/admission.yaml"))
@@ -64,8 +63,8 @@ func (f *fanfare) speaker(args ...string) *program {
 	return f.run("speaker", append([]string{"--node-name", "n1", "--run-dir", f.runDir()}, args...)...)
 }
 
-// seen is the part of `fanfare status --json` that the tests look at.
-type seen struct {
+// speakerStatus is the part of `fanfare status --json` that the tests read.
+type speakerStatus struct {
 	Addresses []struct {
 		Address    string   `json:"address"`
 		Services   []string `json:"services"`
@@ -75,7 +74,7 @@ type seen struct {
 	Problems []struct{ Object, Message string } `json:"problems"`
 }
 
-func (f *fanfare) status() (s seen, err error) {
+func (f *fanfare) status() (s speakerStatus, err error) {
 	out, err := exec.CommandContext(f.Context(), f.binary, "status", "--json", "--run-dir", f.runDir()).CombinedOutput()
 	if err != nil {
 		return s, fmt.Errorf("%w: %s", err, out)
@@ -83,8 +82,8 @@ func (f *fanfare) status() (s seen, err error) {
 	return s, json.Unmarshal(out, &s)
 }
 
-// forwards says whether the speaker says that it forwards addr, and the kernel
-// holds it.
+// forwards returns an error unless the speaker reports that it forwards addr, and the
+// kernel has it.
 func (f *fanfare) forwards(addr string) error {
 	s, err := f.status()
 	if err != nil {
@@ -96,14 +95,14 @@ func (f *fanfare) forwards(addr string) error {
 		}
 		out, err := exec.CommandContext(f.Context(), "nft", "list", "set", "inet", "fanfare", "vips4").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), addr) {
-			return fmt.Errorf("the speaker says that %s is forwarded, the kernel: %v %s", addr, err, out)
+			return fmt.Errorf("the speaker reports %s as forwarded, the kernel: %v %s", addr, err, out)
 		}
 		return nil
 	}
 	return fmt.Errorf("%s is not forwarded: %+v", addr, s)
 }
 
-// get returns an object, nil if there is none.
+// get returns an object, or nil if it does not exist.
 func (f *fanfare) get(gvk schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
 	all, err := f.Admin().List(f.Context(), gvk)
 	if err != nil {
@@ -119,7 +118,7 @@ func (f *fanfare) get(gvk schema.GroupVersionKind, name string) (*unstructured.U
 
 var serviceKind = schema.GroupVersionKind{Version: "v1", Kind: "Service"}
 
-// assigned returns the address in the Service's status.
+// assigned returns the address in a Service's status.
 func (f *fanfare) assigned(name string) (string, error) {
 	o, err := f.get(serviceKind, name)
 	if err != nil || o == nil {
@@ -165,12 +164,12 @@ endpoints: [{addresses: [%[2]s], nodeName: n1, conditions: {ready: true}}]
 `, name, pod)
 }
 
-// A Service is created: the controller claims an address and writes it into the
-// status, the speaker forwards it and reports. Then the API server goes away and
-// the speaker is killed: the next one goes on with what it knew, and with the API
-// server once that is back. Both run with no more rights than rbac.yaml gives.
+// The controller claims an address for a new Service and writes it to the status, and the
+// speaker forwards and reports it. Then the API server is down and the speaker is killed:
+// the next speaker continues with the stored snapshot, and with the API server once that is
+// back. Both programs have only the rights of rbac.yaml.
 func TestServiceFromAPIServerToKernel(t *testing.T) {
-	apart(t, func(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		speaker := f.speaker()
@@ -193,7 +192,7 @@ func TestServiceFromAPIServerToKernel(t *testing.T) {
 			}
 			return nil
 		})
-		await(t, time.Minute, "the memory of it", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
+		await(t, time.Minute, "the stored snapshot", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
 
 		f.APIServer.Kill()
 		speaker.kill()

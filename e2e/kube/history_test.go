@@ -21,38 +21,36 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// A history is all that happened to Services and claims since it began, in the
-// order in which etcd has it: an API server's versions are etcd's revisions, so
-// that those of two kinds can be compared. Nothing between two events is missed,
-// as it would be by looking now and then.
+// A history holds all events of Services and claims since its start in etcd's order: the
+// API server's resource versions are etcd's revisions and comparable across kinds. Unlike
+// polling, it misses no event.
 type history struct {
 	t    *testing.T
 	stop context.CancelFunc
 	done sync.WaitGroup
-	// begun is the version of the later of the two lists: what is older may be in
-	// one and not in the other.
-	begun uint64
+	// start is the version of the later list. Older events may be in only one of the lists.
+	start uint64
 
 	mu     sync.Mutex
 	events []event
-	broken []string // what ended before it was to end
+	errs   []string // errors of the watches
 }
 
-// An event is what an object was at a version.
+// An event is the state of an object at a version.
 type event struct {
 	version uint64
-	at      time.Time // when it was observed
-	service bool      // else it is a claim
+	at      time.Time // when it was received
+	service bool      // otherwise a claim
 	gone    bool
 	name    string // of a Service with its namespace, of a claim the address
-	// addrs are those in a Service's status.
+	// addrs are the addresses in a Service's status.
 	addrs []string
-	// holders are those of a claim.
+	// holders are the Services of a claim.
 	holders []string
 }
 
-// record begins a history. It ends with check.
-func (c *Cluster) record(t *testing.T) *history {
+// recordHistory starts a history. It ends with check.
+func (c *Cluster) recordHistory(t *testing.T) *history {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &history{t: t, stop: cancel}
@@ -64,14 +62,14 @@ func (c *Cluster) record(t *testing.T) *history {
 		must(t, err)
 		version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
 		must(t, err)
-		h.begun = max(h.begun, version)
+		h.start = max(h.start, version)
 		for i := range list.Items {
 			e, err := eventOf(&list.Items[i], false)
 			must(t, err)
 			h.events = append(h.events, e)
 		}
-		// An API server ends the watch of a client that is slower than what happens;
-		// from where it ended the next one goes on, and nothing is missed.
+		// The API server ends the watch of a slow client. The retry watcher continues at that
+		// version, so that nothing is missed.
 		w, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), watcher(r.Watch))
 		must(t, err)
 		h.done.Go(func() { h.follow(ctx, w) })
@@ -79,7 +77,7 @@ func (c *Cluster) record(t *testing.T) *history {
 	return h
 }
 
-// A watcher begins watches.
+// A watcher is a function that starts watches.
 type watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)
 
 func (w watcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -115,8 +113,8 @@ func (h *history) follow(ctx context.Context, w watch.Interface) {
 	}
 }
 
-// delays are the times from the first event of a Service to the first one in
-// which it has an address, of all that have one.
+// delays returns the time from the first event of each Service to the first one with an
+// address.
 func (h *history) delays() []time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,20 +133,20 @@ func (h *history) delays() []time.Duration {
 	return all
 }
 
-// intact returns an error if changes from now on are not observed.
-func (h *history) intact() error {
+// err returns an error if events may be missing from now on.
+func (h *history) err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.broken) == 0 {
+	if len(h.errs) == 0 {
 		return nil
 	}
-	return errors.New(strings.Join(h.broken, "; "))
+	return errors.New(strings.Join(h.errs, "; "))
 }
 
 func (h *history) fail(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.broken = append(h.broken, fmt.Sprintf(format, args...))
+	h.errs = append(h.errs, fmt.Sprintf(format, args...))
 }
 
 func eventOf(o *unstructured.Unstructured, gone bool) (event, error) {
@@ -164,7 +162,7 @@ func eventOf(o *unstructured.Unstructured, gone bool) (event, error) {
 	}
 	addr, err := v1alpha1.ClaimAddress(o.GetName())
 	e.name = addr.String()
-	holders, _, _ := unstructured.NestedSlice(o.Object, "spec", "holders") // The API server has checked it.
+	holders, _, _ := unstructured.NestedSlice(o.Object, "spec", "holders") // The API server has validated it.
 	for _, x := range holders {
 		holder := x.(map[string]any)
 		e.holders = append(e.holders, fmt.Sprintf("%s/%s", holder["namespace"], holder["name"]))
@@ -172,7 +170,7 @@ func eventOf(o *unstructured.Unstructured, gone bool) (event, error) {
 	return e, err
 }
 
-// addresses are those in a Service's status.
+// addresses returns the addresses in a Service's status.
 func addresses(o *unstructured.Unstructured) (addrs []string) {
 	ingress, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress")
 	for _, x := range ingress {
@@ -183,24 +181,23 @@ func addresses(o *unstructured.Unstructured) (addrs []string) {
 	return addrs
 }
 
-// check ends the history, and holds every instant of it against the promises: no
-// address is in the status of two Services, no claim has two holders (no Service
-// shares here), each address in a status is claimed for that Service, and
-// a Service that is named in steady has the address that it has there. It returns
-// how many events there were.
+// check ends the history and checks every version of it: no address is in the status of two
+// Services, no claim has two holders (no Service shares an address here), each address in a
+// status is claimed for that Service, and a Service in steady keeps its address there. It
+// returns the number of events.
 func (h *history) check(steady map[string]string) int {
 	h.t.Helper()
 	h.stop()
 	h.done.Wait()
-	for _, b := range h.broken {
+	for _, b := range h.errs {
 		h.t.Error(b)
 	}
-	// Deletions have versions of their own; no two events have the same one.
+	// Deletions have their own versions, so that all versions differ.
 	slices.SortStableFunc(h.events, func(a, b event) int { return cmp.Compare(a.version, b.version) })
 	s := state{addrs: map[string][]string{}, holders: map[string][]string{}, owner: map[string]string{}}
 	for i, e := range h.events {
 		wrong := s.apply(e)
-		if e.version <= h.begun {
+		if e.version <= h.start {
 			continue
 		}
 		if a, ok := steady[e.name]; ok && !e.gone && !slices.Equal(e.addrs, []string{a}) {
@@ -213,14 +210,14 @@ func (h *history) check(steady map[string]string) int {
 	return len(h.events)
 }
 
-// A state is what is true after an event.
+// A state is the state of the cluster after an event.
 type state struct {
 	addrs   map[string][]string // of Services
 	holders map[string][]string // of claims
-	owner   map[string]string   // of addresses: the Service whose status says it
+	owner   map[string]string   // Service by the address in its status
 }
 
-// apply makes the state that of after e, and says who then has what another one has.
+// apply applies an event, and reports addresses that two Services then have.
 func (s *state) apply(e event) (wrong []string) {
 	if !e.service {
 		s.holders[e.name] = e.holders
@@ -248,7 +245,7 @@ func (s *state) apply(e event) (wrong []string) {
 	return wrong
 }
 
-// check compares what e is about.
+// check compares the statuses and claims that the event concerns.
 func (s *state) check(e event) (wrong []string) {
 	if !e.service {
 		if len(e.holders) > 1 {
@@ -264,7 +261,7 @@ func (s *state) check(e event) (wrong []string) {
 
 func (s *state) claimed(addr string) []string {
 	if o := s.owner[addr]; o != "" && !slices.Contains(s.holders[addr], o) {
-		return []string{fmt.Sprintf("the status of %s says %s, whose claim is held by %v", o, addr, s.holders[addr])}
+		return []string{fmt.Sprintf("the status of %s has %s, whose claim is held by %v", o, addr, s.holders[addr])}
 	}
 	return nil
 }

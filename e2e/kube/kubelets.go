@@ -2,41 +2,40 @@ package kube
 
 import "time"
 
-// NodeGrace is how long a control plane WithKubelets believes in a node whose
-// kubelet is silent.
+// NodeGrace is the time after which a control plane WithKubelets marks a silent kubelet's
+// node as not Ready.
 const NodeGrace = 10 * time.Second
 
-// An Option says how a control plane differs from that of most tests.
+// An Option configures a control plane.
 type Option func(*Cluster)
 
-// WithKubelets makes it one for kubelets that run pods: pods are scheduled, have
-// service accounts with tokens, find the API server by the Service "kubernetes",
-// and are evicted from nodes that are gone. Its address must not be on loopback.
+// WithKubelets makes a control plane for kubelets that run pods: it schedules pods, gives
+// them service accounts with tokens and the Service "kubernetes", and evicts them from dead
+// nodes. Its address must not be on loopback.
 func WithKubelets(c *Cluster) { c.kubelets = true }
 
-// WithBitmap makes it give out ClusterIPs as Kubernetes did before 1.33. Since then
-// the API server counts all that are taken, twice, at each one that it gives out, for
-// its metrics (ipallocator.Used): of thousands of Services each costs more than the
-// one before, and most of the time passes there.
+// WithBitmap selects the ClusterIP allocator of Kubernetes before 1.33. The new one counts
+// all allocated addresses twice at each allocation, for its metrics (ipallocator.Used),
+// which dominates the time with thousands of Services.
 func WithBitmap(c *Cluster) {
 	c.flags = append(c.flags, "--emulated-version=kube=1.33", "--feature-gates=MultiCIDRServiceAllocator=false")
 }
 
-// admission are the API server's flags that decide what becomes of a pod.
+// admission returns the API server's flags for the admission of pods.
 func (c *Cluster) admission() []string {
 	if c.kubelets {
 		return []string{"--enable-admission-plugins=NodeRestriction"}
 	}
-	// Pods are objects, and need no token. The Service "kubernetes" needs no
-	// endpoints, which may not be on loopback.
+	// Pods are mere objects and need no token. The Service "kubernetes" needs no endpoints,
+	// which may not be on loopback.
 	return []string{"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none"}
 }
 
-// controllers are the controller manager's flags that decide what it controls.
+// controllers returns the controller manager's flags.
 func (c *Cluster) controllers() []string {
 	if c.kubelets {
 		return []string{
-			"--controllers=*,-node-ipam-controller", // The test that creates the nodes routes to their pods.
+			"--controllers=*,-node-ipam-controller", // The test that creates the nodes adds the routes to their pods.
 			"--service-account-private-key-file=" + c.path("sa.key"), "--root-ca-file=" + c.path("ca.crt"),
 			// Kubernetes' default is 50 s. Kubelets must renew their leases accordingly.
 			"--node-monitor-grace-period=" + NodeGrace.String(), "--node-monitor-period=1s",
@@ -45,8 +44,7 @@ func (c *Cluster) controllers() []string {
 	return []string{
 		"--allocate-node-cidrs", "--cluster-cidr=10.244.0.0/16,fd00:244::/48", "--node-cidr-mask-size-ipv4=24",
 		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
-		// A node is what tests write. A lease that is not renewed is no reason to
-		// taint it.
+		// Tests write the nodes: a missing lease renewal must not taint them.
 		"--controllers=endpointslice-controller,node-ipam-controller,namespace-controller,garbage-collector-controller",
 	}
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A ProxyMode is how kube-proxy writes its rules.
+// A ProxyMode is kube-proxy's mode.
 type ProxyMode string
 
-// The modes that every node can have.
+// The modes that every node supports.
 const (
 	NFTables ProxyMode = "nftables"
 	IPTables ProxyMode = "iptables"
 )
 
-// proxyConfig leaves minSyncPeriod at its default of a second, which kube-proxy also
-// takes 0s for: the story compares nothing, and e2e/bench/kube says what it uses.
+// proxyConfig leaves minSyncPeriod at its default of one second. The tests do not compare
+// times; e2e/bench/kube sets it.
 const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: %s
@@ -37,11 +37,11 @@ metricsBindAddress: 127.0.0.1:10249
 conntrack: {maxPerCore: 0}
 `
 
-// proxyHealthz is kube-proxy's own default, on loopback.
+// proxyHealthz is kube-proxy's default port on loopback.
 var proxyHealthz = netip.MustParseAddrPort("127.0.0.1:10256")
 
-// StartProxies starts kube-proxy on every node, as its own account of Kubernetes
-// allows, and returns when all have written their rules.
+// StartProxies starts kube-proxy on every node with its own Kubernetes account, and returns
+// when all have written their rules.
 func (l *Lab) StartProxies(ctx context.Context, mode ProxyMode) error {
 	for _, node := range lab.NodeNames {
 		if err := l.StartProxy(node, mode); err != nil {
@@ -56,8 +56,7 @@ func (l *Lab) StartProxies(ctx context.Context, mode ProxyMode) error {
 	return nil
 }
 
-// StartProxy starts kube-proxy on a node. Nodes may boot at the same time: each has its
-// own files.
+// StartProxy starts kube-proxy on a node. It may run concurrently for several nodes.
 func (l *Lab) StartProxy(node string, mode ProxyMode) error {
 	kubeconfig, err := l.kubeconfig("kube-proxy-"+node, "system:kube-proxy")
 	if err != nil {
@@ -71,8 +70,8 @@ func (l *Lab) StartProxy(node string, mode ProxyMode) error {
 	if err != nil {
 		return err
 	}
-	l.starting.Lock()
-	defer l.starting.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.Proxies[node] = p
 	return nil
 }
@@ -90,7 +89,7 @@ func (l *Lab) awaitProxy(ctx context.Context, node string) error {
 	})
 }
 
-// get asks an HTTP server on a node; nil is 200.
+// get returns nil if an HTTP server on a node answers with status 200.
 func get(ctx context.Context, from *lab.Namespace, to netip.AddrPort, path string) error {
 	c := http.Client{Timeout: time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -113,7 +112,7 @@ func get(ctx context.Context, from *lab.Namespace, to netip.AddrPort, path strin
 	return nil
 }
 
-// StopProxies ends kube-proxy everywhere and takes its rules away.
+// StopProxies ends kube-proxy on all nodes and removes its rules.
 func (l *Lab) StopProxies(ctx context.Context) error {
 	var errs []error
 	for node, p := range l.Proxies {

@@ -16,24 +16,24 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A Lab is a lab with a control plane on a node of its own. Speakers read the API
-// server, two controllers give out addresses, and kube-proxy runs beside the
-// speakers if the test starts it.
+// A Lab is a lab with a control plane on its own node. Speakers read the API server, two
+// controllers assign addresses, and kube-proxy runs beside the speakers if the test starts
+// it.
 type Lab struct {
 	*lab.Lab
 	Kubernetes  *Cluster
 	Controllers []*lab.Process
 	Proxies     map[string]*lab.Process // kube-proxy by node
-	starting    sync.Mutex              // while Proxies gets one more
+	mu          sync.Mutex              // protects Proxies during concurrent starts
 }
 
-// LabOptions say what a Lab is built of.
+// LabOptions describe the Lab to build.
 type LabOptions struct {
-	ID      string // as of lab.Options
+	ID      string // see lab.Options
 	Source  string // path of this repository
 	Fanfare string // path of the program
 	Tools   string // path of Kubernetes' programs
-	Links   bool   // a lab for layer 2, as of lab.Options.Links
+	L2      bool   // a layer 2 lab, see lab.Options.ForL2
 }
 
 // controlPlaneNode is the overlay's node for the control plane.
@@ -41,8 +41,8 @@ const controlPlaneNode = "cp"
 
 var controlPlaneAddr = netip.MustParseAddr("172.31.0.1")
 
-// UpLab builds a lab, in which no speaker runs yet. Nothing is left of it if that
-// does not work out. It takes some five seconds.
+// UpLab builds a lab without running speakers, in some five seconds. After an error nothing
+// of it is left.
 func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	l := &Lab{Proxies: map[string]*lab.Process{}}
 	e2e := filepath.Join(o.Source, "e2e", "containerlab")
@@ -58,7 +58,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 			return l.open(ctx, o)
 		},
 	}
-	if o.Links {
+	if o.L2 {
 		options = options.ForL2(e2e)
 	}
 	if _, err := lab.Up(ctx, options); err != nil {
@@ -67,7 +67,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	return l, nil
 }
 
-// open starts everything that objects need.
+// open starts the control plane and the controllers.
 func (l *Lab) open(ctx context.Context, o LabOptions) (s *store, err error) {
 	l.Kubernetes, err = StartIn(ctx, l.Namespace(controlPlaneNode), o.Tools, filepath.Join(l.Dir(), "kubernetes"), controlPlaneAddr)
 	if err != nil {
@@ -94,7 +94,7 @@ func (l *Lab) open(ctx context.Context, o LabOptions) (s *store, err error) {
 	return &store{client: l.Kubernetes.Admin(), kubeconfig: l.speakerKubeconfig, files: map[string][]*unstructured.Unstructured{}}, nil
 }
 
-// StartController starts a fanfare controller, with the rights of rbac.yaml.
+// StartController starts a fanfare controller with the rights of rbac.yaml.
 func (l *Lab) StartController(name string) (*lab.Process, error) {
 	kubeconfig, err := l.kubeconfig(name, "system:serviceaccount:fanfare-system:controller")
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *Lab) StartController(name string) (*lab.Process, error) {
 	return l.Start(controlPlaneNode, name, l.Binary, "controller", "--kubeconfig", kubeconfig, "--leader-elect")
 }
 
-// kubeconfig writes a file by which a program reaches the API server as a user.
+// kubeconfig writes a kubeconfig for a user.
 func (l *Lab) kubeconfig(name, user string) (string, error) {
 	path := filepath.Join(l.Dir(), name+".kubeconfig")
 	return path, l.Kubernetes.WriteKubeconfig(path, user)
@@ -113,7 +113,7 @@ func (l *Lab) speakerKubeconfig(node string) string {
 	return filepath.Join(l.Dir(), "speaker-"+node+".kubeconfig")
 }
 
-// Down stops everything and removes every trace.
+// Down stops all processes and removes every trace.
 func (l *Lab) Down() error { return errors.Join(l.stopKubernetes(), l.Lab.Down()) }
 
 func (l *Lab) stopKubernetes() error {
@@ -123,8 +123,8 @@ func (l *Lab) stopKubernetes() error {
 	return l.Kubernetes.Stop()
 }
 
-// Install applies what our manifests hold besides the programs themselves, and
-// returns when objects of our kinds can be written.
+// Install applies the manifests without the programs, and returns when the API server
+// serves Fanfare's kinds.
 func (c *Cluster) Install(ctx context.Context, manifests string) error {
 	err := c.admin.ApplyFiles(ctx, filepath.Join(manifests, "crds"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "rbac.yaml"), filepath.Join(manifests, "admission.yaml"))
 	if err != nil {
@@ -140,8 +140,8 @@ func (c *Cluster) Install(ctx context.Context, manifests string) error {
 	})
 }
 
-// A store keeps a lab's objects at the API server. What does not change is not
-// written again, so that one object that changes is one write.
+// A store keeps a lab's objects in the API server. It writes only changed objects, so that
+// changing one object is one write.
 type store struct {
 	client     *Client
 	kubeconfig func(node string) string
@@ -165,11 +165,11 @@ func (s *store) PutText(name, text string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
 	defer cancel()
 	have := s.files[name]
-	var now []*unstructured.Unstructured // what is there then
+	var now []*unstructured.Unstructured // the objects after the update
 	var errs []error
 	for _, o := range want {
 		if o.GetKind() == "Service" {
-			delete(o.Object, "status") // the controller's
+			delete(o.Object, "status") // written by the controller
 		}
 		old := sameObject(have, o)
 		if old == nil || !reflect.DeepEqual(old.Object, o.Object) {
@@ -191,7 +191,7 @@ func (s *store) PutText(name, text string) error {
 	return errors.Join(errs...)
 }
 
-// sameObject returns the one of these with an object's kind and name.
+// sameObject returns the object of the same kind and name from a list, or nil.
 func sameObject(in []*unstructured.Unstructured, o *unstructured.Unstructured) *unstructured.Unstructured {
 	for _, x := range in {
 		if x.GroupVersionKind() == o.GroupVersionKind() && x.GetNamespace() == o.GetNamespace() && x.GetName() == o.GetName() {

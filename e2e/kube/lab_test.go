@@ -9,9 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A file in a store is what is there: what does not change is not written, what it
-// has no more goes, and what the API server refuses stays as it was.
-func TestStore(t *testing.T) {
+// PutText makes the API server's objects equal to the file's: it writes only changed
+// objects, deletes removed ones, and leaves an object as it was if the API server refuses
+// the change.
+func TestStoreWritesOnlyChanges(t *testing.T) {
 	c := controlPlane(t)
 	must(t, c.Admin().Apply(t.Context(), shop))
 	s := &store{client: c.Admin(), files: map[string][]*unstructured.Unstructured{}}
@@ -52,15 +53,15 @@ func TestStore(t *testing.T) {
 	}
 	must(t, s.PutText("maps", a+"\n---\n"+changed))
 	if third := versions(); third["store-b"] != second["store-b"] {
-		t.Errorf("what was there was written again: %v, then %v", second, third)
+		t.Errorf("an unchanged object was written again: %v, then %v", second, third)
 	}
 	must(t, s.PutText("maps", b))
 	if now := versions(); now["store-a"] != "" || now["store-b"] == "" {
-		t.Errorf("a went from the file: %v", now)
+		t.Errorf("a was removed from the file: %v", now)
 	}
 	must(t, s.Delete("maps"))
 	if now := versions(); now["store-b"] != "" {
-		t.Errorf("the file went: %v", now)
+		t.Errorf("the file was deleted: %v", now)
 	}
 	if err := s.Delete("maps"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("there is no such file: %v", err)

@@ -15,8 +15,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
-// The tests of this package that are not apart share one control plane, started by
-// the first that asks for it. Each leaves it without the objects that it made.
+// shared is the control plane of the tests that are not isolated. Each test removes its
+// objects.
 var shared = sync.OnceValues(func() (*Cluster, error) { return start() })
 
 // start starts the only control plane of this process.
@@ -35,20 +35,20 @@ func start(options ...Option) (*Cluster, error) {
 	return running, err
 }
 
-var running *Cluster // what there is to stop; nil when nothing was started
+var running *Cluster // the control plane to stop; nil if none was started
 
 type errNoTools struct{ error }
 
-// atOnce is how many tests apart run at a time, unless -parallel says it. They keep
-// two cores busy for a third of the time when each runs alone.
-const atOnce = "4"
+// parallelTests is the number of concurrent isolated tests without -parallel. A single one
+// keeps two cores busy for a third of the time.
+const parallelTests = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		flag.Set("test.parallel", atOnce) // It is a number.
+		flag.Set("test.parallel", parallelTests) // It is a valid number.
 	}
 	code := m.Run()
 	err := os.RemoveAll(binaryDir)
@@ -62,10 +62,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// binaryVar tells the processes of tests apart where the program is.
+// binaryVar passes the path of the binary to the processes of isolated tests.
 const binaryVar = "FANFARE_E2E_BINARY"
 
-var binaryDir string // where this process built it; empty if it did not
+var binaryDir string // where this process has built the binary; empty if it has not
 
 var build = sync.OnceValues(func() (path string, err error) {
 	if path := os.Getenv(binaryVar); path != "" {
@@ -81,7 +81,7 @@ var build = sync.OnceValues(func() (path string, err error) {
 	return path, os.Setenv(binaryVar, path)
 })
 
-// built is the path of the program, which the first test that asks for it builds.
+// built returns the path of the binary. The first test that needs it builds it.
 func built(t *testing.T) string {
 	t.Helper()
 	path, err := build()
@@ -89,17 +89,17 @@ func built(t *testing.T) string {
 	return path
 }
 
-// controlPlane is the shared one.
+// controlPlane returns the shared control plane.
 func controlPlane(t *testing.T) *Cluster {
 	t.Helper()
 	c, err := shared()
-	started(t, err)
+	checkStarted(t, err)
 	return c
 }
 
-// inTurn is controlPlane for tests that are long: they run beside the tests that are apart,
-// one of them at a time.
-func inTurn(t *testing.T) *Cluster {
+// exclusiveControlPlane returns the shared control plane for long tests, one at a time and
+// in parallel with isolated tests.
+func exclusiveControlPlane(t *testing.T) *Cluster {
 	t.Helper()
 	t.Parallel()
 	turn.Lock()
@@ -109,8 +109,8 @@ func inTurn(t *testing.T) *Cluster {
 
 var turn sync.Mutex
 
-// started skips, or fails on CI, where the tools cannot be built.
-func started(t *testing.T, err error) {
+// checkStarted skips the test, or fails it on CI, if the tools cannot be built.
+func checkStarted(t *testing.T, err error) {
 	t.Helper()
 	var missing errNoTools
 	switch {
@@ -121,8 +121,8 @@ func started(t *testing.T, err error) {
 	}
 }
 
-// await waits until probe returns nil. A long wait is logged, and probed less often:
-// many a probe starts programs, which take CPU from the programs that the test waits for.
+// await waits until probe returns nil. It logs a long wait and probes less often then,
+// because many probes start programs.
 func await(t *testing.T, limit time.Duration, what string, probe func() error) {
 	t.Helper()
 	began := time.Now()
@@ -149,7 +149,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// crds applies our CRDs, and waits until objects of them can be written.
+// crds applies the CRDs and waits until the API server serves them.
 func (c *Cluster) crds(t *testing.T) {
 	t.Helper()
 	must(t, c.Admin().ApplyFiles(t.Context(), "../../manifests/crds"))

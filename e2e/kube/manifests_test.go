@@ -23,7 +23,7 @@ import (
 
 const manifests = "../../manifests"
 
-// resources are the files that kubectl apply -k would apply, in its order.
+// resources returns the files that kubectl apply -k applies, in order.
 func resources(t *testing.T) (files []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(manifests, "kustomization.yaml"))
@@ -36,7 +36,7 @@ func resources(t *testing.T) (files []string) {
 	return files
 }
 
-// objectsOf are the objects of files.
+// objectsOf returns the objects of files.
 func objectsOf(t *testing.T, files ...string) (all []*unstructured.Unstructured) {
 	t.Helper()
 	for _, file := range files {
@@ -49,14 +49,14 @@ func objectsOf(t *testing.T, files ...string) (all []*unstructured.Unstructured)
 	return all
 }
 
-// applyStrictly applies an object as kubectl apply --server-side --validate=strict
-// does: what the API server does not know it refuses. It returns what there is then.
+// applyStrictly applies an object as kubectl apply --server-side --validate=strict does,
+// and returns the result.
 func (c *Cluster) applyStrictly(t *testing.T, o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	body, err := o.MarshalJSON()
 	must(t, err)
 	var now *unstructured.Unstructured
-	// A kind whose CRD was just applied is served a moment later.
+	// A new CRD's kind is served a moment later.
 	await(t, time.Minute, o.GetKind()+" "+o.GetName(), func() error {
 		r, err := c.Admin().resource(o)
 		if err == nil {
@@ -71,11 +71,11 @@ func (c *Cluster) applyStrictly(t *testing.T, o *unstructured.Unstructured) *uns
 	return now
 }
 
-// The API server accepts everything that users install, twice, and the samples
-// after it. It would admit the pods. The programs run with the arguments that
-// the pods have, answer the probes, and give the sample Service its addresses.
-func TestManifests(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// The API server accepts the manifests twice, and then the samples. It admits the pods. The
+// programs run with the pods' arguments, answer the probes, and give the sample Service its
+// addresses.
+func TestManifestsInstallAndRun(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t) // for the kubeconfigs
 		installed := objectsOf(t, resources(t)...)
 		version := map[*unstructured.Unstructured]string{}
@@ -98,19 +98,19 @@ func TestManifests(t *testing.T) {
 			f.applyStrictly(t, o)
 		}
 
-		must(t, os.Setenv("NODE_NAME", "n1")) // This process is of this test alone.
+		must(t, os.Setenv("NODE_NAME", "n1")) // This process runs only this test.
 		var images []string
 		for command, pod := range templates(t, installed) {
-			f.admits(pod)
+			f.checkAdmission(pod)
 			c := pod.Spec.Containers[0]
 			images = append(images, c.Image)
 			args := c.Args[1:]
 			if command == "speaker" {
-				args = append(args, "--run-dir", f.runDir()) // not that of this machine
+				args = append(args, "--run-dir", f.runDir()) // not the machine's
 			}
 			p := f.run(command, args...)
-			for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
-				f.probe(p, c, probe.HTTPGet)
+			for _, checkProbe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+				f.checkProbe(p, c, checkProbe.HTTPGet)
 			}
 		}
 		if len(images) != 2 || images[0] != images[1] {
@@ -121,12 +121,12 @@ func TestManifests(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return want(len(addresses(o)), 2)
+			return expectCount(len(addresses(o)), 2)
 		})
 	})
 }
 
-// templates are the pods of the Deployment and of the DaemonSet, by command.
+// templates returns the pods of the Deployment and the DaemonSet, by command.
 func templates(t *testing.T, installed []*unstructured.Unstructured) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	pods := map[string]corev1.PodTemplateSpec{}
@@ -154,10 +154,10 @@ func templates(t *testing.T, installed []*unstructured.Unstructured) map[string]
 	return pods
 }
 
-// admits checks that the API server would let a pod into our namespace: its
-// priority class is there, and the namespace's pod security allows what it asks
-// for. A DaemonSet does not show that: its pods just do not start.
-func (f *fanfare) admits(pod corev1.PodTemplateSpec) {
+// checkAdmission checks that the API server admits a pod to the namespace: its priority
+// class exists, and the namespace's pod security allows the pod's privileges. For a
+// DaemonSet such a failure would only show as missing pods.
+func (f *fanfare) checkAdmission(pod corev1.PodTemplateSpec) {
 	f.Helper()
 	p := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
 	p.Namespace, p.Name = "fanfare-system", "admitted"
@@ -171,8 +171,9 @@ func (f *fanfare) admits(pod corev1.PodTemplateSpec) {
 	}
 }
 
-// probe waits until a program answers as a kubelet asks it to, at that path alone.
-func (f *fanfare) probe(p *program, c corev1.Container, action *corev1.HTTPGetAction) {
+// checkProbe waits until a program answers a kubelet's probe, and checks that it answers at
+// that path only.
+func (f *fanfare) checkProbe(p *program, c corev1.Container, action *corev1.HTTPGetAction) {
 	f.Helper()
 	i := slices.IndexFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.Name == action.Port.StrVal })
 	if i < 0 {
@@ -194,7 +195,7 @@ func (f *fanfare) probe(p *program, c corev1.Container, action *corev1.HTTPGetAc
 		if err != nil {
 			return err
 		}
-		return want(code, http.StatusOK)
+		return expectCount(code, http.StatusOK)
 	})
 	if code, err := ask(action.Path + "-not"); err != nil || code != http.StatusNotFound {
 		f.Errorf("%s%s-not: %d, %v; want 404", p.name, action.Path, code, err)

@@ -21,11 +21,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-// The controller makes the key under which speakers talk to one another. A speaker renews
-// its Lease, misses a node that falls silent, and sees by that one's Lease that it lives
-// all the same, until the Lease is no longer renewed. The accounts may do all that.
-func TestMembersAndLeases(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// The controller creates the membership key. A speaker renews its Lease, marks a silent
+// node dead, and then alive while that node's Lease is renewed. The accounts' rights
+// suffice for that.
+func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		const others = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nstatus: {addresses: [{type: InternalIP, address: 127.0.0.2}]}\n" +
 			"---\napiVersion: v1\nkind: Node\nmetadata: {name: n3}\nstatus: {addresses: [{type: InternalIP, address: 127.0.0.3}]}\n"
@@ -46,7 +46,7 @@ func TestMembersAndLeases(t *testing.T) {
 
 		nodes := []gossip.Node{{Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 			{Name: "n2", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}, {Name: "n3", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}}
-		live := func(name string) (die func()) {
+		startMember := func(name string) (stopMember func()) {
 			g := gossip.New(gossip.Options{Node: name, Port: 7946, KeyFile: keys, Log: slog.New(slog.DiscardHandler)})
 			g.Set(nodes)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -55,15 +55,15 @@ func TestMembersAndLeases(t *testing.T) {
 			return func() { cancel(); <-done }
 		}
 		speaker := f.speaker("--members-key-file="+keys, "--lease-interval=1s", "--log-level=debug")
-		die := live("n2")
-		t.Cleanup(live("n3"))
-		becomes := func(state string) {
+		stopMember := startMember("n2")
+		t.Cleanup(startMember("n3"))
+		awaitState := func(state string) {
 			t.Helper()
 			await(t, 60*time.Second, "n2 is "+state, func() error { return f.member("n2", state) })
 		}
-		becomes("alive")
-		die()
-		becomes("dead")
+		awaitState("alive")
+		stopMember()
+		awaitState("dead")
 
 		lease := func(name string) (*unstructured.Unstructured, error) {
 			all, err := f.Admin().List(t.Context(), coordinationv1.SchemeGroupVersion.WithKind("Lease"))
@@ -87,18 +87,18 @@ func TestMembersAndLeases(t *testing.T) {
 			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, name: n2},
 				spec: {holderIdentity: n2, renewTime: "2026-01-01T00:00:%02d.000000Z"}}`, renewals%60)))
 		}
-		await(t, 60*time.Second, "n2 lives by its Lease", func() error {
+		await(t, 60*time.Second, "n2 alive by its Lease", func() error {
 			renew()
 			return f.member("n2", "lease")
 		})
-		becomes("dead") // three intervals after the last renewal
+		awaitState("dead") // three intervals after the last renewal
 		if speaker.logged("forbidden") {
 			t.Errorf("something is forbidden:\n%s", speaker.tail())
 		}
 	})
 }
 
-// member says whether a node is what it should be to the speaker.
+// member returns an error unless the speaker shows a node in the given state.
 func (f *fanfare) member(node, state string) error {
 	out, err := exec.CommandContext(f.Context(), f.binary, "status", "--json", "--run-dir", f.runDir()).CombinedOutput()
 	if err != nil {
@@ -118,5 +118,5 @@ func (f *fanfare) member(node, state string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the speaker knows %+v", s.Members)
+	return fmt.Errorf("the speaker shows %+v", s.Members)
 }

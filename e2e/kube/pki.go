@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// A pki is the authority that vouches for the API server and for its users.
+// A pki is a certificate authority for the API server and its users.
 type pki struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	ca   []byte // the certificate as PEM
 }
 
-// A pair is a certificate and its key, as PEM.
+// A pair is a certificate and its key in PEM.
 type pair struct{ cert, key []byte }
 
 func newPKI() (*pki, error) {
@@ -51,7 +51,7 @@ func template(name string, groups ...string) *x509.Certificate {
 	}
 }
 
-// server is the certificate of one who is reached at addrs.
+// server returns a server certificate for addrs.
 func (p *pki) server(name string, addrs ...netip.Addr) (pair, error) {
 	t := template(name)
 	t.ExtKeyUsage, t.DNSNames = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []string{"localhost"}
@@ -61,8 +61,8 @@ func (p *pki) server(name string, addrs ...netip.Addr) (pair, error) {
 	return p.sign(t)
 }
 
-// user is the certificate of a user: to Kubernetes its common name is the user's
-// and its organizations are the groups.
+// user returns a user's certificate: Kubernetes takes the common name for the user and the
+// organizations for the groups.
 func (p *pki) user(name string, groups ...string) (pair, error) {
 	t := template(name, groups...)
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

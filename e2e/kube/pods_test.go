@@ -9,9 +9,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// pods makes this namespace that of every pod in 10.244.1.0/24: a connection to
-// one, at port 8080, gets its address. There is a route for connections from here to the
-// addresses of Services.
+// pods makes this namespace answer for every pod in 10.244.1.0/24: a connection to port
+// 8080 receives the pod's address. It adds a route for connections from here to the
+// Services' addresses.
 func (f *fanfare) pods(vips string) {
 	f.Helper()
 	node := nstest.Node(f.T)
@@ -24,9 +24,9 @@ func (f *fanfare) pods(vips string) {
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				return // The test is over.
+				return // The test has ended.
 			}
-			// A connection that breaks is for the other end to notice.
+			// The client reports a broken connection.
 			_, _ = io.WriteString(c, c.LocalAddr().(*net.TCPAddr).IP.String())
 			c.Close()
 		}
@@ -43,9 +43,9 @@ func answers(vip, pod string) error {
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
-	who, err := io.ReadAll(c)
-	if err == nil && string(who) != pod {
-		err = fmt.Errorf("at %s answers %q, want %s", vip, who, pod)
+	got, err := io.ReadAll(c)
+	if err == nil && string(got) != pod {
+		err = fmt.Errorf("%s was answered by %q, want %s", vip, got, pod)
 	}
 	return err
 }

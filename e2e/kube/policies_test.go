@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// What a Service may ask for, from the API server, by the slices that Kubernetes'
-// own controller makes of Pods, to packets.
-func TestPolicies(t *testing.T) {
-	apart(t, func(t *testing.T) {
-		s := newStage(t)
+// Fields of a Service, from the API server through the EndpointSlices of Kubernetes' own
+// controller to packets.
+func TestServicePolicies(t *testing.T) {
+	isolated(t, func(t *testing.T) {
+		s := newTestbed(t)
 		s.run("controller")
 		speaker := s.speaker()
-		must(t, s.Admin().Apply(t.Context(), stagePool+"---"+policyObjects()))
+		must(t, s.Admin().Apply(t.Context(), testbedPool+"---"+policyObjects()))
 		for _, row := range []struct {
 			name string
-			test func(*stage)
+			test func(*testbed)
 		}{
-			{"named target ports", (*stage).namedPorts},
-			{"trafficDistribution", (*stage).distribution},
-			{"publishNotReadyAddresses", (*stage).notReady},
-			{"many ports", (*stage).manyPorts},
-			{"sessionAffinity", (*stage).affinity},
-			{"loadBalancerSourceRanges", (*stage).sourceRanges},
+			{"named target ports", (*testbed).namedPorts},
+			{"trafficDistribution", (*testbed).distribution},
+			{"publishNotReadyAddresses", (*testbed).notReady},
+			{"many ports", (*testbed).manyPorts},
+			{"sessionAffinity", (*testbed).affinity},
+			{"loadBalancerSourceRanges", (*testbed).sourceRanges},
 		} {
-			t.Run(row.name, func(t *testing.T) { row.test(s.of(t)) })
+			t.Run(row.name, func(t *testing.T) { row.test(s.withT(t)) })
 		}
-		t.Run("SNAT", func(t *testing.T) { s.of(t).snat(speaker) })
+		t.Run("SNAT", func(t *testing.T) { s.withT(t).snat(speaker) })
 	})
 }
 
-// of is the stage for a part of its test.
-func (s *stage) of(t *testing.T) *stage {
+// withT returns the testbed for a subtest.
+func (s *testbed) withT(t *testing.T) *testbed {
 	f, part := *s.fanfare, *s
 	f.T, part.fanfare = t, &f
 	return &part
@@ -55,36 +55,36 @@ func policyObjects() string {
 		ports = append(ports, fmt.Sprintf("{name: t%d, port: %d, targetPort: 8080}, {name: u%d, port: %d, targetPort: 8080, protocol: UDP}", i, 1000+i, i, 1000+i))
 	}
 	const web = "ports: [{name: http, port: 80, targetPort: web}]"
-	return stagePod("p11", "10.244.1.11", "n1", "8080", "True", "near: 'yes', all: 'yes', first: 'yes'") +
-		stagePod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes', all: 'yes'") +
-		stagePod("p13", "10.244.1.13", "n1", "8080", "False", "late: 'yes'") +
-		stagePod("p21", "10.244.2.21", "n2", "8080", "True", "far: 'yes', all: 'yes'") +
-		stageService("named", "near", web) +
-		stageService("spread", "all", web) +
-		stageService("zonal", "all", web+", trafficDistribution: PreferSameZone") +
-		stageService("nodal", "all", web+", trafficDistribution: PreferSameNode") +
-		stageService("early", "late", web+", publishNotReadyAddresses: true") +
-		stageService("withheld", "late", web) +
-		stageService("ports", "first", "ports: ["+strings.Join(ports, ", ")+"]") +
-		stageService("sticky", "near", web+", sessionAffinity: ClientIP") +
-		stageService("ranges", "near", web+", loadBalancerSourceRanges: [198.51.100.0/24]") +
-		stageService("remote", "far", web)
+	return testbedPod("p11", "10.244.1.11", "n1", "8080", "True", "near: 'yes', all: 'yes', first: 'yes'") +
+		testbedPod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes', all: 'yes'") +
+		testbedPod("p13", "10.244.1.13", "n1", "8080", "False", "late: 'yes'") +
+		testbedPod("p21", "10.244.2.21", "n2", "8080", "True", "far: 'yes', all: 'yes'") +
+		testbedService("named", "near", web) +
+		testbedService("spread", "all", web) +
+		testbedService("zonal", "all", web+", trafficDistribution: PreferSameZone") +
+		testbedService("nodal", "all", web+", trafficDistribution: PreferSameNode") +
+		testbedService("early", "late", web+", publishNotReadyAddresses: true") +
+		testbedService("withheld", "late", web) +
+		testbedService("ports", "first", "ports: ["+strings.Join(ports, ", ")+"]") +
+		testbedService("sticky", "near", web+", sessionAffinity: ClientIP") +
+		testbedService("ranges", "near", web+", loadBalancerSourceRanges: [198.51.100.0/24]") +
+		testbedService("remote", "far", web)
 }
 
-// namedPorts: one port of a Service is another one at each pod, so that there are
-// two slices.
-func (s *stage) namedPorts() { s.answerers(s.at("named"), pod11, pod12) }
+// namedPorts: one port of a Service has another number at each pod, so that there are two
+// EndpointSlices.
+func (s *testbed) namedPorts() { s.awaitPods(s.at("named"), pod11, pod12) }
 
-func (s *stage) distribution() {
-	s.answerers(s.at("spread"), pod11, pod12, pod21)
-	s.answerers(s.at("zonal"), pod11, pod12)
-	s.answerers(s.at("nodal"), pod11, pod12)
+func (s *testbed) distribution() {
+	s.awaitPods(s.at("spread"), pod11, pod12, pod21)
+	s.awaitPods(s.at("zonal"), pod11, pod12)
+	s.awaitPods(s.at("nodal"), pod11, pod12)
 }
 
-func (s *stage) notReady() {
-	s.answerers(s.at("early"), pod13)
+func (s *testbed) notReady() {
+	s.awaitPods(s.at("early"), pod13)
 	await(s.T, time.Minute, "a refusal", func() error {
-		_, err := s.ask(again, s.client, clientAddr(2), s.at("withheld"))
+		_, err := s.ask(shortTimeout, s.client, clientAddr(2), s.at("withheld"))
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			return fmt.Errorf("%w; want it refused", errors.Join(err, errAnswered))
 		}
@@ -92,9 +92,9 @@ func (s *stage) notReady() {
 	})
 }
 
-func (s *stage) manyPorts() {
+func (s *testbed) manyPorts() {
 	vip := s.address("ports")
-	s.answered(net.JoinHostPort(vip, fmt.Sprint(1000+policyPorts-1)))
+	s.awaitAnswer(net.JoinHostPort(vip, fmt.Sprint(1000+policyPorts-1)))
 	for i := range policyPorts {
 		for _, network := range []string{"tcp", "udp"} {
 			f, err := dial(s.Context(), s.client, network, clientAddr(2), net.JoinHostPort(vip, fmt.Sprint(1000+i)))
@@ -109,10 +109,10 @@ func (s *stage) manyPorts() {
 	}
 }
 
-// affinity: clients come back to the pod that they had, until it is gone.
-func (s *stage) affinity() {
+// affinity: clients return to their pod until it is removed.
+func (s *testbed) affinity() {
 	to := s.at("sticky")
-	s.answerers(to, pod11, pod12)
+	s.awaitPods(to, pod11, pod12)
 	had := map[string]string{}
 	clientsOf := func(each func(client, pod string)) {
 		for i := 2; i <= clients; i++ {
@@ -127,28 +127,27 @@ func (s *stage) affinity() {
 	for range 4 {
 		clientsOf(func(client, pod string) {
 			if pod != had[client] {
-				s.Errorf("%s had %s, and now %s", client, had[client], pod)
+				s.Errorf("%s had %s, and now has %s", client, had[client], pod)
 			}
 		})
 	}
 	// Its kubelet reports that it is no longer ready.
-	must(s.T, s.Admin().Apply(s.Context(), stagePod("p12", "10.244.1.12", "n1", "9090", "False", "near: 'yes', all: 'yes'")))
-	s.answerers(to, pod11)
+	must(s.T, s.Admin().Apply(s.Context(), testbedPod("p12", "10.244.1.12", "n1", "9090", "False", "near: 'yes', all: 'yes'")))
+	s.awaitPods(to, pod11)
 	clientsOf(func(client, pod string) { had[client] = pod })
-	must(s.T, s.Admin().Apply(s.Context(), stagePod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes', all: 'yes'")))
-	s.answerers(s.at("named"), pod11, pod12)
+	must(s.T, s.Admin().Apply(s.Context(), testbedPod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes', all: 'yes'")))
+	s.awaitPods(s.at("named"), pod11, pod12)
 	clientsOf(func(client, pod string) {
 		if pod != had[client] {
-			s.Errorf("%s had %s while there was no other, and now %s", client, had[client], pod)
+			s.Errorf("%s had %s as the only pod, and now has %s", client, had[client], pod)
 		}
 	})
 }
 
-// sourceRanges: a list that gets tighter ends only the flows of clients that it
-// excludes.
-func (s *stage) sourceRanges() {
+// sourceRanges: narrowing the list ends only the flows of clients that it now excludes.
+func (s *testbed) sourceRanges() {
 	to := s.at("ranges")
-	s.answered(to)
+	s.awaitAnswer(to)
 	inside, outside := clientAddr(2), clientAddr(9)
 	flows := map[string]*flow{}
 	for _, from := range []string{inside, outside} {
@@ -159,7 +158,7 @@ func (s *stage) sourceRanges() {
 		flows[from] = f
 	}
 	must(s.T, s.Admin().Patch(s.Context(), serviceKind, "default", "ranges", `{"spec": {"loadBalancerSourceRanges": ["198.51.100.2/31"]}}`))
-	await(s.T, time.Minute, "an end of the flow that may no longer be", func() error {
+	await(s.T, time.Minute, "the end of the excluded client's flow", func() error {
 		if flows[outside].alive(silence) == nil {
 			return errAnswered
 		}
@@ -167,23 +166,23 @@ func (s *stage) sourceRanges() {
 	})
 	if f, err := dialFor(s.Context(), silence, s.client, "tcp", outside, to); err == nil {
 		f.Close()
-		s.Error("who may no longer use it can connect")
+		s.Error("an excluded client can connect")
 	}
 	if err := flows[inside].alive(patience); err != nil {
-		s.Errorf("the flow of one who may: %v", err)
+		s.Errorf("the flow of an allowed client: %v", err)
 	}
 	if _, err := s.ask(patience, s.client, inside, to); err != nil {
-		s.Errorf("a new flow of one who may: %v", err)
+		s.Errorf("a new flow of an allowed client: %v", err)
 	}
 }
 
-// snat restarts the speaker with one flag after the other, and asks a pod of another
-// node whom it sees. The counter is of what the kernel finally sends there.
-func (s *stage) snat(speaker *program) {
+// snat restarts the speaker with different flags and checks the source that a pod of
+// another node sees. The counter counts the packets that the kernel finally sends there.
+func (s *testbed) snat(speaker *program) {
 	to := s.at("remote")
-	s.answered(to)
-	const counter = `oifname "there" ct status dnat ct state new meta mark and 0x5000 == 0x4000 counter`
-	must(s.T, nft("table inet look { chain late { type filter hook postrouting priority 300; }; }"))
+	s.awaitAnswer(to)
+	const counter = `oifname "remote" ct status dnat ct state new meta mark and 0x5000 == 0x4000 counter`
+	must(s.T, nft("table inet observe { chain late { type filter hook postrouting priority 300; }; }"))
 	for _, row := range []struct {
 		name  string
 		flags []string
@@ -191,23 +190,23 @@ func (s *stage) snat(speaker *program) {
 		keeps bool // the client's port
 		marks bool
 	}{
-		{"default", nil, thereGate, false, false},
+		{"default", nil, remoteGateway, false, false},
 		{"a source, its port, a mark", []string{"--snat-sources=" + spareAddr, "--snat-ports=keep", "--masquerade-mark=0x4000/0x4000"}, spareAddr, true, true},
 		{"a source by its interface, random ports", []string{"--snat-sources=eth0", "--snat-ports=random"}, nodeAddr, false, false},
 		{"never", []string{"--snat-sources=" + spareAddr, "--snat-never-cidrs=10.244.2.0/24"}, clientAddr(2), true, false},
-		{"never elsewhere", []string{"--snat-never-cidrs=10.244.3.0/24"}, thereGate, false, false},
+		{"never elsewhere", []string{"--snat-never-cidrs=10.244.3.0/24"}, remoteGateway, false, false},
 	} {
 		s.Run(row.name, func(t *testing.T) {
 			speaker.kill()
 			speaker = s.speaker(row.flags...)
-			await(t, time.Minute, "whom the pod sees", func() error {
-				a, err := s.ask(again, s.client, clientAddr(2), to)
+			await(t, time.Minute, "the source at the pod", func() error {
+				a, err := s.ask(shortTimeout, s.client, clientAddr(2), to)
 				if err == nil && a.saw.Addr().String() != row.saw {
 					err = fmt.Errorf("it saw %s, want %s", a.saw, row.saw)
 				}
 				return err
 			})
-			must(t, nft("flush chain inet look late; add rule inet look late "+counter))
+			must(t, nft("flush chain inet observe late; add rule inet observe late "+counter))
 			kept := 0
 			const tries = 5
 			for range tries {
@@ -224,7 +223,7 @@ func (s *stage) snat(speaker *program) {
 			if kept != tries && row.keeps || kept == tries && !row.keeps {
 				t.Errorf("%d of %d kept their port", kept, tries)
 			}
-			out, err := exec.Command("nft", "list", "chain", "inet", "look", "late").CombinedOutput()
+			out, err := exec.Command("nft", "list", "chain", "inet", "observe", "late").CombinedOutput()
 			must(t, err)
 			if marked := !strings.Contains(string(out), "packets 0 "); marked != row.marks {
 				t.Errorf("marked: %v, want %v:\n%s", marked, row.marks, out)

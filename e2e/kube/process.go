@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Process was started by a Cluster.
+// A Process is a process that a Cluster has started.
 type Process struct {
 	name string
 	log  string
@@ -20,7 +20,7 @@ type Process struct {
 	done chan struct{} // closed when it has ended
 }
 
-// start runs a program of the tools. Its output is appended to a file.
+// start runs a program of the tools. It appends the output to a log file.
 func (c *Cluster) start(name string, args ...string) (*Process, error) {
 	path := filepath.Join(c.dir, name+".log")
 	log, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -30,19 +30,19 @@ func (c *Cluster) start(name string, args ...string) (*Process, error) {
 	defer log.Close()
 	cmd := exec.Command(c.tools, append([]string{name}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own, so that an interrupt is for us, who then end it in
-	// order; and an end with ours, should we die without.
+	// The process has its own session, so that an interrupt reaches only this process, which
+	// ends it in order. It dies with this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	p := &Process{name: name, log: path, cmd: cmd}
-	if p.done, err = begin(cmd, c.inPlace); err != nil {
+	if p.done, err = begin(cmd, c.inNamespace); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil
 }
 
-// begin starts a program by a function that calls another. The channel is closed
-// when the program has ended. Pdeathsig is for the death of the thread that started
-// it, which therefore stays: threads that were in other namespaces end at any time.
+// begin starts a program through in, which calls its argument. The channel is closed when
+// the program has ended. Pdeathsig refers to the thread that started the program, so that
+// thread stays: threads that were in other namespaces may end at any time.
 func begin(cmd *exec.Cmd, in func(func() error) error) (chan struct{}, error) {
 	done, started := make(chan struct{}), make(chan error)
 	go func() {
@@ -52,14 +52,14 @@ func begin(cmd *exec.Cmd, in func(func() error) error) (chan struct{}, error) {
 		if started <- err; err != nil {
 			return
 		}
-		_ = cmd.Wait() // Tests read the log, or ask how it ended.
+		_ = cmd.Wait() // Tests read the log or the exit status.
 		close(done)
 	}()
 	return done, <-started
 }
 
-// Kill ends the process as a crash would, and waits for the end. Kubernetes'
-// programs take many seconds to stop when they are asked to.
+// Kill ends the process as a crash does, and waits for its end. Kubernetes' programs take
+// many seconds for an orderly stop.
 func (p *Process) Kill() {
 	if p == nil {
 		return
@@ -78,10 +78,10 @@ func (p *Process) Alive() bool {
 	}
 }
 
-// PID is that of the process, for measurements.
+// PID returns the process ID, for measurements.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// ready waits until probe returns nil. A process that ends is not waited for.
+// ready waits until probe returns nil. It fails when the process ends.
 func (p *Process) ready(ctx context.Context, limit time.Duration, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

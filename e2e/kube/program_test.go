@@ -17,18 +17,18 @@ import (
 	"testing"
 )
 
-// A program is a controller or a speaker that runs.
+// A program is a running controller or speaker.
 type program struct {
 	t       *testing.T
 	name    string
-	log     string // a file
+	log     string // path of its log file
 	metrics string // host:port, empty when it has none
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when it has ended
 }
 
-// run starts the controller or the speaker with the rights of its account. It
-// ends with the test, if not before.
+// run starts the controller or the speaker with the rights of its account. It ends with the
+// test at the latest.
 func (f *fanfare) run(command string, args ...string) *program {
 	f.Helper()
 	f.programs++
@@ -44,7 +44,7 @@ func (f *fanfare) run(command string, args ...string) *program {
 	defer log.Close()
 	p.cmd = exec.Command(f.binary, append([]string{command, "--kubeconfig", f.kubeconfig(command)}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should we die without
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if this process dies without a clean-up
 	p.done, err = begin(p.cmd, func(start func() error) error { return start() })
 	must(f.T, err)
 	f.Cleanup(func() {
@@ -56,21 +56,21 @@ func (f *fanfare) run(command string, args ...string) *program {
 	return p
 }
 
-// kill ends it as a crash would.
+// kill ends the program as a crash does.
 func (p *program) kill() {
 	_ = p.cmd.Process.Kill() // It may be gone already.
 	<-p.done
 }
 
-// stop ends it as Kubernetes would, and waits for the end.
+// stop ends the program as Kubernetes does, and waits for its end.
 func (p *program) stop() {
 	p.signal(syscall.SIGTERM)
 	<-p.done
 }
 
-// freeze stops it in the middle of whatever it does; thaw lets it go on.
+// freeze stops the process in the middle of its work; resume continues it.
 func (p *program) freeze() { p.signal(syscall.SIGSTOP) }
-func (p *program) thaw()   { p.signal(syscall.SIGCONT) }
+func (p *program) resume() { p.signal(syscall.SIGCONT) }
 
 func (p *program) signal(s syscall.Signal) {
 	p.t.Helper()
@@ -79,7 +79,7 @@ func (p *program) signal(s syscall.Signal) {
 	}
 }
 
-// alive returns an error when it has ended.
+// alive returns an error if the program has ended.
 func (p *program) alive() error {
 	select {
 	case <-p.done:
@@ -94,7 +94,7 @@ func (p *program) logged(text string) bool {
 	return err == nil && strings.Contains(string(b), text)
 }
 
-// tail is the end of its log: of a storm, all of it would be megabytes.
+// tail returns the end of the log, which may be megabytes long.
 func (p *program) tail() []byte {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
@@ -104,8 +104,7 @@ func (p *program) tail() []byte {
 	return b[max(0, len(b)-enough):]
 }
 
-// metric is the sum of a metric over those of its series that have the labels,
-// which are given as in `result="ok"`.
+// metric adds up the series of a metric that have the labels, such as `result="ok"`.
 func (p *program) metric(name string, labels ...string) (float64, error) {
 	resp, err := http.Get("http://" + p.metrics + "/metrics")
 	if err != nil {
@@ -117,9 +116,8 @@ func (p *program) metric(name string, labels ...string) (float64, error) {
 	})
 }
 
-// counted is the sum of a metric of the API server's own over the series that
-// match.
-func (f *fanfare) counted(name string, match *regexp.Regexp) (float64, error) {
+// apiServerMetric adds up the matching series of one of the API server's metrics.
+func (f *fanfare) apiServerMetric(name string, match *regexp.Regexp) (float64, error) {
 	text, err := f.Admin().discovery.RESTClient().Get().AbsPath("/metrics").DoRaw(f.Context())
 	if err != nil {
 		return 0, err
@@ -127,14 +125,14 @@ func (f *fanfare) counted(name string, match *regexp.Regexp) (float64, error) {
 	return sum(bytes.NewReader(text), name, match.MatchString)
 }
 
-// sum adds up the series of a metric in Prometheus' text format that are wanted.
-// Where there is none it is zero: counters with labels come up when they count.
+// sum adds up the wanted series of a metric in Prometheus' text format. A missing metric is
+// zero: counters with labels appear with the first count.
 func sum(r io.Reader, name string, want func(series string) bool) (total float64, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
-		end := strings.LastIndexByte(line, ' ') // Label values may have spaces, values have none.
+		end := strings.LastIndexByte(line, ' ') // Label values may contain spaces; numbers do not.
 		if end < 0 || !strings.HasPrefix(line, name+"{") && line[:end] != name || !want(line[:end]) {
 			continue
 		}
@@ -147,7 +145,7 @@ func sum(r io.Reader, name string, want func(series string) bool) (total float64
 	return total, lines.Err()
 }
 
-// memory is its resident memory now and at its peak, in MiB.
+// memory returns the resident memory now and at its peak, in MiB.
 func (p *program) memory() (now, peak int, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {

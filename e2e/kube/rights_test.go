@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// rights are all that the accounts may do and others may not: in every namespace,
-// or in the named one.
+// rights are the additional rights of the accounts: in every namespace, or in the named
+// one.
 var rights = map[string]string{
 	"controller": `
 create addressclaims.fanfare.io
@@ -89,15 +89,15 @@ watch services
 `,
 }
 
-// What the accounts may do of all that the API server knows is what is listed
-// above, and nothing else.
-func TestRights(t *testing.T) {
-	c := inTurn(t)
+// The accounts have exactly the rights listed above, of all requests that the API server
+// supports.
+func TestRolesGrantOnlyListedRights(t *testing.T) {
+	c := exclusiveControlPlane(t)
 	must(t, c.Install(t.Context(), "../../manifests"))
-	all := c.everything(t)
-	anybody := c.allowed(t, "default:nobody", all)
+	all := c.allRequests(t)
+	common := c.allowed(t, "default:unprivileged", all)
 	for account, want := range rights {
-		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(anybody, r) })
+		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(common, r) })
 		if got := "\n" + strings.Join(got, "\n") + "\n"; got != want {
 			t.Errorf("the %s may:%swant:%s", account, got, want)
 		}
@@ -105,16 +105,16 @@ func TestRights(t *testing.T) {
 	for name, want := range map[string]bool{"fanfare-controller": true, "another": false} {
 		for _, verb := range []string{"get", "update"} {
 			lease := authorizationv1.ResourceAttributes{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: "fanfare-system", Name: name}
-			if got, err := c.may(t, "fanfare-system:controller", lease); err != nil || got != want {
+			if got, err := c.review(t, "fanfare-system:controller", lease); err != nil || got != want {
 				t.Errorf("the controller may %s Lease %s: %t, %v", verb, name, got, err)
 			}
 		}
 	}
 }
 
-// everything is each thing that can be done to each resource and subresource,
-// in all namespaces, and in each of ours.
-func (c *Cluster) everything(t *testing.T) (all []authorizationv1.ResourceAttributes) {
+// allRequests returns each verb for each resource and subresource, in all namespaces and in
+// each of Fanfare's.
+func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttributes) {
 	t.Helper()
 	_, groups, err := c.Admin().discovery.ServerGroupsAndResources()
 	must(t, err)
@@ -127,7 +127,7 @@ func (c *Cluster) everything(t *testing.T) (all []authorizationv1.ResourceAttrib
 		}
 		for _, r := range g.APIResources {
 			if key := group + "/" + r.Name; seen[key] {
-				continue // another version of it
+				continue // another version of the resource
 			} else {
 				seen[key] = true
 			}
@@ -144,25 +144,25 @@ func (c *Cluster) everything(t *testing.T) (all []authorizationv1.ResourceAttrib
 		}
 	}
 	if len(all) < 500 {
-		t.Fatalf("the API server knows %d things to do, which cannot be all", len(all))
+		t.Fatalf("the API server lists only %d requests", len(all))
 	}
 	return all
 }
 
-// allowed are those of all that a service account may do, sorted, as text. What
-// it may do in every namespace it may do in ours.
+// allowed returns those requests that a service account may make, sorted, as text. A right
+// in every namespace includes Fanfare's.
 func (c *Cluster) allowed(t *testing.T, account string, all []authorizationv1.ResourceAttributes) []string {
 	t.Helper()
 	var asking errgroup.Group
 	asking.SetLimit(16)
 	var mu sync.Mutex
-	may := map[authorizationv1.ResourceAttributes]bool{}
+	review := map[authorizationv1.ResourceAttributes]bool{}
 	for _, a := range all {
 		asking.Go(func() error {
-			ok, err := c.may(t, account, a)
+			ok, err := c.review(t, account, a)
 			mu.Lock()
 			defer mu.Unlock()
-			may[a] = ok
+			review[a] = ok
 			return err
 		})
 	}
@@ -171,7 +171,7 @@ func (c *Cluster) allowed(t *testing.T, account string, all []authorizationv1.Re
 	for _, a := range all {
 		everywhere := a
 		everywhere.Namespace = ""
-		if may[a] && (a.Namespace == "" || !may[everywhere]) {
+		if review[a] && (a.Namespace == "" || !review[everywhere]) {
 			out = append(out, describe(a))
 		}
 	}
@@ -193,8 +193,8 @@ func describe(a authorizationv1.ResourceAttributes) string {
 	return s
 }
 
-// may asks the API server.
-func (c *Cluster) may(t *testing.T, account string, a authorizationv1.ResourceAttributes) (bool, error) {
+// review asks the API server for the right.
+func (c *Cluster) review(t *testing.T, account string, a authorizationv1.ResourceAttributes) (bool, error) {
 	namespace, _, _ := strings.Cut(account, ":")
 	body, err := json.Marshal(authorizationv1.SubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"},
@@ -217,8 +217,8 @@ func (c *Cluster) may(t *testing.T, account string, a authorizationv1.ResourceAt
 	return answer.Status.Allowed, err
 }
 
-// forbidden are requests with which an attacker who has taken over a program could do
-// harm elsewhere.
+// forbidden are requests with which an attacker who controls a program could do harm
+// elsewhere.
 var forbidden = map[string][]string{
 	"speaker": {
 		`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web, annotations: {a: b}}}`,
@@ -241,19 +241,18 @@ var forbidden = map[string][]string{
 	},
 }
 
-// Of what the programs do in their lives the API server refuses nothing, and all
-// that would do harm.
-func TestNothingForbiddenIsAsked(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// The API server refuses no request of the programs, and refuses all harmful ones.
+func TestProgramsRequestNothingForbidden(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		controller := f.run("controller", "--leader-elect", "--log-level=debug")
 		speaker := f.speaker("--log-level=debug")
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")+"---"+oneService("gone", "10.244.1.6")))
-		await(t, 60*time.Second, "addresses", func() error { return want(len(f.prefixed("")), 2) })
+		await(t, 60*time.Second, "addresses", func() error { return expectCount(len(f.addressesByPrefix("")), 2) })
 		must(t, f.Admin().Delete(t.Context(), oneService("gone", "")))
 		await(t, 60*time.Second, "the claim's end", func() error {
 			claims, err := f.claims()
-			return errors.Join(err, want(len(claims), 1))
+			return errors.Join(err, expectCount(len(claims), 1))
 		})
 		await(t, 60*time.Second, "the pool's status and the speaker's", func() error {
 			pool, err := f.get(kindOf("AddressPool"), "lan")
@@ -264,52 +263,52 @@ func TestNothingForbiddenIsAsked(t *testing.T) {
 				return fmt.Errorf("pool %v, speaker %v: %w", pool.Object["status"], s, err)
 			}
 			m, _, _ := unstructured.NestedInt64(s.Object, "status", "addresses", "forwarded")
-			return want(int(m), 1)
+			return expectCount(int(m), 1)
 		})
-		controller.stop() // It gives the Lease back.
+		controller.stop() // It releases the Lease.
 		speaker.stop()
-		refused, err := f.counted("apiserver_request_total", regexp.MustCompile(`code="(401|403)"`))
+		refused, err := f.apiServerMetric("apiserver_request_total", regexp.MustCompile(`code="(401|403)"`))
 		must(t, err)
 		if refused != 0 || controller.logged("forbidden") || speaker.logged("forbidden") {
 			t.Errorf("%.0f requests were refused; the logs:\n%s\n%s", refused, controller.tail(), speaker.tail())
 		}
 
 		for account, objects := range forbidden {
-			f.refuses(account, objects)
+			f.expectForbidden(account, objects)
 		}
 		err = f.as("speaker").Patch(t.Context(), serviceKind, "default", "web", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.99"}]}}}`, "status")
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("the speaker gave out an address: %v", err)
+			t.Errorf("the speaker assigned an address: %v", err)
 		}
 	})
 }
 
-// hidden are kinds of which an account may not read the objects.
-var hidden = map[string][]string{
+// unreadable are kinds that an account may not read.
+var unreadable = map[string][]string{
 	"speaker":    {"Secret", "ConfigMap", "Pod", "Namespace"},
-	"controller": {"Secret", "ConfigMap", "Pod"}, // namespaceSelectors ask for Namespaces' labels
+	"controller": {"Secret", "ConfigMap", "Pod"}, // namespaceSelectors need Namespaces' labels
 }
 
-// refuses checks that an account may not apply the objects, nor read those of hidden
+// expectForbidden checks that an account may not apply the objects, nor read unreadable
 // kinds.
-func (f *fanfare) refuses(account string, objects []string) {
+func (f *fanfare) expectForbidden(account string, objects []string) {
 	f.Helper()
 	c := f.as(account)
 	for _, o := range objects {
-		if err := c.Apply(f.Context(), o); !is(err, apierrors.IsForbidden) {
+		if err := c.Apply(f.Context(), o); !anyIs(err, apierrors.IsForbidden) {
 			f.Errorf("the %s applied %s: %v", account, o, err)
 		}
 	}
-	for _, kind := range hidden[account] {
+	for _, kind := range unreadable[account] {
 		gvk := serviceKind
 		gvk.Kind = kind
-		if _, err := c.List(f.Context(), gvk); !is(err, apierrors.IsForbidden) {
+		if _, err := c.List(f.Context(), gvk); !anyIs(err, apierrors.IsForbidden) {
 			f.Errorf("the %s listed %s: %v", account, kind, err)
 		}
 	}
 }
 
-// as is a client with the rights of an account.
+// as returns a client with the rights of an account.
 func (f *fanfare) as(account string) *Client {
 	f.Helper()
 	cfg := f.SpeakerConfig("n1")
@@ -323,11 +322,11 @@ func (f *fanfare) as(account string) *Client {
 	return c
 }
 
-// is says whether what says so of err or of what it joins.
-func is(err error, what func(error) bool) bool {
+// anyIs says whether what is true of err or of an error that it joins.
+func anyIs(err error, what func(error) bool) bool {
 	var many interface{ Unwrap() []error }
 	if errors.As(err, &many) {
-		return slices.ContainsFunc(many.Unwrap(), func(err error) bool { return is(err, what) })
+		return slices.ContainsFunc(many.Unwrap(), func(err error) bool { return anyIs(err, what) })
 	}
 	return err != nil && what(err)
 }

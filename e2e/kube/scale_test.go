@@ -15,21 +15,20 @@ import (
 )
 
 const (
-	// many is how many Services there are: enough to come faster than they are served. How
-	// soon thousands have addresses is for benchmarks to say, which have the machine to
-	// themselves.
-	many = 600
-	// some of them are deleted again. The API server needs as long for all as for
-	// creating them, and shows nothing more; it ends with the test.
-	some = 100
+	// serviceCount is the number of Services: enough that they are created faster than served.
+	// Benchmarks measure thousands, with the machine to themselves.
+	serviceCount = 600
+	// deletedCount of them are deleted. Deleting all would take as long as creating them and
+	// test nothing more.
+	deletedCount = 100
 )
 
-// Services get addresses as fast as one client creates them, all different; they
-// are in the node's kernel, which refuses what is sent to them, as there are no
-// pods: EndpointSlices would be as many objects again. Another controller that
-// takes over writes nothing; and nothing is left of deleted Services.
-func TestManyServices(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// Services get different addresses as fast as one client creates them. The node's kernel
+// refuses packets to the addresses, because there are no pods: EndpointSlices would double
+// the objects. A controller that takes over writes nothing, and nothing is left of deleted
+// Services.
+func TestManyServicesAndTakeover(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t, WithBitmap)
 		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7473")
 		speaker := f.speaker()
@@ -39,22 +38,22 @@ kind: AddressPool
 metadata: {name: lan}
 spec: {announce: BGP, addresses: [198.18.0.0/15]}
 `))
-		h := f.record(t)
+		h := f.recordHistory(t)
 		began := time.Now()
 		f.createMany("/api/v1/namespaces/default/services", func(i int) string {
 			return fmt.Sprintf(`{"metadata":{"name":"s%d"},"spec":{"type":"LoadBalancer","allocateLoadBalancerNodePorts":false,
 				"ports":[{"name":"http","port":80,"targetPort":8080}]}}`, i)
 		})
 		created := time.Now()
-		seldom(t, "addresses", func() error { return errors.Join(h.intact(), want(len(h.delays()), many)) })
+		awaitSlowly(t, "addresses", func() error { return errors.Join(h.err(), expectCount(len(h.delays()), serviceCount)) })
 		addressed := time.Now()
-		seldom(t, "forwarding", func() error { return f.vips(many) })
+		awaitSlowly(t, "forwarding", func() error { return f.vips(serviceCount) })
 		forwarded := time.Now()
 		delays := h.delays()
 		slices.Sort(delays)
 		t.Logf("%d Services created in %s, %.0f a second; the last address %s later, the last one in the kernel %s later",
-			many, round(created.Sub(began)), many/created.Sub(began).Seconds(), round(addressed.Sub(created)), round(forwarded.Sub(created)))
-		t.Logf("from a Service to its address: median %s, 99%% %s, worst %s", round(delays[many/2]), round(delays[many*99/100]), round(delays[many-1]))
+			serviceCount, round(created.Sub(began)), serviceCount/created.Sub(began).Seconds(), round(addressed.Sub(created)), round(forwarded.Sub(created)))
+		t.Logf("from a Service to its address: median %s, 99%% %s, worst %s", round(delays[serviceCount/2]), round(delays[serviceCount*99/100]), round(delays[serviceCount-1]))
 		for _, p := range []*program{controller, speaker} {
 			now, peak, err := p.memory()
 			must(t, err)
@@ -62,27 +61,27 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 		}
 		t.Logf("%d events checked", h.check(nil))
 
-		// The speaker complains of its router, which is none, after half a minute: its Event
-		// must not be taken for one of the controller's.
-		f.tells("bgppeer/tor9", "SessionDown", 1)
+		// The speaker reports its missing router after half a minute: that Event must not count
+		// as one of the controller's.
+		f.awaitEventCount("bgppeer/tor9", "SessionDown", 1)
 		f.takeover(controller)
 		began = time.Now()
 		must(t, f.deleteSome())
 		deleted := time.Now()
-		seldom(t, "the claims' end", func() error {
+		awaitSlowly(t, "the claims' end", func() error {
 			claims, err := f.claims()
 			if err == nil {
-				err = want(len(claims), many-some)
+				err = expectCount(len(claims), serviceCount-deletedCount)
 			}
 			return err
 		})
-		t.Logf("%d deleted in %s, the last claim gone %s later", some, round(deleted.Sub(began)), round(time.Since(deleted)))
-		seldom(t, "the kernel to forget them", func() error { return f.vips(many - some) })
+		t.Logf("%d deleted in %s, the last claim gone %s later", deletedCount, round(deleted.Sub(began)), round(time.Since(deleted)))
+		awaitSlowly(t, "removal from the kernel", func() error { return f.vips(serviceCount - deletedCount) })
 	})
 }
 
-// seldom is await for a probe that is work for the programs that are measured.
-func seldom(t *testing.T, what string, probe func() error) {
+// awaitSlowly is await for a probe that costs the measured programs CPU time.
+func awaitSlowly(t *testing.T, what string, probe func() error) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -94,19 +93,19 @@ func seldom(t *testing.T, what string, probe func() error) {
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-func want(have, want int) error {
+func expectCount(have, want int) error {
 	if have != want {
 		return fmt.Errorf("%d, want %d", have, want)
 	}
 	return nil
 }
 
-// createMany creates objects, as fast as one client can.
+// createMany creates objects as fast as one client can.
 func (f *fanfare) createMany(path string, object func(i int) string) {
 	f.Helper()
 	var all errgroup.Group
 	all.SetLimit(16)
-	for i := range many {
+	for i := range serviceCount {
 		all.Go(func() error {
 			return f.Admin().discovery.RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").
 				Body([]byte(object(i))).Do(f.Context()).Error()
@@ -118,7 +117,7 @@ func (f *fanfare) createMany(path string, object func(i int) string) {
 func (f *fanfare) deleteSome() error {
 	var all errgroup.Group
 	all.SetLimit(16)
-	for i := range some {
+	for i := range deletedCount {
 		all.Go(func() error {
 			return f.Admin().discovery.RESTClient().Delete().AbsPath(fmt.Sprintf("/api/v1/namespaces/default/services/s%d", i)).Do(f.Context()).Error()
 		})
@@ -126,7 +125,7 @@ func (f *fanfare) deleteSome() error {
 	return all.Wait()
 }
 
-// vips returns an error unless the kernel holds n addresses.
+// vips returns an error unless the kernel has n addresses.
 func (f *fanfare) vips(n int) error {
 	ctx, cancel := context.WithTimeout(f.Context(), 10*time.Second)
 	defer cancel()
@@ -144,14 +143,14 @@ func (f *fanfare) vips(n int) error {
 	for _, o := range listed.Nftables {
 		have += len(o.Set.Elem)
 	}
-	return want(have, n)
+	return expectCount(have, n)
 }
 
-// takeover ends the controller, and checks that the next one leaves every Service
-// and every claim as they are.
+// takeover ends the controller, and checks that the next one changes no Service and no
+// claim.
 func (f *fanfare) takeover(old *program) {
 	f.Helper()
-	f.quiet(2 * time.Second)
+	f.awaitQuiet(2 * time.Second)
 	before, writes := f.versions(), f.requests("POST|PUT|PATCH|DELETE")
 	old.stop()
 	began := time.Now()
@@ -162,13 +161,13 @@ func (f *fanfare) takeover(old *program) {
 			return err
 		}
 		assigned, err := next.metric("fanfare_controller_addresses_assigned")
-		if err != nil || passes == 0 || assigned != many {
+		if err != nil || passes == 0 || assigned != serviceCount {
 			return fmt.Errorf("%.0f passes, %.0f addresses: %w", passes, assigned, err)
 		}
 		return nil
 	})
 	f.Logf("another controller leads after %s", round(time.Since(began)))
-	f.quiet(2 * time.Second)
+	f.awaitQuiet(2 * time.Second)
 	if after := f.versions(); !maps.Equal(before, after) {
 		f.Error("a controller that took over changed Services or claims")
 	}
@@ -177,7 +176,7 @@ func (f *fanfare) takeover(old *program) {
 	}
 }
 
-// versions are those of all Services and claims.
+// versions returns the resource versions of all Services and claims.
 func (f *fanfare) versions() map[string]string {
 	f.Helper()
 	out := map[string]string{}

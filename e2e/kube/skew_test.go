@@ -12,11 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// A fieldset is the part of a CRD that says which fields there are.
+// A fieldset is a CRD's schema.
 type fieldset map[string]any
 
-// at is the schema of a field, whose path is one of names; of a list it is that
-// of its items.
+// at returns the schema of a field by its path; for a list, that of its items.
 func (s fieldset) at(t *testing.T, path ...string) fieldset {
 	t.Helper()
 	for _, name := range path {
@@ -52,12 +51,12 @@ func (s fieldset) without(names ...string) {
 	}
 }
 
-// with adds a field of type string.
+// with adds a string field.
 func (s fieldset) with(name string) {
 	s["properties"].(map[string]any)[name] = map[string]any{"type": "string"}
 }
 
-// otherCRDs applies our CRDs as another version of Fanfare might have them.
+// otherCRDs applies the CRDs as another version of Fanfare might have them.
 func (f *fanfare) otherCRDs(change func(kind string, version map[string]any, root fieldset)) {
 	f.Helper()
 	files, err := filepath.Glob("../../manifests/crds/*.yaml")
@@ -72,7 +71,8 @@ func (f *fanfare) otherCRDs(change func(kind string, version map[string]any, roo
 	}
 }
 
-// next is the CRDs of a later version, which has more fields and another word.
+// next changes the CRDs to those of a later version with more fields and a new enumeration
+// value.
 func next(t *testing.T) func(string, map[string]any, fieldset) {
 	return func(kind string, _ map[string]any, root fieldset) {
 		if kind == "SpeakerStatus" {
@@ -89,7 +89,7 @@ func next(t *testing.T) func(string, map[string]any, fieldset) {
 	}
 }
 
-// What a later version of Fanfare would write.
+// later are objects of a later version of Fanfare.
 const later = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
@@ -113,25 +113,24 @@ metadata: {name: 192.0.2.77}
 spec: {address: 192.0.2.77, reserved: true, next: kept}
 `
 
-// The CRDs, and other nodes, are of the next version already. Controller and
-// speaker go on: what they do not know they leave as it is, and a word that they
-// do not know they take for the most restrictive value.
-func TestNewerObjects(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// The CRDs and another node are of the next version. Controller and speaker continue: they
+// leave unknown fields as they are, and take an unknown value for the most restrictive one.
+func TestNewerObjectsKeepUnknownFields(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		controller := f.run("controller")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
-		f.forwarded("web")
+		f.awaitForwarded("web")
 		f.otherCRDs(next(t))
 		await(t, time.Minute, "the new fields", func() error { return f.Admin().Apply(t.Context(), later) })
-		f.forwarded("web")
+		f.awaitForwarded("web")
 		f.reportsAs("n2", "theirs")
 
 		must(t, f.Admin().Apply(t.Context(), oneService("asks", "10.244.1.6")+"---"+oneService("sticks", "10.244.1.7")))
 		f.annotate("asks", "fanfare.io/load-balancer-ips", "192.0.2.77")
 		f.annotate("sticks", "fanfare.io/address-pool", "sticky")
-		await(t, time.Minute, "what was asked for", func() error {
+		await(t, time.Minute, "the requested addresses", func() error {
 			asks, err1 := f.assigned("asks")
 			sticks, err2 := f.assigned("sticks")
 			if asks != "192.0.2.77" || !strings.HasPrefix(sticks, "198.51.100.") {
@@ -139,11 +138,11 @@ func TestNewerObjects(t *testing.T) {
 			}
 			return nil
 		})
-		f.forwarded("asks")
-		f.forwarded("sticks")
+		f.awaitForwarded("asks")
+		f.awaitForwarded("sticks")
 		claim := f.object("AddressClaim", "192.0.2.77")
 		if holders, _, _ := unstructured.NestedSlice(claim, "spec", "holders"); claim["spec"].(map[string]any)["next"] != "kept" || len(holders) != 1 {
-			t.Errorf("claim %v, want one holder more and nothing less", claim["spec"])
+			t.Errorf("claim %v, want one holder more and all other fields", claim["spec"])
 		}
 		await(t, time.Minute, "the pools' status", func() error {
 			lan, sticky := f.object("AddressPool", "lan"), f.object("AddressPool", "sticky")
@@ -155,7 +154,7 @@ func TestNewerObjects(t *testing.T) {
 			return nil
 		})
 
-		// The speaker of n1 was of the next version, and is of this one now.
+		// The speaker of n1 returns from the next version to this one.
 		speaker.kill()
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: fanfare.io/v1alpha1, kind: SpeakerStatus, metadata: {name: n1}}"))
 		f.reportsAs("n1", "theirs")
@@ -178,11 +177,11 @@ func TestNewerObjects(t *testing.T) {
 	})
 }
 
-// The CRDs are of the version before, which had no status of pools and less in a
-// SpeakerStatus. Each program says so, in words that say what to do, and all
-// else works. When the CRDs are applied, so does that, without a restart.
-func TestOlderCRDs(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// The CRDs are of the previous version, without a pool status and with fewer fields in
+// SpeakerStatus. Each program reports that and the remedy, and all else works. After the
+// CRDs are applied everything works without a restart.
+func TestOlderCRDsAreReported(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.otherCRDs(func(kind string, version map[string]any, root fieldset) {
 			switch kind {
@@ -199,33 +198,33 @@ func TestOlderCRDs(t *testing.T) {
 		controller := f.run("controller")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
-		f.forwarded("web")
+		f.awaitForwarded("web")
 		await(t, 60*time.Second, "a message about the CRDs", func() error {
 			for _, p := range []*program{controller, speaker} {
 				if !p.logged("apply manifests/crds") {
-					return fmt.Errorf("%s does not say it:\n%s", p.name, p.tail())
+					return fmt.Errorf("%s does not report it:\n%s", p.name, p.tail())
 				}
 			}
 			return nil
 		})
 		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
-		f.forwarded("late")
+		f.awaitForwarded("late")
 		must(t, f.Admin().Delete(t.Context(), oneService("web", "")))
 		await(t, 60*time.Second, "the claim's end", func() error {
 			claims, err := f.claims()
-			return errors.Join(err, want(len(claims), 1))
+			return errors.Join(err, expectCount(len(claims), 1))
 		})
 
 		must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/crds"))
-		await(t, 3*time.Minute, "what the CRDs lacked", func() error {
+		await(t, 3*time.Minute, "the fields that the CRDs lacked", func() error {
 			n, _, err := unstructured.NestedInt64(f.object("AddressPool", "lan"), "status", "ipv4", "assigned")
 			m, _, err2 := unstructured.NestedInt64(f.object("SpeakerStatus", "n1"), "status", "addresses", "forwarded")
-			return errors.Join(err, err2, want(int(n), 1), want(int(m), 1))
+			return errors.Join(err, err2, expectCount(int(n), 1), expectCount(int(m), 1))
 		})
 	})
 }
 
-// reportsAs writes the SpeakerStatus of a node as a later version would.
+// reportsAs writes a node's SpeakerStatus as a later version would.
 func (f *fanfare) reportsAs(node, next string) {
 	f.Helper()
 	objects, err := decode(fmt.Sprintf(`{apiVersion: fanfare.io/v1alpha1, kind: SpeakerStatus, metadata: {name: %s},
@@ -237,8 +236,8 @@ func (f *fanfare) reportsAs(node, next string) {
 	must(f.T, err)
 }
 
-// forwarded waits until a Service's address is, in the kernel.
-func (f *fanfare) forwarded(name string) {
+// awaitForwarded waits until the kernel forwards a Service's address.
+func (f *fanfare) awaitForwarded(name string) {
 	f.Helper()
 	await(f.T, 60*time.Second, "forwarding of "+name, func() error {
 		vip, err := f.assigned(name)
@@ -249,7 +248,7 @@ func (f *fanfare) forwarded(name string) {
 	})
 }
 
-// object is an object of the group fanfare.io, empty if there is none.
+// object returns an object of the group fanfare.io, or an empty one if it does not exist.
 func (f *fanfare) object(kind, name string) map[string]any {
 	f.Helper()
 	o, err := f.get(kindOf(kind), name)

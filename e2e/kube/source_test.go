@@ -16,7 +16,6 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go4.org/netipx"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
@@ -40,12 +39,12 @@ var kinds = []schema.GroupVersionKind{
 	{Group: "networking.k8s.io", Version: "v1", Kind: "ServiceCIDR"},
 }
 
-// shop stays when the test ends: a namespace takes seconds to go, and cannot be
-// made again meanwhile.
+// shop stays when the test ends: deleting a namespace takes seconds, and it cannot be
+// created again meanwhile.
 const shop = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"
 
-// The addresses: nodes 192.168.0.0/24, pods 10.244.0.0/16, the pool 192.0.2.0/26
-// and 2001:db8::/112.
+// The addresses: nodes 192.168.0.0/24, pods 10.244.0.0/16, the pool 192.0.2.0/26 and
+// 2001:db8::/112.
 const world = `
 apiVersion: v1
 kind: Node
@@ -122,7 +121,7 @@ metadata: {name: 2001-db8--1}
 spec: {address: "2001:db8::1", pool: lan, holders: [{namespace: shop, name: web}]}
 `
 
-// pod is a Pod that its kubelet has reported as ready, or not.
+// pod returns a Pod with the status that its kubelet reports.
 func pod(name, node, ip4, ip6 string, ready bool) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -143,11 +142,11 @@ var pods = strings.Join([]string{
 	pod("web-3", "n2", "10.244.2.2", "fd00:244::2:2", false),
 }, "---")
 
-// What a real API server says makes the snapshot that a folder with the same
-// objects makes: at once, after changes, after an outage, and when the API server
-// has come back with an older etcd.
-func TestSourceIsFiles(t *testing.T) {
-	c := inTurn(t)
+// The snapshot from an API server equals that from a folder with the same objects: at the
+// start, after changes, after an outage, and when the API server has returned with an older
+// etcd.
+func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
+	c := exclusiveControlPlane(t)
 	ctx, admin := t.Context(), c.Admin()
 	c.crds(t)
 	must(t, admin.Apply(ctx, shop))
@@ -157,7 +156,7 @@ func TestSourceIsFiles(t *testing.T) {
 	api := c.open(t, watch.Options{})
 	s := c.awaitFiles(t, api, ready(2))
 	if len(s.Services) != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Claims) != 2 || len(s.Assignments) != 2 || len(s.Problems) != 0 {
-		t.Fatalf("the world is not whole: %+v", s)
+		t.Fatalf("the snapshot is not complete: %+v", s)
 	}
 
 	t.Run("changes", func(t *testing.T) {
@@ -166,28 +165,28 @@ func TestSourceIsFiles(t *testing.T) {
 		must(t, admin.Delete(ctx, "{apiVersion: fanfare.io/v1alpha1, kind: AddressClaim, metadata: {name: 2001-db8--1}}"))
 		after := c.awaitFiles(t, api, ready(3))
 		if s.Services[1].Spec != after.Services[1].Spec || s.Services[0] != after.Services[0] || s.Peers[0] != after.Peers[0] {
-			t.Error("what did not change is another pointer")
+			t.Error("an unchanged object has another pointer")
 		}
 	})
 	t.Run("one Node", func(t *testing.T) {
 		api := c.open(t, watch.Options{NodeName: "n2", SkipEndpointSlices: true})
 		if s := api.Snapshot(); len(s.Nodes) != 1 || s.Nodes[0].Name != "n2" || s.Services[1].Endpoints != nil {
-			t.Errorf("watched too much: %+v", s)
+			t.Errorf("the snapshot has too many objects: %+v", s)
 		}
 	})
 	t.Run("no rights", func(t *testing.T) {
-		cfg, err := c.Config("nobody")
+		cfg, err := c.Config("unprivileged")
 		must(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), `User "nobody" cannot list resource`) {
+		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: discardLog}); err == nil || !strings.Contains(err.Error(), `User "unprivileged" cannot list resource`) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("outage", func(t *testing.T) {
 		before := api.Snapshot()
 		c.APIServer.Kill()
-		await(t, time.Minute, "Problem", func() error { return away(api.Snapshot()) })
+		await(t, time.Minute, "Problem", func() error { return apiServerDown(api.Snapshot()) })
 		if during := api.Snapshot(); !slices.Equal(during.Services, before.Services) || !slices.Equal(during.Claims, before.Claims) {
 			t.Error("an outage changed what is known")
 		}
@@ -198,7 +197,7 @@ func TestSourceIsFiles(t *testing.T) {
 	t.Run("older etcd", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "etcd")
 		must(t, c.Backup(ctx, dir))
-		for i := range 20 { // So that what the watches know is far ahead.
+		for i := range 20 { // The watches' versions are then far ahead.
 			must(t, admin.Patch(ctx, kinds[1], "", "n1", fmt.Sprintf(`{"metadata":{"labels":{"i":"%d"}}}`, i)))
 		}
 		must(t, admin.Delete(ctx, "{apiVersion: v1, kind: Service, metadata: {name: empty, namespace: shop}}"))
@@ -210,11 +209,11 @@ func TestSourceIsFiles(t *testing.T) {
 	})
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var discardLog = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func (c *Cluster) open(t *testing.T, o watch.Options) *watch.API {
 	t.Helper()
-	o.Log = quiet
+	o.Log = discardLog
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cfg, err := c.Config("test", "system:masters")
@@ -232,7 +231,7 @@ func openAPI(ctx, life context.Context, cfg *rest.Config, o watch.Options) (*wat
 	return watch.OpenAPI(life, cfg, o)
 }
 
-// ready says whether n pods answer for Service web, each on two ports by two
+// ready says whether n pods of the Service web are ready, each on two ports in two
 // families.
 func ready(n int) func(*cluster.Snapshot) bool {
 	return func(s *cluster.Snapshot) bool {
@@ -250,7 +249,7 @@ func ready(n int) func(*cluster.Snapshot) bool {
 	}
 }
 
-func away(s *cluster.Snapshot) error {
+func apiServerDown(s *cluster.Snapshot) error {
 	for _, p := range s.Problems {
 		if p.Object == "API server" && strings.HasPrefix(p.Message, "does not answer since ") {
 			return nil
@@ -259,8 +258,8 @@ func away(s *cluster.Snapshot) error {
 	return fmt.Errorf("problems: %v", s.Problems)
 }
 
-// awaitFiles waits until the snapshot is that of a folder with the objects that
-// the API server has now, and as wanted.
+// awaitFiles waits until the snapshot equals that of a folder with the API server's current
+// objects, and is as wanted.
 func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Snapshot) bool) *cluster.Snapshot {
 	t.Helper()
 	var s *cluster.Snapshot
@@ -270,30 +269,30 @@ func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Sn
 			return err
 		}
 		s = api.Snapshot()
-		if d := gocmp.Diff(files, s, opaque...); d != "" {
+		if d := gocmp.Diff(files, s, compareOptions...); d != "" {
 			return fmt.Errorf("-files +API server:\n%s", d)
 		}
 		if !want(s) {
-			return fmt.Errorf("not as wanted yet: %+v", s)
+			return fmt.Errorf("not the wanted snapshot: %+v", s)
 		}
 		return nil
 	})
 	return s
 }
 
-// opaque says how to compare what cmp cannot look into, and leaves out what files
-// have and an API server has not.
-var opaque = []gocmp.Option{
-	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), "Selector") }, cmpopts.EquateEmpty()),
+// compareOptions compare types that cmp cannot look into, and ignore fields that only files
+// have.
+var compareOptions = []gocmp.Option{
+	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(cluster.Problem{}, "File"),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	gocmp.Comparer(func(a, b netipx.IPRange) bool { return a == b }),
-	gocmp.Comparer(func(a, b labels.Selector) bool { return fmt.Sprint(a) == fmt.Sprint(b) }), // either may be nil
+	gocmp.Comparer(func(a, b cluster.Selector) bool { return a.String() == b.String() }),
 }
 
-// files is the snapshot of a folder with everything that kubectl would get.
+// files returns the snapshot of a folder with all objects of the API server.
 func (c *Cluster) files(t *testing.T) (*cluster.Snapshot, error) {
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	if err != nil {
@@ -318,7 +317,7 @@ func (c *Cluster) files(t *testing.T) (*cluster.Snapshot, error) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f, err := watch.OpenFiles(ctx, dir, nil, quiet)
+	f, err := watch.OpenFiles(ctx, dir, nil, discardLog)
 	if err != nil {
 		return nil, err
 	}

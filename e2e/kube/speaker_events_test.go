@@ -18,11 +18,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// routedNode is a node between the two addresses of one interface, and its router.
+// routedNode is a node and its router, with addresses of one interface.
 var routedNode = strings.NewReplacer("127.0.0.1", "198.51.100.1", "127.0.0.9, ", "198.51.100.9, sourceAddress: 198.51.100.1, ").Replace(oneNode)
 
-// bgpd is a real router for the BGPPeer of routedNode. It ends with the test, if
-// not before.
+// bgpd starts a real router for the BGPPeer of routedNode. It ends with the test at the
+// latest.
 func (f *fanfare) bgpd() *exec.Cmd {
 	f.Helper()
 	const program = "/usr/lib/frr/bgpd"
@@ -50,7 +50,7 @@ router bgp 65000
 	return cmd
 }
 
-// frrDir is a directory that FRR's own user can write to.
+// frrDir returns a directory that FRR's user can write to.
 func frrDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "frr")
@@ -66,7 +66,7 @@ func frrDir(t *testing.T) string {
 	return dir
 }
 
-// kubectl is what an administrator types.
+// kubectl runs kubectl as an administrator.
 func (f *fanfare) kubectl(args ...string) (string, error) {
 	path := filepath.Join(f.dir, "admin.kubeconfig")
 	if _, err := os.Stat(path); err != nil {
@@ -81,9 +81,9 @@ func (f *fanfare) kubectl(args ...string) (string, error) {
 	return string(out), nil
 }
 
-// describes waits until kubectl describe shows an Event of the speaker's with the
-// reason, and this in its message.
-func (f *fanfare) describes(object, reason, message string) {
+// awaitEvent waits until kubectl describe shows an Event of the speaker with the reason and
+// this text in its message.
+func (f *fanfare) awaitEvent(object, reason, message string) {
 	f.Helper()
 	await(f.T, 60*time.Second, object+" "+reason, func() error {
 		out, err := f.kubectl("describe", object)
@@ -99,7 +99,7 @@ func (f *fanfare) describes(object, reason, message string) {
 	})
 }
 
-// events are the reasons of the Events of an object, each with how often.
+// events returns the reasons of an object's Events, each with its count.
 func (f *fanfare) events(object string) (reasons []string) {
 	f.Helper()
 	out, err := f.kubectl("events", "--for", object, "-o", `jsonpath={range .items[*]}{.reportingComponent} {.reason} {.series.count}{"\n"}{end}`)
@@ -112,25 +112,25 @@ func (f *fanfare) events(object string) (reasons []string) {
 	return reasons
 }
 
-// tells waits until an object's Events have told a reason so often.
-func (f *fanfare) tells(object, reason string, want int) {
+// awaitEventCount waits until an object's Events of a reason have this count in total.
+func (f *fanfare) awaitEventCount(object, reason string, want int) {
 	f.Helper()
 	await(f.T, 60*time.Second, object+" "+reason, func() error {
 		got, all := 0, f.events(object)
 		for _, e := range all {
 			name, series, _ := strings.Cut(e, " ")
-			if count, _ := strconv.Atoi(series); name == reason { // Of one there is no number.
+			if count, _ := strconv.Atoi(series); name == reason { // A single Event has no count.
 				got += max(1, count)
 			}
 		}
 		if got != want {
-			return fmt.Errorf("told %d times, want %d: %v", got, want, all)
+			return fmt.Errorf("%d Events, want %d: %v", got, want, all)
 		}
 		return nil
 	})
 }
 
-// restart returns another speaker in the place of p, once it has its session.
+// restart replaces a speaker and waits until the new one has its session.
 func (f *fanfare) restart(p *program) *program {
 	f.Helper()
 	p.stop()
@@ -148,86 +148,85 @@ func (f *fanfare) restart(p *program) *program {
 	return p
 }
 
-// kubectl describe of a Service and of a BGPPeer says what became of them on the
-// node. A restart of the speaker is no news. All that with the rights of
-// rbac.yaml.
-func TestSpeakerEvents(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// kubectl describe of a Service and of a BGPPeer shows what the speaker did. A restart of
+// the speaker causes no Event. All that works with the rights of rbac.yaml.
+func TestRestartRepeatsNoEvent(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
-		// On 127.0.0.0/8 no router accepts a next hop.
+		// Routers accept no next hop in 127.0.0.0/8.
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		router := f.bgpd()
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), routedNode))
-		f.describes("bgppeer/tor9", "SessionEstablished", "node n1 has a session with router tor9 (198.51.100.9, AS65000)")
-		// Not even of a speaker that has left nothing in the kernel.
+		f.awaitEvent("bgppeer/tor9", "SessionEstablished", "node n1 has a session with router tor9 (198.51.100.9, AS65000)")
+		// This also holds for a speaker that has left nothing in the kernel.
 		speaker = f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("web", "10.244.1.5")))
 		var vip string
 		await(t, time.Minute, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
-		f.describes("service/web", "Announced", "node n1 announces "+vip+" to tor9")
+		f.awaitEvent("service/web", "Announced", "node n1 announces "+vip+" to tor9")
 
 		f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
-		f.describes("service/late", "Announced", "node n1 announces ")
+		f.awaitEvent("service/late", "Announced", "node n1 announces ")
 		if got := append(f.events("bgppeer/tor9"), f.events("service/web")...); !slices.Equal(got, []string{"SessionEstablished", "Announced"}) {
 			t.Errorf("Events after a restart: %q", got)
 		}
 
 		must(t, f.Admin().Apply(t.Context(), strings.ReplaceAll(oneService("web", "10.244.1.5"), "ready: true", "ready: false")))
-		f.describes("service/web", "Withdrawn", "node n1 withdrew "+vip+" from tor9: no endpoint is ready anywhere")
+		f.awaitEvent("service/web", "Withdrawn", "node n1 withdrew "+vip+" from tor9: no endpoint is ready anywhere")
 		for times := range 2 {
 			must(t, router.Process.Kill())
-			f.tells("bgppeer/tor9", "SessionLost", times+1)
+			f.awaitEventCount("bgppeer/tor9", "SessionLost", times+1)
 			router = f.bgpd()
-			f.tells("bgppeer/tor9", "SessionEstablished", times+2)
+			f.awaitEventCount("bgppeer/tor9", "SessionEstablished", times+2)
 		}
-		f.describes("bgppeer/tor9", "SessionLost", "node n1 lost its session with router tor9 (198.51.100.9, AS65000): ")
+		f.awaitEvent("bgppeer/tor9", "SessionLost", "node n1 lost its session with router tor9 (198.51.100.9, AS65000): ")
 		if got := f.events("bgppeer/tor9"); !slices.Contains(got, "SessionEstablished 2") {
-			t.Errorf("the same again is not one more of the same Event: %v", got)
+			t.Errorf("the repeated Event is not counted: %v", got)
 		}
 	})
 }
 
-// occupy takes the speaker's table, so that the kernel refuses every change by
-// another process, and returns a function that gives it free.
-func occupy(t *testing.T) (free func()) {
+// lockTable owns the speaker's table, so that the kernel refuses changes by other
+// processes, until unlock is called.
+func lockTable(t *testing.T) (unlock func()) {
 	t.Helper()
 	nft := exec.Command("nft", "-i")
 	in, err := nft.StdinPipe()
 	must(t, err)
 	must(t, nft.Start())
-	free = sync.OnceFunc(func() {
+	unlock = sync.OnceFunc(func() {
 		_ = nft.Process.Kill() // It may be gone already.
 		_ = nft.Wait()
 	})
-	t.Cleanup(free)
+	t.Cleanup(unlock)
 	_, err = in.Write([]byte("add table inet fanfare { flags owner; }\n"))
 	must(t, err)
 	await(t, time.Minute, "the table", func() error { return exec.Command("nft", "list", "table", "inet", "fanfare").Run() })
-	return free
+	return unlock
 }
 
-// A kernel that refuses is an Event on the Node, and so is its change of mind.
-// Nothing is announced before.
-func TestKernelRefuses(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// A kernel that refuses the rules is an Event on the Node, and its recovery another. The
+// node announces nothing before.
+func TestKernelRefusalIsAnEvent(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
-		free := occupy(t)
+		unlock := lockTable(t)
 		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
-		f.describes("node/n1", "ForwardingFailed", "node n1 cannot program the kernel, and announces nothing new: ")
-		speaker.answers("/readyz", "503 the kernel is not programmed yet")
+		f.awaitEvent("node/n1", "ForwardingFailed", "node n1 cannot program the kernel, and announces nothing new: ")
+		speaker.awaitProbe("/readyz", "503 the kernel is not programmed yet")
 		if got := append(f.events("service/web"), f.events("bgppeer/tor9")...); len(got) != 0 {
 			t.Errorf("announced although the kernel refuses: %q", got)
 		}
-		free()
-		f.describes("node/n1", "ForwardingRestored", "node n1 has programmed the kernel")
-		f.describes("service/web", "Announced", "node n1 announces ")
-		speaker.answers("/readyz", "200 ok")
+		unlock()
+		f.awaitEvent("node/n1", "ForwardingRestored", "node n1 has programmed the kernel")
+		f.awaitEvent("service/web", "Announced", "node n1 announces ")
+		speaker.awaitProbe("/readyz", "200 ok")
 	})
 }

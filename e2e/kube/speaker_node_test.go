@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// probe is the status of an answer and what it says.
+// probe returns the status and the text of an answer.
 func (p *program) probe(path string) (string, error) {
 	resp, err := http.Get("http://" + p.metrics + path)
 	if err != nil {
@@ -24,8 +24,8 @@ func (p *program) probe(path string) (string, error) {
 	return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(body))), err
 }
 
-// answers waits until a probe's answer begins so.
-func (p *program) answers(path, want string) {
+// awaitProbe waits until the answer starts with want.
+func (p *program) awaitProbe(path, want string) {
 	p.t.Helper()
 	await(p.t, 60*time.Second, p.name+" "+path, func() error {
 		got, err := p.probe(path)
@@ -36,8 +36,8 @@ func (p *program) answers(path, want string) {
 	})
 }
 
-// says waits until a fanfare command prints want.
-func (f *fanfare) says(want string, args ...string) {
+// awaitOutput waits until a fanfare command prints want.
+func (f *fanfare) awaitOutput(want string, args ...string) {
 	f.Helper()
 	await(f.T, 60*time.Second, strings.Join(args, " "), func() error {
 		out, err := exec.CommandContext(f.Context(), f.binary, args...).CombinedOutput()
@@ -51,9 +51,8 @@ func (f *fanfare) says(want string, args ...string) {
 	})
 }
 
-// owned waits until there is a SpeakerStatus that belongs to the Node with this
-// UID.
-func (f *fanfare) owned(uid string) {
+// awaitOwnerReference waits until the SpeakerStatus belongs to the Node with this UID.
+func (f *fanfare) awaitOwnerReference(uid string) {
 	f.Helper()
 	await(f.T, 60*time.Second, "a SpeakerStatus of the Node "+uid, func() error {
 		got, err := f.kubectl("get", "speakerstatus", "n1", "-o", "jsonpath={.metadata.ownerReferences[*].uid}")
@@ -64,37 +63,37 @@ func (f *fanfare) owned(uid string) {
 	})
 }
 
-// A node's life: its speaker and a controller start while the API server is away,
-// the Node is removed and made again, and at last its autoscaler removes it for
-// good. All that with the rights of rbac.yaml.
-func TestNodeComesAndGoes(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// The speaker and a controller start while the API server is down, the Node is deleted and
+// created again, and finally its autoscaler removes it. All that works with the rights of
+// rbac.yaml.
+func TestNodeRecreatedAndRemoved(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
 		f.APIServer.Kill()
 		speaker := f.speaker("--metrics-address=127.0.0.1:7472", "--linger-bgp=1s")
 		controller := f.run("controller", "--metrics-address=127.0.0.1:7473")
-		speaker.answers("/healthz", "200 ok")
-		speaker.answers("/readyz", "503 waiting since ")
-		controller.answers("/healthz", "200 ok")
-		controller.answers("/readyz", "503 the API server has not been read yet")
-		f.says("for the API server, which has not been read", "status", "--run-dir", f.runDir())
+		speaker.awaitProbe("/healthz", "200 ok")
+		speaker.awaitProbe("/readyz", "503 waiting since ")
+		controller.awaitProbe("/healthz", "200 ok")
+		controller.awaitProbe("/readyz", "503 the API server has not been read yet")
+		f.awaitOutput("for the API server, without a saved snapshot", "status", "--run-dir", f.runDir())
 
 		must(t, f.StartAPIServer(t.Context()))
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
-		speaker.answers("/readyz", "200 ok")
-		controller.answers("/readyz", "200 ok")
+		speaker.awaitProbe("/readyz", "200 ok")
+		controller.awaitProbe("/readyz", "200 ok")
 		var vip string
 		await(t, 60*time.Second, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
-		f.says("announce "+vip+"/32", "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1", "--run-dir", t.TempDir())
-		f.describes("service/web", "Announced", "node n1 announces "+vip)
+		f.awaitOutput("announce "+vip+"/32", "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1", "--run-dir", t.TempDir())
+		f.awaitEvent("service/web", "Announced", "node n1 announces "+vip)
 
 		uid, err := f.kubectl("get", "node", "n1", "-o", "jsonpath={.metadata.uid}")
 		must(t, err)
-		f.owned(uid)
+		f.awaitOwnerReference(uid)
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n1}}"))
-		f.describes("service/web", "Withdrawn", `there is no Node object named "n1"`)
+		f.awaitEvent("service/web", "Withdrawn", `there is no Node object named "n1"`)
 		await(t, 120*time.Second, "the garbage collector", func() error {
 			out, err := f.kubectl("get", "speakerstatuses", "-o", "name")
 			if err == nil && out != "" {
@@ -108,12 +107,12 @@ func TestNodeComesAndGoes(t *testing.T) {
 		if again == uid {
 			t.Fatal("it is the same Node")
 		}
-		f.owned(again)
-		f.tells("service/web", "Announced", 2)
+		f.awaitOwnerReference(again)
+		f.awaitEventCount("service/web", "Announced", 2)
 
 		_, err = f.kubectl("taint", "node", "n1", "ToBeDeletedByClusterAutoscaler=1234:NoSchedule")
 		must(t, err)
-		f.describes("service/web", "Withdrawn", "taint ToBeDeletedByClusterAutoscaler says that node n1 is going away")
+		f.awaitEvent("service/web", "Withdrawn", "taint ToBeDeletedByClusterAutoscaler says that node n1 is going away")
 		speaker.stop()
 		if code := speaker.cmd.ProcessState.ExitCode(); code != 0 || !speaker.logged("stopping for good: withdrawing") {
 			t.Errorf("exit status %d, want 0 after withdrawing", code)

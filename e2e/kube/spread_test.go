@@ -12,7 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// spreadNode is a Node, as its kubelet would make it, and its SpeakerStatus.
+// spreadNode returns a Node and its SpeakerStatus.
 func spreadNode(name string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -27,10 +27,10 @@ status: {interfaces: [{name: eth0, mac: "02:00:00:00:00:01", prefixes: [192.0.2.
 }
 
 // 30 Services on three nodes: ten addresses each, by a controller that has only the rights
-// of its role. When a node goes, its ten move and no other; when it is back, it
-// is given ten. What is wrong with an L2Advertisement stands in its status.
-func TestSpread(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// of its role. When a node is removed, only its ten addresses move; when it is back, it
+// gets ten. An error in an L2Advertisement is in its status.
+func TestSpreadBalancesAddresses(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		must(t, f.Admin().Apply(t.Context(), `
 apiVersion: fanfare.io/v1alpha1
@@ -58,24 +58,25 @@ spec: {interfaces: [eht0]}`))
 		f.run("controller", "--l2-settle-time", "1s")
 
 		first := f.awaitSpread("map[n1:10 n2:10 n3:10]")
-		f.awaitCondition("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
-		f.awaitCondition("misspelt", "0 False no selected node has one of its interfaces: eht0")
+		f.awaitL2Status("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
+		f.awaitL2Status("misspelt", "0 False no selected node has one of its interfaces: eht0")
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
 		second := f.awaitSpread("map[n1:15 n2:15]")
 		if n := moved(first, second); n != 10 {
-			t.Errorf("%d addresses moved when a node with 10 went", n)
+			t.Errorf("%d addresses moved when a node with 10 was removed", n)
 		}
 		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
 		if n := moved(second, f.awaitSpread("map[n1:10 n2:10 n3:10]")); n != 10 {
-			t.Errorf("%d addresses moved when a node came back that gets 10", n)
+			t.Errorf("%d addresses moved when the node was back: want 10", n)
 		}
 	})
 }
 
-// A speaker tells the API server of its interfaces, by which the controller knows that
-// the node can answer for the address, and the claim names it; the speaker answers.
+// The speaker reports its interfaces to the API server. From these the controller knows
+// that the node can announce the address, and names the node in the claim; the speaker
+// announces the address.
 func TestLayer2FromAPIServer(t *testing.T) {
-	apart(t, func(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		node, link := nstest.Node(t), nstest.New(t, "link")
 		nstest.Link(t, node, "eth0", link, "eth0")
 		node.Addr("eth0", "192.0.2.1/24")
@@ -88,7 +89,7 @@ func TestLayer2FromAPIServer(t *testing.T) {
 		pool = strings.NewReplacer("192.0.2.0/24", "192.0.2.64/26", "announce: BGP", "announce: L2").Replace(pool)
 		must(t, f.Admin().Apply(t.Context(), pool+"---"+oneService("web", "10.244.1.5")))
 		f.awaitSpread("map[n1:1]")
-		await(t, time.Minute, "an answer over layer 2", func() error {
+		await(t, time.Minute, "the announcement over layer 2", func() error {
 			s, err := f.status()
 			if err != nil {
 				return err
@@ -106,7 +107,7 @@ func TestLayer2FromAPIServer(t *testing.T) {
 }
 
 // awaitSpread waits until nodes have as many addresses as wanted, and returns the node of
-// each.
+// each address.
 func (f *fanfare) awaitSpread(want string) map[string]string {
 	f.Helper()
 	var at map[string]string
@@ -139,13 +140,13 @@ func moved(before, after map[string]string) (n int) {
 	return n
 }
 
-// awaitCondition waits for the status of an L2Advertisement, in a line.
-func (f *fanfare) awaitCondition(name, want string) {
+// awaitL2Status waits for the status of an L2Advertisement as a line.
+func (f *fanfare) awaitL2Status(name, want string) {
 	f.Helper()
 	await(f.T, time.Minute, "the status of L2Advertisement "+name, func() error {
 		o, err := f.get(kindOf("L2Advertisement"), name)
 		if err != nil || o == nil {
-			return errors.Join(err, errors.New("it is not there"))
+			return errors.Join(err, errors.New("there is no such object"))
 		}
 		nodes, _, _ := unstructured.NestedInt64(o.Object, "status", "nodes")
 		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Tools is the path of the file that is all programs of Kubernetes; which of
-// them its first argument says. When it was not built yet, it is if build is set,
-// which takes minutes; else that is an error.
+// Tools returns the path of the binary that contains all Kubernetes programs, selected by
+// its first argument. If it does not exist, Tools builds it, which takes minutes, or fails
+// without build.
 func Tools(ctx context.Context, build bool) (string, error) {
 	_, here, _, ok := runtime.Caller(0)
 	if !ok {
@@ -26,8 +26,7 @@ func Tools(ctx context.Context, build bool) (string, error) {
 		args = append(args, "--find")
 	}
 	cmd := exec.CommandContext(ctx, script, args...)
-	// GOFLAGS and the like of the test that calls us are not for the build, and
-	// neither is its module.
+	// The flags and the module of the calling test do not apply to the build.
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

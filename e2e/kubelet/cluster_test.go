@@ -16,10 +16,10 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// nodes are the nodes with kubelets. The lab's third one is only wired.
+// nodes are the nodes with kubelets. The lab's third node has only links.
 var nodes = []string{"n1", "n2"}
 
-// The control plane's node, and how the others reach it.
+// The control plane's node, and its addresses for the other nodes.
 const controlPlane = "cp"
 
 var (
@@ -35,8 +35,7 @@ type cluster struct {
 	id, tools, kubeconfig string
 }
 
-// upCluster builds a cluster with nothing in it. The caller must take it down, also
-// after an error.
+// upCluster builds an empty cluster. The caller must take it down, also after an error.
 func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
 	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, machines: map[string]*machine{}, id: id, tools: tools}
 	var err error
@@ -65,8 +64,8 @@ func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
 func (c *cluster) startControlPlane(ctx context.Context) (err error) {
 	cp := c.Namespace(controlPlane)
 	for _, n := range nodes {
-		// What the API server answers to pods, and to programs in a node's own
-		// network: they reach it by the Service "kubernetes".
+		// Routes for the API server's answers to pods and to programs in a node's network, which
+		// reach it by the Service "kubernetes".
 		for _, to := range []string{"10.244." + n[1:] + ".0/24", lab.NodeAddr(n, lab.ClientAddr).String()} {
 			if _, err := cp.Run(ctx, "ip", "route", "add", to, "via", management(n)); err != nil {
 				return err
@@ -81,7 +80,7 @@ func (c *cluster) startControlPlane(ctx context.Context) (err error) {
 	return c.Kubernetes.WriteKubeconfig(c.kubeconfig, "admin", "system:masters")
 }
 
-// startNodes makes the nodes machines and starts their kubelets and kube-proxies.
+// startNodes turns the nodes into machines and starts their kubelets and kube-proxies.
 func (c *cluster) startNodes(ctx context.Context) error {
 	pod, err := buildPodImage(c.Dir())
 	if err != nil {
@@ -106,7 +105,7 @@ func (c *cluster) startNodes(ctx context.Context) error {
 }
 
 func (c *cluster) startNode(ctx context.Context, m *machine, images ...string) error {
-	// Without its own podCIDR a node would get any, and the lab has routes already.
+	// The podCIDR must match the lab's existing routes.
 	err := c.Kubernetes.Admin().Apply(ctx, fmt.Sprintf(`
 apiVersion: v1
 kind: Node
@@ -133,18 +132,18 @@ spec: {podCIDR: 10.244.%[2]s.0/24, podCIDRs: [10.244.%[2]s.0/24]}
 	return c.startServices(m)
 }
 
-// startServices starts what a node starts by itself when it boots.
+// startServices starts the programs that a node starts when it boots.
 func (c *cluster) startServices(m *machine) error {
 	return errors.Join(c.StartProxy(m.node, kube.NFTables), m.startKubelet(c.tools))
 }
 
-// powerOff is a power failure of a node: no peer gets a NOTIFICATION, the links are
-// down, and what the kernel had in its tables is forgotten.
+// powerOff is a power failure of a node: no router gets a NOTIFICATION, the links are down,
+// and the kernel's tables are empty.
 func (c *cluster) powerOff(ctx context.Context, node string) error {
-	if err := c.cables(ctx, node, "down"); err != nil {
+	if err := c.setLinks(ctx, node, "down"); err != nil {
 		return err
 	}
-	err := errors.Join(c.machines[node].off(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
+	err := errors.Join(c.machines[node].powerOff(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
 	for _, forget := range []string{"nft flush ruleset", "conntrack -F", "ip link delete cni0"} {
 		_, e := c.Namespace(node).Run(ctx, strings.Fields(forget)...)
 		err = errors.Join(err, e)
@@ -154,7 +153,7 @@ func (c *cluster) powerOff(ctx context.Context, node string) error {
 
 // powerOn boots the node again.
 func (c *cluster) powerOn(ctx context.Context, node string) error {
-	if err := c.cables(ctx, node, "up"); err != nil {
+	if err := c.setLinks(ctx, node, "up"); err != nil {
 		return err
 	}
 	if err := c.machines[node].boot(ctx); err != nil {
@@ -163,8 +162,9 @@ func (c *cluster) powerOn(ctx context.Context, node string) error {
 	return c.startServices(c.machines[node])
 }
 
-// cables sets the far ends of a node's. Its own ends keep their routes that way.
-func (c *cluster) cables(ctx context.Context, node, state string) error {
+// setLinks sets the state of the far ends of a node's links, so that the node keeps its
+// routes.
+func (c *cluster) setLinks(ctx context.Context, node, state string) error {
 	var errs []error
 	for _, far := range []string{"tor1", controlPlane} {
 		_, err := c.Namespace(far).Run(ctx, "ip", "link", "set", "eth"+node[1:], state)
@@ -173,7 +173,7 @@ func (c *cluster) cables(ctx context.Context, node, state string) error {
 	return errors.Join(errs...)
 }
 
-// kubectl runs kubectl beside the API server, as an administrator.
+// kubectl runs kubectl on the control plane's node as an administrator.
 func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{c.tools, "kubectl", "--kubeconfig", c.kubeconfig, "--cache-dir", filepath.Join(c.Dir(), "kubectl")}, args...)
 	out, err := c.Namespace(controlPlane).Run(ctx, args...)
@@ -184,7 +184,7 @@ func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 func (c *cluster) down(ctx context.Context) error {
 	var errs []error
 	for _, m := range c.machines {
-		errs = append(errs, m.off(ctx))
+		errs = append(errs, m.powerOff(ctx))
 	}
 	if c.Lab.Lab != nil {
 		errs = append(errs, c.Down(), c.sweepCgroups(ctx))
@@ -192,12 +192,12 @@ func (c *cluster) down(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cgroupPrefix is that of all machines' cgroups; the lab's name and the node's
+// cgroupPrefix starts the names of all machines' cgroups; the lab's and the node's names
 // follow.
 const cgroupPrefix = "fanfare-kubelet-"
 
-// sweepCgroups removes the cgroups of clusters whose lab is gone: lab.Up removes
-// the labs of dead processes, and ends what runs there.
+// sweepCgroups removes the cgroups of clusters whose lab no longer exists: lab.Up removes
+// the labs of dead processes and their programs.
 func (c *cluster) sweepCgroups(ctx context.Context) error {
 	left, err := filepath.Glob(filepath.Join(cgroups, "*", cgroupPrefix+"*-n?"))
 	if err != nil {

@@ -1,11 +1,10 @@
-// Package kubelet runs Fanfare as users do: as pods, on real kubelets.
+// Package kubelet tests Fanfare as pods on real kubelets.
 //
-// Two nodes of the laboratory (e2e/lab) become machines of their own, with
-// containerd, runc, CNI plug-ins, a kubelet and kube-proxy; the control plane of
-// e2e/kube schedules pods on them; kubectl applies what is in manifests as it is.
-// The tests then do what operators do, under a steady load of new connections
-// that a client opens behind a real router: upgrade Fanfare, upgrade a workload,
-// drain a node, lose one.
+// Two nodes of the laboratory (e2e/lab) become machines with their own containerd, runc,
+// CNI plug-ins, kubelet and kube-proxy. The control plane of e2e/kube schedules pods on
+// them, and kubectl applies manifests/ unchanged. The tests then do what operators do,
+// under a steady load of new connections through a real router: they upgrade Fanfare and a
+// workload, drain a node, and fail one.
 //
-// There is nothing to import: it is tests.
+// The package contains only tests.
 package kubelet

@@ -12,11 +12,11 @@ import (
 	"runtime"
 )
 
-// podImage is what every container of the tests runs, and every sandbox.
+// podImage is the image of every container of the tests, and of every sandbox.
 const podImage = "fanfare.test/pod:e2e"
 
-// buildPodImage makes an image of the program of ./pod, without a registry and
-// without a daemon.
+// buildPodImage builds an image of the program ./pod, without a registry and without a
+// daemon.
 func buildPodImage(dir string) (path string, err error) {
 	program := filepath.Join(dir, "pod")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./pod")
@@ -36,21 +36,21 @@ func buildPodImage(dir string) (path string, err error) {
 	return path, os.WriteFile(path, archive, 0o644)
 }
 
-// buildFanfareImage makes the image that users get, of the source as it is now. What
-// setup would install is known to be there.
+// buildFanfareImage builds the image for users from the current source. It skips make
+// setup, whose packages are installed.
 func buildFanfareImage(dir string) (path string, err error) {
 	path = filepath.Join(dir, "fanfare.tar")
 	cmd := exec.Command("make", "-C", "../..", "-o", "setup", "image", "IMAGE="+path)
-	cmd.Env = append(os.Environ(), "MAKEFLAGS=") // those of a make that runs the tests are not for this one
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=") // not the flags of a make that runs the tests
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make image: %w: %s", err, out)
 	}
 	return path, nil
 }
 
-// imageOf is an image of one static program, in the format of `docker save`: a
-// layer, a configuration that names the layer by the digest of its content, and a
-// manifest that names both.
+// imageOf returns an image of one static program in the format of `docker save`: a layer, a
+// configuration that names the layer by its content's digest, and a manifest that names
+// both.
 func imageOf(name string, program file) ([]byte, error) {
 	layer, err := tarOf(program)
 	if err != nil {

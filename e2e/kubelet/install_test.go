@@ -13,18 +13,16 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// web is a workload as recommended: it reports when it is ready, and continues to
-// serve for a while after SIGTERM, because clients and routers do not notice at
-// once.
+// web is a workload as recommended: it has a readiness probe, and serves for a while after
+// SIGTERM, because clients and routers do not react at once.
 //
-// Its sockets do not wait in TIME-WAIT: a packet of a connection that the router has
-// cut and sent to another pod must be answered by RST. One that waits there, of
-// the client's same port by way of the other Service, would meet it with silence.
+// Its sockets have no TIME-WAIT: the packets of a connection that the router moves to
+// another pod must be answered by RST. A socket in TIME-WAIT, of the same client port
+// through the other Service, would not answer.
 //
-// Its probe bears with a machine that is busy: a pod that is not ready for a moment
-// is a change of the route that no test has asked for. Its request has the kernel give it
-// its turn beside what else runs in containers: without one it would wait for seconds
-// while others start.
+// The probe tolerates a busy machine, because a pod that is not ready for a moment would
+// change the route. The CPU request makes the kernel schedule the pod beside other
+// containers; without it the pod would wait for seconds while others start.
 const web = `
 apiVersion: v1
 kind: Namespace
@@ -67,7 +65,7 @@ metadata: {namespace: shop, name: web}
 spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 `
 
-// service is one of the two ways in.
+// service returns one of the two Services.
 func service(name, policy string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -81,8 +79,8 @@ spec:
 `, name, policy)
 }
 
-// install installs Fanfare as docs/install.md says, with the lab's pool and router,
-// and then the workload.
+// install installs Fanfare as the install page says, with the lab's pool and router, and
+// then the workload.
 func (c *cluster) install(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "-k", "../../manifests"},
@@ -115,8 +113,8 @@ func (c *cluster) address(ctx context.Context, name string) (addr netip.Addr, er
 	return addr, err
 }
 
-// autopsy tells what there is to know about a cluster in which a test failed.
-func (c *cluster) autopsy() string {
+// diagnostics returns the state and the logs of a cluster in which a test failed.
+func (c *cluster) diagnostics() string {
 	var b strings.Builder
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -131,7 +129,7 @@ func (c *cluster) autopsy() string {
 		return b.String()
 	}
 	for _, pattern := range []string{"log/*.log", "kubernetes/*.log", "n?/pods/*/*/*.log"} {
-		logs, _ := filepath.Glob(filepath.Join(c.Dir(), pattern)) // The patterns are good.
+		logs, _ := filepath.Glob(filepath.Join(c.Dir(), pattern)) // The patterns are valid.
 		for _, log := range logs {
 			text, err := os.ReadFile(log)
 			lines := strings.SplitAfter(string(text), "\n")

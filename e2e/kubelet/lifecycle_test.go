@@ -17,8 +17,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// What manifests has runs as it is, and a Service works.
-func TestPodsServe(t *testing.T) {
+// The manifests run unchanged, and a Service works.
+func TestInstalledPodsServe(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	for _, name := range services {
 		vip, err := c.address(ctx, name)
@@ -40,7 +40,7 @@ func TestPodsServe(t *testing.T) {
 	}
 }
 
-// The rights in the manifests are those of the running processes.
+// The running processes have the privileges of the manifests.
 func TestPodRBAC(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	common := []string{"NoNewPrivs:\t1", "Seccomp:\t2"}
@@ -78,15 +78,15 @@ func TestPodRBAC(t *testing.T) {
 	}
 }
 
-// pods are the names of those with a label, with their namespace before them.
-func (r *trial) pods(namespace, label string, more ...string) []string {
+// pods returns the names of the pods with a label.
+func (r *loadTest) pods(namespace, label string, more ...string) []string {
 	r.Helper()
 	args := append([]string{"-n", namespace, "get", "pods", "-l", label, "-o", "jsonpath={.items[*].metadata.name}"}, more...)
 	return strings.Fields(r.kubectl(args...))
 }
 
 // awaitGone waits for the end of terminating pods.
-func (r *trial) awaitGone(namespace string, pods []string) {
+func (r *loadTest) awaitGone(namespace string, pods []string) {
 	r.Helper()
 	for _, p := range pods {
 		r.kubectl("-n", namespace, "wait", "--for=delete", "pod/"+p, timeout)
@@ -98,10 +98,10 @@ const (
 	controllers = "app.kubernetes.io/component=controller"
 )
 
-// Fanfare itself is upgraded: every speaker is replaced by another one, without a
-// lost request, and without a change at the router.
-func TestUpgradeSpeakers(t *testing.T) {
-	underLoad(t, func(_ context.Context, r *trial) {
+// An upgrade replaces every speaker without a lost request and without a change at the
+// router.
+func TestUpgradeSpeakersLosesNothing(t *testing.T) {
+	underLoad(t, func(_ context.Context, r *loadTest) {
 		before := r.pods("fanfare-system", speakers)
 		began := time.Now()
 		r.kubectl("-n", "fanfare-system", "rollout", "restart", "daemonset/speaker")
@@ -112,14 +112,13 @@ func TestUpgradeSpeakers(t *testing.T) {
 				t.Errorf("pod %s is still the same", p)
 			}
 		}
-		r.unnoticed()
+		r.expectRouteUntouched()
 	})
 }
 
-// A speaker crashes, and kubelet starts it again in the same pod. No request is
-// lost, either.
-func TestSpeakerCrashes(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+// A speaker crashes, and kubelet restarts it in the same pod. No request is lost.
+func TestSpeakerCrash(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		m := r.machines["n1"]
 		pid, err := m.run(ctx, "pgrep", "--full", "fanfare speaker")
 		must(t, err)
@@ -133,12 +132,12 @@ func TestSpeakerCrashes(t *testing.T) {
 		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, fmt.Sprintf("--for=%s=%d", restarts, before+1), timeout)
 		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=condition=Ready", timeout)
 		t.Logf("SIGKILL: the speaker of n1 was ready again after %s", since(began))
-		r.unnoticed()
+		r.expectRouteUntouched()
 	})
 }
 
-// unnoticed makes sure that the router received no change since the trial began.
-func (r *trial) unnoticed() {
+// expectRouteUntouched checks that the router has received no change since the test began.
+func (r *loadTest) expectRouteUntouched() {
 	r.Helper()
 	for _, name := range services {
 		if n := len(r.Observer.RouteChanges(r.vips[name], r.began, time.Now())); n > 0 {
@@ -152,26 +151,26 @@ func (r *trial) unnoticed() {
 	}
 }
 
-// A workload is upgraded as Kubernetes upgrades one that is never to have fewer
-// pods: a new one is ready, then an old one stops.
-func TestUpgradeWorkload(t *testing.T) {
-	underLoad(t, func(_ context.Context, r *trial) {
+// A rolling update of a workload that never has fewer pods: a new pod is ready before an
+// old one stops.
+func TestUpgradeWorkloadLosesNothing(t *testing.T) {
+	underLoad(t, func(_ context.Context, r *loadTest) {
 		before := r.pods("shop", "app=web")
 		began := time.Now()
 		r.kubectl("-n", "shop", "rollout", "restart", "deployment/web")
 		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", timeout)
 		t.Logf("kubectl rollout restart deployment/web: done after %s", since(began))
 		r.awaitGone("shop", before)
-		t.Logf("the last old pod was gone after %s", since(began))
+		t.Logf("the last old pod was removed after %s", since(began))
 		for _, name := range services {
 			t.Log(r.route(name))
 		}
 	})
 }
 
-// A node is drained: its pods leave in order, and what Fanfare has there goes on.
-func TestDrain(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+// A node is drained: its pods terminate in order, and its speaker continues.
+func TestDrainLosesNothing(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		began := time.Now()
 		r.kubectl("drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", timeout)
 		t.Logf("kubectl drain n1: done after %s", since(began))
@@ -179,7 +178,7 @@ func TestDrain(t *testing.T) {
 		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["anywhere"], nodes...))
 		left := r.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName=n1", "-o", "jsonpath={.items[*].metadata.labels.app\\.kubernetes\\.io/component}")
 		if left != "speaker" {
-			t.Errorf("pods on n1 are %q: want the speaker alone", left)
+			t.Errorf("pods on n1 are %q: want only the speaker", left)
 		}
 		began = time.Now()
 		r.kubectl("uncordon", "n1")
@@ -191,27 +190,26 @@ func TestDrain(t *testing.T) {
 		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
 		r.awaitGone("shop", moved)
 		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["local"], nodes...))
-		t.Logf("kubectl uncordon n1: pods were there again, and announced, after %s", since(began))
+		t.Logf("kubectl uncordon n1: pods ran there again, and were announced, after %s", since(began))
 	})
 }
 
-// The controller that leads is deleted. Another one takes over, and a Service that
-// comes when it has let go of the Lease gets its address from that one.
-func TestControllerLeaderDeleted(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+// The leading controller's pod is deleted. Another controller takes over, and assigns an
+// address to a Service created after the release of the Lease.
+func TestLeaderDeletedNextAssigns(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		old := r.leader()
 		began := time.Now()
 		r.kubectl("-n", "fanfare-system", "delete", "pod", old, "--wait=false")
-		// Until its kubelet stops it, it leads and assigns
-		// addresses.
-		must(t, lab.Await(ctx, limit, old+" to let go of the Lease", func() error {
+		// The old leader assigns addresses until its kubelet stops it.
+		must(t, lab.Await(ctx, limit, "the Lease's release by "+old, func() error {
 			holder, err := r.holder(ctx)
 			if err == nil && strings.HasPrefix(holder, old+"_") {
 				err = fmt.Errorf("%s holds it", holder)
 			}
 			return err
 		}))
-		t.Logf("%s led and was deleted; it let go of the Lease after %s", old, since(began))
+		t.Logf("the leader %s was deleted; it released the Lease after %s", old, since(began))
 		began = time.Now()
 		must(t, r.Kubernetes.Admin().Create(ctx, service("late", "Local")))
 		t.Cleanup(func() { must(t, r.Kubernetes.Admin().Delete(context.WithoutCancel(ctx), service("late", "Local"))) })
@@ -219,18 +217,18 @@ func TestControllerLeaderDeleted(t *testing.T) {
 		must(t, err)
 		took := since(began)
 		must(t, r.Router.AwaitNextHops(ctx, limit, vip, nodes...))
-		leads, gave := r.leader(), r.giver(ctx, "late")
-		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, gave, leads)
-		if leads == old || !strings.HasPrefix(gave, leads+"_") {
-			t.Errorf("%s leads, and %s gave the address: want both to be one that is not %s", leads, gave, old)
+		leads, assigned := r.leader(), r.assigner(ctx, "late")
+		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, assigned, leads)
+		if leads == old || !strings.HasPrefix(assigned, leads+"_") {
+			t.Errorf("%s leads, and %s assigned the address: want the same one for both, and not %s", leads, assigned, old)
 		}
 		r.awaitGone("fanfare-system", []string{old})
 		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
 	})
 }
 
-// holder is the process that holds the controllers' Lease, empty if none does.
-func (r *trial) holder(ctx context.Context) (string, error) {
+// holder returns the process that holds the controllers' Lease; empty if none does.
+func (r *loadTest) holder(ctx context.Context) (string, error) {
 	leases, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"})
 	if err != nil {
 		return "", err
@@ -244,11 +242,11 @@ func (r *trial) holder(ctx context.Context) (string, error) {
 	return "", errors.New("there is no Lease fanfare-controller")
 }
 
-// leader waits until a controller leads, and returns its pod. For some seconds
-// after one has stopped, no controller leads.
-func (r *trial) leader() (pod string) {
+// leader waits until a controller leads and returns its pod. For some seconds after a
+// leader has stopped, none leads.
+func (r *loadTest) leader() (pod string) {
 	r.Helper()
-	must(r.T, lab.Await(r.Context(), limit, "a controller that leads", func() error {
+	must(r.T, lab.Await(r.Context(), limit, "a leading controller", func() error {
 		holder, err := r.holder(r.Context())
 		if err != nil {
 			return err
@@ -256,7 +254,7 @@ func (r *trial) leader() (pod string) {
 		pods := r.pods("fanfare-system", controllers)
 		i := slices.IndexFunc(pods, func(p string) bool { return strings.HasPrefix(holder, p+"_") })
 		if i < 0 {
-			return fmt.Errorf("%q holds the Lease, of the pods %v", holder, pods)
+			return fmt.Errorf("%q holds the Lease: want one of the pods %v", holder, pods)
 		}
 		pod = pods[i]
 		return nil
@@ -264,28 +262,29 @@ func (r *trial) leader() (pod string) {
 	return pod
 }
 
-// giver waits for the Event that says who gave a Service its address.
-func (r *trial) giver(ctx context.Context, service string) (who string) {
+// assigner waits for the Event about a Service's address and returns the reporting
+// controller.
+func (r *loadTest) assigner(ctx context.Context, service string) (instance string) {
 	r.Helper()
 	uid := r.kubectl("-n", "shop", "get", "service", service, "-o", "jsonpath={.metadata.uid}")
 	must(r.T, lab.Await(ctx, limit, "the Event of "+service+"'s address", func() error {
 		events, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 		for _, e := range events {
-			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid") // not a namesake
+			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid") // not an earlier Service of that name
 			if about == uid && e.Object["reason"] == "Assigned" {
-				who, _, err = unstructured.NestedString(e.Object, "reportingInstance")
+				instance, _, err = unstructured.NestedString(e.Object, "reportingInstance")
 				return err
 			}
 		}
 		return errors.Join(err, errors.New("there is none"))
 	}))
-	return who
+	return instance
 }
 
-// A kubelet dies. Its pods live, and serve until Kubernetes gives up the node; then
-// the other node has all the traffic, until the kubelet is back.
-func TestKubeletDies(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+// A kubelet crashes. Its pods serve until Kubernetes marks the node as not Ready; then the
+// other node gets all traffic until the kubelet is back.
+func TestKubeletCrash(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		m := r.machines["n1"]
 		began := time.Now()
 		must(t, m.killKubelet())
@@ -301,11 +300,11 @@ func TestKubeletDies(t *testing.T) {
 	})
 }
 
-// A node loses its power. Its clients get no message: requests are lost
-// until the router's hold time is over, and those for its pods that come by the
-// other node until Kubernetes gives it up. When it boots, nothing more is lost.
-func TestNodeDies(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+// A node loses its power without a message to clients or the router. Requests to the node
+// are lost for the router's hold time, and requests to its pods through the other node
+// until Kubernetes marks it as not Ready. After its boot nothing more is lost.
+func TestNodePowerFailure(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		began := time.Now()
 		r.Observer.Tolerate("n1", func() { must(t, r.powerOff(ctx, "n1")) })
 		for _, name := range services {
@@ -315,9 +314,9 @@ func TestNodeDies(t *testing.T) {
 		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", timeout)
 		t.Logf("n1 was NotReady after %s", since(began))
 		must(t, r.awaitEndpoints(ctx, 1))
-		r.lossless = time.Now()
+		r.tolerateUntil = time.Now()
 		t.Logf("its pod was no longer an endpoint after %s", since(began))
-		r.moment()
+		r.pauseSecond()
 		began = time.Now()
 		must(t, r.powerOn(ctx, "n1"))
 		r.kubectl("wait", "node/n1", "--for=condition=Ready", timeout)
@@ -331,13 +330,12 @@ func TestNodeDies(t *testing.T) {
 	})
 }
 
-// awaitEndpoints waits until so many pods of the workload are ready, by what the
-// nodes read.
-func (r *trial) awaitEndpoints(ctx context.Context, n int) error {
+// awaitEndpoints waits until the EndpointSlices have that many ready pods of the workload.
+func (r *loadTest) awaitEndpoints(ctx context.Context, n int) error {
 	return lab.Await(ctx, limit, "ready endpoints", func() error {
 		out, err := r.cluster.kubectl(ctx, "-n", "shop", "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
 		if err == nil && strings.Count(out, "true") != n*len(services) {
-			err = fmt.Errorf("of those for %v are ready: %s", services, out)
+			err = fmt.Errorf("ready conditions of %v: %s", services, out)
 		}
 		return err
 	})

@@ -17,22 +17,22 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A machine is a node of the lab with mounts and processes of its own, so that
-// containerd and kubelet find and leave their files where they always do, and
-// nothing is left of them when its first process ends.
+// A machine is a node of the lab with its own mounts and processes. containerd and kubelet
+// find their files in the usual places, and everything is removed when its first process
+// ends.
 type machine struct {
 	node   string
-	dir    string // seen from inside and outside
+	dir    string // the same path inside and outside
 	cgroup string
 	lab    *lab.Lab
-	pid    int // of its first process, as this process sees it; 0 when it is off
+	pid    int // of its first process, in this process's PID namespace; 0 when off
 
 	first, kubelet *lab.Process
 }
 
-// sandboxes' images are pinned by containerd only in later versions than Debian's,
-// so kubelet must not collect any. OOM scores below our own need a capability
-// that containers, where tests may run, do not have.
+// Debian's containerd does not pin the sandbox image, so kubelet must not collect images.
+// OOM scores below our own need a capability that containers, where tests may run, do not
+// have.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + podImage + `"
@@ -42,8 +42,8 @@ const containerdConfig = `version = 2
     conf_dir = "%[1]s/cni"
 `
 
-// The upper half of a node's pods' addresses are kubelet's; the lower half are of
-// the pods that the lab has on every node.
+// kubelet's pods use the upper half of a node's pod addresses; the lab's own pods have the
+// lower half.
 const cniConfig = `{
   "cniVersion": "1.0.0", "name": "pods",
   "plugins": [{
@@ -53,8 +53,8 @@ const cniConfig = `{
 }
 `
 
-// Nothing is reserved and nothing evicted: the machine's memory and disk are not
-// the nodes' own. A node renews its lease when a quarter of it is over.
+// Nothing is reserved or evicted, because the nodes share the machine's memory and disk. A
+// node renews its lease after a quarter of its duration.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: %[1]s/../kubernetes/ca.crt}}
@@ -79,7 +79,7 @@ volumePluginDir: /var/lib/kubelet/plugins
 //go:embed machine.sh
 var machineScript []byte
 
-// boot makes the node a machine, and starts containerd.
+// boot turns the node into a machine and starts containerd.
 func (m *machine) boot(ctx context.Context) error {
 	var err error
 	if m.first, err = m.lab.Start(m.node, "machine-"+m.node, m.file("machine.sh"), m.dir, m.cgroup); err != nil {
@@ -115,39 +115,37 @@ func (m *machine) writeConfigs() error {
 	)
 }
 
-// file is a path in the machine's directory.
+// file returns a path in the machine's directory.
 func (m *machine) file(name string) string { return filepath.Join(m.dir, name) }
 
 func (m *machine) inside(args []string) []string {
 	return append([]string{"nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--pid", "--"}, args...)
 }
 
-// start starts a program on the machine.
 func (m *machine) start(name string, args ...string) (*lab.Process, error) {
 	return m.lab.Start(m.node, name+"-"+m.node, m.inside(args)...)
 }
 
-// run runs a command on the machine.
 func (m *machine) run(ctx context.Context, args ...string) (string, error) {
 	return m.lab.Namespace(m.node).Run(ctx, m.inside(args)...)
 }
 
-// load imports an image.
+// load imports an image into containerd.
 func (m *machine) load(ctx context.Context, archive string) error {
 	_, err := m.run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", archive)
 	return err
 }
 
-// startKubelet starts the node's kubelet, which reads kubeconfig and the
-// authority's certificate from the machine's directory.
+// startKubelet starts the node's kubelet, which reads kubeconfig and the authority's
+// certificate from the machine's directory.
 func (m *machine) startKubelet(tools string) (err error) {
 	m.kubelet, err = m.start("kubelet", tools, "kubelet", "--config", m.file("kubelet.yaml"), "--kubeconfig", m.file("kubeconfig"),
 		"--hostname-override", m.node, "--node-ip", lab.NodeAddr(m.node, lab.ClientAddr).String())
 	return err
 }
 
-// killKubelet is a crash of the kubelet. What we started is its parent, which
-// waits for it.
+// killKubelet crashes the kubelet. The started process is nsenter, its parent, which waits
+// for it.
 func (m *machine) killKubelet() error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", m.kubelet.PID()))
 	if err != nil {
@@ -160,22 +158,23 @@ func (m *machine) killKubelet() error {
 	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), m.kubelet.Stop(syscall.SIGCONT, limit))
 }
 
-// off ends everything that runs on the machine, as when its power fails.
-func (m *machine) off(ctx context.Context) error {
+// powerOff ends everything on the machine, as a power failure does.
+func (m *machine) powerOff(ctx context.Context) error {
 	if m.pid == 0 {
 		return nil
 	}
-	// The kernel ends all others with it. The script is its parent, and waits.
+	// The kernel kills all other processes with the first. The script is its parent and waits
+	// for it.
 	err := syscall.Kill(m.pid, syscall.SIGKILL)
 	m.pid = 0
 	return errors.Join(err, m.first.Stop(syscall.SIGCONT, limit), os.Remove(m.file("pid")), removeCgroup(ctx, m.cgroup))
 }
 
-// cgroups is the directory of the hierarchies of cgroup v1.
+// cgroups is the directory of the cgroup v1 hierarchies.
 const cgroups = "/sys/fs/cgroup"
 
-// removeCgroup removes a cgroup, and those below it, from every hierarchy, once its
-// processes have ended.
+// removeCgroup removes a cgroup and its children from every hierarchy, once their processes
+// have ended.
 func removeCgroup(ctx context.Context, name string) error {
 	return lab.Await(ctx, limit, "the end of cgroup "+name, func() error {
 		tops, err := filepath.Glob(filepath.Join(cgroups, "*", name))
@@ -186,8 +185,8 @@ func removeCgroup(ctx context.Context, name string) error {
 	})
 }
 
-// removeTree removes directories, the deepest first. The files in a cgroup's go
-// with it.
+// removeTree removes directories, the deepest first. A cgroup's files disappear with its
+// directory.
 func removeTree(top string) error {
 	var dirs []string
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {

@@ -13,8 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// The tests share one cluster, built by the first that asks for it. Each leaves it
-// as it found it.
+// shared is the cluster of all tests. Each test leaves it as it found it.
 var shared = sync.OnceValues(func() (*cluster, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
@@ -29,7 +28,7 @@ var shared = sync.OnceValues(func() (*cluster, error) {
 	return running, running.install(ctx)
 })
 
-var running *cluster // what there is to take down; nil when nothing was built
+var running *cluster // the cluster to take down; nil if none was built
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -42,11 +41,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// kubelets returns the shared cluster, with Fanfare installed.
+// kubelets returns the shared cluster with Fanfare installed.
 func kubelets(t *testing.T) *cluster {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs minutes")
+		t.Skip("takes minutes")
 	}
 	if err := missing(); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -58,7 +57,7 @@ func kubelets(t *testing.T) *cluster {
 	if running != nil {
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Log(running.autopsy())
+				t.Log(running.diagnostics())
 			}
 		})
 	}
@@ -69,20 +68,19 @@ func kubelets(t *testing.T) *cluster {
 }
 
 const (
-	// limit is how long is waited for what takes some seconds on a machine that has
-	// nothing else to do.
+	// limit bounds waits of some seconds on an idle machine.
 	limit = 2 * time.Minute
-	// timeout is the same for kubectl.
+	// timeout is the same bound for kubectl.
 	timeout = "--timeout=120s"
 )
 
-// missing says what kubelets need and this machine does not have.
+// missing returns what kubelets need and this machine lacks.
 func missing() error {
 	if err := lab.Missing("containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"); err != nil {
 		return err
 	}
 	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err == nil {
-		return errors.New("kubelets are set up for cgroup v1 here, and this machine has cgroup v2 alone")
+		return errors.New("the tests' kubelets need cgroup v1, and this machine has only cgroup v2")
 	}
 	return nil
 }

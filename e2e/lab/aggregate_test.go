@@ -13,10 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The router has an aggregate and no route to a single address, except to that of a
-// Service with the policy Local. An address of the aggregate that no Service has is
-// refused, and neither times out nor loops. The aggregate comes and goes without a request
-// being lost.
+// The router has the aggregate and no host route, except for a Service with the policy
+// Local. Clients of an unassigned address of the aggregate are refused: their packets
+// neither time out nor loop. Announcing and withdrawing the aggregate loses no request.
 func TestBGPAggregate(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "many", Endpoints: At("p11", "p31")}, NodeNames...)
@@ -24,12 +23,12 @@ func TestBGPAggregate(t *testing.T) {
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 
 	await(t, l.Cluster.PutText("advertisement", advertisement))
-	t.Cleanup(func() { _ = l.Cluster.Delete("advertisement") }) // if it is still there
+	t.Cleanup(func() { _ = l.Cluster.Delete("advertisement") }) // if it still exists
 	announceByAdvertisement(t, l)
 	await(t, l.Router.AwaitVia(ctx, Settle, aggregate, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
-		t.Errorf("a client of %s, which is announced by %s: %v", vip, aggregate, err)
+		t.Errorf("a client of %s, which is part of %s: %v", vip, aggregate, err)
 	}
 	expectRefused(t, l, "192.0.2.77", "192.0.3.77")
 	expectOnlyRoute(t, l, aggregate)
@@ -49,34 +48,34 @@ func TestBGPAggregate(t *testing.T) {
 	expectNoLoss(t, l, load, began)
 }
 
-// advertised has the lab's pool announced as advertisements say until the test ends.
+// announceByAdvertisement sets the lab's pool to announce Advertised until the test ends.
 func announceByAdvertisement(t *testing.T, l *Lab) {
 	t.Helper()
 	await(t, l.Cluster.Announce(l.Objects, "Advertised"))
 	t.Cleanup(func() { await(t, l.Cluster.Announce(l.Objects, "BGP")) })
 }
 
-// toldOnly expects that each node says it has told the router of one prefix, as it
-// stands in the router's table: from that node.
+// expectOnlyRoute checks that each node reports exactly one prefix announced to the router,
+// with that node as the next hop.
 func expectOnlyRoute(t *testing.T, l *Lab, prefix netip.Prefix) {
 	t.Helper()
 	for _, n := range NodeNames {
 		text, err := l.Speaker(n).command(t.Context(), "routes", "tor1", "--run-dir", l.Speaker(n).RunDir)
 		hop := NodeAddr(n, prefix.Addr()).String()
 		if words := strings.Fields(text); err != nil || !slices.Contains(words, prefix.String()) || !slices.Contains(words, hop) || strings.Count(text, "tor1") != 1 {
-			t.Errorf("%s, %v: want %s via %s, and nothing else, in\n%s", n, err, prefix, hop, text)
+			t.Errorf("%s, %v: want %s via %s, and no other route, in\n%s", n, err, prefix, hop, text)
 		}
 	}
 }
 
-// refused expects that no Service has the addresses, and that clients are refused.
+// expectRefused checks that clients of addresses without a Service are refused.
 func expectRefused(t *testing.T, l *Lab, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {
 		to := port(netip.MustParseAddr(a), 80)
 		for name, ask := range map[string]func(context.Context, netip.AddrPort, netip.AddrPort) (Answer, error){"TCP": l.Client.Get, "UDP": l.Client.AskUDP} {
-			// A packet that went round would be answered, too, but otherwise: by the
-			// router that took the last of its hops.
+			// A packet in a routing loop would get an answer too, but another one: from the router
+			// where its TTL expires.
 			if _, err := ask(t.Context(), netip.AddrPort{}, to); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("%s to %s: %v: want it refused", name, to, err)
 			}
@@ -84,8 +83,7 @@ func expectRefused(t *testing.T, l *Lab, addrs ...string) {
 	}
 }
 
-// The same for IPv6, beside an IPv4 address of the same Service that is announced on its
-// own.
+// An aggregate of IPv6 addresses, while the same Service's IPv4 address has a host route.
 func TestBGPAggregateIPv6(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	both := Service{Name: "sixes", Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, Endpoints: At("p11", "p31")}
@@ -106,6 +104,6 @@ func TestBGPAggregateIPv6(t *testing.T) {
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip6, 80)); err != nil {
-		t.Errorf("a client of %s, which is announced by %s: %v", vip6, prefix, err)
+		t.Errorf("a client of %s, which is part of %s: %v", vip6, prefix, err)
 	}
 }

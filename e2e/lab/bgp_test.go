@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// served puts a Service in place for a test, and takes it away afterwards.
+// serve creates a Service for the duration of a test.
 func serve(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 	t.Helper()
 	s := &StepRun{Lab: l}
@@ -27,7 +27,7 @@ func serve(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 	return vip
 }
 
-// unharmed ends a load of which nothing may be lost.
+// expectNoLoss ends a load and checks that no request was lost.
 func expectNoLoss(t *testing.T, l *Lab, load *Load, began time.Time) {
 	t.Helper()
 	report, err := l.NoneLost(load.Stop(), load.to.Addr(), began)
@@ -44,8 +44,8 @@ func await(t *testing.T, err error) {
 	}
 }
 
-// A speaker that hangs loses its routes when the hold time is over. Its kernel
-// forwards meanwhile.
+// The router removes a frozen speaker's routes when the hold time expires. The node's
+// kernel forwards meanwhile.
 func TestBGPFrozenSpeakerLosesRoutes(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "hold", Endpoints: At("p21", "p31")}, NodeNames...)
@@ -55,16 +55,15 @@ func TestBGPFrozenSpeakerLosesRoutes(t *testing.T) {
 	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
 	t.Cleanup(func() { l.Speaker("n1").Resume() })
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
-	t.Logf("stopped speaker: n1 was no longer a next hop after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
+	t.Logf("frozen speaker: n1 was no longer a next hop after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
 	resumed := time.Now()
 	await(t, l.Speaker("n1").Resume())
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
-	t.Logf("continued: n1 was a next hop again after %s", time.Since(resumed).Round(time.Millisecond))
+	t.Logf("resumed: n1 was a next hop again after %s", time.Since(resumed).Round(time.Millisecond))
 	await(t, l.AwaitSessions(ctx, "n1"))
 	expectNoLoss(t, l, load, began)
 }
 
-// A router that was restarted gets everything again.
 func TestBGPRouterRestartRestoresRoutes(t *testing.T) { restartRouter(t, laboratory(t)) }
 
 func restartRouter(t *testing.T, l *Lab) {
@@ -72,7 +71,7 @@ func restartRouter(t *testing.T, l *Lab) {
 	vip := serve(t, l, Service{Name: "rebooted", Policy: localTraffic, Endpoints: At("p11", "p31")}, "n1", "n3")
 	await(t, l.Router.Stop())
 	if nodes, err := l.Router.NextHops(vip); err != nil || len(nodes) > 0 {
-		t.Fatalf("%s is stopped and its kernel sends %s to %v (%v)", l.Router.software, vip, nodes, err)
+		t.Fatalf("%s is stopped, but its kernel sends %s to %v (%v)", l.Router.software, vip, nodes, err)
 	}
 	restarted := time.Now()
 	await(t, l.Router.Start(ctx))
@@ -84,11 +83,11 @@ func restartRouter(t *testing.T, l *Lab) {
 	}
 }
 
-// A speaker that does not find its peers when it starts goes on forwarding, and
-// the router its routes; with the peers back nothing has happened.
+// A speaker that starts without its BGPPeers continues to forward, and the router keeps the
+// routes. When the BGPPeers are back the routes have not changed.
 func TestBGPRestartWithoutPeerKeepsRoute(t *testing.T) { restartWithout(t, "tor1") }
 
-// Nor does it forget an address because its pool is not there.
+// A speaker that starts without the pool keeps the pool's addresses.
 func TestBGPRestartWithoutPoolKeepsRoute(t *testing.T) { restartWithout(t, "pool") }
 
 // restartWithout restarts n1's speaker while a file is missing.
@@ -123,8 +122,8 @@ func restartWithout(t *testing.T, file string) {
 	expectNoLoss(t, l, load, began)
 }
 
-// A node that is about to go away hands over before it stops: it withdraws as
-// soon as it has the taint, and at the end lingers while routers process that.
+// A node withdraws its routes when it has the taint out-of-service, before it stops. At the
+// end it lingers while routers process the withdrawal.
 func TestBGPTaintedNodeWithdrawsBeforeStop(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "drained", Endpoints: At("p21", "p31")}, NodeNames...)
@@ -147,7 +146,7 @@ func TestBGPTaintedNodeWithdrawsBeforeStop(t *testing.T) {
 	await(t, l.Speaker("n1").Terminate())
 	t.Logf("SIGTERM: the speaker ended after %s", time.Since(stopped).Round(time.Millisecond))
 	if early := l.Observer.RulesGone("n1", vip, began); !early.IsZero() && early.Sub(began) < Linger {
-		t.Errorf("the rules went after %s: want the linger time, %s", early.Sub(began), Linger)
+		t.Errorf("the rules were removed after %s: want the linger time, %s", early.Sub(began), Linger)
 	}
 	expectNoLoss(t, l, load, began)
 }

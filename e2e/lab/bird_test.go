@@ -5,12 +5,11 @@ import (
 	"testing"
 )
 
-// BIRD holds no route back: the first answer is there in less than the bound,
-// all included.
+// BIRD does not delay routes: the first answer comes within the bound, everything included.
 func TestBGPFirstAnswerWithBIRD(t *testing.T) { runStep(t, laboratory(t), otherRouter) }
 
-// TestBGPWithBIRD runs those steps of the scenario in which the router has a part
-// once more, with another implementation of BGP.
+// TestBGPWithBIRD repeats the steps that involve the router with another BGP
+// implementation.
 func TestBGPWithBIRD(t *testing.T) {
 	l := laboratoryWithBIRD(t)
 	steps := []string{"FirstService", "NextHops", "Cluster", "IPv6", "OrderlyMove", "AbruptMove", "Kill", "Upgrade", "Withdrawal", "Order"}
@@ -21,10 +20,9 @@ func TestBGPWithBIRD(t *testing.T) {
 	}
 }
 
-// A router that was restarted gets everything again.
 func TestBGPRestartOfBIRDRestoresRoutes(t *testing.T) { restartRouter(t, laboratoryWithBIRD(t)) }
 
-// laboratoryWithBIRD builds a lab beside the shared one.
+// laboratoryWithBIRD builds a lab in addition to the shared one.
 func laboratoryWithBIRD(t *testing.T) *Lab {
 	t.Helper()
 	with := laboratory(t).Options

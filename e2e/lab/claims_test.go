@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Who claims an address goes on to do so until its next claim, if that is soon.
+// A node claims an address from one claim to the next, if that comes soon enough.
 func TestClaimCoverage(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
 	series := func(node string, from, to int) (all []claim) {
@@ -20,13 +20,13 @@ func TestClaimCoverage(t *testing.T) {
 		claims        [][]claim
 		several, none time.Duration
 	}{
-		"one":            {[][]claim{series("n1", 0, 1000)}, 0, 0},
-		"none":           {nil, 0, 1000 * time.Millisecond},
-		"two, in turn":   {[][]claim{series("n1", 0, 400), series("n2", 700, 1000)}, 0, 300 * time.Millisecond},
-		"two":            {[][]claim{series("n1", 0, 600), series("n2", 400, 1000)}, 200 * time.Millisecond, 0},
-		"three":          {[][]claim{series("n1", 0, 600), series("n2", 400, 1000), series("n3", 500, 700)}, 300 * time.Millisecond, 0},
-		"one claim":      {[][]claim{series("n1", 0, 1000), series("n2", 500, 500)}, 0, 0},
-		"late to answer": {[][]claim{series("n1", 0, 400), series("n1", 600, 1000)}, 0, 0},
+		"one":                      {[][]claim{series("n1", 0, 1000)}, 0, 0},
+		"none":                     {nil, 0, 1000 * time.Millisecond},
+		"two, one after the other": {[][]claim{series("n1", 0, 400), series("n2", 700, 1000)}, 0, 300 * time.Millisecond},
+		"two":                      {[][]claim{series("n1", 0, 600), series("n2", 400, 1000)}, 200 * time.Millisecond, 0},
+		"three":                    {[][]claim{series("n1", 0, 600), series("n2", 400, 1000), series("n3", 500, 700)}, 300 * time.Millisecond, 0},
+		"one claim":                {[][]claim{series("n1", 0, 1000), series("n2", 500, 500)}, 0, 0},
+		"answers late":             {[][]claim{series("n1", 0, 400), series("n1", 600, 1000)}, 0, 0},
 		"before and after": {[][]claim{series("n2", -500, -20), series("n1", 0, 1000), series("n2", 1020, 1500)},
 			0, 0},
 	} {
@@ -40,7 +40,7 @@ func TestClaimCoverage(t *testing.T) {
 	}
 }
 
-// A claim counts until the node has been asked often enough again.
+// A claim counts until enough further requests were sent.
 func TestClaimsNeedRecentRequests(t *testing.T) {
 	for _, f := range claimFamilies {
 		t.Run(f.name, func(t *testing.T) {
@@ -57,9 +57,9 @@ func TestClaimsNeedRecentRequests(t *testing.T) {
 			}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1}, {10 * time.Second, vip, 1}} {
 				c.record(f, began.Add(x.at), claiming(x.vip, x.mac))
 			}
-			c.record(f, time.Now(), nil) // and what is none
+			c.record(f, time.Now(), nil) // a frame that is no claim
 			if _, err := c.Now(vip, began); err == nil {
-				t.Error("no request was sent, and the owner is known")
+				t.Error("no request was sent, but the claimants are known")
 			}
 			for ms := 0; ms <= 10_000; ms += 20 {
 				c.requested = append(c.requested, began.Add(time.Duration(ms)*time.Millisecond))
@@ -68,19 +68,19 @@ func TestClaimsNeedRecentRequests(t *testing.T) {
 				t.Errorf("claimed by %v, %v", got, err)
 			}
 			if _, err := c.Now(vip, began.Add(9900*time.Millisecond)); err == nil {
-				t.Error("they were asked five times since, and it is known who claims it")
+				t.Error("only five requests were sent since, but the claimants are known")
 			}
 			if got, err := c.Since(vip, began); fmt.Sprint(got) != "[02:00:00:00:00:07 n1]" || err != nil {
 				t.Errorf("claimed by %v, %v", got, err)
 			}
 			if _, ours := c.of[other]; ours {
-				t.Error("an address is recorded that was not asked for")
+				t.Error("a claim of an address without requests was recorded")
 			}
 		})
 	}
 }
 
-// claiming is a frame by which a host claims an address.
+// claiming returns a frame by which a host claims an address.
 func claiming(vip netip.Addr, mac byte) []byte {
 	here := []byte{2, 0, 0, 0, 0, mac}
 	if vip.Is4() {

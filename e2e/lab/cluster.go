@@ -56,7 +56,6 @@ func (f *folder) Delete(name string) error { return os.Remove(filepath.Join(f.di
 
 func (f *folder) SpeakerArgs(string) []string { return []string{"--files", f.dir} }
 
-// restore puts the files of a folder in place.
 func (c *Cluster) restore(base string) error {
 	files, err := filepath.Glob(filepath.Join(base, "*.yaml"))
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An address that gets its rules in the wake of another change must be as free of
-// leftovers, when the router sends it here, as one that gets them alone.
+// An address whose rules are written together with another change must also be free of
+// untranslated conntrack entries when the router sends packets.
 func TestProxyEarlyPacketsAfterAnotherChange(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	s := &StepRun{Lab: l}
@@ -22,7 +22,7 @@ func TestProxyEarlyPacketsAfterAnotherChange(t *testing.T) {
 	run(t, l, "tor1", "ip", "route", "add", vip.String(), "via", NodeAddr("n3", vip).String())
 	s.tryBoth(ctx, from, port(vip, 80), port(vip, 7))
 	if entries, err := l.Namespace("n3").conntrack(vip); err != nil || len(entries) < 2 {
-		t.Fatalf("%d conntrack entries (%v): want the poison that this is about", len(entries), err)
+		t.Fatalf("%d conntrack entries (%v): want the untranslated entries that this test needs", len(entries), err)
 	}
 	run(t, l, "tor1", "ip", "route", "del", vip.String())
 	await(t, l.StartSpeakers(ctx, "n3"))

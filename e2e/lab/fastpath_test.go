@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bpffs mounts a file system of BPF for the time of a test.
+// bpffs mounts a BPF file system for the duration of a test.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,7 +24,7 @@ func bpffs(t *testing.T) string {
 	return dir
 }
 
-// restart restarts a node's speaker with more flags, as an upgrade would.
+// restart restarts a node's speaker with additional flags, as an upgrade does.
 func restart(t *testing.T, l *Lab, node string, flags ...string) {
 	t.Helper()
 	s := l.Speaker(node)
@@ -33,9 +33,9 @@ func restart(t *testing.T, l *Lab, node string, flags ...string) {
 	await(t, l.StartSpeakers(context.WithoutCancel(t.Context()), node))
 }
 
-// Connections by the fast path see the client's address and are in no conntrack. Pods
-// come, drain and go, the speaker is killed in the midst, and nothing is lost; a speaker
-// without the flag removes it all, and the rules go on.
+// Connections on the fast path show pods the client's address and have no conntrack entry.
+// Pods are added, drained and removed, the speaker is killed meanwhile, and no request is
+// lost. A speaker without the flag removes the fast path, and the rules take over.
 func TestFastPathKeepsConnections(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	dir := filepath.Join(bpffs(t), "fanfare")
@@ -46,7 +46,7 @@ func TestFastPathKeepsConnections(t *testing.T) {
 	vip := serve(t, l, svc, "n1")
 	awaitFastPath := func() {
 		t.Helper()
-		await(t, Await(ctx, Settle, "all three ports to be taken", func() error {
+		await(t, Await(ctx, Settle, "all three frontends on the fast path", func() error {
 			text, err := l.Speaker("n1").StatusText(ctx)
 			if err == nil && !strings.Contains(text, "Fast path on eth1, bypassing netfilter: 3 of 3 frontends") {
 				err = errors.New(text)
@@ -59,11 +59,11 @@ func TestFastPathKeepsConnections(t *testing.T) {
 		t.Helper()
 		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
 		if err != nil || a.Pod != pod || a.Saw != a.From {
-			t.Fatalf("%v: %+v; want %s, and that it sees the client", err, a, pod)
+			t.Fatalf("%v: %+v; want %s, which sees the client", err, a, pod)
 		}
 		u, err := l.Client.AskUDP(ctx, netip.AddrPort{}, port(vip, 7))
 		if err != nil || u.Pod != pod || u.Saw != u.From {
-			t.Errorf("%v: %+v; want %s, and that it sees the client", err, u, pod)
+			t.Errorf("%v: %+v; want %s, which sees the client", err, u, pod)
 		}
 		entries, err := l.namespaces["n1"].conntrack(vip)
 		await(t, err)
@@ -72,7 +72,7 @@ func TestFastPathKeepsConnections(t *testing.T) {
 			of[e.Forward.SrcPort] = true
 		}
 		if of[a.From.Port()] != tracked || of[u.From.Port()] != tracked {
-			t.Errorf("tracked %v and %v; want %v", of[a.From.Port()], of[u.From.Port()], tracked)
+			t.Errorf("in conntrack: %v and %v; want %v", of[a.From.Port()], of[u.From.Port()], tracked)
 		}
 	}
 	expectAnswer("p11", false)
@@ -103,10 +103,10 @@ func TestFastPathKeepsConnections(t *testing.T) {
 		}
 	}
 	put(At("p12")...)
-	await(t, Await(ctx, Settle, "an end of the connections to p11", func() error {
+	await(t, Await(ctx, Settle, "the end of the connections to p11", func() error {
 		for _, f := range flows.All {
 			if ended := f.Err() != nil; ended != (f.Pod == "p11") {
-				return errors.New(f.Pod + " has one that should end, or one that has")
+				return errors.New("a connection to " + f.Pod + " is in the wrong state")
 			}
 		}
 		return nil

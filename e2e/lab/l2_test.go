@@ -15,8 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// laboratoryL2 builds a lab for layer 2, beside which there is no other: what is
-// measured there is short.
+// laboratoryL2 builds a layer 2 lab. No other lab of this package runs at the same time,
+// because the measured times are short.
 func laboratoryL2(t *testing.T) *Lab {
 	t.Helper()
 	with := options(t).ForL2("../containerlab")
@@ -29,7 +29,8 @@ func laboratoryL2(t *testing.T) *Lab {
 	return l
 }
 
-// linked serves Services, for the time of a test, and returns the addresses of the first.
+// serveL2 creates Services for the duration of a test and returns the addresses of the
+// first.
 func serveL2(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
 	t.Helper()
 	svc := services[0]
@@ -37,7 +38,7 @@ func serveL2(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete(svc.Name))
 		for _, vip := range vips {
-			await(t, Await(context.WithoutCancel(t.Context()), Settle, "no node to answer for "+vip.String(), func() error {
+			await(t, Await(context.WithoutCancel(t.Context()), Settle, "no node to announce "+vip.String(), func() error {
 				owners, err := l.Owners(context.WithoutCancel(t.Context()), vip)
 				if err == nil && len(owners) > 0 {
 					err = errOwned(owners)
@@ -56,9 +57,9 @@ func serveL2(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
 
 type errOwned []string
 
-func (e errOwned) Error() string { return "answered for by " + strings.Join(e, ", ") }
+func (e errOwned) Error() string { return "announced by " + strings.Join(e, ", ") }
 
-// pinned has a node named by annotation.
+// pinnedTo returns the Service with an annotation that names the announcing node.
 func pinnedTo(s Service, node string) Service {
 	s.Annotations = map[string]string{"fanfare.io/l2-node": node}
 	return s
@@ -66,9 +67,9 @@ func pinnedTo(s Service, node string) Service {
 
 var bothFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 
-// quiet sends connections while something happens, and expects that none is lost, except
-// those in flight when the host began to send to another node, which does not know
-// them.
+// expectOnlyInterrupted sends requests while do runs and checks that none is lost, except
+// those in flight when the host began to send to another node, which does not know their
+// connections.
 func expectOnlyInterrupted(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	t.Helper()
 	moves, err := l.WatchNeighbours()
@@ -84,15 +85,16 @@ func expectOnlyInterrupted(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 		changes, err := moves.Of(vips[i])
 		await(t, err)
 		rest := unexplained(r, changes)
-		t.Logf("%s: moved %d times; %s; under way: %d", vips[i], len(changes), r, len(r.Lost)-len(rest))
+		t.Logf("%s: moved %d times; %s; in flight: %d", vips[i], len(changes), r, len(r.Lost)-len(rest))
 		if len(rest) > 0 || r.Sent == 0 {
 			t.Errorf("%s: moved at %v; %s\n%s", vips[i], changes, r, Report{Lost: rest}.Losses(r.Began))
 		}
 	}
 }
 
-// lossless sends connections to all addresses while something happens, beside some that stay
-// open, and expects that nothing at all is lost. Connections that stay open hear an answer after it.
+// expectNoLossL2 sends requests to all addresses while do runs, with some long-lived
+// connections, and checks that no request is lost and that the long-lived connections work
+// afterwards.
 func expectNoLossL2(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	t.Helper()
 	moves, err := l.WatchNeighbours()
@@ -124,14 +126,14 @@ func expectNoLossL2(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	}
 }
 
-// unexplained are the requests that were lost although the host did not begin to send to
-// another node while they were under way. On a busy machine a kernel that has changed an
-// entry may have to wait before it says so. What is not reset hears nothing: the other node
-// remembers an earlier connection of the same port, and conntrack takes this one's packets for that one's.
+// unexplained returns the losses that no move of the host explains. A busy kernel may
+// report a changed entry late. A connection without a reset times out: the other node has a
+// conntrack entry of an earlier connection from the same port and takes the packets for
+// that one's.
 func unexplained(r Report, changes []time.Time) []Loss {
 	const (
 		late = 250 * time.Millisecond
-		busy = 2 * time.Second // as long as a request may have been under way
+		busy = 2 * time.Second // as long as a request may have been in flight
 	)
 	return slices.DeleteFunc(slices.Clone(r.Lost), func(l Loss) bool {
 		reset, silent := errors.Is(l.Err, syscall.ECONNRESET), errors.Is(l.Err, os.ErrDeadlineExceeded)
@@ -154,9 +156,9 @@ func TestUnexplainedLosses(t *testing.T) {
 		{"reset at the move", 9.9, 10.1, syscall.ECONNRESET, 0},
 		{"reset before it", 9, 9.5, syscall.ECONNRESET, 1},
 		{"reset after it", 10.1, 10.2, syscall.ECONNRESET, 1},
-		{"silent since the move", 9.9, 19.9, os.ErrDeadlineExceeded, 0},
-		{"silent since long before it", 5, 15, os.ErrDeadlineExceeded, 1},
-		{"silent since after it", 10.1, 20.1, os.ErrDeadlineExceeded, 1},
+		{"timeout since the move", 9.9, 19.9, os.ErrDeadlineExceeded, 0},
+		{"timeout since long before it", 5, 15, os.ErrDeadlineExceeded, 1},
+		{"timeout since after it", 10.1, 20.1, os.ErrDeadlineExceeded, 1},
 		{"no connection", 9.9, 12.9, context.DeadlineExceeded, 1},
 	} {
 		lost := Loss{at(c.begin), at(c.end), fmt.Errorf("receive: %w", c.err)}
@@ -166,8 +168,8 @@ func TestUnexplainedLosses(t *testing.T) {
 	}
 }
 
-// TestL2 has one lab, in which one thing happens after the other, to addresses of both
-// families. Connections are opened to one at a time: a busy machine has enough with that.
+// TestL2 uses one lab for a sequence of events, with addresses of both families. The load
+// goes to one address at a time because of busy machines.
 func TestL2(t *testing.T) {
 	l := laboratoryL2(t)
 	limitPorts(t, l.Host())
@@ -183,18 +185,18 @@ func TestL2(t *testing.T) {
 			if _, err := l.AwaitOwner(t.Context(), vip, owner); err != nil {
 				t.Error(err)
 			}
-			// Kernels ask by unicast whether a neighbour is there.
+			// Kernels probe a neighbour by unicast.
 			await(t, l.ProbeNeighbour(t.Context(), vip))
-			// The client behind the router goes by the router's neighbour table.
+			// The client behind the router depends on the router's neighbour table.
 			if vip.Is4() {
 				if _, err := l.Client.Get(t.Context(), netip.AddrPortFrom(ClientAddr, 0), port(vip, 80)); err != nil {
-					t.Errorf("%s by the router: %v", vip, err)
+					t.Errorf("%s via the router: %v", vip, err)
 				}
 			}
 			text, err := l.Speaker(owner).StatusText(t.Context())
 			await(t, err)
 			if !strings.Contains(text, "yes, on eth1") || strings.Contains(text, "BGPPeer") {
-				t.Errorf("%s says:\n%s", owner, text)
+				t.Errorf("%s shows:\n%s", owner, text)
 			}
 		}
 	})
@@ -241,11 +243,11 @@ func TestL2(t *testing.T) {
 		text, err := l.Speaker("n1").StatusText(t.Context())
 		await(t, err)
 		if !strings.Contains(text, ", and redirects earlier connections to n2") {
-			t.Errorf("n1 says:\n%s", text)
+			t.Errorf("n1 shows:\n%s", text)
 		}
 	})
 
-	t.Run("planned moves round", func(t *testing.T) {
+	t.Run("planned moves over three nodes", func(t *testing.T) {
 		vips := serveL2(t, l, pinnedTo(web, "n1"))
 		awaitOwners(t, l, vips, "n1")
 		for _, to := range []string{"n2", "n3", "n1"} {
@@ -256,7 +258,7 @@ func TestL2(t *testing.T) {
 		}
 	})
 
-	t.Run("SIGTERM and back", func(t *testing.T) {
+	t.Run("SIGTERM and restart", func(t *testing.T) {
 		vips := serveL2(t, l, pinnedTo(web, "n2"))
 		awaitOwners(t, l, vips, "n2")
 		expectNoLossL2(t, l, vips, func() {
@@ -267,7 +269,7 @@ func TestL2(t *testing.T) {
 		})
 	})
 
-	t.Run("crash and back", func(t *testing.T) {
+	t.Run("crash and restart", func(t *testing.T) {
 		vips := serveL2(t, l, pinnedTo(web, "n2"))
 		awaitOwners(t, l, vips, "n2")
 		expectOnlyInterrupted(t, l, vips[:1], func() {
@@ -278,7 +280,7 @@ func TestL2(t *testing.T) {
 		})
 	})
 
-	t.Run("freeze and thaw", func(t *testing.T) {
+	t.Run("freeze and resume", func(t *testing.T) {
 		vips := serveL2(t, l, pinnedTo(web, "n3"))
 		awaitOwners(t, l, vips, "n3")
 		expectOnlyInterrupted(t, l, vips[1:], func() {
@@ -290,13 +292,13 @@ func TestL2(t *testing.T) {
 		})
 	})
 
-	t.Run("power cut and back", func(t *testing.T) {
+	t.Run("power failure and reboot", func(t *testing.T) {
 		vips := serveL2(t, l, pinnedTo(web, "n1"))
 		awaitOwners(t, l, vips, "n1")
 		loads := []*Load{l.Host().StartLimitedLoad(t.Context(), port(vips[0], 80))}
 		began := time.Now()
 		await(t, l.PowerOff(t.Context(), "n1"))
-		// Its pods are behind it, and must be left out.
+		// Its pods are unreachable and must be left out.
 		awaitOwners(t, l, vips, "n2", "n3")
 		takenOver := time.Now()
 		for i, load := range loads {
@@ -304,7 +306,7 @@ func TestL2(t *testing.T) {
 			r := load.Stop()
 			t.Logf("%s: taken over within %s; %s", vips[i], takenOver.Sub(began).Round(time.Millisecond), r)
 			for _, lost := range r.Lost {
-				// A connection that began before may have been sent to the dead node.
+				// A connection that began before that may have gone to the dead node.
 				if lost.Begin.After(takenOver) {
 					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i], lost.Begin.Sub(takenOver), lost.Err)
 				}
@@ -316,9 +318,9 @@ func TestL2(t *testing.T) {
 		})
 	})
 
-	t.Run("cut off, with the neighbours", func(t *testing.T) {
-		// The node receives no messages and no other node receives its own, but it runs: when
-		// it is back, each side has answered, and only the right node continues.
+	t.Run("link down while the speaker runs", func(t *testing.T) {
+		// Without the link both sides announce the address. After its return only the right node
+		// continues.
 		vips := serveL2(t, l, pinnedTo(web, "n2"))
 		awaitOwners(t, l, vips, "n2")
 		await(t, l.Disconnect(t.Context(), "n2"))
@@ -349,8 +351,8 @@ func TestL2(t *testing.T) {
 	})
 }
 
-// fewPorts has a client use its ports again within seconds, as one does that has made many connections:
-// nodes remember a connection for two minutes.
+// limitPorts makes a client reuse its ports within seconds, as a client with many
+// connections does: nodes remember a connection for two minutes.
 func limitPorts(t *testing.T, c *Client) {
 	t.Helper()
 	await(t, c.Do(func() error {
@@ -358,7 +360,8 @@ func limitPorts(t *testing.T, c *Client) {
 	}))
 }
 
-// owned waits until the host has one of these nodes for each address, and they say so.
+// awaitOwners waits until one of these nodes announces each address and the host sends
+// there.
 func awaitOwners(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) {
 	t.Helper()
 	for _, vip := range vips {
@@ -367,8 +370,8 @@ func awaitOwners(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) {
 	}
 }
 
-// awaitOther waits until one of these nodes answers, whatever another one thinks that
-// cannot be asked.
+// awaitTakeover waits until the host sends to one of these nodes, whatever the unreachable
+// node announces.
 func awaitTakeover(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) error {
 	return Await(t.Context(), Settle, "another node to take over", func() error {
 		for _, vip := range vips {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What a crashed lab leaves is removed by the next one, and nothing else is.
+// The next lab removes what a crashed lab left, and nothing else.
 func TestLabSweepRemovesOnlyCrashedLabs(t *testing.T) {
 	l, ctx := labWithoutSpeakers(t), t.Context()
 	o := l.Options
@@ -19,7 +19,7 @@ func TestLabSweepRemovesOnlyCrashedLabs(t *testing.T) {
 	crashed, err := Up(ctx, o)
 	await(t, err)
 	zebra := crashed.Router.procs[0]
-	// Its owner is a process that has ended: number 1 began at another time.
+	// Its owner is a process that has ended: process 1 has another start time.
 	await(t, os.WriteFile(crashed.path("owner"), []byte("1 1\n"), 0o644))
 	crashed.closeHandles()
 
@@ -27,10 +27,10 @@ func TestLabSweepRemovesOnlyCrashedLabs(t *testing.T) {
 	if err != nil || slices.Contains(removed, l.ID) {
 		t.Fatalf("removed %v (%v): want %s and not %s", removed, err, o.ID, l.ID)
 	}
-	// A lab that another process builds at this moment sweeps too.
+	// A lab in another process may sweep at the same time.
 	await(t, Await(ctx, Settle, "the end of "+o.ID, func() error {
 		if _, err := os.Stat(crashed.path()); !os.IsNotExist(err) {
-			return fmt.Errorf("removed %v, and %s is still there (%v)", removed, crashed.path(), err)
+			return fmt.Errorf("removed %v, but %s still exists (%v)", removed, crashed.path(), err)
 		}
 		return nil
 	}))
@@ -40,7 +40,7 @@ func TestLabSweepRemovesOnlyCrashedLabs(t *testing.T) {
 		t.Errorf("namespaces left: %v (%v)", left, err)
 	}
 	if _, err := l.Router.Ask(ctx, "show version"); err != nil {
-		t.Errorf("another lab was harmed: %v", err)
+		t.Errorf("the sweep damaged another lab: %v", err)
 	}
 }
 
@@ -50,9 +50,9 @@ func TestLabNameIsExclusive(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := Up(ctx, l.Options); err == nil || !strings.Contains(err.Error(), "make lab-down") {
-		t.Errorf("a second lab %s: %v: want advice", l.ID, err)
+		t.Errorf("a second lab %s: %v: want an error that names make lab-down", l.ID, err)
 	}
 	if _, err := l.Router.Ask(ctx, "show version"); err != nil {
-		t.Errorf("the first was harmed: %v", err)
+		t.Errorf("the first lab was damaged: %v", err)
 	}
 }

@@ -16,10 +16,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
-// The tests of this package that need a network have a lab each for as long as they
-// run: one of two, built by the first that gets it. They wait more than they work, for
-// routers and for time to pass. Each leaves it as it found it: speakers running, no
-// Service.
+// A labSlot holds a lab that tests use in turn. Tests wait more than they work, so two labs
+// serve them. Each test leaves its lab with running speakers and without Services.
 type labSlot struct {
 	up  sync.Once
 	lab *Lab
@@ -29,7 +27,7 @@ type labSlot struct {
 var (
 	labSlots  = []*labSlot{{}, {}}
 	freeSlots = make(chan *labSlot, len(labSlots))
-	// binaryPath is in a directory of this run's own.
+	// binaryPath is in a directory of this test run.
 	binaryPath = sync.OnceValues(func() (string, error) {
 		dir, err := os.MkdirTemp("", "fanfare-lab-")
 		return filepath.Join(dir, "fanfare"), err
@@ -56,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// down removes what was built.
+// down removes the labs and the binary.
 func down() error {
 	path, err := binaryPath()
 	errs := []error{err}
@@ -68,7 +66,7 @@ func down() error {
 	return errors.Join(append(errs, os.RemoveAll(filepath.Dir(path)))...)
 }
 
-// laboratory returns a lab, with speakers running and sessions up.
+// laboratory returns a lab with running speakers and established sessions.
 func laboratory(t *testing.T) *Lab {
 	t.Helper()
 	l := labWithoutSpeakers(t)
@@ -77,8 +75,8 @@ func laboratory(t *testing.T) *Lab {
 	return l
 }
 
-// wiring returns a lab without regard to speakers, which is the test's own until it
-// ends.
+// labWithoutSpeakers returns a lab for the exclusive use of the test, with or without
+// running speakers.
 func labWithoutSpeakers(t *testing.T) *Lab {
 	t.Helper()
 	with := options(t)
@@ -95,11 +93,11 @@ func labWithoutSpeakers(t *testing.T) *Lab {
 	return p.lab
 }
 
-// options are those of a lab for tests, which may be no other's at the time.
+// options returns the options of a lab for tests, with an identifier for this process.
 func options(t *testing.T) Options {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs minutes")
+		t.Skip("takes minutes")
 	}
 	if err := Missing("/usr/sbin/bird"); err != nil {
 		if os.Getenv("CI") == "true" {

@@ -11,14 +11,13 @@ import (
 	"time"
 )
 
-// A node that falls silent, by a cut link or because its speaker hangs, gets no new
-// connections from other nodes, long before anybody says that it is not Ready; and gets
-// them again when it is back.
+// A node without a link, or with a frozen speaker, gets no new connections from other
+// nodes, long before Kubernetes marks it NotReady. It gets them again when it is back.
 func TestMembersSilentNodeLeftOut(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	enableMembership(t, l)
-	// Connections come in by the other nodes alone: how fast a router notices that a node
-	// is gone is BFD's affair.
+	// Connections enter on the other nodes alone: how fast a router detects a dead node
+	// depends on BFD.
 	excludeNode(t, l, "n3")
 	vip := serve(t, l, Service{Name: "far", Endpoints: At("p11", "p21", "p31")}, "n1", "n2")
 	only := serve(t, l, Service{Name: "only", Endpoints: At("p31")}, "n1", "n2")
@@ -33,9 +32,9 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 	for _, how := range []struct {
 		what      string
 		off, on   func()
-		reachable bool // pods answer all the while
+		reachable bool // its pods answer all the time
 	}{
-		{"link cut", cut, reattach, false},
+		{"link down", cut, reattach, false},
 		{"speaker frozen", func() { await(t, l.Speaker("n3").Freeze()) }, func() { await(t, l.Speaker("n3").Resume()) }, true},
 	} {
 		load := l.Client.StartLimitedLoad(ctx, port(vip, 80))
@@ -46,7 +45,7 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 		await(t, l.awaitMembers(ctx, "n3", "dead", "n1", "n2"))
 		detected := time.Now()
 		if how.reachable {
-			// What has no other endpoint keeps this one.
+			// A Service without another endpoint keeps this one.
 			if a := requests(t, l, 20, port(only, 80)); a["p31"] != 20 {
 				t.Errorf("%s: %s was answered by %v", how.what, only, a)
 			}
@@ -60,19 +59,19 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 				late++
 			}
 		}
-		t.Logf("%s: left out by both others after %s; %d of %d requests lost and %d slow; longest %s",
+		t.Logf("%s: both other nodes left it out after %s; %d of %d requests lost and %d slow; longest %s",
 			how.what, detected.Sub(began).Round(time.Millisecond), lost, report.Sent, report.Slow, report.Longest.Round(time.Millisecond))
 		if late > 0 {
-			t.Errorf("%s: %d requests were lost that began after it was noticed:\n%s", how.what, late, report.Losses(detected))
+			t.Errorf("%s: %d requests were lost that began after the detection:\n%s", how.what, late, report.Losses(detected))
 		}
 		if how.reachable && lost > 0 {
-			t.Errorf("%s: %d requests were lost to pods that answer:\n%s", how.what, lost, report.Losses(began))
+			t.Errorf("%s: %d requests were lost although the pods answer:\n%s", how.what, lost, report.Losses(began))
 		}
 		began = time.Now()
 		how.on()
 		await(t, l.awaitMembers(ctx, "n3", "alive", NodeNames...))
 		t.Logf("%s: it was back after %s", how.what, time.Since(began).Round(time.Millisecond))
-		await(t, Await(ctx, Settle, "p31 answers again", func() error {
+		await(t, Await(ctx, Settle, "an answer of p31", func() error {
 			if a := requests(t, l, 20, port(vip, 80)); a["p31"] == 0 {
 				return fmt.Errorf("answered by %v", a)
 			}
@@ -81,7 +80,7 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 	}
 }
 
-// acquaint has all speakers talk to one another, for the time of a test.
+// enableMembership restarts all speakers with a membership key for the duration of a test.
 func enableMembership(t *testing.T, l *Lab) {
 	t.Helper()
 	key := filepath.Join(l.Dir(), "members-key")
@@ -100,7 +99,7 @@ func enableMembership(t *testing.T, l *Lab) {
 	}
 }
 
-// excludeNode has a node announce nothing, for the time of a test.
+// excludeNode makes a node announce nothing for the duration of a test.
 func excludeNode(t *testing.T, l *Lab, node string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
@@ -114,10 +113,10 @@ func excludeNode(t *testing.T, l *Lab, node string) {
 	await(t, l.Cluster.PutText("nodes", excluded))
 }
 
-// awaitMembers waits until speakers agree on the state of a node, and leave out its
+// awaitMembers waits until the speakers agree on the state of a node, and leave out its
 // endpoints if it is dead.
 func (l *Lab) awaitMembers(ctx context.Context, node, state string, speakers ...string) error {
-	return Await(ctx, Settle, fmt.Sprintf("that %s is %s to %v", node, state, speakers), func() error {
+	return Await(ctx, Settle, fmt.Sprintf("state of %s to be %s on %v", node, state, speakers), func() error {
 		for _, n := range speakers {
 			st, err := l.Speaker(n).Status(ctx)
 			if err != nil {
@@ -125,7 +124,7 @@ func (l *Lab) awaitMembers(ctx context.Context, node, state string, speakers ...
 			}
 			i := slices.IndexFunc(st.Members.Nodes, func(m struct{ Node, State string }) bool { return m.Node == node })
 			if i < 0 || st.Members.Nodes[i].State != state || (state == "dead") != slices.Contains(st.Members.LeftOut, node) {
-				return fmt.Errorf("%s knows %+v", n, st.Members)
+				return fmt.Errorf("%s shows %+v", n, st.Members)
 			}
 		}
 		return nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An endpoint that moves over all nodes, in order, faster than an address
-// lingers: each node has to take an address back that it is about to forget.
+// An endpoint moves over all nodes gracefully, faster than the linger time: each node has
+// to announce again an address that is still lingering.
 func TestScenarioMovesFasterThanLinger(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	svc := Service{Name: "nomad", Policy: localTraffic, Endpoints: At("p11")}
@@ -32,8 +32,8 @@ func TestScenarioMovesFasterThanLinger(t *testing.T) {
 	expectNoLoss(t, l, load, began)
 }
 
-// A pool that claims the addresses of another, and comes before it, takes none
-// away from Services that hold them.
+// A new pool that overlaps an existing one and precedes it by name takes no address from a
+// Service.
 func TestScenarioOverlapKeepsAddresses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "settled", Policy: localTraffic, Endpoints: At("p11")}, "n1")

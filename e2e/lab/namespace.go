@@ -67,7 +67,6 @@ func (n *Namespace) enter() (leave func(), err error) {
 	}), nil
 }
 
-// Do calls fn in the namespace.
 func (n *Namespace) Do(fn func() error) error {
 	leave, err := n.enter()
 	if err != nil {

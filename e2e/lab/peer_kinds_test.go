@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// kinds are BGPPeers that have little in common. Those with a nodeSelector are n1's,
-// each with an address of its own at both ends, by which the router distinguishes them.
+// peerKinds are BGPPeers of different kinds. Those with a nodeSelector are n1's; each has
+// its own address at both ends, by which the router distinguishes them.
 const peerKinds = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
@@ -97,7 +97,7 @@ spec:
 ---
 `
 
-// kindsOnRouter is the router's configuration for them.
+// peerKindsOnRouter is the router's configuration for them.
 var peerKindsOnRouter = []string{
 	"configure terminal",
 	"interface link0", "no ipv6 nd suppress-ra", "ipv6 nd ra-interval 1", "exit",
@@ -111,7 +111,7 @@ var peerKindsOnRouter = []string{
 	"neighbor link0 interface remote-as external",
 }
 
-// documented is the first object of kind BGPPeer in a page of docs.
+// documentedPeer returns the first BGPPeer of a page in docs.
 func documentedPeer(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs", page))
@@ -123,9 +123,9 @@ func documentedPeer(t *testing.T, page string) string {
 	return string(m[1])
 }
 
-// Sessions of every kind, from their objects, with one router and on one node: the
-// router sees each as its object says, the nodes have those whose nodeSelector selects
-// them, and the session that was there before notices nothing.
+// One node has sessions of every kind with one router. The router sees each as its object
+// says, the nodes have the sessions that their nodeSelectors select, and the existing
+// session stays up.
 func TestBGPPeersOfEveryKind(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "kinds", Endpoints: At("p11", "p21")}, NodeNames...)
@@ -154,7 +154,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 		var got frrNeighbor
 		await(t, Await(ctx, Settle, "session with "+at, func() (err error) {
 			if got, err = l.Router.neighbor(ctx, at); err == nil && (got.State != "Established" || at == "198.51.100.135" && got.BFD.Status != "Up") {
-				err = fmt.Errorf("the router says %+v; n1 says %s", got, l.Speaker("n1").sessions(ctx))
+				err = fmt.Errorf("the router shows %+v; n1 shows %s", got, l.Speaker("n1").sessions(ctx))
 			}
 			return err
 		}))
@@ -166,20 +166,20 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 			t.Errorf("%s: graceful restart is %s, want %s", at, got.Capabilities.GracefulRestart, restarts)
 		}
 		if want.Port == 0 {
-			want.Port = got.Port // any that the node connects from
+			want.Port = got.Port // any port, if the node connects
 			if got.Port == 179 {
-				t.Errorf("%s: the router has connected", at)
+				t.Errorf("%s: the router opened the connection", at)
 			}
 		}
 		got.BFD, got.Capabilities, got.Lost = want.BFD, want.Capabilities, want.Lost
 		if got != want {
-			t.Errorf("%s: the router says %+v, want %+v", at, got, want)
+			t.Errorf("%s: the router shows %+v, want %+v", at, got, want)
 		}
 	}
 	awaitSessionNames(t, l, "n1", "external", "internal", "passive", "secure", "six", "tor1", "unnumbered", "watched")
 	awaitSessionNames(t, l, "n2", "six", "tor1", "unnumbered")
 	if views := l.Speaker("n2").sessions(ctx); !strings.Contains(views, "interface link0 is not on this node") {
-		t.Errorf("n2 says %s", views)
+		t.Errorf("n2 shows %s", views)
 	}
 	await(t, Await(ctx, Settle, "n2 to report which router does not get "+vip.String(), func() error {
 		const want = "not received by unnumbered (Active): interface link0 is not on this node"
@@ -190,9 +190,9 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 		return err
 	}))
 	if after, err := l.Router.neighbor(ctx, "198.51.100.11"); err != nil || after.Lost != before.Lost {
-		t.Errorf("the session that was there before: %+v, then %+v (%v)", before, after, err)
+		t.Errorf("the existing session: %+v, then %+v (%v)", before, after, err)
 	}
-	// The sessions by IPv6 are the nodes' as well, and each node has one more.
+	// The IPv6 sessions count as the nodes' too, and each node has one more session.
 	want := []string{"198.51.100.131", "198.51.100.132", "198.51.100.133", "198.51.100.134", "198.51.100.135", "link0", "n1", "n2", "n3"}
 	await(t, Await(ctx, Settle, fmt.Sprintf("%s from %v", vip, want), func() error {
 		paths, err := l.Router.paths(ctx, vip)
@@ -203,11 +203,11 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	}))
 }
 
-// configureKinds gives both ends their addresses and the router its neighbours, until
-// the test ends.
+// configurePeerKinds adds the addresses of both ends and the router's neighbours, until the
+// test ends.
 func configurePeerKinds(t *testing.T, l *Lab) {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // it is for cleaning up as well
+	ctx := context.WithoutCancel(t.Context()) // also used for the clean-up
 	run := func(node, command string) {
 		t.Helper()
 		_, err := l.Namespace(node).Run(ctx, strings.Fields(command)...)
@@ -269,7 +269,7 @@ func (r *Router) neighbor(ctx context.Context, at string) (frrNeighbor, error) {
 	return views[at], nil
 }
 
-// sessions are those in a speaker's status.
+// sessions returns the sessions in a speaker's status.
 func (s *Speaker) sessions(ctx context.Context) string {
 	out, err := s.command(ctx, "status", "--run-dir", s.RunDir, "--json")
 	var st struct {

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// A peer that is the default gateway is the router for as long as the node's routes say
-// so. A node that has no such route when its speaker starts says what it waits for, and
-// has its session as soon as there is one.
+// A BGPPeer with defaultGateway names the router as long as the node has a default route.
+// Without the route the speaker reports what it waits for, and it connects as soon as the
+// route exists.
 func TestBGPDefaultGatewayFollowsRoute(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "gateway", Endpoints: At("p11", "p21")}, NodeNames...)
@@ -41,9 +41,9 @@ func TestBGPDefaultGatewayFollowsRoute(t *testing.T) {
 		await(t, l.StartSpeakers(ctx, "n1"))
 	})
 	await(t, n1.Start())
-	await(t, Await(ctx, Settle, "n1 to say what it waits for", func() error {
+	await(t, Await(ctx, Settle, "n1 to report the missing route", func() error {
 		text, err := n1.StatusText(ctx)
-		if err == nil && !strings.Contains(text, `spec.defaultGateway "IPv4": node n1 is not known to have`) {
+		if err == nil && !strings.Contains(text, `spec.defaultGateway "IPv4": no such gateway is known on node n1`) {
 			err = errors.New(text)
 		}
 		return err
@@ -56,20 +56,20 @@ func TestBGPDefaultGatewayFollowsRoute(t *testing.T) {
 	}
 }
 
-// The router has the attributes of objects and of the Service itself, from each node; and a
-// change of them withdraws nothing.
+// The router receives the attributes of the advertisement and of the Service from each
+// node, and changing them withdraws nothing.
 func TestBGPAttributesChangeWithoutWithdrawal(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	const advertisement = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPAdvertisement
-metadata: {name: told}
+metadata: {name: attributes}
 spec: {communities: ["64496:100", "64496:1:2"], med: %d, asPathPrepend: 2}
 `
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(advertisement, 7)))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("advertisement")) })
 	announceByAdvertisement(t, l)
-	vip := serve(t, l, Service{Name: "told", Endpoints: At("p11", "p21"),
+	vip := serve(t, l, Service{Name: "attributes", Endpoints: At("p11", "p21"),
 		Annotations: map[string]string{"fanfare.io/bgp-communities": "64496:200"}}, NodeNames...)
 	expect := func(med int) {
 		t.Helper()
@@ -77,7 +77,7 @@ spec: {communities: ["64496:100", "64496:1:2"], med: %d, asPathPrepend: 2}
 		await(t, Await(ctx, Settle, "attributes at the router", func() error {
 			paths, err := l.Router.paths(ctx, vip)
 			if err == nil && !maps.Equal(paths, map[string]path{"n1": want, "n2": want, "n3": want}) {
-				err = fmt.Errorf("%+v: want %+v of each node", paths, want)
+				err = fmt.Errorf("%+v: want %+v from each node", paths, want)
 			}
 			return err
 		}))
@@ -93,7 +93,7 @@ spec: {communities: ["64496:100", "64496:1:2"], med: %d, asPathPrepend: 2}
 	}
 }
 
-// A path is what FRR knows of a route from one node.
+// A path is FRR's view of a route from one node.
 type path struct {
 	ASPath      string
 	MED         int
@@ -101,7 +101,7 @@ type path struct {
 	Large       string
 }
 
-// paths are those to an address, by the node, or another neighbour.
+// paths returns the paths to an address by node, or by the address of another neighbour.
 func (r *Router) paths(ctx context.Context, vip netip.Addr) (map[string]path, error) {
 	out, err := r.software.Ask(ctx, fmt.Sprintf("show bgp ipv4 unicast %s/32 json", vip))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Each port is used once before any is reused, for both families. No port is one that tests
-// choose.
+// Each port is used once before any is reused, for both families. The range excludes the
+// ports that tests choose.
 func TestPortCycleUsesAllPorts(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8:51::200")}
 	var p portCycle

@@ -152,7 +152,7 @@ func killRecorded(dir string) error {
 func killRecord(record string) error {
 	pid, err := readRecord(record)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // Another process sweeps too.
+		return nil // Another process may sweep at the same time.
 	}
 	if err != nil || pid == 0 {
 		return err

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Pods are internal clients: they reach all endpoints, whatever
-// externalTrafficPolicy says, and are seen with their own addresses, except by
-// themselves.
+// Pods and nodes are internal clients: they reach all endpoints, whatever
+// externalTrafficPolicy says. Endpoints see a pod's own address, except where the pod
+// reaches itself.
 func TestProxyPodsReachAllEndpoints(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "inner", Policy: localTraffic, Endpoints: At("p11")}, "n1")
@@ -45,8 +45,8 @@ func TestProxyPodsReachAllEndpoints(t *testing.T) {
 	}
 }
 
-// Packets that no Service serves are refused at once, rather than left to time out or to
-// loop between router and node.
+// The node refuses packets to addresses and ports without a Service at once, so that they
+// neither time out nor loop between router and node.
 func TestProxyRefusesUnservedAddresses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "partly", Policy: localTraffic, Endpoints: At("p11")}, "n1")
@@ -91,7 +91,7 @@ func ping(ctx context.Context, n *Namespace, to netip.Addr) (took time.Duration,
 	}
 	reply := make([]byte, 1500)
 	for {
-		size, _, err := conn.ReadFromIP(reply) // Read would return the IP header too
+		size, _, err := conn.ReadFromIP(reply) // Read would include the IP header
 		if err != nil {
 			return 0, fmt.Errorf("no echo reply from %s: %w", to, err)
 		}
@@ -101,7 +101,7 @@ func ping(ctx context.Context, n *Namespace, to netip.Addr) (took time.Duration,
 	}
 }
 
-// dialICMP opens a raw socket for ICMP with one host.
+// dialICMP opens a raw ICMP socket to one host.
 func (n *Namespace) dialICMP(ctx context.Context, to netip.Addr) (c *net.IPConn, err error) {
 	err = n.Do(func() error {
 		conn, err := new(net.Dialer).DialContext(ctx, "ip4:icmp", to.String())
@@ -113,8 +113,8 @@ func (n *Namespace) dialICMP(ctx context.Context, to netip.Addr) (c *net.IPConn,
 	return c, err
 }
 
-// A UDP client that never pauses keeps its conntrack entry alive. It must go
-// where the endpoints are all the same.
+// A UDP client that never pauses keeps its conntrack entry alive. Its packets must follow
+// the endpoints anyway.
 func TestProxyUDPFollowsEndpoint(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	svc := Service{Name: "resolver", Policy: localTraffic, Endpoints: At("p11")}
@@ -138,10 +138,10 @@ func TestProxyUDPFollowsEndpoint(t *testing.T) {
 	t.Logf("the same client port was answered by the new pod %s after the change", ms(time.Since(moved)))
 }
 
-// Whatever others do to the table is repaired.
+// The speaker repairs the table after any damage by another program.
 func TestProxyRepairsTable(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := serve(t, l, Service{Name: "mended", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "repaired", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	for _, damage := range []string{
 		"flush ruleset",
 		"delete table inet fanfare",
@@ -161,8 +161,8 @@ func TestProxyRepairsTable(t *testing.T) {
 			t.Errorf("nft %s: %v", damage, err)
 			continue
 		}
-		// How long at most is asserted by the scenario's Flush, which does less meanwhile:
-		// a packet that matches no rule loops between node and router.
-		t.Logf("nft %s: answered again %s after it was begun", damage, ms(at.Sub(began)))
+		// The scenario's step Flush checks the bound, because it does less meanwhile: a packet
+		// that matches no rule loops between node and router.
+		t.Logf("nft %s: answered again after %s", damage, ms(at.Sub(began)))
 	}
 }

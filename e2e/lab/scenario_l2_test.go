@@ -2,6 +2,6 @@ package lab
 
 import "testing"
 
-// A host sends to another node soon after the node that answered has lost its link, and no
-// request is lost that begins after that.
+// After the announcing node has lost its link, the host soon sends to another node, and no
+// later request is lost.
 func TestLostLinkFailover(t *testing.T) { runStep(t, laboratory(t), lostLink) }

@@ -44,8 +44,8 @@ func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Dura
 	return began, load.Stop(), err
 }
 
-// NoneLost returns an error if requests were lost, except those that the router interrupted
-// by moving them. The report counts these.
+// NoneLost returns an error if requests were lost, except requests that the router
+// interrupted by moving them. The report counts the interrupted ones.
 func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string, err error) {
 	report, rest := l.withoutInterrupted(r, vip, began)
 	if len(rest) > 0 {
@@ -55,8 +55,8 @@ func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string
 	return report, err
 }
 
-// withoutInterrupted returns the report as text, and the losses without those that the
-// router's move of a connection explains.
+// withoutInterrupted returns the report as text, and the losses that no route change
+// explains.
 func (l *Lab) withoutInterrupted(r Report, vip netip.Addr, began time.Time) (report string, rest []Loss) {
 	interrupted, rest := r.splitInterrupted(l.Observer.RouteChanges(vip, began, time.Now()))
 	report = r.String()

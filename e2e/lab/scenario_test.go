@@ -15,7 +15,6 @@ func TestScenario(t *testing.T) {
 	}
 }
 
-// runStep runs a step and logs its report.
 func runStep(t *testing.T, l *Lab, step Step) {
 	t.Helper()
 	s := &StepRun{Lab: l}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Which advertisement counts where several are about one address, as the router sees it:
-// the most specific one, on each node by itself; the communities of all.
+// If several advertisements select an address, the router receives the attributes of the
+// most specific one for each node, and the communities of all.
 func TestBGPMostSpecificAdvertisementWins(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "selected", Endpoints: At("p11", "p21")}, NodeNames...)
@@ -53,44 +53,44 @@ func TestBGPMostSpecificAdvertisementWins(t *testing.T) {
 	expect(route(4, "64496:1 64496:2 64496:4"), route(4, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 	put("peer", `med: 5, peers: [tor1], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
 	expect(route(4, "64496:1 64496:2 64496:4"), route(5, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
-	put("other", `med: 6, serviceSelector: {matchLabels: {tier: front}}`) // the Service's labels are others
-	put("rival", `med: 7`)                                                // no more specific than "all", which is before it by name
+	put("other", `med: 6, serviceSelector: {matchLabels: {tier: front}}`) // selects other labels
+	put("rival", `med: 7`)                                                // no more specific than "all", which precedes it by name
 	awaitCode(t, l, "n2", vip, "AttributeOverride")
 	expect(route(4, "64496:1 64496:2 64496:4"), route(5, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 
-	// What the node says that it tells is what the router has.
+	// `fanfare routes` shows what the router has received.
 	text, err := l.Speaker("n2").command(ctx, "routes", "tor1", "--run-dir", l.Speaker("n2").RunDir)
 	if want := fmt.Sprintf("%s/32 198.51.100.12 64497 - 5 64496:1 64496:4", vip); err != nil || !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
-		t.Errorf("n2 tells (%v)\n%s\nwant %s", err, text, want)
+		t.Errorf("n2 announces (%v)\n%s\nwant %s", err, text, want)
 	}
 
-	// Only the first by name counts of equals, and that needs attention.
+	// Of two equally specific ones the first by name counts, and the status has a warning.
 	texts = nil
 	put("all", "med: 1")
 	put("rival", "med: 7")
 	expect(route(1, ""), route(1, ""), route(1, ""))
 	awaitCode(t, l, "n1", vip, "AttributeClash")
 
-	// A pool that an advertisement is about is announced by advertisements only.
+	// A pool that an advertisement selects is announced by advertisements only.
 	texts = nil
 	put("one", `pools: [lan], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2"))
 	awaitCode(t, l, "n1", vip, "NotAdvertised")
 }
 
-// says waits until a node has a reason for an address.
+// awaitCode waits until a node's status contains a reason code for an address.
 func awaitCode(t *testing.T, l *Lab, node string, vip netip.Addr, code string) {
 	t.Helper()
-	await(t, Await(t.Context(), Settle, node+" to say "+code, func() error {
+	await(t, Await(t.Context(), Settle, "reason "+code+" on "+node, func() error {
 		text, err := l.Speaker(node).command(t.Context(), "status", "--run-dir", l.Speaker(node).RunDir, "--json")
 		if err == nil && !strings.Contains(text, `"`+code+`"`) {
-			err = fmt.Errorf("of %s it says %s", vip, text)
+			err = fmt.Errorf("status for %s: %s", vip, text)
 		}
 		return err
 	}))
 }
 
-// The state of a Node withdraws its routes, or not, and keeps its session.
+// The state of a Node decides whether its routes are withdrawn. Its session stays up.
 func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "conditions", Endpoints: At("p21", "p31")}, NodeNames...)
@@ -108,7 +108,7 @@ func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 		{"cordon", "\nspec:\n", "\nspec:\n  unschedulable: true\n", false},
 		{"the taint", "\nspec:\n", "\nspec:\n  taints: [{key: fanfare.io/leaving, effect: NoSchedule}]\n", true},
 		{"not Ready", `{type: Ready, status: "True"}`, `{type: Ready, status: "False"}`, true},
-		{"nothing known", `{type: Ready, status: "True"}`, `{type: Ready, status: "Unknown"}`, false},
+		{"unknown", `{type: Ready, status: "True"}`, `{type: Ready, status: "Unknown"}`, false},
 		{"no network", `{type: Ready, status: "True"}`, `{type: Ready, status: "True"}` + "\n    - {type: NetworkUnavailable, status: \"True\"}", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 			}
 			await(t, l.Cluster.PutText("nodes", changed))
 			if !c.withdraws {
-				// A Service that is newer than the change is announced by n1, too.
+				// n1 announces a Service that is newer than the change, too.
 				serve(t, l, Service{Name: "newer", Endpoints: At("p21")}, NodeNames...)
 				await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 				return
@@ -133,8 +133,8 @@ func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 	}
 }
 
-// A mistake in an advertisement announces nothing else than before: the last version
-// without a mistake counts, also for a speaker that is killed and starts meanwhile.
+// An invalid advertisement changes no route: its last valid version stays in use, also
+// after a crash of the speaker.
 func TestBGPInvalidAdvertisementKeepsLastValid(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "mistaken", Endpoints: At("p11", "p21")}, NodeNames...)
@@ -153,7 +153,7 @@ spec: {pools: [lan], peers: [tor1], communities: [no-export], nodeSelector: {mat
 		await(t, Await(ctx, Settle, "no-export at the router", func() error {
 			paths, err := l.Router.paths(ctx, vip)
 			if err == nil && !maps.Equal(paths, map[string]path{"n1": want, "n2": want, "n3": want}) {
-				err = fmt.Errorf("%+v: want %+v of each node", paths, want)
+				err = fmt.Errorf("%+v: want %+v from each node", paths, want)
 			}
 			return err
 		}))
@@ -163,7 +163,7 @@ spec: {pools: [lan], peers: [tor1], communities: [no-export], nodeSelector: {mat
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exist")))
 	for _, n := range NodeNames {
-		await(t, Await(ctx, Settle, n+" to name the mistake", func() error {
+		await(t, Await(ctx, Settle, "the error on "+n, func() error {
 			status, err := l.Speaker(n).StatusText(ctx)
 			if err == nil && !strings.Contains(status, "the version before stays in use") {
 				err = errors.New(status)
@@ -178,7 +178,7 @@ spec: {pools: [lan], peers: [tor1], communities: [no-export], nodeSelector: {mat
 	expect()
 	expectNoLoss(t, l, load, began)
 
-	// An advertisement that never was without a mistake announces nothing.
+	// An advertisement that was never valid announces nothing.
 	await(t, l.Cluster.Delete("advertisement"))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exist")))

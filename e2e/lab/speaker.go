@@ -37,7 +37,6 @@ func (l *Lab) Speaker(node string) *Speaker {
 	return s
 }
 
-// Start starts the speaker.
 func (s *Speaker) Start() error {
 	if s.Running() {
 		return fmt.Errorf("speaker %s runs already", s.Node)

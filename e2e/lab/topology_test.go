@@ -69,7 +69,7 @@ topology:
 	}
 }
 
-// What the lab would do otherwise than containerlab is refused.
+// The parser refuses what the lab would do differently from containerlab.
 func TestParseTopologyRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"topology: {nodes: {a: {kind: nokia_srlinux}}}":                                                  "nokia_srlinux",
@@ -80,12 +80,12 @@ func TestParseTopologyRefuses(t *testing.T) {
 		`topology: {nodes: {a: {kind: linux}}, links: [{endpoints: ["a:sixteen-bytes-ifx", "a:eth1"]}]}`: "15 bytes",
 	} {
 		if _, err := parseTopology([]byte(text), "."); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v: want an error that says %q", text, err, want)
+			t.Errorf("%s: %v: want an error with %q", text, err, want)
 		}
 	}
 }
 
-// The files that the documentation names exist and are as described.
+// The files that the topology binds exist.
 func TestTopologyFilesExist(t *testing.T) {
 	top, err := ReadTopology("../containerlab/fanfare.clab.yml")
 	if err != nil {
@@ -103,7 +103,7 @@ func TestTopologyFilesExist(t *testing.T) {
 	}
 }
 
-// The example for containerlab works here as well.
+// The example for containerlab works in the lab too.
 func TestTopologyExample(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	text, err := os.ReadFile("../containerlab/examples/web.yaml")
@@ -120,7 +120,7 @@ func TestTopologyExample(t *testing.T) {
 	}
 }
 
-// An overlay adds nodes, links and commands to a topology, and takes nothing away.
+// An overlay adds nodes, links and commands to a topology and removes nothing.
 func TestTopologyOverlay(t *testing.T) {
 	const base, overlay = "../containerlab/fanfare.clab.yml", "../containerlab/control-plane.yml"
 	plain, err := ReadTopology(base)

@@ -19,9 +19,9 @@ import (
 	"go4.org/netipx"
 )
 
-// With externalTrafficPolicy Local a router shares connections out among nodes, and
-// a pod that is alone on its node gets as many as three that share theirs. With
-// weights each pod gets a quarter. No request is lost by the change from one to the other.
+// With externalTrafficPolicy Local a router balances by node, so that a single pod of a
+// node gets as many connections as three of another. With weights each of the four pods
+// gets a quarter. The change loses no request and no session.
 func TestBGPWeightsShareByEndpoints(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	addPod(t, l, "p23")
@@ -38,10 +38,10 @@ func TestBGPWeightsShareByEndpoints(t *testing.T) {
 	text, err := l.Speaker("n2").StatusText(ctx)
 	await(t, err)
 	if !strings.Contains(text, "yes, weight 3") {
-		t.Errorf("n2 does not say its weight:\n%s", text)
+		t.Errorf("n2 does not show its weight:\n%s", text)
 	}
 	if opened := sessionLogLines(l); opened != before {
-		t.Errorf("sessions came and went: %d lines of logs about them, %d before", opened, before)
+		t.Errorf("sessions changed: %d log lines about them, %d before", opened, before)
 	}
 
 	// The kernel's weights follow the pods.
@@ -49,7 +49,7 @@ func TestBGPWeightsShareByEndpoints(t *testing.T) {
 	await(t, l.Router.awaitWeights(ctx, vip, "n1 50, n2 50"))
 }
 
-// BIRD takes weights from the community by way of a filter.
+// BIRD sets weights from the community by a filter.
 func TestBGPWeightsWithBIRD(t *testing.T) {
 	l, ctx := laboratoryWithBIRD(t), t.Context()
 	svc := Service{Name: "weighed", Policy: localTraffic, Endpoints: At("p11", "p21", "p22")}
@@ -61,7 +61,7 @@ func TestBGPWeightsWithBIRD(t *testing.T) {
 	await(t, l.Router.awaitWeights(ctx, vip, "n1 2, n2 1"))
 }
 
-// weighByEndpoints has the router told weights, for the time of a test.
+// weighByEndpoints turns weights on for the duration of a test.
 func weighByEndpoints(t *testing.T, l *Lab) {
 	t.Helper()
 	tor1, err := os.ReadFile(filepath.Join(l.Objects, "tor1.yaml"))
@@ -70,7 +70,7 @@ func weighByEndpoints(t *testing.T, l *Lab) {
 	await(t, l.Cluster.PutText("tor1", string(tor1)+"  weightByEndpoints: true\n"))
 }
 
-// sessions counts the log lines of speakers about sessions.
+// sessionLogLines counts the speakers' log lines about sessions.
 func sessionLogLines(l *Lab) (lines int) {
 	for _, n := range NodeNames {
 		lines += strings.Count(l.Speaker(n).Log(), `msg="session `)
@@ -114,7 +114,7 @@ func addPod(t *testing.T, l *Lab, name string) {
 	})
 }
 
-// requests makes n requests, each on a connection of its own, and counts the answers of each pod.
+// requests makes n requests on a connection each, and counts the answers of each pod.
 func requests(t *testing.T, l *Lab, n int, to netip.AddrPort) map[string]int {
 	t.Helper()
 	var mu sync.Mutex
@@ -142,7 +142,7 @@ func requests(t *testing.T, l *Lab, n int, to netip.AddrPort) map[string]int {
 	return answers
 }
 
-// expectShares compares who answered with what is wanted, in percent and in points.
+// expectShares checks the share of each pod in percent, within a tolerance in points.
 func expectShares(t *testing.T, answers map[string]int, tolerance float64, want map[string]float64) {
 	t.Helper()
 	sum := 0
@@ -163,8 +163,8 @@ func expectShares(t *testing.T, answers map[string]int, tolerance float64, want 
 	}
 }
 
-// awaitWeights waits until the router's kernel sends an address's packets to nodes
-// with these weights.
+// awaitWeights waits until the router's kernel balances an address over nodes with these
+// weights.
 func (r *Router) awaitWeights(ctx context.Context, vip netip.Addr, want string) error {
 	return Await(ctx, Settle, fmt.Sprintf("%s by %s in the router's kernel", vip, want), func() error {
 		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)}, netlink.RT_FILTER_DST)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// The wires must be right before tests send packets over them: a
-// static route in place of BGP, and pods in place of VIPs.
+// Without speakers: a static route replaces BGP, and pods' addresses replace VIPs.
 func TestLabReachesPods(t *testing.T) {
 	l, ctx := labWithoutSpeakers(t), t.Context()
 	for _, p := range []struct{ prefix, via string }{
@@ -26,8 +25,8 @@ func TestLabReachesPods(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", addr, err)
 		}
-		// The port may differ: conntrack chooses another one if the same has led
-		// to the pod by way of a VIP just before.
+		// The port may differ: conntrack chooses another one if an entry through a VIP has the
+		// same.
 		if a.Saw.Addr() != want {
 			t.Errorf("%s: saw %s, the client is %s: want %s", addr, a.Saw, a.From, want)
 		}
@@ -53,8 +52,7 @@ func TestLabRoutesBetweenNodes(t *testing.T) {
 	}
 }
 
-// Ingress predicts what the kernel then does. Each node answers for the address
-// itself here, so that the answer tells which one it was.
+// Each node answers for the address itself, so that the answer identifies the node.
 func TestLabIngressPredictsNextHop(t *testing.T) {
 	l, ctx := labWithoutSpeakers(t), t.Context()
 	addr := netip.MustParseAddr("192.0.2.250")
@@ -92,7 +90,7 @@ func TestLabIngressPredictsNextHop(t *testing.T) {
 	}
 }
 
-// A load notices a server that dies, and one that hangs.
+// A load counts lost requests while a server is killed.
 func TestLabCountsLosses(t *testing.T) {
 	l, ctx := labWithoutSpeakers(t), t.Context()
 	staticRoute(t, l, "10.244.1.0/24", "198.51.100.11")
@@ -113,14 +111,14 @@ func TestLabCountsLosses(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := load.Stop()
-	t.Logf("the server was away for %s: %s", ms(back.Sub(killed)), report)
+	t.Logf("the server was stopped for %s: %s", ms(back.Sub(killed)), report)
 	for _, loss := range report.Lost {
 		if loss.End.Before(killed) || loss.Begin.After(back) {
-			t.Errorf("lost while the server was there:\n%s", report.Losses(killed))
+			t.Errorf("lost while the server ran:\n%s", report.Losses(killed))
 			break
 		}
 	}
-	// A busy machine begins fewer than it should, and catches up afterwards.
+	// A busy machine starts requests late and catches up.
 	if lost, got := len(report.Lost), report.Pods["p11"]; lost < 5 || got < 80 {
 		t.Errorf("%d lost in 0.2 s and %d answered in 1 s, at %d/s", lost, got, Rate)
 	}
@@ -148,7 +146,7 @@ func TestLabFlowsEndWithPod(t *testing.T) {
 	}
 	for _, f := range flows.All {
 		if f.Err() == nil {
-			t.Errorf("%s lives although its pod was killed", f.From)
+			t.Errorf("%s is open although its pod was killed", f.From)
 		}
 	}
 }

@@ -16,43 +16,43 @@ import (
 const (
 	// headerTimeout is how long a client may take to send its request.
 	headerTimeout = time.Minute
-	// silence is how long a connection may be without a request when the server stops. A
-	// connection cut off by a router never sends one.
-	silence = 5 * time.Second
+	// idleLimit is how long a connection without a request delays a stop. A connection that a
+	// router has moved never sends one.
+	idleLimit = 5 * time.Second
 )
 
 // A Server answers HTTP requests.
 type Server struct {
 	http     http.Server
 	listener *net.TCPListener
-	open     sync.WaitGroup // connections
-	served   chan struct{}  // closed when no more are accepted
-	err      error          // why, once served is closed
+	open     sync.WaitGroup // open connections
+	served   chan struct{}  // closed when the server accepts no more connections
+	err      error          // the reason, after served is closed
 
-	mu     sync.Mutex
-	silent map[net.Conn]time.Time // connections without a request, by the time when they were accepted
+	mu   sync.Mutex
+	idle map[net.Conn]time.Time // accept times of connections without a request
 }
 
-// Serve answers on a listener, and closes it at the end.
+// Serve answers requests on a listener and closes it at the end.
 func Serve(l *net.TCPListener, h http.Handler) *Server {
-	s := &Server{listener: l, served: make(chan struct{}), silent: map[net.Conn]time.Time{}}
-	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.count}
+	s := &Server{listener: l, served: make(chan struct{}), idle: map[net.Conn]time.Time{}}
+	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.trackState}
 	go func() {
 		defer close(s.served)
-		s.err = s.http.Serve(emptied{l})
+		s.err = s.http.Serve(drainingListener{l})
 	}()
 	return s
 }
 
-func (s *Server) count(c net.Conn, state http.ConnState) {
+func (s *Server) trackState(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state == http.StateNew {
 		s.open.Add(1)
-		s.silent[c] = time.Now()
+		s.idle[c] = time.Now()
 		return
 	}
-	delete(s.silent, c)
+	delete(s.idle, c)
 	if state == http.StateClosed || state == http.StateHijacked {
 		s.open.Done()
 	}
@@ -61,17 +61,17 @@ func (s *Server) count(c net.Conn, state http.ConnState) {
 // Ended is closed when the server accepts no more connections.
 func (s *Server) Ended() <-chan struct{} { return s.served }
 
-// Stop refuses new connections, and returns when all earlier ones have their answer.
-// Connections without a request are closed, and all of them when ctx ends.
+// Stop refuses new connections and returns when all earlier ones are answered. It closes
+// connections without a request after a time, and all connections when ctx ends.
 func (s *Server) Stop(ctx context.Context) error {
 	s.http.SetKeepAlivesEnabled(false)
-	_ = s.listener.SetDeadline(time.Unix(1, 0)) // fails if it is closed: Serve ends by that
+	_ = s.listener.SetDeadline(time.Unix(1, 0)) // an error means that it is closed, which ends Serve too
 	<-s.served
 	err := s.err
-	if errors.Is(err, errEmptied) {
+	if errors.Is(err, errDrained) {
 		err = nil
 	}
-	s.closeSilent()
+	s.closeIdle()
 	answered := make(chan struct{})
 	go func() {
 		s.open.Wait()
@@ -85,15 +85,15 @@ func (s *Server) Stop(ctx context.Context) error {
 	return errors.Join(err, s.Kill())
 }
 
-// closeSilent closes connections that have sent no request for too long.
-func (s *Server) closeSilent() {
+// closeIdle closes connections that send no request in time.
+func (s *Server) closeIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c, since := range s.silent {
-		time.AfterFunc(time.Until(since.Add(silence)), func() {
+	for c, since := range s.idle {
+		time.AfterFunc(time.Until(since.Add(idleLimit)), func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if _, still := s.silent[c]; still {
+			if _, still := s.idle[c]; still {
 				c.Close()
 			}
 		})
@@ -103,25 +103,25 @@ func (s *Server) closeSilent() {
 // Kill closes everything.
 func (s *Server) Kill() error { return s.http.Close() }
 
-var errEmptied = errors.New("listener stops, and all that came are accepted")
+var errDrained = errors.New("the accept queue is empty")
 
-// An emptied listener drains the accept queue: past its deadline it accepts the connections
-// that the kernel has established, and then fails.
-type emptied struct{ *net.TCPListener }
+// A drainingListener empties the accept queue after its deadline, and then fails.
+type drainingListener struct{ *net.TCPListener }
 
-func (l emptied) Accept() (net.Conn, error) {
+func (l drainingListener) Accept() (net.Conn, error) {
 	c, err := l.AcceptTCP()
 	if err == nil {
 		return c, nil
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return l.waiting()
+		return l.acceptQueued()
 	}
 	return nil, err
 }
 
-// waiting accepts without blocking, past the deadline that package net enforces.
-func (l emptied) waiting() (net.Conn, error) {
+// acceptQueued accepts without blocking, although package net refuses that after the
+// deadline.
+func (l drainingListener) acceptQueued() (net.Conn, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (l emptied) waiting() (net.Conn, error) {
 	}
 	switch {
 	case errors.Is(accept, unix.EAGAIN):
-		return nil, errEmptied
+		return nil, errDrained
 	case accept != nil:
 		return nil, os.NewSyscallError("accept4", accept)
 	}

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	crowd    = 50
-	patience = 30 * time.Second
+	connections = 50
+	patience    = 30 * time.Second
 )
 
-// Connections in the accept queue when a server stops are answered, and so are those whose
-// request arrives later. New connections are refused.
-func TestStop(t *testing.T) {
+// A stopping server answers connections in the accept queue, also those whose request
+// arrives later. It refuses new connections.
+func TestStopAnswersQueuedConnections(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		// early connections send their request before the server stops.
 		early bool
-	}{{"requests wait", true}, {"requests come later", false}} {
+	}{{"request before the stop", true}, {"request after the stop", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			l := listen(t)
-			conns := dial(t, l, crowd) // in the accept queue
+			conns := dial(t, l, connections) // in the accept queue
 			if c.early {
 				ask(t, conns)
 			}
@@ -54,8 +54,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A connection without a request delays Stop, but not for long.
-func TestStopSilentConnections(t *testing.T) {
+// A connection without a request delays Stop only for a limited time.
+func TestStopClosesIdleConnections(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
 	silent := dial(t, l, 1)[0]
@@ -65,7 +65,7 @@ func TestStopSilentConnections(t *testing.T) {
 	}
 }
 
-// Nor for longer than ctx.
+// Stop returns when ctx ends.
 func TestStopWithinContext(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
@@ -81,7 +81,7 @@ func TestStopWithinContext(t *testing.T) {
 }
 
 // The response to a kept-alive connection closes it, so it does not delay Stop.
-func TestStopKeptConnections(t *testing.T) {
+func TestStopClosesKeptAliveConnections(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
 	kept := dial(t, l, 1)
@@ -93,8 +93,8 @@ func TestStopKeptConnections(t *testing.T) {
 	must(t, s.Stop(t.Context()))
 }
 
-// A killed server answers no request, and frees its port.
-func TestKill(t *testing.T) {
+// A killed server answers no request and frees its port.
+func TestKillFreesPort(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
 	silent := dial(t, l, 1)[0]

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -39,9 +40,15 @@ func parse(root string) (code, error) {
 	return c, nil
 }
 
-// declared yields the declarations of constants and variables in a directory.
-func (c code) declared(dir string, yield func(*ast.GenDecl, *ast.ValueSpec) error) error {
-	for _, f := range c[dir] {
+// declared yields the declarations of constants and variables in a directory and below it.
+func (c code) declared(top string, yield func(*ast.GenDecl, *ast.ValueSpec) error) error {
+	var files []*ast.File
+	for _, dir := range slices.Sorted(maps.Keys(c)) {
+		if dir == top || strings.HasPrefix(dir, top+"/") {
+			files = append(files, c[dir]...)
+		}
+	}
+	for _, f := range files {
 		for _, d := range f.Decls {
 			g, ok := d.(*ast.GenDecl)
 			if !ok {
@@ -77,7 +84,7 @@ func (c code) constants(dir, kind string) (string, error) {
 			if about := remark(g.Doc); about != "" {
 				b.WriteString("\n" + about + "\n")
 			}
-			b.WriteString("\n| | meaning |\n| --- | --- |\n")
+			b.WriteString("\n| name | meaning |\n| --- | --- |\n")
 		}
 		fmt.Fprintf(&b, "| `%s` | %s |\n", values[0], meaning)
 		return nil

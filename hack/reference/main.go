@@ -68,7 +68,7 @@ func generate(root string) (map[string]string, error) {
 	}
 	for name, c := range map[string]struct{ dir, kind string }{
 		"reason codes":      {"internal/cluster", "Code"},
-		"obstacles":         {"proxy", "ObstacleCode"},
+		"obstacles":         {"proxy/obstacle", "ObstacleCode"},
 		"events":            {"speaker", "eventReason"},
 		"condition reasons": {"controller", "conditionReason"},
 		"files":             {"speaker", "runFile"},
@@ -77,7 +77,7 @@ func generate(root string) (map[string]string, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if parts["annotations"], err = code.annotations("internal/cluster"); err != nil {
+	if parts["annotations"], err = code.annotations("internal"); err != nil {
 		return nil, err
 	}
 	parts["metrics"], err = code.metrics()

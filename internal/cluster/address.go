@@ -96,7 +96,7 @@ func parseFromTo(from, to string) (netipx.IPRange, error) {
 	return netipx.IPRangeFrom(a, b), nil
 }
 
-// parseEnd reads an address where a range could stand.
+// parseEnd reads an address where a range would be right, too.
 func parseEnd(s string) (netip.Addr, error) {
 	if _, err := netip.ParseAddr(s); err != nil {
 		return netip.Addr{}, errNoRange
@@ -119,8 +119,8 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 	return netipx.RangeOfPrefix(p), nil
 }
 
-// parseAddrs reads addresses and host parts separated by commas. bad says what of it is no
-// address, empty when all is; the others are returned all the same, sorted and
+// parseAddrs reads addresses and host parts separated by commas. bad names the parts that are no
+// address; it is empty when all are. The addresses are returned in any case, sorted and
 // without duplicates.
 func parseAddrs(s string) (addrs []netip.Addr, bad string) {
 	var mistakes []string

@@ -54,7 +54,7 @@ func parseNames(field, kind string, names []string, most int, p *Problems) []str
 	return parseSet(field, "name of "+kind, names, most, p)
 }
 
-// parseSet sorts a list in which each entry stands once.
+// parseSet sorts a list that must not have an entry twice.
 func parseSet(field, what string, list []string, most int, p *Problems) []string {
 	if list != nil && len(list) == 0 {
 		p.Add(field, "", fmt.Sprintf("is empty; write at least one %s, or leave the field out for all", what))
@@ -73,7 +73,7 @@ func parseLength(field string, length *int32, most int64, p *Problems) int {
 	return int(parseNumber(field, int64(*length), 0, most, p))
 }
 
-// parseOptional tells a number that is not there from 0.
+// parseOptional returns nil for a number that is not set: 0 is a number.
 func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most int64, p *Problems) *T {
 	if n == nil {
 		return nil

@@ -22,26 +22,13 @@ func (b *Builder) Snapshot() *Snapshot {
 	if len(touched) != 0 {
 		s.Services = patch(s.Services, touched, Service.compareName, b.service)
 	}
-	if b.nodes.changed {
-		s.Nodes = b.nodes.sorted()
-	}
-	if b.namespaces.changed {
-		s.Namespaces = b.namespaces.sorted()
-	}
-	if b.serviceCIDRs.changed {
-		s.ServiceCIDRs = b.serviceCIDRs.sorted()
-	}
+	s.Nodes, s.Namespaces, s.ServiceCIDRs, s.Speakers = b.nodes.sorted(), b.namespaces.sorted(), b.serviceCIDRs.sorted(), b.speakers.sorted()
+	s.Advertisements, s.L2Advertisements = b.adverts.sorted(), b.l2adverts.sorted()
 	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
 		s.Pools = b.admitted()
 	}
 	if b.peers.changed {
 		s.Peers = b.signedPeers()
-	}
-	if b.adverts.changed {
-		s.Advertisements = b.adverts.sorted()
-	}
-	if b.l2adverts.changed {
-		s.L2Advertisements = b.l2adverts.sorted()
 	}
 	s.L2Ready, s.AllNodes = !b.scope.L2Pending, !b.scope.SomeNodes
 	if b.versionsChanged {
@@ -51,9 +38,6 @@ func (b *Builder) Snapshot() *Snapshot {
 		s.Configuration = newConfiguration(b.good)
 	}
 	b.relate(&s)
-	if b.speakers.changed {
-		s.Speakers = b.speakers.sorted()
-	}
 	if len(b.claimed) != 0 {
 		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
 	}

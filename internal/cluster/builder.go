@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,33 +32,15 @@ func (k Key) String() string {
 
 // KeyOf is the key of an object that Set takes. ok is false for any other.
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
-	switch o := obj.(type) {
-	case *corev1.Service:
-		return Key{"Service", Name{interned(o.Namespace), o.Name}}, true
-	case *discoveryv1.EndpointSlice:
-		return Key{"EndpointSlice", Name{interned(o.Namespace), o.Name}}, true
-	case *corev1.Node:
-		return Key{"Node", Name{Name: o.Name}}, true
-	case *corev1.Namespace:
-		return Key{"Namespace", Name{Name: o.Name}}, true
-	case *corev1.Secret:
-		return Key{"Secret", Name{o.Namespace, o.Name}}, true
-	case *networkingv1.ServiceCIDR:
-		return Key{"ServiceCIDR", Name{Name: o.Name}}, true
-	case *v1alpha1.AddressPool:
-		return Key{"AddressPool", Name{Name: o.Name}}, true
-	case *v1alpha1.BGPPeer:
-		return Key{"BGPPeer", Name{Name: o.Name}}, true
-	case *v1alpha1.BGPAdvertisement:
-		return Key{"BGPAdvertisement", Name{Name: o.Name}}, true
-	case *v1alpha1.L2Advertisement:
-		return Key{"L2Advertisement", Name{Name: o.Name}}, true
-	case *v1alpha1.SpeakerStatus:
-		return Key{"SpeakerStatus", Name{Name: o.Name}}, true
-	case *v1alpha1.AddressClaim:
-		return Key{"AddressClaim", Name{Name: o.Name}}, true
+	switch obj.(type) {
+	case *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Namespace, *corev1.Secret, *networkingv1.ServiceCIDR,
+		*v1alpha1.AddressPool, *v1alpha1.BGPPeer, *v1alpha1.BGPAdvertisement, *v1alpha1.L2Advertisement,
+		*v1alpha1.SpeakerStatus, *v1alpha1.AddressClaim:
+	default:
+		return Key{}, false
 	}
-	return Key{}, false
+	o := obj.(metav1.Object)
+	return Key{reflect.TypeOf(obj).Elem().Name(), Name{interned(o.GetNamespace()), o.GetName()}}, true
 }
 
 // Parse makes a snapshot of objects, of the kinds that [Builder.Set] takes.
@@ -109,7 +92,7 @@ type Builder struct {
 	changes
 }
 
-// changes are the changes that the maps above do not show.
+// changes are the changes that no table shows.
 type changes struct {
 	nodeLabels      bool // or which Nodes there are
 	nodeAddresses   bool // of Nodes and their pods
@@ -168,13 +151,13 @@ func NewBuilder() *Builder {
 // StaysInUse ends the Problem of an object that cannot be used while an older version can.
 const StaysInUse = "; the version before stays in use"
 
-// Set adds or replaces an object: a Service, EndpointSlice, Node, Namespace, Secret, ServiceCIDR, AddressPool,
-// BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must no longer
-// be written. File is where it came from, for Problems.
+// Set adds or replaces an object of a kind that [KeyOf] accepts, and ignores any other. It keeps
+// parts of obj, such as its labels, which must not be written any longer. File is where the
+// object came from, for Problems.
 //
-// An AddressPool, BGPPeer or advertisement with a mistake in it does not replace a good one of
-// its name, as an API server would not let it: no typo ends a session or takes
-// addresses away. If there was none, the pool's good part is used.
+// An AddressPool, BGPPeer or advertisement with a mistake does not replace a good version, as an
+// API server would not store it: no typo ends a session or takes addresses away. If there is no good
+// version, the part of a pool without mistakes is used.
 func (b *Builder) Set(obj runtime.Object, file string) {
 	key, ok := KeyOf(obj)
 	if !ok {
@@ -328,7 +311,7 @@ func (b *Builder) setForeign(name Name, addrs []netip.Addr) {
 	}
 }
 
-// setNode tells a Node's addresses from the rest of it, which changes more often.
+// setNode records separately whether labels or addresses have changed: conditions change more often.
 func (b *Builder) setNode(name string, n *Node) {
 	old := b.nodes.objects[name]
 	b.nodes.set(name, n)

@@ -13,10 +13,10 @@ type Duplicate struct {
 	Of   *Peer // which has the session
 }
 
-// Duplicates are those of peers whose router an older one has on the node, by creationTimestamp
-// and then by name; sorted by name. A node has one session with an address, whatever the
-// port, the source or the device: a VRF is no exception. Where a default gateway is known,
-// its address must stand in the peers that name it; those without can only be compared with
+// Duplicates are the peers whose router an older peer has on the node, by creationTimestamp
+// and then by name; sorted by name. A node has one session with an address, also if port, source
+// or device differ: a VRF is no exception. Where a default gateway is known,
+// the peers that name it must have its address. The others of them are only compared with
 // each other.
 func Duplicates(peers []*Peer, node *Node) []Duplicate {
 	if node == nil {
@@ -45,7 +45,7 @@ func (p *Peer) shares(o *Peer) bool {
 	return p.router() == o.router() || p.Interface != "" && o.PeerAddress.Zone() == p.Interface || o.Interface != "" && p.PeerAddress.Zone() == o.Interface
 }
 
-// router is what BGP tells the router's session from others by.
+// router identifies the router in a sentence: two peers with the same text have one session.
 func (p *Peer) router() string {
 	switch {
 	case p.Interface != "":
@@ -101,9 +101,9 @@ func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
 	return all[i], true
 }
 
-// Unheard says what is wrong with an advertisement that reaches no router on a node since it
+// AdvertisementProblem says what is wrong with an advertisement that reaches no router on a node since it
 // names this duplicate.
-func (d Duplicate) Unheard(a *Advertisement, node string) Problem {
+func (d Duplicate) AdvertisementProblem(a *Advertisement, node string) Problem {
 	return Problem{Object: Key{"BGPAdvertisement", Name{Name: a.Name}}.String(), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
 		"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}
 }

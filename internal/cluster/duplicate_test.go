@@ -132,7 +132,7 @@ func TestDuplicateProblems(t *testing.T) {
 
 // An advertisement to a duplicate alone is heard by no router; one to the older BGPPeer as
 // well has other problems, if any.
-func TestUnheard(t *testing.T) {
+func TestAdvertisementOfDuplicate(t *testing.T) {
 	all := Duplicates([]*Peer{testPeer(t, "a 1 192.0.2.1"), testPeer(t, "b 2 192.0.2.1")}, &Node{Name: "n1"})
 	for peers, want := range map[string]string{
 		"":    "",
@@ -145,7 +145,7 @@ func TestUnheard(t *testing.T) {
 		a := &Advertisement{Name: "x", Peers: strings.Fields(peers)}
 		got := ""
 		if d, ok := a.NamesOnly(all); ok {
-			got = d.Unheard(a, "n1").String()
+			got = d.AdvertisementProblem(a, "n1").String()
 		}
 		if got != want {
 			t.Errorf("%q: %q, want %q", peers, got, want)

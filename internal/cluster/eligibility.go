@@ -26,10 +26,10 @@ func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	}
 }
 
-// Bars says why a Service gets no address of the pool, as the end of a sentence
+// Excludes says why a Service gets no address of the pool, as the end of a sentence
 // about the pool; empty when it may. The labels of a namespace that is not in
 // namespaces, which are sorted, are unknown: no selector of namespaces admits it.
-func (p *Pool) Bars(s *Spec, namespaces []*Namespace) string {
+func (p *Pool) Excludes(s *Spec, namespaces []*Namespace) string {
 	ns := s.Name.Namespace
 	if p.Namespaces != nil && !has(p.Namespaces, ns) {
 		return fmt.Sprintf("is for %s, not for %s", namespacesText(p.Namespaces), ns)

@@ -141,9 +141,8 @@ func orDefault(v *bool, def bool) bool {
 }
 
 // compactEndpoints sorts list and removes duplicates. While the controller
-// moves an endpoint from one slice to another it may stand in both, with the
-// conditions of two moments: the more ready one stays, so that a Service
-// does not blink.
+// moves an endpoint from one slice to another it may be in both, with the
+// conditions of two moments. The more ready one stays, so that traffic is not interrupted.
 func compactEndpoints(list []Endpoint) []Endpoint {
 	slices.SortFunc(list, func(a, b Endpoint) int {
 		return cmp.Or(a.compareKey(b), a.compareState(b))

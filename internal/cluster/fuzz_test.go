@@ -66,7 +66,7 @@ func FuzzParseEligibility(f *testing.F) {
 		s := &Spec{Name: Name{Namespace: ns, Name: "a"}, Labels: map[string]string{serviceKey: label}}
 		known := []*Namespace{parseNamespace(clustertest.Namespace(ns, "x"))}
 		known[0].Labels[key] = value
-		why := p.Bars(s, known)
+		why := p.Excludes(s, known)
 		for _, problem := range problems {
 			if strings.Contains(problem.Field, "elector") && why == "" {
 				t.Errorf("%s, and it lets pass", problem)
@@ -78,7 +78,7 @@ func FuzzParseEligibility(f *testing.F) {
 		if len(problems) == 0 && ns == namespace && operator == "In" && label == serviceValue && why != "" {
 			t.Errorf("it %s", why)
 		}
-		if p.Bars(s, nil) == "" {
+		if p.Excludes(s, nil) == "" {
 			t.Error("who knows no Namespaces lets pass")
 		}
 	})

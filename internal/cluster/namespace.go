@@ -27,11 +27,7 @@ func parseNamespace(o *corev1.Namespace) *Namespace {
 }
 
 func findNamespace(sorted []*Namespace, name string) *Namespace {
-	i, found := slices.BinarySearchFunc(sorted, name, func(n *Namespace, name string) int { return cmp.Compare(n.Name, name) })
-	if !found {
-		return nil
-	}
-	return sorted[i]
+	return find(sorted, name, func(n *Namespace, name string) int { return cmp.Compare(n.Name, name) })
 }
 
 func has(sorted []string, s string) bool {

@@ -19,7 +19,7 @@ const (
 	bgpPort            = 179
 	defaultHoldTime    = 90 * time.Second
 	defaultRestartTime = 30 * time.Second
-	// asTrans stands for AS numbers that an old router cannot say (RFC 6793).
+	// asTrans replaces AS numbers that do not fit into 16 bits (RFC 6793).
 	asTrans = 23456
 )
 

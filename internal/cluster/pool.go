@@ -90,11 +90,9 @@ func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 }
 
 // admit returns the pools, cut so that no two contain one address, sorted by
-// name. What two claim belongs to the older one, by creationTimestamp and then
-// by name, because Services may have addresses of it already. The other one keeps
-// the rest: refused whole, it would take the rest from Services that have
-// addresses there.
-// Files are where the pools came from.
+// name. Addresses of two pools belong to the older one, by creationTimestamp and then
+// by name, because Services may have some already. The other pool keeps its other addresses: Services
+// may have these, too. Files are where the pools came from.
 func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem) {
 	var admitted []*Pool
 	var p []Problem

@@ -13,7 +13,7 @@ type Problem struct {
 	Object  string // kind and name, such as "AddressPool lan" or "Service shop/web"
 	File    string // where it came from, empty with an API server
 	Field   string // such as "spec.addresses[1]", empty when it is the whole object
-	Value   string // what stands there, empty when nothing does
+	Value   string // the field's value, empty when it has none
 	Message string // what is wrong and what would be right
 	// Code is why the object is not Ready, empty when the object itself is wrong.
 	Code Code

@@ -69,7 +69,7 @@ func (r *resolver) peers(object string, names []string) {
 	}
 }
 
-// missing tells a name that nothing has from that of an object that cannot be used.
+// missing reports a name that no object has, or the name of an object that has a mistake.
 func (r *resolver) missing(object, field, kind, name string) {
 	message := fmt.Sprintf("there is no %s of this name", kind)
 	if r.versions[kind+" "+name] {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	corev1 "k8s.io/api/core/v1"
@@ -55,7 +56,7 @@ func (b *Builder) setSecret(name Name, password bgp.Password) {
 // signedPeers are the peers with their passwords.
 func (b *Builder) signedPeers() []*Peer {
 	var p []Problem
-	peers := b.peers.sorted()
+	peers := slices.Clone(b.peers.sorted())
 	used := map[string]bool{}
 	for i, peer := range peers {
 		if peer.Secret == "" {

@@ -190,8 +190,8 @@ func parseCondition(in []metav1.Condition) AddressCondition {
 }
 
 // parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always
-// set both. A file may have neither, and gets what the API
-// server of a dual-stack cluster would have made of it.
+// set both. A file may have neither, and gets the defaults of the API
+// server of a dual-stack cluster.
 func parseFamilies(o *corev1.Service, s *Spec, p *Problems) {
 	var families []corev1.IPFamily
 	for i, f := range o.Spec.IPFamilies {

@@ -20,12 +20,12 @@ import (
 // A Snapshot is the cluster as Fanfare sees it at one instant.
 //
 // It is immutable. Slices are sorted by name, so that two snapshots of equal
-// objects are equal whatever the order in which the objects arrived.
+// objects are equal, in whatever order the objects arrived.
 type Snapshot struct {
 	// Services are the Services of type LoadBalancer.
 	Services []Service
 	Nodes    []*Node
-	// AllNodes says that Nodes are all Nodes: a speaker that only speaks BGP watches its
+	// AllNodes says that Nodes are all Nodes: a speaker that only uses BGP watches its
 	// own Node only.
 	AllNodes bool
 	Pools    []*Pool
@@ -39,8 +39,8 @@ type Snapshot struct {
 	L2Ready bool
 	// Speakers say what interfaces nodes have. Only controllers read them.
 	Speakers []*Speaker
-	// Namespaces are those whose labels are known. Only who gives out addresses reads
-	// them, and ServiceCIDRs.
+	// Namespaces are those whose labels are known. Only controllers read them, and
+	// ServiceCIDRs.
 	Namespaces []*Namespace
 	// ServiceCIDRs are what the cluster's own addresses of Services come from.
 	ServiceCIDRs []*ServiceCIDR
@@ -70,38 +70,35 @@ type Snapshot struct {
 }
 
 // Service finds a Service, nil if there is none of that name.
-func (s *Snapshot) Service(name Name) *Spec {
-	i, found := slices.BinarySearchFunc(s.Services, name, func(s Service, n Name) int { return s.Name.Compare(n) })
-	if !found {
-		return nil
-	}
-	return s.Services[i].Spec
-}
+func (s *Snapshot) Service(name Name) *Spec { return find(s.Services, name, Service.compareName).Spec }
 
 // Node finds a Node, nil if there is none of that name.
 func (s *Snapshot) Node(name string) *Node { return NodeOf(s.Nodes, name) }
 
 // NodeOf finds a node in a list that is sorted by name; nil if it is not there.
 func NodeOf(all []*Node, name string) *Node {
-	i, found := slices.BinarySearchFunc(all, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
-	if !found {
-		return nil
-	}
-	return all[i]
+	return find(all, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
+}
+
+// Speaker finds what the speaker of a node reports, nil if it has not reported yet.
+func (s *Snapshot) Speaker(node string) *Speaker {
+	return find(s.Speakers, node, func(s *Speaker, name string) int { return strings.Compare(s.Node, name) })
 }
 
 // Claim finds the Claim of an address, nil if there is none.
-func (s *Snapshot) Claim(addr netip.Addr) *Claim {
-	i, found := slices.BinarySearchFunc(s.Claims, addr, func(c *Claim, a netip.Addr) int { return c.Addr.Compare(a) })
-	if !found {
-		return nil
+func (s *Snapshot) Claim(addr netip.Addr) *Claim { return find(s.Claims, addr, (*Claim).compareAddr) }
+
+// find returns the element with a key of a list that is sorted by it, and zero if there is none.
+func find[T, K any](sorted []T, key K, compare func(T, K) int) (found T) {
+	if i, ok := slices.BinarySearchFunc(sorted, key, compare); ok {
+		found = sorted[i]
 	}
-	return s.Claims[i]
+	return found
 }
 
-// A Service is a LoadBalancer Service and what stands behind it. The two parts
+// A Service is a LoadBalancer Service and its endpoints. The two parts
 // change at very different rates. Both are immutable and shared between
-// snapshots, so == between two Services tells whether anything changed.
+// snapshots, so == between two Services says whether anything changed.
 type Service struct {
 	*Spec
 	// Endpoints is nil when the Service has no EndpointSlice.
@@ -129,7 +126,7 @@ type Spec struct {
 	// kube-proxy leaves the Service alone; empty when it does not.
 	ServiceProxy string
 
-	// PublishNotReady counts endpoints as ready whatever their condition says.
+	// PublishNotReady counts endpoints as ready, also if their condition says otherwise.
 	PublishNotReady bool
 
 	// Restricted says that only clients of Sources may use the Service; without
@@ -159,9 +156,9 @@ type Spec struct {
 	Sharing *Sharing
 	// Reserve keeps its addresses for it while it is away.
 	Reserve bool
-	// BadRequest is what the Service asks for in words that are no addresses,
-	// empty when it was understood. Such a Service gets no address by chance: it
-	// would move as soon as the mistake is mended.
+	// BadRequest is what is wrong with the requested addresses, empty when all are valid.
+	// A Service with a bad request gets no other address: it would lose that one as soon as the
+	// request is corrected.
 	BadRequest string
 
 	// Status are the addresses of status.loadBalancer.ingress.
@@ -258,8 +255,8 @@ type Node struct {
 	// NetworkUnavailable is the condition of that name.
 	NetworkUnavailable bool
 	// NotReady: the kubelet says that the node is not Ready. Silence of the kubelet
-	// (Unknown) does not count: when the API server is cut off it befalls all nodes
-	// at once, and a speaker that reads it is there.
+	// (Unknown) does not count: when the API server is cut off, all nodes have it at once, and
+	// a speaker that reads it is alive.
 	NotReady bool
 	// Silent: Ready is Unknown. It says little about one node while others are not
 	// silent, and nothing while most are.
@@ -374,8 +371,8 @@ type Advertisement struct {
 	Prepend        *uint8 // at most 16
 }
 
-// A Claim says that an address is taken, and by whom. The API server lets no
-// address have two.
+// A Claim says which Services hold an address. The API server stores one for each address at
+// most.
 type Claim struct {
 	Addr     netip.Addr
 	Pool     string   // that the address was given out of
@@ -398,9 +395,8 @@ func (c *Claim) Name() string { return v1alpha1.ClaimName(c.Addr) }
 // A Holder is a Service that has an address.
 type Holder struct {
 	Name Name
-	// UID tells the Service from a later one of the same name, and
-	// ResourceVersion is the version that the address was given to. Either may be
-	// empty.
+	// UID distinguishes the Service from a later one of the same name. ResourceVersion is the
+	// version that the address was allocated to. Either may be empty.
 	UID             types.UID
 	ResourceVersion string
 	Reserve         bool // the address is kept for it when it goes
@@ -427,11 +423,7 @@ func (s *Snapshot) OriginOf(a Assignment) Origin {
 
 // pool finds a pool, nil if there is none of that name.
 func (s *Snapshot) pool(name string) *Pool {
-	i, found := slices.BinarySearchFunc(s.Pools, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
-	if !found {
-		return nil
-	}
-	return s.Pools[i]
+	return find(s.Pools, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
 }
 
 // UsesL2 says whether an address may be announced by ARP and NDP.

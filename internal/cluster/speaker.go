@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -15,10 +16,11 @@ type Speaker struct {
 	Interfaces []Interface
 }
 
-// An Interface is one of a node.
+// An Interface is a network interface of a node.
 type Interface struct {
 	Name     string
-	Prefixes []netip.Prefix // its subnets, sorted
+	MAC      net.HardwareAddr // nil if unknown
+	Prefixes []netip.Prefix   // its subnets, sorted
 }
 
 // Has says whether addr is in one of the interface's subnets.
@@ -31,8 +33,8 @@ func (i *Interface) Has(addr netip.Addr) bool {
 	return false
 }
 
-// parseSpeaker leaves out what it cannot read: a speaker wrote it, which may be of
-// another version, and no person can mend it.
+// parseSpeaker ignores what it cannot read: it was written by a speaker, perhaps of
+// another version, and is nothing that a user could correct.
 func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
 	s := &Speaker{Node: interned(o.Name)}
 	for _, i := range o.Status.Interfaces {

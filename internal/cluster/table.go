@@ -10,6 +10,7 @@ import (
 type table[T any] struct {
 	objects map[string]*T
 	changed bool // since the last snapshot
+	list    []*T // what sorted returned last
 }
 
 // set replaces an object; nil deletes it. An equal object stays the pointer that it was.
@@ -33,13 +34,15 @@ func (t *table[T]) setGood(name string, v *T, p Problems) (replaced bool) {
 	return true
 }
 
-// sorted returns the objects by name.
+// sorted returns the objects by name: the same slice as before if none has changed.
 func (t *table[T]) sorted() []*T {
-	out := make([]*T, 0, len(t.objects))
-	for _, name := range slices.Sorted(maps.Keys(t.objects)) {
-		out = append(out, t.objects[name])
+	if t.changed {
+		t.list = make([]*T, 0, len(t.objects))
+		for _, name := range slices.Sorted(maps.Keys(t.objects)) {
+			t.list = append(t.list, t.objects[name])
+		}
 	}
-	return out
+	return t.list
 }
 
 // replace sets m[k] to v, or deletes it when v is nil, and says whether that is

@@ -52,7 +52,7 @@ func trimService(o *corev1.Service) {
 	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != AddressAssigned })
 }
 
-// serviceAnnotations are the annotations that parse reads.
+// serviceAnnotations are the annotations that are parsed.
 var serviceAnnotations = func() map[string]bool {
 	read := map[string]bool{
 		sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true, l2NodeAnnotation: true,

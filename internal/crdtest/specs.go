@@ -10,8 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Specs are good and bad specs of one kind, from a file in testdata/specs of
-// internal/cluster.
+// Specs are good and bad specs of one kind, from a file in testdata/specs.
 type Specs struct {
 	Kind, Plural, Name string
 
@@ -36,7 +35,7 @@ type BadSpec struct {
 // the module's root.
 func LoadSpecs(t testing.TB) []Specs {
 	t.Helper()
-	paths, err := filepath.Glob("../../internal/cluster/testdata/specs/*.yaml")
+	paths, err := filepath.Glob("../../internal/crdtest/testdata/specs/*.yaml")
 	if err != nil || len(paths) != 5 {
 		t.Fatalf("specs of %d kinds, want 5: %v", len(paths), err)
 	}

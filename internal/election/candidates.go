@@ -21,13 +21,13 @@ type Candidates struct {
 
 // An entry is a node under an Eligibility.
 type entry struct {
-	ineligible ineligible // fit, or why the node is no candidate for any address
+	ineligible ineligible // fit, or why the node is not a candidate for any address
 	weight     int
-	links      []link
+	interfaces []allowedInterface
 }
 
-// A link is an interface that a node may answer on.
-type link struct {
+// An allowedInterface is an interface that a node may answer on.
+type allowedInterface struct {
 	prefixes []netip.Prefix
 	named    bool // also for addresses outside of prefixes
 }
@@ -52,7 +52,7 @@ func (e *Candidates) alive(node string) bool {
 	return !ok || e.nodes[i].Standing != Dead
 }
 
-// ineligible is why a node is no candidate, in the order of the checks.
+// ineligible is the reason why a node is not a candidate, in the order of the checks.
 type ineligible uint8
 
 const (
@@ -67,22 +67,24 @@ const (
 	numIneligible // how many there are
 )
 
-// A rank has the criteria that order candidates.
+// A rank has the criteria that order candidates, the first one first.
 type rank struct {
-	steady, stays     bool
-	serves            int
-	pinned, preferred bool
-	weight            int
-	hash              uint64
+	steady    bool   // its speaker has not just returned
+	stays     bool   // it is not about to leave
+	serves    int    // how many Services with externalTrafficPolicy Local it can serve
+	pinned    bool   // a Service names it by annotation
+	preferred bool   // the AddressClaim names it
+	weight    int    // the sum of L2Advertisements' weights
+	hash      uint64 // of address and node
 }
 
 // compare is negative if r comes before o.
 func (r rank) compare(o rank) int {
-	return cmp.Or(truth(o.steady)-truth(r.steady), truth(o.stays)-truth(r.stays), o.serves-r.serves, truth(o.pinned)-truth(r.pinned),
-		truth(o.preferred)-truth(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
+	return cmp.Or(boolToInt(o.steady)-boolToInt(r.steady), boolToInt(o.stays)-boolToInt(r.stays), o.serves-r.serves, boolToInt(o.pinned)-boolToInt(r.pinned),
+		boolToInt(o.preferred)-boolToInt(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
 }
 
-func truth(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -181,7 +183,7 @@ func (e *Candidates) None(a *Address) string {
 	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
 }
 
-// describe completes a sentence about n nodes.
+// describe returns the predicate of a sentence whose subject is n nodes.
 func (not ineligible) describe(a *Address, n int) string {
 	is, has := plural(n, "is", "are"), plural(n, "has", "have")
 	switch not {
@@ -235,7 +237,7 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// each calls f with every candidate, by name.
+// each calls f with the index in nodes and the rank of every candidate, in order of names.
 func (e *Candidates) each(a *Address, f func(i int, r rank)) {
 	entries := e.entriesFor(a.Eligibility)
 	hash := hashAddr(a.Addr)
@@ -274,11 +276,11 @@ func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves
 
 // reaches reports whether the node may answer for addr on one of its interfaces.
 func (in *entry) reaches(addr netip.Addr) bool {
-	for i := range in.links {
-		if in.links[i].named {
+	for i := range in.interfaces {
+		if in.interfaces[i].named {
 			return true
 		}
-		for _, p := range in.links[i].prefixes {
+		for _, p := range in.interfaces[i].prefixes {
 			if p.Contains(addr) {
 				return true
 			}
@@ -323,7 +325,7 @@ func newEntry(t Eligibility, n *Node) (in entry) {
 	}
 	for _, iface := range n.Interfaces {
 		if ok, named := allow(by, iface.Name); ok {
-			in.links = append(in.links, link{iface.Prefixes, named})
+			in.interfaces = append(in.interfaces, allowedInterface{iface.Prefixes, named})
 		}
 	}
 	return in

@@ -28,7 +28,8 @@ func hashAddr(a netip.Addr) uint64 {
 	return mix(h)
 }
 
-// score is the rank of a node for an address: the highest is the owner.
+// score returns the weight of a node for an address in rendezvous hashing (highest random
+// weight): the node with the highest score is the owner.
 func score(addr, node uint64) uint64 { return mix(addr ^ node) }
 
 func mix(h uint64) uint64 {

@@ -39,7 +39,7 @@ const (
 	NetworkUnavailable
 )
 
-// StandingOf is the standing of a node; alive is that of its speaker.
+// StandingOf returns the standing of a node; alive says whether its speaker is.
 func StandingOf(n *cluster.Node, alive bool) Standing {
 	switch {
 	case !alive:

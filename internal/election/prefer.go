@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// A Ballot is an address that needs a preferred node.
-type Ballot struct {
+// A Placement is an address that needs a preferred node.
+type Placement struct {
 	Addr netip.Addr
 	// Equal are the candidates that are equal but for the hash, sorted:
-	// [Candidates.Equals]. Ballots may share the slice.
+	// [Candidates.Equals]. Placements may share the slice.
 	Equal []string
 	// Preferred is the node preferred before, empty for none.
 	Preferred string
 }
 
-// Prefer returns the node to prefer for each ballot, empty where there is none.
+// Prefer returns the node to prefer for each placement, empty where there is none.
 //
 // No address is on a node that has two more than another of its equal candidates; so nodes
 // that can have the same addresses differ by one at most. As few addresses move as
@@ -25,15 +25,15 @@ type Ballot struct {
 // candidate, and the surplus of nodes that have too many. An address that must move goes to
 // its owner by hash if possible, because that node already answers for it.
 //
-// The result depends on the ballots alone, not on their order.
-func Prefer(ballots []Ballot) []string {
-	s := newSpread(ballots)
+// The result depends on the placements alone, not on their order.
+func Prefer(placements []Placement) []string {
+	s := newSpread(placements)
 	// Addresses that move anyway make room first; others move only if that is not enough.
 	for s.rebalance(&s.loose) || s.rebalance(&s.kept) {
 	}
-	chosen := make([]string, len(ballots))
-	for _, lot := range []*lots{&s.kept, &s.loose} {
-		for p, list := range lot.of {
+	chosen := make([]string, len(placements))
+	for _, l := range []*groups{&s.kept, &s.loose} {
+		for p, list := range l.of {
 			for _, i := range list {
 				chosen[i] = s.names[p.node]
 			}
@@ -42,28 +42,28 @@ func Prefer(ballots []Ballot) []string {
 	return chosen
 }
 
-// A spread assigns addresses to nodes.
+// A spread assigns addresses to nodes, as Prefer computes it.
 type spread struct {
 	names []string // of the nodes, sorted
 	load  []int    // how many addresses each has
 	// classes are the sets of nodes that are candidates for addresses.
 	classes [][]int
 	// kept are addresses on their previous node, loose those on a node chosen here.
-	kept, loose lots
+	kept, loose groups
 }
 
-// A pile is the addresses of one class on one node.
-type pile struct{ node, class int }
+// A group is the addresses of one class on one node.
+type group struct{ node, class int }
 
-// lots are piles: indexes of ballots, by address.
-type lots struct {
-	of     map[pile][]int
-	byNode [][]int // the classes of each node's piles, sorted
+// groups has the placements of each group, as indexes sorted by address.
+type groups struct {
+	of     map[group][]int
+	byNode [][]int // the classes of each node's groups, sorted
 }
 
-func newSpread(ballots []Ballot) *spread {
-	order := byAddr(ballots)
-	sets, classOf := classify(ballots, order)
+func newSpread(placements []Placement) *spread {
+	order := byAddr(placements)
+	sets, classOf := classify(placements, order)
 	s := &spread{names: slices.Concat(sets...)}
 	slices.Sort(s.names)
 	s.names = slices.Compact(s.names)
@@ -75,34 +75,34 @@ func newSpread(ballots []Ballot) *spread {
 		s.classes = append(s.classes, s.indexes(set))
 	}
 	s.load = make([]int, len(s.names))
-	s.kept = lots{map[pile][]int{}, make([][]int, len(s.names))}
-	s.loose = lots{map[pile][]int{}, make([][]int, len(s.names))}
+	s.kept = groups{map[group][]int{}, make([][]int, len(s.names))}
+	s.loose = groups{map[group][]int{}, make([][]int, len(s.names))}
 	for _, i := range order {
-		b := &ballots[i]
+		b := &placements[i]
 		if len(b.Equal) == 0 {
 			continue
 		}
 		class := s.classes[classOf[i]]
 		if n, ok := slices.BinarySearch(s.names, b.Preferred); ok && slices.Contains(class, n) {
-			s.put(&s.kept, pile{n, classOf[i]}, i)
+			s.add(&s.kept, group{n, classOf[i]}, i)
 		} else {
-			s.put(&s.loose, pile{highest(class, hashes, hashAddr(b.Addr)), classOf[i]}, i)
+			s.add(&s.loose, group{highestScore(class, hashes, hashAddr(b.Addr)), classOf[i]}, i)
 		}
 	}
 	return s
 }
 
-// classify returns the distinct sets of nodes in order, and the set of each ballot. Ballots
+// classify returns the distinct sets of nodes in order, and the set of each placement. Placements
 // that share a slice are not compared name by name: 10,000 times 100 names are a million.
-func classify(ballots []Ballot, order []int) (sets [][]string, of []int) {
+func classify(placements []Placement, order []int) (sets [][]string, of []int) {
 	type array struct {
 		first *string
 		n     int
 	}
 	arrays, texts := map[array]int{}, map[string]int{}
-	of = make([]int, len(ballots))
+	of = make([]int, len(placements))
 	for _, i := range order {
-		b := &ballots[i]
+		b := &placements[i]
 		if len(b.Equal) == 0 {
 			continue
 		}
@@ -130,18 +130,18 @@ func (s *spread) indexes(names []string) []int {
 	return out
 }
 
-// byAddr returns the indexes of ballots in the order of their addresses.
-func byAddr(ballots []Ballot) []int {
-	order := make([]int, len(ballots))
+// byAddr returns the indexes of placements in the order of their addresses.
+func byAddr(placements []Placement) []int {
+	order := make([]int, len(placements))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(i, j int) int { return ballots[i].Addr.Compare(ballots[j].Addr) })
+	slices.SortFunc(order, func(i, j int) int { return placements[i].Addr.Compare(placements[j].Addr) })
 	return order
 }
 
-// highest is the node with the highest hash of an address.
-func highest(nodes []int, hashes []uint64, addr uint64) int {
+// highestScore returns the node with the highest score for an address.
+func highestScore(nodes []int, hashes []uint64, addr uint64) int {
 	best := nodes[0]
 	for _, n := range nodes[1:] {
 		if score(addr, hashes[n]) > score(addr, hashes[best]) {
@@ -151,33 +151,33 @@ func highest(nodes []int, hashes []uint64, addr uint64) int {
 	return best
 }
 
-func (s *spread) put(l *lots, p pile, ballot int) {
+func (s *spread) add(l *groups, p group, placement int) {
 	s.load[p.node]++
-	l.of[p] = append(l.of[p], ballot)
+	l.of[p] = append(l.of[p], placement)
 	if classes := l.byNode[p.node]; len(l.of[p]) == 1 {
 		at, _ := slices.BinarySearch(classes, p.class)
 		l.byNode[p.node] = slices.Insert(classes, at, p.class)
 	}
 }
 
-// take removes the last ballot of a pile.
-func (s *spread) take(l *lots, p pile) (ballot int) {
+// removeLast removes the last placement of a group.
+func (s *spread) removeLast(l *groups, p group) (placement int) {
 	s.load[p.node]--
 	list := l.of[p]
 	last := len(list) - 1
-	if ballot, l.of[p] = list[last], list[:last]; last == 0 {
+	if placement, l.of[p] = list[last], list[:last]; last == 0 {
 		classes := l.byNode[p.node]
 		at, _ := slices.BinarySearch(classes, p.class)
 		delete(l.of, p)
 		l.byNode[p.node] = slices.Delete(classes, at, at+1)
 	}
-	return ballot
+	return placement
 }
 
 // rebalance moves addresses of l to the emptiest candidate from nodes that have at least
 // two more, the fullest first, until there is none. It reports whether any moved. A moved
 // address is loose from then on: moving it again costs nothing more.
-func (s *spread) rebalance(l *lots) (moved bool) {
+func (s *spread) rebalance(l *groups) (moved bool) {
 	order := make([]int, len(s.names))
 	for i := range order {
 		order[i] = i
@@ -188,18 +188,18 @@ func (s *spread) rebalance(l *lots) (moved bool) {
 		if !ok {
 			return moved
 		}
-		s.put(&s.loose, pile{to, from.class}, s.take(l, from))
+		s.add(&s.loose, group{to, from.class}, s.removeLast(l, from))
 		moved = true
 	}
 }
 
 // findMove finds the next move: from the first node in order that has too many.
-func (s *spread) findMove(l *lots, order []int) (from pile, to int, ok bool) {
+func (s *spread) findMove(l *groups, order []int) (from group, to int, ok bool) {
 	for _, n := range order {
 		for _, class := range l.byNode[n] {
 			least := s.emptiest(s.classes[class])
 			if s.load[n]-s.load[least] >= 2 && (!ok || s.load[least] < s.load[to]) {
-				from, to, ok = pile{n, class}, least, true
+				from, to, ok = group{n, class}, least, true
 			}
 		}
 		if ok {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A world is a random list of ballots.
-type world []Ballot
+// A world is a random list of placements.
+type world []Placement
 
 // randomWorld has up to 40 addresses and up to 7 nodes; if mixed, addresses differ in their
 // candidates.
@@ -27,7 +27,7 @@ func randomWorld(rnd *rand.Rand, mixed bool) world {
 	skew := 1 + rnd.IntN(len(nodes)+2) // n7 and above are never candidates
 	var w world
 	for i := range rnd.IntN(40) {
-		b := Ballot{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Equal: sets[rnd.IntN(len(sets))]}
+		b := Placement{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Equal: sets[rnd.IntN(len(sets))]}
 		if rnd.IntN(4) > 0 {
 			b.Preferred = fmt.Sprintf("n%d", rnd.IntN(skew))
 		}
@@ -46,7 +46,7 @@ func loads(chosen []string) map[string]int {
 
 // Each address is on a candidate, and on none that has two more than another one of its
 // own. Nodes that can have the same addresses differ by one at most. The result is stable,
-// whatever the order of the ballots.
+// whatever the order of the placements.
 func TestPreferIsEven(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -133,7 +133,7 @@ func TestPreferMovesTheFewest(t *testing.T) {
 func TestPreferOverNodeChanges(t *testing.T) {
 	var w world
 	for i := range 30 {
-		w = append(w, Ballot{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})})
+		w = append(w, Placement{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})})
 	}
 	for _, step := range []struct {
 		nodes []string
@@ -170,7 +170,7 @@ func TestPreferAgreesWithTheHash(t *testing.T) {
 	var w world
 	for i := range 300 {
 		a := Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Anywhere: true}
-		w = append(w, Ballot{Addr: a.Addr, Equal: e.Equals(&a)})
+		w = append(w, Placement{Addr: a.Addr, Equal: e.Equals(&a)})
 	}
 	same := 0
 	for i, n := range Prefer(w) {
@@ -190,7 +190,7 @@ func largeWorld() world {
 	}
 	var w world
 	for i := range 10_000 {
-		w = append(w, Ballot{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Equal: nodes})
+		w = append(w, Placement{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Equal: nodes})
 	}
 	return w
 }
@@ -202,14 +202,14 @@ func BenchmarkPrefer(b *testing.B) {
 	for i, n := range Prefer(settled) {
 		settled[i].Preferred = n
 	}
-	with := func(nodes []string, preferred func(Ballot) string) world {
+	with := func(nodes []string, preferred func(Placement) string) world {
 		w := slices.Clone(settled)
 		for i := range w {
 			w[i].Preferred, w[i].Equal = preferred(w[i]), nodes
 		}
 		return w
 	}
-	nodes, same := settled[0].Equal, func(b Ballot) string { return b.Preferred }
+	nodes, same := settled[0].Equal, func(b Placement) string { return b.Preferred }
 	for _, bench := range []struct {
 		name string
 		w    world
@@ -218,7 +218,7 @@ func BenchmarkPrefer(b *testing.B) {
 		{"first", largeWorld()},
 		{"gone", with(nodes[1:], same)},
 		{"new", with(append(slices.Clone(nodes), "node-100"), same)},
-		{"one", with(nodes, func(Ballot) string { return "node-000" })},
+		{"one", with(nodes, func(Placement) string { return "node-000" })},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			for b.Loop() {

@@ -123,6 +123,7 @@ type pool struct {
 	full map[corev1.IPFamily]bool
 }
 
+// space is the addresses of family f. It has no ranges if the pool has none of f.
 func (p *pool) space(f corev1.IPFamily) space {
 	if f == corev1.IPv4Protocol {
 		return p.v4
@@ -202,8 +203,10 @@ func (p *plan) free(a netip.Addr, h *holder) bool {
 	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 
+// compareAge orders the older Service first. Services without a creationTimestamp are the last.
 func compareAge(a, b *holder) int { return cluster.CompareAge(a.Created, b.Created) }
 
+// status is the addresses in the status of an open Service; none for any other Service.
 func (p *plan) status(name cluster.Name) []netip.Addr {
 	if h := p.byName[name]; h != nil {
 		return h.Status
@@ -222,6 +225,8 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, a.From, written, ours, fits})
 }
 
+// run allocates in the order that Allocate documents: held addresses, then requested addresses,
+// then any address. It fills in taken and reasons.
 func (p *plan) run() {
 	p.keep()
 	p.leaveForeign()
@@ -249,6 +254,7 @@ func (p *plan) moves(h *holder) bool {
 	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
 }
 
+// poolOf is the pool that contains address a, nil if none does.
 func (p *plan) poolOf(a netip.Addr) *pool {
 	for _, pool := range p.pools {
 		if pool.Contains(a) {
@@ -258,12 +264,14 @@ func (p *plan) poolOf(a netip.Addr) *pool {
 	return nil
 }
 
+// take gives h address a. The caller has checked that h may have it.
 func (p *plan) take(h *holder, a netip.Addr) {
 	p.taken[a] = append(p.taken[a], h)
 	h.addrs = append(h.addrs, a)
 	p.count(h.Name, a, 1)
 }
 
+// release takes address a from h. Pools that were full may have a free address then.
 func (p *plan) release(h *holder, a netip.Addr) {
 	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *holder) bool { return o == h }); len(p.taken[a]) == 0 {
 		delete(p.taken, a)
@@ -285,23 +293,27 @@ func (p *plan) replace(h *holder, a netip.Addr) {
 	p.take(h, a)
 }
 
+// has reports whether h has an address of family f.
 func (h *holder) has(f corev1.IPFamily) bool {
 	return slices.ContainsFunc(h.addrs, func(a netip.Addr) bool { return cluster.FamilyOf(a) == f })
 }
 
+// settle excludes families from further allocation to h.
 func (h *holder) settle(families ...corev1.IPFamily) { h.settled = append(h.settled, families...) }
 
 // refuse records why h does not get what it requests.
 func (p *plan) refuse(h *holder, code cluster.Code, format string, args ...any) {
-	p.say(h, netip.Addr{}, code, format, args...)
+	p.addReason(h, netip.Addr{}, code, format, args...)
 }
 
-func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, args ...any) {
+// addReason adds a Reason about address a of h; a is invalid if h does not hold the address.
+func (p *plan) addReason(h *holder, a netip.Addr, code cluster.Code, format string, args ...any) {
 	p.reasons = append(p.reasons, cluster.Reason{
 		VIP: a, Service: h.Name, Protocol: "ipam", Code: code, Message: fmt.Sprintf(format, args...),
 	})
 }
 
+// assignments returns what settled and open Services hold, sorted by address and Service.
 func (p *plan) assignments() []cluster.Assignment {
 	var placed []cluster.Assignment
 	for a, by := range p.taken {
@@ -332,6 +344,7 @@ func merge(long, short []cluster.Assignment) []cluster.Assignment {
 	return append(out, long...)
 }
 
+// sortedReasons returns the reasons in an order that does not depend on the allocation's.
 func (p *plan) sortedReasons() []cluster.Reason {
 	slices.SortFunc(p.reasons, func(a, b cluster.Reason) int {
 		return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
@@ -357,6 +370,7 @@ func (p *plan) describePools() string {
 	return "pools are " + strings.Join(s, "; ")
 }
 
+// names lists pools for a message. There must be one at least.
 func names(pools []*pool) string {
 	var s []string
 	for _, p := range pools {
@@ -365,6 +379,7 @@ func names(pools []*pool) string {
 	return "pool " + strings.Join(s, ", ")
 }
 
+// join lists values for a message.
 func join[T any](list []T) string {
 	var s []string
 	for _, v := range list {

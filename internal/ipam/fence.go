@@ -19,15 +19,17 @@ func byPriority(a, b *pool) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
 }
 
-// bars says why h may not have an address of the pool, as the end of a sentence; empty if
+// excludes says why h may not have an address of the pool, as the end of a sentence; empty if
 // it may.
-func (p *plan) bars(h *holder, pool *pool) string { return pool.Bars(h.Spec, p.Snap.Namespaces) }
+func (p *plan) excludes(h *holder, pool *pool) string {
+	return pool.Excludes(h.Spec, p.Snap.Namespaces)
+}
 
 // admit selects the pools that admit h, and says why the others do not.
 func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
 	var not []string
 	for _, pool := range pools {
-		if bar := p.bars(h, pool); bar != "" {
+		if bar := p.excludes(h, pool); bar != "" {
 			not = append(not, fmt.Sprintf("pool %s %s", pool.Name, bar))
 			continue
 		}
@@ -85,7 +87,7 @@ func (h *holder) is(by cluster.Holder) bool { return by.UID == "" || h.UID == ""
 // has the address by now.
 func (p *plan) inherits(h *holder, a netip.Addr) bool {
 	pool := p.poolOf(a)
-	return pool == nil || p.bars(h, pool) == "" && pool.OccupiedBy(a) == ""
+	return pool == nil || p.excludes(h, pool) == "" && pool.OccupiedBy(a) == ""
 }
 
 // walkHeld returns a function that reports whether a settled Service has an address. It is
@@ -111,7 +113,7 @@ func (p *plan) reportKept() {
 	for _, h := range p.holders {
 		for _, a := range h.addrs {
 			if code, why := p.keptReason(h, a); why != "" {
-				p.say(h, a, code, "%s is kept, although %s", a, why)
+				p.addReason(h, a, code, "%s is kept, although %s", a, why)
 			}
 		}
 	}
@@ -123,7 +125,7 @@ func (p *plan) keptReason(h *holder, a netip.Addr) (cluster.Code, string) {
 	if pool == nil {
 		return cluster.PoolGone, "no pool contains it now; " + p.describePools()
 	}
-	if bar := p.bars(h, pool); bar != "" {
+	if bar := p.excludes(h, pool); bar != "" {
 		return cluster.PoolFenced, fmt.Sprintf("pool %s %s", pool.Name, bar)
 	}
 	if by := pool.OccupiedBy(a); by != "" {
@@ -175,5 +177,5 @@ func due(snap *cluster.Snapshot, s *cluster.Spec, a netip.Addr) bool {
 		return false
 	}
 	pool := snap.Pools[i]
-	return (len(s.RequestedPools) == 0 || slices.Contains(s.RequestedPools, pool.Name)) && pool.OccupiedBy(a) == "" && pool.Bars(s, snap.Namespaces) == ""
+	return (len(s.RequestedPools) == 0 || slices.Contains(s.RequestedPools, pool.Name)) && pool.OccupiedBy(a) == "" && pool.Excludes(s, snap.Namespaces) == ""
 }

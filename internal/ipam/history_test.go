@@ -225,8 +225,8 @@ func (h *history) mistaken(snap *cluster.Snapshot, assigned []cluster.Assignment
 		}
 	}
 	switch {
-	case p.Bars(s, snap.Namespaces) != "":
-		return "the pool " + p.Bars(s, snap.Namespaces)
+	case p.Excludes(s, snap.Namespaces) != "":
+		return "the pool " + p.Excludes(s, snap.Namespaces)
 	case p.OccupiedBy(a.Addr) != "":
 		return "it belongs to " + p.OccupiedBy(a.Addr)
 	case p.Allocation == cluster.Drained, p.Allocation == cluster.OnRequest && !asked:

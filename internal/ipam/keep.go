@@ -40,6 +40,8 @@ func (p *plan) leaveForeign() {
 	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool { return h.foreign })
 }
 
+// keepOne lets h keep the address of claim c, unless another Service has it by now or h has another
+// address of the family. Only a status that is overruled is reported: users can see it.
 func (p *plan) keepOne(h *holder, c claim) {
 	family := cluster.FamilyOf(c.addr)
 	other := p.owner(c.addr, h)

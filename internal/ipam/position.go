@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A space is the addresses of one family of a pool, in ascending order whatever
-// the order in which the object lists them. It may have 2^127 of them: they are
+// A space is the addresses of one family of a pool, in ascending order: the
+// order of the ranges in the object has no meaning. It may have 2^127 of them: they are
 // counted, not enumerated.
 type space struct {
 	ranges     []netipx.IPRange
@@ -23,6 +23,7 @@ type space struct {
 	pool       *cluster.Pool
 }
 
+// newSpace returns the addresses of one family of p, with the addresses that p does not give out.
 func newSpace(p *cluster.Pool, ipv4 bool) space {
 	s := space{avoidBuggy: p.AvoidBuggyIPs && ipv4, pool: p}
 	for _, r := range p.Ranges {
@@ -35,6 +36,7 @@ func newSpace(p *cluster.Pool, ipv4 bool) space {
 	return s
 }
 
+// length is the number of addresses in r. It is 0 for all of IPv6, which no pool contains.
 func length(r netipx.IPRange) uint128 {
 	return toUint128(r.To()).sub(toUint128(r.From())).add(uint128{lo: 1})
 }
@@ -79,6 +81,8 @@ func (s space) at(offset uint128) (int, netip.Addr) {
 	panic("BUG: offset is outside of the space")
 }
 
+// walk yields the addresses from one to another, both included, that are given out. It returns
+// false if yield did.
 func (s space) walk(from, to netip.Addr, yield func(netip.Addr) bool) bool {
 	for a := from; ; a = a.Next() {
 		if o := s.pool.OccupiedAt(a); o.By != "" {
@@ -113,6 +117,7 @@ func (s space) home(name cluster.Name) netip.Addr {
 	return netip.Addr{}
 }
 
+// hash is the first 128 bits of the SHA-256 sum of "namespace/name".
 func hash(name cluster.Name) uint128 {
 	sum := sha256.Sum256([]byte(name.String()))
 	return uint128{binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])}
@@ -121,6 +126,7 @@ func hash(name cluster.Name) uint128 {
 // A uint128 counts IPv6 addresses. Arithmetic is modulo 2^128.
 type uint128 struct{ hi, lo uint64 }
 
+// toUint128 is the address as a number, for IPv4 of 32 bits.
 func toUint128(a netip.Addr) uint128 {
 	if a.Is4() {
 		b := a.As4()
@@ -130,6 +136,7 @@ func toUint128(a netip.Addr) uint128 {
 	return uint128{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])}
 }
 
+// addr is the address with the number u. For IPv4 only the lower 32 bits count.
 func (u uint128) addr(ipv4 bool) netip.Addr {
 	if ipv4 {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(u.lo))))

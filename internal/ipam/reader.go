@@ -9,7 +9,7 @@ import (
 )
 
 // NewReader returns a Source for speakers of a cluster with a controller. Its
-// Assignments are those of inner that an AddressClaim confirms: what else stands
+// Assignments are those of inner that an AddressClaim confirms: any other address
 // in a Service's status was written by another implementation, and announcing it
 // would take traffic from that one. Its Refusals say what was left out, and which
 // Services wait for the controller.
@@ -18,6 +18,8 @@ import (
 // one before.
 func NewReader(inner cluster.Source) cluster.Source { return &reader{inner: inner} }
 
+// A reader caches the snapshot that it returned last: Snapshot is called for each change of any
+// object, and mostly neither a status nor a claim has changed.
 type reader struct {
 	inner cluster.Source
 
@@ -25,8 +27,10 @@ type reader struct {
 	in, out *cluster.Snapshot // nil at first
 }
 
+// Changed is the inner Source's: the assignments depend on nothing else.
 func (r *reader) Changed() <-chan struct{} { return r.inner.Changed() }
 
+// Snapshot returns the same pointer as long as the inner Source does.
 func (r *reader) Snapshot() *cluster.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,7 +14,7 @@ type scripted struct{ snapshot *cluster.Snapshot }
 func (s *scripted) Snapshot() *cluster.Snapshot { return s.snapshot }
 func (s *scripted) Changed() <-chan struct{}    { return nil }
 
-func TestReaderBelievesClaims(t *testing.T) {
+func TestReaderNeedsClaims(t *testing.T) {
 	name := func(n string) cluster.Name { return cluster.Name{Namespace: "shop", Name: n} }
 	addr := netip.MustParseAddr
 	snap := &cluster.Snapshot{

@@ -7,15 +7,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// admits says whether a Service that asks for a reserved address by name gets it:
-// a namespace is one hand, so that who replaces a Service by another of a new
-// name need not know whom the old one's address is kept for.
+// admits says whether a Service that requests a reserved address gets it. Any Service of the namespace
+// does: a Service may be replaced by one of another name.
 func (f fence) admits(name cluster.Name) bool {
 	return len(f.kept) == 0 || slices.Contains(f.holders, name) ||
 		slices.ContainsFunc(f.kept, func(k cluster.Name) bool { return k.Namespace == name.Namespace })
 }
 
-// beneficiaries are those for whom an address is kept, in words.
+// beneficiaries names the Services that an address is kept for.
 func (f fence) beneficiaries() string {
 	var s []string
 	for _, k := range f.kept {

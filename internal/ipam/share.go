@@ -69,6 +69,7 @@ type obstacle struct {
 	why string // why they do not share it, empty if there is no more to say
 }
 
+// String continues a sentence that begins with the address.
 func (o *obstacle) String() string {
 	if o.why == "" {
 		return o.Name.String() + " holds"
@@ -164,7 +165,7 @@ func (p *plan) warnShared() {
 			}
 			for _, o := range p.with(a, h) {
 				if why, is := Apart(h.Spec, o); is {
-					p.say(h, a, cluster.SharingKept, "%s is shared with %s as it was, although it would not be now: %s", a, o.Name, cmp.Or(why, "neither asks for it"))
+					p.addReason(h, a, cluster.SharingKept, "%s is shared with %s as it was, although it would not be now: %s", a, o.Name, cmp.Or(why, "neither asks for it"))
 				}
 			}
 		}

@@ -24,6 +24,7 @@ func NewSource(inner cluster.Source, held []cluster.Assignment) cluster.Source {
 	return &source{inner: inner, out: &cluster.Snapshot{Assignments: held}}
 }
 
+// A source allocates each time that the inner Source has another snapshot.
 type source struct {
 	inner cluster.Source
 
@@ -33,8 +34,10 @@ type source struct {
 	out *cluster.Snapshot
 }
 
+// Changed is the inner Source's: the assignments depend on nothing else.
 func (s *source) Changed() <-chan struct{} { return s.inner.Changed() }
 
+// Snapshot returns the same pointer as long as the inner Source does.
 func (s *source) Snapshot() *cluster.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +106,7 @@ func (p *plan) warnUnstable(h *holder) {
 			continue
 		}
 		if home := p.home(h, cluster.FamilyOf(a)); home != a {
-			p.say(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
+			p.addReason(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
 				a, p.alternative(home))
 		}
 	}

@@ -156,6 +156,7 @@ func (s *Survey) findLoose(doubtful []*cluster.Claim) {
 	s.Loose = slices.Compact(s.Loose)
 }
 
+// loose reports whether c has anything but one settled Service with the address in its status.
 func (s *Survey) loose(c *cluster.Claim) bool {
 	if len(c.Holders) != 1 || len(c.ReservedFor) != 0 {
 		return true
@@ -192,6 +193,7 @@ func differ[T any](a, b []T, same func(x, y T) bool, compare func(x, y T) int) (
 	return slices.Concat(only, a, b)
 }
 
+// find is the index of a Service in a sorted list, or where it would be.
 func find(services []cluster.Service, name cluster.Name) (int, bool) {
 	return slices.BinarySearchFunc(services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
@@ -28,7 +29,7 @@ const macLength = 6
 
 // EncodeInterfaces encodes a node's interfaces. It returns the names of interfaces without
 // room in the metadata.
-func EncodeInterfaces(list []Interface) (b []byte, omitted []string) {
+func EncodeInterfaces(list []cluster.Interface) (b []byte, omitted []string) {
 	b = []byte{metaVersion}
 	for _, i := range list {
 		one := encodeInterface(i)
@@ -51,7 +52,7 @@ func isReturning(b []byte) bool { return len(b) > 0 && b[0] == metaReturning }
 
 // encodeInterface encodes one interface, with only the significant bytes of each prefix. Names
 // of interfaces have 15 bytes at most, and 255 prefixes exceed the metadata anyway.
-func encodeInterface(i Interface) []byte {
+func encodeInterface(i cluster.Interface) []byte {
 	mac := make([]byte, macLength)
 	copy(mac, i.MAC)
 	b := append([]byte{byte(len(i.Name))}, i.Name...)
@@ -68,7 +69,7 @@ func encodeInterface(i Interface) []byte {
 var errMeta = errors.New("is not the metadata of a speaker of this release")
 
 // DecodeInterfaces decodes metadata. Empty metadata has no interfaces.
-func DecodeInterfaces(b []byte) (list []Interface, err error) {
+func DecodeInterfaces(b []byte) (list []cluster.Interface, err error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
@@ -76,7 +77,7 @@ func DecodeInterfaces(b []byte) (list []Interface, err error) {
 		return nil, errMeta
 	}
 	for b = b[1:]; len(b) > 0; {
-		var i Interface
+		var i cluster.Interface
 		if i, b, err = decodeInterface(b); err != nil {
 			return nil, err
 		}
@@ -86,7 +87,7 @@ func DecodeInterfaces(b []byte) (list []Interface, err error) {
 }
 
 // decodeInterface decodes one interface and returns the rest.
-func decodeInterface(b []byte) (i Interface, rest []byte, err error) {
+func decodeInterface(b []byte) (i cluster.Interface, rest []byte, err error) {
 	take := func(n int) (part []byte) {
 		if n > len(b) {
 			err = errMeta

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
@@ -15,7 +16,7 @@ func TestInterfacesRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := []Interface{
+	list := []cluster.Interface{
 		{Name: "eth0", MAC: mac, Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.128/25"), netip.MustParsePrefix("2001:db8::/61"), netip.MustParsePrefix("2001:db8::1/128")}},
 		{Name: "an-interface-15"},
 	}
@@ -34,9 +35,9 @@ func TestInterfacesRoundTrip(t *testing.T) {
 
 // Interfaces without room are omitted and counted.
 func TestTooManyInterfacesOmitted(t *testing.T) {
-	var list []Interface
+	var list []cluster.Interface
 	for i := range 100 {
-		list = append(list, Interface{Name: fmt.Sprintf("vlan%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
+		list = append(list, cluster.Interface{Name: fmt.Sprintf("vlan%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 	}
 	b, left := EncodeInterfaces(list)
 	got, err := DecodeInterfaces(b)
@@ -46,7 +47,7 @@ func TestTooManyInterfacesOmitted(t *testing.T) {
 }
 
 func FuzzInterfaces(f *testing.F) {
-	b, _ := EncodeInterfaces([]Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}})
+	b, _ := EncodeInterfaces([]cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}})
 	f.Add(b)
 	f.Add([]byte{metaVersion, 200})
 	f.Add([]byte{2, 1})

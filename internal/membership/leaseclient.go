@@ -47,9 +47,9 @@ func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
 
 // A Lease has the state of its node for nodes that gossip does not reach.
 const (
-	// interfacesAnnotation is the node's metadata in base64.
+	// interfacesAnnotation of a speaker's Lease: the node's interfaces and their subnets, in base64.
 	interfacesAnnotation = "fanfare.io/interfaces"
-	// releasedAnnotation changes whenever the node stops answering for an address.
+	// releasedAnnotation of a speaker's Lease: changes whenever the node stops answering for an address.
 	releasedAnnotation = "fanfare.io/released"
 )
 

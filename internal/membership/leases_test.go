@@ -180,7 +180,7 @@ func TestLeaseShowsAlive(t *testing.T) {
 		}
 		die()
 		if took := becomes("dead", 4*interval); took < interval {
-			t.Errorf("after %s it was dead", took)
+			t.Errorf("dead %s after its last renewal, want %s or more", took, interval)
 		}
 		view = &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", Since: time.Now()}}}
 		if got := state(); got != "alive" || len(l.watched) != 0 {
@@ -328,7 +328,7 @@ func TestLeaseShowsRelease(t *testing.T) {
 		l.watchOnly([]string{"n2"})
 		<-time.After(time.Minute)
 		if l.takeReleased() {
-			t.Error("nothing was released")
+			t.Error("a release is reported before there is one")
 		}
 		for range 2 {
 			other.release()

@@ -2,7 +2,6 @@ package membership
 
 import (
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,17 +38,9 @@ type Member struct {
 	Returning bool
 	// Since is when this state began; for a dead node, when it last responded.
 	Since time.Time
-	// Interfaces are those on which the node can answer for addresses, sorted by name.
-	Interfaces []Interface
-}
-
-// An Interface is an interface of a member.
-type Interface struct {
-	Name string
-	MAC  net.HardwareAddr // nil if it has none
-	// Prefixes are the subnets of the interface, sorted; then its own addresses, as prefixes
-	// of one address.
-	Prefixes []netip.Prefix
+	// Interfaces are those on which the node can answer for addresses, sorted by name. Behind
+	// its subnets, an interface may have its own addresses, as prefixes of one address.
+	Interfaces []cluster.Interface
 }
 
 // Dead reports whether a member stopped responding without leaving.

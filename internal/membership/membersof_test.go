@@ -54,7 +54,7 @@ func TestMembersOf(t *testing.T) {
 // Nodes that gossip never reached are alive by their Leases, too.
 func TestMembersByLease(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	one, _ := EncodeInterfaces([]Interface{{Name: "eth0"}})
+	one, _ := EncodeInterfaces([]cluster.Interface{{Name: "eth0"}})
 	none, _ := EncodeInterfaces(nil)
 	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
 	for name, tt := range map[string]struct {

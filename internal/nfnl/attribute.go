@@ -10,14 +10,13 @@ import (
 // SizeofGenMsg is the size of struct nfgenmsg.
 const SizeofGenMsg = 4
 
-// Align rounds up to the 4 bytes that netlink pads everything to.
+// Align rounds up to a multiple of 4 bytes, netlink's alignment.
 func Align(n int) int { return (n + 3) &^ 3 }
 
 // An Encoder appends netlink messages to B.
 type Encoder struct{ B []byte }
 
-// Message appends one message of a netfilter subsystem whose attributes body
-// appends.
+// Message appends one message of a netfilter subsystem; body appends its attributes.
 func (e *Encoder) Message(subsystem, kind uint8, flags uint16, seq uint32, family uint8, body func()) {
 	start := len(e.B)
 	e.Header(uint16(subsystem)<<8|uint16(kind), flags, seq, family, 0)
@@ -42,13 +41,13 @@ func (e *Encoder) Raw(b []byte) { e.B = append(e.B, b...) }
 // Bytes appends an attribute.
 func (e *Encoder) Bytes(t uint16, data []byte) { appendAttribute(e, t, data) }
 
-// Text appends an attribute that C reads as a string.
+// Text appends a string attribute, terminated by a zero byte.
 func (e *Encoder) Text(t uint16, s string) { appendAttribute(e, t, s, 0) }
 
-// Opaque appends an attribute whose bytes are kept in a string.
+// Opaque appends an attribute with the bytes of s, without termination.
 func (e *Encoder) Opaque(t uint16, s string) { appendAttribute(e, t, s) }
 
-// Uint32 appends an attribute in the order of bytes of the network.
+// Uint32 appends a number in network byte order.
 func (e *Encoder) Uint32(t uint16, n uint32) {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)
@@ -79,7 +78,7 @@ func (e *Encoder) Close(start int) {
 	binary.NativeEndian.PutUint16(e.B[start:], uint16(len(e.B)-start))
 }
 
-// nlaTypeMask takes the flags off an attribute's type.
+// nlaTypeMask removes the flags from an attribute's type.
 const nlaTypeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 
 // Attributes yields the attributes in b up to the first that is malformed.
@@ -99,8 +98,8 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Attribute returns the first attribute of type t, following a path of nested
-// ones; nil when there is none.
+// Attribute returns the value at a path of nested attribute types, the first of each type;
+// nil if one is missing.
 func Attribute(b []byte, path ...uint16) []byte {
 	for _, want := range path {
 		var found []byte
@@ -118,7 +117,7 @@ func Attribute(b []byte, path ...uint16) []byte {
 	return b
 }
 
-// CString is the text up to the terminating zero.
+// CString returns the text before the terminating zero byte.
 func CString(b []byte) string {
 	for i, c := range b {
 		if c == 0 {
@@ -128,7 +127,7 @@ func CString(b []byte) string {
 	return string(b)
 }
 
-// Uint32 is a number of 32 bits in the order of bytes of the network; 0 if b is no such number.
+// Uint32 decodes a number in network byte order; 0 if b does not have 4 bytes.
 func Uint32(b []byte) uint32 {
 	if len(b) != 4 {
 		return 0

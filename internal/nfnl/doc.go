@@ -1,4 +1,4 @@
-// Package nfnl is the netlink codec of netfilter: a socket whose requests are answered
-// before they return, messages and attributes, and the expressions of nftables' rules.
-// It knows no table, set or connection: package proxy does.
+// Package nfnl is a netlink codec for netfilter: a synchronous socket, messages,
+// attributes, and the expressions of nftables rules. It has no tables, sets or connections;
+// these are in package proxy.
 package nfnl

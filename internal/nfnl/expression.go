@@ -6,21 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Registers, as the kernel takes them: the verdict's, and the first of sixteen
-// that hold 32 bits each (NFT_REG32_00).
+// Registers of nftables: that of the verdict, and the first of sixteen with 32 bits each.
 const (
 	RegisterVerdict = unix.NFT_REG_VERDICT
 	RegisterFirst   = unix.NFT_REG32_00
 )
 
-// DynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys does not have.
+// DynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys lacks.
 const DynsetDelete = 2
 
-// Expressions builds the expressions of a rule. Most rules are text; these are
-// for what nft 1.0.6 can list but not write.
+// Expressions builds the expressions of a rule. Most rules are text for nft; this is for
+// expressions that nft 1.0.6 can list but not parse.
 type Expressions struct{ e Encoder }
 
-// Encoded are the expressions as the attribute NFTA_RULE_EXPRESSIONS has them.
+// Encoded returns the payload of the attribute NFTA_RULE_EXPRESSIONS.
 func (x *Expressions) Encoded() []byte { return x.e.B }
 
 func (x *Expressions) add(name string, data func(e *Encoder)) {
@@ -34,7 +33,7 @@ func (x *Expressions) add(name string, data func(e *Encoder)) {
 	x.e.Close(at)
 }
 
-// Meta loads a property of the packet, such as NFT_META_L4PROTO.
+// Meta loads metadata of the packet, such as NFT_META_L4PROTO, into a register.
 func (x *Expressions) Meta(key, register uint32) {
 	x.add("meta", func(e *Encoder) {
 		e.Uint32(unix.NFTA_META_KEY, key)
@@ -42,7 +41,7 @@ func (x *Expressions) Meta(key, register uint32) {
 	})
 }
 
-// CT loads what conntrack has of the flow's original direction.
+// CT loads a conntrack key of the flow's original direction, such as NFT_CT_SRC.
 func (x *Expressions) CT(key, register uint32) {
 	x.add("ct", func(e *Encoder) {
 		e.Uint32(unix.NFTA_CT_DREG, register)
@@ -51,7 +50,7 @@ func (x *Expressions) CT(key, register uint32) {
 	})
 }
 
-// Payload loads bytes of a header.
+// Payload loads bytes of a header; base is the header, such as NFT_PAYLOAD_NETWORK_HEADER.
 func (x *Expressions) Payload(base, offset, length, register uint32) {
 	x.add("payload", func(e *Encoder) {
 		e.Uint32(unix.NFTA_PAYLOAD_DREG, register)
@@ -61,10 +60,10 @@ func (x *Expressions) Payload(base, offset, length, register uint32) {
 	})
 }
 
-// Is ends the rule where a register is not that byte.
+// Is continues the rule only if a register has this byte.
 func (x *Expressions) Is(register uint32, b byte) { x.compare(unix.NFT_CMP_EQ, register, []byte{b}) }
 
-// IsNot ends the rule where a register has that value.
+// IsNot continues the rule only if a register does not have this value.
 func (x *Expressions) IsNot(register uint32, value []byte) {
 	x.compare(unix.NFT_CMP_NEQ, register, value)
 }
@@ -79,7 +78,8 @@ func (x *Expressions) compare(op, register uint32, value []byte) {
 	})
 }
 
-// Dynset changes a map by key and value in registers.
+// Dynset updates a map by the key and value in two registers. A timeout of 0 is the map's
+// default.
 func (x *Expressions) Dynset(set string, op, key, value uint32, timeoutMS uint64) {
 	x.add("dynset", func(e *Encoder) {
 		e.Text(unix.NFTA_DYNSET_SET_NAME, set)
@@ -95,7 +95,8 @@ func (x *Expressions) Dynset(set string, op, key, value uint32, timeoutMS uint64
 // Counter counts packets and bytes.
 func (x *Expressions) Counter() { x.add("counter", nil) }
 
-// Verdict ends the rule with one of NFT_GOTO, NFT_JUMP, NFT_RETURN, NF_DROP.
+// Verdict ends the rule with NFT_GOTO, NFT_JUMP, NFT_RETURN or NF_DROP; chain is the target
+// of the first two.
 func (x *Expressions) Verdict(code int32, chain string) {
 	x.add("immediate", func(e *Encoder) {
 		e.Uint32(unix.NFTA_IMMEDIATE_DREG, RegisterVerdict)

@@ -9,25 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BufferSize is the size asked for both buffers. A transaction is one
-// message to the kernel and must fit into the send buffer: 100,000 elements
-// take about 10 MB. Without CAP_NET_ADMIN in the first user namespace the
-// kernel grants no more than net.core.wmem_max.
+// BufferSize is the requested size of both buffers, in bytes. A transaction is one datagram
+// and must fit into the send buffer: 100,000 elements take about 10 MB. Without
+// CAP_NET_ADMIN in the initial user namespace the kernel grants net.core.wmem_max at most.
 const BufferSize = 64 << 20
 
-// ErrInterrupted says that what was dumped changed meanwhile, so that the
-// answer may lack entries or hold some twice.
+// ErrInterrupted says that the dumped table changed during the dump (NLM_F_DUMP_INTR), so
+// that entries may be missing or duplicate.
 var ErrInterrupted = fmt.Errorf("dump: %w", unix.EINTR)
 
-// A Socket is a netlink socket of the netfilter family. Requests are answered
-// before the send call returns, so that there is nothing to wait for: after a
-// request, all of its answers are in the receive buffer. That makes it simple
-// to read all of them, and so never to take a late answer for that of the next
-// request. A socket serves one goroutine at a time.
+// A Socket is a netlink socket of the netfilter family. The kernel handles a request before
+// the send call returns: then all replies are in the receive buffer. Read all of them, so
+// that none is taken for a reply to the next request. A Socket is not safe for concurrent
+// use.
 type Socket struct {
 	fd   int
-	Port uint32 // how the kernel names this socket, in its notifications too
-	Seq  uint32 // of the last request
+	Port uint32 // the socket's netlink port ID, also in notifications
+	Seq  uint32 // sequence number of the last request
 	buf  []byte
 }
 
@@ -53,13 +51,13 @@ func (s *Socket) setup() error {
 		if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, BufferSize) == nil {
 			continue
 		}
-		// EPERM in a user namespace: take what the system allows.
+		// EPERM in a user namespace: use the system's limit.
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, plain, BufferSize); err != nil {
 			return err
 		}
 	}
-	// Ask for errors with the kernel's words and without the request, which
-	// can be megabytes. Old kernels know neither option.
+	// Request error messages as text, and errors without a copy of the request, which can
+	// be megabytes. Old kernels have neither option.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -73,13 +71,13 @@ func (s *Socket) setup() error {
 	return nil
 }
 
-// FD is the file descriptor.
+// FD returns the file descriptor.
 func (s *Socket) FD() int { return s.fd }
 
 // Close closes the socket.
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
-// Send hands one datagram of messages to the kernel.
+// Send sends one datagram of messages to the kernel.
 func (s *Socket) Send(b []byte) error {
 	s.discard()
 	for {
@@ -94,7 +92,7 @@ func (s *Socket) Send(b []byte) error {
 	}
 }
 
-// discard empties the receive buffer of what an abandoned request left.
+// discard removes the replies of an abandoned request from the receive buffer.
 func (s *Socket) discard() {
 	for {
 		if _, _, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.EINTR) {
@@ -103,8 +101,7 @@ func (s *Socket) discard() {
 	}
 }
 
-// A Reply is one message from the kernel. Its data is valid only until the
-// next one is read.
+// A Reply is one message from the kernel. Its data is valid until the next one is read.
 type Reply struct {
 	Kind  uint16
 	Flags uint16
@@ -112,8 +109,8 @@ type Reply struct {
 	Data  []byte
 }
 
-// Replies yields the messages that wait in the receive buffer, or, with
-// block, waits for them.
+// Replies yields the messages in the receive buffer. With block it waits for more;
+// otherwise it ends when the buffer is empty.
 func (s *Socket) Replies(block bool) iter.Seq2[Reply, error] {
 	flags := 0
 	if !block {
@@ -141,7 +138,7 @@ func (s *Socket) Replies(block bool) iter.Seq2[Reply, error] {
 	}
 }
 
-// messages splits a datagram.
+// messages yields the messages of a datagram, up to the first that is malformed.
 func messages(b []byte) iter.Seq[Reply] {
 	return func(yield func(Reply) bool) {
 		for len(b) >= unix.SizeofNlMsghdr {
@@ -163,13 +160,13 @@ func messages(b []byte) iter.Seq[Reply] {
 	}
 }
 
-// Dump sends a request for a list and calls each with every answer, without
-// its nfgenmsg. After an error what each was given must be thrown away.
+// Dump sends a dump request and calls each with the attributes of every reply, which follow
+// nfgenmsg. After an error, discard what each received.
 func (s *Socket) Dump(subsystem, kind, family uint8, request []byte, each func(data []byte)) error {
 	return s.DumpFamilies(subsystem, kind, family, request, func(_ uint8, data []byte) { each(data) })
 }
 
-// DumpFamilies is Dump for a list of more than one family, which each receives.
+// DumpFamilies is Dump for several address families: each receives that of the reply.
 func (s *Socket) DumpFamilies(subsystem, kind, family uint8, request []byte, each func(family uint8, data []byte)) error {
 	s.Seq++
 	var e Encoder
@@ -200,8 +197,8 @@ func (s *Socket) DumpFamilies(subsystem, kind, family uint8, request []byte, eac
 	return nil
 }
 
-// Errno is the error that an acknowledgement or the end of a dump carries,
-// with the kernel's own words where it has some.
+// Errno returns the error of an acknowledgement or of the end of a dump, with the kernel's
+// text if there is one; nil for success.
 func (r Reply) Errno() error {
 	if len(r.Data) < 4 {
 		return nil
@@ -214,7 +211,7 @@ func (r Reply) Errno() error {
 	if r.Kind != unix.NLMSG_ERROR || r.Flags&unix.NLM_F_ACK_TLVS == 0 || len(r.Data) < 4+unix.SizeofNlMsghdr {
 		return err
 	}
-	// With NETLINK_CAP_ACK only the request's header stands before these.
+	// With NETLINK_CAP_ACK only the request's header precedes the attributes.
 	for t, v := range Attributes(r.Data[4+unix.SizeofNlMsghdr:]) {
 		if t == unix.NLMSGERR_ATTR_MSG {
 			return fmt.Errorf("%s: %w", CString(v), err)

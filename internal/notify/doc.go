@@ -1,8 +1,8 @@
-// Package notify has a channel of one value say that something has changed since its reader last
-// looked: changes that were not read yet become one.
+// Package notify signals changes by a channel with a buffer of one value: several changes
+// before the receiver reads become one signal.
 package notify
 
-// Changed puts a value into c unless there is one. It never waits for the reader.
+// Changed sends a value to c unless its buffer is full. It never blocks.
 func Changed(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -14,7 +14,7 @@ func Main(m *testing.M) int {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
 		if err := p.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))); err != nil {
-			panic(err) // a number is one
+			panic(err) // cannot happen: the value is a number
 		}
 	}
 	return m.Run()

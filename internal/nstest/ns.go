@@ -24,8 +24,7 @@ type NS struct {
 	link   *netlink.Handle
 }
 
-// Node returns the namespace that the caller's process is in: under Run, the
-// namespace that Run made.
+// Node returns the namespace of the caller's process: under Run, the new one.
 func Node(tb testing.TB) *NS {
 	tb.Helper()
 	h, err := netns.Get()
@@ -33,14 +32,14 @@ func Node(tb testing.TB) *NS {
 	return wrap(tb, "node", h)
 }
 
-// New makes a namespace with loopback up. It is gone with the test.
+// New creates a namespace with loopback up. It is deleted at the end of the test.
 func New(tb testing.TB, name string) *NS {
 	tb.Helper()
 	made := make(chan error, 1)
 	var h netns.NsHandle
 	go func() {
-		// Never unlocked: the thread ends with this goroutine, and the
-		// namespace lives on by its handle.
+		// Never unlocked: the thread ends with this goroutine, and the handle keeps the
+		// namespace.
 		runtime.LockOSThread()
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
@@ -62,14 +61,14 @@ func wrap(tb testing.TB, name string, h netns.NsHandle) *NS {
 	return &NS{Name: name, tb: tb, handle: h, link: link}
 }
 
-// Do runs f on a thread inside the namespace and returns when f does. Sockets
-// that f opens belong to the namespace; goroutines that f starts do not run in
-// it. f runs on a goroutine of its own: it must not call FailNow or Skip.
+// Do runs f on a thread inside the namespace and returns when f does. Sockets that f opens
+// belong to the namespace; goroutines that f starts do not run in it. f runs in another
+// goroutine than the test: it must not call FailNow or Skip.
 func (n *NS) Do(f func()) {
 	n.tb.Helper()
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends here
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := netns.Set(n.handle)
 		if err == nil {
 			f()
@@ -79,7 +78,7 @@ func (n *NS) Do(f func()) {
 	check(n.tb, n.Name, <-done)
 }
 
-// Link joins a and b with a veth pair, named ifA in a and ifB in b, both up.
+// Link connects a and b by a veth pair, ifA in a and ifB in b, and brings both ends up.
 func Link(tb testing.TB, a *NS, ifA string, b *NS, ifB string) {
 	tb.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -90,7 +89,7 @@ func Link(tb testing.TB, a *NS, ifA string, b *NS, ifB string) {
 	b.Up(ifB)
 }
 
-// Bridge makes a bridge called name, with the given interfaces as its ports.
+// Bridge creates a bridge with the given interfaces as ports.
 func (n *NS) Bridge(name string, ports ...string) {
 	n.tb.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -102,9 +101,8 @@ func (n *NS) Bridge(name string, ports ...string) {
 	n.Up(name)
 }
 
-// VRF makes a VRF called name with a routing table, and with the given interfaces in it;
-// those keep their IPv4 addresses only. It returns false, and makes nothing, if the kernel
-// is built without VRFs.
+// VRF creates a VRF with a routing table and the given interfaces, which keep only their
+// IPv4 addresses. It returns false, without any change, if the kernel has no VRFs.
 func (n *NS) VRF(name string, table uint32, ports ...string) bool {
 	n.tb.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -121,9 +119,8 @@ func (n *NS) VRF(name string, table uint32, ports ...string) bool {
 	return true
 }
 
-// Hairpin lets a port of a bridge send back what came in by it, as plugins of CNI
-// set it for pods: where bridged packets pass netfilter, a pod reaches itself by
-// that way only.
+// Hairpin lets a bridge send packets back by the port on which they arrived, as CNI plug-ins
+// set it for pods. With br_netfilter, a pod cannot reach itself by a VIP without it.
 func (n *NS) Hairpin(port string) {
 	n.tb.Helper()
 	check(n.tb, port, n.link.LinkSetHairpin(n.iface(port), true))
@@ -141,8 +138,8 @@ func (n *NS) Down(name string) {
 	check(n.tb, n.Name+" "+name, n.link.LinkSetDown(n.iface(name)))
 }
 
-// MAC gives an interface, which must be down, another hardware address, and with it
-// another link-local address once it is up.
+// MAC changes the hardware address of an interface, which must be down. Its link-local
+// address changes when it is up again.
 func (n *NS) MAC(name, mac string) {
 	n.tb.Helper()
 	hw, err := net.ParseMAC(mac)
@@ -150,8 +147,8 @@ func (n *NS) MAC(name, mac string) {
 	check(n.tb, n.Name+" "+name, n.link.LinkSetHardwareAddr(n.iface(name), hw))
 }
 
-// Addr adds addresses, such as "10.0.0.1/24", to an interface. They serve at
-// once: duplicate address detection is off.
+// Addr adds addresses, such as "10.0.0.1/24", to an interface, and waits until they are
+// usable. Duplicate address detection is off.
 func (n *NS) Addr(name string, prefixes ...string) {
 	n.tb.Helper()
 	for _, p := range prefixes {
@@ -161,8 +158,8 @@ func (n *NS) Addr(name string, prefixes ...string) {
 	}
 }
 
-// awaitLocal waits until the kernel takes an address for its own. For IPv6 that
-// is done in the background, even without duplicate address detection.
+// awaitLocal waits until an address is in the local routing table. The kernel adds IPv6
+// addresses in the background, even without duplicate address detection.
 func (n *NS) awaitLocal(ip net.IP) {
 	n.tb.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -176,8 +173,8 @@ func (n *NS) awaitLocal(ip net.IP) {
 	}
 }
 
-// Route adds a route to prefix, by the gateway via if it is not empty, which for
-// IPv4 may be an IPv6 one, else directly on the interface dev.
+// Route adds a route to prefix by the gateway via, which may be an IPv6 address also for
+// IPv4, or, if via is empty, directly on the interface dev.
 func (n *NS) Route(prefix, via, dev string) {
 	n.tb.Helper()
 	dst := netip.MustParsePrefix(prefix).Masked()
@@ -219,8 +216,8 @@ func (n *NS) iface(name string) netlink.Link {
 	return l
 }
 
-// up brings up loopback in the calling thread's namespace and turns off what
-// would make tests wait: duplicate address detection.
+// up brings up loopback in the calling thread's namespace, and disables duplicate address
+// detection, for which tests would wait.
 func up(tb testing.TB) {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
@@ -237,7 +234,7 @@ func up(tb testing.TB) {
 }
 
 func sysctl(name, value string) error {
-	// The directory shows the namespace of the thread that opens it.
+	// /proc/sys/net shows the namespace of the thread that opens it.
 	path := "/proc/sys/net/" + strings.ReplaceAll(name, ".", "/")
 	return os.WriteFile(path, []byte(value), 0o644)
 }

@@ -18,13 +18,12 @@ import (
 // inside is set in the environment of a process that Run started.
 const inside = "FANFARE_NSTEST"
 
-// Run runs f as the body of t in a process that has a network namespace of its
-// own, with loopback up, and mounts of its own, and a user namespace too unless the
-// caller is root.
-// Call it first in a test: what stands before it runs twice.
+// Run runs f as the body of t in a process with its own network namespace, loopback up, its
+// own mount namespace and, unless the caller is root, its own user namespace. Call it first
+// in a test: statements before it run twice.
 //
-// Where the kernel refuses such namespaces the test fails when CI=true and is
-// skipped with the reason elsewhere.
+// If the kernel does not permit such namespaces, the test fails with CI=true, and is
+// skipped with the reason otherwise.
 func Run(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -42,14 +41,14 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	report(t, out.String(), err)
 }
 
-// again is the command that runs only the test t, in a new namespace.
+// rerun returns the command that runs only the test t, in a new namespace.
 func rerun(t *testing.T) *exec.Cmd {
 	args := []string{"-test.run=" + pattern(t.Name()), "-test.v=true", "-test.count=1"}
 	if testing.Short() {
 		args = append(args, "-test.short")
 	}
 	if end, ok := t.Deadline(); ok {
-		// A little less, so that the inner process reports its goroutines.
+		// A second earlier than t's, so that the inner process can print its goroutines.
 		args = append(args, "-test.timeout="+max(time.Until(end)-time.Second, time.Second).String())
 	}
 	cmd := exec.Command(os.Args[0], append(args, passed()...)...)
@@ -68,15 +67,15 @@ func rerun(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// raceOptions is the race detector's variable for a process that runs one test. By
-// default the detector waits for a second when a process ends, for goroutines that
-// still run to race: for a test of milliseconds, and for hundreds of them, that is most
-// of the time. A value in the environment takes precedence.
+// raceOptions returns the race detector's variable for a process that runs one test. By
+// default the detector waits a second at the end of a process for races of remaining
+// goroutines, which is most of the time of hundreds of short tests. A value in the
+// environment takes precedence.
 func raceOptions() string {
 	return strings.TrimSpace("GORACE=atexit_sleep_ms=50 " + os.Getenv("GORACE"))
 }
 
-// passed returns the caller's flags that are the test's own, such as -update.
+// passed returns the command line's flags that the test itself defines, such as -update.
 func passed() []string {
 	var own []string
 	for _, a := range os.Args[1:] {
@@ -87,7 +86,7 @@ func passed() []string {
 	return own
 }
 
-// pattern is the -test.run expression that selects the one test called name.
+// pattern returns the -test.run expression that selects only the test name.
 func pattern(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -96,7 +95,8 @@ func pattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// privileged says whether this process may make network namespaces as it is.
+// privileged reports whether this process may create network namespaces without a user
+// namespace.
 func privileged() bool {
 	var caps [2]unix.CapUserData
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -106,7 +106,7 @@ func privileged() bool {
 	return caps[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// report turns the outcome of the inner process into the outcome of t.
+// report sets the result of t to that of the inner process.
 func report(t *testing.T, out string, err error) {
 	t.Helper()
 	var exit *exec.ExitError
@@ -124,10 +124,9 @@ func report(t *testing.T, out string, err error) {
 	}
 }
 
-// Isolate moves the calling goroutine, for the rest of its life, to a thread
-// with a new network namespace. It needs CAP_SYS_ADMIN and serves benchmarks,
-// whose results a process inside another could not report. Goroutines that the
-// caller starts are not in the namespace.
+// Isolate moves the calling goroutine permanently to a thread with a new network namespace.
+// It is for benchmarks, whose results an inner process could not report, and needs
+// CAP_SYS_ADMIN. Goroutines that the caller starts are not in the namespace.
 func Isolate(tb testing.TB) {
 	tb.Helper()
 	if !privileged() {
@@ -141,13 +140,13 @@ func Isolate(tb testing.TB) {
 	up(tb)
 }
 
-// BPF mounts a file system of BPF, in which programs and maps can be pinned, and
-// returns where. It is for tests under Run, and for benchmarks of root.
+// BPF mounts a BPF file system, in which programs and maps can be pinned, and
+// returns its directory. It is for tests under Run, and for benchmarks as root.
 func BPF(tb testing.TB) string {
 	tb.Helper()
 	dir := tb.TempDir()
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		Missing(tb, fmt.Sprintf("no file system of BPF: %v", err))
+		Missing(tb, fmt.Sprintf("cannot mount a BPF file system: %v", err))
 	}
 	tb.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -157,8 +156,8 @@ func BPF(tb testing.TB) string {
 	return dir
 }
 
-// Missing ends the test because the machine lacks something that it needs:
-// a failure when CI=true, else a skip.
+// Missing ends the test because the machine lacks something that it needs: it fails with
+// CI=true, and is skipped otherwise.
 func Missing(tb testing.TB, reason string) {
 	tb.Helper()
 	if os.Getenv("CI") == "true" {

@@ -76,31 +76,6 @@ func (v *View) announcementOf(a *Address, shares []share, remote *share) announc
 	return p
 }
 
-// prefix returns the prefix by which an advertisement announces an address. If any Service of
-// the address has the policy Local, it is the address alone: an aggregate would attract its
-// traffic to nodes without endpoints.
-func (p *announcement) prefix(v *View, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
-	prefix, host := ad.Prefix(addr), netip.PrefixFrom(addr, addr.BitLen())
-	if prefix == host {
-		return host
-	}
-	if local {
-		p.notAggregated = append(p.notAggregated, prefix)
-		return host
-	}
-	if foreign := v.foreign(prefix); foreign != "" {
-		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own: the aggregate %s of BGPAdvertisement %s contains %s; "+
-			"choose a longer aggregation length", prefix, ad.Name, foreign))
-		return host
-	}
-	if !v.allNodes {
-		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own for now: the aggregate %s of BGPAdvertisement %s must not contain addresses of Nodes, "+
-			"which have not been read yet", prefix, ad.Name))
-		return host
-	}
-	return prefix
-}
-
 // text describes the announcement.
 func (p announcement) text(v *View) string {
 	var parts []string

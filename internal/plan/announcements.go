@@ -1,13 +1,10 @@
 package plan
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -69,40 +66,6 @@ func (d *Desired) hostRoutes() (routed []netip.Addr, routes []bgp.Route) {
 		}
 	}
 	return routed, routes
-}
-
-// aggregateRoutes merges the aggregates of all addresses. Reasons about an aggregate go to its
-// first address.
-func (d *Desired) aggregateRoutes(v *View) (routes []bgp.Route) {
-	d.AggregateReasons = nil
-	explain := func(a *Address, code cluster.Code, message string) {
-		d.AggregateReasons = append(d.AggregateReasons, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: code, Message: message})
-	}
-	var specs []routeSpec
-	first := map[netip.Prefix]*Address{}
-	for _, a := range d.Addresses {
-		for _, s := range a.aggregated {
-			var err error
-			// One Service must not take the routes of others along, so only its communities
-			// are left out.
-			if specs, err = v.addWithinLimit(specs, s); err != nil {
-				explain(a, cluster.AttributesRefused, fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err))
-			}
-			first[s.prefix] = cmp.Or(first[s.prefix], a)
-		}
-	}
-	for _, s := range specs {
-		r, findings := v.route(s)
-		if err := r.Validate(); err != nil {
-			explain(first[s.prefix], cluster.AttributesRefused, "the aggregate is not announced: "+err.Error())
-			continue
-		}
-		routes = append(routes, r)
-		for _, f := range findings {
-			explain(first[s.prefix], f.code, f.message)
-		}
-	}
-	return routes
 }
 
 // PrefixesOf returns the prefixes of routes, in their order.

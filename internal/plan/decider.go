@@ -51,6 +51,7 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	if d.last.View.usesL2 && !sortedset.Same(have.Claims, snap.Claims) {
 		return nil, false
 	}
+	// With equal Assignments and names, all indexes of the holders are still valid.
 	if !sortedset.Same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
 		return nil, false
 	}
@@ -69,7 +70,8 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 
 // update decides about the addresses of changed Services and keeps the others.
 func (d *Decider) update(snap *cluster.Snapshot, v *View, changed []int) *Desired {
-	// Slices are cloned before they are changed: the last Desired is immutable.
+	// Slices are cloned before they are changed: the last Desired is immutable, and other
+	// goroutines may read it.
 	next := *d.last
 	next.Snapshot = snap
 	next.updateChecks(v, changed)
@@ -103,6 +105,7 @@ func (d *Decider) rebuild(snap *cluster.Snapshot, v *View) *Desired {
 		Snapshot: snap,
 		View:     v,
 	}
+	// Assignments are sorted by address; an address that Services share has several.
 	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
 	next.Addresses = make([]*Address, len(assigned))
 	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))

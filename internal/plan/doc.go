@@ -8,15 +8,14 @@
 //
 // The decision runs in this order, and no value returns to an earlier step:
 //
-//   - view.go: what does not depend on Services: the node, its routers (peers.go), what no
-//     aggregate may contain (foreign.go), candidates for owners (election.go), and which nodes
-//     are silent (silent.go).
+//   - view.go: what does not depend on Services: the node, its routers (peers.go), candidates
+//     for owners (election.go), and which nodes are silent (silent.go).
 //   - holders.go: which Services hold which address.
 //   - decide.go, for each address: endpoints.go (which endpoints get new flows and which only
-//     keep existing ones), frontends.go, election.go (the owner over Layer 2), sharing.go (an
-//     address of several Services), refusals.go (what the proxy cannot hold), advertise.go,
-//     attributes.go and weights.go (the routes), reasons.go.
-//   - announcements.go: the routes and aggregates of all addresses; healthchecks.go.
+//     keep existing ones) with hints.go, frontends.go with sources.go, election.go (the owner
+//     over Layer 2), sharing.go (an address of several Services), refusals.go (what the proxy
+//     cannot hold), advertise.go, attributes.go and weights.go (the routes), reasons.go.
+//   - announcements.go: the routes of all addresses, with aggregates.go; healthchecks.go.
 //   - lingering.go: how a withdrawn address is still forwarded.
 //
 // A [Decider] computes the same incrementally: what has not changed since the last snapshot

@@ -134,11 +134,10 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 		out.Standing, out.Unknown = election.StandingOf(n, !n.Silent || v.mostSilent), true
 		return out
 	}
+	// A node that has never been a member has no speaker, and counts as dead.
 	m, _ := c.Members.Find(n.Name)
 	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
-	for _, i := range m.Interfaces {
-		out.Interfaces = append(out.Interfaces, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
-	}
+	out.Interfaces = m.Interfaces
 	return out
 }
 

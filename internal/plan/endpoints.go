@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -87,58 +86,6 @@ func usable(all []cluster.Endpoint, notReady bool) []cluster.Endpoint {
 	return filter(all, func(e *cluster.Endpoint) bool { return e.Serving && e.Terminating })
 }
 
-// applyHints applies topology hints to the ready endpoints of a port, and describes the result.
-// Hints are valid only if all endpoints have one and one is for this node, or else for its zone:
-// while hints are being added, a node would send all clients to the first endpoint with one.
-func (v *View) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoint, text string) {
-	forZones, forNodes := 0, 0
-	for i := range ready {
-		if ready[i].ForZones != "" {
-			forZones++
-		}
-		if ready[i].ForNodes != "" {
-			forNodes++
-		}
-	}
-	if forZones == 0 && forNodes == 0 {
-		return ready, ""
-	}
-	zone := v.zone()
-	if forNodes == len(ready) {
-		if preferred = filter(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.Node) }); len(preferred) > 0 {
-			return preferred, "by topology hints those for node " + v.Node
-		}
-	}
-	if forZones == len(ready) && zone != "" {
-		if preferred = filter(ready, func(e *cluster.Endpoint) bool { return e.ForZones.Has(zone) }); len(preferred) > 0 {
-			return preferred, "by topology hints those for zone " + zone
-		}
-	}
-	return ready, "topology hints are ignored: " + v.whyHintsIgnored(forZones == len(ready), forNodes == len(ready), zone)
-}
-
-// whyHintsIgnored explains why hints are not valid, as the end of a sentence.
-func (v *View) whyHintsIgnored(zones, nodes bool, zone string) string {
-	switch {
-	case zones && zone == "":
-		return fmt.Sprintf("node %s has no label %s", v.Node, corev1.LabelTopologyZone)
-	case zones:
-		return "none is for zone " + zone
-	case nodes:
-		return "none is for node " + v.Node
-	default:
-		return "some endpoints have none"
-	}
-}
-
-// zone is the zone of this node, empty without the label.
-func (v *View) zone() string {
-	if v.Self == nil {
-		return ""
-	}
-	return v.Self.Labels[corev1.LabelTopologyZone]
-}
-
 // filter returns the wanted endpoints: list itself if all are wanted, as nearly always.
 func filter(list []cluster.Endpoint, wanted func(*cluster.Endpoint) bool) []cluster.Endpoint {
 	i := 0
@@ -199,16 +146,6 @@ func (e endpoints) join(list func(portEndpoints) []cluster.Endpoint) (all []clus
 		all = append(all, list(p)...)
 	}
 	return all
-}
-
-// hintsText describes topology hints as the end of a sentence. Ports hardly ever differ.
-func (e endpoints) hintsText() string {
-	for _, p := range e {
-		if p.hintsText != "" {
-			return ", " + p.hintsText
-		}
-	}
-	return ""
 }
 
 // silentText names silent nodes as the end of a sentence.

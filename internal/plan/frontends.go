@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,6 +23,8 @@ func (v *View) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verd
 		}
 		fronts = append(fronts, f)
 	}
+	// Whether the Service is announced depends on all its ports together: an address is
+	// announced as a whole.
 	code, message := v.assess(s.Spec, addr, e)
 	return fronts, verdict{code: code, message: message}
 }
@@ -54,33 +55,6 @@ func (v *View) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.
 		}
 	}
 	return f
-}
-
-// closeFrontend makes f drop the packets of all clients, like those outside of source ranges.
-func closeFrontend(f proxy.Frontend) proxy.Frontend {
-	drop := proxy.Target{Miss: proxy.Drop}
-	f.External, f.Internal, f.Draining, f.Sources = drop, drop, nil, []netip.Prefix{}
-	return f
-}
-
-// allowedSources returns the source ranges of addr's family, nil for all clients. If all ranges
-// are of the other family, open is false: no client may use the Service. kube-proxy admits all
-// clients then.
-func allowedSources(s *cluster.Spec, addr netip.Addr) (networks []netip.Prefix, open bool) {
-	if !s.Restricted {
-		return nil, true
-	}
-	six := slices.IndexFunc(s.Sources, func(n netip.Prefix) bool { return !n.Addr().Is4() })
-	if six < 0 {
-		six = len(s.Sources)
-	}
-	if networks = s.Sources[:six:six]; addr.Is6() {
-		networks = s.Sources[six:]
-	}
-	if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Bits() == 0 }) {
-		return nil, true
-	}
-	return networks, len(networks) > 0
 }
 
 // maxConflicts bounds the Reasons about ports of one Service that another Service has.

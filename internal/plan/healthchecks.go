@@ -13,6 +13,7 @@ import (
 
 // servesHealthCheck reports whether the healthCheckNodePort of a Service is served here.
 func (v *View) servesHealthCheck(s *cluster.Spec) bool {
+	// Only Services with externalTrafficPolicy Local have the port.
 	if s.HealthCheckPort == 0 || v.healthChecks == HealthChecksNone {
 		return false
 	}
@@ -93,6 +94,7 @@ func ServiceOf(c healthcheck.Check) cluster.Name {
 	return cluster.Name{Namespace: c.Namespace, Name: c.Name}
 }
 
+// checkText is a line of `fanfare plan`.
 func checkText(c healthcheck.Check) string {
 	return fmt.Sprintf("%s/%s port %d IPv%d: %d endpoints", c.Namespace, c.Name, c.Port, c.Family, c.Endpoints)
 }

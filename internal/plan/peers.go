@@ -68,7 +68,7 @@ func (v *View) duplicateProblems() (all []cluster.Problem) {
 			continue
 		}
 		if d, ok := a.NamesOnly(v.Duplicates); ok {
-			all = append(all, d.Unheard(a, v.Node))
+			all = append(all, d.AdvertisementProblem(a, v.Node))
 		}
 	}
 	return all

@@ -147,11 +147,3 @@ func addressesText(list []cluster.Endpoint) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-// allClients is the prefix of all addresses of addr's family, as an example for source ranges.
-func allClients(addr netip.Addr) netip.Prefix {
-	if addr.Is4() {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-}

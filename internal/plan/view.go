@@ -96,6 +96,7 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 	v.readForeign(peers)
 	v.noAnnounce, v.RefusalMessage = v.announceRefusal(len(snap.Peers))
 	v.readL2(c, snap)
+	// A node that fails has no time to announce its shutdown; one that leaves has.
 	v.planned = v.noAnnounce == cluster.NodeLeaving || v.noAnnounce == cluster.NodeExcluded
 	return v
 }
@@ -146,6 +147,7 @@ func (v *View) interfaceProblems() (all []cluster.Problem) {
 
 // announceRefusal decides why this node announces nothing over BGP, with an empty code if it may.
 func (v *View) announceRefusal(peers int) (cluster.Code, string) {
+	// What concerns the whole node comes before its routers: users correct it first.
 	switch n := v.Self; {
 	case n == nil:
 		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.Node)

@@ -164,7 +164,7 @@ func (w *World) changeMembers() {
 		m := membership.Member{Node: name, Alive: w.attributes.IntN(3) > 0, Since: time.Unix(int64(w.attributes.IntN(1000)), 0)}
 		m.Left = !m.Alive && w.attributes.IntN(4) == 0
 		m.Returning = w.attributes.IntN(4) == 0
-		m.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
+		m.Interfaces = []cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
 		w.Members.Nodes = append(w.Members.Nodes, m)
 	}
 }

@@ -1,6 +1,6 @@
 // Package sortedset has set operations on sorted slices: union, difference and
-// intersection of any elements, and which addresses which prefixes contain.
+// intersection of any elements, and containment of addresses in prefixes.
 //
-// A slice that equals an earlier one is returned as that one where it is cheap
-// ([Keep]), so that callers can compare slices without reading them ([Same]).
+// Where it is cheap, functions return an argument instead of an equal copy ([Keep]), so
+// that callers can compare slices by identity ([Same]).
 package sortedset

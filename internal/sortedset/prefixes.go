@@ -8,8 +8,8 @@ import (
 	"go4.org/netipx"
 )
 
-// Covered returns those of addrs that are in one of prefixes; both are sorted. It
-// returns addrs itself if all are.
+// Covered returns the addresses that a prefix contains, addrs itself if all are. Both
+// arguments must be sorted.
 func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	var in []netip.Addr
 	var reach netip.Addr // the last address of all prefixes that begin before
@@ -30,7 +30,7 @@ func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	return in
 }
 
-// Holding returns those of prefixes that have one of addrs in them; both are sorted.
+// Holding returns the prefixes that contain an address. Both arguments must be sorted.
 func Holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
 	var some []netip.Prefix
 	for _, p := range prefixes {
@@ -42,16 +42,15 @@ func Holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
 	return some
 }
 
-// ComparePrefixes is netip.Prefix.Compare for prefixes without bits beyond their
-// length, as those of routes are.
+// ComparePrefixes orders masked prefixes, such as routes, by address, then length.
 func ComparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// HostPrefix is the prefix of one address.
+// HostPrefix returns the /32 or /128 of an address.
 func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// HostPrefixes are the prefixes of addresses, each of one.
+// HostPrefixes returns the HostPrefix of each address.
 func HostPrefixes(list []netip.Addr) []netip.Prefix {
 	hosts := make([]netip.Prefix, len(list))
 	for i, a := range list {
@@ -77,8 +76,8 @@ func AddPrefixes(list, more []netip.Prefix) []netip.Prefix {
 	return MergePrefixes(slices.Concat(list, more))
 }
 
-// BuildPrefixes returns the prefixes of a builder. It cannot fail: the parts were checked
-// when they were parsed, and a builder reports nothing but bad parts.
+// BuildPrefixes returns the prefixes of a builder. Its only error is an invalid part, and
+// parts were checked when they were parsed.
 func BuildPrefixes(b *netipx.IPSetBuilder) []netip.Prefix {
 	set, err := b.IPSet()
 	if err != nil {

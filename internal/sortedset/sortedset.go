@@ -82,7 +82,7 @@ func merged[T any](a, b []T, compare func(a, b T) int, visit func(t T, inA, inB 
 	}
 }
 
-// Keep is now, or was if that is equal, so that Same finds it unchanged.
+// Keep returns was if now is equal to it, else now, so that Same detects no change.
 func Keep[T comparable](was, now []T) []T {
 	if was != nil && slices.Equal(was, now) {
 		return was
@@ -90,7 +90,8 @@ func Keep[T comparable](was, now []T) []T {
 	return now
 }
 
-// Same says whether two slices are one, without looking at what is in them.
+// Same reports whether a and b are the same slice, without comparing elements. It is false
+// for equal slices in different arrays.
 func Same[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

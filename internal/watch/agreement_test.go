@@ -19,7 +19,7 @@ import (
 
 // The API server and the parser must refuse the same objects. Otherwise an object is
 // stored that nothing uses, or works from a file and not in a cluster.
-func TestAgreement(t *testing.T) {
+func TestParserAgreesWithCRDs(t *testing.T) {
 	beyond := 0
 	for _, s := range crdtest.LoadSpecs(t) {
 		t.Run(s.Kind, func(t *testing.T) {

@@ -25,25 +25,27 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// Options say what OpenAPI watches. The zero value watches everything.
+// Options say what OpenAPI watches. The zero value watches everything. Each watch that is skipped
+// saves the API server a connection, and this process the memory of the objects.
 type Options struct {
-	// NodeName is the only Node to watch, empty for all. A node that only speaks
-	// BGP needs no other: in a large cluster the Nodes' own reports are most of
-	// what happens.
+	// NodeName is the only Node to watch, empty for all. A speaker that only uses BGP needs
+	// no other: in a large cluster most events are the kubelets' reports about Nodes.
 	NodeName string
-	// What is not needed is not watched, and its part of snapshots stays empty.
+	// The parts of snapshots whose objects are not watched stay empty.
 	SkipNodes, SkipEndpointSlices, SkipClaims, SkipAdvertisements bool
-	// SkipNamespaces and SkipServiceCIDRs are for who gives out no addresses.
+	// SkipNamespaces and SkipServiceCIDRs are for speakers: only a controller that allocates
+	// addresses reads them.
 	SkipNamespaces, SkipServiceCIDRs bool
-	// L2 is what to watch besides as soon as addresses may go over L2.
+	// L2 is what to watch, too, as soon as addresses may be announced over L2.
 	L2 L2Needs
-	// ClassOnly leaves Services without a class to others.
+	// ClassOnly leaves Services without a class to other implementations.
 	ClassOnly bool
-	// Known are versions to use of objects that have a mistake; nil: none.
+	// Known are the last good versions, from before a restart, for objects that have a
+	// mistake now; nil: none.
 	Known *cluster.Configuration
-	// ReadOnly is for who writes no claims: what only a write must name is not in them.
+	// ReadOnly is for speakers: claims lack the UID and version that only a write must name.
 	ReadOnly bool
-	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
+	// SkipSecrets is for processes without BGP sessions: peers are as if they had no password.
 	SkipSecrets bool
 
 	Log        *slog.Logger          // slog.Default when nil
@@ -56,11 +58,11 @@ type L2Needs uint8
 const (
 	// L2Nothing is more than what is watched anyway.
 	L2Nothing L2Needs = iota
-	// L2Nodes are all Nodes: who elects must know the candidates. They are watched as
-	// soon as addresses are aggregated, too: no aggregate may contain a Node's address.
+	// L2Nodes are all Nodes, for speakers: an election needs all candidates. They are also
+	// watched as soon as addresses are aggregated: no aggregate may contain a Node's address.
 	L2Nodes
-	// L2Speakers are all Nodes, their SpeakerStatuses and EndpointSlices: a controller that
-	// spreads addresses over nodes must know which nodes can have them.
+	// L2Speakers are all Nodes, their SpeakerStatuses and EndpointSlices, for controllers: to
+	// spread addresses over nodes they must know which nodes can have them.
 	L2Speakers
 )
 
@@ -81,16 +83,16 @@ type API struct {
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
-	losses *atomic.Int64 // how often the connection was lost
+	losses *atomic.Int64 // how often the connection was lost; see listWatch
 
 	mu       sync.Mutex
 	builder  *cluster.Builder
 	last     *cluster.Snapshot
-	troubles map[resource]trouble
-	outage   trouble // the first trouble that lasts
-	// deepen begins to watch what L2 needs; nil before everything else was read, and
+	troubles map[resource]trouble // of the resources that cannot be read now
+	outage   trouble              // the first trouble that lasts
+	// watchMore begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
-	deepen func()
+	watchMore func()
 }
 
 // OpenAPI watches the API server until ctx ends. It returns when everything has
@@ -98,22 +100,22 @@ type API struct {
 // what could not be read and why.
 func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err error) {
 	began := time.Now()
-	if a, err = newAPI(cfg, o); err != nil {
-		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
-	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer func() {
 		if err != nil {
 			stop(err)
 		}
 	}()
-	if err = a.start(ctx, o); err != nil {
-		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	if a, err = newAPI(cfg, o); err == nil {
+		err = a.start(ctx, o)
 	}
-	if err = a.wait(ctx); err != nil {
-		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	if err == nil {
+		err = a.wait(ctx)
 	}
-	if err = a.watchL2(ctx, o.L2); err != nil {
+	if err == nil {
+		err = a.watchL2(ctx, o.L2)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
 	s := a.Snapshot()
@@ -122,6 +124,7 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 	return a, nil
 }
 
+// newAPI returns an API that has sent no request yet. Its snapshot is empty.
 func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 0 // It would end watches too.
@@ -161,7 +164,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	return a, nil
 }
 
-// start begins to watch what o asks for.
+// start begins to watch what o asks for. It sends the first requests, and does not wait for the answers.
 func (a *API) start(ctx context.Context, o Options) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
 	errs := []error{
@@ -196,10 +199,10 @@ func (a *API) start(ctx context.Context, o Options) error {
 	return errors.Join(errs...)
 }
 
-// watchL2 watches what L2 needs, now or as soon as addresses may go over L2; it never
-// stops again, since who has used L2 is likely to. A speaker that would decide before
-// it has read that would take itself for the only candidate, and would let addresses
-// go that it held before it was restarted; so it waits. A controller has more to do.
+// watchL2 watches what L2 needs, now or as soon as addresses may be announced over L2. It never stops
+// again: a cluster that has used L2 is likely to use it again. A speaker waits until it has read
+// everything: otherwise it would be the only candidate that it knows, or would release addresses
+// that it had before it was restarted. A controller does not wait: it has BGP addresses to allocate.
 func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 	if needs == L2Nothing {
 		return nil
@@ -217,7 +220,7 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 	a.mu.Lock()
 	now := needs.now(a.builder)
 	if !now || needs == L2Speakers {
-		a.deepen = sync.OnceFunc(func() {
+		a.watchMore = sync.OnceFunc(func() {
 			go func() {
 				if err := watch(); err != nil && ctx.Err() == nil {
 					a.log.Error("API server: what L2 needs cannot be watched", "err", err)
@@ -230,12 +233,13 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 		return nil
 	}
 	if needs == L2Speakers {
-		a.deepen()
+		a.watchMore()
 		return nil
 	}
 	return watch()
 }
 
+// startL2 begins to watch what needs names and start does not.
 func (a *API) startL2(ctx context.Context, needs L2Needs) error {
 	var err error
 	if a.synced[nodes] == nil {
@@ -247,7 +251,8 @@ func (a *API) startL2(ctx context.Context, needs L2Needs) error {
 	return err
 }
 
-// wait returns when everything has been read once.
+// wait returns when everything has been read once. If ctx ends before, the error names the resources that
+// were not read, and why.
 func (a *API) wait(ctx context.Context) error {
 	var errs []error
 	for r, synced := range a.synced {
@@ -270,6 +275,7 @@ func (a *API) wait(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(errs...))
 }
 
+// closed says whether c is closed. No value is ever sent on it.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -279,8 +285,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// Snapshot is what the API server has said so far. It is made when it is asked
-// for: of a burst of changes only the last snapshot is.
+// Snapshot is made of all objects that were read so far. It is made when it is asked
+// for, so that a burst of changes costs one snapshot.
 func (a *API) Snapshot() *cluster.Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -306,7 +312,7 @@ func (a *API) logProblems(s *cluster.Snapshot) {
 // Changed gets a value when there is another snapshot.
 func (a *API) Changed() <-chan struct{} { return a.changed }
 
-// change changes what is known, as a whole.
+// change has f write to the Builder, and notifies readers once. No snapshot has a part of the change.
 func (a *API) change(f func(*cluster.Builder)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -314,24 +320,27 @@ func (a *API) change(f func(*cluster.Builder)) {
 	if a.builder.Dirty() {
 		notify.Changed(a.changed)
 	}
-	if a.deepen != nil && a.needs.now(a.builder) {
-		a.deepen()
+	if a.watchMore != nil && a.needs.now(a.builder) {
+		a.watchMore()
 	}
 }
 
-// debugHandler passes client-go's log on at level debug only: what matters of it is a
-// Problem, or was logged here.
+// debugHandler logs the messages of client-go at level Debug: the important ones are Problems, or are
+// logged by this package.
 type debugHandler struct{ slog.Handler }
 
+// Enabled says whether a line of level l is logged: one of a higher level counts as Debug.
 func (m debugHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return m.Handler.Enabled(ctx, min(l, slog.LevelDebug))
 }
 
+// Handle logs a line at level Debug at most.
 func (m debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelDebug)
 	return m.Handler.Handle(ctx, r)
 }
 
+// WithAttrs and WithGroup keep the level of what they derive.
 func (m debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return debugHandler{m.Handler.WithAttrs(attrs)}
 }

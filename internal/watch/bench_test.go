@@ -98,9 +98,9 @@ func BenchmarkFilesOneInALargeFile(b *testing.B) {
 	}
 }
 
-// BenchmarkRemember is what a speaker writes down every ten seconds while anything
+// BenchmarkWriteSnapshot is what a speaker writes down every ten seconds while anything
 // changes.
-func BenchmarkRemember(b *testing.B) {
+func BenchmarkWriteSnapshot(b *testing.B) {
 	builder := cluster.NewBuilder()
 	for _, o := range crowd() {
 		builder.Set(o, "")

@@ -33,7 +33,8 @@ type kind struct {
 	namespaced bool
 }
 
-// kinds are by group, since the version is something one gets wrong.
+// kinds are the kinds that are read, by group and kind: a wrong version is reported, and no reason to
+// ignore the object.
 var kinds = map[schema.GroupKind]struct {
 	version string
 	kind
@@ -58,9 +59,9 @@ var kinds = map[schema.GroupKind]struct {
 		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.AddressClaim) }, false}},
 }
 
-// scheme knows which kinds exist, to tell one that does not concern Fanfare from
-// one that is misspelt, and to read what an API server says. It has no more than
-// that: client-go's own knows all of Kubernetes, at the price of 10 MB.
+// scheme has the kinds that exist: a kind that is not in it is misspelt, and the others are none of
+// Fanfare's business. The API server's answers are decoded by it, too. It is small on purpose:
+// client-go's own scheme has all of Kubernetes and takes 10 MB.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme} {
@@ -94,6 +95,7 @@ type syntaxError struct {
 	message string
 }
 
+// Error has the line as editors count it, from 1.
 func (e *syntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
 
 // unknown is the first document that is no object with a name, if there is one.
@@ -108,10 +110,9 @@ func unknown(docs []document) (d document, ok bool) {
 	return document{}, false
 }
 
-// decodeFile reads the documents of a file. Documents that stand in old word for
-// word are taken from there, objects and all: of a file with thousands only what
-// changed is decoded. An object that no longer decodes is taken from old
-// too. The error is a *syntaxError.
+// decodeFile reads the documents of a file. Documents that have the same text in old are taken
+// from there, with their objects: of a file with thousands of documents, only the changed ones
+// are decoded. An object that no longer decodes is taken from old, too. The error is a *syntaxError.
 func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	split := splitYAML
 	if path.Ext(name) == ".json" {
@@ -146,6 +147,7 @@ func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	return docs, nil
 }
 
+// goodObjects are the decoded objects. Of several with one key the first counts.
 func goodObjects(docs []document) map[cluster.Key]runtime.Object {
 	good := map[cluster.Key]runtime.Object{}
 	for _, d := range docs {
@@ -176,13 +178,14 @@ func keepGood(items []item, good map[cluster.Key]runtime.Object) []item {
 	return out
 }
 
+// A text is one document before it is decoded, and the line that it begins in, from 1.
 type text struct {
 	text []byte
 	line int
 }
 
-// splitYAML splits at lines that begin with "---". YAML has them nowhere else
-// than between documents; the marker stays with the document that it begins.
+// splitYAML splits at lines that begin with "---", which YAML allows between documents only. The
+// marker stays with the document that it begins.
 func splitYAML(b []byte) ([]text, error) {
 	var texts []text
 	start, line, startLine := 0, 1, 1
@@ -206,6 +209,7 @@ func splitYAML(b []byte) ([]text, error) {
 	return texts, nil
 }
 
+// isMarker says whether b begins with the line that separates YAML documents.
 func isMarker(b []byte) bool {
 	rest, ok := bytes.CutPrefix(b, []byte("---"))
 	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
@@ -224,7 +228,7 @@ func blank(doc []byte) bool {
 	return true
 }
 
-// splitJSON splits values that follow one another.
+// splitJSON splits JSON values that follow one another, as kubectl prints several objects.
 func splitJSON(b []byte) ([]text, error) {
 	var texts []text
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -248,8 +252,8 @@ func splitJSON(b []byte) ([]text, error) {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 
-// toJSON turns a document into JSON. A key that stands twice is a Problem, and
-// the last one counts, as it does with kubectl.
+// toJSON converts a document to JSON. A key that occurs twice is a Problem, and the last value
+// counts, as with kubectl. The error is a *syntaxError.
 func toJSON(t text) ([]byte, cluster.Problems, error) {
 	if json.Valid(t.text) {
 		return t.text, nil, nil
@@ -280,7 +284,7 @@ func asSyntaxError(err error, line int) error {
 	return &syntaxError{line, strings.TrimPrefix(msg, "yaml: ")}
 }
 
-// A head is what tells an object's type and name.
+// A head is the part of any object that has its type and name, or the items of a list.
 type head struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -291,9 +295,9 @@ type head struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// decodeObjects reads an object, or those of a list. Of is what it is when it does
-// not say so. Kinds that Fanfare does not read are none of its business: a folder
-// may hold whole applications.
+// decodeObjects reads an object, or those of a list. Of is the type of an object that has none of its own,
+// as in a typed list. Objects of kinds that Fanfare does not read are ignored: a folder may hold whole
+// applications.
 func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	var h head
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
@@ -331,7 +335,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		return []item{it}
 	}
 	it.obj, it.problems = decodeTyped(j, k.new())
-	if gvk.Kind == "Secret" { // whose values must not stand in a status
+	if gvk.Kind == "Secret" { // whose values must not get into a status
 		for i := range it.problems {
 			it.problems[i].Value = ""
 		}
@@ -381,6 +385,8 @@ func misspelt(gvk schema.GroupVersionKind) bool {
 	return false
 }
 
+// suggestKind ends the message about an unknown kind: with the right apiVersion, or with a kind of a
+// similar name. It is empty if there is neither.
 func suggestKind(name string) string {
 	var known []string
 	for gk, k := range kinds {

@@ -4,5 +4,14 @@
 // before a restart until the API server answers ([Standby]). Equal objects make equal
 // snapshots, whichever of them they come from.
 //
-// Package watch does not interpret objects: internal/cluster parses them.
+// An API server: api.go says what is watched, and from when on; reflector.go lists and watches one
+// resource by client-go's Reflector; transport.go counts lost connections, after which everything is
+// listed again; health.go makes Problems of what cannot be read.
+//
+// A folder: files.go decides which file has to be read again, and which file's object counts;
+// inotify.go says what has happened in the folder; decode.go makes objects of YAML and JSON; mismatch.go
+// names the fields that do not fit.
+//
+// Both hand their objects to a [cluster.Builder]. Package watch does not interpret objects:
+// internal/cluster parses them.
 package watch

@@ -43,7 +43,7 @@ type Files struct {
 	changed  chan struct{}
 
 	// The rest belongs to the goroutine that run is in.
-	inotify *inotify
+	inotify *inotify // events of the folder, and of the nearest folder above it that exists
 	builder *cluster.Builder
 	files   map[string]*file
 	// origins are the files that have an object, sorted by name. The first one's
@@ -60,6 +60,7 @@ type file struct {
 	trouble []cluster.Problem
 }
 
+// An origin is an object and the file that it is in.
 type origin struct {
 	file string
 	obj  runtime.Object
@@ -120,6 +121,7 @@ func (f *Files) Snapshot() *cluster.Snapshot { return f.snapshot.Load() }
 // Changed gets a value when there is another snapshot.
 func (f *Files) Changed() <-chan struct{} { return f.changed }
 
+// run applies events until the context of OpenFiles ends, which closes inotify.
 func (f *Files) run() {
 	for {
 		events, err := f.inotify.wait()
@@ -134,7 +136,8 @@ func (f *Files) run() {
 	}
 }
 
-// publish makes the snapshot of what was read since the last time.
+// publish makes the snapshot of what was read since the last time, notifies the reader and logs the new
+// Problems.
 func (f *Files) publish() {
 	before, s := f.snapshot.Load(), f.builder.Snapshot()
 	if s == before {
@@ -153,14 +156,15 @@ func (f *Files) publish() {
 // ConfigMap, which are links through it, at one instant.
 const configMapData = "..data"
 
-// apply reads what events say has changed.
+// apply reads what events say has changed. A name may be in several events at once: the last rename or
+// creation of it decides whether a whole file was put there.
 func (f *Files) apply(events []event) {
 	var rearm, rescan bool
 	placed := map[string]bool{}
 	for _, e := range events {
 		switch {
 		case e.has(unix.IN_Q_OVERFLOW):
-			rescan = true // The kernel does not say what it forgot.
+			rescan = true // The kernel does not say which events it dropped.
 		case e.wd == f.inotify.above:
 			rearm = rearm || e.name == f.inotify.next || e.has(goneMask)
 		case e.wd != f.inotify.folder:
@@ -186,7 +190,8 @@ func (f *Files) apply(events []event) {
 	}
 }
 
-// rearm finds out which folder is in place now, and whether one is.
+// rearm watches the folder that is at the path now, and says whether there is one. The folder may be
+// a link that was swapped.
 func (f *Files) rearm() bool {
 	exists, err := f.inotify.arm()
 	if err == nil && !exists {
@@ -196,7 +201,7 @@ func (f *Files) rearm() bool {
 	return exists
 }
 
-// report makes a Problem of what is wrong with the folder; nil ends it.
+// report makes a Problem of what is wrong with the folder; nil ends it. No object goes meanwhile.
 func (f *Files) report(err error) {
 	if err == nil {
 		f.builder.Report("folder", nil)
@@ -205,7 +210,8 @@ func (f *Files) report(err error) {
 	f.builder.Report("folder", []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}})
 }
 
-// rescan compares the whole folder with what is known of it.
+// rescan compares the whole folder with the files that are known: at the start, and when events
+// were lost or the folder was replaced.
 func (f *Files) rescan() error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -245,7 +251,8 @@ func ignored(name string) bool {
 	return true
 }
 
-// look does what there is to do about a name. Placed: a rename has put it there.
+// look reads or removes the file of a name, or reports why it does neither. Placed: a rename has put
+// the file there, so that it is whole.
 func (f *Files) look(name string, placed bool) {
 	if base, ok := strings.CutSuffix(name, backupSuffix); ok && f.files[base] != nil {
 		name, placed = base, false
@@ -291,7 +298,7 @@ func linked(path string, known *file, st fs.FileInfo) bool {
 	return err == nil && (l.Mode()&fs.ModeSymlink != 0 || id.links > 1)
 }
 
-// touch is the file of a name, with no objects if it is a new one.
+// touch is the file of a name. A new one has no objects: it is there to carry a Problem.
 func (f *Files) touch(name string) *file {
 	if f.files[name] == nil {
 		f.files[name] = &file{name: name}
@@ -299,7 +306,8 @@ func (f *Files) touch(name string) *file {
 	return f.files[name]
 }
 
-// read replaces the objects of a file by what is in it now.
+// read replaces the objects of a file by what is in it now. A file that has become unreadable as a whole
+// keeps the objects that it had.
 func (f *Files) read(name string) {
 	fl := f.touch(name)
 	b, id, err := readFile(filepath.Join(f.dir, name))
@@ -328,6 +336,8 @@ func (f *Files) read(name string) {
 	f.update(fl, old)
 }
 
+// remove removes a file that is gone, with its objects and Problems. An object that another file has,
+// too, is taken from that one.
 func (f *Files) remove(name string) {
 	fl := f.files[name]
 	if fl == nil {
@@ -416,23 +426,28 @@ type identity struct {
 	mtime           syscall.Timespec
 }
 
+// identityOf works for files of Linux only, where Sys returns a Stat_t.
 func identityOf(st fs.FileInfo) identity {
 	s := st.Sys().(*syscall.Stat_t)
 	return identity{dev: uint64(s.Dev), ino: s.Ino, links: uint64(s.Nlink), size: s.Size, mtime: s.Mtim}
 }
 
+// sameFile says whether both are one inode, also if it was written to.
 func (id identity) sameFile(o identity) bool { return id.dev == o.dev && id.ino == o.ino }
 
+// unchanged says whether both are one inode with the same size and time of modification.
 func (id identity) unchanged(o identity) bool {
 	return id.sameFile(o) && id.size == o.size && id.mtime == o.mtime
 }
 
+// isAt says whether the file has the name path now.
 func (id identity) isAt(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && id.sameFile(identityOf(st))
 }
 
-// maxFile is more than a cluster has, and less than would exhaust a node.
+// maxFile bounds the bytes of one file: more than all objects of a large cluster, and less than would
+// exhaust the memory of a node.
 const maxFile = 256 << 20
 
 // readFile also says which file it was. O_NONBLOCK: a pipe with the name of a

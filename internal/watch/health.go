@@ -24,8 +24,8 @@ const (
 	unreachable       // no answer, or one that makes no sense
 )
 
-// faultOf tells what err, from the API server or on the way to it, means. What
-// belongs to the protocol is no fault: the Reflector does what is asked.
+// faultOf classifies an error of the API server or of the connection to it. Errors that are
+// part of the protocol, such as an expired version, are no fault: the Reflector lists again.
 func faultOf(err error) fault {
 	switch {
 	case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err),
@@ -39,17 +39,19 @@ func faultOf(err error) fault {
 	return unreachable
 }
 
-// A trouble is that a resource cannot be read.
+// A trouble is that a resource cannot be read. It begins with the first failure and ends with the first
+// answer, whatever client-go retries meanwhile.
 type trouble struct {
 	fault fault
 	since time.Time
 	err   error // the first: later ones may differ in a port, and mean the same
 }
 
-// heard takes down what came of a request. What was read before stays as it is.
-func (a *API) heard(ctx context.Context, r resource, err error) {
+// record records the result of a request: metrics, one line in the log, and a Problem for as long as the
+// resource cannot be read. What was read before stays as it is.
+func (a *API) record(ctx context.Context, r resource, err error) {
 	if ctx.Err() != nil {
-		return // It was us who ended it.
+		return // This process ended the request.
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,14 +71,14 @@ func (a *API) heard(ctx context.Context, r resource, err error) {
 		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
 	}
 	a.metrics.of(r).failing(a.troubles[r].since)
-	a.noteOutage(a.troubles[r])
+	a.recordOutage(a.troubles[r])
 	a.builder.Report("API server", a.healthProblems())
 	notify.Changed(a.changed)
 }
 
-// noteOutage keeps the words of the first trouble until all are over, so that an
-// outage of everything is one change.
-func (a *API) noteOutage(t trouble) {
+// recordOutage keeps the first trouble until all are over, so that an outage of the whole API server is one
+// Problem and one change, although each resource fails by itself.
+func (a *API) recordOutage(t trouble) {
 	for _, other := range a.troubles {
 		if other.fault != unreachable {
 			continue
@@ -107,6 +109,7 @@ func (a *API) healthProblems() []cluster.Problem {
 	return p
 }
 
+// problem is what a user has to do: install a CRD, grant a right, or look at the API server.
 func (t trouble) problem(r resource) cluster.Problem {
 	since := t.since.UTC().Format(time.RFC3339)
 	switch {

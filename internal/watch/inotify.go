@@ -26,7 +26,7 @@ const (
 	goneMask = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
 )
 
-// An inotify tells what happens in a folder, and when another folder takes its
+// An inotify reports the events of a folder, and when another folder takes its
 // place. See inotify(7).
 type inotify struct {
 	dir    string // absolute
@@ -44,6 +44,7 @@ type event struct {
 	name string // empty when it happened to the folder itself
 }
 
+// has says whether the event has any bit of mask.
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
 // newInotify ends when ctx does.
@@ -58,8 +59,8 @@ func newInotify(ctx context.Context, dir string) (*inotify, error) {
 	return w, nil
 }
 
-// arm watches what is at dir now. exists is false if nothing is; then the
-// folder above tells when that changes.
+// arm watches the folder that is at dir now. exists is false if there is none; then an event of
+// the folder above says when there is one.
 func (w *inotify) arm() (exists bool, err error) {
 	for {
 		// The folder above comes first: what happens after is not missed.
@@ -80,6 +81,7 @@ func (w *inotify) arm() (exists bool, err error) {
 	}
 }
 
+// armAbove watches the nearest folder above dir that exists, so that it is known when dir appears.
 func (w *inotify) armAbove() error {
 	for {
 		w.remove(&w.above)
@@ -96,7 +98,7 @@ func (w *inotify) armAbove() error {
 	}
 }
 
-// aboveDir is the nearest folder above dir that exists.
+// aboveDir is the nearest folder above dir that exists. The root always does.
 func (w *inotify) aboveDir() string {
 	dir := filepath.Dir(w.dir)
 	for !exist(dir) && dir != filepath.Dir(dir) {
@@ -105,6 +107,7 @@ func (w *inotify) aboveDir() string {
 	return dir
 }
 
+// exist says whether there is anything at path; a link to nothing is nothing.
 func exist(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -126,6 +129,7 @@ func (w *inotify) add(path string, mask uint32) (wd int, err error) {
 	return wd, nil
 }
 
+// remove ends a watch, if wd is one, and sets wd to -1.
 func (w *inotify) remove(wd *int) {
 	if *wd < 0 {
 		return

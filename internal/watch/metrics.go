@@ -7,12 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what an API tells Prometheus. All are of what was observed.
+// metrics are those of an API. All count observed events.
 type metrics struct {
 	events, lists *prometheus.CounterVec
 	failingSince  *prometheus.GaugeVec
 }
 
+// newMetrics registers the metrics with r, unless r is nil. It fails if r has metrics of these names.
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "watch", Name: name, Help: help}, []string{"resource"})
@@ -37,6 +38,7 @@ type counters struct {
 	since         prometheus.Gauge
 }
 
+// of returns the metrics of one resource, which exist from then on.
 func (m *metrics) of(r resource) counters {
 	name := r.String()
 	return counters{m.events.WithLabelValues(name), m.lists.WithLabelValues(name), m.failingSince.WithLabelValues(name)}

@@ -20,8 +20,9 @@ import (
 // A matcher collects the mistakes of one object.
 type matcher struct{ cluster.Problems }
 
-// mismatches walks an object's JSON beside its Go type and names every field
-// that the type does not have and every value of the wrong type.
+// mismatches compares an object's JSON with its Go type. It names every field that the type does
+// not have and every value of the wrong type, with its path: the decoder's own error names one,
+// without an index or the value.
 func mismatches(j []byte, obj any) cluster.Problems {
 	d := json.NewDecoder(bytes.NewReader(j))
 	d.UseNumber()
@@ -39,6 +40,8 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
+// match compares a decoded JSON value with the Go type that it is for. Path is where it is, such as
+// spec.ports[0].
 func (p *matcher) match(t reflect.Type, v any, path string) {
 	if v == nil {
 		return // null is the zero value of anything
@@ -71,6 +74,7 @@ func (p *matcher) match(t reflect.Type, v any, path string) {
 	}
 }
 
+// matchStruct proposes a field of a similar name for one that does not exist.
 func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -91,7 +95,7 @@ func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
 // names that they have in JSON.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
-	for f := range fieldsOf(t) {
+	for f := range t.Fields() {
 		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-":
@@ -104,16 +108,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-func fieldsOf(t reflect.Type) func(func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range t.NumField() {
-			if !yield(t.Field(i)) {
-				return
-			}
-		}
-	}
-}
-
+// matchMap takes any key, and compares each value.
 func (p *matcher) matchMap(t reflect.Type, v any, path string) {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -125,6 +120,7 @@ func (p *matcher) matchMap(t reflect.Type, v any, path string) {
 	}
 }
 
+// matchSlice compares each entry of a list.
 func (p *matcher) matchSlice(t reflect.Type, v any, path string) {
 	list, ok := v.([]any)
 	if !ok {
@@ -136,6 +132,7 @@ func (p *matcher) matchSlice(t reflect.Type, v any, path string) {
 	}
 }
 
+// matchInt refuses fractions, and numbers that the type cannot hold.
 func (p *matcher) matchInt(t reflect.Type, v any, path string) {
 	n, ok := v.(json.Number)
 	if !ok {
@@ -155,7 +152,8 @@ var selfDecoding = map[reflect.Type]string{
 	reflect.TypeFor[intstr.IntOrString](): "must be a number or a name",
 }
 
-// matchSelfDecoding asks a type that decodes itself.
+// matchSelfDecoding has a type decode the value that decodes itself, such as a Duration. Its error is the
+// message if selfDecoding has none.
 func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
 	j, err := json.Marshal(v)
 	if err == nil {
@@ -171,6 +169,7 @@ func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
 	p.Add(path, show(v), message)
 }
 
+// child is the path of a field.
 func child(path, field string) string {
 	if path == "" {
 		return field
@@ -178,7 +177,7 @@ func child(path, field string) string {
 	return path + "." + field
 }
 
-// show writes a value as a Problem quotes it.
+// show writes a value as a Problem quotes it, at most 60 bytes of it.
 func show(v any) string {
 	s, ok := v.(string)
 	if !ok {
@@ -192,8 +191,8 @@ func show(v any) string {
 	return s
 }
 
-// didYouMean proposes the one of known that is most like name, in words that end
-// a sentence; empty when nothing is.
+// didYouMean proposes the one of known that is most like name, as the end of
+// a sentence. It is empty if more than a third of the letters, and one, would have to change.
 func didYouMean(name string, known []string) string {
 	slices.Sort(known)
 	best, least := "", len(name)/3+2
@@ -208,7 +207,7 @@ func didYouMean(name string, known []string) string {
 	return fmt.Sprintf("; did you mean %s?", best)
 }
 
-// distance is the Levenshtein distance of two short words.
+// distance is the Levenshtein distance of two words in bytes: insertions, deletions and replacements.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

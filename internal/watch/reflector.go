@@ -28,6 +28,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
+// An object is any object of Kubernetes.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -52,6 +53,8 @@ type resource struct {
 	recent bool
 }
 
+// The resources that an API can watch. A resource is optional if a speaker of this version must also start
+// where CRDs and roles are of an earlier version.
 var (
 	services = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
 	// A headless Service has no address, and those with much churn are headless.
@@ -93,11 +96,11 @@ var (
 // ours says whether a CRD of this repository defines the resource.
 func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
 
+// String is the name that the API server uses in its messages, such as bgppeers.fanfare.io.
 func (r resource) String() string { return r.GroupResource().String() }
 
-// client speaks protobuf with the resources that the API server knows by
-// itself, which is a third of the bytes and of the decoding, and JSON with the
-// others, which know nothing else.
+// client uses protobuf for the API server's built-in resources: it takes a third of the bytes and of
+// the time to decode. Resources of a CRD have JSON only.
 func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(cfg)
 	gv := r.GroupVersion()
@@ -114,6 +117,7 @@ func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, er
 	return rest.RESTClientForConfigAndClient(c, h)
 }
 
+// narrow has the API server leave out what is not wanted.
 func (r resource) narrow(o *metav1.ListOptions) {
 	if r.one != "" {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.one).String()
@@ -125,13 +129,13 @@ func (r resource) narrow(o *metav1.ListOptions) {
 }
 
 // A store keeps an API's Builder up to date with one resource. It is the store
-// that client-go's Reflector fills. Other than an informer's it keeps no
-// objects, only which ones there are: what is in them stands in the Builder.
+// that client-go's Reflector fills. Unlike an informer's store it keeps only the names of the
+// objects: the Builder has their contents.
 type store[T object] struct {
 	api    *API
 	count  counters
 	synced func() // called when the whole resource was read
-	kind   string // of what is known, once anything is
+	kind   string // of the objects in known; empty before the first
 	known  map[cluster.Name]struct{}
 }
 
@@ -188,8 +192,9 @@ func (w *store[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace is called with all objects that there are. They take effect as one
-// change: after an outage no reader sees half of the changes.
+// Replace is called with all objects that there are, after a list. They take effect as one
+// change: after an outage no reader sees half of the changes. Objects that are not in the list are
+// deleted: the API server deleted them while it was not watched.
 func (w *store[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
 	w.api.change(func(b *cluster.Builder) {
@@ -207,6 +212,7 @@ func (w *store[T]) Replace(objs []any, _ string) error {
 	return nil
 }
 
+// set hands an object to the Builder, and returns its name.
 func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
 	o := obj.(T) // The Reflector lets nothing else through.
 	key, ok := cluster.KeyOf(o)
@@ -245,13 +251,12 @@ func (w *store[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// A listWatch asks the API server for one resource, and tells what came of it.
+// A listWatch lists and watches one resource, and reports the results to health.go.
 //
-// An API server that was away may have come back with another etcd, restored from
-// a backup, whose versions are smaller than the known ones. A watch from a
-// version that is yet to come goes well and says nothing, for hours. So what was
-// read before a connection was lost, were it another watch's, is listed again, and
-// from no version. A watch that has ended as it should is not lost.
+// After an outage the API server may have another etcd, restored from a backup, with versions smaller
+// than the known ones. A watch from a version in the future succeeds and has no events, for hours. So
+// after a connection was lost, also that of another watch, everything is listed again, from no
+// version. A watch that ended regularly is not lost.
 type listWatch struct {
 	*cache.ListWatch
 	api      *API
@@ -272,9 +277,9 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	}
 	f := faultOf(err)
 	if f != missing || !l.resource.recent {
-		l.api.heard(ctx, l.resource, err)
+		l.api.record(ctx, l.resource, err)
 	}
-	// Last: who waits for this one finds in the snapshot why it is empty.
+	// Last: a caller that waits for this resource finds in the snapshot why it is empty.
 	if f == missing || f == forbidden {
 		l.absent()
 	}
@@ -290,7 +295,7 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 		return nil, errAway
 	}
 	w, err := l.watch(ctx, o)
-	l.api.heard(ctx, l.resource, err)
+	l.api.record(ctx, l.resource, err)
 	// It may have been lost meanwhile: client-go tries again by itself.
 	if err == nil && l.asOf != l.api.losses.Load() {
 		w.Stop()
@@ -315,11 +320,12 @@ func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	}
 	var refused apierrors.APIStatus
 	if !errors.As(err, &refused) {
-		l.api.heard(ctx, l.resource, err)
+		l.api.record(ctx, l.resource, err)
 	}
 	return w, err
 }
 
+// watch opens a watch. A timeout is an error here, and not a watch without events.
 func (l *listWatch) watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.ListWatch.WatchWithContext(ctx, o)
 	if err == nil && reflect.TypeOf(w) == emptyWatch {

@@ -76,9 +76,9 @@ func TestSecretsOfAnAPIServer(t *testing.T) {
 	}
 }
 
-// What is remembered has no password in it, and what is recalled says that one is
+// A snapshot file has no password in it, and the peer that is read from it says that one is
 // wanted.
-func TestPasswordsAreNotRemembered(t *testing.T) {
+func TestSnapshotFileHasNoPasswords(t *testing.T) {
 	snap := cluster.Parse(signedPeer("tor1", "10.0.0.1"), newSecret("tor1", "sesame"))
 	if got := passwords(snap); got != "tor1=sesame " {
 		t.Fatal(got)

@@ -16,7 +16,8 @@ import (
 // something else.
 const fileVersion = 7
 
-// A savedSnapshot is the content of the file.
+// A savedSnapshot is the content of the file. Problems and Versions are not in it: they are about objects
+// that the API server has, and it may have others by then.
 type savedSnapshot struct {
 	Version  int
 	Written  time.Time
@@ -61,7 +62,7 @@ func write(path string, s *cluster.Snapshot) error {
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
-// writeList writes a field that is a list. A bufio.Writer keeps its first error, which Flush returns.
+// writeList writes a field that is a list, element by element. A bufio.Writer keeps its first error, which Flush returns.
 func writeList[T any](w *bufio.Writer, name string, list []T) error {
 	fmt.Fprintf(w, ",%q:[", name)
 	encoder := json.NewEncoder(w)

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// What is recalled means what was remembered, to the last selector and address.
-func TestRecallWhatWasRemembered(t *testing.T) {
+// A snapshot that is read equals the written snapshot, to the last selector and address.
+func TestSnapshotFileRoundTrip(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
-		t.Fatal("no worlds to remember", err)
+		t.Fatal("no worlds to write", err)
 	}
 	for _, path := range paths {
 		archive, err := txtar.ParseFile(path)
@@ -43,19 +43,19 @@ func TestRecallWhatWasRemembered(t *testing.T) {
 		if time.Since(written) > time.Minute {
 			t.Errorf("written %s", written)
 		}
-		want.Peers = slices.Clone(want.Peers) // all but the passwords is remembered
+		want.Peers = slices.Clone(want.Peers) // all but the passwords is written
 		for i, p := range want.Peers {
 			unsigned := *p
 			unsigned.Password = ""
 			want.Peers[i] = &unsigned
 		}
 		if diff := cmp.Diff(render(&want), render(got)); diff != "" {
-			t.Errorf("%s: (-remembered +recalled):\n%s", path, diff)
+			t.Errorf("%s: (-written +read):\n%s", path, diff)
 		}
 	}
 }
 
-func TestRecallRefuses(t *testing.T) {
+func TestReadSnapshotRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cluster.json")
 	if _, _, err := ReadSnapshot(file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a file: %v", err)

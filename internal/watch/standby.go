@@ -13,8 +13,8 @@ import (
 
 // A Standby is a Source that has the snapshot of a file until another Source was opened.
 type Standby struct {
-	source  atomic.Pointer[cluster.Source]
-	stale   *cluster.Snapshot
+	source  atomic.Pointer[cluster.Source] // nil until it was opened
+	stale   *cluster.Snapshot              // from the file; nil if it was not needed
 	changed chan struct{}
 }
 
@@ -66,6 +66,7 @@ func (s *Standby) Fresh() bool { return s.source.Load() != nil }
 // Changed gets a value when there is another snapshot.
 func (s *Standby) Changed() <-chan struct{} { return s.changed }
 
+// relay passes on the changes of the Source that was opened.
 func (s *Standby) relay(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {

@@ -42,8 +42,8 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// Nothing is remembered: there is nothing to do but wait.
-func TestStandbyWithoutMemory(t *testing.T) {
+// Without a snapshot file there is nothing to do but wait.
+func TestStandbyWithoutFile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s, err := OpenStandby(t.Context(), filepath.Join(t.TempDir(), "none"), 3*time.Second, quiet, func(context.Context) (cluster.Source, error) {

@@ -28,7 +28,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go find its own.
 func (t transport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
-// A body is that of an answer.
+// A body is that of an answer. A watch is one answer that ends when the connection does.
 type body struct {
 	io.ReadCloser
 	request *http.Request
@@ -36,6 +36,7 @@ type body struct {
 	ended   atomic.Bool // well, by us, or as a loss that was counted
 }
 
+// Read counts the first error but io.EOF, unless the request was cancelled.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !b.ended.Swap(true) && err != io.EOF && b.request.Context().Err() == nil {
@@ -44,6 +45,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close also marks the answer as ended: an error of Read after it is no loss.
 func (b *body) Close() error {
 	b.ended.Store(true)
 	return b.ReadCloser.Close()

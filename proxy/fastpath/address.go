@@ -4,21 +4,22 @@ import (
 	"net/netip"
 )
 
-// Directions are roles of interfaces as well; see flow.bpf.c.
+// The directions of flows, which are roles of interfaces too; the values are those of
+// flow.bpf.c.
 const (
 	outward = 1
 	inward  = 2
-	peer    = 4 // a role beside inward
+	peer    = 4 // a role in addition to inward
 )
 
-// What a kernelFlow's State tells.
+// Bits of kernelFlow.State: which packets the flow has had in one direction.
 const (
 	flowOpen = 1 << iota
 	flowFIN
 	flowRST
 )
 
-// Counters by their places; see flow.bpf.c.
+// countFull is an index of the counters in flow.bpf.c: new flows for which there was no room.
 const countFull = 1
 
 func addressOf(a netip.Addr) kernelAddress { return kernelAddress{Octets: a.As16()} }
@@ -46,7 +47,7 @@ func (t kernelTuple) reply(f *kernelFlow) kernelTuple {
 	}
 }
 
-// forward is the key of the entry for a client's packets, by that for replies.
+// forward is the key of the entry for a client's packets, from the entry for replies.
 func (t kernelTuple) forward(f *kernelFlow) kernelTuple {
 	return kernelTuple{
 		Source: t.Destination, SourcePort: f.ClientPort,
@@ -55,7 +56,7 @@ func (t kernelTuple) forward(f *kernelFlow) kernelTuple {
 	}
 }
 
-// flow is what a forward entry is about.
+// flow returns the flow of a forward entry.
 func (t kernelTuple) flow(f *kernelFlow) Flow {
 	return Flow{
 		Client:   t.Source.port(t.SourcePort),

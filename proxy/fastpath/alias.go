@@ -2,15 +2,15 @@ package fastpath
 
 import "math"
 
-// slotsOf shares out slots, one for each backend, by Vose's alias method: each is
-// chosen as likely as any other and has a second backend for what the first is not
-// worth. So a packet needs one lookup whatever the weights are.
+// slotsOf returns one slot for each backend, by Vose's alias method: all slots are equally
+// likely, and each has a second backend for the share that the first does not fill. So a
+// packet needs one lookup, whatever the weights.
 func slotsOf(backends []Backend) []kernelSlot {
 	var total uint64
 	for _, b := range backends {
 		total += share(b)
 	}
-	// A slot's content is total; a backend's is its share of all slots' content.
+	// Each slot holds total; a backend fills its share of all slots' content.
 	slots, content := make([]kernelSlot, len(backends)), make([]uint64, len(backends))
 	var poor, rich []int
 	sort := func(i int) {
@@ -36,10 +36,11 @@ func slotsOf(backends []Backend) []kernelSlot {
 	return slots
 }
 
-// share is a weight; none counts as one, as everywhere.
+// share returns a backend's weight; 0 counts as 1.
 func share(b Backend) uint64 { return uint64(max(b.Weight, 1)) }
 
-// threshold is the largest of the random numbers, of 32 bits, that make part of whole.
+// threshold returns the n for which a random 32-bit number is at most n with probability
+// part/whole.
 func threshold(part, whole uint64) uint32 {
 	// At most 65535 backends of weight 65535: part and whole are below 2^48.
 	return uint32(max(float64(part)/float64(whole)*(1<<32), 1) - 1)

@@ -1,22 +1,23 @@
 // Package fastpath translates the packets of external clients to virtual addresses (VIPs)
-// and back by a program on tcx, before they meet the host's netfilter: no connection is
-// tracked, no rule is asked.
+// and back by BPF programs on tcx, before the host's netfilter: conntrack does not track
+// the connections and no rule sees the packets.
 //
-// A [State] is everything that the fast path of this node must do. It takes new TCP and
-// UDP flows of clients that come in by State.Outward, to frontends with [Frontend].Take
-// whose backends are all on this node. The caller decides which frontends can be taken.
-// What else prevents it is in [Status].Left. A packet that the program does not take goes
-// up the stack untouched, to the rules of package proxy, which are complete without it.
+// A [State] lists everything that the fast path of this node must do. It takes new TCP and
+// UDP flows of clients on the interfaces State.Outward, to frontends with [Frontend].Take
+// whose backends are all on this node. The caller decides which frontends can be taken;
+// [Status].Left lists other obstacles. Packets that the program does not take continue up
+// the stack unchanged, to the rules of package proxy, which are complete without it.
 //
 // The rules must know every backend that this package sends to. So [Path.Shrink] comes
 // before a change of the rules and stops taking new flows of what changes, and [Path.Grow]
-// comes after it. Flows whose backend, VIP or permission has gone end soon after Grow.
-// [Path.Forget] deletes ended connections at once.
+// comes after it. Flows without a backend, VIP or permission end soon after Grow.
+// [Path.Forget] deletes closed connections at once.
 //
-// Maps and links are pinned in [DefaultDir]: they outlive the process, take new flows for a
-// minute after it, and the next process takes them over. [Cleanup] removes them.
+// Maps and links are pinned in [DefaultDir]. They outlive the process: the programs take
+// new flows for another minute, and the next process adopts them. [Cleanup] removes them.
 //
-// Packets that are taken bypass network policies and firewalls made of netfilter, and rp_filter.
+// Packets that are taken bypass rp_filter, and network policies and firewalls made of
+// netfilter rules.
 //
 // docs/concepts/fast-path-program.md explains the two programs, the maps, how flows end,
 // and the limits.

@@ -2,33 +2,33 @@
 
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 
-// Translates packets of flows that it knows and sends them on, past the host's
-// netfilter. doc.go says what the maps are and what is left to the rules.
+// Translates packets of known flows and forwards them, past the host's netfilter.
+// docs/concepts/fast-path-program.md describes the maps, and doc.go what is left to the
+// rules.
 //
-// What it knows nothing of leaves it as it came, with TCX_NEXT: other programs of tcx,
-// and then the stack, go on with it. A packet of a flow in the table never goes to the
-// rules untranslated: they would take it for a stray one, and reset its connection. If
-// it can not be sent on here it is translated, and the stack does what it does to
-// packets: makes fragments of them, or says that their time is over.
+// All other packets continue unchanged, with TCX_NEXT, to other tcx programs and to the
+// stack. A packet of a flow in the table must never reach the rules untranslated: they
+// would treat it as invalid and reset its connection. If the program cannot forward it, it
+// translates it, and the stack fragments it or reports that its TTL has expired.
 
 #include "kernel.h"
 
-// Directions are roles of interfaces, too.
+// The directions of flows, which are roles of interfaces too.
 enum {
-	OUTWARD = 1, // from a client, by an interface that clients come in by
+	OUTWARD = 1, // from a client; the interface is one on which clients' packets arrive
 	INWARD = 2,  // from a backend
-	// What is sent by the interface may be handed to its other end at once: that is in
-	// another namespace, and nobody listens or shapes between the two.
+	// Packets to the interface may be handed to its other end directly. That end is in
+	// another namespace, with no queue or program between the two.
 	PEER = 4,
 };
 
-// An address is one of IPv6, or one of IPv4 as ::ffff:a.b.c.d.
+// An IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
 struct address {
 	__u8 octets[16];
 } __attribute__((aligned(4)));
 
-// A tuple names a flow in one direction, as its packets are before translation. Ports
-// are in the order of the host, so that people can read them.
+// A tuple identifies a flow in one direction, by its packets before translation. Ports
+// are in host byte order, so that a dump of the map is readable.
 struct tuple {
 	struct address source;
 	struct address destination;
@@ -39,18 +39,18 @@ struct tuple {
 	__u16 zero;
 };
 
-// What is known of a flow in one direction.
+// The state of a flow in one direction.
 enum {
-	FLOW_OPEN = 1, // packets came; of TCP, from a client, more than SYN
+	FLOW_OPEN = 1, // packets have arrived; from a TCP client, other than a SYN
 	FLOW_FIN = 2,
 	FLOW_RST = 4,
 };
 
-// A flow says what to make of packets in one direction, and what came.
+// A flow says how to translate packets of one direction, and has the flow's state.
 struct flow {
 	struct address address; // from clients: the backend; from backends: the VIP
 	__u16 port;             // its port
-	__u16 client_port;      // the port that the client has where the packet goes
+	__u16 client_port;      // the client's port after translation
 	__u32 seen;             // seconds, CLOCK_MONOTONIC
 	__u32 state;
 };
@@ -79,12 +79,12 @@ struct backend {
 	__u16 zero;
 };
 
-// A slot is chosen as likely as any other of its set, and has two backends (the alias
-// method): so weights cost nothing.
+// All slots of a set are equally likely, and each has two backends (Vose's alias method).
+// So weights cost no further lookup.
 struct slot {
 	struct backend backend;
 	struct backend other;
-	__u32 keep; // the backend is taken if a random number is not above this
+	__u32 keep; // backend is used if a random number is at most this, else other
 };
 
 struct prefix {
@@ -106,7 +106,8 @@ struct ports {
 	__u16 destination;
 };
 
-// A source whose packets may come in by an interface, as was found in that second.
+// A source whose new flows were valid on an interface in the given second; see
+// valid_source.
 struct source {
 	struct address address;
 	__u32 ifindex;
@@ -117,18 +118,18 @@ struct source {
 
 enum counter {
 	COUNT_BEGUN,  // new flows
-	COUNT_FULL,   // new flows that found no room
-	COUNT_MOVED,  // new flows whose client's port was taken at the backend
-	COUNT_STACK,  // packets translated and left to the stack
-	COUNT_ERRORS, // errors of ICMP translated
-	COUNT_LARGE,  // packets whose senders were told that they are too large
+	COUNT_FULL,   // new flows for which the table had no room
+	COUNT_MOVED,  // new flows whose client port was in use at the backend
+	COUNT_STACK,  // packets that were translated and left to the stack
+	COUNT_ERRORS, // ICMP errors that were translated
+	COUNT_LARGE,  // packets that were answered by an ICMP error, because they are too large
 	COUNTERS,
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 524288); // the loader says how many
+	__uint(max_entries, 524288); // the loader replaces it: two for each flow
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct tuple);
 	__type(value, struct flow);
@@ -170,8 +171,7 @@ struct {
 	__type(value, __u32);
 } interfaces SEC(".maps");
 
-// Sources that had a way back a moment ago. What one CPU has found is for its own use, and
-// for nobody who comes later: there is no pin.
+// A cache of valid sources for each CPU. It is not pinned: the next process starts empty.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SOURCES);
@@ -195,7 +195,7 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-// Until when new flows may be taken.
+// The time until which new flows may be taken, in seconds since boot.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -265,21 +265,21 @@ enum {
 	LATER,
 };
 
-// A packet is what was found in a frame.
+// A packet has the parsed fields of a frame.
 struct packet {
 	struct tuple tuple;
 	__u32 id;        // of a fragment's datagram
 	__be32 class;    // IPv4: the type of service
-	__u16 offset;    // of the header of layer 4, from the frame's begin
-	__u16 size;      // from the network header on, or of the largest segment that it will be
+	__u16 offset;    // of the layer 4 header in the frame
+	__u16 size;      // with the network header; of a GSO packet, the size of a segment
 	__u8 v6;
-	__u8 hops;       // TTL
+	__u8 hops;       // TTL or hop limit
 	__u8 flags;      // of TCP
 	__u8 fragment;
-	__u8 intact; // must not be fragmented
+	__u8 intact; // must not be fragmented (DF, or IPv6)
 };
 
-// 30 to 40 ns less than the other clocks, and as exact as needed.
+// The coarse clock takes 30 to 40 ns less than the others; seconds suffice.
 static __always_inline __u32 seconds(void)
 {
 	return bpf_ktime_get_coarse_ns() / 1000000000;
@@ -293,8 +293,8 @@ static __always_inline void count(__u32 what)
 		(*n)++;
 }
 
-// The ends of what is linear of the frame. Volatile, so that the compiler uses them where
-// they are read: a copy of 32 bits is no pointer to the verifier.
+// The bounds of the frame's linear part. They are volatile, so that the compiler does not
+// copy them: to the verifier, a copy of 32 bits is not a pointer.
 static __always_inline void *data(struct __sk_buff *skb)
 {
 	return (void *)(long)*(volatile __u32 *)&skb->data;
@@ -305,7 +305,8 @@ static __always_inline void *data_end(struct __sk_buff *skb)
 	return (void *)(long)*(volatile __u32 *)&skb->data_end;
 }
 
-// header returns a part of the frame, which becomes linear if it is not.
+// header returns a part of the frame, and makes it linear if necessary; 0 if the frame is
+// shorter. Pointers into the frame are invalid after it.
 static __always_inline void *header(struct __sk_buff *skb, __u32 offset, __u32 size)
 {
 	void *begin = data(skb) + offset;
@@ -333,7 +334,7 @@ static __always_inline void map4(struct address *a, __be32 v4)
 	words[3] = v4;
 }
 
-static __always_inline __be32 last4(const struct address *a)
+static __always_inline __be32 ipv4_of(const struct address *a)
 {
 	return ((const __u32 *)a)[3];
 }
@@ -345,15 +346,15 @@ static __always_inline int same(const struct address *a, const struct address *b
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
 }
 
-// nobody says whether it is the unspecified address, which routes lead from as from any.
-static __always_inline int nobody(const struct address *a, int v6)
+// A route lookup succeeds for the unspecified address as for any source.
+static __always_inline int unspecified(const struct address *a, int v6)
 {
 	const __u32 *x = (const __u32 *)a;
 
 	return !x[3] && (!v6 || !(x[0] | x[1] | x[2]));
 }
 
-// The headers of layer 3; false for what is none of ours by its looks.
+// parse4 and parse6 read the network header; false if the packet is left to the stack.
 static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
 {
 	struct ipv4 *ip = header(skb, ETH_HLEN, sizeof(*ip));
@@ -418,7 +419,7 @@ static __always_inline void datagram_of(const struct packet *p, struct datagram 
 	d->zero = 0;
 }
 
-// A later fragment has the ports of the first one, if that came before it.
+// recall sets the ports of a later fragment; false if the first one has not arrived.
 static __noinline int recall(struct packet *p)
 {
 	struct datagram d;
@@ -443,7 +444,7 @@ static __noinline int remember(struct packet *p)
 	return 0;
 }
 
-// The header of layer 4, at one of the three places where it can be.
+// parse_ports reads the layer 4 header.
 static __always_inline int parse_ports(struct __sk_buff *skb, struct packet *p, __u32 offset)
 {
 	__u32 length = sizeof(struct udp);
@@ -472,7 +473,7 @@ static __always_inline int parse_ports(struct __sk_buff *skb, struct packet *p, 
 	return 1;
 }
 
-// route asks for the way of a packet with these addresses that came in by an interface.
+// route looks up the route of a packet with these addresses, received on fib->ifindex.
 static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct packet *p,
 				  const struct address *from, const struct address *to, __u32 flags)
 {
@@ -484,15 +485,15 @@ static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *
 	} else {
 		fib->family = AF_INET;
 		fib->tos = p->class;
-		fib->src[0] = last4(from);
-		fib->dst[0] = last4(to);
+		fib->src[0] = ipv4_of(from);
+		fib->dst[0] = ipv4_of(to);
 	}
 	fib->l4_protocol = p->tuple.protocol;
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
-// leased says whether somebody looks after us: who changes something behind our back is not
-// noticed otherwise.
+// leased reports whether a process maintains the maps. Without one, changes of interfaces
+// and backends would go undetected.
 static __always_inline int leased(void)
 {
 	__u32 zero = 0, *until = bpf_map_lookup_elem(&lease, &zero);
@@ -500,56 +501,57 @@ static __always_inline int leased(void)
 	return until && *until >= seconds();
 }
 
-static __always_inline int leads(__u32 ifindex, __u32 role)
+static __always_inline int has_role(__u32 ifindex, __u32 role)
 {
 	__u32 *roles = bpf_map_lookup_elem(&interfaces, &ifindex);
 
 	return roles && *roles & role;
 }
 
-// way is route for packets of a flow. Towards backends it asks for the neighbour, too: one
-// that is not known is found by who sends.
-static __always_inline int way(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct packet *p, const struct address *to)
+// route_flow is route for packets of a flow. Towards backends it also looks up the
+// neighbour. If that is unknown, bpf_redirect_neigh resolves it.
+static __always_inline int route_flow(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct packet *p, const struct address *to)
 {
 	long found = route(skb, fib, p, &p->tuple.source, to, p->tuple.direction == OUTWARD ? 0 : BPF_FIB_LOOKUP_SKIP_NEIGH);
 
 	if (found == BPF_FIB_LKUP_RET_NO_NEIGH) {
-		fib->dmac[0] = 1; // nobody's: it has the bit of groups
+		fib->dmac[0] = 1; // a group address, which no neighbour has: unknown
 		return BPF_FIB_LKUP_RET_SUCCESS;
 	}
 	return found;
 }
 
-// send sends a packet where way has found. Handed to the other end, a packet meets
-// neither queues nor the neighbour's table, and is not put off until later on the way.
+// send forwards a packet by the route that route_flow found. A packet that is handed to the
+// interface's other end bypasses queues, the neighbour table and the CPU's backlog.
 static __always_inline long send(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, __u8 direction)
 {
 	struct bpf_redir_neigh next = {.nh_family = fib->family};
-	__u8 *stations = data(skb);
+	__u8 *macs = data(skb);
 
-	if (direction == OUTWARD && !(fib->dmac[0] & 1) && leads(fib->ifindex, PEER) && leased() && (void *)(stations + 12) <= data_end(skb)) {
-		__builtin_memcpy(stations, fib->dmac, 6);
-		__builtin_memcpy(stations + 6, fib->smac, 6);
-		skb->mark = 0; // as of any packet that goes to another namespace
+	if (direction == OUTWARD && !(fib->dmac[0] & 1) && has_role(fib->ifindex, PEER) && leased() && (void *)(macs + 12) <= data_end(skb)) {
+		__builtin_memcpy(macs, fib->dmac, 6);
+		__builtin_memcpy(macs + 6, fib->smac, 6);
+		skb->mark = 0; // as the kernel does for packets to another namespace
 		return bpf_redirect_peer(fib->ifindex, 0);
 	}
 	__builtin_memcpy(next.nh, fib->dst, 16);
 	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
 
-// Replaces an address of IPv6 in the checksum at an offset.
+// sum6 replaces an IPv6 address in the checksum at an offset.
 static __always_inline void sum6(struct __sk_buff *skb, __u32 offset, __u32 difference, __u64 flags)
 {
-	// A checksum over the whole frame, as network cards give it, stays right: what the
-	// address adds, the checksum takes away. Older kernels do not know the flag and
-	// correct that checksum, as they must for IPv4, whose header has one of its own.
+	// The network card's checksum of the whole frame (CHECKSUM_COMPLETE) stays right: the
+	// changes of address and checksum cancel out. Kernels without BPF_F_IPV6 modify it, as
+	// is right for IPv4 only, whose header has its own checksum; correct it.
 	if (bpf_l4_csum_replace(skb, offset, 0, difference, BPF_F_PSEUDO_HDR | BPF_F_IPV6 | flags) != -EINVAL)
 		return;
 	bpf_l4_csum_replace(skb, offset, 0, difference, BPF_F_PSEUDO_HDR | flags);
 	bpf_csum_update(skb, difference);
 }
 
-// A checksum of a header with one 32-bit word and one 16-bit word replaced (RFC 1624).
+// resum returns a header's checksum after one 32-bit word and one 16-bit word were replaced
+// (RFC 1624 §3).
 static __always_inline __u16 resum(__u16 check, __u32 from, __u32 to, __u16 from16, __u16 to16)
 {
 	__u32 sum = (__u16)~check;
@@ -560,15 +562,16 @@ static __always_inline __u16 resum(__u16 check, __u32 from, __u32 to, __u16 from
 	return ~sum;
 }
 
-// translate rewrites a packet as its flow says, with that TTL; false if it could not.
+// translate rewrites addresses, ports, TTL and checksums as the flow says; false if a header
+// cannot be read.
 static __always_inline int translate(struct __sk_buff *skb, const struct packet *p, const struct flow *flow, __u8 hops)
 {
 	int outward = p->tuple.direction == OUTWARD, udp = p->tuple.protocol == IPPROTO_UDP;
 	__u32 offset = p->offset & 127;
 	__u32 sum_at = offset + (udp ? 6 : 16);
-	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0; // no checksum stays none
+	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0; // a UDP checksum of 0 means none: keep it
 	__u32 difference = 0, ports_before = 0, ports_after = 0, *ports;
-	__be32 before = 0, after = last4(&flow->address);
+	__be32 before = 0, after = ipv4_of(&flow->address);
 
 	if (p->v6) {
 		struct ipv6 *ip = header(skb, ETH_HLEN, sizeof(*ip));
@@ -610,13 +613,14 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 		if (ports_before != ports_after)
 			bpf_l4_csum_replace(skb, sum_at, ports_before, ports_after, flags | 4);
 	}
-	// Here nothing else takes away what the hop limit changes in a checksum over all.
+	// IPv6 has no header checksum that cancels the change of the hop limit in
+	// CHECKSUM_COMPLETE: let the helper correct it.
 	if (p->v6 && hops != p->hops)
 		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &hops, 1, BPF_F_RECOMPUTE_CSUM);
 	return 1;
 }
 
-// An error of ICMP before what it quotes.
+// The header of an ICMP error, before the quoted packet.
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -641,7 +645,8 @@ static __always_inline __u16 fold(__u32 sum)
 	return ~sum;
 }
 
-// Writes the headers of an error in front of what is quoted, of which size bytes are left.
+// quote4 and quote6 write the headers of a Packet Too Big error before the packet, of which
+// size bytes remain as the quote (RFC 1191 §4, RFC 4443 §3.2).
 static __always_inline int quote4(struct __sk_buff *skb, const struct packet *p, __u32 mtu, __u32 size)
 {
 	struct error4 e = {
@@ -651,8 +656,8 @@ static __always_inline int quote4(struct __sk_buff *skb, const struct packet *p,
 			.fragment = swap16(0x4000),
 			.ttl = 64,
 			.protocol = IPPROTO_ICMP,
-			.source = last4(&p->tuple.destination),
-			.destination = last4(&p->tuple.source),
+			.source = ipv4_of(&p->tuple.destination),
+			.destination = ipv4_of(&p->tuple.source),
 		},
 		.icmp = {.type = 3, .code = 4, .mtu = swap32(mtu)},
 	};
@@ -692,27 +697,28 @@ static __always_inline int quote6(struct __sk_buff *skb, const struct packet *p,
 	return !bpf_skb_store_bytes(skb, ETH_HLEN, &e, sizeof(e), BPF_F_RECOMPUTE_CSUM);
 }
 
-// refuse tells the sender of a packet, in the name of its receiver, that it is too large for
-// what is behind us. The stack would tell of the translated packet, which the sender does
-// not know.
+// refuse answers a packet that is too large for the next link by an ICMP error, with the
+// packet's destination as source. The stack's error would quote the translated packet, which
+// the sender does not know.
 static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
 {
 	__u32 size = (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + (p->tuple.protocol == IPPROTO_TCP ? sizeof(struct tcp) : sizeof(struct udp));
-	__u8 stations[12], swapped[12];
+	__u8 macs[12], swapped[12];
 
-	if (bpf_skb_load_bytes(skb, 0, stations, 12) || bpf_skb_change_tail(skb, ETH_HLEN + size, 0))
+	if (bpf_skb_load_bytes(skb, 0, macs, 12) || bpf_skb_change_tail(skb, ETH_HLEN + size, 0))
 		return TCX_NEXT;
 	if (!(p->v6 ? quote6(skb, p, mtu, size) : quote4(skb, p, mtu, size)))
 		return TCX_DROP;
-	__builtin_memcpy(swapped, stations + 6, 6);
-	__builtin_memcpy(swapped + 6, stations, 6);
+	__builtin_memcpy(swapped, macs + 6, 6);
+	__builtin_memcpy(swapped + 6, macs, 6);
 	if (bpf_skb_store_bytes(skb, 0, swapped, 12, 0))
 		return TCX_DROP;
 	count(COUNT_LARGE);
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-// deliver translates a packet of a flow and sends it where way has found, if it has.
+// deliver translates a packet of a flow and forwards it by the route found; without a
+// route, it leaves the translated packet to the stack.
 static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, const struct flow *flow, const struct bpf_fib_lookup *fib, long found)
 {
 	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
@@ -728,7 +734,7 @@ static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, cons
 	return TCX_NEXT;
 }
 
-// forward sends a packet of a flow on.
+// forward looks up the route of a packet of an existing flow, and delivers it.
 static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct flow *flow)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
@@ -737,18 +743,18 @@ static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct fl
 
 	fib.sport = swap16(p->tuple.source_port);
 	fib.dport = swap16(outward ? flow->port : p->tuple.destination_port);
-	// A reply is routed with the backend's address, as the stack routes what it
-	// translates back.
+	// Replies are routed with the backend's address as source: the stack routes them before
+	// it reverses DNAT.
 	if (p->hops > 1)
-		found = way(skb, &fib, p, outward ? &flow->address : &p->tuple.destination);
+		found = route_flow(skb, &fib, p, outward ? &flow->address : &p->tuple.destination);
 	return deliver(skb, p, flow, &fib, found);
 }
 
-// genuine says whether the way back to a source of new flows goes by an interface that we
-// listen on. One that cannot be a client's, such as one of ours, has none: the stack drops
-// what it sends, or not, as it is told to. Who had one a moment ago is not asked about again:
-// most of what comes is from somebody who comes again.
-static __noinline int genuine(struct __sk_buff *skb, struct packet *p, struct backend *b)
+// valid_source reports whether the route back to the source of a new flow uses an outward
+// interface. Packets from other sources, such as this node's own addresses, are left to the
+// stack and its rp_filter. The result is cached for a second: most flows are from sources
+// that have just opened another.
+static __noinline int valid_source(struct __sk_buff *skb, struct packet *p, struct backend *b)
 {
 	const __u32 *words = (const __u32 *)&p->tuple.source;
 	__u32 place = ((words[0] ^ words[1] ^ words[2] ^ words[3]) * 0x9e3779b1) >> 24, now = seconds();
@@ -759,7 +765,7 @@ static __noinline int genuine(struct __sk_buff *skb, struct packet *p, struct ba
 		return 1;
 	fib.sport = swap16(b->port);
 	fib.dport = swap16(p->tuple.source_port);
-	if (route(skb, &fib, p, &b->address, &p->tuple.source, BPF_FIB_LOOKUP_SKIP_NEIGH) != BPF_FIB_LKUP_RET_SUCCESS || !leads(fib.ifindex, OUTWARD))
+	if (route(skb, &fib, p, &b->address, &p->tuple.source, BPF_FIB_LOOKUP_SKIP_NEIGH) != BPF_FIB_LKUP_RET_SUCCESS || !has_role(fib.ifindex, OUTWARD))
 		return 0;
 	if (known) {
 		known->address = p->tuple.source;
@@ -769,7 +775,7 @@ static __noinline int genuine(struct __sk_buff *skb, struct packet *p, struct ba
 	return 1;
 }
 
-// schedule finds a backend for a new flow.
+// schedule selects a backend for a new flow; false if the frontend is not taken.
 static __noinline int schedule(struct packet *p, struct backend *b)
 {
 	struct frontend front = {.address = p->tuple.destination, .port = p->tuple.destination_port, .protocol = p->tuple.protocol};
@@ -789,8 +795,8 @@ static __noinline int schedule(struct packet *p, struct backend *b)
 	return 1;
 }
 
-// insert makes the entries of a flow, the one for replies first, and says what the client's
-// is. It is -EEXIST if another CPU has been first with that.
+// insert adds both entries of a flow, the one for replies first, and sets there to the
+// client's. It returns -EEXIST if another CPU has added the client's entry.
 static __noinline long insert(struct packet *p, struct backend *b, struct flow *there)
 {
 	__u32 now = seconds();
@@ -807,8 +813,8 @@ static __noinline long insert(struct packet *p, struct backend *b, struct flow *
 	long err = 0;
 	int made = 0;
 
-	// A client may use one port for two VIPs, and meet the same backend: that would take
-	// them for one connection. So the second gets another port there.
+	// A client may use one port for two VIPs with the same backend, which could not
+	// distinguish the two connections. So the second gets another client port.
 	for (int i = 0; i < 8; i++) {
 		err = bpf_map_update_elem(&flows, &back, &to, BPF_NOEXIST);
 		made = !err;
@@ -831,7 +837,7 @@ static __noinline long insert(struct packet *p, struct backend *b, struct flow *
 	there->port = b->port;
 	there->client_port = back.destination_port;
 	there->seen = now;
-	there->state = p->tuple.protocol == IPPROTO_UDP ? FLOW_OPEN : 0; // as note has it
+	there->state = p->tuple.protocol == IPPROTO_UDP ? FLOW_OPEN : 0; // as update_state sets it
 	err = bpf_map_update_elem(&flows, &p->tuple, there, BPF_NOEXIST);
 	if (!err) {
 		count(COUNT_BEGUN);
@@ -844,15 +850,15 @@ static __noinline long insert(struct packet *p, struct backend *b, struct flow *
 	return err;
 }
 
-static __always_inline int begins(const struct packet *p)
+static __always_inline int is_syn(const struct packet *p)
 {
 	return (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
-// over says whether a connection has ended, so that a SYN begins another. If so, it is
-// forgotten. A client's RST is not believed so far, since anybody could have sent it: the
-// backend knows best whether it accepts a SYN.
-static __noinline int over(struct packet *p, struct flow *flow)
+// delete_if_ended deletes a connection that has ended, so that a SYN begins another, and
+// reports whether it did. A client's RST alone does not end it, because it may be forged:
+// the backend decides whether it accepts the SYN.
+static __noinline int delete_if_ended(struct packet *p, struct flow *flow)
 {
 	struct tuple back = {
 		.source = flow->address,
@@ -876,14 +882,14 @@ static __noinline int over(struct packet *p, struct flow *flow)
 	return 1;
 }
 
-static __always_inline int accepts(const struct packet *p)
+static __always_inline int is_syn_ack(const struct packet *p)
 {
 	return (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == (TCP_SYN | TCP_ACK);
 }
 
-// past says whether a backend accepts a connection that is not this one, which has ended, but
-// one that the client opened from the same port through the rules. If so, this is forgotten.
-static __noinline int past(struct packet *p, struct flow *flow)
+// delete_if_reopened handles a SYN-ACK of a backend. If this connection has ended, the
+// client has opened another from the same port through the rules: the flow is deleted.
+static __noinline int delete_if_reopened(struct packet *p, struct flow *flow)
 {
 	struct tuple there = {
 		.source = p->tuple.destination,
@@ -895,7 +901,7 @@ static __noinline int past(struct packet *p, struct flow *flow)
 	};
 	struct flow *asked = bpf_map_lookup_elem(&flows, &there);
 
-	// One that was reset and begun again has nothing but the reset: see over.
+	// A flow that was reset and opened again has only FLOW_RST: see delete_if_ended.
 	if (asked && !(flow->state & FLOW_RST) && (asked->state & (FLOW_RST | FLOW_OPEN)) != (FLOW_RST | FLOW_OPEN) &&
 	    !(asked->state & flow->state & FLOW_FIN))
 		return 0;
@@ -904,17 +910,17 @@ static __noinline int past(struct packet *p, struct flow *flow)
 	return 1;
 }
 
-// note writes down that a packet came, in as few writes as there can be: the entry is
-// in the cache of each CPU that reads it.
-static __always_inline void note(const struct packet *p, struct flow *flow)
+// update_state records a packet in its flow. It writes only what changes, because a write
+// removes the entry from the caches of other CPUs.
+static __always_inline void update_state(const struct packet *p, struct flow *flow)
 {
 	__u32 now = seconds(), state = flow->state;
 
-	if (begins(p))
-		return; // how long there has been no answer matters, not how often it was tried
+	if (is_syn(p))
+		return; // a repeated SYN does not extend the timeout
 	if (flow->seen != now)
 		flow->seen = now;
-	// A reset that did not end it, as one with a wrong number, is none.
+	// A packet after a reset shows that the reset was forged or ignored.
 	state = (state & ~FLOW_RST) | FLOW_OPEN;
 	if (p->flags & TCP_FIN)
 		state |= FLOW_FIN;
@@ -924,10 +930,10 @@ static __always_inline void note(const struct packet *p, struct flow *flow)
 		flow->state = state;
 }
 
-#define BEGUN -2 // no verdict: another CPU has begun the flow just now
+#define BEGUN -2 // not a return code of tcx: another CPU has just added the flow
 
-// begin takes a new flow and sends its packet on, or leaves it to the rules. The way to the
-// backend is asked for before there is a flow, and the answer is what the packet goes by.
+// begin takes a new flow and forwards its packet, or leaves both to the rules. It looks up
+// the route before it adds the flow, and forwards the packet by the same route.
 static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
@@ -935,13 +941,13 @@ static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 	struct flow there = {};
 	long err;
 
-	if ((p->tuple.protocol == IPPROTO_TCP && !begins(p)) || p->hops <= 1 || p->fragment == LATER || !p->tuple.source_port)
+	if ((p->tuple.protocol == IPPROTO_TCP && !is_syn(p)) || p->hops <= 1 || p->fragment == LATER || !p->tuple.source_port)
 		return TCX_NEXT;
-	if (!leased() || nobody(&p->tuple.source, p->v6) || !leads(skb->ifindex, OUTWARD) || !schedule(p, &b))
+	if (!leased() || unspecified(&p->tuple.source, p->v6) || !has_role(skb->ifindex, OUTWARD) || !schedule(p, &b))
 		return TCX_NEXT;
 	fib.sport = swap16(p->tuple.source_port);
 	fib.dport = swap16(b.port);
-	if (way(skb, &fib, p, &b.address) != BPF_FIB_LKUP_RET_SUCCESS || !leads(fib.ifindex, INWARD) || !genuine(skb, p, &b))
+	if (route_flow(skb, &fib, p, &b.address) != BPF_FIB_LKUP_RET_SUCCESS || !has_role(fib.ifindex, INWARD) || !valid_source(skb, p, &b))
 		return TCX_NEXT;
 	err = insert(p, &b, &there);
 	if (err)
@@ -951,16 +957,17 @@ static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 	return deliver(skb, p, &there, &fib, BPF_FIB_LKUP_RET_SUCCESS);
 }
 
-// The offsets of what an error of ICMP quotes.
+// Offsets in an ICMP error.
 struct quote {
-	__u32 sum;     // the checksum of ICMP
-	__u32 outer;   // the address in the outer header that is another behind us
-	__u32 inner;   // the quoted header
-	__u32 address; // the address in it that is another behind us
+	__u32 sum;     // the ICMP checksum
+	__u32 outer;   // the address in the outer header that is translated
+	__u32 inner;   // the quoted network header
+	__u32 address; // the address in it that is translated
 	__u32 ports;
 };
 
-// translate_error translates an error about a packet that we translated the other way.
+// translate_error translates an ICMP error about a packet that was translated in the other
+// direction.
 static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 {
 	int outward = p->tuple.direction == OUTWARD, v6 = p->v6;
@@ -1006,7 +1013,7 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	}
 	if (t.protocol != IPPROTO_TCP && t.protocol != IPPROTO_UDP)
 		return TCX_NEXT;
-	// What is quoted went the other way.
+	// The quoted packet belongs to the other direction.
 	t.source_port = swap16(ports.destination);
 	t.destination_port = swap16(ports.source);
 	if (!same(&p->tuple.destination, &t.destination))
@@ -1018,7 +1025,7 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	new_ports.destination = swap16(outward ? flow->client_port : flow->port);
 	to = flow->address;
 	receiver = outward ? to : p->tuple.destination;
-	if (way(skb, &fib, p, &receiver) != BPF_FIB_LKUP_RET_SUCCESS)
+	if (route_flow(skb, &fib, p, &receiver) != BPF_FIB_LKUP_RET_SUCCESS)
 		return TCX_NEXT;
 
 	hops = p->hops - 1;
@@ -1028,20 +1035,21 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 		sum6(skb, q.sum, difference, 0);
 		bpf_skb_store_bytes(skb, q.outer, &to, 16, 0);
 		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &hops, 1, BPF_F_RECOMPUTE_CSUM);
-		// Its own header has no checksum: that of ICMP covers it.
+		// The quoted header has no checksum, so the ICMP checksum changes with it.
 		old = outward ? t.destination : t.source;
 		difference = bpf_csum_diff((__be32 *)&old, 16, (__be32 *)&to, 16, 0);
 		bpf_l4_csum_replace(skb, q.sum, 0, difference, 0);
 		bpf_skb_store_bytes(skb, q.address, &to, 16, 0);
 	} else {
-		to4 = last4(&to);
-		from4 = last4(outward ? &p->tuple.destination : &p->tuple.source);
+		to4 = ipv4_of(&to);
+		from4 = ipv4_of(outward ? &p->tuple.destination : &p->tuple.source);
 		bpf_l3_csum_replace(skb, ETH_HLEN + 10, from4, to4, 4);
 		bpf_skb_store_bytes(skb, q.outer, &to4, 4, 0);
 		bpf_l3_csum_replace(skb, ETH_HLEN + 10, swap16(p->hops << 8), swap16(hops << 8), 2);
 		bpf_skb_store_bytes(skb, ETH_HLEN + 8, &hops, 1, 0);
-		// What the quoted address adds to ICMP's checksum, its header's takes away.
-		from4 = last4(outward ? &t.destination : &t.source);
+		// In the ICMP checksum, the changes of the quoted address and of the quoted header
+		// checksum cancel out.
+		from4 = ipv4_of(outward ? &t.destination : &t.source);
 		bpf_l3_csum_replace(skb, q.inner + 10, from4, to4, 4);
 		bpf_skb_store_bytes(skb, q.address, &to4, 4, 0);
 	}
@@ -1057,7 +1065,7 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 	struct flow *flow;
 	__u8 protocol;
 
-	// What passes a switch, or a tag, is not for us to route.
+	// Bridged packets and packets with a VLAN tag are not for this interface to route.
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return TCX_NEXT;
 	if (skb->protocol == swap16(ETH_P_IP)) {
@@ -1075,9 +1083,9 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 		return TCX_NEXT;
 
 	flow = bpf_map_lookup_elem(&flows, &p.tuple);
-	if (flow && direction == OUTWARD && begins(&p) && over(&p, flow))
+	if (flow && direction == OUTWARD && is_syn(&p) && delete_if_ended(&p, flow))
 		flow = 0;
-	if (flow && direction == INWARD && accepts(&p) && past(&p, flow))
+	if (flow && direction == INWARD && is_syn_ack(&p) && delete_if_reopened(&p, flow))
 		flow = 0;
 	if (!flow) {
 		int verdict = direction == OUTWARD ? begin(skb, &p) : TCX_NEXT;
@@ -1088,7 +1096,7 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 		if (!flow)
 			return TCX_NEXT;
 	}
-	note(&p, flow);
+	update_state(&p, flow);
 	if (p.fragment == FIRST)
 		remember(&p);
 	return forward(skb, &p, flow);

@@ -4,9 +4,9 @@ import (
 	"testing"
 )
 
-// Connections and datagrams get to pods behind veth pairs and behind a bridge, with the
-// client's address, and netfilter meets none of their packets.
-func TestPastNetfilter(t *testing.T) {
+// Connections and datagrams reach pods behind veth pairs and behind a bridge, with the client's
+// address, and no packet passes netfilter.
+func TestBypassesNetfilter(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		for _, pod := range []string{"pod1", "pod3"} {

@@ -17,7 +17,7 @@ const (
 	redirect = 7
 )
 
-// Flags of TCP.
+// TCP flags.
 const (
 	fin = 1
 	syn = 2
@@ -25,7 +25,7 @@ const (
 	ack = 16
 )
 
-// A packet is one of TCP or UDP, or an error of ICMP about one, that tests build.
+// A packet is a TCP or UDP packet, or an ICMP error about one.
 type packet struct {
 	from, to netip.AddrPort
 	protocol uint8
@@ -35,7 +35,7 @@ type packet struct {
 	noSum    bool // UDP without a checksum
 }
 
-// sum is the Internet's checksum, before it is inverted.
+// sum returns the Internet checksum (RFC 1071) before inversion.
 func sum(parts ...[]byte) uint16 {
 	var s uint32
 	all := slices.Concat(parts...)
@@ -51,13 +51,13 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// pseudo is the header that checksums of layer 4 cover.
+// pseudo returns the pseudo-header of layer 4 checksums.
 func pseudo(from, to netip.Addr, protocol uint8, size int) []byte {
 	b := slices.Concat(from.AsSlice(), to.AsSlice())
 	return binary.BigEndian.AppendUint32(append(b, 0, protocol), uint32(size))
 }
 
-// layer4 is the packet without IP's header.
+// layer4 returns the packet without the IP header.
 func (p packet) layer4() []byte {
 	var b []byte
 	b = binary.BigEndian.AppendUint16(b, p.from.Port())
@@ -77,7 +77,7 @@ func (p packet) layer4() []byte {
 	return b
 }
 
-// network puts IP's header before what it carries.
+// network adds the IP header.
 func network(from, to netip.Addr, protocol, hops uint8, content []byte) []byte {
 	var b []byte
 	if from.Is4() {
@@ -101,7 +101,7 @@ func (p packet) ip() []byte {
 	return network(p.from.Addr(), p.to.Addr(), p.protocol, hops, p.layer4())
 }
 
-// icmp is an error about a packet, sent to the packet's source.
+// icmp returns an ICMP error about a packet, sent to the packet's source.
 func icmp(from, to netip.Addr, about []byte, tooBig bool) []byte {
 	kind, code, protocol := byte(3), byte(1), uint8(1)
 	if from.Is6() {
@@ -122,7 +122,7 @@ func icmp(from, to netip.Addr, about []byte, tooBig bool) []byte {
 	return network(from, to, protocol, 64, b)
 }
 
-// in puts Ethernet's header before a packet that is for a MAC.
+// in adds an Ethernet header with this destination MAC.
 func in(mac net.HardwareAddr, ip []byte) []byte {
 	kind := []byte{0x08, 0x00}
 	if ip[0]>>4 == 6 {
@@ -131,7 +131,7 @@ func in(mac net.HardwareAddr, ip []byte) []byte {
 	return slices.Concat(mac, net.HardwareAddr{2, 0, 0, 0, 0, 9}, kind, ip)
 }
 
-// read is the reverse of ip, and checks all checksums.
+// read parses a packet, and verifies all checksums.
 func read(t *testing.T, frame []byte) packet {
 	t.Helper()
 	from, to, protocol, hops, content := open(t, frame[14:])
@@ -150,7 +150,7 @@ func read(t *testing.T, frame []byte) packet {
 	return p
 }
 
-// open takes IP's header from a packet, and checks its checksum.
+// open removes the IP header, and verifies its checksum.
 func open(t *testing.T, b []byte) (from, to netip.Addr, protocol, hops uint8, content []byte) {
 	t.Helper()
 	if b[0]>>4 == 6 {
@@ -166,7 +166,7 @@ func open(t *testing.T, b []byte) (from, to netip.Addr, protocol, hops uint8, co
 	return from, to, b[9], b[8], b[20:]
 }
 
-// readError is the reverse of icmp: receiver, sender, and the packet quoted.
+// readError parses an ICMP error: its destination, its source, and the quoted packet.
 func readError(t *testing.T, frame []byte) (from, to netip.Addr, about packet) {
 	t.Helper()
 	from, to, protocol, _, content := open(t, frame[14:])
@@ -184,7 +184,7 @@ func readError(t *testing.T, frame []byte) (from, to netip.Addr, about packet) {
 	return from, to, about
 }
 
-// A skb is the begin of struct __sk_buff.
+// A skb has the first fields of struct __sk_buff.
 type skb struct {
 	_       [10]uint32
 	Ifindex uint32
@@ -205,7 +205,7 @@ func (l *lab) link(name string) netlink.Link {
 
 func (l *lab) mac(name string) net.HardwareAddr { return l.link(name).Attrs().HardwareAddr }
 
-// pass runs a program on a frame as if it had come in by an interface.
+// pass runs a program on a frame as if it had arrived on an interface.
 func (l *lab) pass(program *ebpf.Program, iface string, frame []byte) (int32, []byte) {
 	l.t.Helper()
 	o := ebpf.RunOptions{
@@ -219,13 +219,13 @@ func (l *lab) pass(program *ebpf.Program, iface string, frame []byte) (int32, []
 	return int32(verdict), o.DataOut
 }
 
-// arrive is pass for a packet of a client.
+// arrive is pass for a client's packet.
 func (l *lab) arrive(p *Path, ip []byte) (int32, []byte) {
 	l.t.Helper()
 	return l.pass(p.kernel.Outward, "eth0", in(l.mac("eth0"), ip))
 }
 
-// comeBack is pass for a packet of the pod behind an interface.
+// comeBack is pass for a packet from the pod behind an interface.
 func (l *lab) comeBack(p *Path, iface string, ip []byte) (int32, []byte) {
 	l.t.Helper()
 	return l.pass(p.kernel.Inward, iface, in(l.mac(iface), ip))

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A hook is a place for one of the two programs. An interface may have both.
+// A hook is an interface's attach point for one of the two programs. An interface may have
+// both.
 type hook struct {
 	index uint32 // of the interface
 	role  uint32 // outward or inward
@@ -34,9 +35,9 @@ func (p *Path) program(h hook) *ebpf.Program {
 	return p.kernel.Inward
 }
 
-// findOuts asks for interfaces by their names; problems are sentences about interfaces
-// that cannot be used.
-func findOuts(names []string) (outs map[uint32]string, problems []string) {
+// findOutward returns the interfaces with these names, by index. Problems are sentences
+// about interfaces that cannot be used.
+func findOutward(names []string) (outs map[uint32]string, problems []string) {
 	outs = make(map[uint32]string)
 	for _, name := range names {
 		l, why := ethernet(netlink.LinkByName(name))
@@ -49,24 +50,24 @@ func findOuts(names []string) (outs map[uint32]string, problems []string) {
 	return outs, problems
 }
 
-func (p *Path) setOuts(outs map[uint32]string, problems []string) {
-	p.outs = make(map[uint32]bool)
+func (p *Path) setOutward(outs map[uint32]string, problems []string) {
+	p.outward = make(map[uint32]bool)
 	p.status.Interfaces, p.status.Problems = nil, problems
 	for index, name := range outs {
-		p.outs[index] = true
+		p.outward[index] = true
 		p.status.Interfaces = append(p.status.Interfaces, name)
 	}
 	slices.Sort(p.status.Interfaces)
 }
 
-// ethernet says what is wrong with an interface, if there is anything: the programs
-// expect Ethernet's header.
+// ethernet returns the interface, or why the programs cannot run on it: they expect an
+// Ethernet header.
 func ethernet(l netlink.Link, err error) (netlink.Link, string) {
 	switch {
 	case err != nil:
 		return nil, strings.ToLower(err.Error())
 	case l.Attrs().EncapType != "ether":
-		return nil, fmt.Sprintf("it is no Ethernet, but %s", l.Attrs().EncapType)
+		return nil, fmt.Sprintf("its link type is %s, not Ethernet", l.Attrs().EncapType)
 	}
 	return l, ""
 }
@@ -79,17 +80,18 @@ func nameOf(index uint32) string {
 	return l.Attrs().Name
 }
 
-// hookAll attaches programs where they are wanted, and sets their roles. Where they are no
-// longer wanted they stay for existing flows: see release.
-func (p *Path) hookAll() error {
+// attachWanted attaches the programs to all interfaces that need them, and sets the roles of
+// these interfaces. Programs on other interfaces stay attached for existing flows, until
+// release detaches them.
+func (p *Path) attachWanted() error {
 	want := make(map[uint32]uint32)
-	for index := range p.outs {
+	for index := range p.outward {
 		want[index] |= outward
 	}
-	for index := range p.leads {
+	for index := range p.linkUsers {
 		want[index] |= inward
 		if _, looked := p.peers[index]; !looked {
-			poke(p.peersChanged)
+			signal(p.peersChanged)
 		}
 	}
 	for index, roles := range want {
@@ -113,7 +115,7 @@ func (p *Path) hooked(index, roles uint32) bool {
 	return (roles&outward == 0 || p.hooks[hook{index, outward}] != nil) && (roles&inward == 0 || p.hooks[hook{index, inward}] != nil)
 }
 
-// hook gives an interface the programs of its roles.
+// hook attaches the programs for the roles of an interface, and sets these roles.
 func (p *Path) hook(index, roles uint32) error {
 	var errs []error
 	for _, role := range []uint32{outward, inward} {
@@ -128,14 +130,15 @@ func (p *Path) hook(index, roles uint32) error {
 	return errors.Join(append(errs, p.setRoles(index, roles))...)
 }
 
-// setRoles tells the programs what an interface is. Without a role it gets no new flows.
+// setRoles writes the roles of an interface to the programs' map. An interface without a
+// role gets no new flows.
 func (p *Path) setRoles(index, roles uint32) error {
 	if p.roles[index] == roles {
 		return nil
 	}
 	var err error
 	if roles == 0 {
-		err = gone(p.kernel.Interfaces.Delete(index))
+		err = ignoreNotExist(p.kernel.Interfaces.Delete(index))
 	} else {
 		err = p.kernel.Interfaces.Put(index, roles)
 	}
@@ -155,12 +158,12 @@ func (p *Path) attach(h hook) error {
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: int(h.index), Program: p.program(h), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
-		return nil // it went, and no route leads there; who watches interfaces will say so
+		return nil // the interface was deleted; watchLinks signals it
 	}
 	if err != nil {
 		return fmt.Errorf("attach %s: %w", h, err)
 	}
-	// A pin with that name is of an interface that has gone.
+	// An existing pin of this name belongs to a deleted interface with the same index.
 	if err := os.Remove(p.pins.path(h.String())); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(err, l.Close())
 	}
@@ -172,10 +175,10 @@ func (p *Path) attach(h hook) error {
 	return nil
 }
 
-// mend puts right what others have detached or unpinned, and lets go of interfaces
-// that are gone.
-func (p *Path) mend() error {
-	found, err := p.repin()
+// repairHooks attaches and pins again what other programs have detached or unpinned, and
+// drops the links of deleted interfaces.
+func (p *Path) repairHooks() error {
+	found, err := p.repairPins()
 	errs := []error{err}
 	for h, l := range p.hooks {
 		if !attachedTo(l, h.index) {
@@ -189,7 +192,7 @@ func (p *Path) mend() error {
 		}
 		if _, err := os.Lstat(p.pins.path(h.String())); err != nil {
 			found = append(found, h.String())
-			errs = append(errs, p.pinAgain(l, h.String()))
+			errs = append(errs, p.restorePin(l, h.String()))
 		}
 	}
 	if len(found) > 0 {
@@ -201,22 +204,22 @@ func (p *Path) mend() error {
 	return errors.Join(errs...)
 }
 
-// attachedTo says whether a link is still where it was: of an interface that went, or
-// of which it was detached, it is nowhere.
+// attachedTo reports whether a link is attached to the interface. The kernel reports ifindex
+// 0 after the link was detached or its interface deleted.
 func attachedTo(l link.Link, index uint32) bool {
 	info, err := l.Info()
 	return err == nil && info.TCX() != nil && info.TCX().Ifindex == index
 }
 
-// drop lets go of a link.
+// drop unpins and closes a link, which detaches the program.
 func (p *Path) drop(h hook) error {
 	l := p.hooks[h]
 	delete(p.hooks, h)
 	return errors.Join(l.Unpin(), l.Close())
 }
 
-// unwanted are hooks whose interface no longer has that role.
-func (p *Path) unwanted() []hook {
+// unusedHooks returns hooks whose interface no longer has their role.
+func (p *Path) unusedHooks() []hook {
 	var all []hook
 	for h := range p.hooks {
 		if p.roles[h.index]&h.role == 0 {
@@ -226,8 +229,7 @@ func (p *Path) unwanted() []hook {
 	return all
 }
 
-// release detaches unused hooks: they were not wanted before a walk that
-// found no flow, and are not now.
+// release detaches hooks that were unused before a walk that found no flow, and still are.
 func (p *Path) release(hooks []hook) error {
 	var errs []error
 	for _, h := range hooks {
@@ -248,8 +250,8 @@ func (p *Path) adoptRoles() error {
 	return all.Err()
 }
 
-// adoptHooks takes over the links that are pinned: they get this process's programs,
-// without a packet between.
+// adoptHooks adopts the pinned links and replaces their programs by this process's, so that
+// no packet passes without a program.
 func (p *Path) adoptHooks() error {
 	pinned, err := os.ReadDir(p.pins.dir())
 	errs := []error{err}

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 
-// The part of the kernel's interface to BPF programs that flow.bpf.c uses, in the
-// kernel's words. It stands here, and no header of the system is included, so that the
-// object is the same wherever it is compiled: system headers differ, and so would the
-// types in it.
+// The part of the kernel's BPF API that flow.bpf.c uses, with the kernel's names. No system
+// header is included, so that every machine compiles the same object: the types in system
+// headers differ.
 
 typedef unsigned char __u8;
 typedef unsigned short __u16;

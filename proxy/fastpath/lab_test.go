@@ -27,14 +27,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }
 
-// A lab is a node in the test's own namespace, and what is around it:
+// A lab is a node in the test's own namespace, with a client and pods:
 //
 //	client --- eth0 node cali1 --- pod1
 //	                     cali2 --- pod2
 //	                     cni0 (bridge) --- pod3
 //
-// All of it has IPv4 and IPv6. The client has routes for the VIPs, 192.0.2.0/24 and
-// 2001:db8::/64, to the node. The node has rules that count what netfilter meets.
+// All links have IPv4 and IPv6. The client has routes for the VIPs, 192.0.2.0/24 and
+// 2001:db8::/64, to the node. Rules on the node count the packets that pass netfilter.
 type lab struct {
 	t                              *testing.T
 	node, client, pod1, pod2, pod3 *nstest.NS
@@ -63,7 +63,7 @@ func port(name string, family int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(at(name, family), port)
 }
 
-// nameAt is the name of an address.
+// nameAt returns the name of an address.
 func nameAt(a netip.Addr) string {
 	for name, both := range labAddr {
 		if slices.Contains(both[:], a.String()) {
@@ -73,7 +73,7 @@ func nameAt(a netip.Addr) string {
 	return a.String()
 }
 
-// inNamespace runs f on a node of its own.
+// inNamespace runs f with a new lab.
 func inNamespace(t *testing.T, f func(t *testing.T, l *lab)) {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -122,8 +122,8 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// bridgeFilter says whether packets that cross a bridge meet the rules of layer 3 there,
-// where the kernel can do that.
+// bridgeFilter sets whether bridged packets pass netfilter's layer 3 hooks, if the kernel
+// has br_netfilter.
 func (l *lab) bridgeFilter(value string) {
 	l.t.Helper()
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
@@ -151,7 +151,7 @@ func (l *lab) podAddresses(ns *nstest.NS, iface string) {
 	}
 }
 
-// nft loads text.
+// nft loads a ruleset.
 func (l *lab) nft(text string) {
 	l.t.Helper()
 	cmd := exec.Command("nft", "-f", "-")
@@ -161,7 +161,7 @@ func (l *lab) nft(text string) {
 	}
 }
 
-// counted is how many packets a counter of the node has seen.
+// counted returns the packets of a counter on the node.
 func (l *lab) counted(name string) int {
 	l.t.Helper()
 	out, err := exec.Command("nft", "list", "counter", "inet", "watch", name).CombinedOutput()
@@ -176,7 +176,8 @@ func (l *lab) counted(name string) int {
 	return n
 }
 
-// rules stands in for the rules: what netfilter meets of a frontend goes to a backend.
+// rules installs DNAT rules in place of package proxy's: packets to a frontend that pass
+// netfilter go to a backend.
 func (l *lab) rules(front, backend netip.AddrPort) {
 	l.t.Helper()
 	family, any := "ip", backend.String()
@@ -188,7 +189,7 @@ func (l *lab) rules(front, backend netip.AddrPort) {
 	}`, family, front.Addr(), front.Port(), family, any))
 }
 
-// tracked are the conntrack entries of the node that have to do with VIPs or pods.
+// tracked returns the node's conntrack entries with an address of a VIP or pod.
 func (l *lab) tracked() []string {
 	l.t.Helper()
 	var all []string
@@ -206,17 +207,17 @@ func (l *lab) tracked() []string {
 	return all
 }
 
-// bypassed checks that none of the packets has met netfilter.
+// bypassed checks that no packet has passed netfilter.
 func (l *lab) bypassed() {
 	l.t.Helper()
 	if n := l.counted("vip"); n != 0 {
-		l.t.Errorf("netfilter met %d packets to VIPs", n)
+		l.t.Errorf("netfilter had %d packets to VIPs", n)
 	}
 	if n := l.counted("pods"); n != 0 {
-		l.t.Errorf("netfilter met %d packets of pods", n)
+		l.t.Errorf("netfilter had %d packets of pods", n)
 	}
 	if e := l.tracked(); len(e) != 0 {
-		l.t.Errorf("conntrack knows %s", strings.Join(e, "; "))
+		l.t.Errorf("conntrack tracks %s", strings.Join(e, "; "))
 	}
 }
 
@@ -271,7 +272,7 @@ func answer(c net.PacketConn, name string) {
 	}
 }
 
-// reply says which server was asked by which client. A request for many bytes gets them.
+// reply names the server and the client. A request for a number of bytes gets that many.
 func reply(asked []byte, name string, from net.Addr) []byte {
 	a := netip.MustParseAddrPort(from.String())
 	out := []byte(fmt.Sprintf("%s saw %s", name, nameAt(a.Addr().Unmap())))
@@ -281,8 +282,7 @@ func reply(asked []byte, name string, from net.Addr) []byte {
 	return out
 }
 
-// dial opens a connection, or a socket for datagrams, from the client; fromPort may be
-// 0.
+// dial opens a connection or a UDP socket on the client; with fromPort 0, from any port.
 func (l *lab) dial(network string, fromPort int, to netip.AddrPort) (net.Conn, error) {
 	l.t.Helper()
 	return l.dialFrom("client", network, fromPort, to)
@@ -322,7 +322,7 @@ func (l *lab) mustDial(network string, fromPort int, to netip.AddrPort) net.Conn
 	return c
 }
 
-// ask says something and returns what is answered, without spaces at the end.
+// ask sends a request and returns the reply, without trailing spaces.
 func ask(c net.Conn, what string) string {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.WriteString(c, what); err != nil {
@@ -349,7 +349,7 @@ func outcome(err error) string {
 	return err.Error()
 }
 
-// probe is one question over a new connection.
+// probe returns the reply to one request over a new connection.
 func (l *lab) probe(network string, to netip.AddrPort) string {
 	l.t.Helper()
 	c, err := l.dial(network, 0, to)
@@ -360,8 +360,8 @@ func (l *lab) probe(network string, to netip.AddrPort) string {
 	return ask(c, "who?")
 }
 
-// state is one frontend at the VIP's port 80 for each protocol and family, with these
-// backends' port 8080.
+// state has a frontend on the VIP's port 80 for each protocol and family, with port 8080 of
+// these backends.
 func state(pods ...string) State {
 	s := State{Outward: []string{"eth0"}}
 	for _, family := range families {
@@ -420,7 +420,7 @@ func (l *lab) pathWith(o Options) *Path {
 	return p
 }
 
-// set does what the proxy does, without rules between.
+// set calls Shrink and Grow as the proxy does, without changing rules between them.
 func (l *lab) set(p *Path, s State) {
 	l.t.Helper()
 	if err := p.Shrink(l.t.Context(), s); err != nil {
@@ -432,7 +432,7 @@ func (l *lab) set(p *Path, s State) {
 	l.await("the flows of the rules to be taken over", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.fresh) == 0
+		return len(p.seeding) == 0
 	})
 }
 
@@ -441,12 +441,12 @@ func (l *lab) await(what string, f func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			l.t.Fatalf("waited without success: %s", what)
+			l.t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-// flows are all flows of the table, by their clients.
+// flows returns all flows of the table, by client.
 func (l *lab) flows(p *Path) map[netip.AddrPort]Flow {
 	l.t.Helper()
 	var key kernelTuple

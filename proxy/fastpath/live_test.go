@@ -1,14 +1,11 @@
 package fastpath
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -16,110 +13,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// withChecksums makes a namespace's interface compute what it sends, as a network card's
-// peer does: otherwise no checksum is computed or checked between veth pairs.
-func (l *lab) withChecksums(ns *nstest.NS) {
-	l.t.Helper()
-	var err error
-	ns.Do(func() {
-		fd, e := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-		if err = e; err != nil {
-			return
-		}
-		defer unix.Close(fd)
-		value := struct{ cmd, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
-		request := struct {
-			name [unix.IFNAMSIZ]byte
-			data unsafe.Pointer
-			_    [16]byte
-		}{data: unsafe.Pointer(&value)}
-		copy(request.name[:], "eth0")
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
-			err = errno
-		}
-	})
-	if err != nil {
-		l.t.Fatalf("%s: turn off checksums of the interface: %v", ns.Name, err)
-	}
-}
-
-// Megabytes go there and back unharmed, as large segments without checksums and as
-// small ones with.
-func TestBulk(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		s := each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 7) })
-		l.set(p, s)
-		var echo net.Listener
-		var err error
-		l.pod1.Do(func() { echo, err = net.Listen("tcp", ":7") })
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { echo.Close() })
-		go func() {
-			for {
-				c, err := echo.Accept()
-				if err != nil {
-					return
-				}
-				go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
-			}
-		}()
-		sent := bytes.Repeat([]byte("all work and no play "), 200_000)
-		for _, sums := range []bool{false, true} {
-			if sums {
-				l.withChecksums(l.client)
-				l.withChecksums(l.pod1)
-			}
-			for _, family := range families {
-				c := l.mustDial("tcp", 0, port("vip", family, 80))
-				go func() { _, _ = c.Write(sent) }()
-				got := make([]byte, len(sent))
-				_ = c.SetDeadline(time.Now().Add(time.Minute))
-				if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, sent) {
-					t.Errorf("family %d, checksums %t: %v", family, sums, err)
-				}
-				c.Close()
-			}
-		}
-		l.bypassed()
-	})
-}
-
-// Datagrams larger than a frame go both ways in fragments.
-func TestFragments(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1"))
-		l.withChecksums(l.client)
-		l.withChecksums(l.pod1)
-		for _, family := range families {
-			small := l.mustDial("udp", 0, port("vip", family, 80))
-			if got := ask(small, "5000"); got != "pod1 saw client" {
-				t.Errorf("a large answer: %s", got)
-			}
-			large := l.mustDial("udp", 0, port("vip", family, 80))
-			if got := ask(large, strings.Repeat("x", 6000)); got != "pod1 saw client" {
-				t.Errorf("a large question: %s", got)
-			}
-		}
-		l.bypassed()
-	})
-}
-
-// A pod's refusal reaches the client, as if the VIP refused.
-func TestRefusal(t *testing.T) {
+// A pod's RST or ICMP error for a closed port reaches the client as the VIP's.
+func TestClosedPort(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 9) }))
@@ -134,150 +36,7 @@ func TestRefusal(t *testing.T) {
 	})
 }
 
-// A router with a narrower link behind it tells the pod, which sends less at a time;
-// and one before a pod tells the client.
-func TestPathMTU(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1"))
-		router, far := nstest.New(t, "router"), nstest.New(t, "far")
-		nstest.Link(t, l.node, "eth1", router, "eth0")
-		nstest.Link(t, router, "eth1", far, "eth0")
-		l.node.Addr("eth1", "10.0.5.1/24", "fd00:5::1/64")
-		router.Addr("eth0", "10.0.5.2/24", "fd00:5::2/64")
-		router.Addr("eth1", "10.0.6.1/24", "fd00:6::1/64")
-		far.Addr("eth0", "10.0.6.2/24", "fd00:6::2/64")
-		router.Forward()
-		l.node.Route("10.0.6.0/24", "10.0.5.2", "")
-		l.node.Route("fd00:6::/64", "fd00:5::2", "")
-		for _, r := range []struct {
-			ns  *nstest.NS
-			via [2]string
-		}{{router, [2]string{"10.0.5.1", "fd00:5::1"}}, {far, [2]string{"10.0.6.1", "fd00:6::1"}}} {
-			r.ns.Route("0.0.0.0/0", r.via[0], "")
-			r.ns.Route("::/0", r.via[1], "")
-		}
-		router.Do(func() {
-			l, err := netlink.LinkByName("eth1")
-			if err == nil {
-				err = netlink.LinkSetMTU(l, 1300)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		s := state("pod1")
-		s.Outward = []string{"eth0", "eth1"}
-		l.set(p, s)
-		for _, family := range families {
-			var c net.Conn
-			var err error
-			far.Do(func() { c, err = net.Dial("tcp", port("vip", family, 80).String()) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := ask(c, "60000"); !strings.HasPrefix(got, "pod1 saw ") {
-				t.Errorf("family %d: %s", family, got)
-			}
-			c.Close()
-		}
-		l.bypassed()
-	})
-}
-
-// Where the link to a pod or to a client has a smaller MTU, the sender gets an ICMP message.
-func TestTooBigForNarrowLink(t *testing.T) {
-	for _, iface := range []string{"cali1", "eth0"} {
-		t.Run(iface, func(t *testing.T) {
-			inNamespace(t, func(t *testing.T, l *lab) {
-				if err := netlink.LinkSetMTU(l.link(iface), 1300); err != nil {
-					t.Fatal(err)
-				}
-				l.withChecksums(l.client)
-				l.withChecksums(l.pod1)
-				p := l.path()
-				l.set(p, state("pod1"))
-				for _, family := range families {
-					// A veth takes nothing larger than itself from its peer: only what goes out
-					// by it can be too large.
-					c := l.mustDial("tcp", 0, port("vip", family, 80))
-					if iface == "eth0" {
-						if got := ask(c, "60000"); got != "pod1 saw client" {
-							t.Errorf("family %d: a large answer: %s", family, got)
-						}
-						continue
-					}
-					if got := ask(c, strings.Repeat("x", 60000)); !strings.HasPrefix(got, "pod1 saw client") {
-						t.Errorf("family %d: a large question: %s", family, got)
-					}
-					u := l.mustDial("udp", 0, port("vip", family, 80))
-					ask(u, "?")
-					if _, err := u.Write(bytes.Repeat([]byte{'x'}, 1400)); err != nil {
-						t.Error(err)
-					}
-					// The first one was too large, and the next ones come in fragments.
-					l.await("the client's ICMP error", func() bool {
-						_, err := u.Write(bytes.Repeat([]byte{'x'}, 1400))
-						_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-						buf := make([]byte, 100)
-						n, _ := u.Read(buf)
-						return err == nil && string(buf[:n]) == "pod1 saw client"
-					})
-				}
-				l.bypassed()
-			})
-		})
-	}
-}
-
-// A pod that comes back by another interface of the same name is followed.
-func TestVethReplaced(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1"))
-		if got := l.probe("tcp", port("vip", 0, 80)); got != "pod1 saw client" {
-			t.Fatal(got)
-		}
-		was := l.link("cali1")
-		delete(l.links, "cali1")
-		if err := netlink.LinkDel(was); err != nil {
-			t.Fatal(err)
-		}
-		l.await("the old interface's hook to go", func() bool { return len(l.pinned("inward-")) == 0 })
-		l.await("the status to tell", func() bool { return len(p.Status().Left) == 8 || len(p.Status().Left) == 4 })
-		l.veth(l.pod1, "cali1")
-		if was.Attrs().Index == l.link("cali1").Attrs().Index {
-			t.Fatal("it has the same index")
-		}
-		l.await("the new interface to be followed", func() bool { return len(p.Status().Left) == 0 })
-		for _, family := range families {
-			for _, network := range []string{"tcp", "udp"} {
-				if got := l.probe(network, port("vip", family, 80)); got != "pod1 saw client" {
-					t.Errorf("%s: %s", network, got)
-				}
-			}
-		}
-		l.bypassed()
-	})
-}
-
-// pinned are the names of pins that begin so.
-func (l *lab) pinned(prefix string) []string {
-	l.t.Helper()
-	all, err := os.ReadDir(filepath.Join(l.dir, version))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		l.t.Fatal(err)
-	}
-	var names []string
-	for _, e := range all {
-		if strings.HasPrefix(e.Name(), prefix) {
-			names = append(names, e.Name())
-		}
-	}
-	return names
-}
-
-// New flows take the rules while the table is full, and no flow in it is evicted.
+// The rules get new flows while the table is full, and no existing flow is evicted.
 func TestTableFull(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		o := l.options()
@@ -306,9 +65,9 @@ func TestTableFull(t *testing.T) {
 	})
 }
 
-// A connection whose backend goes is no longer translated, and reported; one whose
-// backend drains goes on, and new ones go elsewhere.
-func TestBackendGoes(t *testing.T) {
+// A connection to a removed backend is no longer translated, and reported. One to a draining
+// backend continues, and new connections go to other backends.
+func TestBackendRemoved(t *testing.T) {
 	for _, family := range families {
 		t.Run([]string{"IPv4", "IPv6"}[family], func(t *testing.T) {
 			inNamespace(t, func(t *testing.T, l *lab) { l.backendGoes(family) })
@@ -359,107 +118,7 @@ func (l *lab) backendGoes(family int) {
 	l.await("the rules to meet what is left of it", func() bool { return l.counted("vip") > 0 })
 }
 
-// A process that ends leaves all flows as they are, new ones included, and the next one
-// takes over.
-func TestAdoption(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1", "pod2"))
-		vip := port("vip", 0, 80)
-		c, u := l.mustDial("tcp", 0, vip), l.mustDial("udp", 0, vip)
-		wantC, wantU := ask(c, "?"), ask(u, "?")
-		goOn := func(when string) {
-			t.Helper()
-			for range 3 {
-				if got := ask(c, "?"); got != wantC {
-					t.Errorf("%s: %s; want %s", when, got, wantC)
-				}
-				if got := ask(u, "?"); got != wantU {
-					t.Errorf("%s: %s; want %s", when, got, wantU)
-				}
-			}
-			for _, family := range families {
-				if got := l.probe("tcp", port("vip", family, 80)); !strings.HasSuffix(got, "saw client") {
-					t.Errorf("%s: a new connection: %s", when, got)
-				}
-			}
-			l.bypassed()
-		}
-		goOn("before")
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		goOn("with no process")
-		p = l.path()
-		goOn("with another process that knows nothing yet")
-		if err := p.Shrink(t.Context(), state("pod1", "pod2", "pod3")); err != nil {
-			t.Fatal(err)
-		}
-		goOn("shrunk")
-		l.set(p, state("pod1", "pod2", "pod3"))
-		goOn("taken over")
-		if s := p.Status(); s.Repairs != 0 || len(s.Left) != 0 {
-			t.Errorf("status %+v", s)
-		}
-		l.await("no more slots than there are backends", func() bool {
-			slots := 0
-			var place kernelPlace
-			var slot kernelSlot
-			for all := p.kernel.Slots.Iterate(); all.Next(&place, &slot); slots++ {
-			}
-			return slots == 8*3
-		})
-	})
-}
-
-// A process that is killed is as one that ends.
-func TestKilled(t *testing.T) {
-	const told = "FANFARE_TEST_FASTPATH"
-	if dir := os.Getenv(told); dir != "" {
-		p, err := New(t.Context(), Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := state("pod1")
-		if err := errors.Join(p.Shrink(t.Context(), s), p.Grow(t.Context(), s)); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Println("ready")
-		select {}
-	}
-	inNamespace(t, func(t *testing.T, l *lab) {
-		child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
-		child.Env = append(os.Environ(), told+"="+l.dir)
-		out, err := child.StdoutPipe()
-		if err == nil {
-			err = child.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		line := make([]byte, 5)
-		if _, err := io.ReadFull(out, line); err != nil || string(line) != "ready" {
-			rest, _ := io.ReadAll(out)
-			t.Fatalf("%s%s %v", line, rest, err)
-		}
-		c := l.mustDial("tcp", 0, port("vip", 0, 80))
-		if err := child.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = child.Wait()
-		if got := ask(c, "?"); got != "pod1 saw client" {
-			t.Errorf("without a process: %s", got)
-		}
-		p := l.path()
-		l.set(p, state("pod1"))
-		if got := ask(c, "?"); got != "pod1 saw client" {
-			t.Errorf("after: %s", got)
-		}
-		l.bypassed()
-	})
-}
-
-// A client's port is free for another connection as soon as one has ended.
+// A client may use its port for another connection as soon as one has ended.
 func TestPortReuse(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -468,7 +127,7 @@ func TestPortReuse(t *testing.T) {
 		for i := range 40 {
 			c := l.mustDial("tcp", 40000, port("vip", i%2, 80))
 			seen[ask(c, "?")] = true
-			// Half of them end with a reset, half with FIN from both sides.
+			// Half of the connections end by RST, half by FIN from both sides.
 			if i%4 < 2 {
 				_ = c.(*net.TCPConn).SetLinger(0)
 				c.Close()
@@ -478,17 +137,17 @@ func TestPortReuse(t *testing.T) {
 			if _, err := io.ReadAll(c); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.(*net.TCPConn).SetLinger(0) // no TIME_WAIT here
+			_ = c.(*net.TCPConn).SetLinger(0) // RST, so that no TIME_WAIT remains
 			c.Close()
 		}
 		if len(seen) < 2 {
-			t.Errorf("all met %v", seen)
+			t.Errorf("all connections have backend %v", seen)
 		}
 		l.bypassed()
 	})
 }
 
-// A client may have the same port for two VIPs that lead to the same backend.
+// A client may use one port for two VIPs with the same backend.
 func TestOnePortTwoVIPs(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -505,7 +164,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 				if network == "tcp" {
 					continue
 				}
-				// A refusal names the right one of the two.
+				// An ICMP error quotes the right one of the two.
 				var port [2]string
 				for i, c := range []net.Conn{a, b} {
 					port[i] = p.flowOf(t, c).String()
@@ -519,7 +178,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 	})
 }
 
-// flowOf is the client of a connection as its backend sees it.
+// flowOf returns the client of a connection as its backend sees it.
 func (p *Path) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 	t.Helper()
 	from, to := netip.MustParseAddrPort(c.LocalAddr().String()), netip.MustParseAddrPort(c.RemoteAddr().String())
@@ -534,8 +193,8 @@ func (p *Path) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 	return netip.AddrPortFrom(from.Addr(), f.ClientPort)
 }
 
-// Flows of datagrams that the rules have keep their backend when the frontend is taken.
-func TestSeed(t *testing.T) {
+// UDP flows of the rules keep their backend when the fast path takes the frontend.
+func TestSeedFromConntrack(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, each(state("pod1", "pod2", "pod3"), func(f *Frontend) { f.Take = false }))
@@ -559,12 +218,13 @@ func TestSeed(t *testing.T) {
 			}
 		}
 		if n := l.counted("vip") + l.counted("pods"); n != 0 {
-			t.Errorf("netfilter met %d packets of flows that were taken over", n)
+			t.Errorf("netfilter had %d packets of flows that were taken over", n)
 		}
 	})
 }
 
-// Without a lease, or in a Shrink's time, known flows go on and new ones take the rules.
+// Without a lease, and between Shrink and Grow, existing flows continue and the rules get new
+// ones.
 func TestNoNewFlows(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -588,7 +248,7 @@ func TestNoNewFlows(t *testing.T) {
 		both("shrunk", "pod2 saw client")
 		l.set(p, state("pod1"))
 		both("grown", "pod1 saw client")
-		if err := p.Close(); err != nil { // or it would renew the lease
+		if err := p.Close(); err != nil { // so that it does not renew the lease
 			t.Fatal(err)
 		}
 		m, err := ebpf.LoadPinnedMap(filepath.Join(l.dir, version, "lease"), nil)
@@ -605,86 +265,13 @@ func TestNoNewFlows(t *testing.T) {
 	})
 }
 
-// What others detach or unpin is put back, while connections go on.
-func TestRepair(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		s := state("pod1")
-		l.set(p, s)
-		c := l.mustDial("tcp", 0, port("vip", 0, 80))
-		for i, damage := range []func() error{
-			func() error { return os.RemoveAll(l.dir) },
-			func() error {
-				index := uint32(l.link("eth0").Attrs().Index)
-				return p.hooks[hook{index, outward}].Detach()
-			},
-		} {
-			if err := damage(); err != nil {
-				t.Fatal(err)
-			}
-			l.set(p, s)
-			if s := p.Status(); s.Repairs != uint64(i+1) || !strings.Contains(s.Found, "outward-") {
-				t.Errorf("status %+v", s)
-			}
-			if got := ask(c, "?"); got != "pod1 saw client" {
-				t.Errorf("%s", got)
-			}
-		}
-		if n := len(l.pinned("")); n != 10 {
-			t.Errorf("%d pins: %v", n, l.pinned(""))
-		}
-	})
-}
-
-// Cleanup leaves nothing, whatever version it was of, and nothing where there is
-// nothing.
-func TestCleanup(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		if err := Cleanup(t.Context(), l.dir); err != nil {
-			t.Error(err)
-		}
-		p := l.path()
-		l.set(p, state("pod1"))
-		if err := os.MkdirAll(filepath.Join(l.dir, "v0"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		p.Close()
-		p = l.path() // which knows no v0
-		if _, err := os.Stat(filepath.Join(l.dir, "v0")); err == nil {
-			t.Error("maps of another version were left")
-		}
-		p.Close()
-		if err := Cleanup(t.Context(), l.dir); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Stat(l.dir); err == nil {
-			t.Error("the directory is left")
-		}
-		l.await("programs to go", func() bool {
-			for _, iface := range []string{"eth0", "cali1"} {
-				all, err := link.QueryPrograms(link.QueryOptions{Target: l.link(iface).Attrs().Index, Attach: ebpf.AttachTCXIngress})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(all.Programs) != 0 {
-					return false
-				}
-			}
-			return true
-		})
-		if err := Cleanup(t.Context(), t.TempDir()); err == nil {
-			t.Error("it cleans up what is on no file system of BPF")
-		}
-	})
-}
-
-// The error names the missing capability, and nothing is left of the attempt.
-func TestRights(t *testing.T) {
+// The error names the missing capability, and no pin remains.
+func TestMissingCapabilities(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		without := func(bits ...uint) error {
 			done := make(chan error)
 			go func() {
-				runtime.LockOSThread() // and never unlocked: the thread ends here
+				runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 				var all [2]unix.CapUserData
 				header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 				err := unix.Capget(&header, &all[0])
@@ -716,7 +303,7 @@ func TestRights(t *testing.T) {
 				"CAP_PERFMON":   {unix.CAP_PERFMON, unix.CAP_SYS_ADMIN},
 			} {
 				err := without(bits...)
-				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "needs "+name+" besides") || strings.Contains(err.Error(), "MEMLOCK") {
+				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "the process lacks "+name+":") || strings.Contains(err.Error(), "MEMLOCK") {
 					t.Errorf("without %s: %v", name, err)
 				}
 				if now := pinned(); !slices.Equal(now, had) {
@@ -724,24 +311,24 @@ func TestRights(t *testing.T) {
 				}
 			}
 			if _, err := os.Stat(l.dir); err == nil && !there {
-				t.Error("an empty directory is left")
+				t.Error("an empty directory remains")
 			}
 		}
 	})
 }
 
-// The error says why there can be no fast path.
+// The error says why the fast path is not supported.
 func TestUnsupported(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, err := New(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "x")})
-		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "no file system of BPF: mount one") {
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "not on a BPF file system: mount one") {
 			t.Error(err)
 		}
 	})
 }
 
-// Frontends that cannot be taken say why, and others are taken.
-func TestLeft(t *testing.T) {
+// Status has the reason for each frontend that cannot be taken; others are taken.
+func TestReasonsLeftToRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		s := state("pod1")
@@ -757,12 +344,12 @@ func TestLeft(t *testing.T) {
 		want := []Left{
 			{all[0].Addr, TCP, "backend 10.0.1.1 is the node itself"},
 			{all[1].Addr, UDP, "no backends"},
-			{all[2].Addr, TCP, "no route leads to backend 203.0.113.1 (network is unreachable)"},
+			{all[2].Addr, TCP, "no route to backend 203.0.113.1: network is unreachable"},
 		}
 		if !slices.Equal(got.Left, want) {
 			t.Errorf("left %+v; want %+v", got.Left, want)
 		}
-		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: it is no Ethernet, but loopback") {
+		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: its link type is loopback, not Ethernet") {
 			t.Errorf("problems %q", got.Problems)
 		}
 		if got := l.probe("udp", all[3].Addr); got != "pod1 saw client" {
@@ -771,8 +358,8 @@ func TestLeft(t *testing.T) {
 	})
 }
 
-// No packet of an open connection goes astray while frontends come, change and go.
-func TestChanges(t *testing.T) {
+// Open connections continue while frontends are added, changed and removed.
+func TestFrontendChanges(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))
@@ -789,7 +376,7 @@ func TestChanges(t *testing.T) {
 			failed <- ""
 		}()
 		for i := range 30 {
-			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4] // always one that stays
+			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4] // one pod always remains
 			l.set(p, each(state(pods...), func(f *Frontend) {
 				for _, pod := range []string{"pod1", "pod2", "pod3"} {
 					family := 0

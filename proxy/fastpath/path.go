@@ -15,20 +15,19 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// ErrUnsupported says that the kernel, its file systems or the privileges do not do.
+// ErrUnsupported says that the kernel, the BPF file system or a capability is missing.
 var ErrUnsupported = errors.New("no fast path here")
 
-// Options say how a Path works.
+// Options configure a Path.
 type Options struct {
-	// Dir is where maps and links are pinned, on a file system of BPF that is mounted;
-	// the directory itself is made. Empty: DefaultDir.
+	// Dir is where maps and links are pinned, on a mounted BPF file system. New creates the
+	// directory. Empty: DefaultDir.
 	Dir string
-	// Flows is how many flows there is room for; zero: DefaultFlows. Maps that are
-	// found keep their size.
+	// Flows is the capacity, in flows; 0: DefaultFlows. Existing maps keep their size.
 	Flows uint32
-	Log   *slog.Logger
-	// Ended receives the connections that answered before and ended because their backend
-	// or their address went, from a goroutine of the Path's; nil: no caller needs them.
+	Log   *slog.Logger // nil: discard
+	// Ended receives established connections that the Path deleted because their backend or
+	// address was removed. The Path calls it from its own goroutine. May be nil.
 	Ended func([]Flow)
 }
 
@@ -38,52 +37,52 @@ type Path struct {
 	log    *slog.Logger
 	ended  func([]Flow)
 	kernel kernelObjects
-	room   int // in flows
+	room   int // capacity, in flows
 
 	work sync.WaitGroup
 	stop context.CancelFunc
-	// linksChanged signals that interfaces or routes may have changed, due that a walk over
-	// the flows is due.
+	// linksChanged signals that interfaces or routes may have changed; due signals that a
+	// walk is due.
 	linksChanged, due chan struct{}
 	// peersChanged signals that queues or programs between veth peers may have changed.
 	peersChanged chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // protects the fields below
 	want State      // the last State of Grow
-	// grown says that want is what the rules have: not before the first Grow, and not
-	// between a Shrink and its Grow.
+	// grown says that the rules have want: false before the first Grow, and between a
+	// Shrink and its Grow.
 	grown bool
-	// shrunk is the last State of Shrink since: what differs from it is in dirty.
+	// shrunk is the State of the last Shrink since Grow: dirty has the differences to it.
 	shrunk State
-	// synced says that the kernel's tables agree with want, except for the frontends in
-	// dirty. If not, nothing is taken for granted.
-	synced  bool
-	dirty   map[kernelFrontend]bool
-	judging int  // how many Grows there were that flows have not been held against
-	looking bool // they are just now
-	// expired are connections that must end, and since when: for walk alone.
+	// synced says that the maps agree with want, except for the frontends in dirty. If it is
+	// false, apply writes all of them.
+	synced         bool
+	dirty          map[kernelFrontend]bool
+	uncheckedGrows int  // how many Grows there were since flows were last checked
+	walking        bool // a walk checks flows now
+	// expired has the connections that must end, and since when. Only walk uses it.
 	expired    map[kernelTuple]time.Time
 	taken      map[kernelFrontend]*taken
-	fresh      map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
+	seeding    map[kernelFrontend]bool // of UDP, to be taken once seed has copied their flows
 	left       map[kernelFrontend]string
 	uses       map[kernelFrontend][]netip.Addr // the backends of frontends with Take
 	routes     map[netip.Addr]*backendRoute    // to those
 	unresolved int                             // routes that have not been looked up yet
-	leads      map[uint32]int                  // how many routes there are by an interface
-	outs       map[uint32]bool                 // the interfaces of State.Outward that are there
+	linkUsers  map[uint32]int                  // how many routes use each interface
+	outward    map[uint32]bool                 // the interfaces of State.Outward that exist
 	nextSet    uint32
-	// retired are sets of slots that no frontend has now, retiring the ones
-	// from before the last walk.
+	// retired are sets of slots without a frontend, retiring those from before the last
+	// walk.
 	retired, retiring []kernelChoice
 	clients           map[kernelPrefix]bool
 	roles             map[uint32]uint32 // of interfaces, by their indexes
-	peers             map[uint32]bool   // of those in leads, as far as they have been looked at
+	peers             map[uint32]bool   // of those in linkUsers that have been checked; see findPeers
 	hooks             map[hook]link.Link
 	status            Status
 }
 
-// New loads the program and makes its maps, or takes over the maps that it finds pinned.
-// It takes no new flows before the first Grow. ctx is for New alone.
+// New loads the programs and creates their maps, or adopts the pinned maps. It takes no new
+// flows before the first Grow. ctx is for New only.
 func New(ctx context.Context, o Options) (*Path, error) {
 	if o.Dir == "" {
 		o.Dir = DefaultDir
@@ -99,7 +98,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		linksChanged: make(chan struct{}, 1), due: make(chan struct{}, 1), peersChanged: make(chan struct{}, 1),
 		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
-		dirty: make(map[kernelFrontend]bool), fresh: make(map[kernelFrontend]bool),
+		dirty: make(map[kernelFrontend]bool), seeding: make(map[kernelFrontend]bool),
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -108,7 +107,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, explain(err))
 	}
 	if err := p.adopt(); err != nil {
-		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.letGo())
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.closeHandles())
 	}
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
@@ -117,18 +116,18 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	return p, nil
 }
 
-// Close ends what this process does. The kernel's part stays, with its flows: it takes
-// new ones for a minute at most.
+// Close stops all goroutines. The programs remain attached with their flows, and take new
+// ones for at most a minute.
 func (p *Path) Close() error {
 	p.stop()
 	p.work.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.letGo()
+	return p.closeHandles()
 }
 
-// letGo closes what this process has open; what is pinned stays.
-func (p *Path) letGo() error {
+// closeHandles closes this process's file descriptors; pinned objects remain.
+func (p *Path) closeHandles() error {
 	var errs []error
 	for _, l := range p.hooks {
 		errs = append(errs, l.Close())
@@ -136,9 +135,8 @@ func (p *Path) letGo() error {
 	return errors.Join(append(errs, p.kernel.Close())...)
 }
 
-// Shrink makes frontends that want has not, or not like that, take no new flows, so
-// that the rules may change to want: after it, no new flow gets to a backend that want
-// has not. Grow goes with it, once the rules have changed.
+// Shrink stops taking new flows to backends and frontends that want does not have. Change
+// the rules to want after it, and then call Grow.
 func (p *Path) Shrink(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +144,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 		return nil
 	}
 	p.grown = false
-	for key := range p.differing(&want) {
+	for key := range p.changedFrontends(&want) {
 		p.dirty[key] = true
 	}
 	p.shrunk = want
@@ -161,7 +159,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 		}
 	}
 	errs = append(errs, p.leaveAll(want.Clients))
-	if !alike(want.Outward, p.want.Outward) {
+	if !sameSlice(want.Outward, p.want.Outward) {
 		for index, roles := range p.roles {
 			if roles&outward != 0 && !slices.Contains(want.Outward, nameOf(index)) {
 				errs = append(errs, p.setRoles(index, roles&^outward))
@@ -171,39 +169,39 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 	return errors.Join(errs...)
 }
 
-// Grow takes new flows as want says, and ends, soon after, the flows that want no longer
-// allows. What is not possible, for instance for want of an interface, is no error but
-// in Status, and is done later. The rules must have want already. The cost depends on what
-// changed since the State before; routes to many new backends are looked up later.
+// Grow takes new flows as want says, and soon after ends flows that want does not allow. The
+// rules must have want already. An obstacle, such as a missing interface, is not an error:
+// Status reports it, and the Path retries. The cost depends on the difference to the
+// previous State; routes to many new backends are looked up later.
 func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.grown && p.synced && p.want.is(&want) {
-		return p.mend() // what others may have undone is done again
+		return p.repairHooks() // in case another program detached or unpinned something
 	}
-	touched := p.differing(&want)
-	outs := p.synced && alike(p.want.Outward, want.Outward)
+	touched := p.changedFrontends(&want)
+	outs := p.synced && sameSlice(p.want.Outward, want.Outward)
 	p.want = want
 	if !p.synced {
 		p.uses, p.routes = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*backendRoute)
-		p.left, p.leads, p.unresolved = make(map[kernelFrontend]string), make(map[uint32]int), 0
-		clear(p.fresh)
+		p.left, p.linkUsers, p.unresolved = make(map[kernelFrontend]string), make(map[uint32]int), 0
+		clear(p.seeding)
 	}
 	if !outs {
-		p.setOuts(findOuts(want.Outward))
+		p.setOutward(findOutward(want.Outward))
 	}
-	p.judging++
-	err := p.place(touched)
+	p.uncheckedGrows++
+	err := p.apply(touched)
 	if p.grown = err == nil; p.grown {
-		err = p.extend()
+		err = p.renewLease()
 	}
-	poke(p.due)
+	signal(p.due)
 	return err
 }
 
-// differing are the frontends of want that are others than before, by their keys, with nil
-// for removed ones.
-func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
+// changedFrontends returns the frontends of want that differ from p.want, by key; nil for
+// removed ones.
+func (p *Path) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 	all := make(map[kernelFrontend]*Frontend)
 	for key := range p.dirty {
 		all[key] = want.frontend(key.addrPort(), key.Protocol)
@@ -219,27 +217,27 @@ func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
 		}
 	}
 	for len(had) > 0 || len(now) > 0 {
-		if len(had) > 0 && len(now) > 0 && had[0] == now[0] { // the common case, of which there are thousands
+		if len(had) > 0 && len(now) > 0 && had[0] == now[0] { // the common case, for thousands of VIPs
 			had, now = had[1:], now[1:]
 			continue
 		}
 		var before, after []Frontend
-		order := first(had, now, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+		order := nextIn(had, now, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 		if order <= 0 {
 			before, had = had[0].Frontends, had[1:]
 		}
 		if order >= 0 {
 			after, now = now[0].Frontends, now[1:]
 		}
-		differ(before, after, all)
+		diffFrontends(before, after, all)
 	}
 	return all
 }
 
-// differ adds to all the frontends of an address that are others than before.
-func differ(had, now []Frontend, all map[kernelFrontend]*Frontend) {
+// diffFrontends adds to all the changed frontends of an address.
+func diffFrontends(had, now []Frontend, all map[kernelFrontend]*Frontend) {
 	for len(had) > 0 || len(now) > 0 {
-		order := first(had, now, func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+		order := nextIn(had, now, func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
 		switch {
 		case order < 0:
 			all[frontendOf(had[0].Addr, had[0].Protocol)] = nil
@@ -255,9 +253,9 @@ func differ(had, now []Frontend, all map[kernelFrontend]*Frontend) {
 	}
 }
 
-// first says which of two sorted lists has what comes next: the first one (-1), the second
-// (1), or both.
-func first[E any](a, b []E, compare func(a, b E) int) int {
+// nextIn returns which of two sorted lists has the next element: the first (-1), the second
+// (1), or both (0).
+func nextIn[E any](a, b []E, compare func(a, b E) int) int {
 	switch {
 	case len(a) == 0:
 		return 1
@@ -267,7 +265,7 @@ func first[E any](a, b []E, compare func(a, b E) int) int {
 	return compare(a[0], b[0])
 }
 
-// Status says what is there now.
+// Status returns the current state.
 func (p *Path) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -277,7 +275,7 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0 || p.unresolved > 0
+	s.Capacity, s.Busy = p.room, p.uncheckedGrows > 0 || p.walking || len(p.seeding) > 0 || p.unresolved > 0
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))
@@ -288,14 +286,14 @@ func (p *Path) Status() Status {
 	return s
 }
 
-// place makes the kernel's part as p.want has it, of the frontends that are touched; nil
-// stands for one that has gone.
-func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
+// apply writes hooks, clients and the touched frontends of p.want to the kernel; a nil
+// frontend was removed.
+func (p *Path) apply(touched map[kernelFrontend]*Frontend) error {
 	p.use(touched)
-	errs := []error{p.hookAll(), p.leaveAll(p.want.Clients), p.forgetClients()}
+	errs := []error{p.attachWanted(), p.leaveAll(p.want.Clients), p.forgetClients()}
 	for key, f := range touched {
 		delete(p.left, key)
-		delete(p.fresh, key)
+		delete(p.seeding, key)
 		if f == nil || !f.Take {
 			errs = append(errs, p.take(key, nil))
 			continue
@@ -308,13 +306,13 @@ func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
 		t := p.taken[key]
 		switch {
 		case t == nil && key.Protocol == UDP:
-			p.left[key], p.fresh[key] = "its flows are being taken over from the rules", true
+			p.left[key], p.seeding[key] = "its flows are being taken over from the rules", true
 		case t == nil || !slices.Equal(t.backends, f.Backends):
 			errs = append(errs, p.take(key, f.Backends))
 		}
 	}
-	if len(p.fresh) > 0 {
-		poke(p.due)
+	if len(p.seeding) > 0 {
+		signal(p.due)
 	}
 	err := errors.Join(errs...)
 	if p.synced = err == nil; p.synced {
@@ -324,13 +322,13 @@ func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
 	return err
 }
 
-// obstacle is why the frontend cannot take flows, or empty.
+// obstacle returns why the frontend cannot take flows; empty if it can.
 func (p *Path) obstacle(f *Frontend) string {
 	switch {
 	case f.Protocol != TCP && f.Protocol != UDP:
 		return fmt.Sprintf("protocol %d is neither TCP nor UDP", f.Protocol)
 	case f.Sources != nil:
-		return "not all sources may use it"
+		return "it restricts client networks"
 	case len(f.Backends) == 0:
 		return "no backends"
 	}
@@ -345,9 +343,9 @@ func (p *Path) obstacle(f *Frontend) string {
 	return ""
 }
 
-// run ages flows, renews the lease and follows changes of interfaces until ctx ends.
+// run checks flows, renews the lease and handles changes of interfaces until ctx ends.
 func (p *Path) run(ctx context.Context) {
-	const often, soon = 5 * time.Second, patience
+	const often, soon = 5 * time.Second, endDelay
 	timer := time.NewTimer(often)
 	defer timer.Stop()
 	for {
@@ -355,7 +353,7 @@ func (p *Path) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.linksChanged:
-			p.follow()
+			p.refreshRoutes()
 			continue
 		case <-p.peersChanged:
 			p.checkPeers()
@@ -371,25 +369,25 @@ func (p *Path) run(ctx context.Context) {
 		if p.walk() {
 			next = soon
 		}
-		// A large table takes a while, and a core should do other things mostly.
+		// A walk over a large table takes long: use at most 5 % of a core.
 		timer.Reset(max(next, 20*time.Since(began)))
 	}
 }
 
-// follow looks for interfaces and routes again when they may have changed.
-func (p *Path) follow() {
+// refreshRoutes looks up interfaces and routes again after they may have changed.
+func (p *Path) refreshRoutes() {
 	p.mu.Lock()
 	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
 	p.mu.Unlock()
-	// The kernel is asked without the lock, so that no call of Grow waits for it.
-	outs, problems := findOuts(names)
+	// Look up without the lock, so that Grow does not wait.
+	outs, problems := findOutward(names)
 	found := findRoutes(asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.grown || !alike(names, p.want.Outward) {
-		return // Grow asks by itself
+	if !p.grown || !sameSlice(names, p.want.Outward) {
+		return // Grow looks them up itself
 	}
-	p.setOuts(outs, problems)
+	p.setOutward(outs, problems)
 	changed := make(map[netip.Addr]bool)
 	for a, now := range found {
 		if w := p.routes[a]; w != nil && p.setRoute(w, now) {
@@ -403,38 +401,38 @@ func (p *Path) follow() {
 			}
 		}
 	}
-	err := errors.Join(p.place(p.differing(&p.want)), p.mend())
+	err := errors.Join(p.apply(p.changedFrontends(&p.want)), p.repairHooks())
 	if err != nil {
-		p.log.Warn("fast path", "err", err)
+		p.log.Warn("fast path: apply changed interfaces and routes", "err", err)
 	}
 }
 
-// refresh renews the lease and looks after what others may have undone.
+// refresh renews the lease, and repairs what another program may have detached or unpinned.
 func (p *Path) refresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.grown {
 		return
 	}
-	if err := errors.Join(p.mend(), p.extend()); err != nil {
-		p.log.Warn("fast path", "err", err)
+	if err := errors.Join(p.repairHooks(), p.renewLease()); err != nil {
+		p.log.Warn("fast path: repair hooks and renew the lease", "err", err)
 	}
 }
 
-// extend lets new flows be taken for another minute: who ends and does not come back
-// should not send new flows to pods of the past.
-func (p *Path) extend() error {
+// renewLease lets the programs take new flows for another minute. Without a running process
+// they would send new flows to deleted pods.
+func (p *Path) renewLease() error {
 	return p.kernel.Lease.Put(uint32(0), seconds()+60)
 }
 
-func poke(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// load makes or finds the maps and loads the programs.
+// load creates or adopts the maps, and loads the programs.
 func (p *Path) load(flows uint32) error {
 	if err := p.pins.prepare(); err != nil {
 		return err
@@ -443,13 +441,13 @@ func (p *Path) load(flows uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := tcx(); err != nil {
-		return errors.Join(err, p.pins.removeBut(had))
+	if err := checkTCX(); err != nil {
+		return errors.Join(err, p.pins.removeExcept(had))
 	}
 	err = p.loadInto(flows)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		// Only who develops it meets maps of this version that are others.
-		p.log.Warn("maps of another make are given up, with their flows", "err", err)
+		// Released maps of one version are equal: only development builds get here.
+		p.log.Warn("fast path: pinned maps have another layout; they are deleted with their flows", "err", err)
 		if err := p.pins.remove(); err != nil {
 			return err
 		}
@@ -459,8 +457,8 @@ func (p *Path) load(flows uint32) error {
 		had, err = nil, p.loadInto(flows)
 	}
 	if err != nil {
-		// Half of the maps is useless. Maps that were there have flows.
-		return errors.Join(err, p.pins.removeBut(had))
+		// Remove the new maps, which are incomplete. Earlier ones have flows: keep them.
+		return errors.Join(err, p.pins.removeExcept(had))
 	}
 	return nil
 }
@@ -473,7 +471,7 @@ func (p *Path) loadInto(flows uint32) error {
 	spec.Maps["flows"].MaxEntries = 2 * flows
 	if had, err := ebpf.LoadPinnedMap(p.pins.path("flows"), nil); err == nil {
 		if n := had.MaxEntries(); n != 2*flows {
-			p.log.Info("the table of flows keeps its size", "flows", n/2, "wanted", flows)
+			p.log.Info("fast path: the existing flow table keeps its size", "flows", n/2, "wanted", flows)
 			spec.Maps["flows"].MaxEntries = n
 		}
 		had.Close()
@@ -482,7 +480,7 @@ func (p *Path) loadInto(flows uint32) error {
 	return spec.LoadAndAssign(&p.kernel, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.pins.dir()}})
 }
 
-// adopt reads what the maps hold and takes over the links.
+// adopt reads the maps and adopts the links.
 func (p *Path) adopt() error {
 	return errors.Join(p.adoptTaken(), p.adoptClients(), p.adoptRoles(), p.adoptHooks())
 }

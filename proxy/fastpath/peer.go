@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withPeer adds to the roles of an interface that packets for what is behind it are handed to
-// its other end, if they may be. Clients are not behind that end: what is between them
-// and us, such as a bridge, is others'.
+// withPeer adds the role peer to an interface that leads to backends only, if packets may be
+// handed to its other end. An interface to clients never gets it: other programs may own
+// the devices on the way, such as a bridge.
 func (p *Path) withPeer(index, roles uint32) uint32 {
 	if roles &^= peer; roles == inward && p.peers[index] {
 		return inward | peer
@@ -32,34 +32,34 @@ func (p *Path) withPeer(index, roles uint32) uint32 {
 // their two ends, and writes them to the programs' map.
 func (p *Path) checkPeers() {
 	p.mu.Lock()
-	asked := slices.Collect(maps.Keys(p.leads))
+	indexes := slices.Collect(maps.Keys(p.linkUsers))
 	p.mu.Unlock()
-	found, err := findPeers(asked)
+	found, err := findPeers(indexes)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		return // much comes and goes; who has just begun to shape waits until the next look
+		return // many changes at once: the next check detects a new queue
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.peers = found; err != nil {
-		p.log.Warn("fast path: look at queues", "err", err) // and packets meet them, whatever they are
+		p.log.Warn("fast path: inspect queues of interfaces", "err", err) // packets pass the queues
 	}
 	for index, roles := range maps.Clone(p.roles) {
 		if err := p.setRoles(index, p.withPeer(index, roles)); err != nil {
-			p.log.Warn("fast path", "err", err)
+			p.log.Warn("fast path: set the roles of an interface", "err", err)
 		}
 	}
 }
 
 // findPeers reports for each interface whether its other end is in another network
-// namespace, with nothing between the two that packets would bypass: no queue that shapes, no
-// program, no filter at the egress here, and no program of XDP there. It is false where that
-// is unknown.
-func findPeers(asked []uint32) (map[uint32]bool, error) {
-	found := make(map[uint32]bool, len(asked))
-	if len(asked) == 0 {
+// namespace and packets between the two bypass nothing: no shaping queue, tc filter or tcx
+// program at the egress here, and no XDP program at the other end. The result is false if
+// that is unknown.
+func findPeers(indexes []uint32) (map[uint32]bool, error) {
+	found := make(map[uint32]bool, len(indexes))
+	if len(indexes) == 0 {
 		return found, nil
 	}
-	for _, index := range asked {
+	for _, index := range indexes {
 		found[index] = false
 	}
 	ends, err := findVeths()
@@ -76,13 +76,13 @@ func findPeers(asked []uint32) (map[uint32]bool, error) {
 		switch q.Type() {
 		case "noqueue":
 			none[index] = true
-		case "ingress": // the other direction's
+		case "ingress": // only for received packets
 		default: // clsact has filters of both directions
 			delete(ends, index)
 		}
 	}
 	var errs []error
-	for _, index := range asked {
+	for _, index := range indexes {
 		if !ends[index] || !none[index] {
 			continue
 		}
@@ -95,7 +95,7 @@ func findPeers(asked []uint32) (map[uint32]bool, error) {
 	return found, errors.Join(errs...)
 }
 
-// findVeths are the interfaces of type veth that are up, by their indexes, whose other end is in
+// findVeths returns the indexes of veth interfaces that are up and whose other end is in
 // another namespace.
 func findVeths() (map[uint32]bool, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
@@ -115,24 +115,25 @@ func findVeths() (map[uint32]bool, error) {
 			return nil, err
 		}
 		a := l.Attrs()
-		if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&net.FlagUp != 0 && !limited(attrs) {
+		if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&net.FlagUp != 0 && !limitsMTU(attrs) {
 			ends[uint32(a.Index)] = true
 		}
 	}
 	return ends, nil
 }
 
-// limited says whether an interface's MTU must be smaller than 65535: that of a veth need
-// not, unless its other end has a program of XDP. Nothing else shows it here.
-func limited(attrs []syscall.NetlinkRouteAttr) bool {
+// limitsMTU reports whether the kernel limits an interface's MTU to less than 65535. For a
+// veth it does so only if the other end has an XDP program, and nothing else shows that
+// here.
+func limitsMTU(attrs []syscall.NetlinkRouteAttr) bool {
 	return slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
 		return a.Attr.Type == unix.IFLA_MAX_MTU && len(a.Value) >= 4 && binary.NativeEndian.Uint32(a.Value) < math.MaxUint16
 	})
 }
 
-// useNeighbours has the kernel ask backends whether they are still where they were, as it
-// does when it sends them something by itself: packets that are handed to the other end of an
-// interface do not make it ask.
+// useNeighbours makes the kernel verify stale neighbour entries of backends (RFC 4861
+// §7.3). The kernel does so when it sends packets itself, but packets that are handed to
+// the other end of an interface bypass its neighbour table.
 func (p *Path) useNeighbours() {
 	p.mu.Lock()
 	peers := maps.Clone(p.peers)
@@ -144,17 +145,17 @@ func (p *Path) useNeighbours() {
 	all, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	errs := []error{err}
 	for _, n := range all {
-		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && p.leadsTo(n.IP) {
+		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && p.isBackend(n.IP) {
 			errs = append(errs, netlink.NeighSet(&netlink.Neigh{LinkIndex: n.LinkIndex, Family: n.Family, IP: n.IP, Flags: unix.NTF_USE}))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		p.log.Debug("ask backends whether they are there", "err", err)
+		p.log.Debug("fast path: verify neighbour entries of backends", "err", err)
 	}
 }
 
-// leadsTo says whether an address is a backend's.
-func (p *Path) leadsTo(ip net.IP) bool {
+// isBackend reports whether a wanted frontend has a backend with this address.
+func (p *Path) isBackend(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,8 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// awaitPeer waits until packets for what is behind an interface are handed to its other
-// end, or are not.
+// awaitPeer waits until packets to an interface are handed to its other end, or are not.
 func (l *lab) awaitPeer(p *Path, iface string, want bool) {
 	l.t.Helper()
 	what := iface + ": packets to be queued there"
@@ -31,8 +30,8 @@ func (l *lab) awaitPeer(p *Path, iface string, want bool) {
 	})
 }
 
-// sends asks a pod behind an interface, by both protocols and families, and says how many
-// packets the node's end of the interface has sent.
+// sends sends requests to a pod, by both protocols and families, and returns how many packets
+// the node's end of its interface has sent.
 func (l *lab) sends(iface, pod string) int {
 	l.t.Helper()
 	sent := func() uint64 {
@@ -56,11 +55,11 @@ func (l *lab) sends(iface, pod string) int {
 	return int(sent() - before)
 }
 
-// questions is how many there are by each protocol and family: more than packets of other
-// kinds, as those of neighbour discovery.
+// questions is the number of requests for each protocol and family: more than there are other
+// packets, such as Neighbor Discovery's.
 const questions = 50
 
-// A program that lets everything pass.
+// passing returns a program that passes all packets.
 func (l *lab) passing(kind ebpf.ProgramType, verdict int32) *ebpf.Program {
 	l.t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind, License: "GPL", Instructions: asm.Instructions{
@@ -73,8 +72,8 @@ func (l *lab) passing(kind ebpf.ProgramType, verdict int32) *ebpf.Program {
 	return p
 }
 
-// Packets for a pod go past the queue of its interface only while there is nothing that
-// they should meet.
+// Packets to a pod bypass the queue of its interface only while there is no queue, filter or
+// program that must see them.
 func TestPeer(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -95,20 +94,20 @@ func TestPeer(t *testing.T) {
 					var err error
 					at, err = attach()
 					try(err)
-					poke(p.peersChanged) // no notification; it is checked every five seconds
+					signal(p.peersChanged) // without a notification, the check comes after five seconds
 				}, func() {
 					try(at.Close())
-					poke(p.peersChanged)
+					signal(p.peersChanged)
 				}
 		}
 		straight := func() {
 			t.Helper()
 			l.awaitPeer(p, "cali1", true)
 			if n := l.sends("cali1", "pod1"); n >= questions {
-				t.Errorf("with nothing between, the node's end sent %d packets", n)
+				t.Errorf("without a queue or program, the node's end sent %d packets", n)
 			}
 		}
-		l.sends("cali1", "pod1") // neighbours are known then
+		l.sends("cali1", "pod1") // resolves the neighbours
 		straight()
 		for name, between := range map[string]func() (do, undo func()){
 			"a queue that shapes": func() (do, undo func()) {
@@ -151,8 +150,8 @@ func TestPeer(t *testing.T) {
 	})
 }
 
-// What is handed to a pod's end looks as if it had come over the wire: a bridge in the pod, as
-// virtual machines have, takes it for its own by its MAC.
+// A packet that is handed to a pod's end has the pod's MAC, so that a bridge in the pod, as
+// virtual machines have it, accepts it.
 func TestPeerBridgeInPod(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		pod4 := nstest.New(t, "pod4")
@@ -171,7 +170,7 @@ func TestPeerBridgeInPod(t *testing.T) {
 	})
 }
 
-// A bridge on the node has no other end.
+// A bridge on the node has no other end: packets pass it as usual.
 func TestPeerNone(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -187,8 +186,8 @@ func TestPeerNone(t *testing.T) {
 	})
 }
 
-// A speaker that is gone does not notice who begins to shape. So packets meet queues again
-// when its lease has ended.
+// Without a speaker, new queues go undetected. So packets pass queues again after its lease has
+// ended.
 func TestPeerLease(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -196,7 +195,7 @@ func TestPeerLease(t *testing.T) {
 		l.sends("cali1", "pod1")
 		l.awaitPeer(p, "cali1", true)
 		p.stop()
-		p.work.Wait() // or it would renew the lease
+		p.work.Wait() // so that it does not renew the lease
 		var pod []byte
 		l.pod1.Do(func() {
 			if eth0, err := netlink.LinkByName("eth0"); err == nil {
@@ -224,7 +223,7 @@ func TestPeerLease(t *testing.T) {
 				if err := p.kernel.Lease.Put(uint32(0), until); err != nil {
 					t.Fatal(err)
 				}
-				// The first one begins the flow, which needs a lease.
+				// The first packet begins the flow, which needs a lease.
 				if got := handed(); got != leased {
 					t.Errorf("family %d, leased %t: handed to the pod's MAC %t", family, leased, got)
 				}
@@ -233,7 +232,7 @@ func TestPeerLease(t *testing.T) {
 	})
 }
 
-// Backends that packets are handed to are asked now and then whether they are there.
+// The kernel verifies the neighbour entries of backends whose packets bypass its neighbour table.
 func TestUseNeighbours(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -241,7 +240,7 @@ func TestUseNeighbours(t *testing.T) {
 		l.sends("cali1", "pod1")
 		l.awaitPeer(p, "cali1", true)
 		p.stop()
-		p.work.Wait() // or it would ask by itself
+		p.work.Wait() // so that it does not call useNeighbours
 		stale := func(a netip.Addr) bool {
 			for _, n := range l.neighbours("cali1") {
 				if n.IP.Equal(a.AsSlice()) {
@@ -264,13 +263,13 @@ func TestUseNeighbours(t *testing.T) {
 		l.sends("cali1", "pod1")
 		for _, family := range families {
 			if !stale(at("pod1", family)) {
-				t.Errorf("what is handed to %s made the kernel refresh the neighbour: no request is needed", at("pod1", family))
+				t.Errorf("packets handed to %s made the kernel refresh the neighbour: useNeighbours is not needed", at("pod1", family))
 			}
 		}
 		p.useNeighbours()
 		for _, family := range families {
 			if stale(at("pod1", family)) {
-				t.Errorf("%s is not asked", at("pod1", family))
+				t.Errorf("the kernel does not verify neighbour %s", at("pod1", family))
 			}
 		}
 	})

@@ -14,25 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is that of the maps: another one's flows cannot be read. It goes up with
-// every change of a key or a value in flow.bpf.c.
+// version is the version of the maps' layout. Increase it with every change of a key or
+// value in flow.bpf.c: flows of another version cannot be read.
 const version = "v1"
 
-// pins is the directory of all versions.
+// pins is the directory that has a subdirectory for each version.
 type pins string
 
 func (p pins) dir() string { return filepath.Join(string(p), version) }
 
 func (p pins) path(name string) string { return filepath.Join(p.dir(), name) }
 
-// prepare makes the directory, and removes those of other versions: two of them would
-// not know of one another's flows.
+// prepare creates the directory, and removes those of other versions: programs of two
+// versions would not share flows.
 func (p pins) prepare() error {
 	if err := p.checkFS(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(p.dir(), 0o700); err != nil {
-		return fmt.Errorf("make a place for maps: %w", err)
+		return fmt.Errorf("create the directory for maps: %w", err)
 	}
 	all, err := os.ReadDir(string(p))
 	for _, e := range all {
@@ -43,7 +43,7 @@ func (p pins) prepare() error {
 	return err
 }
 
-// checkFS finds out whether the directory is, or would be, on a file system of BPF.
+// checkFS returns an error unless the directory is, or would be, on a BPF file system.
 func (p pins) checkFS() error {
 	at := string(p)
 	var s unix.Statfs_t
@@ -56,12 +56,12 @@ func (p pins) checkFS() error {
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	if s.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("%s is on no file system of BPF: mount one (mount -t bpf bpf /sys/fs/bpf)", at)
+		return fmt.Errorf("%s is not on a BPF file system: mount one (mount -t bpf bpf /sys/fs/bpf)", at)
 	}
 	return nil
 }
 
-// list are the names of what is pinned.
+// list returns the names of pinned objects.
 func (p pins) list() ([]string, error) {
 	all, err := os.ReadDir(p.dir())
 	var names []string
@@ -71,8 +71,8 @@ func (p pins) list() ([]string, error) {
 	return names, err
 }
 
-// removeBut removes what is pinned, but for some, and what is empty then.
-func (p pins) removeBut(keep []string) error {
+// removeExcept removes pinned objects except keep, and empty directories.
+func (p pins) removeExcept(keep []string) error {
 	all, err := p.list()
 	errs := []error{err}
 	for _, name := range all {
@@ -86,7 +86,7 @@ func (p pins) removeBut(keep []string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes all of it.
+// remove removes the directory of all versions.
 func (p pins) remove() error {
 	if err := p.checkFS(); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (p pins) remove() error {
 	return os.RemoveAll(string(p))
 }
 
-// Cleanup removes what is pinned in a directory: the kernel lets go of programs, maps and
-// flows. It is no error if nothing is there. Empty: DefaultDir.
+// Cleanup removes all pinned objects in dir, so that the kernel deletes programs, maps and
+// flows. An empty dir is DefaultDir; a missing one is not an error.
 func Cleanup(_ context.Context, dir string) error {
 	if dir == "" {
 		dir = DefaultDir
@@ -109,16 +109,16 @@ func Cleanup(_ context.Context, dir string) error {
 	return nil
 }
 
-// tcx asks the kernel for it: programs on loopback, which there may be none of.
-func tcx() error {
+// checkTCX returns an error if the kernel has no tcx: it queries loopback's programs.
+func checkTCX() error {
 	if _, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}); err != nil {
-		return fmt.Errorf("programs of tcx, which Linux has since 6.6 for CAP_NET_ADMIN and CAP_BPF: %w", err)
+		return fmt.Errorf("query tcx programs, which need Linux 6.6 or later, CAP_NET_ADMIN and CAP_BPF: %w", err)
 	}
 	return nil
 }
 
-// repin restores pins of maps that another program removed, and names them.
-func (p *Path) repin() (found []string, err error) {
+// repairPins pins maps again whose pins another program removed, and returns their names.
+func (p *Path) repairPins() (found []string, err error) {
 	all := map[string]*ebpf.Map{
 		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
 		"interfaces": p.kernel.Interfaces, "fragments": p.kernel.Fragments, "counters": p.kernel.Counters, "lease": p.kernel.Lease,
@@ -129,14 +129,15 @@ func (p *Path) repin() (found []string, err error) {
 			continue
 		}
 		found = append(found, name)
-		errs = append(errs, p.pinAgain(m, name))
+		errs = append(errs, p.restorePin(m, name))
 	}
 	slices.Sort(found)
 	return found, errors.Join(errs...)
 }
 
-// pinAgain pins what believes to be pinned.
-func (p *Path) pinAgain(m interface {
+// restorePin pins an object again. Unpin comes first, because the library remembers the
+// removed pin.
+func (p *Path) restorePin(m interface {
 	Unpin() error
 	Pin(string) error
 }, name string) error {

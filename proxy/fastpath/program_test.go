@@ -14,8 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A packet and its answer are translated, in all that they are: addresses, ports,
-// checksums, TTL.
+// A packet and its reply are translated: addresses, ports, checksums and TTL.
 func TestTranslation(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -60,8 +59,8 @@ func alikePackets(a, b packet) bool {
 		a.noSum == b.noSum && bytes.Equal(a.payload, b.payload)
 }
 
-// What is for no VIP, or not for the program to judge, leaves it unchanged.
-func TestLeftAlone(t *testing.T) {
+// Packets that the program does not take pass it unchanged.
+func TestOtherPacketsUnchanged(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		s := state("pod1")
@@ -110,23 +109,23 @@ func TestLeftAlone(t *testing.T) {
 		}
 		taken := udp(func(*packet) {}).ip()
 		if verdict, _ := l.pass(p.kernel.Outward, "eth0", in(l.mac("cali1"), taken)); verdict != next {
-			t.Errorf("for another station: verdict %d", verdict)
+			t.Errorf("for another MAC: verdict %d", verdict)
 		}
 		if verdict, _ := l.pass(p.kernel.Outward, "cali2", in(l.mac("cali2"), taken)); verdict != next {
-			t.Errorf("by an interface that is not outward: verdict %d", verdict)
+			t.Errorf("on an interface that is not outward: verdict %d", verdict)
 		}
 		if f := l.flows(p); len(f) != 0 {
 			t.Errorf("flows %v", f)
 		}
-		// It is not for want of everything.
+		// With the same setup, a valid packet is taken.
 		if verdict, _ := l.arrive(p, taken); verdict != redirect {
 			t.Errorf("a datagram: verdict %d", verdict)
 		}
 	})
 }
 
-// Errors about what we translated are translated, of both directions.
-func TestErrors(t *testing.T) {
+// ICMP errors about translated packets are translated, in both directions.
+func TestICMPErrors(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))
@@ -151,7 +150,7 @@ func TestErrors(t *testing.T) {
 						t.Errorf("from a pod: verdict %d, %s tells %s of %s to %s", verdict, from, to, got.from, got.to)
 					}
 				}
-				// One about a flow that is not known.
+				// An error about an unknown flow.
 				about := packet{from: vip, to: port("client", family, 40001), protocol: protocol, payload: make([]byte, 40)}
 				ip := icmp(at("client2", family), vip.Addr(), about.ip(), false)
 				if verdict, out := l.arrive(p, ip); verdict != next || !bytes.Equal(out[14:], ip) {
@@ -162,9 +161,9 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// What is too large for the way to a pod is refused in the VIP's name, with checksums that
-// are right.
-func TestTooLarge(t *testing.T) {
+// A packet that is too large for the link to a pod is answered by an ICMP error from the VIP,
+// with correct checksums.
+func TestPacketTooBig(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		if err := netlink.LinkSetMTU(l.link("cali1"), 1300); err != nil {
 			t.Fatal(err)
@@ -226,7 +225,7 @@ func TestWeights(t *testing.T) {
 		for _, f := range l.flows(p) {
 			got[f.Backend.Addr()]++
 		}
-		// Six standard deviations are 210 at most.
+		// 210 is at least six standard deviations.
 		for pod, want := range map[string]int{"pod1": all / 10, "pod2": all * 3 / 10, "pod3": all * 6 / 10} {
 			if n := got[at(pod, 0)]; math.Abs(float64(n-want)) > 210 {
 				t.Errorf("%s got %d flows of %d; want about %d", pod, n, all, want)
@@ -235,8 +234,7 @@ func TestWeights(t *testing.T) {
 	})
 }
 
-// Whatever comes, nothing that is not ours is changed or sent anywhere, and what is ours
-// has right checksums.
+// Random packets of other flows pass unchanged, and translated ones have correct checksums.
 func TestMalformedPackets(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -253,7 +251,7 @@ func TestMalformedPackets(t *testing.T) {
 				l.arrive(p, there.ip())
 			}
 		}
-		// Clients may be any that there is a route to.
+		// A client may be any address with a route.
 		ours := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")}
 		for _, family := range families {
 			for _, name := range []string{"vip", "vip2", "pod1"} {
@@ -271,7 +269,7 @@ func TestMalformedPackets(t *testing.T) {
 			}
 			for iface, program := range map[string]*ebpf.Program{"eth0": p.kernel.Outward, "cali1": p.kernel.Inward} {
 				if len(ip) < 20 || ip[0]>>4 == 6 && len(ip) < 40 {
-					continue // the kernel does not run programs on less than a header
+					continue // the kernel rejects frames that are shorter than a header
 				}
 				frame := in(l.mac(iface), ip)
 				verdict, out := l.pass(program, iface, frame)
@@ -279,22 +277,22 @@ func TestMalformedPackets(t *testing.T) {
 				case verdict == redirect:
 					taken++
 					if err := plausible(frame, ours); err != nil {
-						t.Errorf("by %s it took %x: %v", iface, frame, err)
+						t.Errorf("on %s the program took %x: %v", iface, frame, err)
 					}
 				case verdict != next:
-					t.Errorf("by %s: verdict %d of %x", iface, verdict, frame)
+					t.Errorf("on %s: verdict %d for %x", iface, verdict, frame)
 				case !bytes.Equal(out, frame) && plausible(frame, ours) != nil:
-					t.Errorf("by %s it changed %x to %x", iface, frame, out)
+					t.Errorf("on %s the program changed %x to %x", iface, frame, out)
 				}
 			}
 		}
 		if taken < 1000 {
-			t.Errorf("only %d packets were taken: too little of this was nearly right", taken)
+			t.Errorf("only %d packets were taken: too few random packets are valid", taken)
 		}
 	})
 }
 
-// plausible says why a frame cannot be one of our flows.
+// plausible returns an error if a frame cannot be a packet of one of these flows.
 func plausible(frame []byte, ours []netip.Prefix) error {
 	ip := frame[14:]
 	switch {
@@ -309,7 +307,7 @@ func plausible(frame []byte, ours []netip.Prefix) error {
 			return fmt.Errorf("it is for %s", to)
 		}
 	default:
-		return fmt.Errorf("it is no packet of IP")
+		return fmt.Errorf("not an IP packet")
 	}
 	return nil
 }

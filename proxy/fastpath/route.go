@@ -13,18 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A backendRoute is the interface that leads to a backend, or the reason why none does.
+// A backendRoute is the interface of the route to a backend, or the reason why there is none.
 type backendRoute struct {
-	index uint32
-	why   string
-	users int // frontends
+	index uint32 // of the interface
+	why   string // empty if index is valid
+	users int    // how many frontends have the backend
 }
 
 // unresolved is why a frontend is not taken until the routes to its backends are known.
 const unresolved = "the routes to its backends have not been looked up yet"
 
-// use records which backends the touched frontends have now, and looks up the routes to new
-// ones. Many are left to follow: Grow should not wait for thousands of answers.
+// use records the backends of changed frontends, and looks up the routes to new ones. If
+// these are many, refreshRoutes does it later, so that Grow does not wait for thousands of
+// lookups.
 func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 	var fresh []netip.Addr
 	for key, f := range touched {
@@ -49,17 +50,17 @@ func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 			}
 		}
 	}
-	if len(fresh) <= together {
+	if len(fresh) <= routesPerCall {
 		for a, w := range findRoutes(fresh) {
 			p.setRoute(p.routes[a], w)
 		}
 	}
 	if p.unresolved > 0 {
-		poke(p.linksChanged)
+		signal(p.linksChanged)
 	}
 }
 
-// setRoute changes a route, and reports whether it was another one.
+// setRoute changes a route, and reports whether it was different.
 func (p *Path) setRoute(w *backendRoute, to backendRoute) bool {
 	if w.index == to.index && w.why == to.why {
 		return false
@@ -68,23 +69,24 @@ func (p *Path) setRoute(w *backendRoute, to backendRoute) bool {
 	case unresolved:
 		p.unresolved--
 	case "":
-		if p.leads[w.index]--; p.leads[w.index] == 0 {
-			delete(p.leads, w.index)
+		if p.linkUsers[w.index]--; p.linkUsers[w.index] == 0 {
+			delete(p.linkUsers, w.index)
 		}
 	}
 	if to.why == "" {
-		p.leads[to.index]++
+		p.linkUsers[to.index]++
 	}
 	w.index, w.why = to.index, to.why
 	return true
 }
 
-// together is how many routes the kernel is asked for by one system call. All answers must
-// fit into the receive buffer, where each may take some kilobytes, of 208 that it has by default.
-const together = 32
+// routesPerCall is how many routes one system call requests. All responses must fit into
+// the receive buffer (net.core.rmem_default, 208 KiB), which the kernel charges some
+// kilobytes for each.
+const routesPerCall = 32
 
-// findRoutes asks the kernel for the routes to backends, no two alike. To read its routes and search them
-// would be quicker, and wrong wherever there is a rule for more than the main table.
+// findRoutes looks up the routes to backends, which must be unique. It asks the kernel for
+// each instead of reading the main table, which is wrong under policy routing.
 func findRoutes(backends []netip.Addr) map[netip.Addr]backendRoute {
 	found := make(map[netip.Addr]backendRoute, len(backends))
 	if len(backends) == 0 {
@@ -95,7 +97,7 @@ func findRoutes(backends []netip.Addr) map[netip.Addr]backendRoute {
 		defer unix.Close(fd)
 	}
 	links := make(map[uint32]string)
-	for some := range slices.Chunk(backends, together) {
+	for some := range slices.Chunk(backends, routesPerCall) {
 		answers := make(map[uint32]routeAnswer)
 		if err == nil {
 			err = askRoutes(fd, some, answers)
@@ -106,16 +108,16 @@ func findRoutes(backends []netip.Addr) map[netip.Addr]backendRoute {
 			case ok:
 				found[a] = got.route(a, links)
 			case err != nil:
-				found[a] = backendRoute{why: fmt.Sprintf("the route to backend %s: %v", a, err)}
+				found[a] = backendRoute{why: fmt.Sprintf("look up the route to backend %s: %v", a, err)}
 			default:
-				found[a] = backendRoute{why: fmt.Sprintf("the route to backend %s: the kernel did not answer", a)}
+				found[a] = backendRoute{why: fmt.Sprintf("look up the route to backend %s: no response from the kernel", a)}
 			}
 		}
 	}
 	return found
 }
 
-// A routeAnswer is the kernel's answer about one route.
+// A routeAnswer is the kernel's response about one route.
 type routeAnswer struct {
 	err     error // ENETUNREACH and the like
 	kind    uint8 // RTN_UNICAST and so on
@@ -123,8 +125,8 @@ type routeAnswer struct {
 	gateway bool
 }
 
-// askRoutes asks for routes by one datagram, and takes down the answers by the position of the
-// address. The kernel answers before the system call returns.
+// askRoutes requests routes by one datagram, and stores the responses by the index of the
+// address. The kernel responds before the system call returns.
 func askRoutes(fd int, to []netip.Addr, answers map[uint32]routeAnswer) error {
 	var requests []byte
 	for i, a := range to {
@@ -137,7 +139,7 @@ func askRoutes(fd int, to []netip.Addr, answers map[uint32]routeAnswer) error {
 	for {
 		n, _, err := unix.Recvfrom(fd, buffer, unix.MSG_DONTWAIT)
 		switch {
-		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS): // what got lost is missing
+		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS): // lost responses are missing in answers
 			continue
 		case errors.Is(err, unix.EAGAIN):
 			return nil
@@ -154,7 +156,7 @@ func askRoutes(fd int, to []netip.Addr, answers map[uint32]routeAnswer) error {
 	}
 }
 
-// routeRequest is what "ip route get" asks.
+// routeRequest returns the message of "ip route get".
 func routeRequest(seq uint32, to netip.Addr) []byte {
 	m := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6, Dst_len: uint8(to.BitLen()), Flags: unix.RTM_F_LOOKUP_TABLE}}
 	if to.Is4() {
@@ -186,18 +188,19 @@ func answerOf(m syscall.NetlinkMessage) routeAnswer {
 	return a
 }
 
-// route is the route to a backend by the answer. links caches what is wrong with interfaces.
+// route converts the kernel's response. links caches why an interface cannot be used, empty if
+// it can.
 func (a routeAnswer) route(backend netip.Addr, links map[uint32]string) backendRoute {
 	switch {
 	case a.err != nil:
-		return backendRoute{why: fmt.Sprintf("no route leads to backend %s (%v)", backend, a.err)}
+		return backendRoute{why: fmt.Sprintf("no route to backend %s: %v", backend, a.err)}
 	case a.kind == unix.RTN_LOCAL:
 		return backendRoute{why: fmt.Sprintf("backend %s is the node itself", backend)}
 	case a.kind != unix.RTN_UNICAST:
-		return backendRoute{why: fmt.Sprintf("no route leads to backend %s", backend)}
+		return backendRoute{why: fmt.Sprintf("no route to backend %s", backend)}
 	case a.gateway:
-		// The backend's answers may return by another gateway.
-		return backendRoute{why: fmt.Sprintf("no interface leads to backend %s, but a gateway", backend)}
+		// The backend's replies may return by another gateway.
+		return backendRoute{why: fmt.Sprintf("backend %s is behind a gateway, not on a link of this node", backend)}
 	}
 	why, known := links[a.index]
 	if !known {
@@ -205,7 +208,7 @@ func (a routeAnswer) route(backend netip.Addr, links map[uint32]string) backendR
 		links[a.index] = why
 	}
 	if why != "" {
-		return backendRoute{why: fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)}
+		return backendRoute{why: fmt.Sprintf("the interface to backend %s: %s", backend, why)}
 	}
 	return backendRoute{index: a.index}
 }

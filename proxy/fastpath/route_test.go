@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of many backends each gets its own route, that of "ip route get", whatever becomes of the others.
+// Each of many backends gets the route of "ip route get", even if lookups for others fail.
 func TestRoutes(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		l.node.Route("10.244.2.0/24", "", "cali1")
 		l.node.Route("fd00:244:2::/64", "", "cali2")
 		l.node.Route("10.244.3.0/24", "10.0.1.2", "")
 		l.node.Route("fd00:244:3::/64", "fd00:1::2", "")
-		rule := netlink.NewRule() // what asks another table for some, as policy routing does
+		rule := netlink.NewRule() // policy routing: another table for some backends
 		rule.Table, rule.Dst = 77, mustNet("10.244.2.128/25")
 		if err := netlink.RuleAdd(rule); err != nil {
 			t.Fatal(err)
@@ -39,16 +39,16 @@ func TestRoutes(t *testing.T) {
 			}{
 				{"10.244.2.%d", backendRoute{index: cali1}},
 				{"fd00:244:2::%d", backendRoute{index: cali2}},
-				{"10.244.3.%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
-				{"fd00:244:3::%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
-				{"203.0.113.%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
-				{"2001:db8:9::%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
-				{"10.244.4.%d", backendRoute{why: "no route leads to backend %s (permission denied)"}},
+				{"10.244.3.%d", backendRoute{why: "backend %s is behind a gateway, not on a link of this node"}},
+				{"fd00:244:3::%d", backendRoute{why: "backend %s is behind a gateway, not on a link of this node"}},
+				{"203.0.113.%d", backendRoute{why: "no route to backend %s: network is unreachable"}},
+				{"2001:db8:9::%d", backendRoute{why: "no route to backend %s: network is unreachable"}},
+				{"10.244.4.%d", backendRoute{why: "no route to backend %s: permission denied"}},
 				{"127.0.0.%d", backendRoute{why: "backend %s is the node itself"}},
 			} {
 				a := netip.MustParseAddr(fmt.Sprintf(tt.format, 100+i))
 				if tt.route.index == cali1 && i >= 28 {
-					tt.route.index = cali2 // by the rule
+					tt.route.index = cali2 // by policy routing
 				}
 				if tt.route.why != "" {
 					tt.route.why = fmt.Sprintf(tt.route.why, a)
@@ -63,13 +63,13 @@ func TestRoutes(t *testing.T) {
 			}
 		}
 		if len(got) != len(want) {
-			t.Errorf("%d answers to %d", len(got), len(want))
+			t.Errorf("%d routes for %d backends", len(got), len(want))
 		}
 	})
 }
 
-// A frontend with more backends than are asked for at once is taken as well, a moment after Grow,
-// whatever Shrink and Grow come between, and leaves nothing behind when it goes.
+// A frontend with more backends than one lookup handles is taken soon after Grow, in spite of
+// other calls of Shrink and Grow. No state remains after it is removed.
 func TestManyBackends(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		l.node.Route("10.244.2.0/24", "", "cali1")
@@ -77,7 +77,7 @@ func TestManyBackends(t *testing.T) {
 		s := State{Outward: []string{"eth0"}, VIPs: []*VIP{{Addr: at("vip", 0)}}}
 		for _, proto := range []uint8{TCP, UDP} {
 			f := Frontend{Addr: port("vip", 0, 80), Protocol: proto, Take: true}
-			for i := range byte(3 * together) {
+			for i := range byte(3 * routesPerCall) {
 				f.Backends = append(f.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, i}), 8080), Weight: 1})
 			}
 			s.VIPs[0].Frontends = append(s.VIPs[0].Frontends, f)
@@ -95,20 +95,20 @@ func TestManyBackends(t *testing.T) {
 			}
 			l.set(p, s)
 			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.Left) == 0 && !st.Busy })
-			p.check(t, 2, 3*together, 1)
+			p.check(t, 2, 3*routesPerCall, 1)
 			l.set(p, State{Outward: s.Outward})
 			p.check(t, 0, 0, 0)
 		}
 	})
 }
 
-// check compares how many frontends are taken, by how many routes and interfaces.
+// check compares the numbers of taken frontends, their routes and interfaces.
 func (p *Path) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.taken) != taken || len(p.routes) != routes || len(p.leads) != interfaces || p.unresolved != 0 {
-		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.taken), len(p.routes), len(p.leads), p.unresolved, taken, routes, interfaces)
+	if len(p.taken) != taken || len(p.routes) != routes || len(p.linkUsers) != interfaces || p.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.taken), len(p.routes), len(p.linkUsers), p.unresolved, taken, routes, interfaces)
 	}
 }
 

@@ -12,40 +12,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seed takes the wanted frontends of UDP, once the flows that the rules have of them are
-// copied: a datagram does not show that it is not the first, and would be scheduled
-// again. It is done beside Grow, since the kernel takes long to list many entries.
+// seed takes new UDP frontends after it has copied their flows from conntrack. A datagram
+// does not show whether it is the first of its flow, so without a copy the program would
+// schedule existing flows again. Grow does not wait for it, because listing many conntrack
+// entries takes long.
 func (p *Path) seed() {
 	p.mu.Lock()
-	fresh := maps.Clone(p.fresh)
+	fresh := maps.Clone(p.seeding)
 	p.mu.Unlock()
 	entries, err := listTracked(fresh)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.grown {
-		return // Grow comes, and asks again
+		return // the next Grow starts it again
 	}
 	errs := []error{err}
 	for key := range fresh {
 		f := p.want.frontend(key.addrPort(), key.Protocol)
-		if !p.fresh[key] || f == nil {
-			continue // it has changed meanwhile
+		if !p.seeding[key] || f == nil {
+			continue // it has changed since
 		}
 		if err != nil {
 			p.left[key] = err.Error()
 			continue
 		}
-		delete(p.fresh, key)
+		delete(p.seeding, key)
 		delete(p.left, key)
-		errs = append(errs, p.insertAll(f, entries), p.take(key, f.Backends))
+		errs = append(errs, p.insertTracked(f, entries), p.take(key, f.Backends))
 	}
 	if err := errors.Join(errs...); err != nil {
 		p.synced = false
-		p.log.Warn("take over flows of UDP", "err", err)
+		p.log.Warn("fast path: take over UDP flows from conntrack", "err", err)
 	}
 }
 
-// listTracked lists the flows of UDP that conntrack translates, by their frontends.
+// listTracked returns the UDP flows to these frontends that conntrack translates, by frontend.
 func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlow, error) {
 	families := make(map[netlink.InetFamily]bool)
 	for key := range fresh {
@@ -60,13 +61,13 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 	for family := range families {
 		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
 		if err != nil {
-			return nil, fmt.Errorf("list flows that the rules have: %w", err)
+			return nil, fmt.Errorf("list conntrack entries: %w", err)
 		}
 		for _, e := range entries {
 			if f, ok := tracked(e); ok && fresh[frontendOf(f.vip, UDP)] {
 				client := f.client.Addr()
 				if _, asked := towards[client]; !asked {
-					towards[client] = leading(client)
+					towards[client] = egressIndex(client)
 				}
 				f.index = towards[client]
 				all[f.vip] = append(all[f.vip], f)
@@ -76,9 +77,9 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 	return all, nil
 }
 
-// insertAll copies the flows of a frontend whose clients come in by an outward interface, as
-// far as the routes to them tell: those of pods stay with the rules.
-func (p *Path) insertAll(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
+// insertTracked copies the flows of a frontend whose clients are behind an outward
+// interface, by the routes to them. Flows of pods stay with the rules.
+func (p *Path) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
 	var errs []error
 	for _, f := range entries[fe.Addr] {
 		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && p.roles[f.index]&outward != 0 {
@@ -88,8 +89,8 @@ func (p *Path) insertAll(fe *Frontend, entries map[netip.AddrPort][]trackedFlow)
 	return errors.Join(errs...)
 }
 
-// leading is the interface that the route to a client leads out by; 0: there is none.
-func leading(client netip.Addr) uint32 {
+// egressIndex returns the interface of the route to a client; 0 without a route.
+func egressIndex(client netip.Addr) uint32 {
 	routes, err := netlink.RouteGet(client.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		return 0
@@ -100,11 +101,12 @@ func leading(client netip.Addr) uint32 {
 // A trackedFlow is a flow that conntrack translates.
 type trackedFlow struct {
 	client, vip, backend netip.AddrPort
-	port                 uint16 // the client's at the backend
-	index                uint32 // of the interface that leads to the client; 0: none does
+	port                 uint16 // the client's port that the backend sees
+	index                uint32 // of the interface of the route to the client; 0: none
 }
 
-// tracked is what an entry says; false: it is none whose backend sees the client.
+// tracked converts a conntrack entry; false if it is not UDP, or if the backend does not see
+// the client's address (SNAT).
 func tracked(e *netlink.ConntrackFlow) (f trackedFlow, ok bool) {
 	if e.Forward.Protocol != UDP {
 		return f, false
@@ -129,7 +131,7 @@ func (f *Frontend) keeps(backend netip.AddrPort) bool {
 	return is || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr == backend })
 }
 
-// insert makes the entries of a flow, as if its packets had come here.
+// insert writes both entries of a flow, as the program does for a new one.
 func (p *Path) insert(f trackedFlow) error {
 	now := seconds()
 	there := kernelTuple{
@@ -142,7 +144,7 @@ func (p *Path) insert(f trackedFlow) error {
 	back := there.reply(&to)
 	switch err := p.kernel.Flows.Update(back, from, ebpf.UpdateNoExist); {
 	case errors.Is(err, ebpf.ErrKeyExist) || isFull(err):
-		return nil // it is here already, or stays with the rules
+		return nil // the flow exists, or stays with the rules
 	case err != nil:
 		return fmt.Errorf("take over a flow: %w", err)
 	}
@@ -150,7 +152,7 @@ func (p *Path) insert(f trackedFlow) error {
 	if err == nil {
 		return nil
 	}
-	undone := gone(p.kernel.Flows.Delete(back))
+	undone := ignoreNotExist(p.kernel.Flows.Delete(back))
 	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
 		return undone
 	}

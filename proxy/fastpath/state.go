@@ -2,36 +2,39 @@ package fastpath
 
 import "net/netip"
 
-// DefaultDir is where what must outlive a process is pinned, in the file system of BPF.
+// DefaultDir is the directory on the BPF file system where maps and links are pinned, so that
+// they outlive the process.
 const DefaultDir = "/sys/fs/bpf/fanfare"
 
-// DefaultFlows is how many flows there is room for.
+// DefaultFlows is the default capacity, in flows.
 const DefaultFlows = 262_144
 
-// The protocols that are taken.
+// Protocol numbers of the flows that the fast path takes.
 const (
 	TCP uint8 = 6
 	UDP uint8 = 17
 )
 
-// A State is all that the fast path of one node must do. It is a plain value that is
-// never written after it is built.
+// A State lists everything that the fast path of one node must do. It is a plain value;
+// never modify it after it is built.
 type State struct {
-	// Outward are the names of the interfaces that clients outside come in by; sorted.
+	// Outward are the names of the interfaces on which packets of external clients arrive;
+	// sorted.
 	Outward []string
 	// Clients are sources whose packets are left to the rules; sorted, not overlapping.
 	Clients []netip.Prefix
-	// VIPs are all addresses that there are rules for; sorted, no two alike. What did not
-	// change since the State before is the same *VIP, which is how a Path finds out what did.
+	// VIPs are all addresses that have rules; sorted, unique. An unchanged VIP must be the
+	// same pointer as in the previous State: a Path detects changes by pointers.
 	VIPs []*VIP
-	// Owned are prefixes in which the flows of a former VIP end.
-	Owned []netip.Prefix // sorted, not overlapping
+	// Owned are the prefixes of all possible VIPs: flows to an address in them end when it
+	// is no longer a VIP. Sorted, not overlapping.
+	Owned []netip.Prefix
 }
 
-// A VIP is an address and what is served on it. Immutable.
+// A VIP is an address and its ports. Immutable.
 type VIP struct {
 	Addr netip.Addr
-	// Frontends are all its ports of TCP and UDP; sorted by Addr, then Protocol.
+	// Frontends are all its TCP and UDP ports; sorted by Addr, then Protocol.
 	Frontends []Frontend
 }
 
@@ -39,52 +42,52 @@ type VIP struct {
 type Frontend struct {
 	Addr     netip.AddrPort // the VIP's
 	Protocol uint8          // TCP or UDP
-	// Take says whether new flows are taken. Without it only existing flows stay.
+	// Take says whether the fast path takes new flows. Existing flows continue in any case.
 	Take bool
-	// Backends share new flows by their weights, and keep the flows that they have. Sorted.
+	// Backends get new flows by their weights, and keep existing flows. Sorted.
 	Backends []Backend
-	// Draining get no new flows and keep the flows that they have. A flow to a backend that is in
-	// neither list ends. Sorted.
+	// Draining are backends that get no new flows, and keep existing ones. A flow to a
+	// backend in neither list ends. Sorted.
 	Draining []netip.AddrPort
-	// Sources are the networks whose flows may stay; nil: all. Where they are not nil, Take
-	// is false. Sorted, not overlapping.
+	// Sources are the client networks whose flows may continue; nil: all. If it is not nil,
+	// Take must be false. Sorted, not overlapping.
 	Sources []netip.Prefix
 }
 
 // A Backend is an endpoint on this node.
 type Backend struct {
 	Addr   netip.AddrPort
-	Weight uint16 // its share in relation to the others'; not zero
+	Weight uint16 // relative to the other backends'; 0 counts as 1
 }
 
-// A Flow is a flow that ended because its backend or its address went.
+// A Flow is a TCP connection, or the datagrams between one client port and a VIP.
 type Flow struct {
 	Client, VIP, Backend netip.AddrPort
 	Protocol             uint8
 }
 
-// A Status is what the fast path does.
+// A Status describes the state of the fast path.
 type Status struct {
 	Interfaces []string // the interfaces of State.Outward that have the program
-	// Flows are there now, of Capacity at most. Full counts the new flows that were left
-	// to the rules for want of room, since the program was loaded first.
+	// Flows is the number of flows at the last walk, Capacity the maximum. Full counts new
+	// flows that the rules got because the table was full, since its maps were created.
 	Flows, Capacity int
 	Full            uint64
-	// Left are frontends with Take that are left to the rules all the same; sorted.
+	// Left are frontends with Take whose new flows the rules still get; sorted.
 	Left []Left
-	// Problems are what is not as State wants it, a sentence each, such as an interface that is not there.
+	// Problems are sentences about what differs from State, such as a missing interface.
 	Problems []string
-	// Repairs counts how often another program had detached or unpinned something, and Found says
-	// what the last time.
+	// Repairs counts how often another program had detached or unpinned something; Found
+	// describes the last time.
 	Repairs uint64
 	Found   string
-	// Busy: flows are still looked at, for what has to end, or to be taken over.
+	// Busy says that a check of flows, a takeover of UDP flows or a route lookup is pending.
 	Busy bool
 }
 
-// A Left is a frontend that is left to the rules.
+// A Left is a frontend whose new flows the rules get, and why.
 type Left struct {
 	Addr     netip.AddrPort
 	Protocol uint8
-	Why      string // such as "no interface leads to backend 10.244.1.2:80"
+	Why      string // such as "no route to backend 10.244.1.2"
 }

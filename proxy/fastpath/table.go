@@ -14,7 +14,7 @@ import (
 // taken is a frontend that takes new flows.
 type taken struct {
 	choice kernelChoice
-	// backends are those in the slots. Weights are not known of what was found.
+	// backends are those in the slots. The weights of adopted ones are unknown: 0.
 	backends []Backend
 }
 
@@ -32,15 +32,15 @@ func (t *taken) remaining(f *Frontend) []Backend {
 	return keep
 }
 
-// take makes a frontend take new flows for those backends; none: it takes none.
-// Packets meet the old slots or the new ones.
+// take makes a frontend take new flows for these backends; without backends, none. The
+// change is atomic: each packet uses the old slots or the new ones.
 func (p *Path) take(key kernelFrontend, backends []Backend) error {
 	had := p.taken[key]
 	if len(backends) == 0 {
 		if had == nil {
 			return nil
 		}
-		if err := gone(p.kernel.Frontends.Delete(key)); err != nil {
+		if err := ignoreNotExist(p.kernel.Frontends.Delete(key)); err != nil {
 			return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 		}
 		delete(p.taken, key)
@@ -66,7 +66,8 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 	return nil
 }
 
-// leaveFull leaves to the rules a frontend that there is no room for: that is no error.
+// leaveFull leaves a frontend to the rules if err says that a map is full, and records the
+// reason. A full map is not an error.
 func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error) error {
 	if !isFull(err) {
 		return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
@@ -78,8 +79,8 @@ func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error)
 	return nil
 }
 
-// retire deletes the slots of sets that no frontend has had since the walk before this
-// one: a packet may have found the set before, and look for its slot still.
+// retire deletes the slots of sets that were replaced before the previous walk. Newer ones
+// stay: a running program may have read the set and not yet its slot.
 func (p *Path) retire() error {
 	var errs []error
 	for _, c := range p.retiring {
@@ -93,12 +94,12 @@ func (p *Path) retire() error {
 func (p *Path) clear(c kernelChoice) error {
 	var errs []error
 	for i := range c.Count {
-		errs = append(errs, gone(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
+		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
 	}
 	return errors.Join(errs...)
 }
 
-// leaveAll leaves packets of sources to the rules.
+// leaveAll makes the programs leave new flows from these sources to the rules.
 func (p *Path) leaveAll(sources []netip.Prefix) error {
 	var errs []error
 	for _, s := range sources {
@@ -107,7 +108,7 @@ func (p *Path) leaveAll(sources []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// leave leaves packets of a source to the rules.
+// leave is leaveAll for one source.
 func (p *Path) leave(source kernelPrefix) error {
 	if p.clients[source] {
 		return nil
@@ -119,7 +120,7 @@ func (p *Path) leave(source kernelPrefix) error {
 	return nil
 }
 
-// forgetClients deletes sources that p.want no longer has.
+// forgetClients deletes sources that p.want does not list.
 func (p *Path) forgetClients() error {
 	want := make(map[kernelPrefix]bool)
 	for _, c := range p.want.Clients {
@@ -130,7 +131,7 @@ func (p *Path) forgetClients() error {
 		if want[c] {
 			continue
 		}
-		if err := gone(p.kernel.Clients.Delete(c)); err != nil {
+		if err := ignoreNotExist(p.kernel.Clients.Delete(c)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -139,7 +140,7 @@ func (p *Path) forgetClients() error {
 	return errors.Join(errs...)
 }
 
-// adoptTaken reads frontends and slots, and deletes slots of no frontend.
+// adoptTaken reads frontends and slots from the maps, and deletes slots without a frontend.
 func (p *Path) adoptTaken() error {
 	var key kernelFrontend
 	var choice kernelChoice
@@ -164,7 +165,7 @@ func (p *Path) adoptTaken() error {
 	}
 	errs := []error{slots.Err()}
 	for _, place := range left {
-		errs = append(errs, gone(p.kernel.Slots.Delete(place)))
+		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(place)))
 	}
 	return errors.Join(errs...)
 }
@@ -179,7 +180,7 @@ func (p *Path) adoptClients() error {
 	return all.Err()
 }
 
-// frontend finds one; nil: there is none.
+// frontend returns the frontend of a port, or nil.
 func (s *State) frontend(a netip.AddrPort, protocol uint8) *Frontend {
 	v := s.vip(a.Addr())
 	if v == nil {
@@ -194,7 +195,7 @@ func (s *State) frontend(a netip.AddrPort, protocol uint8) *Frontend {
 	return &v.Frontends[i]
 }
 
-// vip finds one; nil: there is none.
+// vip returns the VIP of an address, or nil.
 func (s *State) vip(a netip.Addr) *VIP {
 	i, found := slices.BinarySearchFunc(s.VIPs, a, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 	if !found {
@@ -207,25 +208,25 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 	return cmp.Or(a.Compare(b), cmp.Compare(p, q))
 }
 
-// is says whether s is made of the same slices as o, which are never written.
+// is reports whether s has the same slices as o: they are never modified, so this suffices.
 func (s *State) is(o *State) bool {
-	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned)
+	return sameSlice(s.Outward, o.Outward) && sameSlice(s.Clients, o.Clients) && sameSlice(s.VIPs, o.VIPs) && sameSlice(s.Owned, o.Owned)
 }
 
-// is says whether f says the same as o.
+// is reports whether f equals o.
 func (f *Frontend) is(o *Frontend) bool {
-	return f.Addr == o.Addr && f.Protocol == o.Protocol && f.Take == o.Take && equal(f.Backends, o.Backends) &&
-		equal(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && equal(f.Sources, o.Sources)
+	return f.Addr == o.Addr && f.Protocol == o.Protocol && f.Take == o.Take && sameElements(f.Backends, o.Backends) &&
+		sameElements(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && sameElements(f.Sources, o.Sources)
 }
 
-func equal[E comparable](a, b []E) bool { return alike(a, b) || slices.Equal(a, b) }
+func sameElements[E comparable](a, b []E) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
-func alike[E any](a, b []E) bool {
+func sameSlice[E any](a, b []E) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
-// gone ignores the error that a key to delete is not there.
-func gone(err error) error {
+// ignoreNotExist returns err, or nil if it says that the key does not exist.
+func ignoreNotExist(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}

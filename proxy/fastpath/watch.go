@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errSilent = errors.New("the kernel's notifications ended")
+var errUnsubscribed = errors.New("the netlink subscription ended")
 
 // listen runs watch until ctx ends, and again after an error.
 func (p *Path) listen(ctx context.Context, watch func(context.Context) error) {
 	for ctx.Err() == nil {
 		if err := watch(ctx); err != nil && ctx.Err() == nil {
-			// The next walk finds what is missed meanwhile.
-			p.log.Debug("watch interfaces, routes and queues", "err", err)
+			// Watches signal a change when they begin, in case one was missed.
+			p.log.Debug("fast path: watch interfaces, routes and queues", "err", err)
 			await(ctx, time.Second)
 		}
 	}
@@ -38,31 +38,31 @@ func (p *Path) watchLinks(ctx context.Context) error {
 		return err
 	}
 	defer drain(routes)
-	poke(p.linksChanged) // there may have been changes before
-	poke(p.peersChanged)
+	signal(p.linksChanged) // for changes before the subscription
+	signal(p.peersChanged)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-links:
 			if !ok {
-				return errSilent
+				return errUnsubscribed
 			}
 		case u, ok := <-routes:
 			if !ok {
-				return errSilent
+				return errUnsubscribed
 			}
-			if !p.concerned(u.Dst) {
+			if !p.affectsBackends(u.Dst) {
 				continue
 			}
 		}
-		// A pod that comes is a dozen of them.
+		// A new pod causes a dozen notifications: handle them together.
 		await(ctx, 10*time.Millisecond)
-		if !rest(links) || !rest(routes) {
-			return errSilent
+		if !discardPending(links) || !discardPending(routes) {
+			return errUnsubscribed
 		}
-		poke(p.linksChanged)
-		poke(p.peersChanged)
+		signal(p.linksChanged)
+		signal(p.peersChanged)
 	}
 }
 
@@ -75,16 +75,16 @@ func (p *Path) watchQueues(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		poke(p.peersChanged)
+		signal(p.peersChanged)
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}
 	}
 }
 
-// concerned says whether a route could be that to a backend: a router's may come and go by
-// the thousands. nil stands for all.
-func (p *Path) concerned(to *net.IPNet) bool {
+// affectsBackends reports whether a route's destination contains a backend; nil is the
+// default route. On a router thousands of other routes may change.
+func (p *Path) affectsBackends(to *net.IPNet) bool {
 	if to == nil {
 		return true
 	}
@@ -104,8 +104,8 @@ func (p *Path) concerned(to *net.IPNet) bool {
 	return false
 }
 
-// rest takes what has come already; false: no more will come.
-func rest[E any](c <-chan E) bool {
+// discardPending empties a channel without waiting; false if it is closed.
+func discardPending[E any](c <-chan E) bool {
 	for {
 		select {
 		case _, ok := <-c:
@@ -118,7 +118,7 @@ func rest[E any](c <-chan E) bool {
 	}
 }
 
-// drain lets a sender end that still has values to send.
+// drain discards values until the sender closes the channel, so that it does not block.
 func drain[E any](c <-chan E) {
 	go func() {
 		for range c {

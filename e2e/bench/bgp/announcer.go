@@ -12,30 +12,30 @@ import (
 
 // An announcer is a program that announces routes to the routers of a world.
 type announcer interface {
-	// prepare does what must not be measured.
+	// prepare does the work that is not measured.
 	prepare(ctx context.Context, w *world, routes int) error
-	// start starts what is measured.
+	// start starts the measured program.
 	start(w *world) (*exec.Cmd, error)
-	// announce adds a route to the others, or takes it away again.
+	// announce adds a route to the others, or removes it.
 	announce(ctx context.Context, i int, on bool) error
 }
 
-// A maker makes an announcer, one for each start.
-type maker struct {
+// An announcerKind creates an announcer for each start.
+type announcerKind struct {
 	name string
 	make func(o options) announcer
-	// silent has no router, and shows what there is to hold besides BGP.
+	// silent has no router. It shows the memory that is not used for BGP.
 	silent bool
 }
 
-var makers = []maker{
+var announcerKinds = []announcerKind{
 	{name: "Fanfare", make: func(o options) announcer { return &fanfare{binary: o.Binary, peers: o.routers} }},
 	{name: "FRR", make: func(o options) announcer { return &frr{routers: o.routers} }},
 	{name: "Fanfare, no router", make: func(o options) announcer { return &fanfare{binary: o.Binary} }, silent: true},
 }
 
-// fanfare is the speaker, with a folder of YAML. It does all that it does on a node:
-// before it announces an address, the address is forwarded.
+// fanfare is the speaker with a folder of YAML. It does all the work of a speaker on a
+// node: it forwards an address before it announces it.
 type fanfare struct {
 	binary string
 	peers  int
@@ -85,8 +85,8 @@ endpoints: [{addresses: [10.9.%[2]d.%[3]d], nodeName: node, conditions: {ready: 
 ---
 `
 
-// service is a Service and its only pod, on the node, which is ready or not: if not,
-// there is nothing to announce.
+// service returns a Service and its only pod, on the node. If the pod is not ready, there
+// is nothing to announce.
 func service(i int, ready bool) string {
 	return fmt.Sprintf(fanfareService, i, vip(i)) + fmt.Sprintf(fanfareSlice, i, i/250, 1+i%250, ready)
 }
@@ -115,7 +115,7 @@ func (f *fanfare) start(w *world) (*exec.Cmd, error) {
 
 func (f *fanfare) announce(_ context.Context, i int, on bool) error { return f.place(i, on) }
 
-// place writes the file of one Service, and renames it into the folder.
+// place writes the file of one Service and renames it into the folder.
 func (f *fanfare) place(i int, ready bool) error {
 	hidden := filepath.Join(f.dir, ".one")
 	if err := os.WriteFile(hidden, []byte(service(i, ready)), 0o644); err != nil {

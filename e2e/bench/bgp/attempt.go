@@ -14,7 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// An attempt is one start of an announcer, and what is measured of it.
+// An attempt is one start of an announcer and its measurements.
 type attempt struct {
 	*world
 	options
@@ -25,17 +25,17 @@ type attempt struct {
 
 func (t *attempt) measure(ctx context.Context) error {
 	if err := t.converge(ctx); err != nil {
-		return fmt.Errorf("all routes for the first time: %w", err)
+		return fmt.Errorf("initial convergence: %w", err)
 	}
 	if err := t.change(ctx); err != nil {
-		return fmt.Errorf("one route more or less: %w", err)
+		return fmt.Errorf("change of one route: %w", err)
 	}
 	for range t.resets {
-		if err := t.comeBack(ctx); err != nil {
-			return fmt.Errorf("a router that comes back: %w", err)
+		if err := t.restartRouter(ctx); err != nil {
+			return fmt.Errorf("return of a router: %w", err)
 		}
 	}
-	return t.weigh()
+	return t.measureMemory()
 }
 
 func (t *attempt) converge(ctx context.Context) (err error) {
@@ -72,7 +72,7 @@ func (t *attempt) firstOpen() (first time.Time) {
 	return first
 }
 
-// change announces one more route and takes it away, again and again.
+// change repeatedly adds one route and removes it.
 func (t *attempt) change(ctx context.Context) error {
 	for range t.changes {
 		for _, c := range []struct {
@@ -80,7 +80,7 @@ func (t *attempt) change(ctx context.Context) error {
 			have int
 			into *measure.Sample
 		}{{true, t.routes + 1, &t.Added}, {false, t.routes, &t.Removed}} {
-			if err := rest(ctx, t.calm); err != nil {
+			if err := pause(ctx, t.calm); err != nil {
 				return err
 			}
 			t.expect(c.have)
@@ -98,8 +98,8 @@ func (t *attempt) change(ctx context.Context) error {
 	return nil
 }
 
-// rest keeps changes apart: each finds a program that has nothing else to do.
-func rest(ctx context.Context, d time.Duration) error {
+// pause separates changes, so that each finds an idle program.
+func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -110,9 +110,9 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// comeBack is one router that restarts while the others go on. How long the session
-// stays away is a matter of timers, and not counted.
-func (t *attempt) comeBack(ctx context.Context) error {
+// restartRouter restarts one router while the others continue. The time without a session
+// depends on timers and does not count.
+func (t *attempt) restartRouter(ctx context.Context) error {
 	r := t.world.routers[len(t.world.routers)-1]
 	r.reset()
 	r.expect(t.routes)
@@ -126,9 +126,9 @@ func (t *attempt) comeBack(ctx context.Context) error {
 	return nil
 }
 
-// hold starts what announces nothing to anybody, and sees what it holds when it has
+// measureSilent starts an announcer without a router and measures its memory when it has
 // everything else.
-func (t *attempt) hold(ctx context.Context) (err error) {
+func (t *attempt) measureSilent(ctx context.Context) (err error) {
 	if t.process, err = t.program.start(t.world); err != nil {
 		return err
 	}
@@ -138,25 +138,25 @@ func (t *attempt) hold(ctx context.Context) (err error) {
 	err = lab.Await(ctx, patience, "all Services in the kernel", func() error {
 		m, err := measure.Scrape(ctx, dial)
 		if have := m["fanfare_proxy_vips"]; err == nil && have < float64(t.routes) {
-			err = fmt.Errorf("%.0f are", have)
+			err = fmt.Errorf("have %.0f", have)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	// What the others measure, their programs do as well: changes.
+	// The other announcers make changes too.
 	for range t.changes {
 		for _, on := range []bool{true, false} {
-			if err := errors.Join(rest(ctx, t.calm), t.program.announce(ctx, t.routes, on)); err != nil {
+			if err := errors.Join(pause(ctx, t.calm), t.program.announce(ctx, t.routes, on)); err != nil {
 				return err
 			}
 		}
 	}
-	return t.weigh()
+	return t.measureMemory()
 }
 
-func (t *attempt) weigh() error {
+func (t *attempt) measureMemory() error {
 	u, err := measure.UsageOf(t.Name, t.process.Process.Pid)
 	t.RSS, t.Peak = max(t.RSS, u.RSS), max(t.Peak, u.Peak)
 	return err

@@ -12,36 +12,38 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A result is what was seen of one announcer.
+// A result holds the measurements of one announcer.
 type result struct {
 	Name string
-	// From the start of the program: to the first OPEN, and to the last route at the last router.
+	// From the start of the program: to the first OPEN (Spoke), and to the last route at the
+	// last router (Done).
 	Spoke, Done measure.Sample
 	// From the first OPEN to the last route at the last router.
 	Converged measure.Sample
-	// From the OPEN of a router that has come back to its last route.
+	// From the OPEN of a returned router to its last route.
 	Returned measure.Sample
-	// From the command that adds or removes a route to the last router that receives it.
+	// From the command that adds or removes a route to the last router that receives the
+	// change.
 	Added, Removed measure.Sample
-	// Of one router, when all routes are there for the first time.
+	// Of one router, when all routes have arrived for the first time.
 	Updates, Bytes int
-	CPU            measure.Sample // from the start of the program until all routes are there
-	RSS, Peak      int64          // the most of all starts, at the end of each
+	CPU            measure.Sample // from the start of the program to all routes
+	RSS, Peak      int64          // maximum of all starts, at the end of each
 }
 
-// measureAll starts the announcers in turn, so that what else a machine does falls
-// upon all of them.
+// measureAll starts the announcers in turn, so that other load on the machine affects all
+// of them.
 func measureAll(ctx context.Context, o options) (r report, err error) {
 	r = report{Began: time.Now(), options: o}
 	if r.Machine, err = measure.Describe(ctx, o.Binary, measure.FRR); err != nil {
 		return r, err
 	}
-	r.Results = make([]result, len(makers))
+	r.Results = make([]result, len(announcerKinds))
 	for n := range o.starts {
-		for i, m := range makers {
+		for i, m := range announcerKinds {
 			slog.Info("start", "number", n+1, "announcer", m.name)
 			r.Results[i].Name = m.name
-			if err := trial(ctx, o, m, &r.Results[i]); err != nil {
+			if err := runOnce(ctx, o, m, &r.Results[i]); err != nil {
 				return r, fmt.Errorf("%s: %w", m.name, err)
 			}
 		}
@@ -50,8 +52,8 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	return r, nil
 }
 
-// trial starts an announcer and ends it.
-func trial(ctx context.Context, o options, m maker, r *result) (err error) {
+// runOnce starts an announcer, measures it and ends it.
+func runOnce(ctx context.Context, o options, m announcerKind, r *result) (err error) {
 	w, err := newWorld(ctx, o.routers)
 	if err != nil {
 		return err
@@ -68,12 +70,12 @@ func trial(ctx context.Context, o options, m maker, r *result) (err error) {
 	}
 	t := &attempt{world: w, options: o, program: a, result: r}
 	if m.silent {
-		return t.hold(ctx)
+		return t.measureSilent(ctx)
 	}
 	return t.measure(ctx)
 }
 
-// logs are the ends of what the programs wrote.
+// logs returns the ends of the programs' logs.
 func (w *world) logs() (text string) {
 	paths, _ := filepath.Glob(w.path("*.log"))
 	for _, path := range paths {

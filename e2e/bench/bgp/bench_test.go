@@ -17,9 +17,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Everything is measured, if little of it: both announcers reach all routers, and each
-// change is seen by all.
-func TestQuick(t *testing.T) {
+// In a quick run both announcers reach all routers, and all routers receive each change.
+func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two programs and their routers take some seconds")
 	}
@@ -41,7 +40,7 @@ func TestQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(text)
-	for i, m := range makers {
+	for i, m := range announcerKinds {
 		x := r.Results[i]
 		if x.RSS == 0 || x.Peak < x.RSS {
 			t.Errorf("%s: %d bytes, %d at most", m.name, x.RSS, x.Peak)
@@ -58,8 +57,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The page shows given numbers.
-func TestReport(t *testing.T) {
+func TestReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	one := func(n int) result {
 		return result{
@@ -83,7 +81,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-func TestReadUpdate(t *testing.T) {
+func TestReadUpdatePrefixes(t *testing.T) {
 	for _, tt := range []struct {
 		what, body      string
 		reached, before string
@@ -91,10 +89,10 @@ func TestReadUpdate(t *testing.T) {
 	}{
 		{"End-of-RIB", "\x00\x00\x00\x00", "", "", nil},
 		{"two routes", "\x00\x00\x00\x03abc\x20\x0a\x01\x02\x03\x18\x0a\x01\x02", "10.1.2.3/32 10.1.2.0/24", "", nil},
-		{"one goes", "\x00\x05\x20\x0a\x01\x02\x03\x00\x00", "", "10.1.2.3/32", nil},
+		{"one withdrawn", "\x00\x05\x20\x0a\x01\x02\x03\x00\x00", "", "10.1.2.3/32", nil},
 		{"empty", "", "", "", errShort},
-		{"attributes that end too soon", "\x00\x00\x00\x03ab", "", "", errShort},
-		{"a prefix that ends too soon", "\x00\x00\x00\x00\x20\x0a\x01", "", "", errShort},
+		{"truncated attributes", "\x00\x00\x00\x03ab", "", "", errShort},
+		{"truncated prefix", "\x00\x00\x00\x00\x20\x0a\x01", "", "", errShort},
 		{"a prefix of IPv6", "\x00\x00\x00\x00\x80\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01", "", "", errShort},
 	} {
 		reached, withdrawn, err := readUpdate([]byte(tt.body))
@@ -112,8 +110,8 @@ func list(prefixes []netip.Prefix) string {
 	return strings.Join(words, " ")
 }
 
-// What a router writes it can read, and what is none of BGP is an error.
-func TestMessages(t *testing.T) {
+// A router can read the messages that it writes, and rejects bytes without a BGP header.
+func TestReadOwnMessages(t *testing.T) {
 	stream := bytes.NewReader(append(open(netip.MustParseAddr("192.0.2.1")), message(msgKeepalive, nil)...))
 	for _, want := range []byte{msgOpen, msgKeepalive} {
 		if kind, _, err := readMessage(stream); kind != want || err != nil {
@@ -124,6 +122,6 @@ func TestMessages(t *testing.T) {
 		t.Errorf("at the end: %v", err)
 	}
 	if _, _, err := readMessage(strings.NewReader(strings.Repeat("\x00", headerLen))); err == nil {
-		t.Error("a message without a header is none")
+		t.Error("a message without a header was accepted")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// frr is FRR's bgpd, with zebra beside it. What it announces are `network`
-// statements; they are read before anything else happens.
+// frr is FRR's bgpd with zebra. It announces `network` statements, which it reads at the
+// start.
 type frr struct {
 	routers int
 	dir     string
@@ -49,8 +49,8 @@ func (f *frr) prepare(ctx context.Context, w *world, routes int) error {
 	})
 }
 
-// makeFRRDir makes the directory for sockets and gives it to the user that the
-// daemons change to.
+// makeFRRDir creates the directory for sockets and gives it to the user that the daemons
+// run as.
 func makeFRRDir(dir string) error {
 	owner, err := user.Lookup("frr")
 	if err != nil {
@@ -63,8 +63,8 @@ func makeFRRDir(dir string) error {
 
 func (f *frr) config() string { return filepath.Join(f.dir, "bgpd.conf") }
 
-// text asks for what makes FRR announce its routes at once, to routers that
-// send nothing. All else is as FRR has it.
+// text returns the configuration. It makes FRR announce its routes at once, to routers that
+// send nothing; all else is FRR's default.
 func (f *frr) text(routes int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "router bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n", nodeASN, nodeAddr)
@@ -86,8 +86,8 @@ func (f *frr) args(daemon, config string) []string {
 
 func (f *frr) start(w *world) (*exec.Cmd, error) { return w.start(f.args(bgpd, f.config())...) }
 
-// announce speaks to bgpd as vtysh does, without the time that starting vtysh takes:
-// a command ends with a zero byte, its answer with three and the result.
+// announce sends commands to bgpd as vtysh does, without the start of vtysh: a command ends
+// with a zero byte, its answer with three and the result.
 func (f *frr) announce(ctx context.Context, i int, on bool) error {
 	if f.vty == nil {
 		if err := f.open(ctx); err != nil {

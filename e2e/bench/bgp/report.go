@@ -9,13 +9,13 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A report is everything that the page says.
+// A report holds the content of the page.
 type report struct {
 	options
 	Began   time.Time
 	Took    time.Duration
 	Machine measure.Machine
-	Results []result // in the order of makers
+	Results []result // in the order of announcerKinds
 }
 
 //go:embed report.md.tmpl
@@ -25,7 +25,7 @@ func (r report) render() (string, error) {
 	return measure.Render(document, template.FuncMap{"kilobytes": func(n int) string { return fmt.Sprintf("%.0f kB", float64(n)/1e3) }}, r)
 }
 
-// What the template asks for.
+// Accessors for the template.
 
 func (r report) Routes() int     { return r.routes }
 func (r report) Routers() int    { return r.routers }
@@ -34,7 +34,7 @@ func (r report) Fanfare() result { return r.Results[0] }
 func (r report) FRR() result     { return r.Results[1] }
 func (r report) Silent() result  { return r.Results[2] }
 
-// Share is what the memory of announcing is, of one router.
+// Share returns the memory for announcing one route to one router.
 func (r report) Share() string {
 	each := float64(r.Fanfare().RSS-r.Silent().RSS) / float64(r.routes*r.routers)
 	return fmt.Sprintf("%.0f bytes", each)

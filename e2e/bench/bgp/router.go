@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What a router needs to know of RFC 4271 and RFC 4760.
+// Constants of RFC 4271 and RFC 4760.
 const (
 	headerLen = 19
 	holdTime  = 240 // seconds
@@ -22,7 +22,7 @@ const (
 	routersASN, nodeASN = 64496, 64497
 )
 
-// A router takes one session, from the node, and records the routes that it receives.
+// A router accepts one session, from the node, and records the received routes.
 type router struct {
 	addr     netip.Addr
 	listener net.Listener
@@ -30,12 +30,12 @@ type router struct {
 	mu       sync.Mutex
 	conn     net.Conn
 	has      map[netip.Prefix]struct{}
-	opened   time.Time // when the present session's OPEN was there
-	updates  int       // of the present session
-	bytes    int       // of those
-	want     int       // number of routes to wait for; -1: none
+	opened   time.Time // arrival of the current session's OPEN
+	updates  int       // of the current session
+	bytes    int       // of these
+	want     int       // number of routes to wait for; -1: not waiting
 	complete chan time.Time
-	err      error // why the last session ended
+	err      error // reason why the last session ended
 }
 
 func newRouter(addr netip.Addr, l net.Listener) *router {
@@ -44,7 +44,7 @@ func newRouter(addr netip.Addr, l net.Listener) *router {
 	return r
 }
 
-// serve takes one session after the other until the listener is closed.
+// serve accepts one session after the other until the listener is closed.
 func (r *router) serve() {
 	for {
 		conn, err := r.listener.Accept()
@@ -62,7 +62,7 @@ func (r *router) serve() {
 	}
 }
 
-// reset ends the session, as a router does that restarts. What it had is forgotten.
+// reset ends the session and forgets the routes, as a restart of the router does.
 func (r *router) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,19 +72,19 @@ func (r *router) reset() {
 	}
 }
 
-// expect begins to wait for the moment at which the router has so many routes.
+// expect starts to wait until the router has the given number of routes.
 func (r *router) expect(routes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case <-r.complete: // of a wait that was given up
+	case <-r.complete: // of an abandoned wait
 	default:
 	}
 	r.want = routes
 	r.check(time.Now())
 }
 
-// check must be called with the lock.
+// check must be called with the lock held.
 func (r *router) check(now time.Time) {
 	if r.want == len(r.has) {
 		r.want = -1
@@ -107,7 +107,7 @@ func (r *router) session(conn net.Conn) error {
 			r.mu.Unlock()
 			_, err = conn.Write(append(open(r.addr), message(msgKeepalive, nil)...))
 		case msgKeepalive:
-			_, err = conn.Write(message(msgKeepalive, nil)) // theirs are as many as we need
+			_, err = conn.Write(message(msgKeepalive, nil)) // the node's keepalives set the rate
 		case msgUpdate:
 			err = r.update(now, body)
 		case msgNotification:
@@ -162,7 +162,7 @@ func message(kind byte, body []byte) []byte {
 	return append(append(m, kind), body...)
 }
 
-// open offers IPv4 unicast (RFC 4760) and AS numbers of four bytes (RFC 6793).
+// open returns an OPEN with IPv4 unicast (RFC 4760) and four-byte AS numbers (RFC 6793).
 func open(id netip.Addr) []byte {
 	body := binary.BigEndian.AppendUint16([]byte{4}, routersASN)
 	body = binary.BigEndian.AppendUint16(body, holdTime)
@@ -172,7 +172,7 @@ func open(id netip.Addr) []byte {
 	return message(msgOpen, append(body, capabilities...))
 }
 
-var errShort = errors.New("an UPDATE is cut short")
+var errShort = errors.New("truncated UPDATE")
 
 // readUpdate reads the IPv4 prefixes of an UPDATE (RFC 4271 §4.3).
 func readUpdate(b []byte) (reached, withdrawn []netip.Prefix, err error) {
@@ -190,7 +190,7 @@ func readUpdate(b []byte) (reached, withdrawn []netip.Prefix, err error) {
 	return reached, withdrawn, err
 }
 
-// cutCounted cuts off a field that begins with its length in two bytes.
+// cutCounted cuts off a field that begins with its two-byte length.
 func cutCounted(b []byte) (field, rest []byte, ok bool) {
 	if len(b) < 2 || 2+int(binary.BigEndian.Uint16(b)) > len(b) {
 		return nil, nil, false

@@ -17,12 +17,12 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// worldPrefix is that of all namespaces of this program.
+// worldPrefix starts the names of all namespaces of this benchmark.
 const worldPrefix measure.Prefix = "ffg-"
 
 var (
 	nodeAddr = netip.MustParseAddr("198.51.100.1")
-	// The addresses that are announced begin here.
+	// firstVIP is the first announced address.
 	firstVIP = netip.MustParseAddr("10.200.0.1")
 )
 
@@ -35,8 +35,8 @@ func vip(i int) netip.Addr {
 
 func routerAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, byte(10 + i)}) }
 
-// A world is a node and the routers that it is connected to. Each start of an
-// announcer has its own: nothing is left of the one before.
+// A world is a node and its routers. Each start of an announcer has its own, so that it
+// starts without remains of the previous one.
 type world struct {
 	dir           string
 	node, routing *lab.Namespace
@@ -115,7 +115,7 @@ func (w *world) listen(ctx context.Context, routers int) error {
 	})
 }
 
-// start starts a program on the node, with its output in a file.
+// start starts a program on the node with its output in a file.
 func (w *world) start(args ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(w.path(filepath.Base(args[0])+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -134,17 +134,17 @@ func (w *world) start(args ...string) (*exec.Cmd, error) {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 
-// expect begins to wait until all routers have so many routes.
+// expect starts to wait until all routers have the given number of routes.
 func (w *world) expect(routes int) {
 	for _, r := range w.routers {
 		r.expect(routes)
 	}
 }
 
-// patience is for what should take seconds at most.
+// patience bounds waits of seconds at most.
 const patience = 2 * time.Minute
 
-// await returns when the last of some routers had what was expected of it.
+// await returns when the last of the given routers had the expected routes.
 func (w *world) await(ctx context.Context, routers ...*router) (last time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -164,7 +164,7 @@ func (w *world) await(ctx context.Context, routers ...*router) (last time.Time, 
 func (r *router) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return fmt.Sprintf("%d routes, waits for %d; its last session ended by: %v", len(r.has), r.want, r.err)
+	return fmt.Sprintf("%d routes, waits for %d; its last session ended with: %v", len(r.has), r.want, r.err)
 }
 
 func (w *world) close() error {

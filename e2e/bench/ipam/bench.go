@@ -21,13 +21,12 @@ import (
 
 const (
 	namespace = "shop"
-	// creators is how many clients create Services at once.
+	// creators is the number of clients that create Services concurrently.
 	creators = 8
-	// fillLimit is for all Services to be created, or to get addresses, and eventLimit
-	// for one.
+	// fillLimit bounds the creation and assignment of all Services, eventLimit that of one.
 	fillLimit, eventLimit = 30 * time.Minute, time.Minute
-	// wait is the pool of one address for which Services wait.
-	wait = "wait"
+	// waitPool is a pool of one address that Services wait for.
+	waitPool = "wait"
 )
 
 const objects = `
@@ -42,18 +41,18 @@ spec: {announce: BGP, addresses: [198.18.0.0/16]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
-metadata: {name: ` + wait + `}
+metadata: {name: ` + waitPool + `}
 spec: {announce: BGP, addresses: [198.19.0.1/32], allocation: OnRequest}
 `
 
-// A bench is a control plane, on which a controller runs or does not.
+// A bench is a control plane with or without a running controller.
 type bench struct {
 	options
 	cluster    *kube.Cluster
 	core       *rest.RESTClient
 	seen       *measure.Addresses
 	dir        string
-	controller *exec.Cmd // nil while none runs
+	controller *exec.Cmd // nil if none runs
 }
 
 func measureAll(ctx context.Context, o options) (r report, err error) {
@@ -70,7 +69,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(tools, "kube-apiserver")); err != nil {
 		return r, err
 	}
-	for _, step := range []func(context.Context, *report) error{b.fill, b.begin, b.again, b.come, b.free} {
+	for _, step := range []func(context.Context, *report) error{b.fill, b.startController, b.restart, b.createOneByOne, b.reassign} {
 		if err := step(ctx, &r); err != nil {
 			return r, err
 		}
@@ -98,7 +97,7 @@ func newBench(ctx context.Context, o options) (b *bench, err error) {
 	return b, nil
 }
 
-// install makes the control plane one of Fanfare's, and gets ready to watch it.
+// install applies Fanfare's objects to the control plane and starts the watch.
 func (b *bench) install(ctx context.Context) error {
 	if err := b.cluster.Install(ctx, filepath.Join(b.Source, "manifests")); err != nil {
 		return err
@@ -113,7 +112,7 @@ func (b *bench) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg.QPS = -1 // the API server says how fast
+	cfg.QPS = -1 // the API server limits the rate
 	if b.core, _, err = measure.Clients(cfg); err != nil {
 		return err
 	}
@@ -131,7 +130,6 @@ func (b *bench) close() error {
 	return b.cluster.Stop()
 }
 
-// start starts the controller.
 func (b *bench) start() error {
 	log, err := os.OpenFile(filepath.Join(b.dir, "controller.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -147,7 +145,7 @@ func (b *bench) start() error {
 	return nil
 }
 
-// kill ends the controller as a crash would.
+// kill ends the controller as a crash does.
 func (b *bench) kill() {
 	if b.controller == nil {
 		return
@@ -157,13 +155,13 @@ func (b *bench) kill() {
 	b.controller = nil
 }
 
-// create creates a Service, of a pool if one is named.
+// create creates a Service, with a requested pool if one is given.
 func (b *bench) create(ctx context.Context, name, pool string) error {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
-			// There are 2,768 ports for all nodes, and the Service needs none.
+			// A cluster has only 2,768 node ports, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
 			Ports:                         []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		},
@@ -181,7 +179,7 @@ func (b *bench) delete(ctx context.Context, name string) error {
 	return b.core.Delete().Namespace(namespace).Resource("services").Name(name).Do(ctx).Error()
 }
 
-// address is when a Service got its address, or was seen to have it.
+// address returns when a Service was seen with an address.
 func (b *bench) address(ctx context.Context, name string) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
@@ -189,9 +187,9 @@ func (b *bench) address(ctx context.Context, name string) (time.Time, error) {
 	return is.At, err
 }
 
-func crowdName(i int) string { return fmt.Sprintf("s%05d", i) }
+func serviceName(i int) string { return fmt.Sprintf("s%05d", i) }
 
-// fill creates the Services. The controller does not run yet.
+// fill creates the Services while the controller does not run.
 func (b *bench) fill(ctx context.Context, r *report) error {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, fillLimit)
@@ -199,15 +197,15 @@ func (b *bench) fill(ctx context.Context, r *report) error {
 	g, limited := errgroup.WithContext(limited)
 	g.SetLimit(creators)
 	for i := range b.services {
-		g.Go(func() error { return b.create(limited, crowdName(i), "") })
+		g.Go(func() error { return b.create(limited, serviceName(i), "") })
 	}
 	err := g.Wait()
 	r.Created = time.Since(began)
 	return err
 }
 
-// begin starts the controller for the first time.
-func (b *bench) begin(ctx context.Context, r *report) error {
+// startController starts the controller for the first time and measures the assignments.
+func (b *bench) startController(ctx context.Context, r *report) error {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
 	began := time.Now()
@@ -216,7 +214,7 @@ func (b *bench) begin(ctx context.Context, r *report) error {
 	}
 	var first, last time.Time
 	for i := range b.services {
-		is, err := b.seen.Of(ctx, crowdName(i))
+		is, err := b.seen.Of(ctx, serviceName(i))
 		if err != nil {
 			return err
 		}
@@ -233,8 +231,8 @@ func (b *bench) begin(ctx context.Context, r *report) error {
 	return err
 }
 
-// again starts it over all that it has given out, and with one Service more.
-func (b *bench) again(ctx context.Context, r *report) error {
+// restart restarts the controller with all existing assignments and one new Service.
+func (b *bench) restart(ctx context.Context, r *report) error {
 	for i := range b.restarts {
 		b.kill()
 		name := fmt.Sprintf("restart%d", i)
@@ -254,8 +252,8 @@ func (b *bench) again(ctx context.Context, r *report) error {
 	return nil
 }
 
-// come has one Service after the other come.
-func (b *bench) come(ctx context.Context, r *report) error {
+// createOneByOne creates one Service after the other.
+func (b *bench) createOneByOne(ctx context.Context, r *report) error {
 	for i := range b.changes {
 		name := fmt.Sprintf("new%d", i)
 		began := time.Now()
@@ -271,20 +269,20 @@ func (b *bench) come(ctx context.Context, r *report) error {
 	return nil
 }
 
-// free deletes one Service after the other, for whose address the next one waits.
-func (b *bench) free(ctx context.Context, r *report) error {
+// reassign deletes one Service after the other while the next one waits for the address.
+func (b *bench) reassign(ctx context.Context, r *report) error {
 	name := func(i int) string { return fmt.Sprintf("wait%d", i) }
-	if err := b.create(ctx, name(0), wait); err != nil {
+	if err := b.create(ctx, name(0), waitPool); err != nil {
 		return err
 	}
 	if _, err := b.address(ctx, name(0)); err != nil {
 		return err
 	}
 	for i := range b.changes {
-		if err := b.create(ctx, name(i+1), wait); err != nil {
+		if err := b.create(ctx, name(i+1), waitPool); err != nil {
 			return err
 		}
-		if err := b.refused(ctx, name(i+1)); err != nil {
+		if err := b.awaitRefused(ctx, name(i+1)); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -300,8 +298,8 @@ func (b *bench) free(ctx context.Context, r *report) error {
 	return nil
 }
 
-// refused waits until a Service has a reason for having no address.
-func (b *bench) refused(ctx context.Context, name string) error {
+// awaitRefused waits until a Service's condition says why it has no address.
+func (b *bench) awaitRefused(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)

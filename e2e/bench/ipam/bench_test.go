@@ -12,8 +12,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Everything is measured, if little of it.
-func TestQuick(t *testing.T) {
+// A quick run measures everything.
+func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a control plane takes many seconds")
 	}
@@ -36,8 +36,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The page shows given numbers.
-func TestReport(t *testing.T) {
+func TestReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	r := report{
 		options: options{services: 1000, restarts: 5, changes: 20}, Created: 10 * time.Second, First: 300 * time.Millisecond, Last: 4 * time.Second,
@@ -56,10 +55,10 @@ func TestReport(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
-	for _, o := range []options{{services: 0, restarts: 1, changes: 1}, {services: most + 1, restarts: 1, changes: 1}, {services: 1}} {
+func TestOptionsOutOfRange(t *testing.T) {
+	for _, o := range []options{{services: 0, restarts: 1, changes: 1}, {services: maxServices + 1, restarts: 1, changes: 1}, {services: 1}} {
 		if o.check() == nil {
-			t.Errorf("%+v is taken", o)
+			t.Errorf("%+v is accepted", o)
 		}
 	}
 }

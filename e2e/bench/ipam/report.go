@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A report is what was measured.
+// A report holds the results.
 type report struct {
 	options
 	Began   time.Time
@@ -17,8 +17,8 @@ type report struct {
 	Machine measure.Machine
 
 	Created     time.Duration // of all Services, from the first request
-	First, Last time.Duration // addresses, from the start of the controller
-	Usage       measure.Usage // of the controller, then
+	First, Last time.Duration // first and last address, from the start of the controller
+	Usage       measure.Usage // of the controller at that time
 	Again       measure.Sample
 	New         measure.Sample
 	Freed       measure.Sample

@@ -9,25 +9,25 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// An options value is what the flags say.
+// An options value holds the flags.
 type options struct {
 	measure.Inputs
 	services          int
 	restarts, changes int
 }
 
-// most is bounded by the pool.
-const most = 60_000
+// maxServices is limited by the pool.
+const maxServices = 60_000
 
-// quicken makes everything small.
+// quicken reduces all sizes.
 func (o *options) quicken() { o.services, o.restarts, o.changes = 30, 1, 2 }
 
-// Flags adds the benchmark's flags and returns how to run it.
+// Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
-	set.IntVar(&o.services, "services", 10_000, fmt.Sprintf("how many Services there are, 1 to %d", most))
-	set.IntVar(&o.restarts, "restarts", 5, "how often the controller starts again")
-	set.IntVar(&o.changes, "changes", 20, "how often a Service comes, and an address is freed for one that waits")
+	set.IntVar(&o.services, "services", 10_000, fmt.Sprintf("number of Services, 1 to %d", maxServices))
+	set.IntVar(&o.restarts, "restarts", 5, "number of restarts of the controller")
+	set.IntVar(&o.changes, "changes", 20, "number of created Services, and of addresses freed for a waiting Service")
 	return o.steps().Run(in, &o.Inputs)
 }
 
@@ -40,10 +40,10 @@ func (o *options) steps() measure.Steps[report] {
 
 func (o *options) check() error {
 	switch {
-	case o.services < 1 || o.services > most:
-		return fmt.Errorf("-services %d: 1 to %d are possible", o.services, most)
+	case o.services < 1 || o.services > maxServices:
+		return fmt.Errorf("-services %d: want 1 to %d", o.services, maxServices)
 	case o.restarts < 1 || o.changes < 1:
-		return errors.New("-restarts and -changes: at least 1")
+		return errors.New("-restarts and -changes: want at least 1")
 	}
 	return nil
 }

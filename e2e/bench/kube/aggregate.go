@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// aggregate announces all addresses of the bench by one route.
+// aggregate announces all addresses of the benchmark by one route.
 var aggregate = fmt.Sprintf(`
 apiVersion: fanfare.io/v1alpha1
 kind: BGPAdvertisement
@@ -19,23 +19,24 @@ metadata: {name: bench}
 spec: {pools: [bench], aggregationLength: %d}
 `, netip.MustParsePrefix(prefix).Bits())
 
-// aggregated is what happens when a Service is created whose address is part of
-// an aggregate that the router has. Both are from the request.
+// An aggregated holds the measurements of creating a Service whose address is part of an
+// announced aggregate. Times start at the request.
 type aggregated struct {
 	Rules  measure.Sample // the address is in the kernel of Fanfare's node
 	Answer measure.Sample // a client behind the router has the first answer
 }
 
-// createAggregated measures with an aggregate, which the crowd keeps announced.
+// createAggregated measures with an aggregate, which the background Services keep
+// announced.
 func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated, err error) {
-	if b.crowd == 0 {
-		return a, errors.New("BUG: without a crowd nothing announces the aggregate")
+	if b.background == 0 {
+		return a, errors.New("BUG: without background Services nothing announces the aggregate")
 	}
 	if err := errors.Join(b.Cluster.PutText("aggregate", aggregate), b.Cluster.PutText("bench", pool("Advertised"))); err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, b.endAggregate(context.WithoutCancel(ctx))) }()
-	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), ours); err != nil {
+	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), fanfareNode); err != nil {
 		return a, err
 	}
 	if err := b.awaitRoutes(ctx, 0); err != nil {
@@ -52,12 +53,13 @@ func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated
 	return a, nil
 }
 
-// endAggregate returns when the router has all single routes again.
+// endAggregate withdraws the aggregate and waits until the router has all host routes
+// again.
 func (b *bench) endAggregate(ctx context.Context) error {
 	if err := errors.Join(b.Cluster.PutText("bench", pool("BGP")), b.Cluster.Delete("aggregate")); err != nil {
 		return err
 	}
-	if err := b.awaitRoutes(ctx, b.crowd); err != nil {
+	if err := b.awaitRoutes(ctx, b.background); err != nil {
 		return err
 	}
 	return b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix))
@@ -71,7 +73,7 @@ func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err err
 	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
+	defer func() { err = errors.Join(err, b.deleteService(context.WithoutCancel(ctx), name)) }()
 	began := time.Now()
 	if _, err := b.api.createService(ctx, newService(name)); err != nil {
 		return err
@@ -81,9 +83,9 @@ func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err err
 		return err
 	}
 	var rules time.Time
-	err = lab.Await(ctx, eventLimit, "the lab's observation of "+name, func() error {
-		if rules = b.Observer.RuleSince(ours, vip, began); rules.IsZero() {
-			return errors.New("it is not in the kernel")
+	err = lab.Await(ctx, eventLimit, "the observer's events of "+name, func() error {
+		if rules = b.Observer.RuleSince(fanfareNode, vip, began); rules.IsZero() {
+			return errors.New("no rule in the kernel")
 		}
 		return nil
 	})

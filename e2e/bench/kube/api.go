@@ -10,11 +10,11 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// namespace is where all Services are.
+// namespace is the namespace of all Services.
 const namespace = "shop"
 
-// An api writes Services and EndpointSlices, in protobuf: what this program costs
-// is taken from the programs that it measures.
+// An api writes Services and EndpointSlices in protobuf, because its CPU time is taken from
+// the measured programs.
 type api struct{ core, discovery *rest.RESTClient }
 
 func newAPI(cfg *rest.Config) (*api, error) {
@@ -22,7 +22,7 @@ func newAPI(cfg *rest.Config) (*api, error) {
 	return &api{core, discovery}, err
 }
 
-// createService returns the Service as the API server made it.
+// createService returns the Service as the API server created it.
 func (a *api) createService(ctx context.Context, s *corev1.Service) (*corev1.Service, error) {
 	out := &corev1.Service{}
 	return out, a.core.Post().Namespace(namespace).Resource("services").Body(s).Do(ctx).Into(out)
@@ -36,7 +36,7 @@ func (a *api) createSlice(ctx context.Context, s *discoveryv1.EndpointSlice) err
 	return a.discovery.Post().Namespace(namespace).Resource("endpointslices").Body(s).Do(ctx).Error()
 }
 
-// updateSlice replaces a slice, whatever version is there.
+// updateSlice replaces a slice without a check of its version.
 func (a *api) updateSlice(ctx context.Context, s *discoveryv1.EndpointSlice) error {
 	return a.discovery.Put().Namespace(namespace).Resource("endpointslices").Name(s.Name).Body(s).Do(ctx).Error()
 }

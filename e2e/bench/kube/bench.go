@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	ours   = "n1" // the node with Fanfare
-	theirs = "n3" // the node with kube-proxy
-	// eventLimit bounds the wait for what one event leads to.
+	fanfareNode = "n1" // the node with Fanfare
+	proxyNode   = "n3" // the node with kube-proxy
+	// eventLimit bounds the wait for the effect of one event.
 	eventLimit = 2 * time.Minute
-	// fillLimit bounds the wait for what thousands do.
+	// fillLimit bounds the wait for thousands of Services.
 	fillLimit = 30 * time.Minute
 )
 
-// A bench is a lab in which things are measured.
+// A bench is a lab for measurements.
 type bench struct {
 	*kube.Lab
 	tools string
@@ -34,11 +34,11 @@ type bench struct {
 	seen  *measure.Addresses
 	stop  context.CancelFunc // ends the watch
 
-	crowd   int // number of Services in the background
-	created int // number of measured Services
-	churned int // changes of the crowd's endpoints
-	proxy   *lab.Process
-	// pids are of the processes that are measured, by what they are called.
+	background int // number of background Services
+	created    int // number of measured Services
+	churned    int // changes of background Services' endpoints
+	proxy      *lab.Process
+	// pids are the measured processes by name.
 	pids []measured
 }
 
@@ -65,7 +65,7 @@ func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) 
 	if b.seen, err = measure.WatchAddresses(ctx, b.api.core, namespace); err != nil {
 		return nil, err
 	}
-	if err := l.StartSpeakers(ctx, ours); err != nil {
+	if err := l.StartSpeakers(ctx, fanfareNode); err != nil {
 		return nil, err
 	}
 	b.findProcesses()
@@ -74,23 +74,23 @@ func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) 
 
 func (b *bench) close() { b.stop() }
 
-// A result is what was measured with one number of Services.
+// A result holds the measurements with one number of Services.
 type result struct {
-	Services int
-	Fill     fill
-	Created  created
-	BIRD     created    // the same with BIRD in FRR's place
-	Part     aggregated // the same with FRR, which has an aggregate already
-	Eager    moved      // kube-proxy with minSyncPeriod 0s
-	Default  moved      // and with its default
-	Idle     []measure.Share
-	Usage    []measure.Usage
+	Services   int
+	Fill       fill
+	Created    created
+	BIRD       created    // the same with BIRD instead of FRR
+	Aggregated aggregated // the same with FRR, which has an aggregate already
+	Eager      moved      // kube-proxy with minSyncPeriod 0s
+	Default    moved      // and with its default
+	Idle       []measure.Share
+	Usage      []measure.Usage
 }
 
 // measure fills the cluster up to n Services and measures with them.
 func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err error) {
 	r.Services = n
-	if err := b.startProxy(ctx, eager); err != nil {
+	if err := b.startProxy(ctx, shortInterval); err != nil {
 		return r, err
 	}
 	b.log.Info("filling", "services", n)
@@ -109,10 +109,10 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 		return r, fmt.Errorf("a Service is created, with BIRD: %w", err)
 	}
 	b.log.Info("created with BIRD", "sample", fmt.Sprintf("%+v", r.BIRD))
-	if r.Part, err = b.createAggregated(ctx, repeats); err != nil {
+	if r.Aggregated, err = b.createAggregated(ctx, repeats); err != nil {
 		return r, fmt.Errorf("a Service is created, in an aggregate: %w", err)
 	}
-	b.log.Info("created in an aggregate", "sample", fmt.Sprintf("%+v", r.Part))
+	b.log.Info("created in an aggregate", "sample", fmt.Sprintf("%+v", r.Aggregated))
 	if r.Eager, err = b.move(ctx, repeats); err != nil {
 		return r, fmt.Errorf("an endpoint changes: %w", err)
 	}
@@ -120,7 +120,7 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 	if r.Usage, err = b.usage(); err != nil {
 		return r, err
 	}
-	if err := b.startProxy(ctx, patient); err != nil {
+	if err := b.startProxy(ctx, defaultInterval); err != nil {
 		return r, err
 	}
 	if r.Default, err = b.move(ctx, repeats); err != nil {
@@ -130,7 +130,7 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 	return r, nil
 }
 
-// idleSpan is how long a cluster in which nothing happens is watched.
+// idleSpan is how long an idle cluster is measured.
 const idleSpan = 10 * time.Second
 
 func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
@@ -146,7 +146,7 @@ func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
 	return measure.Shares(before, after, time.Since(began)), err
 }
 
-// pause waits for a time that is part of what is measured.
+// pause waits for a time that is part of the measurement.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -156,7 +156,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// usage reads what every process uses.
+// usage reads the usage of every measured process.
 func (b *bench) usage() ([]measure.Usage, error) {
 	var all []measure.Usage
 	var errs []error
@@ -167,9 +167,9 @@ func (b *bench) usage() ([]measure.Usage, error) {
 	return all, errors.Join(errs...)
 }
 
-// recorded is a process that the lab does not tell the number of, by the record
-// that it keeps of it; 0 if there is none.
-func (b *bench) recorded(name string) func() int {
+// recordedPID returns a function that reads the ID of a process from the lab's record; 0 if
+// there is none.
+func (b *bench) recordedPID(name string) func() int {
 	return func() (pid int) {
 		text, err := os.ReadFile(filepath.Join(b.Dir(), "pids", name))
 		if err == nil {
@@ -182,10 +182,10 @@ func (b *bench) recorded(name string) func() int {
 	}
 }
 
-// findProcesses notes which processes there are.
+// findProcesses lists the measured processes.
 func (b *bench) findProcesses() {
-	b.pids = append(b.pids, measured{"fanfare speaker", b.recorded("speaker-" + ours)},
-		measured{"FRR zebra", b.recorded("zebra")}, measured{"FRR bgpd", b.recorded("bgpd")})
+	b.pids = append(b.pids, measured{"fanfare speaker", b.recordedPID("speaker-" + fanfareNode)},
+		measured{"FRR zebra", b.recordedPID("zebra")}, measured{"FRR bgpd", b.recordedPID("bgpd")})
 	for i, c := range b.Controllers {
 		b.pids = append(b.pids, measured{fmt.Sprintf("fanfare controller %d", i+1), c.PID})
 	}
@@ -198,11 +198,10 @@ func (b *bench) findProcesses() {
 	)
 }
 
-// The ways to run kube-proxy: a word on how long it waits between two changes of
-// its rules.
+// kube-proxy's configurations: its minimum time between two changes of its rules.
 const (
-	eager   = "minSyncPeriod: 1ms"
-	patient = "" // the default, which is 1s
+	shortInterval   = "minSyncPeriod: 1ms"
+	defaultInterval = "" // the default, which is 1s
 )
 
 const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -217,8 +216,8 @@ conntrack: {maxPerCore: 0}
 nftables: {%s}
 `
 
-// startProxy starts kube-proxy, in place of a running one if there is
-// one, and returns when it has written its rules.
+// startProxy starts kube-proxy, replacing a running one, and returns when it has written
+// its rules.
 func (b *bench) startProxy(ctx context.Context, sync string) error {
 	if b.proxy != nil {
 		if err := b.proxy.Stop(syscall.SIGKILL, 10*time.Second); err != nil {
@@ -228,12 +227,12 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 	kubeconfig, config := filepath.Join(b.Dir(), "bench-proxy.kubeconfig"), filepath.Join(b.Dir(), "bench-proxy.yaml")
 	err := errors.Join(
 		b.Kubernetes.WriteKubeconfig(kubeconfig, "system:kube-proxy"),
-		os.WriteFile(config, fmt.Appendf(nil, proxyConfig, kubeconfig, theirs, sync), 0o600),
+		os.WriteFile(config, fmt.Appendf(nil, proxyConfig, kubeconfig, proxyNode, sync), 0o600),
 	)
 	if err != nil {
 		return err
 	}
-	if b.proxy, err = b.Start(theirs, "kube-proxy-"+theirs, b.tools, "kube-proxy", "--config", config); err != nil {
+	if b.proxy, err = b.Start(proxyNode, "kube-proxy-"+proxyNode, b.tools, "kube-proxy", "--config", config); err != nil {
 		return err
 	}
 	return lab.Await(ctx, 10*time.Minute, "kube-proxy", func() error {
@@ -247,9 +246,9 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 	})
 }
 
-// proxySynced says whether kube-proxy has written what it has heard.
+// proxySynced says whether kube-proxy has written all changes that it has received.
 func (b *bench) proxySynced(ctx context.Context) (bool, error) {
-	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, theirs, "127.0.0.1:10249") })
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, proxyNode, "127.0.0.1:10249") })
 	if err != nil {
 		return false, err
 	}
@@ -258,8 +257,8 @@ func (b *bench) proxySynced(ctx context.Context) (bool, error) {
 	return written > 0 && pending == 0, nil
 }
 
-// forwarded is how many addresses Fanfare's kernel forwards.
+// forwarded returns how many addresses Fanfare's node forwards.
 func (b *bench) forwarded(ctx context.Context) (int, error) {
-	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, b.Speaker(ours).RunDir) })
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, b.Speaker(fanfareNode).RunDir) })
 	return int(m["fanfare_proxy_vips"]), err
 }

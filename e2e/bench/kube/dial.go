@@ -21,10 +21,11 @@ func dialUnix(ctx context.Context, runDir string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(runDir))
 }
 
-// endpoint is how an endpoint stands in the rules and maps of both: address . port.
+// endpoint returns an endpoint as it appears in the rules and maps of both programs:
+// address . port.
 func endpoint(a netip.Addr) []byte {
 	return binary.BigEndian.AppendUint16(a.AsSlice(), podPort)
 }
 
-// chainOf is a part of the names that kube-proxy gives to a Service's chains.
+// chainOf returns a part of the names of kube-proxy's chains for a Service.
 func chainOf(service string) []byte { return []byte("/" + service + "/") }

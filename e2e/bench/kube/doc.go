@@ -1,7 +1,7 @@
-// Package kube measures Fanfare and kube-proxy side by side, on a real control plane
-// with a real router.
+// Package kube measures Fanfare and kube-proxy side by side, on a real control plane with a
+// real router.
 //
-// Fanfare's speaker runs on node n1, kube-proxy on node n3: each has its own network
-// namespace, and does not see the other's rules. Both read the same API server and
-// receive the same events.
+// Fanfare's speaker runs on node n1, kube-proxy on node n3. Each node has its own network
+// namespace, so that neither program affects the other's packets. Both read the same API
+// server and receive the same events.
 package kube

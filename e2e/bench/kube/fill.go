@@ -12,38 +12,39 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// creators is how many clients create Services at once.
+// creators is the number of clients that create Services concurrently.
 const creators = 8
 
-// A fill is what it takes to get many Services. Times are from the first request.
+// A fill holds the measurements of creating many Services. Times start at the first
+// request.
 type fill struct {
 	Services int
-	Created  time.Duration   // the API server has taken the last one
-	Assigned time.Duration   // the last one has an address, as a client sees it
+	Created  time.Duration   // the API server has created the last one
+	Assigned time.Duration   // a client has seen the last one's address
 	Kernel   time.Duration   // all are in the kernel of Fanfare's node
-	Proxy    time.Duration   // kube-proxy has written all
+	Proxy    time.Duration   // kube-proxy has written all rules
 	Each     measure.Sample  // from a Service's own request to its address
 	CPU      []measure.Share // while they were created and written
 }
 
-// fill creates Services until there are n, and waits until all programs have done
-// his part.
+// fill creates Services until there are n, and waits until all programs have processed
+// them.
 func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
-	f.Services = n - b.crowd
+	f.Services = n - b.background
 	before, err := b.usage()
 	if err != nil {
 		return f, err
 	}
 	began := time.Now()
-	asked, err := b.createCrowd(ctx, n)
+	requested, err := b.createBackground(ctx, n)
 	f.Created = time.Since(began)
 	if err != nil {
 		return f, err
 	}
 	var last time.Time
-	for name, at := range asked {
+	for name, at := range requested {
 		is, err := b.seen.Of(ctx, name)
 		if err != nil {
 			return f, err
@@ -54,7 +55,7 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 		}
 	}
 	f.Assigned = last.Sub(began)
-	b.crowd = n
+	b.background = n
 	if err := b.awaitKernels(ctx, began, &f); err != nil {
 		return f, err
 	}
@@ -63,30 +64,30 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	return f, err
 }
 
-// createCrowd returns when each was asked for.
-func (b *bench) createCrowd(ctx context.Context, n int) (map[string]time.Time, error) {
+// createBackground returns the time of each Service's request.
+func (b *bench) createBackground(ctx context.Context, n int) (map[string]time.Time, error) {
 	var mu sync.Mutex
-	asked := make(map[string]time.Time, n-b.crowd)
+	requested := make(map[string]time.Time, n-b.background)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(creators)
-	for i := b.crowd; i < n; i++ {
+	for i := b.background; i < n; i++ {
 		g.Go(func() error {
-			name := crowdName(i)
-			if err := b.api.createSlice(ctx, newSlice(name, crowdPods(i, 0)...)); err != nil {
+			name := backgroundName(i)
+			if err := b.api.createSlice(ctx, newSlice(name, backgroundPods(i, 0)...)); err != nil {
 				return err
 			}
 			mu.Lock()
-			asked[name] = time.Now()
+			requested[name] = time.Now()
 			mu.Unlock()
 			_, err := b.api.createService(ctx, newService(name))
 			return err
 		})
 	}
-	return asked, g.Wait()
+	return requested, g.Wait()
 }
 
-// awaitKernels waits for both data planes. It asks seldom: an answer costs more
-// than what is asked about.
+// awaitKernels waits for the rules of both programs. It polls rarely, because a query costs
+// CPU time of the measured programs.
 func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -96,7 +97,7 @@ func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) erro
 			if err != nil {
 				return err
 			}
-			if have >= b.crowd {
+			if have >= b.background {
 				f.Kernel = time.Since(began)
 			}
 		}
@@ -118,7 +119,7 @@ func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) erro
 	return nil
 }
 
-// awaitQuiet returns when both data planes have nothing left to do.
+// awaitQuiet waits until kube-proxy has no pending changes.
 func (b *bench) awaitQuiet(ctx context.Context) error {
 	return lab.Await(ctx, eventLimit, "quiet", func() error {
 		synced, err := b.proxySynced(ctx)

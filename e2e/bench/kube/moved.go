@@ -11,39 +11,39 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// moved is what happens when the only endpoint of a Service is replaced by
-// another. Times are from the request that changes the EndpointSlice.
+// A moved holds the measurements of replacing the only endpoint of a Service by another.
+// Times start at the request that changes the EndpointSlice.
 type moved struct {
 	Calm, Churn change
-	// CPU is what was used during the churn.
+	// CPU is the usage during the churn.
 	CPU []measure.Share
 }
 
-// A change is what one event leads to.
+// A change holds the times to each effect of one event.
 type change struct {
-	Taken  measure.Sample // the API server has answered the request
-	Rules  measure.Sample // in the kernel of Fanfare's node
-	Answer measure.Sample // a client behind the router has an answer of the new pod
-	Proxy  measure.Sample // in the kernel of kube-proxy's node
+	Accepted measure.Sample // the API server has answered the request
+	Rules    measure.Sample // in the kernel of Fanfare's node
+	Answer   measure.Sample // a client behind the router has an answer of the new pod
+	Proxy    measure.Sample // in the kernel of kube-proxy's node
 }
 
-// churnRate is how many other Services' endpoints change in a second.
+// churnRate is the number of other Services per second whose endpoints change.
 const churnRate = 20
 
-// calm is how long nothing happens before an event: longer than kube-proxy waits
-// between two changes of its rules, and than it takes to delete old chains.
-const calm = 1500 * time.Millisecond
+// calmTime is the pause before an event: longer than kube-proxy waits between two changes
+// of its rules, and than it takes to delete old chains.
+const calmTime = 1500 * time.Millisecond
 
 func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
 	const name = "moving"
-	if err := b.api.createSlice(ctx, newSlice(name, realPod(homes[1]))); err != nil {
+	if err := b.api.createSlice(ctx, newSlice(name, realPod(targets[1]))); err != nil {
 		return m, err
 	}
 	if _, err := b.api.createService(ctx, newService(name)); err != nil {
 		return m, err
 	}
 	defer func() {
-		b.forgetSeen(name, &err)
+		b.deleteMoved(name, &err)
 	}()
 	is, err := b.seen.Of(ctx, name)
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
 	if _, err := b.Client.FirstAnswer(ctx, to); err != nil {
 		return m, err
 	}
-	if m.Calm, err = b.moves(ctx, to, repeats, calm); err != nil {
+	if m.Calm, err = b.moves(ctx, to, repeats, calmTime); err != nil {
 		return m, err
 	}
 	return m, b.withChurn(ctx, &m, func(ctx context.Context) error {
@@ -66,25 +66,25 @@ func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
 	})
 }
 
-func (b *bench) forgetSeen(name string, err *error) {
+func (b *bench) deleteMoved(name string, err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventLimit)
 	defer cancel()
-	*err = errors.Join(*err, b.forget(ctx, name))
+	*err = errors.Join(*err, b.deleteService(ctx, name))
 	b.seen.Forget(name)
 }
 
-// homes are the pods that the Service moves to, and back: it is at the second one
-// before and after.
-var homes = [2]string{"p12", "p11"}
+// targets are the pods that the Service moves to in turn. It uses the second one before and
+// after the measurement.
+var targets = [2]string{"p12", "p11"}
 
-// moves replaces the endpoint again and again, with pauses that are part of the
-// schedule. A random part keeps them from falling in with anybody's timer.
+// moves replaces the endpoint repeatedly. A random part of the pause avoids synchronisation
+// with timers.
 func (b *bench) moves(ctx context.Context, to netip.AddrPort, repeats int, rest time.Duration) (c change, err error) {
 	for i := range repeats {
 		if err := pause(ctx, rest+time.Duration(rand.Int64N(int64(time.Second)))); err != nil {
 			return c, err
 		}
-		if err := b.moveOne(ctx, to, homes[i%2], &c); err != nil {
+		if err := b.moveOne(ctx, to, targets[i%2], &c); err != nil {
 			return c, err
 		}
 	}
@@ -95,11 +95,11 @@ func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *c
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	p := realPod(pod)
-	ourEyes, err := measure.LookOut(b.Namespace(ours), endpoint(p.addr))
+	fanfareWatch, err := measure.WatchTable(b.Namespace(fanfareNode), endpoint(p.addr))
 	if err != nil {
 		return err
 	}
-	theirEyes, err := measure.LookOut(b.Namespace(theirs), endpoint(p.addr))
+	proxyWatch, err := measure.WatchTable(b.Namespace(proxyNode), endpoint(p.addr))
 	if err != nil {
 		return err
 	}
@@ -107,27 +107,27 @@ func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *c
 	if err := b.api.updateSlice(ctx, newSlice("moving", p)); err != nil {
 		return err
 	}
-	taken := time.Now()
+	accepted := time.Now()
 	answered, err := b.answerOf(ctx, to, pod)
 	if err != nil {
 		return err
 	}
-	ruled, err := ourEyes.Await(ctx)
+	ruled, err := fanfareWatch.Await(ctx)
 	if err != nil {
 		return err
 	}
-	proxied, err := theirEyes.Await(ctx)
+	proxied, err := proxyWatch.Await(ctx)
 	if err != nil {
 		return err
 	}
-	c.Taken = append(c.Taken, taken.Sub(began))
+	c.Accepted = append(c.Accepted, accepted.Sub(began))
 	c.Rules = append(c.Rules, ruled.Sub(began))
 	c.Answer = append(c.Answer, answered.Sub(began))
 	c.Proxy = append(c.Proxy, proxied.Sub(began))
 	return nil
 }
 
-// answerOf opens one connection after the other until a certain pod answers.
+// answerOf opens one connection after the other until the given pod answers.
 func (b *bench) answerOf(ctx context.Context, to netip.AddrPort, pod string) (time.Time, error) {
 	for {
 		a, err := b.Client.Get(ctx, netip.AddrPort{}, to)
@@ -140,7 +140,7 @@ func (b *bench) answerOf(ctx context.Context, to netip.AddrPort, pod string) (ti
 	}
 }
 
-// withChurn changes endpoints of the crowd while do runs.
+// withChurn changes endpoints of background Services while do runs.
 func (b *bench) withChurn(ctx context.Context, m *moved, do func(context.Context) error) error {
 	before, err := b.usage()
 	if err != nil {
@@ -173,8 +173,8 @@ func (b *bench) churn(ctx context.Context) error {
 			return nil
 		}
 		b.churned++
-		n := b.churned * 7919 % b.crowd
-		if err := b.api.updateSlice(ctx, newSlice(crowdName(n), crowdPods(n, b.churned)...)); err != nil {
+		n := b.churned * 7919 % b.background
+		if err := b.api.updateSlice(ctx, newSlice(backgroundName(n), backgroundPods(n, b.churned)...)); err != nil {
 			return err
 		}
 	}

@@ -11,14 +11,13 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// maxServices is bounded by crowdPods.
+// maxServices is limited by backgroundPods.
 const maxServices = 50_000
 
-// pool has room for all of them and for the measured ones.
-// prefix has all addresses of Services.
+// prefix contains all addresses of Services, with room for the measured ones.
 const prefix = "198.18.0.0/16"
 
-// announced is how the pool announces them: BGP or Advertised.
+// pool returns the AddressPool; announced is BGP or Advertised.
 func pool(announced string) string {
 	return `
 apiVersion: fanfare.io/v1alpha1
@@ -38,7 +37,7 @@ func newService(name string) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
-			// There are 2,768 ports for all nodes, and the Service needs none.
+			// A cluster has only 2,768 node ports, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
 			Ports:                         []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: port}},
 		},
@@ -51,14 +50,14 @@ type pod struct {
 	node string
 }
 
-// realPod is one of the lab's, which answers.
+// realPod returns a pod of the lab, which answers.
 func realPod(name string) pod {
 	return pod{lab.PodAddr(name, corev1.IPv4Protocol), lab.NodeOf(name)}
 }
 
-// crowdPods are the endpoints of the n-th Service of the crowd: two pods of its
-// own, on two nodes, without real pods. The generation is in their addresses.
-func crowdPods(n, generation int) []pod {
+// backgroundPods returns the endpoints of the n-th background Service: two addresses
+// without pods, on two nodes. The generation changes the addresses.
+func backgroundPods(n, generation int) []pod {
 	at := func(second byte) netip.Addr { return netip.AddrFrom4([4]byte{10, second, byte(n >> 8), byte(n)}) }
 	return []pod{{at(byte(100 + generation%100)), "n1"}, {at(200), "n2"}}
 }
@@ -83,4 +82,4 @@ func newSlice(service string, pods ...pod) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func crowdName(n int) string { return fmt.Sprintf("crowd-%05d", n) }
+func backgroundName(n int) string { return fmt.Sprintf("crowd-%05d", n) }

@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A report is everything that the document says.
+// A report holds the content of the page.
 type report struct {
 	Repeats int
 	Began   time.Time
@@ -26,7 +26,7 @@ func (r report) render() (string, error) {
 	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used}, r)
 }
 
-// head is the head of a table with a column for each number of Services.
+// head returns the head of a table with a column for each number of Services.
 func (r report) head(what string) string {
 	cells := []string{what}
 	for _, res := range r.Results {
@@ -35,32 +35,32 @@ func (r report) head(what string) string {
 	return line(cells) + "\n" + line(append([]string{"---"}, repeat("---:", len(r.Results))...))
 }
 
-// rows are what can be asked of a result, by the names that the document uses.
+// rows are the values of a result by the names that the template uses.
 var rows = map[string]func(result) string{
-	"created/taken":   func(r result) string { return r.Created.Taken.String() },
+	"created/taken":   func(r result) string { return r.Created.Accepted.String() },
 	"created/address": func(r result) string { return r.Created.Address.String() },
 	"created/rules":   func(r result) string { return r.Created.Rules.String() },
 	"created/update":  func(r result) string { return r.Created.Update.String() },
 	"created/route":   func(r result) string { return r.Created.Route.String() },
 	"created/answer":  func(r result) string { return r.Created.Answer.String() },
 	"created/frr":     func(r result) string { return r.Created.FRR.String() },
-	"created/ours":    func(r result) string { return r.Created.Ours.String() },
+	"created/ours":    func(r result) string { return r.Created.WithoutFRR.String() },
 	"created/proxy":   func(r result) string { return r.Created.Proxy.String() },
 
-	"part/rules":  func(r result) string { return r.Part.Rules.String() },
-	"part/answer": func(r result) string { return r.Part.Answer.String() },
+	"part/rules":  func(r result) string { return r.Aggregated.Rules.String() },
+	"part/answer": func(r result) string { return r.Aggregated.Answer.String() },
 
 	"bird/update": func(r result) string { return r.BIRD.Update.String() },
 	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
 	"bird/answer": func(r result) string { return r.BIRD.Answer.String() },
 
-	"calm/taken":    func(r result) string { return r.Eager.Calm.Taken.String() },
+	"calm/taken":    func(r result) string { return r.Eager.Calm.Accepted.String() },
 	"calm/rules":    func(r result) string { return both(r.Eager.Calm.Rules, r.Default.Calm.Rules).String() },
 	"calm/answer":   func(r result) string { return both(r.Eager.Calm.Answer, r.Default.Calm.Answer).String() },
 	"calm/proxy":    func(r result) string { return r.Eager.Calm.Proxy.String() },
 	"calm/patient":  func(r result) string { return r.Default.Calm.Proxy.String() },
 	"calm/ratio":    func(r result) string { return ratio(r.Eager.Calm.Proxy, r.Eager.Calm.Rules) },
-	"churn/taken":   func(r result) string { return r.Eager.Churn.Taken.String() },
+	"churn/taken":   func(r result) string { return r.Eager.Churn.Accepted.String() },
 	"churn/rules":   func(r result) string { return both(r.Eager.Churn.Rules, r.Default.Churn.Rules).String() },
 	"churn/answer":  func(r result) string { return both(r.Eager.Churn.Answer, r.Default.Churn.Answer).String() },
 	"churn/proxy":   func(r result) string { return r.Eager.Churn.Proxy.String() },
@@ -76,7 +76,7 @@ var rows = map[string]func(result) string{
 	"fill/proxy":    func(r result) string { return measure.Pretty(r.Fill.Proxy) },
 }
 
-// row is a line of a table: what it is about, and a cell for each result.
+// row returns a line of a table with a cell for each result.
 func (r report) row(what, name string) (string, error) {
 	cell, ok := rows[name]
 	if !ok {
@@ -89,7 +89,7 @@ func (r report) row(what, name string) (string, error) {
 	return line(cells), nil
 }
 
-// names are those of the processes.
+// names returns the names of the processes.
 func (r report) names() []string {
 	var names []string
 	for _, u := range r.Results[0].Usage {
@@ -98,7 +98,7 @@ func (r report) names() []string {
 	return names
 }
 
-// used is a line of a table: what a process uses, with each number of Services.
+// used returns a line of a table with the usage of a process for each number of Services.
 func (r report) used(what, name string) (string, error) {
 	cells := []string{name}
 	for _, res := range r.Results {
@@ -127,7 +127,7 @@ func memory(all []measure.Usage, name string) string {
 	return "–"
 }
 
-// core writes a part of one core.
+// core formats a part of one core.
 func core(all []measure.Share, name string) string {
 	for _, s := range all {
 		if s.Name == name {
@@ -137,10 +137,10 @@ func core(all []measure.Share, name string) string {
 	return "–"
 }
 
-// both joins two samples of one thing.
+// both joins two samples.
 func both(a, b measure.Sample) measure.Sample { return append(append(measure.Sample(nil), a...), b...) }
 
-// ratio is how many times longer the median of a is than that of b.
+// ratio compares the medians of two samples.
 func ratio(a, b measure.Sample) string {
 	if len(b) == 0 {
 		return "–"
@@ -148,7 +148,7 @@ func ratio(a, b measure.Sample) string {
 	return fmt.Sprintf("%.0f ×", float64(a.Quantile(0.5))/float64(b.Quantile(0.5)))
 }
 
-// speed is a time and what it makes a second.
+// speed formats a time and the rate that results.
 func speed(n int, d time.Duration) string {
 	return fmt.Sprintf("%s, %.0f a second", measure.Pretty(d), float64(n)/d.Seconds())
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 )
 
-// An options value is what the flags say.
+// An options value holds the flags.
 type options struct {
 	measure.Inputs
 	sizes   []int
 	repeats int
 }
 
-// quicken makes everything small.
+// quicken reduces all sizes.
 func (o *options) quicken() { o.sizes, o.repeats = []int{10}, 2 }
 
-// Flags adds the benchmark's flags and returns how to run it.
+// Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	o := options{sizes: []int{10, 1000, 5000}}
 	set.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)", func(v string) error { return parseSizes(v, &o.sizes) })
-	set.IntVar(&o.repeats, "repeats", 20, "how often each event is measured")
+	set.IntVar(&o.repeats, "repeats", 20, "number of measurements of each event")
 	return o.steps().Run(in, &o.Inputs)
 }
 
@@ -51,7 +51,7 @@ func parseSizes(v string, sizes *[]int) error {
 		*sizes = append(*sizes, n)
 	}
 	if !slices.IsSorted(*sizes) {
-		return errors.New("the smallest comes first")
+		return errors.New("want the smallest number first")
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(b.tools, "kube-apiserver"), measure.FRR, measure.BIRD, measure.NFT); err != nil {
 		return r, err
 	}
-	o.repeats += o.repeats % 2 // what moves is back at the end
+	o.repeats += o.repeats % 2 // an even number moves the endpoint back
 	for _, n := range o.sizes {
 		res, err := b.measure(ctx, n, o.repeats)
 		if err != nil {

@@ -15,16 +15,16 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A way is one in which the node goes that answers for the address.
-type way struct {
-	name        string
-	leave, back func(context.Context, *lab.Lab, string) error
-	// silent: the others have to notice it by themselves.
+// A failureKind is a way in which the announcing node fails and returns.
+type failureKind struct {
+	name          string
+	fail, recover func(context.Context, *lab.Lab, string) error
+	// silent: the other nodes get no message about it.
 	silent bool
 }
 
-// ways are in the order of the table.
-var ways = []way{
+// failureKinds are in the order of the table.
+var failureKinds = []failureKind{
 	{
 		"power: its cable is cut and its speaker killed",
 		func(ctx context.Context, l *lab.Lab, node string) error { return l.PowerOff(ctx, node) },
@@ -51,8 +51,8 @@ var ways = []way{
 	},
 }
 
-// restart starts a speaker that remembers no crash, or the first one: with each that it
-// remembers it would wait twice as long.
+// restart starts a speaker without its record of crashes: each recorded crash doubles its
+// hold-down.
 func restart(ctx context.Context, l *lab.Lab, node string) error {
 	err := os.Remove(filepath.Join(l.Speaker(node).RunDir, "deaths.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -61,19 +61,19 @@ func restart(ctx context.Context, l *lab.Lab, node string) error {
 	return l.StartL2Speakers(ctx, node)
 }
 
-// A result is what was seen of one way.
+// A result holds the measurements of one failureKind.
 type result struct {
 	Name   string
 	Silent bool
-	// Noticed is from the end of the node to when another speaker logs that it is
-	// no longer alive; Moved to when the host sends to another node; Answered from
-	// then to the first whole answer.
+	// Noticed is the time from the failure to another speaker's log message that the node is
+	// dead; Moved that to the host's switch to another node; Answered that from then to the
+	// first complete answer.
 	Noticed, Moved, Answered measure.Sample
-	// Back is from its return to when the host sends to it again.
+	// Back is the time from the node's return to the host's switch back.
 	Back measure.Sample
-	// Sent requests there were in all; of these Lost got no answer, Cut of them because
-	// they were under way when the host began to send to another node. Late were
-	// answered after a packet was lost.
+	// Sent requests in all; Lost of these got no answer, Cut of them because they were in
+	// flight when the host switched to another node. Late were answered after a packet was
+	// lost.
 	Sent, Lost, Cut, Late int
 }
 
@@ -92,7 +92,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if err := l.StartL2Speakers(ctx, lab.NodeNames...); err != nil {
 		return r, err
 	}
-	for _, w := range ways {
+	for _, w := range failureKinds {
 		slog.Info("measure", "way", w.name)
 		one, err := failures(ctx, l, w, o.runs)
 		if err != nil {
@@ -112,13 +112,12 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	return r, nil
 }
 
-// failures has the node go and come back, again and again.
-func failures(ctx context.Context, l *lab.Lab, w way, runs int) (r result, err error) {
+// failures makes nodes fail and return, each node in turn.
+func failures(ctx context.Context, l *lab.Lab, w failureKind, runs int) (r result, err error) {
 	r = result{Name: w.name, Silent: w.silent}
 	svc := lab.Service{Name: "web", Endpoints: lab.At("p21", "p31")}
 	for n := range runs {
-		// Each node in turn has to go; the pods are on nodes that stay, so that what is
-		// measured is the address.
+		// The pods are on nodes that stay, so that only the address is measured.
 		node := lab.NodeNames[n%len(lab.NodeNames)]
 		svc.Annotations = map[string]string{"fanfare.io/l2-node": node}
 		svc.Endpoints = lab.At(others(node)...)
@@ -136,7 +135,7 @@ func failures(ctx context.Context, l *lab.Lab, w way, runs int) (r result, err e
 	return r, l.Cluster.Delete(svc.Name)
 }
 
-// others are pods that are not on a node.
+// others returns the pods that are not on a node.
 func others(node string) (pods []string) {
 	for _, p := range lab.PodNames {
 		if lab.NodeOf(p) != node {
@@ -146,8 +145,8 @@ func others(node string) (pods []string) {
 	return pods
 }
 
-// failure has a node go once, and come back.
-func failure(ctx context.Context, l *lab.Lab, w way, node string, vip netip.Addr, r *result) error {
+// failure makes a node fail once and return.
+func failure(ctx context.Context, l *lab.Lab, w failureKind, node string, vip netip.Addr, r *result) error {
 	if _, err := l.AwaitOwner(ctx, vip, node); err != nil {
 		return err
 	}
@@ -161,7 +160,7 @@ func failure(ctx context.Context, l *lab.Lab, w way, node string, vip netip.Addr
 		return err
 	}
 	gone := time.Now()
-	if err := w.leave(ctx, l, node); err != nil {
+	if err := w.fail(ctx, l, node); err != nil {
 		return err
 	}
 	moved, err := moves.Await(ctx, vip, gone)
@@ -172,14 +171,14 @@ func failure(ctx context.Context, l *lab.Lab, w way, node string, vip netip.Addr
 		return err
 	}
 	returns := time.Now()
-	if err := w.back(ctx, l, node); err != nil {
+	if err := w.recover(ctx, l, node); err != nil {
 		return err
 	}
-	back, err := moves.Await(ctx, vip, returns)
+	recover, err := moves.Await(ctx, vip, returns)
 	if err != nil {
 		return err
 	}
-	if err := load.AwaitAnswered(ctx, back); err != nil {
+	if err := load.AwaitAnswered(ctx, recover); err != nil {
 		return err
 	}
 	report := load.Stop()
@@ -189,7 +188,7 @@ func failure(ctx context.Context, l *lab.Lab, w way, node string, vip netip.Addr
 	}
 	cut := report.Interrupted(changes)
 	r.Sent, r.Lost, r.Cut, r.Late = r.Sent+report.Sent, r.Lost+len(report.Lost), r.Cut+cut, r.Late+report.Slow
-	r.Moved, r.Back = append(r.Moved, moved.Sub(gone)), append(r.Back, back.Sub(returns))
+	r.Moved, r.Back = append(r.Moved, moved.Sub(gone)), append(r.Back, recover.Sub(returns))
 	r.Answered = append(r.Answered, report.FirstAnswerAfter(moved).Sub(moved))
 	if w.silent {
 		at, err := l.DetectedDead(node, gone)

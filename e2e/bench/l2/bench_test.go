@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Everything is measured, if little of it.
-func TestQuick(t *testing.T) {
+// A quick run measures everything.
+func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a laboratory takes some seconds")
 	}
@@ -31,7 +31,7 @@ func TestQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(text)
-	for i, w := range ways {
+	for i, w := range failureKinds {
 		x := r.Results[i]
 		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 {
 			t.Errorf("%s: %+v", w.name, x)
@@ -44,12 +44,11 @@ func TestQuick(t *testing.T) {
 		t.Errorf("%+v", r.Rest)
 	}
 	if _, err := os.Stat("/run/netns/ff-benchl2-n1"); err == nil {
-		t.Error("namespaces are left behind")
+		t.Error("namespaces were not removed")
 	}
 }
 
-// The page shows given numbers.
-func TestReport(t *testing.T) {
+func TestReportShowsNumbers(t *testing.T) {
 	ms := func(list ...int) (s measure.Sample) {
 		for _, n := range list {
 			s = append(s, time.Duration(n)*time.Millisecond)

@@ -1,7 +1,6 @@
-// Package l2 measures how long an address announced over layer 2 is unreachable when
-// its node fails, in several ways, and what many addresses cost at rest.
+// Package l2 measures how long an address announced over layer 2 is unreachable when its
+// node fails, by kind of failure, and the cost of many idle addresses.
 //
 // It uses the laboratory (e2e/lab): three nodes, and a host on their segment that
-// opens connections all the time. The times are those of the neighbour table in the
-// host's kernel.
+// constantly opens connections. The times are those of the host's neighbour table.
 package l2

@@ -11,23 +11,23 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// afterwards is for how long requests go on when a node is missed: long enough to see whether
-// some still go to its pods.
+// afterwards is how long requests continue after the detection, to see whether some still
+// go to the dead node's pods.
 const afterwards = 2 * time.Second
 
-// A podLoss is what was seen of a node that loses power, that has pods and does not answer for
-// the address.
+// A podLoss holds the measurements of power failures of a node that has pods and does not
+// announce the address.
 type podLoss struct {
-	// Noticed is from the end of the node to when another speaker logs that it is
-	// no longer alive; Hurt to the begin of the last request that was lost, or answered
-	// late because a packet was. Back is from its return to the first answer of its pod.
+	// Noticed is the time from the failure to another speaker's log message that the node is
+	// dead; Hurt that to the start of the last request that was lost, or slow because a packet
+	// was lost; Back that from the node's return to the first answer of its pod.
 	Noticed, Hurt, Back measure.Sample
-	// Sent requests there were while it was away; of these Lost got no answer, and Late were
-	// answered after a packet was lost.
+	// Sent requests during the failure; Lost of these got no answer, Late were answered after
+	// a packet was lost.
 	Sent, Lost, Late int
 }
 
-// losePods has a node lose power that has a third of the pods, again and again, each node in turn.
+// losePods fails the power of a node with a third of the pods, each node in turn.
 func losePods(ctx context.Context, l *lab.Lab, runs int) (r podLoss, err error) {
 	svc := lab.Service{Name: "pods", Endpoints: lab.At("p11", "p21", "p31")}
 	for n := range runs {
@@ -50,7 +50,7 @@ func losePods(ctx context.Context, l *lab.Lab, runs int) (r podLoss, err error) 
 	return r, l.Cluster.Delete(svc.Name)
 }
 
-// losePod has a node go once, and come back.
+// losePod makes a node fail once and return.
 func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *podLoss) error {
 	pod := lab.PodNames[slices.IndexFunc(lab.PodNames, func(p string) bool { return lab.NodeOf(p) == node })]
 	to := netip.AddrPortFrom(vip, 80)
@@ -62,11 +62,11 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 	if err := l.PowerOff(ctx, node); err != nil {
 		return err
 	}
-	err := lab.Await(ctx, lab.Settle, node+" to be missed", func() error { _, err := l.DetectedDead(node, gone); return err })
+	err := lab.Await(ctx, lab.Settle, node+" to be detected dead", func() error { _, err := l.DetectedDead(node, gone); return err })
 	if err != nil {
 		return err
 	}
-	if err := calm(ctx, afterwards); err != nil {
+	if err := pause(ctx, afterwards); err != nil {
 		return err
 	}
 	report := load.Stop()
@@ -75,7 +75,7 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 		return err
 	}
 	r.Noticed = append(r.Noticed, noticed.Sub(gone))
-	// Where nothing was hurt, the time is none.
+	// Zero if no request was affected.
 	r.Hurt = append(r.Hurt, max(0, report.LastAffected().Sub(gone)))
 	r.Sent, r.Lost, r.Late = r.Sent+report.Sent, r.Lost+len(report.Lost), r.Late+report.Slow
 	load = l.Host().StartLoad(ctx, to)

@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A report is everything that the page says.
+// A report holds the content of the page.
 type report struct {
 	options
 	Began   time.Time
@@ -33,7 +33,7 @@ func (r report) render() (string, error) {
 	}, r)
 }
 
-// threeOf is the least, the median and the most of a sample.
+// threeOf formats the minimum, the median and the maximum of a sample.
 func threeOf(s measure.Sample) string {
 	if len(s) == 0 {
 		return "–"
@@ -41,7 +41,7 @@ func threeOf(s measure.Sample) string {
 	return fmt.Sprintf("%s / %s / %s", measure.Pretty(s.Quantile(0)), measure.Pretty(s.Quantile(0.5)), measure.Pretty(s.Quantile(1)))
 }
 
-// What the template asks for.
+// Accessors for the template.
 
 func (r report) Runs() int      { return r.runs }
 func (r report) Addresses() int { return r.addresses }

@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// manyAddresses are outside of the nodes' subnets, where a thousand fit: an
-// L2Advertisement names the interface to answer on.
+// manyAddresses are outside of the nodes' subnets, which are too small for a thousand. The
+// L2Advertisement therefore names the interface.
 const manyAddresses = `apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: many}
@@ -24,15 +24,15 @@ metadata: {name: many}
 spec: {pools: [many], interfaces: [eth1]}
 `
 
-// A rest is what speakers use while nothing happens.
+// A rest holds the speakers' resource usage while nothing changes.
 type rest struct {
-	// Without and With are parts of a core, of all three nodes together, without and
-	// with the addresses.
+	// Without and With are the CPU shares of all three speakers, without and with the
+	// addresses.
 	Without, With float64
-	// Packets are what all three nodes send in a second.
+	// The packets that all three nodes send per second.
 	PacketsWithout, PacketsWith float64
-	RSS                         int64 // of one speaker, the most
-	Spread                      []int // how many addresses each node answers for
+	RSS                         int64 // maximum of one speaker
+	Spread                      []int // number of addresses announced by each node
 }
 
 func atRest(ctx context.Context, l *lab.Lab, o options) (r rest, err error) {
@@ -51,7 +51,7 @@ func atRest(ctx context.Context, l *lab.Lab, o options) (r rest, err error) {
 	if err := l.Cluster.Put(services...); err != nil {
 		return r, err
 	}
-	err = lab.Await(ctx, 5*time.Minute, "all addresses to be answered for", func() (err error) {
+	err = lab.Await(ctx, 5*time.Minute, "announcement of all addresses", func() (err error) {
 		r.Spread, err = answered(ctx, l)
 		if sum := total(r.Spread); err == nil && sum != o.addresses {
 			err = fmt.Errorf("%d of %d are", sum, o.addresses)
@@ -61,8 +61,8 @@ func atRest(ctx context.Context, l *lab.Lab, o options) (r rest, err error) {
 	if err != nil {
 		return r, err
 	}
-	// The last announcements are over 7.5 s after the first.
-	if err := calm(ctx, 10*time.Second); err != nil {
+	// The last gratuitous packets follow the first by 7.5 s.
+	if err := pause(ctx, 10*time.Second); err != nil {
 		return r, err
 	}
 	if r.With, r.PacketsWith, err = usage(ctx, l, o.rest); err != nil {
@@ -78,7 +78,7 @@ func atRest(ctx context.Context, l *lab.Lab, o options) (r rest, err error) {
 	return r, nil
 }
 
-// answered counts the addresses that each node answers for.
+// answered counts the addresses that each node announces.
 func answered(ctx context.Context, l *lab.Lab) (spread []int, err error) {
 	for _, node := range lab.NodeNames {
 		st, err := l.Speaker(node).Status(ctx)
@@ -103,16 +103,17 @@ func total(list []int) (sum int) {
 	return sum
 }
 
-// usage is what all speakers use of a core, and what their nodes send, for a while.
+// usage returns the CPU share of all speakers and the packets per second of their nodes
+// over a time.
 func usage(ctx context.Context, l *lab.Lab, span time.Duration) (core, packets float64, err error) {
-	before, sent, err := readings(l)
+	before, sent, err := readUsage(l)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := calm(ctx, span); err != nil {
+	if err := pause(ctx, span); err != nil {
 		return 0, 0, err
 	}
-	after, sentAfter, err := readings(l)
+	after, sentAfter, err := readUsage(l)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -122,7 +123,7 @@ func usage(ctx context.Context, l *lab.Lab, span time.Duration) (core, packets f
 	return core, float64(sentAfter-sent) / span.Seconds(), nil
 }
 
-func readings(l *lab.Lab) (all []measure.Usage, sent uint64, err error) {
+func readUsage(l *lab.Lab) (all []measure.Usage, sent uint64, err error) {
 	for _, n := range lab.NodeNames {
 		u, err := measure.UsageOf(n, l.Speaker(n).PID())
 		if err != nil {
@@ -137,8 +138,8 @@ func readings(l *lab.Lab) (all []measure.Usage, sent uint64, err error) {
 	return all, sent, nil
 }
 
-// calm lets time pass.
-func calm(ctx context.Context, d time.Duration) error {
+// pause waits for a time that is part of the measurement.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil

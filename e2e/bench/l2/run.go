@@ -11,20 +11,20 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// options say what to measure, and how often.
+// options hold the flags.
 type options struct {
 	measure.Inputs
-	runs      int           // of each way to go
+	runs      int           // of each kind of failure
 	addresses int           // at rest
-	rest      time.Duration // how long nothing happens
+	rest      time.Duration // time without changes
 }
 
-// Flags adds the benchmark's flags and returns how to run it.
+// Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
-	set.IntVar(&o.runs, "runs", 20, "how often a node goes, in each way")
-	set.IntVar(&o.addresses, "addresses", 1000, "how many addresses there are at rest, at most 1000")
-	set.DurationVar(&o.rest, "rest", time.Minute, "how long nothing happens")
+	set.IntVar(&o.runs, "runs", 20, "number of failures of each kind")
+	set.IntVar(&o.addresses, "addresses", 1000, "number of idle addresses, at most 1000")
+	set.DurationVar(&o.rest, "rest", time.Minute, "time without changes")
 	return o.steps().Run(in, &o.Inputs)
 }
 
@@ -35,7 +35,7 @@ func (o *options) steps() measure.Steps[report] {
 	}
 }
 
-// quicken makes everything small.
+// quicken reduces all sizes.
 func (o *options) quicken() { o.runs, o.addresses, o.rest = 1, 10, time.Second }
 
 func (o *options) check() error {
@@ -45,7 +45,7 @@ func (o *options) check() error {
 	case o.runs < 1:
 		return fmt.Errorf("-runs %d: want at least one", o.runs)
 	case o.addresses < 1 || o.addresses > 1000:
-		return fmt.Errorf("-addresses %d: 1 to 1000 are possible", o.addresses)
+		return fmt.Errorf("-addresses %d: want 1 to 1000", o.addresses)
 	}
 	return nil
 }

@@ -11,15 +11,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Addresses are the times at which a client that watches saw Services get one.
+// Addresses records when a watching client saw Services get their addresses.
 type Addresses struct {
-	mu    sync.Mutex
-	seen  map[string]Assigned
-	moved chan struct{} // closed and replaced when there are more
-	err   error
+	mu      sync.Mutex
+	seen    map[string]Assigned
+	changed chan struct{} // closed and replaced at each addition
+	err     error
 }
 
-// Assigned is when a Service was seen to have an address.
+// Assigned is a Service's address and the time at which it was seen.
 type Assigned struct {
 	Addr string
 	At   time.Time
@@ -33,11 +33,11 @@ func WatchAddresses(ctx context.Context, core *rest.RESTClient, namespace string
 	if err != nil {
 		return nil, fmt.Errorf("watch Services: %w", err)
 	}
-	t := &Addresses{seen: map[string]Assigned{}, moved: make(chan struct{})}
+	t := &Addresses{seen: map[string]Assigned{}, changed: make(chan struct{})}
 	go func() {
 		for e := range w.ResultChan() {
 			if s, ok := e.Object.(*corev1.Service); ok {
-				t.note(s)
+				t.record(s)
 			}
 		}
 		t.end(fmt.Errorf("the watch on Services ended: %w", context.Cause(ctx)))
@@ -45,7 +45,7 @@ func WatchAddresses(ctx context.Context, core *rest.RESTClient, namespace string
 	return t, nil
 }
 
-func (t *Addresses) note(s *corev1.Service) {
+func (t *Addresses) record(s *corev1.Service) {
 	in := s.Status.LoadBalancer.Ingress
 	if len(in) == 0 {
 		return
@@ -54,7 +54,7 @@ func (t *Addresses) note(s *corev1.Service) {
 	defer t.mu.Unlock()
 	if _, ok := t.seen[s.Name]; !ok {
 		t.seen[s.Name] = Assigned{in[0].IP, time.Now()}
-		t.tell()
+		t.notify()
 	}
 }
 
@@ -62,12 +62,12 @@ func (t *Addresses) end(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.err = err
-	t.tell()
+	t.notify()
 }
 
-func (t *Addresses) tell() {
-	close(t.moved)
-	t.moved = make(chan struct{})
+func (t *Addresses) notify() {
+	close(t.changed)
+	t.changed = make(chan struct{})
 }
 
 // Of waits until a Service has an address.
@@ -75,20 +75,20 @@ func (t *Addresses) Of(ctx context.Context, name string) (Assigned, error) {
 	for {
 		t.mu.Lock()
 		is, ok := t.seen[name]
-		moved, err := t.moved, t.err
+		changed, err := t.changed, t.err
 		t.mu.Unlock()
 		if ok || err != nil {
 			return is, err
 		}
 		select {
-		case <-moved:
+		case <-changed:
 		case <-ctx.Done():
 			return is, fmt.Errorf("service %s has no address: %w", name, ctx.Err())
 		}
 	}
 }
 
-// Forget makes a name one that was never seen.
+// Forget removes a name, so that Of waits for its next address.
 func (t *Addresses) Forget(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

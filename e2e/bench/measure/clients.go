@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Clients are for Services and EndpointSlices, in protobuf: what a measuring program
-// costs is taken from the programs that it measures.
+// Clients returns clients for Services and for EndpointSlices. They use protobuf, because
+// their CPU time is taken from the measured programs.
 func Clients(cfg *rest.Config) (core, discovery *rest.RESTClient, err error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {

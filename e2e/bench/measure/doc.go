@@ -1,4 +1,3 @@
-// Package measure is what the programs that measure Fanfare have in common: how
-// long things took, what processes used, what the kernel reported about its tables, and
-// how a program writes its page of docs/benchmarks.
+// Package measure is the common part of the benchmarks: durations, resource usage of
+// processes, notifications about the kernel's tables, and the pages that show the results.
 package measure

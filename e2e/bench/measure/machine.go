@@ -13,18 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine is the environment of a measurement: this machine and its load, and the
-// versions of programs.
+// A Machine describes the environment of a measurement: hardware, load, and versions of
+// programs.
 type Machine struct {
 	Cores                     int
-	CPU, Kernel, System, Load string // Load is the average at the beginning
+	CPU, Kernel, System, Load string // Load is the load average at the start
 	Go                        string
 
-	Fanfare, Kubernetes, FRR, BIRD, NFT, IPTables string // empty: not part of it
+	Fanfare, Kubernetes, FRR, BIRD, NFT, IPTables string // empty: not used
 }
 
-// Describe describes this machine, now, and asks Fanfare's binary and other programs
-// for their versions.
+// Describe returns a description of this machine, with the versions of the given programs.
 func Describe(ctx context.Context, binary string, others ...func(*Machine) Version) (Machine, error) {
 	m, err := thisMachine()
 	versions := []Version{{To: &m.Fanfare, Cut: "fanfare version ", Command: []string{binary, "--version"}}}
@@ -35,20 +34,20 @@ func Describe(ctx context.Context, binary string, others ...func(*Machine) Versi
 	return m, err
 }
 
-// FRR is the version of FRR.
+// FRR returns the version of FRR.
 func FRR(m *Machine) Version {
 	return Version{To: &m.FRR, Cut: "bgpd version ", Command: []string{"/usr/lib/frr/bgpd", "--version"}}
 }
 
-// BIRD is the version of BIRD.
+// BIRD returns the version of BIRD.
 func BIRD(m *Machine) Version {
 	return Version{To: &m.BIRD, Cut: "BIRD version ", Command: []string{"/usr/sbin/bird", "--version"}}
 }
 
-// NFT is the version of nft.
+// NFT returns the version of nft.
 func NFT(m *Machine) Version { return Version{To: &m.NFT, Command: []string{"nft", "--version"}} }
 
-// Kubernetes is the version of one of its programs, which tools runs.
+// Kubernetes returns the version of one of Kubernetes' programs in tools.
 func Kubernetes(tools, program string) func(*Machine) Version {
 	return func(m *Machine) Version {
 		return Version{To: &m.Kubernetes, Cut: "Kubernetes ", Command: []string{tools, program, "--version"}}
@@ -70,7 +69,7 @@ func thisMachine() (m Machine, err error) {
 	return m, errors.Join(err, cpuErr, systemErr)
 }
 
-// Field is what follows a word at the beginning of a line of a file.
+// Field returns the rest of the first line of a file that starts with a word.
 func Field(path, word string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -85,14 +84,14 @@ func Field(path, word string) (string, error) {
 	return "", fmt.Errorf("%s: no %q", path, word)
 }
 
-// A Version is of a program that is measured, or that measures.
+// A Version says how to read a program's version.
 type Version struct {
-	To      *string  // where it is wanted
-	Cut     string   // what the program prints before it
-	Command []string // what prints it, in its first line
+	To      *string  // destination
+	Cut     string   // prefix of the output to remove
+	Command []string // command that prints it in its first line
 }
 
-// Versions asks programs for theirs.
+// Versions runs the commands and stores the versions.
 func Versions(ctx context.Context, all ...Version) error {
 	var errs []error
 	for _, v := range all {
@@ -102,7 +101,7 @@ func Versions(ctx context.Context, all ...Version) error {
 	return errors.Join(errs...)
 }
 
-// firstLine is the first line that a command prints.
+// firstLine returns the first line of a command's output.
 func firstLine(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
 	if err != nil {

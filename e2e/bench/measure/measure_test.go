@@ -49,9 +49,9 @@ func TestPretty(t *testing.T) {
 	}
 }
 
-// What this process has used is known from elsewhere, too.
+// getrusage reports the same usage of this process.
 func TestUsage(t *testing.T) {
-	for began := time.Now(); time.Since(began) < 50*time.Millisecond; { // something to count
+	for began := time.Now(); time.Since(began) < 50*time.Millisecond; { // some CPU time to count
 	}
 	u, err := UsageOf("this", os.Getpid())
 	if err != nil {
@@ -113,10 +113,10 @@ func TestMetric(t *testing.T) {
 	}
 }
 
-// Of a transaction only what is new counts, and only the first time.
-func TestLookout(t *testing.T) {
+// Only the first message that adds the bytes counts.
+func TestTableWatchFindsFirstAddition(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.12")
-	l := &Lookout{want: binary.BigEndian.AppendUint16(pod.AsSlice(), 8080), found: make(chan time.Time, 1)}
+	l := &TableWatch{want: binary.BigEndian.AppendUint16(pod.AsSlice(), 8080), found: make(chan time.Time, 1)}
 	message := func(kind int, data string) []byte {
 		size := unix.NLMSG_HDRLEN + (len(data)+3)&^3
 		m := make([]byte, size)
@@ -131,12 +131,12 @@ func TestLookout(t *testing.T) {
 		message(unix.NFT_MSG_NEWSETELEM, "xx\x0a\xf4\x01\x0c\x1f\x91yy"),
 		message(unix.NFT_MSG_NEWTABLE, named),
 	} {
-		if err := l.hear(at, m); err != nil || len(l.found) != 0 {
+		if err := l.handle(at, m); err != nil || len(l.found) != 0 {
 			t.Fatalf("message %d: %v, found %d", i, err, len(l.found))
 		}
 	}
 	for i := range 2 {
-		if err := l.hear(at.Add(time.Duration(i)), message(unix.NFT_MSG_NEWSETELEM, named)); err != nil {
+		if err := l.handle(at.Add(time.Duration(i)), message(unix.NFT_MSG_NEWSETELEM, named)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,17 +13,16 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A Prefix is that of the namespaces that one program makes. The rest of their names
-// is the number of the process, so that others know whether it still runs, and what
-// each is.
+// A Prefix starts the names of a benchmark's namespaces. The process ID and a name follow,
+// so that other runs know whether the owner still runs.
 type Prefix string
 
-// Name is that of a namespace of this process.
+// Name returns the name of a namespace of this process.
 func (p Prefix) Name(what string) string {
 	return string(p) + strconv.Itoa(os.Getpid()) + "-" + what
 }
 
-// Sweep removes the namespaces of runs that ended before they could.
+// Sweep removes the namespaces of crashed runs.
 func (p Prefix) Sweep(ctx context.Context) error {
 	paths, err := filepath.Glob("/run/netns/" + string(p) + "*")
 	if err != nil {
@@ -40,7 +39,7 @@ func (p Prefix) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Remove removes a namespace, and lets go of it.
+// Remove removes a namespace and closes its handle.
 func Remove(ctx context.Context, n *lab.Namespace) error {
 	return errors.Join(removeNamespace(ctx, n.Name), n.Close())
 }

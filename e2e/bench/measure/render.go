@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// words are what all documents say in the same way.
+// words are the template functions that all pages share.
 var words = template.FuncMap{
 	"date":      func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
 	"minutes":   minutes,
@@ -21,7 +21,7 @@ var words = template.FuncMap{
 	"megabytes": func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) },
 }
 
-// Render fills in a document, which may use words of its own besides those of all.
+// Render executes a template with the shared functions and the page's own.
 func Render(document string, own template.FuncMap, data any) (string, error) {
 	all := maps.Clone(words)
 	maps.Copy(all, own)
@@ -41,7 +41,7 @@ func minutes(d time.Duration) string {
 	return "a minute"
 }
 
-// Thousands writes a number that is not negative as people read it.
+// Thousands formats a non-negative number with separators.
 func Thousands(n int) string {
 	if n < 1000 {
 		return fmt.Sprint(n)

@@ -16,7 +16,7 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// A document has its own words and those of all; an unknown word is an error.
+// A page has its own functions and the shared ones; an unknown function is an error.
 func TestRender(t *testing.T) {
 	data := struct {
 		N    int
@@ -33,7 +33,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// A page replaces the one before it; without a path none is written.
+// A page replaces an earlier one; without a path none is written.
 func TestPublish(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	for _, text := range []string{"a longer first text", "\nsecond\n\n"} {

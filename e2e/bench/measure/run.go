@@ -12,15 +12,15 @@ type Inputs struct {
 // A Run runs a benchmark, and returns its page.
 type Run func(context.Context) (string, error)
 
-// Steps are a benchmark whose result is an R. All of them use the same options.
+// Steps are the parts of a benchmark whose result is an R. All use the same options.
 type Steps[R any] struct {
-	Quicken func()       // makes everything small
-	Check   func() error // of what the flags say
+	Quicken func()       // reduces all sizes
+	Check   func() error // checks the flags
 	Measure func(context.Context) (R, error)
 	Render  func(R) (string, error)
 }
 
-// Once checks, measures and renders.
+// Once checks the options, measures and renders.
 func (s Steps[R]) Once(ctx context.Context) (r R, text string, err error) {
 	if err = s.Check(); err != nil {
 		return r, "", err
@@ -32,8 +32,8 @@ func (s Steps[R]) Once(ctx context.Context) (r R, text string, err error) {
 	return r, text, err
 }
 
-// Run returns how to run the benchmark once the flags are parsed. Own are the inputs in
-// its options, which it sets.
+// Run returns the run function for after the parsing of flags. It copies the common inputs
+// in into the benchmark's own.
 func (s Steps[R]) Run(in, own *Inputs) Run {
 	return func(ctx context.Context) (string, error) {
 		*own = *in

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A Sample is how long one thing took, each time.
+// A Sample holds the repeated measurements of one duration.
 type Sample []time.Duration
 
-// Quantile is the smallest duration that is not exceeded by a part q of all.
+// Quantile returns the smallest duration that a part q of all durations does not exceed.
 func (s Sample) Quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -19,7 +19,7 @@ func (s Sample) Quantile(q float64) time.Duration {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// String is the median and the 95th percentile.
+// String returns the median and the 95th percentile.
 func (s Sample) String() string {
 	if len(s) == 0 {
 		return "–"
@@ -27,7 +27,7 @@ func (s Sample) String() string {
 	return fmt.Sprintf("%s / %s", Pretty(s.Quantile(0.5)), Pretty(s.Quantile(0.95)))
 }
 
-// Pretty writes a duration with two or three digits that matter.
+// Pretty formats a duration with two or three significant digits.
 func Pretty(d time.Duration) string {
 	switch ms := float64(d) / float64(time.Millisecond); {
 	case ms < 0.9995:

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Scrape reads the metrics of a process. Series that differ in labels are added up.
+// Scrape reads the metrics of a process. It adds up the series of a metric.
 func Scrape(ctx context.Context, dial func(context.Context) (net.Conn, error)) (map[string]float64, error) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -39,7 +39,7 @@ func Scrape(ctx context.Context, dial func(context.Context) (net.Conn, error)) (
 	return all, lines.Err()
 }
 
-// metric reads a line of Prometheus' text format. Comments are none.
+// metric parses a line of Prometheus' text format. ok is false for comments.
 func metric(line string) (name string, value float64, ok bool) {
 	i := strings.LastIndexByte(line, ' ')
 	if i < 0 || line[0] == '#' {

@@ -14,29 +14,28 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A Lookout waits for the first change of a node's tables that adds something in
-// which certain bytes stand. It knows neither Fanfare's tables nor kube-proxy's,
-// and times both in the same way: by when the kernel reported the change, having
-// made it.
-type Lookout struct {
+// A TableWatch waits for the first change of a node's nftables that adds an object
+// containing certain bytes. It treats Fanfare's and kube-proxy's tables alike: the time is
+// that of the kernel's notification.
+type TableWatch struct {
 	node   string
-	ears   io.Closer
+	closer io.Closer
 	found  chan time.Time // capacity 1
 	failed chan error     // capacity 1
 
 	mu   sync.Mutex
-	want []byte // nil once it was found
+	want []byte // nil after it was found
 }
 
-// LookOut begins to look out for what is in want, on a node.
-func LookOut(n *lab.Namespace, want []byte) (*Lookout, error) {
-	l := &Lookout{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
+// WatchTable starts a TableWatch on a node.
+func WatchTable(n *lab.Namespace, want []byte) (*TableWatch, error) {
+	l := &TableWatch{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
 	var err error
-	l.ears, err = n.WatchTables(l.hear, func(err error) { l.failed <- err })
+	l.closer, err = n.WatchTables(l.handle, func(err error) { l.failed <- err })
 	return l, err
 }
 
-func (l *Lookout) hear(at time.Time, text []byte) error {
+func (l *TableWatch) handle(at time.Time, text []byte) error {
 	messages, err := syscall.ParseNetlinkMessage(text)
 	if err != nil {
 		return err
@@ -52,8 +51,8 @@ func (l *Lookout) hear(at time.Time, text []byte) error {
 	return nil
 }
 
-// adds says whether a message is of something new. Deletions name the same chains
-// and elements.
+// adds says whether a message adds an object. Deletions contain the same chains and
+// elements.
 func adds(m syscall.NetlinkMessage) bool {
 	if int(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
@@ -65,15 +64,15 @@ func adds(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// Await returns when it was found, and ends the lookout.
-func (l *Lookout) Await(ctx context.Context) (time.Time, error) {
-	defer l.ears.Close()
+// Await returns when the addition was found, and ends the watch.
+func (l *TableWatch) Await(ctx context.Context) (time.Time, error) {
+	defer l.closer.Close()
 	select {
 	case at := <-l.found:
 		return at, nil
 	case err := <-l.failed:
 		return time.Time{}, err
 	case <-ctx.Done():
-		return time.Time{}, fmt.Errorf("%s: nothing in its tables: %w", l.node, ctx.Err())
+		return time.Time{}, fmt.Errorf("%s: no such addition to its tables: %w", l.node, ctx.Err())
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// A Usage is what a process has used so far, and holds now.
+// A Usage is a process's CPU time so far and its memory.
 type Usage struct {
 	Name string
 	RSS  int64         // bytes
-	Peak int64         // bytes, the most that it has held
+	Peak int64         // bytes, maximum
 	CPU  time.Duration // user and system
 }
 
-// clockTick is the unit of CPU times in /proc: USER_HZ is 100 on every Linux that
-// Go runs on.
+// clockTick is the unit of CPU times in /proc: USER_HZ is 100 on every Linux that Go
+// supports.
 const clockTick = 10 * time.Millisecond
 
-// UsageOf reads what a process has used. The name is for people.
+// UsageOf reads the usage of a process. The name is for the report.
 func UsageOf(name string, pid int) (u Usage, err error) {
 	u.Name = name
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -42,12 +42,12 @@ func UsageOf(name string, pid int) (u Usage, err error) {
 func kibibytes(status, field string) int64 {
 	_, rest, _ := strings.Cut(status, field)
 	number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	n, _ := strconv.ParseInt(number, 10, 64) // A zombie has no memory, and no such line.
+	n, _ := strconv.ParseInt(number, 10, 64) // A zombie has no memory and no such line.
 	return n << 10
 }
 
-// cpuTime adds the 14th and the 15th field of /proc/PID/stat. The second, the
-// command's name, is in brackets and may hold anything.
+// cpuTime adds the 14th and the 15th field of /proc/PID/stat. The second field, the
+// command's name, is in brackets and may contain anything.
 func cpuTime(stat string) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
@@ -64,14 +64,13 @@ func cpuTime(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// A Share is a part of one core that a process used for a while.
+// A Share is the part of one core that a process used over a time.
 type Share struct {
 	Name string
 	Core float64
 }
 
-// Shares compares two readings of the same processes, of which the second may
-// have more.
+// Shares compares two readings. Processes that are only in the second are left out.
 func Shares(before, after []Usage, span time.Duration) []Share {
 	var all []Share
 	for _, u := range after {

@@ -15,7 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 )
 
-// A bench is a world in which programs are measured.
+// A bench is a world for measurements.
 type bench struct {
 	*world
 	options
@@ -25,25 +25,25 @@ type bench struct {
 	api     *api
 
 	lanes   []*lane
-	running []*process // until the end
+	running []*process // killed at the end
 	trials  []trial
 	set     setTrial
-	changed int // endpoints so far
+	changed int // changed endpoints so far
 }
 
-// programs are what is measured, the first of them as a reference for all others.
+// programs returns the measured programs. The first one is the reference for the others.
 func programs() []*program {
 	return []*program{
-		fanfare(rulesName, "--proxy-mode", "nftables"), overLegacy(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
-		kubeProxy(kube.NFTables), overLegacy(kubeProxy(kube.IPTables)),
+		fanfare(rulesName, "--proxy-mode", "nftables"), withLegacyIptables(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
+		kubeProxy(kube.NFTables), withLegacyIptables(kubeProxy(kube.IPTables)),
 	}
 }
 
-// run measures everything. Set alone first, then with one Service: what programs wrote then stays
-// on nodes of its own, and all traffic is measured at the end, when nothing else
-// runs.
+// run measures proxy.Set first, then prepares nodes with one Service and with many. Each
+// program's rules stay on their own node, so that all traffic is measured at the end, when
+// nothing else runs.
 func (b *bench) run(ctx context.Context) (err error) {
-	b.log.Info("measuring Set") // while nothing of the world runs yet: speakers with a fast path do to the end
+	b.log.Info("measuring Set") // first, because speakers with a fast path run to the end
 	if err := b.setAlone(ctx); err != nil {
 		return fmt.Errorf("set: %w", err)
 	}
@@ -62,21 +62,21 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err := b.many(ctx); err != nil {
 		return fmt.Errorf("%d Services: %w", b.services, err)
 	}
-	// What is measured now has the machine to itself.
+	// From here the measured traffic has the machine to itself.
 	for _, p := range []*kube.Process{b.control.APIServer, b.control.Etcd} {
 		p.Kill()
 	}
 	b.log.Info("measuring traffic", "lanes", len(b.lanes), "rounds", b.rounds.Count)
-	return b.race(ctx, b.lanes, b.rounds)
+	return b.measureLanes(ctx, b.lanes, b.rounds)
 }
 
 func (b *bench) startControl(ctx context.Context) (err error) {
-	// Else most of the time would go into giving out ClusterIPs, which this does not measure.
+	// Otherwise most of the time would go into the allocation of ClusterIPs.
 	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr, kube.WithBitmap)
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
 	}
-	// It would look at every Service, and has nothing to do with any.
+	// The controller manager would process every Service to no effect.
 	b.control.ControllerManager.Kill()
 	if err = b.control.Install(ctx, filepath.Join(b.Source, "manifests")); err == nil {
 		err = b.control.Admin().Apply(ctx, cluster)
@@ -98,7 +98,7 @@ func (b *bench) newAPI() (*api, error) {
 	return newAPI(cfg)
 }
 
-// The names of lanes that the report asks for.
+// Names of lanes that the report uses.
 const (
 	plainName = "plain routing"
 	againName = "plain routing, a second time"
@@ -109,7 +109,7 @@ const (
 	fastName  = "Fanfare nftables, fast path"
 )
 
-// one prepares all nodes whose tables are of one Service.
+// one prepares all nodes with the rules of one Service.
 func (b *bench) one(ctx context.Context) error {
 	if err := b.api.fill(ctx, 0, 1, b.endpoints); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (b *bench) one(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	base.asks = true
+	base.hasRequests = true
 	for _, ref := range []struct{ name, rules string }{{againName, ""}, {trackName, trackOnly}} {
 		if _, err := b.lane(ctx, base, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
 			return err
@@ -131,15 +131,15 @@ func (b *bench) one(ctx context.Context) error {
 		return err
 	}
 	ours := programs()[0]
-	for _, c := range cuts {
+	for _, c := range chainSets {
 		_, err := b.lane(ctx, base, ours.name+" "+c.name, 1, vips, func(n *node) error {
-			return errors.Join(b.leave(ctx, ours, n, home, 1), n.cut(ctx, c))
+			return errors.Join(b.writeRules(ctx, ours, n, home, 1), n.chainSet(ctx, c))
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return b.proxies(ctx, base, 1, func(p *program, n *node) error { return b.leave(ctx, p, n, home, 1) })
+	return b.proxies(ctx, base, 1, func(p *program, n *node) error { return b.writeRules(ctx, p, n, home, 1) })
 }
 
 func (b *bench) rules(ctx context.Context, n *node, text string) error {
@@ -149,24 +149,24 @@ func (b *bench) rules(ctx context.Context, n *node, text string) error {
 	return n.nft(ctx, text)
 }
 
-// many tries all programs with all Services, and keeps their nodes for the traffic.
+// many runs all programs with all Services, and keeps their nodes for the traffic.
 func (b *bench) many(ctx context.Context) error {
 	base, err := b.lane(ctx, nil, plainName, b.services, b.direct(b.services), nil)
 	if err != nil {
 		return err
 	}
-	base.asks = true
+	base.hasRequests = true
 	return b.proxies(ctx, base, b.services, func(p *program, n *node) error {
-		t, err := b.try(ctx, p, n)
+		t, err := b.runTrial(ctx, p, n)
 		b.trials = append(b.trials, t)
 		return err
 	})
 }
 
-// proxies makes the lanes of all programs. Fanfare leaves the client's address alone
-// where the pods are on the node itself, so that a node without pods is needed to
-// see it replaced; kube-proxy replaces it for every client of a load balancer's
-// address, and leaves it for pods that ask for a cluster IP.
+// proxies adds the lanes of all programs. Fanfare preserves the client's address where the
+// pods are on the node itself, so that masquerading needs a node without pods. kube-proxy
+// masquerades every client of a load balancer's address, and preserves the address of pods
+// that use a cluster IP.
 func (b *bench) proxies(ctx context.Context, base *lane, services int, write func(*program, *node) error) error {
 	for _, p := range programs() {
 		kept, masked := b.vips(services), destinations{tcp: b.vips(services).tcp}
@@ -180,10 +180,10 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 		m := &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp}
 		if !p.ours {
 			b.lanes = append(b.lanes, m)
-		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) }); err != nil {
+		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.writeRules(ctx, p, n, away, services) }); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		l.asks, m.asks = true, true
+		l.hasRequests, m.hasRequests = true, true
 		if p.name == rulesName {
 			if err := b.fast(ctx, base, services); err != nil {
 				return fmt.Errorf("%s: %w", fastName, err)
@@ -193,8 +193,8 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 	return nil
 }
 
-// fast adds a lane whose node has a fast path. Its speaker keeps running: without a speaker
-// that renews it, a fast path accepts no new flows.
+// fast adds a lane whose node has a fast path. Its speaker keeps running, because a fast
+// path that no speaker renews accepts no new flows.
 func (b *bench) fast(ctx context.Context, base *lane, services int) error {
 	l, err := b.lane(ctx, base, fastName, services, b.vips(services), func(n *node) error {
 		r, err := b.start(withFastPath(), n, home)
@@ -205,17 +205,17 @@ func (b *bench) fast(ctx context.Context, base *lane, services int) error {
 		if err := r.awaitLoaded(ctx, services); err != nil {
 			return err
 		}
-		// Or it would take in all Services that follow.
+		// Otherwise it would process all later Services.
 		_, err = n.Run(ctx, "ip", "link", "set", controlLink, "down")
 		return err
 	})
 	if err == nil {
-		l.asks = true
+		l.hasRequests = true
 	}
 	return err
 }
 
-// lane adds one with a node of its own, that prepare makes ready.
+// lane adds a lane with its own node, which prepare sets up.
 func (b *bench) lane(ctx context.Context, base *lane, name string, services int, to destinations, prepare func(*node) error) (*lane, error) {
 	n, err := b.node(ctx, fmt.Sprint("node", len(b.nodes)+1))
 	if err != nil {
@@ -231,22 +231,22 @@ func (b *bench) lane(ctx context.Context, base *lane, name string, services int,
 	return l, nil
 }
 
-// direct are the pods themselves, in an order that jumps between Services as random
-// choice does.
+// direct returns the pods as destinations, in an order that jumps between Services as
+// random choice does.
 func (b *bench) direct(services int) destinations {
-	return b.spread(each(services, podPort, func(n int) []netip.Addr { return podsOf(n, b.endpoints) }))
+	return b.interleave(each(services, podPort, func(n int) []netip.Addr { return podsOf(n, b.endpoints) }))
 }
 
 func (b *bench) vips(services int) destinations {
-	return b.spread(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }))
+	return b.interleave(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }))
 }
 
 func (b *bench) clusterIPs(services int) destinations {
-	return b.spread(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
+	return b.interleave(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
 }
 
-// spread puts neighbours far from one another, in the same way at every run.
-func (b *bench) spread(d destinations) destinations {
+// interleave separates neighbours, in the same way at every run.
+func (b *bench) interleave(d destinations) destinations {
 	return destinations{stride(d.tcp), stride(d.udp)}
 }
 
@@ -276,8 +276,7 @@ func (b *bench) setAlone(ctx context.Context) (err error) {
 	return err
 }
 
-// close ends what runs and removes everything. No process is left in the control groups
-// by then.
+// close ends all processes and removes everything. The control groups are empty by then.
 func (b *bench) close() error {
 	var err error
 	for _, r := range b.running {
@@ -294,14 +293,14 @@ func (b *bench) close() error {
 	return err
 }
 
-// An options value is what the flags say.
+// An options value holds the flags.
 type options struct {
 	measure.Inputs
 
 	services, endpoints int
-	repeats             int           // changes of an endpoint, for each program
-	calm                time.Duration // between two of them
-	sets                int           // changes by which Set is measured
+	repeats             int           // changed endpoints for each program
+	calm                time.Duration // minimum time between two changes
+	sets                int           // changes for measuring Set
 	rounds              rounds
 }
 

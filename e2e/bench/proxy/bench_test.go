@@ -21,9 +21,9 @@ import (
 
 var update = flag.Bool("update", false, "update testdata")
 
-// The process that measures Set is this program called again, in a test as well.
+// The process that measures Set is this program with another argument, in tests too.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == SetWord {
+	if len(os.Args) == 3 && os.Args[1] == SetCommand {
 		if err := RunSet(context.Background(), os.Args[2], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Everything is measured, if little of it: the real programs load and change, every
-// connection is made and every datagram arrives.
-func TestQuick(t *testing.T) {
+// A quick run measures everything: the real programs load and change rules, every
+// connection succeeds and every datagram arrives.
+func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a control plane and three programs take many seconds")
 	}
@@ -64,7 +64,7 @@ func TestQuick(t *testing.T) {
 		t.Error("something was not measured")
 	}
 	for _, l := range r.Lanes {
-		if len(l.connections) != o.rounds.Count || l.asks != (len(l.requests) == o.rounds.Count) || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
+		if len(l.connections) != o.rounds.Count || l.hasRequests != (len(l.requests) == o.rounds.Count) || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
 			t.Errorf("%s: %d, %d and %d rounds", l.name, len(l.connections), len(l.requests), len(l.datagrams))
 		}
 	}
@@ -79,7 +79,7 @@ func TestQuick(t *testing.T) {
 }
 
 // report.golden.md is the page for given numbers.
-func TestReport(t *testing.T) {
+func TestReportShowsNumbers(t *testing.T) {
 	plain := func(size int, factor rate) *lane {
 		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, requests: []rate{10000, 10100, 9900}, datagrams: []rate{200000 * factor, 210000, 190000}}
 	}
@@ -160,20 +160,20 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-func TestSpread(t *testing.T) {
+func TestQuartiles(t *testing.T) {
 	for _, tt := range []struct {
 		of   []float64
-		want spread
+		want quartiles
 	}{
-		{nil, spread{}},
-		{[]float64{7}, spread{7, 7, 7}},
-		{[]float64{5, 1, 4, 2, 3}, spread{2, 3, 4}},
+		{nil, quartiles{}},
+		{[]float64{7}, quartiles{7, 7, 7}},
+		{[]float64{5, 1, 4, 2, 3}, quartiles{2, 3, 4}},
 	} {
-		if got := spreadOf(tt.of); got != tt.want {
+		if got := quartilesOf(tt.of); got != tt.want {
 			t.Errorf("%v: %v, want %v", tt.of, got, tt.want)
 		}
 	}
-	// Round by round: medians would say 1.
+	// The ratio is taken in each round: medians alone would give 1.
 	if got := ratios([]rate{50, 200, 300}, []rate{100, 200, 300}); got.Low != 1 || got.Median != 1 || got.High != 1 {
 		t.Errorf("%v", got)
 	}
@@ -182,10 +182,10 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// Every pod and every address of a Service is its own.
-func TestAddresses(t *testing.T) {
+// Every pod and every VIP has its own address.
+func TestAddressesAreDistinct(t *testing.T) {
 	seen := map[netip.Addr]string{}
-	note := func(a netip.Addr, what string) {
+	add := func(a netip.Addr, what string) {
 		if was, ok := seen[a]; ok {
 			t.Fatalf("%s is %s and %s", a, was, what)
 		}
@@ -196,38 +196,38 @@ func TestAddresses(t *testing.T) {
 		if a := vip(n); !pool.Contains(a) {
 			t.Fatalf("vip %s", a)
 		}
-		note(vip(n), "a VIP")
+		add(vip(n), "a VIP")
 		for _, i := range []int{0, maxEndpoints - 1} {
 			if a := pod(n, i, maxEndpoints); !pods.Contains(a) {
 				t.Fatalf("pod %s", a)
 			}
-			note(pod(n, i, maxEndpoints), "a pod")
+			add(pod(n, i, maxEndpoints), "a pod")
 		}
-		if a := newcomer(n); !pods.Contains(a) {
+		if a := newPod(n); !pods.Contains(a) {
 			t.Fatalf("newcomer %s", a)
 		}
-		note(newcomer(n), "a newcomer")
+		add(newPod(n), "a newcomer")
 	}
 }
 
-// Each destination comes once, far from its neighbours.
-func TestStride(t *testing.T) {
+// Each destination appears once, far from its neighbours.
+func TestStrideVisitsAll(t *testing.T) {
 	all := each(1000, 80, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }).udp
 	got := stride(all)
 	if slices.Equal(got, all) {
-		t.Error("the order is the old one")
+		t.Error("the order has not changed")
 	}
 	slices.SortFunc(got, netip.AddrPort.Compare)
 	if !slices.Equal(got, all) {
 		t.Errorf("%d of %d are left", len(got), len(all))
 	}
-	// A multiple of the stride would lead to one destination for ever.
+	// A multiple of the stride would repeat one destination forever.
 	if whole := slices.Repeat(all, 16)[:7919]; stride(whole)[0] == stride(whole)[1] {
 		t.Error("one destination for all")
 	}
 }
 
-func TestSNMP(t *testing.T) {
+func TestSNMPCounter(t *testing.T) {
 	const text = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts RcvbufErrors\nUdp: 12 3 45\nUdpLite: RcvbufErrors\nUdpLite: 7\n"
 	if n, err := snmp(text, "Udp", "RcvbufErrors"); n != 45 || err != nil {
 		t.Errorf("%d, %v", n, err)

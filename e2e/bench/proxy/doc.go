@@ -1,6 +1,6 @@
-// Package proxy measures what Fanfare's and kube-proxy's rules cost: packets that pass
-// them, changes to them, loading them, and holding them.
+// Package proxy measures what Fanfare's and kube-proxy's rules cost: passing packets,
+// changing rules, loading them, and their memory.
 //
-// The programs are the real ones, on a real control plane. Each writes its rules in a
-// network namespace of its own, between one client and one server that all share.
+// The programs are the real ones on a real control plane. Each writes its rules in its own
+// network namespace; all namespaces are between the same client and server.
 package proxy

@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// A lane is one way from the client to pods, which is measured again and again.
+// A lane is one path from the client to pods, which is measured repeatedly.
 type lane struct {
 	name string
-	size int   // of how many Services the tables are; 0 where there are none
-	node *node // that the packets pass
+	size int   // number of Services in the tables; 0: no tables
+	node *node // the node that the packets pass
 	base *lane // plain routing to the same pods; nil for plain routing itself
-	// Where connections and datagrams go, in turn. No datagrams: only connections
-	// are measured.
-	tcp, udp []netip.AddrPort
-	asks     bool // requests are measured, too
+	// Destinations of connections and datagrams, in turn. Without udp only connections are
+	// measured.
+	tcp, udp    []netip.AddrPort
+	hasRequests bool // requests are measured, too
 
 	connections, requests, datagrams []rate // one each round
 }
 
-// A rounds value says how often and for how long each lane is measured.
+// A rounds value says how often and how long each lane is measured.
 type rounds struct {
 	Count int
 	Span  time.Duration
 }
 
-// race measures all lanes in turn, round after round. Each round begins with
-// another one, so that no lane always comes behind the same.
-func (w *world) race(ctx context.Context, lanes []*lane, r rounds) error {
+// measureLanes measures all lanes in turn, round after round. Each round starts with
+// another lane, so that no lane always follows the same one.
+func (w *world) measureLanes(ctx context.Context, lanes []*lane, r rounds) error {
 	s, err := serve(w.server)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (w *world) race(ctx context.Context, lanes []*lane, r rounds) error {
 	for round := range r.Count {
 		first := round % len(lanes)
 		for _, l := range slices.Concat(lanes[first:], lanes[:first]) {
-			if err := w.pass(ctx, s, l, r.Span); err != nil {
+			if err := w.measureLane(ctx, s, l, r.Span); err != nil {
 				return fmt.Errorf("%s, %d Services: %w", l.name, l.size, err)
 			}
 		}
@@ -48,12 +48,12 @@ func (w *world) race(ctx context.Context, lanes []*lane, r rounds) error {
 	return nil
 }
 
-// pass measures one lane once.
-func (w *world) pass(ctx context.Context, s *server, l *lane, span time.Duration) error {
+// measureLane measures one lane once.
+func (w *world) measureLane(ctx context.Context, s *server, l *lane, span time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := w.through(l.node); err != nil {
+	if err := w.routeVia(l.node); err != nil {
 		return err
 	}
 	c, err := connections(w.client, l.tcp, span, idle)
@@ -61,7 +61,7 @@ func (w *world) pass(ctx context.Context, s *server, l *lane, span time.Duration
 		return err
 	}
 	l.connections = append(l.connections, c)
-	if err := errors.Join(l.node.forgetFlows(), w.ask(s, l, span)); err != nil || len(l.udp) == 0 {
+	if err := errors.Join(l.node.flushConntrack(), w.ask(s, l, span)); err != nil || len(l.udp) == 0 {
 		return err
 	}
 	d, err := datagrams(ctx, w.client, s, l.udp, span)
@@ -69,12 +69,12 @@ func (w *world) pass(ctx context.Context, s *server, l *lane, span time.Duration
 		return err
 	}
 	l.datagrams = append(l.datagrams, d)
-	return l.node.forgetFlows()
+	return l.node.flushConntrack()
 }
 
-// ask measures requests on a lane that has them.
+// ask measures requests, if the lane has them.
 func (w *world) ask(s *server, l *lane, span time.Duration) error {
-	if !l.asks {
+	if !l.hasRequests {
 		return nil
 	}
 	s.answers.Store(true)
@@ -84,38 +84,38 @@ func (w *world) ask(s *server, l *lane, span time.Duration) error {
 		return err
 	}
 	l.requests = append(l.requests, r)
-	return l.node.forgetFlows()
+	return l.node.flushConntrack()
 }
 
-// A spread is what became of a number of rounds.
-type spread struct {
+// quartiles summarise a number of rounds.
+type quartiles struct {
 	Low, Median, High float64 // Low and High are the quartiles
 }
 
-func spreadOf(values []float64) (s spread) {
+func quartilesOf(values []float64) (s quartiles) {
 	if len(values) == 0 {
 		return s
 	}
 	sorted := slices.Sorted(slices.Values(values))
 	at := func(q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
-	return spread{at(0.25), at(0.5), at(0.75)}
+	return quartiles{at(0.25), at(0.5), at(0.75)}
 }
 
-// ratios compares a lane with its base, round by round: what made the machine slow
-// for a while made both slow.
-func ratios(of, base []rate) spread {
+// ratios compares a lane with its base round by round, because a slow phase of the machine
+// affects both.
+func ratios(of, base []rate) quartiles {
 	var all []float64
 	for i := range min(len(of), len(base)) {
 		all = append(all, float64(of[i]/base[i]))
 	}
-	return spreadOf(all)
+	return quartilesOf(all)
 }
 
-// rates is the spread of the rounds themselves.
-func rates(of []rate) spread {
+// rates returns the quartiles of the rounds themselves.
+func rates(of []rate) quartiles {
 	var all []float64
 	for _, r := range of {
 		all = append(all, float64(r))
 	}
-	return spreadOf(all)
+	return quartilesOf(all)
 }

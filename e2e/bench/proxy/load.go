@@ -12,19 +12,19 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A trial is what a program did with all Services.
+// A trial holds the measurements of one program with all Services.
 type trial struct {
-	Program string
-	Loaded  time.Duration // from its start until all are in the kernel
-	Writing time.Duration // of that, by its own account: computing and writing rules
-	Changes measure.Sample
-	Taken   measure.Sample // of each change, until the API server has answered
-	Usage   measure.Usage  // after the changes
-	Kernel  int64          // bytes that the kernel holds for its rules
+	Program  string
+	Loaded   time.Duration // from the start until all are in the kernel
+	Writing  time.Duration // of that, computing and writing rules, from its metrics
+	Changes  measure.Sample
+	Accepted measure.Sample // of each change, until the API server has answered
+	Usage    measure.Usage  // after the changes
+	Kernel   int64          // bytes that the kernel holds for the rules
 }
 
-// try runs a program from its start to its end. What it wrote stays.
-func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err error) {
+// runTrial runs a program from start to end. Its rules stay.
+func (b *bench) runTrial(ctx context.Context, p *program, on *node) (t trial, err error) {
 	t.Program = p.name
 	r, err := b.start(p, on, home)
 	if err != nil {
@@ -39,7 +39,7 @@ func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err err
 	if err != nil {
 		return t, err
 	}
-	t.Writing = time.Duration(m[p.writing] * float64(time.Second))
+	t.Writing = time.Duration(m[p.writeTime] * float64(time.Second))
 	b.log.Info("loaded", "program", p.name, "took", t.Loaded, "writing", t.Writing)
 	if err := b.changes(ctx, r, &t); err != nil {
 		return t, fmt.Errorf("an endpoint changes: %w", err)
@@ -55,8 +55,9 @@ func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err err
 	return t, err
 }
 
-// leave has a program write all Services' rules on a node, and ends it.
-func (b *bench) leave(ctx context.Context, p *program, on *node, nodeName string, services int) error {
+// writeRules runs a program until it has written all Services' rules on a node, and ends
+// it.
+func (b *bench) writeRules(ctx context.Context, p *program, on *node, nodeName string, services int) error {
 	r, err := b.start(p, on, nodeName)
 	if err != nil {
 		return err
@@ -64,23 +65,23 @@ func (b *bench) leave(ctx context.Context, p *program, on *node, nodeName string
 	return errors.Join(r.awaitLoaded(ctx, services), r.kill())
 }
 
-// changeLimit bounds the wait for one change, and changesLimit the time for all: a
-// program that needs seconds for one is seen to need them without a hundred.
+// changeLimit bounds the wait for one change, changesLimit the time for all: a program that
+// takes seconds for a change need not make a hundred.
 const (
 	changeLimit  = 2 * time.Minute
 	changesLimit = time.Minute
 	fewChanges   = 5
 )
 
-// changes replaces one endpoint of some Service, again and again.
+// changes repeatedly replaces one endpoint of a Service.
 func (b *bench) changes(ctx context.Context, r *process, t *trial) error {
 	began := time.Now()
 	for i := range b.repeats {
 		if i >= fewChanges && time.Since(began) > changesLimit {
 			return nil
 		}
-		// Longer than kube-proxy waits before it deletes old chains, and never in
-		// step with anybody's timer.
+		// The pause is longer than kube-proxy waits before it deletes old chains. The random part
+		// avoids synchronisation with timers.
 		if err := pause(ctx, b.calm+time.Duration(rand.Int64N(int64(b.calm)))); err != nil {
 			return err
 		}
@@ -91,7 +92,7 @@ func (b *bench) changes(ctx context.Context, r *process, t *trial) error {
 	return nil
 }
 
-// pause waits for a time that is part of what is measured.
+// pause waits for a time that is part of the measurement.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -101,12 +102,12 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// change replaces an endpoint by a new one, and that by the old one, so that traffic
-// finds the pods that it expects.
+// change replaces an endpoint by a new one and back, so that traffic later finds the
+// expected pods.
 func (b *bench) change(ctx context.Context, r *process, t *trial) error {
 	b.changed++
 	n := b.changed * 7919 % b.services
-	for _, first := range []netip.Addr{newcomer(b.changed), pod(n, 0, b.endpoints)} {
+	for _, first := range []netip.Addr{newPod(b.changed), pod(n, 0, b.endpoints)} {
 		pods := podsOf(n, b.endpoints)
 		pods[0] = first
 		if err := b.changeTo(ctx, r, n, pods, t); err != nil {
@@ -119,7 +120,7 @@ func (b *bench) change(ctx context.Context, r *process, t *trial) error {
 func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Addr, t *trial) error {
 	ctx, cancel := context.WithTimeout(ctx, changeLimit)
 	defer cancel()
-	inForce, err := r.watch(ctx, pods[0])
+	awaitRules, err := r.watch(ctx, pods[0])
 	if err != nil {
 		return err
 	}
@@ -127,25 +128,26 @@ func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Ad
 	if err := b.api.move(ctx, n, pods); err != nil {
 		return err
 	}
-	taken := time.Now()
-	at, err := inForce(ctx)
+	accepted := time.Now()
+	at, err := awaitRules(ctx)
 	if err != nil {
 		return err
 	}
-	t.Taken = append(t.Taken, taken.Sub(began))
+	t.Accepted = append(t.Accepted, accepted.Sub(began))
 	t.Changes = append(t.Changes, at.Sub(began))
 	return nil
 }
 
-// watch returns a function that waits until the rules lead to a pod, and says when
-// they did: by the kernel's event or, if it sends none, by the program's metrics.
-func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(context.Context) (time.Time, error), err error) {
-	if !p.silent {
-		eyes, err := measure.LookOut(p.on.Namespace, pod.AsSlice())
+// watch returns a function that waits until the rules lead to a pod, and returns when they
+// did: the time of the kernel's notification or, if the kernel sends none, of the change in
+// the program's metrics.
+func (p *process) watch(ctx context.Context, pod netip.Addr) (awaitRules func(context.Context) (time.Time, error), err error) {
+	if !p.noEvents {
+		watch, err := measure.WatchTable(p.on.Namespace, pod.AsSlice())
 		if err != nil {
 			return nil, err
 		}
-		return eyes.Await, nil
+		return watch.Await, nil
 	}
 	before, err := p.metrics(ctx)
 	if err != nil {
@@ -154,7 +156,7 @@ func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(conte
 	return func(ctx context.Context) (at time.Time, err error) {
 		err = lab.Await(ctx, changeLimit, p.name, func() error {
 			m, err := p.metrics(ctx)
-			if at = time.Now(); err == nil && p.writes(m) == p.writes(before) {
+			if at = time.Now(); err == nil && p.lastWrite(m) == p.lastWrite(before) {
 				err = errors.New("it has not written since")
 			}
 			return err

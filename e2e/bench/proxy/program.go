@@ -21,27 +21,27 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// A program is a program that is measured.
+// A program describes one of the measured programs.
 type program struct {
 	name string
-	ours bool // Fanfare, which translates for load balancers' addresses alone
-	// args is the command on a node that is called so in the cluster; what it needs
-	// is written to files whose paths begin with base.
+	ours bool // Fanfare, which serves load balancers' addresses only
+	// args returns the command for a node with the given name in the cluster. It writes needed
+	// files to paths that start with base.
 	args func(b *bench, nodeName, base string) ([]string, error)
-	// dial reaches its metrics.
+	// dial connects to the metrics endpoint.
 	dial func(ctx context.Context, p *process) (net.Conn, error)
-	// loaded says what in the metrics is when so many Services are in the kernel.
+	// loaded says from the metrics whether so many Services are in the kernel.
 	loaded func(metrics map[string]float64, services int) bool
-	// env is what its environment has besides this process's.
+	// env returns additions to this process's environment.
 	env func(b *bench) ([]string, error)
-	// private has it start with mounts of its own, which are gone with it.
-	private bool
-	// writes differs between two readings of the metrics if the program has changed
-	// its rules in between. It is used if silent: the kernel sends no events for changes.
-	writes func(metrics map[string]float64) float64
-	silent bool
-	// writing names the metric of the time that it has spent on writing rules.
-	writing string
+	// ownMounts starts the program in its own mount namespace.
+	ownMounts bool
+	// lastWrite changes in the metrics whenever the program changes its rules. It is used if
+	// noEvents is set: the kernel sends no notifications for this program's changes.
+	lastWrite func(metrics map[string]float64) float64
+	noEvents  bool
+	// writeTime is the metric of the time spent on writing rules.
+	writeTime string
 }
 
 func fanfare(name string, flags ...string) *program {
@@ -58,12 +58,12 @@ func fanfare(name string, flags ...string) *program {
 		loaded: func(m map[string]float64, services int) bool {
 			return m["fanfare_proxy_vips"] >= float64(services) && m["fanfare_speaker_pass_duration_seconds_count"] > 0
 		},
-		writes:  func(m map[string]float64) float64 { return m["fanfare_proxy_transaction_duration_seconds_count"] },
-		writing: "fanfare_speaker_pass_duration_seconds_sum",
+		lastWrite: func(m map[string]float64) float64 { return m["fanfare_proxy_transaction_duration_seconds_count"] },
+		writeTime: "fanfare_speaker_pass_duration_seconds_sum",
 	}
 }
 
-// withFastPath is Fanfare with a fast path, which it keeps in a BPF file system of its own.
+// withFastPath returns Fanfare with a fast path in its own BPF file system.
 func withFastPath() *program {
 	p := fanfare(fastName, "--proxy-mode", "nftables", "--fast-path", "--fast-path-interface", clientLink)
 	plain := p.args
@@ -73,16 +73,16 @@ func withFastPath() *program {
 		mount := []string{"sh", "-c", `mount -t bpf bpf "$0" && exec "$@"`, dir}
 		return slices.Concat(mount, args, []string{"--fast-path-dir", filepath.Join(dir, "fanfare")}), errors.Join(err, os.Mkdir(dir, 0o755))
 	}
-	p.private = true
+	p.ownMounts = true
 	p.loaded = func(m map[string]float64, services int) bool {
 		return m["fanfare_proxy_fast_path_frontends"] >= float64(services)
 	}
 	return p
 }
 
-// proxyConfig makes kube-proxy as quick as it can be: its default waits for up to a
-// second between two changes. clusterCIDR has the client, which so is a pod like
-// others: to a cluster IP it keeps its address.
+// proxyConfig makes kube-proxy as fast as possible: by default it waits up to a second
+// between two changes. clusterCIDR contains the client, so that kube-proxy preserves its
+// address for a cluster IP as for a pod.
 const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: %[1]s
@@ -96,16 +96,16 @@ nftables: {minSyncPeriod: 1ms}
 iptables: {minSyncPeriod: 1ms}
 `
 
-// legacy are iptables' programs that speak to the kernel's own iptables. The others,
-// which translate to nftables, take a time that grows with the square of the number
-// of chains: kube-proxy would take minutes to load what takes seconds so.
+// legacy are the iptables programs that use the kernel's own iptables. The nftables-based
+// ones take a time that grows with the square of the number of chains: kube-proxy would
+// load for minutes instead of seconds.
 var legacy = map[string]string{
 	"iptables": "iptables-legacy", "iptables-save": "iptables-legacy-save", "iptables-restore": "iptables-legacy-restore",
 	"ip6tables": "ip6tables-legacy", "ip6tables-save": "ip6tables-legacy-save", "ip6tables-restore": "ip6tables-legacy-restore",
 }
 
-// overLegacy is a program with those first in its path.
-func overLegacy(p *program) *program {
+// withLegacyIptables puts those programs first in the PATH of a program.
+func withLegacyIptables(p *program) *program {
 	p.env = func(b *bench) ([]string, error) {
 		dir := filepath.Join(b.dir, "legacy")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -122,7 +122,7 @@ func overLegacy(p *program) *program {
 		}
 		return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, nil
 	}
-	p.silent = true
+	p.noEvents = true
 	return p
 }
 
@@ -140,13 +140,13 @@ func kubeProxy(mode kube.ProxyMode) *program {
 			return p.on.Dial(ctx, "tcp", netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:10249"))
 		},
 		loaded: func(m map[string]float64, _ int) bool {
-			// It has a writer for each family, which takes what is pending when it
-			// begins and notes the time when it has written. Metrics are added up.
+			// Each address family has a writer, which takes the pending changes when it starts and
+			// sets the timestamp when it has finished. The metrics of both are added up.
 			pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] + m["kubeproxy_sync_proxy_rules_service_changes_pending"]
 			return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] > 1.5*float64(time.Now().Unix()) && pending == 0
 		},
-		writes:  func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] },
-		writing: "kubeproxy_sync_proxy_rules_duration_seconds_sum",
+		lastWrite: func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] },
+		writeTime: "kubeproxy_sync_proxy_rules_duration_seconds_sum",
 	}
 }
 
@@ -154,15 +154,14 @@ func kubeProxy(mode kube.ProxyMode) *program {
 type process struct {
 	*program
 	on    *node
-	base  string // of the paths of its files
+	base  string // common prefix of its files
 	cmd   *exec.Cmd
 	group *memoryGroup
 	began time.Time
 	done  chan struct{} // closed when it has ended
 }
 
-// start runs a program on a node of the world, which is called nodeName in the
-// cluster.
+// start starts a program on a node of the world, which the cluster knows as nodeName.
 func (b *bench) start(p *program, on *node, nodeName string) (*process, error) {
 	r := &process{program: p, on: on, base: filepath.Join(b.dir, on.Name), done: make(chan struct{})}
 	args, err := p.args(b, nodeName, r.base)
@@ -187,7 +186,7 @@ func (b *bench) start(p *program, on *node, nodeName string) (*process, error) {
 		r.cmd.Env = append(os.Environ(), more...)
 	}
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if p.private {
+	if p.ownMounts {
 		r.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	}
 	r.began = time.Now()
@@ -205,10 +204,10 @@ func (p *process) metrics(ctx context.Context) (map[string]float64, error) {
 	return measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return p.dial(ctx, p) })
 }
 
-// loadLimit bounds the wait for a program to write all that it knows.
+// loadLimit bounds the wait for a program to write all rules.
 const loadLimit = 5 * time.Minute
 
-// awaitLoaded returns when all Services are in the kernel.
+// awaitLoaded waits until all Services are in the kernel.
 func (p *process) awaitLoaded(ctx context.Context, services int) error {
 	err := lab.Await(ctx, loadLimit, p.name, func() error {
 		select {
@@ -229,8 +228,7 @@ func (p *process) awaitLoaded(ctx context.Context, services int) error {
 	return err
 }
 
-// kill ends the process as a crash would, and its child processes: what they
-// wrote stays in the kernel.
+// kill ends the process and its children as a crash does. Their rules stay in the kernel.
 func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
 	<-p.done
@@ -240,17 +238,17 @@ func (p *process) kill() error {
 	return errors.Join(err, p.group.kill())
 }
 
-// A memoryGroup is a control group, by which the kernel accounts for what it
-// allocates for its processes: the rules, after they have ended.
+// A memoryGroup is a control group. The kernel accounts the rules' memory to it, also after
+// its processes have ended.
 type memoryGroup struct {
 	dir, usage string
-	field      string // in the file usage; empty: it is a number
+	field      string // field in the file usage; empty: the file is a number
 }
 
-// memoryRoots are where such groups are, in version 2 and in version 1.
+// memoryRoots are the parent directories in cgroup v2 and v1.
 var memoryRoots = [2]string{"/sys/fs/cgroup", "/sys/fs/cgroup/memory"}
 
-// newMemoryGroup makes one, of the version that the machine has.
+// newMemoryGroup creates a group of the machine's cgroup version.
 func newMemoryGroup(name string) (*memoryGroup, error) {
 	g := &memoryGroup{dir: memoryRoots[0], usage: "memory.stat", field: "kernel "}
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
@@ -264,7 +262,7 @@ func (g *memoryGroup) add(pid int) error {
 	return os.WriteFile(filepath.Join(g.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
 
-// kill ends all processes of the group and waits until they are gone.
+// kill ends all processes of the group and waits for their end.
 func (g *memoryGroup) kill() error {
 	return lab.Await(context.Background(), 10*time.Second, g.dir, func() error {
 		text, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
@@ -280,7 +278,7 @@ func (g *memoryGroup) kill() error {
 	})
 }
 
-// kernel is how many bytes the kernel holds for the group.
+// kernel returns the bytes that the kernel holds for the group.
 func (g *memoryGroup) kernel() (int64, error) {
 	path := filepath.Join(g.dir, g.usage)
 	if g.field != "" {

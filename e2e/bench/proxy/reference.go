@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// What is measured beside the programs, to see where the time goes.
+// Reference measurements, to see where the time goes.
 
-// trackOnly is a table that changes nothing and lets nothing be: with it the kernel
-// follows connections, as it does on every node with network policies.
+// trackOnly is a table that only turns connection tracking on, as network policies do on
+// every node.
 const trackOnly = `add table inet reference
 add chain inet reference track { type filter hook prerouting priority 0; }
 add rule inet reference track ct state invalid counter`
 
-// oneRule is the least that leads a Service's packets to its pods in nftables: a
-// single rule for one Service. No proxy that has the kernel translate addresses can
-// be faster.
+// oneRule is the minimum in nftables that leads a Service's packets to its pods: one rule
+// for one Service. No proxy that lets the kernel translate addresses can be faster.
 func oneRule(to netip.Addr, pods []netip.Addr) string {
 	slots := make([]string, len(pods))
 	for i, p := range pods {
@@ -29,21 +28,21 @@ add rule ip reference nat ip daddr %s meta l4proto { tcp, udp } th dport %d dnat
 		to, servicePort, len(pods), strings.Join(slots, ", "))
 }
 
-// A cut takes base chains out of Fanfare's table.
-type cut struct {
+// A chainSet names base chains to delete from Fanfare's table.
+type chainSet struct {
 	name   string
 	chains []string
 }
 
-// cuts are what Fanfare could do without if the kernel let it: each names the chains
-// that are left out of an otherwise complete table.
-var cuts = []cut{
+// chainSets are chains that Fanfare needs because of the kernel: each lane measures the
+// table without one of these sets.
+var chainSets = []chainSet{
 	{"without nat-postrouting", []string{"nat-postrouting"}},
 	{"without filter-prerouting and filter-output", []string{"filter-prerouting", "filter-output"}},
 	{"without any of these", []string{"nat-postrouting", "filter-prerouting", "filter-output"}},
 }
 
-func (n *node) cut(ctx context.Context, c cut) error {
+func (n *node) chainSet(ctx context.Context, c chainSet) error {
 	for _, name := range c.chains {
 		if err := n.nft(ctx, "delete chain inet fanfare "+name); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// A report is everything that the page says.
+// A report holds the content of the page.
 type report struct {
 	Began               time.Time
 	Took                time.Duration
@@ -22,7 +22,7 @@ type report struct {
 	Set                 setTrial
 }
 
-// The targets of the project.
+// The project's targets.
 const (
 	packetTarget = 0.90 // of plain routing
 	setTarget    = time.Millisecond
@@ -38,8 +38,8 @@ func (r report) render() (string, error) {
 	}, r)
 }
 
-// Rows are the tables of what lanes carried: connections, requests or datagrams, through one
-// Service and through many.
+// Rows returns the table of connections, requests or datagrams, through one Service and
+// through many.
 func (r report) Rows(what string) string {
 	var b strings.Builder
 	for _, name := range r.names(what) {
@@ -52,8 +52,7 @@ func (r report) Rows(what string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// names are of the lanes that carry something through many Services, and of plain
-// routing.
+// names returns the lanes that carry such traffic through many Services, and plain routing.
 func (r report) names(what string) (names []string) {
 	for _, l := range r.Lanes {
 		if l.size == r.Services && len(l.measured(what)) > 0 {
@@ -63,7 +62,7 @@ func (r report) names(what string) (names []string) {
 	return names
 }
 
-// References are the rows of what was measured to compare with: one Service at most.
+// References returns the rows of the reference lanes, with one Service at most.
 func (r report) References() string {
 	var b strings.Builder
 	for _, l := range r.Lanes {
@@ -79,7 +78,7 @@ func (r report) References() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// cells are how many in a second, and what part of plain routing that is.
+// cells returns the number per second and its ratio to plain routing.
 func (r report) cells(what, name string, size int) []string {
 	l := r.find(name, size)
 	if l == nil {
@@ -88,8 +87,8 @@ func (r report) cells(what, name string, size int) []string {
 	return []string{measure.Thousands(int(rates(l.measured(what)).Median)), l.ratio(what)}
 }
 
-// find returns nil if there is no such lane. Plain routing passes no table, so that
-// the one with a single Service's pods has none.
+// find returns a lane, or nil. Plain routing passes no table, so that its lane for one
+// Service has size 0.
 func (r report) find(name string, size int) *lane {
 	for _, l := range r.Lanes {
 		if l.name == name && (l.size == size || l.size == 0 && size == 1) {
@@ -110,7 +109,7 @@ func (l *lane) measured(what string) []rate {
 }
 
 // part compares a lane with plain routing, which is 1.
-func (l *lane) part(what string) spread {
+func (l *lane) part(what string) quartiles {
 	base := l.base
 	if base == nil {
 		base = l
@@ -126,15 +125,15 @@ func (l *lane) ratio(what string) string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Low, s.High)
 }
 
-// each is how long one takes.
+// each returns the time for one connection or datagram.
 func (l *lane) each(what string) string {
 	return fmt.Sprintf("%.2f µs", 1e6/rates(l.measured(what)).Median)
 }
 
-// A target is what was promised, and what became of it.
+// A target is a target of the project and its result.
 type target struct{ What, Want, Is, Verdict string }
 
-// Targets says which of the targets were met.
+// Targets compares the results with the targets.
 func (r report) Targets() []target {
 	var all []target
 	for _, by := range []struct{ lane, words string }{{rulesName, "by the rules"}, {fastName, "by the fast path"}} {

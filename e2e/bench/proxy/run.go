@@ -11,16 +11,16 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 )
 
-// Flags adds the benchmark's flags and returns how to run it.
+// Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
-	set.IntVar(&o.services, "services", 10_000, "how many Services, beside one")
-	set.IntVar(&o.endpoints, "endpoints", 10, "how many endpoints each Service has")
-	set.IntVar(&o.repeats, "repeats", 50, "how many endpoints change, for each program")
-	set.DurationVar(&o.calm, "calm", 750*time.Millisecond, "the least time between two changes; the most is twice that")
-	set.IntVar(&o.sets, "sets", 2000, "how many endpoints change by which Set is measured")
-	set.IntVar(&o.rounds.Count, "rounds", 15, "how often each way is measured")
-	set.DurationVar(&o.rounds.Span, "span", 300*time.Millisecond, "for how long, each time")
+	set.IntVar(&o.services, "services", 10_000, "number of Services, besides one")
+	set.IntVar(&o.endpoints, "endpoints", 10, "number of endpoints of each Service")
+	set.IntVar(&o.repeats, "repeats", 50, "number of changed endpoints for each program")
+	set.DurationVar(&o.calm, "calm", 750*time.Millisecond, "minimum time between two changes; the maximum is twice that")
+	set.IntVar(&o.sets, "sets", 2000, "number of changed endpoints for measuring Set")
+	set.IntVar(&o.rounds.Count, "rounds", 15, "number of measurements of each lane")
+	set.DurationVar(&o.rounds.Span, "span", 300*time.Millisecond, "duration of each measurement")
 	return o.steps().Run(in, &o.Inputs)
 }
 
@@ -31,14 +31,14 @@ func (o *options) steps() measure.Steps[report] {
 	}
 }
 
-// quicken makes everything small.
+// quicken reduces all sizes.
 func (o *options) quicken() {
 	o.services, o.endpoints = 100, 3
 	o.repeats, o.calm, o.sets = 2, 10*time.Millisecond, 50
 	o.rounds = rounds{Count: 2, Span: 20 * time.Millisecond}
 }
 
-// measureAll does what there is to do, and leaves nothing behind.
+// measureAll runs the benchmark and leaves nothing behind.
 func measureAll(ctx context.Context, o options) (r report, err error) {
 	tools, err := kube.Tools(ctx, true)
 	if err != nil {
@@ -63,7 +63,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	return r, nil
 }
 
-// iptables is the version of the iptables that kube-proxy uses here.
+// iptables returns the version of the iptables that kube-proxy uses here.
 func iptables(m *measure.Machine) measure.Version {
 	return measure.Version{To: &m.IPTables, Command: []string{legacy["iptables"], "--version"}}
 }

@@ -21,13 +21,13 @@ import (
 
 const (
 	namespace = "shop"
-	// maxServices and maxEndpoints are bounded by the pods' network.
+	// maxServices and maxEndpoints are limited by the pods' network.
 	maxServices, maxEndpoints = 50_000, 40
 	servicePort               = 80
 )
 
-// cluster is all that is no Service: two nodes, of which home has all pods, a pool,
-// and a router that does not exist, for without one a speaker has nothing to do.
+// cluster holds all objects but Services: two nodes (home has all pods), a pool, and an
+// unreachable router, because a speaker without a router does nothing.
 const cluster = `
 apiVersion: v1
 kind: Namespace
@@ -55,31 +55,32 @@ spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
 `
 
 const (
-	home = "n1" // the node that all pods are on
-	away = "n2" // one that reaches them only over the network
+	home = "n1" // the node of all pods
+	away = "n2" // a node that reaches them over the network
 )
 
-// vip is the address of the n-th Service.
+// vip returns the address of the n-th Service.
 func vip(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16), byte(n >> 8), byte(n)})
 }
 
-// pod is the address of an endpoint of the n-th Service, of which there are so many.
+// pod returns the address of the i-th endpoint of the n-th Service, with so many endpoints
+// per Service.
 func pod(n, i, endpoints int) netip.Addr {
 	p := n*endpoints + i
 	return netip.AddrFrom4([4]byte{10, 128 + byte(p>>16), byte(p >> 8), byte(p)})
 }
 
-// newcomer is a pod address that was not used before. Its bytes stand nowhere
-// else in the kernel's messages.
-func newcomer(n int) netip.Addr {
+// newPod returns an unused pod address whose bytes appear nowhere else in the kernel's
+// messages.
+func newPod(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 173 + byte(n>>16), 0xc7 ^ byte(n>>8), 0xa9 ^ byte(n)})
 }
 
 func serviceName(n int) string { return fmt.Sprintf("web-%05d", n) }
 
-// protocols of the n-th Service: connections are made to those with an even number,
-// datagrams sent to those with an odd one, and either to the first.
+// protocols returns the protocols of the n-th Service: TCP if n is even, UDP if it is odd,
+// both for the first.
 func protocols(n int) []corev1.Protocol {
 	switch {
 	case n == 0:
@@ -96,7 +97,7 @@ func newService(n int) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceName(n)},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
-			// There are 2,768 ports for all nodes, and the Service needs none.
+			// A cluster has only 2,768 node ports, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
 		},
 	}
@@ -140,7 +141,7 @@ func podsOf(n, endpoints int) (pods []netip.Addr) {
 	return pods
 }
 
-// An api writes Services and EndpointSlices, in protobuf: there are many.
+// An api writes Services and EndpointSlices in protobuf, because there are many.
 type api struct {
 	core, discovery *rest.RESTClient
 
@@ -153,11 +154,11 @@ func newAPI(cfg *rest.Config) (*api, error) {
 	return &api{core: core, discovery: discovery, clusterIPs: map[int]netip.Addr{}}, err
 }
 
-// creators is how many requests are under way at once.
+// creators is the number of concurrent requests.
 const creators = 8
 
-// fill creates the Services from first to before end, each with its endpoints and
-// its address, which no controller is needed for.
+// fill creates the Services from first to before end, each with its endpoints and its
+// address; no controller runs.
 func (a *api) fill(ctx context.Context, first, end, endpoints int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(creators)
@@ -190,7 +191,7 @@ func (a *api) create(ctx context.Context, n, endpoints int) error {
 	return a.core.Put().Namespace(namespace).Resource("services").Name(s.Name).SubResource("status").Body(s).Do(ctx).Error()
 }
 
-// claim says that a Service holds its address, as the controller does.
+// claim claims a Service's address, as the controller does.
 func (a *api) claim(ctx context.Context, s *corev1.Service, n int) error {
 	addr := vip(n)
 	c := v1alpha1.AddressClaim{
@@ -205,21 +206,21 @@ func (a *api) claim(ctx context.Context, s *corev1.Service, n int) error {
 	if err != nil {
 		return err
 	}
-	// No protobuf is spoken of objects that are defined by a CRD.
+	// Custom resources have no protobuf encoding.
 	return a.core.Post().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "addressclaims").
 		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept", runtime.ContentTypeJSON).Body(text).Do(ctx).Error()
 }
 
-// move replaces a Service's endpoints, whatever version is there.
+// move replaces a Service's endpoints without a check of the version.
 func (a *api) move(ctx context.Context, n int, pods []netip.Addr) error {
 	s := newSlice(n, pods)
 	return a.discovery.Put().Namespace(namespace).Resource("endpointslices").Name(s.Name).Body(s).Do(ctx).Error()
 }
 
-// A destination of the first so many Services, for one protocol.
+// A destinations value holds the destinations of a number of Services by protocol.
 type destinations struct{ tcp, udp []netip.AddrPort }
 
-// each collects what addr returns for every Service, for the protocols that it has.
+// each collects what addrs returns for every Service, for the Service's protocols.
 func each(services int, port uint16, addrs func(n int) []netip.Addr) (d destinations) {
 	for n := range services {
 		for _, p := range protocols(n) {

@@ -16,24 +16,23 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// SetWord is the first argument of the process that measures proxy.Proxy alone: it
-// has a namespace, a heap and a garbage collector of its own.
-const SetWord = "set"
+// SetCommand is the first argument of the process that measures proxy.Proxy alone, with its
+// own namespace, heap and garbage collector.
+const SetCommand = "set"
 
-// A setJob is what that process must do.
+// A setJob is the input of that process.
 type setJob struct{ Services, Endpoints, Changes int }
 
-// A setTrial is how long proxy.Set took: from a State to the kernel's word that it
-// is in force.
+// A setTrial holds the durations of proxy.Set, from a State to the kernel's confirmation.
 type setTrial struct {
 	Loads   measure.Sample // all Services into an empty namespace
-	Changes measure.Sample // one endpoint of one Service is another
-	Counts  measure.Sample // one Service has one endpoint less, and has it again
+	Changes measure.Sample // one endpoint of one Service is replaced
+	Counts  measure.Sample // one endpoint of one Service is removed, or added again
 }
 
-// measureSet runs the process on each of a number of nodes: where a table was
-// deleted, the kernel would still be giving back its memory when the next is loaded.
-// On the first it makes the changes, too.
+// measureSet runs the process on each of the given nodes, because the kernel would still
+// free the memory of a deleted table when the next one is loaded. It measures changes on
+// the first node.
 func (b *bench) measureSet(ctx context.Context, on []*node) (t setTrial, err error) {
 	for i, n := range on {
 		job := setJob{Services: b.services, Endpoints: b.endpoints}
@@ -59,7 +58,7 @@ func (j setJob) start(ctx context.Context, on *node) (t setTrial, err error) {
 	if err != nil {
 		return t, err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", SetWord, string(text))
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", SetCommand, string(text))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -72,7 +71,7 @@ func (j setJob) start(ctx context.Context, on *node) (t setTrial, err error) {
 	return t, errors.Join(err, cmd.Wait())
 }
 
-// RunSet is that process.
+// RunSet is the main function of that process.
 func RunSet(ctx context.Context, text string, out io.Writer) error {
 	var job setJob
 	if err := json.Unmarshal([]byte(text), &job); err != nil {
@@ -103,12 +102,12 @@ func (j setJob) run(ctx context.Context) (t setTrial, err error) {
 	return t, nil
 }
 
-// replace changes one endpoint of a Service, then takes it away, and puts it back.
+// replace changes one endpoint of a Service and back, then removes it and adds it again.
 func (j setJob) replace(ctx context.Context, p *proxy.Proxy, s proxy.State, i int, t *setTrial) (proxy.State, error) {
 	n := i * 7919 % j.Services
 	pods := podsOf(n, j.Endpoints)
 	other := slices.Clone(pods)
-	other[0] = newcomer(i)
+	other[0] = newPod(i)
 	for _, step := range []struct {
 		pods []netip.Addr
 		to   *measure.Sample
@@ -129,7 +128,7 @@ func timeSet(ctx context.Context, p *proxy.Proxy, s proxy.State, to *measure.Sam
 	return err
 }
 
-// state is what the speaker on the pods' node makes of the Services.
+// state returns the State that the speaker on the pods' node derives from the Services.
 func (j setJob) state() proxy.State {
 	s := proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}}
 	for n := range j.Services {

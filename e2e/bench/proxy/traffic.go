@@ -19,19 +19,18 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// All of a packet's way, from the client's system call through the node into the
-// server's socket, is walked on the CPU of who sends: veth has no other. So the
-// client has a CPU of its own, the server's threads another, and what the client
-// gets done in a second says what the way costs.
+// A packet's path, from the client's system call through the node into the server's socket,
+// runs on the CPU of the sender: veth has no other. So the client has its own CPU, the
+// server's threads have another, and the client's rate shows the cost of the path.
 var clientCPU, serverCPU = 0, runtime.NumCPU() - 1
 
-// podPort is where the server listens for both protocols.
+// podPort is the server's port for both protocols.
 const podPort = 8080
 
-// A server accepts connections, and reads datagrams, on all pods' addresses.
+// A server accepts connections and reads datagrams on all pods' addresses.
 type server struct {
 	tcp, udp int
-	answers  atomic.Bool  // connections are asked something
+	answers  atomic.Bool  // clients send requests
 	received atomic.Int64 // datagrams
 	threads  sync.WaitGroup
 	place    *lab.Namespace
@@ -77,23 +76,23 @@ func (s *server) accept() {
 				answer(fd)
 			}
 			unix.Close(fd)
-		case errors.Is(err, unix.EINVAL): // close
+		case errors.Is(err, unix.EINVAL): // the listener was closed
 			return
 		}
 	}
 }
 
-// The sizes of a request and of its answer: those of HTTP with few headers.
+// Sizes of a request and its answer, as of HTTP with few headers.
 const (
 	requestSize = 100
 	answerSize  = 200
 )
 
-// answer answers a request, if one comes. Clients come one by one, so that none waits
-// behind one that says nothing.
+// answer answers a request, if the client sends one. Clients connect one after the other,
+// so that none waits behind a silent one.
 func answer(fd int) {
 	if readAll(fd, requestSize) == nil {
-		_, _ = unix.Write(fd, make([]byte, answerSize)) // who asked counts what came
+		_, _ = unix.Write(fd, make([]byte, answerSize)) // the client checks the answer
 	}
 }
 
@@ -117,7 +116,7 @@ func (s *server) read() {
 	buf := make([]byte, 64)
 	for {
 		n, err := unix.Read(s.udp, buf)
-		if n == 0 && err == nil { // closed: clients send no empty ones
+		if n == 0 && err == nil { // closed: clients send no empty datagrams
 			return
 		}
 		if err == nil {
@@ -126,8 +125,8 @@ func (s *server) read() {
 	}
 }
 
-// arrived is how many datagrams have reached the server so far: read, and dropped
-// at a full buffer after the same path.
+// arrived returns how many datagrams have reached the server so far: those read, and those
+// dropped at a full buffer after the same path.
 func (s *server) arrived() (n int64, err error) {
 	err = s.place.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/snmp")
@@ -139,7 +138,7 @@ func (s *server) arrived() (n int64, err error) {
 	return n + s.received.Load(), err
 }
 
-// snmp reads a counter of /proc/net/snmp, where a line of names precedes one of
+// snmp reads a counter of /proc/net/snmp, in which a line of names precedes a line of
 // values.
 func snmp(text, protocol, name string) (int64, error) {
 	var names []string
@@ -162,7 +161,7 @@ func snmp(text, protocol, name string) (int64, error) {
 }
 
 func (s *server) close() error {
-	// Shutdown wakes who waits; UDP says that it is not connected, and does.
+	// Shutdown wakes the readers; for UDP it returns ENOTCONN and works anyway.
 	err := unix.Shutdown(s.tcp, unix.SHUT_RDWR)
 	if e := unix.Shutdown(s.udp, unix.SHUT_RDWR); !errors.Is(e, unix.ENOTCONN) {
 		err = errors.Join(err, e)
@@ -171,13 +170,13 @@ func (s *server) close() error {
 	return errors.Join(err, unix.Close(s.tcp), unix.Close(s.udp))
 }
 
-// pin binds the calling goroutine to a thread, and that to a CPU, until the
-// returned function is called.
+// pin binds the calling goroutine to a thread, and the thread to a CPU, until the returned
+// function is called.
 func pin(cpu int) (unpin func()) {
 	runtime.LockOSThread()
 	var had, want unix.CPUSet
 	want.Set(cpu)
-	// A machine that forbids it measures less exactly, but measures.
+	// Without the permission the measurement is less exact.
 	if unix.SchedGetaffinity(0, &had) != nil || unix.SchedSetaffinity(0, &want) != nil {
 		return runtime.UnlockOSThread
 	}
@@ -187,11 +186,11 @@ func pin(cpu int) (unpin func()) {
 	}
 }
 
-// A rate is how many of something there were in a second.
+// A rate is a number per second.
 type rate float64
 
-// connections does the same with one TCP connection after the other, and says how
-// many in a second. One that fails is an error: what is measured must work.
+// connections opens one TCP connection after the other and returns the number per second. A
+// failed connection is an error.
 func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration, use func(fd int) error) (r rate, err error) {
 	targets := sockaddrs(to)
 	err = place.Do(func() error {
@@ -208,7 +207,8 @@ func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration, 
 	return r, err
 }
 
-// connection is reset when it was used: no TIME_WAIT uses up ports.
+// connection opens a connection, uses it and resets it, so that no port is left in
+// TIME_WAIT.
 func connection(to *unix.SockaddrInet4, use func(fd int) error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -235,11 +235,11 @@ func ask(fd int) error {
 	return readAll(fd, answerSize)
 }
 
-// flowCount is how many UDP flows there are at once.
+// flowCount is the number of concurrent UDP flows.
 const flowCount = 64
 
-// datagrams sends small datagrams in turn in a number of flows, and says how many
-// in a second reached the server.
+// datagrams sends small datagrams in a number of flows in turn, and returns the number per
+// second that reached the server.
 func datagrams(ctx context.Context, place *lab.Namespace, s *server, to []netip.AddrPort, span time.Duration) (r rate, err error) {
 	before, err := s.arrived()
 	if err != nil {
@@ -261,7 +261,7 @@ func datagrams(ctx context.Context, place *lab.Namespace, s *server, to []netip.
 		}
 		return err
 	})
-	return rate(float64(arrived-flowCount) / took.Seconds()), err // the first of each flow came before
+	return rate(float64(arrived-flowCount) / took.Seconds()), err // without the first datagram of each flow
 }
 
 func send(to []*unix.SockaddrInet4, span time.Duration) (sent int64, took time.Duration, err error) {
@@ -285,7 +285,7 @@ func send(to []*unix.SockaddrInet4, span time.Duration) (sent int64, took time.D
 		}
 		return nil
 	}
-	if err := round(); err != nil { // the flows are new only once
+	if err := round(); err != nil { // this round opens the flows
 		return sent, 0, err
 	}
 	began := time.Now()

@@ -14,9 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A world is one client, one server that has all pods, and nodes between them that
-// forward for one another's traffic in nothing but their rules. The control plane is
-// beside them.
+// A world is a client, a server that has all pods' addresses, and nodes between them that
+// differ only in their rules. The control plane is in a namespace beside them.
 //
 //	           +-- node 1 --+
 //	client ----+-- node 2 --+---- server
@@ -33,7 +32,7 @@ type node struct {
 	index byte // in addresses
 }
 
-// apiAddr is the API server's, on the control plane's loopback.
+// apiAddr is the API server's address, on the control plane's loopback.
 var apiAddr = netip.MustParseAddr("172.31.0.1")
 
 // The names of a node's interfaces.
@@ -43,8 +42,8 @@ const (
 	controlLink = "control"
 )
 
-// The networks of the links, of which a node's index is the third byte. In each the
-// node has .1 and the other end .2.
+// The networks of the links, with a node's index as the third byte. The node has .1 and the
+// other end .2.
 const (
 	clientNet  = "10.9"
 	serverNet  = "10.8"
@@ -52,7 +51,7 @@ const (
 	podNet     = "10.128.0.0/9"
 )
 
-// worldPrefix is that of all namespaces of this program.
+// worldPrefix starts the names of all namespaces of this benchmark.
 const worldPrefix measure.Prefix = "ffb-"
 
 func newWorld(ctx context.Context) (*world, error) {
@@ -72,7 +71,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	if _, err := w.control.Run(ctx, "ip", "addr", "add", apiAddr.String()+"/32", "dev", "lo"); err != nil {
 		return w, err
 	}
-	// All pods' addresses are the server's own, without a single one on an interface.
+	// All pods' addresses are local to the server, without being on an interface.
 	_, err = w.server.Run(ctx, "ip", "route", "add", "local", podNet, "dev", "lo")
 	return w, err
 }
@@ -89,7 +88,7 @@ func (w *world) add(ctx context.Context, name string) (*lab.Namespace, error) {
 		var errs []error
 		for key, value := range map[string]string{
 			"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0",
-			// A reset connection is of no more interest to anybody.
+			// Entries of reset connections are not needed.
 			"netfilter/nf_conntrack_tcp_timeout_close": "1",
 		} {
 			errs = append(errs, os.WriteFile("/proc/sys/net/"+key, []byte(value), 0))
@@ -122,9 +121,10 @@ func (w *world) node(ctx context.Context, name string) (*node, error) {
 	return n, err
 }
 
-// route makes pods seem to be neighbours, as those of a node are: a fast path takes no flows to a
-// pod behind a gateway. But a node does not have a hundred thousand neighbours: what comes from clients goes by a gateway. That is
-// one more rule to ask for each packet, on all nodes, so that they differ in nothing but what is measured.
+// route makes pods seem to be neighbours, as those of a node are, because a fast path takes
+// no flows to a pod behind a gateway. But no node has a hundred thousand neighbours, so
+// packets from clients are routed via a gateway. That costs one more routing rule for each
+// packet, on all nodes alike.
 func (n *node) route(ctx context.Context) error {
 	const table = "100"
 	for _, command := range [][]string{
@@ -167,21 +167,20 @@ func (n *node) link(ctx context.Context, to *lab.Namespace, network, name string
 	return nil
 }
 
-// through makes all that the client sends go by a node.
-func (w *world) through(n *node) error {
+// routeVia routes all that the client sends via a node.
+func (w *world) routeVia(n *node) error {
 	return w.client.Do(func() error {
 		gateway := netip.MustParseAddr(n.addr(clientNet, 1))
 		return netlink.RouteReplace(&netlink.Route{Gw: gateway.AsSlice()})
 	})
 }
 
-// forgetFlows empties the node's conntrack table: what one measurement left is not
-// for the next one to look through.
-func (n *node) forgetFlows() error {
+// flushConntrack empties the node's conntrack table between two measurements.
+func (n *node) flushConntrack() error {
 	return n.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }
 
-// nft loads rules from a text.
+// nft loads rules.
 func (n *node) nft(ctx context.Context, text string) error {
 	_, err := n.Run(ctx, "nft", text)
 	return err

@@ -16,14 +16,14 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// The steps that only a cluster with its own control plane and kube-proxy has.
+// Steps for a cluster with a control plane and kube-proxy.
 
 var (
 	serviceKind = schema.GroupVersionKind{Version: "v1", Kind: "Service"}
 	sliceKind   = schema.GroupVersionKind{Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"}
 )
 
-// shopPod is a pod of the lab that its kubelet has said to be ready.
+// shopPod returns a ready pod of the lab.
 func shopPod(pod string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -38,9 +38,9 @@ status:
 `, pod, lab.NodeOf(pod), lab.PodAddr(pod, "IPv4"))
 }
 
-// orderlyMove moves a Service's only pod as Kubernetes does: a new pod is ready, the
-// old one gets the signal to stop and still serves, and is gone. The EndpointSlices are the
-// controller's.
+// orderlyMove moves a Service's only pod as Kubernetes does: a new pod becomes ready, the
+// old one gets SIGTERM, still serves, and is removed. Kubernetes' own controller writes the
+// EndpointSlices.
 func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	admin := l.Kubernetes.Admin()
 	defer func() {
@@ -67,7 +67,7 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 		lab.Moment{At: 1500 * time.Millisecond, Do: func() error { return admin.Apply(ctx, shopPod("p21")) }},
 		lab.Moment{At: 3 * time.Second, Do: func() error { left = time.Now(); return admin.Terminate(ctx, "shop", "p11") }},
 		lab.Moment{At: 4500 * time.Millisecond, Do: func() error {
-			return lab.Await(ctx, lab.Settle, "the slices to say "+serving, func() (err error) {
+			return lab.Await(ctx, lab.Settle, "the slices to contain "+serving, func() (err error) {
 				if during, err = l.describeSlices(ctx, "walker"); err == nil && !strings.Contains(during, serving) {
 					err = errors.New(during)
 				}
@@ -82,8 +82,8 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Action("%d new connections a second for 7 s to a Service with a selector; its slices are endpointslice-controller's\n"+
-		"1.5 s: Pod p21 on n2 is ready too; 3.0 s: Pod p11 on n1 is deleted with 30 s of grace, and serves; 5.0 s: it is gone", lab.Rate)
+	s.Action("%d new connections a second for 7 s to a Service with a selector; endpointslice-controller writes its slices\n"+
+		"1.5 s: Pod p21 on n2 is ready too; 3.0 s: Pod p11 on n1 is deleted with a grace period of 30 s, and serves; 5.0 s: it is removed", lab.Rate)
 	s.Observed("at 4.5 s: %s", during)
 	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, s.Observer.RouteVia(vip, left, "n2").Sub(left).Round(100*time.Microsecond))
 	report, err := s.NoneLost(r, vip, began)
@@ -94,7 +94,7 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	return err
 }
 
-// describeSlices says what the EndpointSlices of a Service hold.
+// describeSlices returns the content of a Service's EndpointSlices.
 func (l cluster) describeSlices(ctx context.Context, service string) (string, error) {
 	slices, err := l.Kubernetes.Admin().List(ctx, sliceKind)
 	var b strings.Builder
@@ -114,9 +114,9 @@ func (l cluster) describeSlices(ctx context.Context, service string) (string, er
 	return b.String(), err
 }
 
-// beside shows which program serves what: kube-proxy ClusterIP and NodePort, Fanfare the
+// besideKubeProxy checks that kube-proxy serves ClusterIP and NodePort, and Fanfare the
 // address, also while kube-proxy is stopped.
-func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.StepRun) error {
+func (l cluster) besideKubeProxy(mode kube.ProxyMode) func(context.Context, *lab.StepRun) error {
 	return func(ctx context.Context, s *lab.StepRun) (err error) {
 		svc := lab.Service{Name: "both", Endpoints: lab.At("p11", "p21")}
 		vip, err := s.Serve(ctx, svc, lab.NodeNames...)
@@ -140,7 +140,7 @@ func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.StepRun)
 		if err := s.CheckMasquerade(ctx, netip.AddrPortFrom(vip, 80), "p11", "p21"); err != nil {
 			return err
 		}
-		s.Observed("kube-proxy would show every pod its node's address under Cluster: these are Fanfare's")
+		s.Observed("with kube-proxy every pod would see its node's address under Cluster, so Fanfare served these")
 		return l.withoutProxies(ctx, s, mode, svc, vip)
 	}
 }
@@ -164,7 +164,7 @@ func (l cluster) ports(ctx context.Context, service string) (clusterIP netip.Add
 	return clusterIP, 0, fmt.Errorf("there is no Service %s", service)
 }
 
-// awaitProgrammed waits until kube-proxy's rules on a node have these addresses.
+// awaitProgrammed waits until kube-proxy's rules on a node contain these addresses.
 func (l cluster) awaitProgrammed(ctx context.Context, node string, mode kube.ProxyMode, addrs ...netip.Addr) error {
 	show := []string{"nft", "list", "table", "ip", "kube-proxy"}
 	if mode == kube.IPTables {
@@ -177,14 +177,14 @@ func (l cluster) awaitProgrammed(ctx context.Context, node string, mode kube.Pro
 		}
 		for _, a := range addrs {
 			if !strings.Contains(rules, a.String()) {
-				return fmt.Errorf("they do not have %s:\n%s", a, rules)
+				return fmt.Errorf("no %s in the rules:\n%s", a, rules)
 			}
 		}
 		return nil
 	})
 }
 
-// askProxy uses what is kube-proxy's, and the address from within the cluster.
+// askProxy uses ClusterIP and NodePort, and the address from within the cluster.
 func (l cluster) askProxy(ctx context.Context, s *lab.StepRun, vip, clusterIP netip.Addr, nodePort uint16) error {
 	n3, p31 := &lab.Client{Namespace: s.Namespace("n3")}, &lab.Client{Namespace: s.Namespace("p31")}
 	node, pod := lab.NodeAddr("n3", vip), lab.PodAddr("p31", "IPv4")
@@ -225,8 +225,8 @@ func (l cluster) askProxy(ctx context.Context, s *lab.StepRun, vip, clusterIP ne
 	return nil
 }
 
-// withoutProxies kills kube-proxy everywhere: the Service moves all the same, and a
-// new one comes.
+// withoutProxies kills kube-proxy on all nodes. A Service still moves, and a new one is
+// created.
 func (l cluster) withoutProxies(ctx context.Context, s *lab.StepRun, mode kube.ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
 	for _, node := range lab.NodeNames {
 		if err := l.Proxies[node].Stop(syscall.SIGKILL, 10*time.Second); err != nil {
@@ -263,15 +263,14 @@ func (l cluster) withoutProxies(ctx context.Context, s *lab.StepRun, mode kube.P
 			}
 		}
 	}
-	s.Action("kube-proxy was killed on all nodes, then the Service's pods became p31, and there was another Service")
-	s.Observed("both answer from where they are now: %s, %s", vip, freshVIP)
+	s.Action("kube-proxy was killed on all nodes, then the Service moved to p31, and another Service was created")
+	s.Observed("both answer from their new pods: %s, %s", vip, freshVIP)
 	return nil
 }
 
-// withoutTable takes speaker and table away from a node that the router still
-// sends packets to. Then kube-proxy answers in its own way, which is how it is
-// known that it was not it before; and connections that it made live on when the
-// speaker is back.
+// withoutTable stops the speaker and removes the table on a node that the router still
+// sends packets to. kube-proxy's different answers then prove that Fanfare answered before;
+// connections through kube-proxy stay open when the speaker is back.
 func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	svc := lab.Service{Name: "bare", Endpoints: lab.At("p11")}
 	vip, err := s.Serve(ctx, svc, lab.NodeNames...)
@@ -284,16 +283,16 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 		return err
 	}
 	defer func() {
-		// While it is there FRR leaves its own route out, which must be back before
-		// the Service goes.
+		// While this route exists FRR withholds its own route, which must be back before the
+		// Service is deleted.
 		route[2] = "del"
 		ctx := context.WithoutCancel(ctx)
 		_, e := s.Router.Run(ctx, route...)
 		err = errors.Join(err, e, s.Router.AwaitNextHops(ctx, lab.Settle, vip, lab.NodeNames...))
 	}()
-	// By kube-proxy the pod sees the address of the node's interface towards it.
+	// Through kube-proxy the pod sees the address of the node's interface towards it.
 	ours, node := lab.ClientAddr, netip.MustParseAddr("10.244.1.1")
-	if err := l.awaitSeen(ctx, s, vip, ours); err != nil {
+	if err := l.awaitSource(ctx, s, vip, ours); err != nil {
 		return err
 	}
 	if err := s.Speaker("n1").Terminate(); err != nil {
@@ -303,11 +302,11 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	if _, err := s.Namespace("n1").Run(ctx, s.Binary, "cleanup", "--run-dir", s.Speaker("n1").RunDir); err != nil {
 		return err
 	}
-	if err := l.awaitSeen(ctx, s, vip, node); err != nil {
+	if err := l.awaitSource(ctx, s, vip, node); err != nil {
 		return fmt.Errorf("without the table: %w", err)
 	}
-	s.Action("the speaker of n1, where all packets go, was stopped and its table removed by `fanfare cleanup`")
-	s.Observed("kube-proxy answers instead of it, and p11 sees %s instead of the client", node)
+	s.Action("the speaker of n1, which gets all packets, was stopped and its table removed by `fanfare cleanup`")
+	s.Observed("kube-proxy answers instead, and p11 sees %s instead of the client", node)
 	flows, err := s.Client.OpenFlows(ctx, 5, netip.AddrPortFrom(vip, 7))
 	if err != nil {
 		return err
@@ -316,7 +315,7 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := s.StartSpeakers(ctx, "n1"); err != nil {
 		return err
 	}
-	if err := l.awaitSeen(ctx, s, vip, ours); err != nil {
+	if err := l.awaitSource(ctx, s, vip, ours); err != nil {
 		return fmt.Errorf("with the speaker again: %w", err)
 	}
 	if err := flows.AwaitLines(ctx, 20); err != nil {
@@ -324,16 +323,16 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	}
 	for _, f := range flows.All {
 		if err := f.Err(); err != nil {
-			return fmt.Errorf("a connection that kube-proxy made, after the speaker's return: %w", err)
+			return fmt.Errorf("a connection through kube-proxy, after the speaker's return: %w", err)
 		}
 	}
-	s.Observed("with the speaker again it sees the client; %d connections that kube-proxy made meanwhile live on", len(flows.All))
+	s.Observed("with the speaker again p11 sees the client; %d connections through kube-proxy stayed open", len(flows.All))
 	return nil
 }
 
-// awaitSeen waits until p11 sees who is wanted as the client of new connections,
-// ten times in a row.
-func (l cluster) awaitSeen(ctx context.Context, s *lab.StepRun, vip, want netip.Addr) error {
+// awaitSource waits until p11 sees the given client address on new connections, ten times
+// in a row.
+func (l cluster) awaitSource(ctx context.Context, s *lab.StepRun, vip, want netip.Addr) error {
 	return lab.Await(ctx, lab.Settle, "p11 to see "+want.String(), func() error {
 		for range 10 {
 			a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
@@ -348,16 +347,15 @@ func (l cluster) awaitSeen(ctx context.Context, s *lab.StepRun, vip, want netip.
 	})
 }
 
-// outageLength is how long the API server is away: for longer than a controller that led
-// may believe that it still does, which is 15 s.
+// outageLength is how long the API server is down: longer than the 15 s for which a
+// leader's Lease counts.
 const outageLength = 20 * time.Second
 
-// outage kills the API server for a while. Nodes and pods live on, a speaker
-// dies and comes back.
+// outage kills the API server for a while, and restarts a speaker meanwhile.
 func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	svc := lab.Service{Name: "steady", Policy: "Local", Endpoints: lab.At("p11")}
 	var away, ended, started time.Time
-	var back, outage, heard time.Duration
+	var back, outage, recovered time.Duration
 	vip, began, r, err := s.UnderLoad(ctx, svc, outageLength+2*time.Second, func(netip.Addr) []lab.Moment {
 		return []lab.Moment{
 			{At: time.Second, Do: func() error { away = time.Now(); l.Kubernetes.APIServer.Kill(); return nil }},
@@ -373,14 +371,14 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 				err := l.Kubernetes.StartAPIServer(ctx)
 				outage = time.Since(away)
 				if err == nil {
-					err = l.awaitHeard(ctx, s)
+					err = l.awaitAPIServerSeen(ctx, s)
 				}
-				heard = time.Since(away) - outage
+				recovered = time.Since(away) - outage
 				return err
 			}},
 		}
 	})
-	if ended.IsZero() { // Something else failed; the steps to come need it.
+	if ended.IsZero() { // Another failure came first; later steps need the API server.
 		err = errors.Join(err, l.Kubernetes.StartAPIServer(context.WithoutCancel(ctx)))
 	}
 	if err != nil {
@@ -389,8 +387,8 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	changes := len(s.Observer.RouteChanges(vip, away, ended))
 	s.Action("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
 		"started at 11 s; at %s the API server was started", lab.Rate, ended.Sub(began).Round(time.Second))
-	s.Observed("the API server was away for %.1f s; the session of n1 was up %.1f s after the speaker's start, by what the last one remembered;\n"+
-		"changes of the route in tor1's kernel: %d; all speakers noticed the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, heard.Seconds())
+	s.Observed("the API server was down for %.1f s; the session of n1 was up %.1f s after the speaker's start, from its snapshot;\n"+
+		"changes of the route in tor1's kernel: %d; all speakers used the API server again after %.1f s", outage.Seconds(), back.Seconds(), changes, recovered.Seconds())
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
@@ -399,10 +397,10 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	return errors.Join(err, lost, l.afterOutage(ctx, s))
 }
 
-// awaitHeard waits until no speaker says that the API server is away. They try less
-// and less often, up to every ten seconds.
-func (l cluster) awaitHeard(ctx context.Context, s *lab.StepRun) error {
-	return lab.Await(ctx, lab.Settle, "speakers to notice the API server's return", func() error {
+// awaitAPIServerSeen waits until no speaker reports a problem with the API server. Their
+// retries slow down to one in ten seconds.
+func (l cluster) awaitAPIServerSeen(ctx context.Context, s *lab.StepRun) error {
+	return lab.Await(ctx, lab.Settle, "speakers to use the API server again", func() error {
 		for _, node := range lab.NodeNames {
 			st, err := s.Speaker(node).Status(ctx)
 			if err != nil {
@@ -410,7 +408,7 @@ func (l cluster) awaitHeard(ctx context.Context, s *lab.StepRun) error {
 			}
 			for _, p := range st.Problems {
 				if p.Object == "API server" {
-					return fmt.Errorf("%s says: %s", node, p.Message)
+					return fmt.Errorf("%s reports: %s", node, p.Message)
 				}
 			}
 		}
@@ -418,7 +416,7 @@ func (l cluster) awaitHeard(ctx context.Context, s *lab.StepRun) error {
 	})
 }
 
-// afterOutage makes sure that all goes on with the API server.
+// afterOutage checks that changes take effect again.
 func (l cluster) afterOutage(ctx context.Context, s *lab.StepRun) (err error) {
 	for _, c := range l.Controllers {
 		if !c.Alive() {
@@ -431,7 +429,7 @@ func (l cluster) afterOutage(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := s.Cluster.Put(svc); err != nil {
 		return err
 	}
-	// A controller has to be elected first, and informers wait longer each time.
+	// First a controller is elected, and informers retry with backoff.
 	if err := s.Router.AwaitNextHops(ctx, lab.Settle, svc.Ask[0], "n2"); err != nil {
 		return err
 	}

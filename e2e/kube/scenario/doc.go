@@ -1,4 +1,4 @@
-// Package scenario runs the laboratory's scenario once more, against a real control plane and
-// beside kube-proxy. It has a package of its own since it has the machine to itself for
-// minutes: go test gives a package ten of them.
+// Package scenario repeats the laboratory's scenario with a real control plane and with
+// kube-proxy. It is its own package because it takes minutes, and go test gives a package
+// ten.
 package scenario

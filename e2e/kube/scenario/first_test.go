@@ -16,14 +16,13 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// The steps that an API server makes other ones.
+// Steps that differ with an API server.
 
-// A latency is how long after a Service was about to be created something was
-// there.
+// A latency holds the times from the creation of a Service to each effect.
 type latency struct{ created, status, rules, update, route, answer time.Duration }
 
-// answerBound is far above what is measured: that it is fast is for benchmarks to
-// say, on a machine that has nothing else to do.
+// answerBound is far above the measured times: benchmarks measure the speed on an idle
+// machine.
 const answerBound = 5 * time.Second
 
 func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
@@ -45,7 +44,7 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
 		return d[len(d)/2].Round(100 * time.Microsecond)
 	}
 	answer := median(func(l latency) time.Duration { return l.answer })
-	s.Action("%d times: a Service was created, whose EndpointSlice was there, while the client tried its address every 2 ms", repeats)
+	s.Action("%d times: a Service with an existing EndpointSlice was created, while the client tried its address every 2 ms", repeats)
 	s.Observed("medians, from the moment before the call: it returned after %s, the status had the address after %s, n1's kernel the rules\n"+
 		"after %s, tor1 the BGP UPDATE after %s and the route in its kernel after %s",
 		median(func(l latency) time.Duration { return l.created }), median(func(l latency) time.Duration { return l.status }),
@@ -59,8 +58,7 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
 	return nil
 }
 
-// measureFirstAnswer asks for an address, so that the client knows it from the
-// beginning.
+// measureFirstAnswer requests an address, so that the client knows it from the start.
 func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name string, vip netip.Addr) (one latency, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*lab.Settle)
 	defer cancel()
@@ -90,10 +88,10 @@ func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name st
 	}
 	status, ok := <-assigned
 	if !ok {
-		return one, errors.New("the status was never seen to have an address")
+		return one, errors.New("the status never got an address")
 	}
 	one.status, one.answer = status.Sub(began), at.Sub(began)
-	// The observer may not have read its events yet.
+	// The observer may lag behind.
 	return one, lab.Await(ctx, lab.Settle, "the observer", func() error {
 		rules, update, route := s.Observer.RuleSince("n1", vip, began), s.Observer.Announced("n1", vip, began), s.Observer.RouteVia(vip, began, "n1")
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
@@ -104,8 +102,8 @@ func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name st
 	})
 }
 
-// watchAddress sends when a Service of namespace shop is first seen with an
-// address, and is closed when the watch ends without.
+// watchAddress sends the time at which a Service of namespace shop first has an address.
+// The channel is closed if the watch ends before.
 func (l cluster) watchAddress(ctx context.Context, name string) (<-chan time.Time, error) {
 	w, err := l.Kubernetes.Admin().Watch(ctx, serviceKind, "shop", name)
 	if err != nil {
@@ -129,7 +127,7 @@ func (l cluster) watchAddress(ctx context.Context, name string) (<-chan time.Tim
 	return seen, nil
 }
 
-// localService is a LoadBalancer Service of policy Local.
+// localService returns a LoadBalancer Service of policy Local.
 func localService(name, annotation, selector string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -154,13 +152,13 @@ endpoints: [{addresses: [%[2]s], nodeName: %[3]s, conditions: {ready: true}}]
 `, service, addr, node, lab.WebPort)
 }
 
-// refused are mistakes that never get into the API server, and what it says.
+// refused are objects that the API server refuses, and its message.
 var refused = []struct{ object, want string }{
 	{"apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n", "name the router by one of"},
 	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {announce: BGP, addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
 }
 
-// overlapping is a mistake that is found by comparing objects.
+// overlapping is an error that only a comparison of objects finds.
 const overlapping = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
@@ -168,7 +166,7 @@ metadata: {name: office}
 spec: {announce: BGP, addresses: [192.0.2.128/25]}
 `
 
-func asking(name, addr, pod string) lab.Service {
+func requestingService(name, addr, pod string) lab.Service {
 	return lab.Service{Name: name, Ask: []netip.Addr{netip.MustParseAddr(addr)}, Endpoints: lab.At(pod)}
 }
 
@@ -190,7 +188,7 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := s.Cluster.PutText("office", overlapping); err != nil {
 		return err
 	}
-	for _, svc := range []lab.Service{asking("outside", "198.18.0.1", "p11"), asking("twin-a", "192.0.2.66", "p11"), asking("twin-b", "192.0.2.66", "p21")} {
+	for _, svc := range []lab.Service{requestingService("outside", "198.18.0.1", "p11"), requestingService("twin-a", "192.0.2.66", "p11"), requestingService("twin-b", "192.0.2.66", "p21")} {
 		defer s.Drop(ctx, &err, svc.Name)
 		if err := s.Cluster.Put(svc); err != nil {
 			return err
@@ -201,52 +199,51 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 			}
 		}
 	}
-	if err := l.awaitTold(ctx, s); err != nil {
+	if err := l.awaitReported(ctx, s); err != nil {
 		return err
 	}
 	return s.CheckValidServices(ctx, vip)
 }
 
-// awaitTold waits until mistakes are named in a node's status, in Events of the
-// Services and in the condition of the pool.
-func (l cluster) awaitTold(ctx context.Context, s *lab.StepRun) error {
+// awaitReported waits until errors are in a node's status, in Events of the Services and in
+// the condition of the pool.
+func (l cluster) awaitReported(ctx context.Context, s *lab.StepRun) error {
 	outside, twin := []string{"shop/outside", "198.18.0.1"}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}
 	lines, err := s.AwaitStatusLines(ctx, [][]string{{"AddressPool office", "192.0.2.128", "lan"}, outside, twin})
 	if err != nil {
 		return err
 	}
-	s.Action("a pool that overlaps another, a Service that asks for an address outside every pool, two Services that ask for one")
-	s.Observed("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
-	lines, err = l.awaitSaid(ctx, [][]string{{"Event of outside", "198.18.0.1"}, {"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
+	s.Action("a pool that overlaps another, a Service that requests an address outside every pool, two Services that request one address")
+	s.Observed("`fanfare status` on n1 shows:\n%s", strings.Join(lines, "\n"))
+	lines, err = l.awaitLines(ctx, [][]string{{"Event of outside", "198.18.0.1"}, {"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
 	s.Observed("the API server has:\n%s", strings.Join(lines, "\n"))
 	return err
 }
 
-// awaitSaid waits until for each mistake there is a line with all its words, and
-// returns these lines.
-func (l cluster) awaitSaid(ctx context.Context, want [][]string) (lines []string, err error) {
+// awaitLines waits for a line with all words for each error, and returns these lines.
+func (l cluster) awaitLines(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = lab.Await(ctx, lab.Settle, "Events and conditions", func() error {
-		said, err := l.said(ctx)
+		eventsAndConditions, err := l.eventsAndConditions(ctx)
 		if err != nil {
 			return err
 		}
 		lines = nil
 		for _, words := range want {
-			i := slices.IndexFunc(said, func(line string) bool {
+			i := slices.IndexFunc(eventsAndConditions, func(line string) bool {
 				return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
 			})
 			if i < 0 {
-				return fmt.Errorf("no line has all of %q:\n%s", words, strings.Join(said, "\n"))
+				return fmt.Errorf("no line has all of %q:\n%s", words, strings.Join(eventsAndConditions, "\n"))
 			}
-			lines = append(lines, said[i])
+			lines = append(lines, eventsAndConditions[i])
 		}
 		return nil
 	})
 	return lines, err
 }
 
-// said is what kubectl shows: Events of Services, and conditions of pools.
-func (l cluster) said(ctx context.Context) (lines []string, err error) {
+// eventsAndConditions returns Events of Services and conditions of pools, a line each.
+func (l cluster) eventsAndConditions(ctx context.Context) (lines []string, err error) {
 	events, err := l.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 	if err != nil {
 		return nil, err

@@ -14,12 +14,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A cluster is a laboratory with a control plane. Its methods are the steps that are
-// other ones there than in e2e/lab.
+// A cluster is a laboratory with a control plane. Its methods are the steps that differ
+// from e2e/lab.
 type cluster struct{ *kube.Lab }
 
-// The scenario of e2e/lab, against a real control plane and with kube-proxy beside
-// the speakers, in each of its modes.
+// TestScenario runs the scenario of e2e/lab with a real control plane, and with kube-proxy
+// beside the speakers in each of its modes.
 func TestScenario(t *testing.T) {
 	l := laboratory(t)
 	for _, mode := range []kube.ProxyMode{kube.NFTables, kube.IPTables} {
@@ -33,28 +33,28 @@ func TestScenario(t *testing.T) {
 	}
 }
 
-// elsewhere are steps about the routes that speakers announce. They
-// run in one mode of kube-proxy, which has no part in them.
-var elsewhere = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
+// routeSteps are steps about announced routes. They run in one mode of kube-proxy, which
+// does not affect them.
+var routeSteps = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
 
-// steps are the laboratory's, some of them as an API server makes them, and before
-// the end the steps that only a cluster with kube-proxy has.
+// steps returns the laboratory's steps, some of them replaced, and the steps for a cluster
+// with kube-proxy.
 func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 	instead := map[string]func(context.Context, *lab.StepRun) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
 	var steps []lab.Step
 	for _, s := range lab.Steps() {
 		if s.Name == "Withdrawal" {
 			steps = append(steps,
-				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
+				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.besideKubeProxy(mode)},
 				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
 			)
-			// It is long and the same in either mode; and Kubernetes' own controllers
-			// take a minute to hear that it is over, so that it comes last.
+			// It takes long and is the same in either mode. It comes last, because Kubernetes'
+			// controllers need a minute to reconnect.
 			if mode == kube.IPTables {
-				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 20 s, and a speaker is killed meanwhile, under load", Run: l.outage})
+				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is down for 20 s, and a speaker is killed meanwhile, under load", Run: l.outage})
 			}
 		}
-		if mode == kube.IPTables && slices.Contains(elsewhere, s.Name) {
+		if mode == kube.IPTables && slices.Contains(routeSteps, s.Name) {
 			continue
 		}
 		if run := instead[s.Name]; run != nil {
@@ -76,11 +76,11 @@ func (l cluster) runStep(t *testing.T, step lab.Step) {
 	}
 }
 
-// laboratory builds a lab for a test, with the program as it is here.
+// laboratory builds a lab for a test, with a binary of the current source.
 func laboratory(t *testing.T) cluster {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs minutes")
+		t.Skip("takes minutes")
 	}
 	if err := lab.Missing("iptables"); err != nil {
 		nstest.Missing(t, err.Error())

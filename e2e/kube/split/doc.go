@@ -1,5 +1,5 @@
-// Package split takes apart, in every combination, what layer 2 relies on: nodes that do
-// not hear one another, an API server that is away, for all or for one, and speakers that
-// are frozen and go on; and watches who claims an address meanwhile. It is a laboratory
-// with a real control plane, and a package of its own since it takes a minute and more.
+// Package split tests which nodes claim a layer 2 address during combined failures: nodes
+// without membership messages, an API server that is down or unreachable for one node,
+// frozen speakers, lost links. It uses the laboratory with a real control plane. It is its
+// own package because it takes more than a minute.
 package split

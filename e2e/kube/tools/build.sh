@@ -1,10 +1,10 @@
 #!/bin/bash
-# Builds the programs of Kubernetes that the tests run, and prints the path of
-# the file that is all of them. What was built once from the same modules by the
-# same Go is found again: a build from nothing takes some five minutes of two cores.
+# Builds the Kubernetes programs for the tests as one binary and prints its path. It
+# reuses a binary of the same modules and Go version: a full build takes some five
+# minutes on two cores.
 #
-#   build.sh           build if need be
-#   build.sh --find    only find; fails when it was not built yet
+#   build.sh           build if necessary
+#   build.sh --find    fail if it does not exist
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -22,17 +22,17 @@ fi
 
 mkdir -p "$cache"
 exec 9>"$cache/lock"
-flock 9 # Tests of several packages may want it at once.
+flock 9 # Tests of several packages may run concurrently.
 if [[ ! -x $tools ]]; then
 	echo "building Kubernetes for the tests, once; this takes some minutes" >&2
 	version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 	minor=${version#v1.}
 	v=k8s.io/component-base/version
-	# Without a version the programs refuse to start: it must be a semantic one.
+	# The programs refuse to start without a semantic version.
 	CGO_ENABLED=0 go build -trimpath -o "$tools.new" -ldflags="-s -w -X $v.gitVersion=$version
 		-X $v.gitMajor=1 -X $v.gitMinor=${minor%%.*} -X $v.gitCommit=x -X $v.gitTreeState=clean -X $v.buildDate=2026-01-01T00:00:00Z" .
 	mv "$tools.new" "$tools"
-	# The results of older versions are no longer used.
+	# Binaries of older versions are not needed.
 	find "$cache" -maxdepth 1 -name 'kube-tools-*' ! -name "$(basename "$tools")" -mtime +7 -delete
 fi
 echo "$tools"

@@ -1,9 +1,9 @@
-// Command tools is etcd and the programs of Kubernetes in one file, for tests:
-// seven programs that share nearly all of their code are a third as large, and
-// linked once.
+// Command tools contains etcd and the Kubernetes programs in one binary for tests. The
+// seven programs share nearly all of their code, so one binary takes a third of the space
+// and one link.
 //
-// It is the one whose name it is called by, such as through a link, or which its
-// first argument names.
+// It runs the program of the name by which it is called, such as through a link, or that
+// its first argument names.
 package main
 
 import (
@@ -40,7 +40,7 @@ var programs = map[string]func() int{
 	"kubectl":                 run(kubectl.NewDefaultKubectlCommand),
 }
 
-// run makes the command only when it is the one: some change global state.
+// run creates only the selected command, because some commands change global state.
 func run(command func() *cobra.Command) func() int {
 	return func() int { return cli.Run(command()) }
 }

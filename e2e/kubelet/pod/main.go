@@ -1,5 +1,5 @@
-// Command pod is what the tests' containers run: a web server that behaves as a
-// good one does, and the process that holds a pod's namespaces.
+// Command pod is the program of the tests' containers: a web server with an orderly
+// shutdown, and the process that holds a pod's namespaces.
 //
 //	pod         wait for SIGTERM
 //	pod web     serve HTTP on port 8080
@@ -31,8 +31,8 @@ func main() {
 	}
 }
 
-// serve answers every request with one line: the node and the pod, and the
-// client's address as it sees it. When ctx ends it finishes what it has begun.
+// serve answers every request with one line: the node, the pod, and the client's address as
+// the pod sees it. When ctx ends it answers the open requests.
 func serve(ctx context.Context) error {
 	name := os.Getenv("NODE") + "/" + os.Getenv("POD")
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{Port: 8080})

@@ -166,6 +166,7 @@ func (d delegate) accept(e envelope) bool {
 			m.probe.answered = true
 		}
 		return false
+	case kindBroadcast, kindUnicast, kindLeave:
 	}
 	window := d.windows[e.Node]
 	if window == nil {

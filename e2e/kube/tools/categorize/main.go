@@ -1,7 +1,7 @@
-// Command categorize asks kube-proxy's own code which endpoints of a Service a
-// node uses, in cases made at random, and writes a line for each case with its answer.
-// Fanfare's speaker must answer the same: run "go run ./categorize"
-// after an update of Kubernetes, to write internal/plan/testdata/kube-proxy.txt again.
+// Command categorize runs kube-proxy's own code that selects a Service's endpoints for a
+// node, on random cases, and writes a line with the answer for each. Fanfare's speaker must
+// select the same. After an update of Kubernetes, run "go run ./categorize" to write
+// internal/plan/testdata/kube-proxy.txt again.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// endpoints makes up to five. Hints are of one kind for most of a Service, as the
+// endpoints returns up to five endpoints. Most Services have hints of one kind, as the
 // controller writes them.
 func endpoints(r *rand.Rand) (all []proxy.Endpoint) {
 	zones, nodes := r.IntN(2) == 0, r.IntN(3) == 0
@@ -93,9 +93,9 @@ func indexes(all, some []proxy.Endpoint) string {
 	return strings.Join(out, "+")
 }
 
-// A service is one port of a Service of type LoadBalancer.
+// A service is one port of a LoadBalancer Service.
 type service struct {
-	proxy.ServicePort // nil: nothing else is asked
+	proxy.ServicePort // nil: nothing else is used
 	local             bool
 }
 
@@ -104,7 +104,7 @@ func (s service) UsesClusterEndpoints() bool { return true }
 func (s service) UsesLocalEndpoints() bool   { return s.local }
 
 type endpoint struct {
-	proxy.Endpoint              // nil: nothing else is asked
+	proxy.Endpoint              // nil: nothing else is used
 	name, node                  string
 	ready, serving, terminating bool
 	zones, nodes                sets.Set[string]

@@ -1,7 +1,6 @@
-// Command health asks kube-proxy's own code for a Service's healthCheckNodePort and
-// writes what it answers. Fanfare answers the same: "go run ./health"
-// makes internal/healthcheck/testdata/kube-proxy.txt again, after an update of
-// Kubernetes.
+// Command health requests the healthCheckNodePort of kube-proxy's own code and writes the
+// answers. Fanfare must answer the same. After an update of Kubernetes, run "go run
+// ./health" to write internal/healthcheck/testdata/kube-proxy.txt again.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/util"
 )
 
-const timeout = time.Second // after which a change that waits is no health
+const timeout = time.Second // a pending change older than this is unhealthy
 
 func main() {
 	if err := run(); err != nil {
@@ -73,7 +72,7 @@ func run() error {
 
 var date = regexp.MustCompile(`Date: .*`)
 
-// ask returns an answer without what differs from one to the next.
+// ask returns an answer without the parts that always differ.
 func ask(addr, request string) ([]byte, error) {
 	c, err := net.Dial("tcp4", addr)
 	if err != nil {

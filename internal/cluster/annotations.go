@@ -1,0 +1,157 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Annotations by which a Service asks for addresses, in order of precedence.
+// MetalLB's are honoured, so that users need not edit Services to migrate. What
+// it writes itself, ip-allocated-from-pool, says nothing that is not in the status.
+var (
+	// addressAnnotations of a Service: the addresses that it requests, separated by commas.
+	addressAnnotations = []string{
+		"fanfare.io/load-balancer-ips",
+		"metallb.io/loadBalancerIPs",
+		"metallb.universe.tf/loadBalancerIPs",
+	}
+	// poolAnnotations of a Service: the AddressPool to get addresses from.
+	poolAnnotations = []string{
+		"fanfare.io/address-pool",
+		"metallb.io/address-pool",
+		"metallb.universe.tf/address-pool",
+	}
+	// sharingAnnotations of a Service: the key, as `fanfare.io/allow-shared-ip`, which takes precedence.
+	sharingAnnotations = []string{
+		SharingAnnotation,
+		"metallb.io/allow-shared-ip",
+		"metallb.universe.tf/allow-shared-ip",
+	}
+)
+
+const (
+	// SharingAnnotation of a Service: a key. Services with the same key may share an address.
+	SharingAnnotation = "fanfare.io/allow-shared-ip"
+	// SharingNamespacesAnnotation of a Service: other namespaces whose Services may share its
+	// address, separated by commas. MetalLB has none: there a key is valid in all namespaces.
+	SharingNamespacesAnnotation = "fanfare.io/allow-shared-ip-namespaces"
+	// ReserveAnnotation of a Service: `true` keeps its addresses reserved after it is deleted.
+	ReserveAnnotation = "fanfare.io/reserve"
+)
+
+// Sharing says which Services a Service shares its addresses with.
+type Sharing struct {
+	Key string // never empty
+	// Namespaces are the other namespaces, sorted. Services there must name this one, too.
+	Namespaces []string
+}
+
+// A requestField is one place where a Service says what it wants.
+type requestField struct{ field, value string }
+
+func annotation(key string) string { return "metadata.annotations[" + key + "]" }
+
+// requestFields are the annotations of keys that are set, in order of precedence.
+func requestFields(o *corev1.Service, keys []string) []requestField {
+	var ws []requestField
+	for _, k := range keys {
+		if v := strings.TrimSpace(o.Annotations[k]); v != "" {
+			ws = append(ws, requestField{annotation(k), v})
+		}
+	}
+	return ws
+}
+
+// parseRequest reads which addresses the Service asks for, and how. Where it says
+// so twice, the first one counts, and a difference is a Problem and a word in
+// Contradiction.
+func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
+	ws := requestFields(o, addressAnnotations)
+	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
+		ws = append(ws, requestField{"spec.loadBalancerIP", ip})
+	}
+	if len(ws) > 0 {
+		var bad string
+		if s.Requested, bad = parseAddrs(ws[0].value); bad != "" {
+			s.BadRequest = ws[0].field + ": " + bad
+			p.Add(ws[0].field, ws[0].value, bad)
+		}
+		s.contradict(ws, p, func(v string) bool {
+			addrs, _ := parseAddrs(v)
+			return slices.Equal(addrs, s.Requested)
+		})
+	}
+	if ws = requestFields(o, poolAnnotations); len(ws) > 0 {
+		s.RequestedPools = names(ws[0].value)
+		s.contradict(ws, p, func(v string) bool { return slices.Equal(names(v), s.RequestedPools) })
+	}
+	parseSharing(o, s, p)
+	switch v := strings.TrimSpace(o.Annotations[ReserveAnnotation]); v {
+	case "", "false":
+	case "true":
+		s.Reserve = true
+	default:
+		s.Reserve = true
+		p.Add(annotation(ReserveAnnotation), v, "must be true or false; taken for true, by which nothing is lost")
+	}
+}
+
+// contradict reports which requests contradict the first of them.
+func (s *Spec) contradict(ws []requestField, p *Problems, agrees func(string) bool) {
+	for _, w := range ws[1:] {
+		if agrees(w.value) {
+			continue
+		}
+		p.Add(w.field, w.value, fmt.Sprintf("contradicts %s, which counts; remove one of them", ws[0].field))
+		if s.Contradiction != "" {
+			s.Contradiction += "; "
+		}
+		s.Contradiction += fmt.Sprintf("%s says %q and %s says %q: the former counts, remove one of them", ws[0].field, ws[0].value, w.field, w.value)
+	}
+}
+
+func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
+	ws := requestFields(o, sharingAnnotations)
+	others := names(o.Annotations[SharingNamespacesAnnotation])
+	if len(ws) == 0 {
+		if len(others) > 0 {
+			p.Add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
+				fmt.Sprintf("says with whom the Service shares its address, and no key says that it does; add the annotation %s", SharingAnnotation))
+		}
+		return
+	}
+	others = slices.DeleteFunc(others, func(n string) bool { return n == o.Namespace })
+	slices.Sort(others)
+	s.Sharing = &Sharing{Key: interned(ws[0].value), Namespaces: slices.Compact(others)}
+	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
+}
+
+// names splits a list at its commas.
+func names(s string) []string {
+	var list []string
+	for n := range strings.SplitSeq(s, ",") {
+		if n = strings.TrimSpace(n); n != "" && !slices.Contains(list, n) {
+			list = append(list, interned(n))
+		}
+	}
+	return list
+}
+
+// IsHostPart says whether a is not an address but the end of one, such as ::10
+// or 0.0.0.10: the rest is that of a pool's network, which may change. No Service
+// can have an address of 0.0.0.0/8 (RFC 1122 §3.2.1.3), and ::/64 is not used
+// for hosts (RFC 4291 §2.5.5).
+func IsHostPart(a netip.Addr) bool {
+	if a.IsUnspecified() || a.Is4In6() {
+		return false
+	}
+	if a.Is4() {
+		return a.As4()[0] == 0
+	}
+	b := a.As16()
+	return [8]byte(b[:8]) == [8]byte{}
+}

@@ -1,0 +1,131 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// refusal says why h cannot have address a, empty if it can.
+func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
+	pool := p.poolOf(a)
+	switch other := p.owner(a, h); {
+	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
+		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
+	case pool != nil && p.excludes(h, pool) != "":
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.excludes(h, pool))
+	case other != nil:
+		return cluster.AddressConflict, "which " + other.String()
+	case !p.fence(a).admits(h.Name):
+		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.fence(a).beneficiaries())
+	case p.fence(a).gone != nil:
+		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fence(a).gone)
+	case pool == nil:
+		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
+	case !p.suits(h, pool):
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two", pool.Name, join(h.RequestedPools))
+	case pool.Allocation == cluster.Drained:
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and allocates no addresses", pool.Name)
+	case pool.AvoidBuggyIPs && a.Is4() && buggy(a):
+		return cluster.RequestRefused, fmt.Sprintf("which pool %s does not give out, because of avoidBuggyIPs", pool.Name)
+	case pool.OccupiedBy(a) != "":
+		return cluster.AddressConflict, fmt.Sprintf("which belongs to %s", pool.OccupiedBy(a))
+	}
+	if limit := p.exceeds(h, pool, a); limit != "" {
+		return cluster.QuotaExceeded, fmt.Sprintf("which is in pool %s, %s", pool.Name, limit)
+	}
+	return "", ""
+}
+
+// place allocates an address of each family that h has none of.
+func (p *plan) place(h *holder) {
+	var found []netip.Addr
+	missing := false
+	for _, family := range h.IPFamilies {
+		if slices.Contains(h.settled, family) || h.has(family) && !p.elsewhere(h, family) {
+			missing = missing || !h.has(family)
+			continue
+		}
+		a, code, why := p.find(h, family)
+		if why != "" {
+			p.refuse(h, code, "%s", why)
+			missing = missing || !h.has(family)
+			continue
+		}
+		found = append(found, a)
+	}
+	if missing && len(found) != 0 && h.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack {
+		p.refuse(h, cluster.RequestRefused, "needs addresses of both families (RequireDualStack), and gets no other until both can be had")
+		return
+	}
+	for _, a := range found {
+		p.replace(h, a)
+	}
+}
+
+// elsewhere reports whether h names another pool than that of its address of family.
+func (p *plan) elsewhere(h *holder, family corev1.IPFamily) bool {
+	return len(h.RequestedPools) != 0 && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
+		return cluster.FamilyOf(a) == family && p.cameFrom(h, a)
+	})
+}
+
+// find returns a free address of family for h.
+func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
+	pools, why := p.candidates(h, family)
+	if why != "" {
+		return netip.Addr{}, cluster.RequestRefused, why
+	}
+	if len(pools) == 0 {
+		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool has %s addresses; %s", family, p.describePools())
+	}
+	open, barred := p.admit(h, pools)
+	if len(open) == 0 {
+		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool with %s addresses is for this Service: %s", family, barred)
+	}
+	if a := p.joined(h, family, open); a.IsValid() && p.exceeds(h, p.poolOf(a), a) == "" {
+		return a, "", ""
+	}
+	return p.findIn(open, h, family)
+}
+
+// candidates are the pools that may give h an address, in the order in which they are
+// tried; admission is checked only for pools that h names. If h can have none of them, why
+// says the reason.
+func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why string) {
+	if len(h.RequestedPools) == 0 {
+		for _, pool := range p.pools {
+			if pool.Allocation == cluster.Automatic && len(pool.space(family).ranges) != 0 {
+				pools = append(pools, pool)
+			}
+		}
+		return pools, ""
+	}
+	var whys []string
+	unknown := ""
+	for _, name := range h.RequestedPools {
+		i := slices.IndexFunc(p.pools, func(q *pool) bool { return q.Name == name })
+		switch {
+		case i < 0:
+			whys = append(whys, fmt.Sprintf("pool %s, which does not exist", name))
+			unknown = "; " + p.describePools()
+		case p.pools[i].Allocation == cluster.Drained:
+			whys = append(whys, fmt.Sprintf("pool %s, which is Drained and allocates no addresses", name))
+		case p.excludes(h, p.pools[i]) != "":
+			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.excludes(h, p.pools[i])))
+		case len(p.pools[i].space(family).ranges) == 0:
+			whys = append(whys, fmt.Sprintf("pool %s, which has no %s addresses", name, family))
+		default:
+			pools = append(pools, p.pools[i])
+		}
+	}
+	if len(pools) != 0 {
+		return pools, ""
+	}
+	return nil, "asks for " + strings.Join(whys, ", and for ") + unknown
+}

@@ -1,0 +1,127 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// aggregateRoutes merges the aggregates of all addresses. Reasons about an aggregate go to its
+// first address.
+func (d *Desired) aggregateRoutes(v *View) (routes []bgp.Route) {
+	d.AggregateReasons = nil
+	explain := func(a *Address, code cluster.Code, message string) {
+		d.AggregateReasons = append(d.AggregateReasons, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: code, Message: message})
+	}
+	var specs []routeSpec
+	first := map[netip.Prefix]*Address{}
+	for _, a := range d.Addresses {
+		for _, s := range a.aggregated {
+			var err error
+			// One Service must not take the routes of others along, so only its communities
+			// are left out.
+			if specs, err = v.addWithinLimit(specs, s); err != nil {
+				explain(a, cluster.AttributesRefused, fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err))
+			}
+			first[s.prefix] = cmp.Or(first[s.prefix], a)
+		}
+	}
+	for _, s := range specs {
+		r, findings := v.route(s)
+		if err := r.Validate(); err != nil {
+			explain(first[s.prefix], cluster.AttributesRefused, "the aggregate is not announced: "+err.Error())
+			continue
+		}
+		routes = append(routes, r)
+		for _, f := range findings {
+			explain(first[s.prefix], f.code, f.message)
+		}
+	}
+	return routes
+}
+
+// prefix returns the prefix by which an advertisement announces an address. If any Service of
+// the address has the policy Local, it is the address alone: an aggregate would attract its
+// traffic to nodes without endpoints.
+func (p *announcement) prefix(v *View, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
+	prefix, host := ad.Prefix(addr), netip.PrefixFrom(addr, addr.BitLen())
+	if prefix == host {
+		return host
+	}
+	if local {
+		p.notAggregated = append(p.notAggregated, prefix)
+		return host
+	}
+	if foreign := v.foreign(prefix); foreign != "" {
+		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own: the aggregate %s of BGPAdvertisement %s contains %s; "+
+			"choose a longer aggregation length", prefix, ad.Name, foreign))
+		return host
+	}
+	// Until all Nodes are known, the aggregate may contain the address of one.
+	if !v.allNodes {
+		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own for now: the aggregate %s of BGPAdvertisement %s must not contain addresses of Nodes, "+
+			"which have not been read yet", prefix, ad.Name))
+		return host
+	}
+	return prefix
+}
+
+// foreign describes what a prefix contains that is not for Services, empty if nothing. This node
+// would reject traffic to it; if it is a router, the routes would end its own session.
+func (v *View) foreign(prefix netip.Prefix) string {
+	for _, f := range v.foreignPrefixes {
+		if prefix.Overlaps(f.prefix) {
+			return f.what
+		}
+	}
+	if o := (&cluster.Snapshot{Occupied: v.occupied}).OccupiedIn(prefix); o.By != "" {
+		return o.Text()
+	}
+	return ""
+}
+
+// A foreignPrefix is a network that is not for Services.
+type foreignPrefix struct {
+	prefix netip.Prefix
+	what   string
+}
+
+// readForeign collects the prefixes that this node itself, its pods and its routers use.
+func (v *View) readForeign(peers []*cluster.Peer) {
+	host := func(a netip.Addr, format string) {
+		if a.IsValid() {
+			a = a.WithZone("") // of a link-local router: a prefix has no zone
+			v.foreignPrefixes = append(v.foreignPrefixes, foreignPrefix{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf(format, a)})
+		}
+	}
+	if v.Self != nil {
+		for _, a := range v.Self.InternalIPs {
+			host(a, "this node's address %s")
+		}
+		for _, p := range v.Self.PodCIDRs {
+			v.foreignPrefixes = append(v.foreignPrefixes, foreignPrefix{p.Masked(), fmt.Sprintf("the pod network %s", p)})
+		}
+	}
+	for _, p := range v.clients.CIDRs {
+		v.foreignPrefixes = append(v.foreignPrefixes, foreignPrefix{p.Masked(), fmt.Sprintf("the pod network %s", p)})
+	}
+	for _, p := range peers {
+		host(p.PeerAddress, "the address %s of router "+p.Name)
+		host(p.SourceAddress, "the address %s of the session with router "+p.Name)
+	}
+	v.foreignPrefixes = append(v.foreignPrefixes, reservedPrefixes...)
+}
+
+// reservedPrefixes are in use on every link. A node that rejected traffic to them would cut
+// itself off: router advertisements, for example, have a multicast destination.
+var reservedPrefixes = []foreignPrefix{
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback addresses (127.0.0.0/8)"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local addresses (169.254.0.0/16)"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast addresses (224.0.0.0/4)"},
+	{netip.MustParsePrefix("::1/128"), "the loopback address (::1)"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local addresses (fe80::/10)"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast addresses (ff00::/8)"},
+}

@@ -1,0 +1,3 @@
+// Package conntrack deletes the conntrack entries that a change of the State makes wrong, and
+// makes the clients of ended connections notice. See docs/concepts/connections.md.
+package conntrack

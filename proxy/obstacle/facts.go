@@ -1,0 +1,301 @@
+package obstacle
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	rtnetlink "github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// Interfaces by which network plug-ins show. Felix makes the first only in its eBPF
+// mode, and deletes it when it leaves that; Cilium always has the second.
+const (
+	CalicoInterface = "bpfin.cali"
+	CiliumInterface = "cilium_host"
+)
+
+// A survey reads facts. It changes nothing, and records what cannot be read.
+type survey struct {
+	Facts  facts
+	names  map[int]string // of interfaces, by index
+	Unseen []string
+}
+
+// miss records what could not be looked at.
+func (s *survey) miss(what string, err error) {
+	if err != nil {
+		s.Unseen = append(s.Unseen, fmt.Sprintf("%s: %v", what, err))
+	}
+}
+
+// Tallies are counters of the kernel that only ever grow. What matters is whether they
+// did since the last look.
+type Tallies struct {
+	known                    bool
+	reversed, early, refused uint64
+}
+
+// Survey looks at everything but the rules of others. before are the counters of the
+// last look, and are brought up to date.
+func Survey(state state.State, before *Tallies) *survey {
+	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
+	s.links()
+	s.routes()
+	s.sysctls()
+	s.counters(before)
+	return s
+}
+
+// links lists the interfaces. Netlink tells what bridges let netfilter see, which is
+// in no other place that a container can read of its own namespace.
+func (s *survey) links() {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		s.miss("interfaces", err)
+		return
+	}
+	defer conn.Close()
+	messages, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request | netlink.Dump},
+		Data:   make([]byte, unix.SizeofIfInfomsg),
+	})
+	s.miss("interfaces", err)
+	for _, m := range messages {
+		if len(m.Data) < unix.SizeofIfInfomsg {
+			continue
+		}
+		flags, all := binary.NativeEndian.Uint32(m.Data[8:]), m.Data[unix.SizeofIfInfomsg:]
+		name := nfnl.CString(nfnl.Attribute(all, unix.IFLA_IFNAME))
+		s.names[int(int32(binary.NativeEndian.Uint32(m.Data[4:])))] = name
+		s.plugin(name)
+		if flags&unix.IFF_UP == 0 || flags&unix.IFF_LOOPBACK != 0 {
+			continue
+		}
+		w := iface{name: name, bridge: nfnl.CString(nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
+		if w.bridge {
+			for family, t := range []uint16{unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES} {
+				called := nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA, t)
+				w.called[family] = len(called) == 1 && called[0] == 1
+			}
+		}
+		s.Facts.interfaces = append(s.Facts.interfaces, w)
+	}
+}
+
+func (s *survey) plugin(iface string) {
+	p := &s.Facts.plugin
+	switch iface {
+	case CalicoInterface:
+		p.calico = true
+	case CiliumInterface:
+		p.cilium = true
+		p.nodePort, p.blind = ciliumNodePort()
+	}
+}
+
+// ciliumNodePort says whether Cilium's programs for what comes from outside are
+// loaded, or why that cannot be seen. The kernel lists the names of BPF programs
+// among its symbols; to list them by bpf(2) would take rights over the whole machine, and
+// those on tcx hooks are nowhere else.
+func ciliumNodePort() (loaded bool, blind string) {
+	f, err := os.Open("/proc/kallsyms")
+	if err != nil {
+		return false, err.Error()
+	}
+	defer f.Close()
+	return nodePortAmong(f)
+}
+
+func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
+	programs := false
+	lines := bufio.NewScanner(symbols)
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasSuffix(line, "[bpf]") {
+			continue
+		}
+		programs = programs || strings.Contains(line, "bpf_prog_")
+		// Of tail_nodeport_nat_ingress_ipv4 and others 15 characters are kept where
+		// the program came without types.
+		if strings.Contains(line, "_tail_nodeport_") {
+			return true, ""
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return false, err.Error()
+	}
+	if !programs {
+		return false, "/proc/kallsyms names no BPF programs, as net.core.bpf_jit_kallsyms=0 has it"
+	}
+	return false, ""
+}
+
+// routes finds out where interfaces lead, and by which of them samples go.
+func (s *survey) routes() {
+	for f := range state.SetID(2) {
+		if s.Facts.families[f] {
+			s.networks(f)
+		}
+	}
+	for i := range s.Facts.samples {
+		s.route(&s.Facts.samples[i])
+	}
+}
+
+// networks records which interfaces lead to networks by the main table.
+func (s *survey) networks(f state.SetID) {
+	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
+	s.miss("routes", err)
+	for _, r := range routes {
+		indexes := []int{r.LinkIndex}
+		for _, hop := range r.MultiPath {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+		for _, index := range indexes {
+			w := s.iface(s.names[index])
+			if w == nil {
+				continue
+			}
+			ones, bits := 0, 128
+			if r.Dst != nil {
+				ones, bits = r.Dst.Mask.Size()
+			}
+			linkLocal := r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast()
+			w.network[f] = w.network[f] || ones < bits && !linkLocal
+			w.uplink[f] = w.uplink[f] || ones == 0
+			w.learnt6 = w.learnt6 || ones == 0 && f == 1 && r.Protocol == unix.RTPROT_RA
+		}
+	}
+}
+
+func (s *survey) iface(name string) *iface {
+	i := slices.IndexFunc(s.Facts.interfaces, func(w iface) bool { return w.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Facts.interfaces[i]
+}
+
+// route asks the kernel how it would send to a sample's backend.
+func (s *survey) route(p *sample) {
+	to := p.backend.Addr()
+	routes, err := rtnetlink.RouteGetWithOptions(net.IP(to.AsSlice()), &rtnetlink.RouteGetOptions{FIBMatch: true})
+	if err != nil || len(routes) == 0 {
+		return // no route: the pod is gone, or another node's
+	}
+	r := routes[0]
+	p.own = r.Type == unix.RTN_LOCAL
+	p.out = s.names[r.LinkIndex]
+	if r.Dst != nil && !p.own {
+		ones, bits := r.Dst.Mask.Size()
+		p.onLink = ones < bits && len(r.Gw) == 0 && len(r.MultiPath) == 0
+	}
+}
+
+// sysctls reads variables. Most that do not exist are as good as zero: of a kernel
+// that does not know them, or of a module that is not loaded.
+func (s *survey) sysctls() {
+	f := &s.Facts
+	f.forward4 = s.sysctl("net/ipv4/ip_forward", 0) != 0
+	f.forward6 = s.sysctl("net/ipv6/conf/all/forwarding", 0) != 0
+	f.bridgeNF[0] = s.sysctl("net/bridge/bridge-nf-call-iptables", 0) != 0
+	f.bridgeNF[1] = s.sysctl("net/bridge/bridge-nf-call-ip6tables", 0) != 0
+	f.Conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
+	f.Conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
+	strict := s.sysctl("net/ipv4/conf/all/rp_filter", 0)
+	for i := range f.interfaces {
+		w := &f.interfaces[i]
+		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
+			continue // one of many pods' that serve nothing
+		}
+		// An interface that has gone meanwhile is no obstacle.
+		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding", 1) != 0
+		w.force6 = s.sysctl("net/ipv6/conf/"+w.name+"/force_forwarding", 0) != 0
+		w.rpFilter = max(strict, s.sysctl("net/ipv4/conf/"+w.name+"/rp_filter", 0))
+		w.learnt6 = w.learnt6 && s.sysctl("net/ipv6/conf/"+w.name+"/accept_ra", 0) == 1
+	}
+}
+
+// sysctl reads a variable. absent is what one that does not exist stands for.
+func (s *survey) sysctl(name string, absent int) int {
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return absent
+	}
+	n, parse := 0, error(nil)
+	if err == nil {
+		n, parse = strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	s.miss(name, errors.Join(err, parse))
+	return n
+}
+
+// counters compares what the kernel has counted with the last time.
+func (s *survey) counters(before *Tallies) {
+	now := Tallies{known: true}
+	var err error
+	now.reversed, err = reversedPackets()
+	s.miss("packets dropped by rp_filter", err)
+	now.early, now.refused, err = conntrackDrops()
+	s.miss("packets dropped by conntrack", err)
+	if before.known {
+		f := &s.Facts
+		f.reversed = now.reversed > before.reversed
+		f.Conntrack.evicted = now.early > before.early
+		f.Conntrack.Refused = now.refused > before.refused && f.Conntrack.count*100 >= f.Conntrack.max*NearlyFull
+	}
+	*before = now
+}
+
+// reversedPackets is how many packets rp_filter has dropped in this namespace.
+func reversedPackets() (uint64, error) {
+	b, err := os.ReadFile("/proc/thread-self/net/netstat")
+	if err != nil {
+		return 0, err
+	}
+	lines := strings.Split(string(b), "\n")
+	for i := 0; i+1 < len(lines); i += 2 {
+		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+		if at := slices.Index(names, "IPReversePathFilter"); at > 0 && at < len(values) {
+			return strconv.ParseUint(values[at], 10, 64)
+		}
+	}
+	return 0, errors.New("not counted by this kernel")
+}
+
+// From linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctGetStatsCPU     = 4
+	ctaStatsDrop      = 10
+	ctaStatsEarlyDrop = 11
+)
+
+// conntrackDrops is how many flows were forgotten to make room for others, and how many
+// packets were dropped since they could not be tracked, for want of room or because
+// two took the same place.
+func conntrackDrops() (early, refused uint64, err error) {
+	s, err := nfnl.Dial()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer s.Close()
+	err = s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGetStatsCPU, unix.AF_UNSPEC, nil, func(data []byte) {
+		early += uint64(nfnl.Uint32(nfnl.Attribute(data, ctaStatsEarlyDrop)))
+		refused += uint64(nfnl.Uint32(nfnl.Attribute(data, ctaStatsDrop)))
+	})
+	return early, refused, err
+}

@@ -1,0 +1,252 @@
+package obstacle
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// iptables-legacy shows its rules as text alone. This file simulates FORWARD and other
+// programs' chains that it leads to, such as DOCKER-USER, as simulate.go does for
+// nftables: what is not understood of a rule is open. FORWARD's policy does not count:
+// package iptables opens it.
+
+// A legacyWalk leads one packet through the table filter.
+type legacyWalk struct {
+	chains map[string][]string
+	packet legacyPacket
+	budget int // of rules
+	// dropped is the chain in which the packet was dropped last.
+	dropped string
+}
+
+// A legacyPacket is what is known of a forwarded packet: an invalid address, or an empty
+// interface, is not.
+type legacyPacket struct {
+	proto    state.Protocol
+	src, dst netip.AddrPort
+	in, out  string
+	vip      netip.Addr
+	reply    bool
+}
+
+// legacyPacketOf is the packet of a sample, or its reply, as FORWARD meets it.
+func legacyPacketOf(s sample, reply bool) legacyPacket {
+	if reply {
+		return legacyPacket{proto: s.proto, src: s.backend, in: s.out, out: s.in, vip: s.vip.Addr(), reply: true}
+	}
+	return legacyPacket{proto: s.proto, dst: s.backend, in: s.in, out: s.out, vip: s.vip.Addr()}
+}
+
+// judgeLegacy finds chains of the old tables that drop all samples of a passage.
+func judgeLegacy(i iptables.Program, save string, samples []sample) (all []Obstacle) {
+	chains := parseChains(save)
+	told := make(map[string]bool)
+	for _, p := range passages() {
+		if p.own || p.family != i.Family() {
+			continue
+		}
+		chain := ""
+		for _, s := range samples {
+			if !p.of(s) || s.out == "" {
+				continue
+			}
+			w := &legacyWalk{chains: chains, packet: legacyPacketOf(s, p.reply), budget: walkBudget}
+			if out := w.chain("FORWARD", 0); out != mayDrop || w.dropped == "FORWARD" {
+				chain = ""
+				break
+			}
+			chain = w.dropped
+		}
+		about := fmt.Sprintf("chain %s of %s", chain, i.Name)
+		if chain == "" || told[about] {
+			continue
+		}
+		told[about] = true
+		all = append(all, Obstacle{Firewall, about, legacyMessage(about, p)})
+	}
+	return all
+}
+
+func legacyMessage(about string, p passage) string {
+	if p.reply {
+		return fmt.Sprintf("%s drops traffic from %s that answers for the addresses: let it accept \"-m conntrack --ctstate ESTABLISHED,RELATED\" before", about, p.to())
+	}
+	return fmt.Sprintf("%s drops traffic to the addresses, on its way to %s: let it accept \"-m conntrack --ctstate DNAT\" before", about, p.to())
+}
+
+// parseChains reads the rules of all chains that iptables-save shows of one table.
+func parseChains(save string) map[string][]string {
+	chains := make(map[string][]string)
+	for line := range strings.Lines(save) {
+		line = strings.TrimSpace(line)
+		verb, rest, _ := strings.Cut(line, " ")
+		switch {
+		case strings.HasPrefix(verb, ":"):
+			chains[verb[1:]] = nil
+		case verb == "-A":
+			chain, rule, _ := strings.Cut(rest, " ")
+			chains[chain] = append(chains[chain], rule)
+		}
+	}
+	return chains
+}
+
+// chain says what may become of the packet in a chain.
+func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
+	if depth > iptables.MaxDepth {
+		return mayAccept | mayDrop | mayFall
+	}
+	for _, rule := range w.chains[name] {
+		if w.budget--; w.budget < 0 {
+			return out | mayAccept | mayDrop | mayFall
+		}
+		match, how, target := w.packet.meets(iptables.RuleWords(rule))
+		if match == no {
+			continue
+		}
+		may, ends := w.target(how, target, name, depth)
+		out |= may
+		if ends && match == yes {
+			return out
+		}
+	}
+	return out | mayFall
+}
+
+// target says what a rule of chain in leads to, and whether it is the last that a packet
+// which matches meets there.
+func (w *legacyWalk) target(how, target, in string, depth int) (may outcomes, ends bool) {
+	switch target {
+	case "ACCEPT":
+		return mayAccept, true
+	case "DROP", "REJECT":
+		w.dropped = in
+		return mayDrop, true
+	case "RETURN":
+		return mayFall, true
+	}
+	if _, ok := w.chains[target]; !ok {
+		if target == "" || slices.Contains(passing, target) {
+			return 0, false
+		}
+		return mayAccept | mayDrop, false // NFQUEUE and others
+	}
+	may = w.chain(target, depth+1)
+	if how == "-g" {
+		return may, true
+	}
+	return may &^ mayFall, may&mayFall == 0
+}
+
+// passing are the targets after which a packet goes on to the next rule.
+var passing = []string{"LOG", "NFLOG", "MARK", "CONNMARK", "SET", "TCPMSS", "CLASSIFY", "TRACE", "AUDIT", "ACCOUNT", "SECMARK", "CONNSECMARK"}
+
+// meets says whether a rule is about the packet, and where it leads.
+func (p legacyPacket) meets(words []string) (match tri, how, target string) {
+	match = yes
+	not := false
+	for len(words) > 0 {
+		word, arg := words[0], ""
+		if len(words) > 1 {
+			arg = words[1]
+		}
+		switch {
+		case word == "!":
+			not, words = true, words[1:]
+			continue
+		case word == "-j" || word == "-g":
+			return match, word, arg
+		case word == "-m" || word == "--comment":
+			words = words[min(2, len(words)):]
+			continue
+		}
+		is := p.test(word, arg)
+		if not {
+			is = yes - is // maybe stays what it is
+		}
+		match, not = min(match, is), false
+		words = words[1:]
+		if arg != "!" && !strings.HasPrefix(arg, "-") && arg != "" {
+			words = words[1:]
+		}
+	}
+	return match, "", ""
+}
+
+// test says whether an option holds.
+func (p legacyPacket) test(option, arg string) tri {
+	switch option {
+	case "-p":
+		return triOf(arg == p.proto.String() || arg == "all")
+	case "-s":
+		return inPrefix(arg, p.src.Addr())
+	case "-d":
+		return inPrefix(arg, p.dst.Addr())
+	case "--ctorigdst":
+		return inPrefix(arg, p.vip)
+	case "-i":
+		return named(arg, p.in)
+	case "-o":
+		return named(arg, p.out)
+	case "--ctstate", "--state":
+		return triOf(p.inState(strings.Split(arg, ",")))
+	case "--ctdir":
+		return triOf((arg == "REPLY") == p.reply)
+	}
+	return maybe
+}
+
+// inState says whether conntrack has the packet in one of the states.
+func (p legacyPacket) inState(states []string) bool {
+	is := "NEW"
+	if p.reply {
+		is = "ESTABLISHED"
+	}
+	return slices.Contains(states, is) || slices.Contains(states, "DNAT")
+}
+
+// inPrefix says whether an address, if it is known, is in what a rule names.
+func inPrefix(prefix string, a netip.Addr) tri {
+	p := iptables.ParsePrefix(prefix)
+	if !p.IsValid() || !a.IsValid() {
+		return maybe
+	}
+	return triOf(p.Contains(a))
+}
+
+// named says whether an interface, if it is known, has the name, which may end in "+".
+func named(name, iface string) tri {
+	if iface == "" {
+		return maybe
+	}
+	if prefix, ok := strings.CutSuffix(name, "+"); ok {
+		return triOf(strings.HasPrefix(iface, prefix))
+	}
+	return triOf(name == iface)
+}
+
+// legacyRules looks at the old tables that there are.
+func (s *survey) legacyRules() (all []Obstacle) {
+	for _, i := range iptables.Programs {
+		if !i.Legacy() {
+			continue
+		}
+		has, err := i.Has()
+		s.miss("tables of "+i.Name, err)
+		if !has {
+			continue
+		}
+		save, err := i.Save(context.Background()) // which ends by itself in some seconds
+		s.miss("rules of "+i.Name, err)
+		if err == nil {
+			all = append(all, judgeLegacy(i, save, s.Facts.arrivals())...)
+		}
+	}
+	return all
+}

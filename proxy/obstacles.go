@@ -1,0 +1,21 @@
+package proxy
+
+import "github.com/fanfare-lb/fanfare/proxy/obstacle"
+
+// An Obstacle is something on this node, outside of our rules, that drops traffic to VIPs,
+// or takes it away before our rules see it. Package obstacle finds them.
+type (
+	Obstacle     = obstacle.Obstacle
+	ObstacleCode = obstacle.ObstacleCode
+)
+
+const (
+	ForwardingOff    = obstacle.ForwardingOff
+	ReversePath      = obstacle.ReversePath
+	ConntrackFull    = obstacle.ConntrackFull
+	BridgeBypass     = obstacle.BridgeBypass
+	Firewall         = obstacle.Firewall
+	Untracked        = obstacle.Untracked
+	TranslatedBefore = obstacle.TranslatedBefore
+	ForeignDataPath  = obstacle.ForeignDataPath
+)

@@ -1,0 +1,277 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Limits are what one address may hold. They bound what one Service can cost a node, in
+// memory and in time, and keep the work for it within what one transaction of the kernel
+// takes. An address beyond them is refused alone: see [Refused].
+type Limits struct {
+	// Mode is what the limits are of, for messages.
+	Mode Mode
+	// Ports is the number of frontends.
+	Ports int
+	// Backends is the number of endpoints of one port, and Tabled that of a port
+	// whose scheduler has a table.
+	Backends, Tabled int
+	// Sources is the number of networks that may use one port: the kernel takes a list of
+	// them in one transaction, or a client would be refused for a moment.
+	Sources int
+	// Turns is the number of ports with the scheduler [RoundRobin]: each has chains of its
+	// own, and the kernel visits all chains whenever one is added.
+	Turns int
+	// Entries is the number of elements of sets and maps, or of rules of iptables, that
+	// all ports have together.
+	Entries int
+	// Total is the number of entries that all addresses of a node have together.
+	Total int
+	// Programs is the number of rules of iptables with a program of the packet filter,
+	// which are those of [Maglev] and most of [SourceHash].
+	Programs int
+}
+
+// DefaultLimits are those of a mode; those of [ModeAuto] are nftables'.
+func DefaultLimits(m Mode) Limits {
+	if m == ModeIPTables {
+		// Packets meet rule after rule, and every change rewrites a port's rules.
+		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450}
+	}
+	return Limits{
+		Mode: ModeNFTables, Ports: 16384,
+		Backends: maxBackends,
+		Tabled:   tableSizes[len(tableSizes)-1], // each needs a slot
+		Sources:  16384, Turns: 4096,
+		Entries:  1 << 20, // some 150 MB in the kernel, and five seconds
+		Total:    1 << 22, // some 600 MB, and less time than a pass may take
+		Programs: maxPrograms,
+	}
+}
+
+// Check says which limits an address exceeds, by how much, and what to do.
+func (l Limits) Check(v *VIP) error {
+	var errs []error
+	over := func(what string, n, most int, remedy string) {
+		if n > most {
+			errs = append(errs, fmt.Errorf("%s: %d; in %s mode an address can have %d: %s", what, n, l.Mode, most, remedy))
+		}
+	}
+	over("ports", len(v.Frontends), l.Ports, "give some of them to another Service with an address of its own")
+	turns, programs := 0, 0
+	for i := range v.Frontends {
+		f := &v.Frontends[i]
+		if f.Scheduler == RoundRobin {
+			turns++
+		}
+		programs += f.programs(v.Addr)
+		port := fmt.Sprintf(" of port %s/%d", f.Protocol, f.Port)
+		for _, t := range f.targets() {
+			over("endpoints"+port, len(t.Backends), l.Backends, "use several Services, each with a part of the endpoints")
+			if f.Scheduler.schedule(t.Backends).Table {
+				over(fmt.Sprintf("endpoints%s with the scheduler %s", port, f.Scheduler), len(t.Backends), l.Tabled, "choose another scheduler, or use several Services")
+			}
+		}
+		over("draining endpoints"+port, len(f.Draining), l.Backends, "use several Services, each with a part of the endpoints")
+		over("source ranges"+port, len(f.Sources), l.Sources, "join ranges, or leave the list to a firewall")
+		if len(errs) > MaxFaults {
+			break
+		}
+	}
+	over("ports with the scheduler round robin", turns, l.Turns, "choose another scheduler, or use several Services")
+	over("ports, endpoints and source ranges together, as entries in the kernel", v.Entries(l.Mode), l.Entries,
+		"use several Services; the scheduler random needs the fewest entries")
+	if l.Mode == ModeIPTables {
+		over("rules for the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random for some ports, or use nftables mode")
+	}
+	return errors.Join(errs[:min(len(errs), MaxFaults)]...)
+}
+
+// MaxFaults is how many faults of one address an error lists.
+const MaxFaults = 4
+
+// targets are those of both kinds of clients, or one where they have the same backends.
+func (f *Frontend) targets() []*Target {
+	if slices.Equal(f.External.Backends, f.Internal.Backends) {
+		return []*Target{&f.External}
+	}
+	return []*Target{&f.External, &f.Internal}
+}
+
+// Entries is how many entries an address needs in the kernel, at most.
+func (v *VIP) Entries(m Mode) int {
+	if v == nil {
+		return 0
+	}
+	n := 3 // vips, sticky, late
+	for i := range v.Frontends {
+		n += v.Frontends[i].entries(m)
+	}
+	return n
+}
+
+// entries is how many entries a frontend needs in the kernel, at most: pods behind several
+// ports share what is for hairpins.
+func (f *Frontend) entries(m Mode) int {
+	n := len(f.Sources)
+	if m == ModeIPTables {
+		return n + f.rules()
+	}
+	n += len(f.Draining) + 1 // learn
+	for i, t := range []*Target{&f.External, &f.Internal} {
+		n += 4                   // svc, fenced, sched, turn
+		n += 3 * len(t.Backends) // eps, masq, hair
+		if f.Affinity != 0 {
+			n += 2 * len(t.Backends) // back, and expiring when it goes
+		}
+		if s := f.Scheduler.schedule(t.Backends); s.Table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
+			n += s.slots(len(t.Backends))
+		}
+	}
+	return n
+}
+
+// rules is how many rules of iptables a frontend needs, at most.
+func (f *Frontend) rules() int {
+	n := 0
+	for _, t := range []*Target{&f.External, &f.Internal} {
+		n += 4 + len(t.Backends)
+		if f.Affinity != 0 {
+			n += 4 * len(t.Backends) // a rule, a chain of three, and a set
+		}
+	}
+	return n
+}
+
+// Refused is an error of [Proxy.Set]: everything in the State is set except for these
+// addresses. Addresses that were forwarded before still are, as they were; others are not.
+type Refused struct {
+	Refusals []Refusal // sorted by address
+}
+
+// A Refusal is why one address is not forwarded as the State says.
+type Refusal struct {
+	VIP *VIP
+	Err error
+}
+
+func (r *Refused) Error() string {
+	lines := make([]string, len(r.Refusals))
+	for i, one := range r.Refusals {
+		lines[i] = fmt.Sprintf("vip %s is refused: %v", one.VIP.Addr, one.Err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Refusals are collected while a State is set, by address.
+type Refusals map[netip.Addr]Refusal
+
+func (r Refusals) Add(v *VIP, err error) { r[v.Addr] = Refusal{v, err} }
+
+// Err is nil if nothing was refused.
+func (r Refusals) Err() error {
+	if len(r) == 0 {
+		return nil
+	}
+	all := make([]Refusal, 0, len(r))
+	for _, one := range r {
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Refusal) int { return a.VIP.Addr.Compare(b.VIP.Addr) })
+	return &Refused{all}
+}
+
+// Without is s with the refused addresses as they are in have.
+func (s State) Without(have State, refused Refusals) State {
+	if len(refused) == 0 {
+		return s
+	}
+	vips := make([]*VIP, 0, len(s.VIPs))
+	for _, v := range s.VIPs {
+		if _, is := refused[v.Addr]; !is {
+			vips = append(vips, v)
+		} else if old := have.Vip(v.Addr); old != nil {
+			vips = append(vips, old)
+		}
+	}
+	s.VIPs = vips
+	return s
+}
+
+// Refuse finds the addresses among the changes that cannot be forwarded, whatever the
+// kernel holds: addresses that break the rules of their types or exceed the limits.
+func (l Limits) Refuse(changes []VipChange) Refusals {
+	refused := make(Refusals)
+	for _, c := range changes {
+		if c.Want == nil {
+			continue
+		}
+		if err := errors.Join(c.Want.validate(), l.Check(c.Want)); err != nil {
+			refused.Add(c.Want, err)
+		}
+	}
+	return refused
+}
+
+// RefuseTotal refuses changed addresses, the largest first, if all of them and the others have
+// more than total entries together.
+func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
+	total := have
+	var grown []VipChange
+	for _, c := range changes {
+		grows := c.Want.Entries(l.Mode) - c.Have.Entries(l.Mode)
+		if c.Want != nil {
+			if _, is := refused[c.Want.Addr]; is {
+				continue
+			}
+		}
+		if total += grows; grows > 0 {
+			grown = append(grown, c)
+		}
+	}
+	if total <= l.Total {
+		return
+	}
+	slices.SortStableFunc(grown, func(a, b VipChange) int { return b.Want.Entries(l.Mode) - a.Want.Entries(l.Mode) })
+	for _, c := range grown {
+		if total <= l.Total {
+			return
+		}
+		n := c.Want.Entries(l.Mode)
+		total -= n - c.Have.Entries(l.Mode)
+		refused.Add(c.Want, fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node can have %d together: "+
+			"use fewer ports or endpoints; the scheduler random needs the fewest entries", n, l.Mode, l.Total))
+	}
+}
+
+// RefusePrograms refuses addresses that would have more rules with programs than all
+// addresses may have together: changed ones, since the others have them.
+func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
+	if l.Mode != ModeIPTables {
+		return
+	}
+	total := 0
+	for _, v := range s.VIPs {
+		if _, is := refused[v.Addr]; !is {
+			total += v.Programs()
+		}
+	}
+	for i := len(changes) - 1; i >= 0 && total > maxPrograms; i-- {
+		v := changes[i].Want
+		if v == nil || v.Programs() == 0 {
+			continue
+		}
+		if _, is := refused[v.Addr]; is {
+			continue
+		}
+		total -= v.Programs()
+		if old := changes[i].Have; old != nil {
+			total += old.Programs()
+		}
+		refused.Add(v, fmt.Errorf("rules for the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
+			"choose the scheduler random for some Services, or use nftables mode", v.Programs(), maxPrograms))
+	}
+}

@@ -1,0 +1,76 @@
+package state
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// A Port is a protocol and a port of an address.
+type Port struct {
+	Proto Protocol
+	Port  uint16
+}
+
+// Sides says for which kinds of clients something holds.
+type Sides uint8
+
+const (
+	SideExternal Sides = 1 << iota
+	SideInternal
+)
+
+// Base is the set for IPv4 of the pair that id is of.
+func Base(id SetID) SetID {
+	if id >= SetClientIf {
+		return id
+	}
+	return id &^ 1
+}
+
+func (t *Target) Empty() bool { return len(t.Backends) == 0 }
+
+// Vip finds an address; nil: it is no VIP.
+func (s *State) Vip(addr netip.Addr) *VIP {
+	i, found := slices.BinarySearchFunc(s.VIPs, addr, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+	if !found {
+		return nil
+	}
+	return s.VIPs[i]
+}
+
+// Frontend finds one; nil: there is none.
+func (s *State) Frontend(vip netip.Addr, at Port) *Frontend {
+	v := s.Vip(vip)
+	if v == nil {
+		return nil
+	}
+	fronts := v.Frontends
+	j, found := slices.BinarySearchFunc(fronts, at, func(f Frontend, at Port) int {
+		return cmp.Or(cmp.Compare(f.Protocol, at.Proto), cmp.Compare(f.Port, at.Port))
+	})
+	if !found {
+		return nil
+	}
+	return &fronts[j]
+}
+
+// Has says whether the frontend's flows may be at a backend: new ones, or flows
+// that it keeps.
+func (f *Frontend) Has(backend netip.AddrPort) bool {
+	return f.External.Has(backend) || f.Internal.Has(backend) || f.Drains(backend)
+}
+
+func (f *Frontend) Drains(backend netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
+	return found
+}
+
+func (t *Target) Has(backend netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(t.Backends, backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
+	return found
+}
+
+func ContainsAddr(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}

@@ -1,0 +1,21 @@
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// NFFamily is what the kernel calls a family: 0 is IPv4 and 1 IPv6, as in [Family].
+func NFFamily(f SetID) uint8 { return [2]uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f] }
+
+// ShortHash is a name for what has a long one, or several.
+func ShortHash(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}

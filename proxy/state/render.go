@@ -1,0 +1,301 @@
+package state
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Chains that frontends go to when there is no backend.
+const (
+	chainRefuse = "refuse"
+	chainIgnore = "ignore"
+)
+
+// A Side is one of the two kinds of clients that a frontend has.
+type Side struct {
+	Prefix                 string // of its count chains
+	Svc, Eps, Slots, masqs SetID
+	Sticky                 string // the chain that asks for the backend a client had
+	Sched                  SetID  // and where it goes on
+	Fence                  string // the chain that asks for the source first
+	Fenced                 SetID  // and where it goes on
+	Turn                   string // the chain that asks for the frontend's own chain
+	Turns                  SetID  // which is here
+}
+
+// What the names of chains of either side end in.
+const (
+	sticky = "sticky"
+	fence  = "fence"
+	turn   = "turn"
+)
+
+// SplitPrefix begins the name of a chain that sends internal clients elsewhere, and
+// does for the others what the chain of external clients does.
+const SplitPrefix = "s"
+
+var (
+	External = Side{
+		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, Turn: "x" + turn, Turns: SetExtTurn,
+		Sticky: "x" + sticky, Sched: SetExtSched, Fence: "x" + fence, Fenced: SetExtFenced,
+	}
+	Internal = Side{
+		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, Turn: "i" + turn, Turns: SetIntTurn,
+		Sticky: "i" + sticky, Sched: SetIntSched, Fence: "i" + fence, Fenced: SetIntFenced,
+	}
+)
+
+// RenderState is all elements of the table for s, sorted.
+func RenderState(s State) []Element {
+	var bySet [SetCount][]Element
+	add := func(all []Element) {
+		for _, e := range all {
+			bySet[e.Set] = append(bySet[e.Set], e)
+		}
+	}
+	add(renderShared(s))
+	for _, v := range s.VIPs {
+		add(RenderVIP(v, s.Node))
+	}
+	for i := range bySet {
+		// In order already where slots do not count: VIPs come sorted.
+		if !slices.IsSortedFunc(bySet[i], Element.Compare) {
+			slices.SortFunc(bySet[i], Element.Compare)
+		}
+	}
+	return slices.Concat(bySet[:]...)
+}
+
+// renderShared is the elements that belong to no VIP, sorted.
+func renderShared(s State) []Element {
+	var all []Element
+	for _, p := range s.Owned {
+		all = append(all, PrefixElement(SetOwned, p))
+	}
+	for _, p := range s.Clients.CIDRs {
+		all = append(all, PrefixElement(SetClients, p))
+	}
+	prefix, bridge := s.Clients.InterfacePrefix, s.Clients.Bridge
+	if prefix != "" {
+		all = append(all, IfnameElement(prefix, true))
+	}
+	// Intervals must not overlap: a bridge that the prefix matches is in.
+	if bridge != "" && (prefix == "" || !strings.HasPrefix(bridge, prefix)) {
+		all = append(all, IfnameElement(bridge, false))
+	}
+	all = append(all, renderSNAT(s.SNAT)...)
+	slices.SortFunc(all, Element.Compare)
+	return all
+}
+
+// RenderVIP is the elements of one address, sorted. All of their keys begin
+// with that address, so no two VIPs share an element: what becomes of one
+// never depends on another.
+func RenderVIP(v *VIP, node string) []Element {
+	f := Family(v.Addr)
+	all := make([]Element, 0, 2+8*len(v.Frontends)) // as many as a port with two backends has
+	all = append(all, Element{Set: SetVIPs + f, Key: string(Encoding(nil).Addr(v.Addr))})
+	if v.affinity() {
+		all = append(all, Element{Set: setSticky + f, Key: string(Encoding(nil).Addr(v.Addr))})
+	}
+	if v.affinity() || v.masquerades(node) {
+		all = append(all, Element{Set: setLate + f, Key: string(Encoding(nil).Addr(v.Addr))})
+	}
+	for i := range v.Frontends {
+		fe := &v.Frontends[i]
+		all = renderAffinity(all, v.Addr, fe)
+		all = renderTarget(all, v.Addr, fe, External, &fe.External, node)
+		all = renderTarget(all, v.Addr, fe, Internal, &fe.Internal, node)
+		all = renderSources(all, v.Addr, fe)
+		all = renderDraining(all, v.Addr, fe)
+	}
+	all = renderHairpin(all, v, node)
+	slices.SortFunc(all, Element.Compare)
+	return all
+}
+
+// masquerades says whether any backend does not see some of its clients.
+func (v *VIP) masquerades(node string) bool {
+	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool {
+		return f.External.masquerades(node) || f.Internal.masquerades(node)
+	})
+}
+
+func (t *Target) masquerades(node string) bool {
+	return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.masked(b, node) })
+}
+
+// masked says whether a backend sees an address of the node in place of its client's.
+func (t *Target) masked(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }
+
+// renderTarget appends what one kind of clients finds at one frontend.
+func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target, node string) []Element {
+	f := Family(vip)
+	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
+	svc := s.Svc
+	if fe.Fenced(vip) {
+		all = append(all, Element{Set: svc + f, Key: string(key), Data: s.Fence})
+		svc = s.Fenced
+	}
+	split := s.Prefix == External.Prefix && !fe.alike()
+	to := func(chain string) {
+		if split {
+			chain = splitOf(chain)
+		}
+		all = append(all, Element{Set: svc + f, Key: string(key), Data: chain})
+	}
+	if len(t.Backends) == 0 {
+		to(t.Miss.chain())
+		return all
+	}
+	if fe.Affinity != 0 {
+		to(s.Sticky)
+		svc, split = s.Sched, false
+	}
+	c := scheduling(vip, fe, s, t)
+	if c.owner != "" {
+		all = append(all, Element{Set: s.Turns + f, Key: string(key), Data: c.Name()})
+		to(s.Turn)
+	} else {
+		to(c.Name())
+	}
+	for slot, b := range t.Backends {
+		data := string(make(Encoding, 0, 20).AddrPort(b.Addr))
+		all = append(all, Element{Set: s.Eps + f, Key: string(key.Slot(slot)), Data: data})
+		if t.masked(b, node) {
+			all = append(all, Element{Set: s.masqs + f, Key: string(key) + data})
+		}
+	}
+	if c.Schedule.Table && c.Side == s.Prefix {
+		all = renderTable(all, s.Slots+f, key, t.Backends)
+	}
+	return all
+}
+
+// alike says whether internal clients find what external ones do.
+func (f *Frontend) alike() bool {
+	x, i := &f.External, &f.Internal
+	if len(x.Backends) == 0 && len(i.Backends) == 0 {
+		return x.Miss == i.Miss
+	}
+	return sameBackends(f)
+}
+
+// splitOf is the chain that asks first whether the client is an internal one.
+func splitOf(chain string) string { return SplitPrefix + strings.TrimPrefix(chain, External.Prefix) }
+
+// renderSources appends the sources that may use a frontend, where not all may.
+func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
+	if !fe.Fenced(vip) {
+		return all
+	}
+	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
+	for _, p := range fe.Sources {
+		if Family(p.Addr()) == Family(vip) {
+			first := string(key.Addr(p.Addr())) // copied before key's array is used again
+			all = append(all, Element{Set: SetAllowed + Family(vip), Key: first, Data: string(key.Addr(lastAddr(p)))})
+		}
+	}
+	return all
+}
+
+// renderDraining appends the backends that keep the flows that they have. No rule
+// asks for them: they are there for the process that finds the table.
+func renderDraining(all []Element, vip netip.Addr, fe *Frontend) []Element {
+	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
+	for _, b := range fe.Draining {
+		all = append(all, Element{Set: SetDrain + Family(vip), Key: string(key.AddrPort(b))})
+	}
+	return all
+}
+
+// Fenced says whether there are sources that may not use the frontend.
+func (f *Frontend) Fenced(vip netip.Addr) bool {
+	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
+	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
+}
+
+// renderTable appends the slots of a frontend's table.
+func renderTable(all []Element, set SetID, frontend Encoding, backends []Backend) []Element {
+	for slot, i := range MaglevSlots(backends) {
+		data := string(make(Encoding, 0, 20).AddrPort(backends[i].Addr))
+		all = append(all, Element{Set: set, Key: string(frontend.Slot(slot)), Data: data})
+	}
+	return all
+}
+
+// sameBackends says whether internal clients find the same backends as external
+// ones, so that they can use their table, which is large.
+func sameBackends(fe *Frontend) bool {
+	return slices.EqualFunc(fe.External.Backends, fe.Internal.Backends, func(a, b Backend) bool {
+		return a.Addr == b.Addr && a.Share() == b.Share()
+	})
+}
+
+// chain is where new flows go that find no backend.
+func (m Miss) chain() string {
+	if m == Drop {
+		return chainIgnore
+	}
+	return chainRefuse
+}
+
+// scheduling is the chain that chooses a backend, of which there is at least one.
+func scheduling(vip netip.Addr, fe *Frontend, s Side, t *Target) CountChain {
+	schedule := fe.Scheduler.schedule(t.Backends)
+	c := CountChain{Side: s.Prefix, Schedule: schedule, Slots: schedule.slots(len(t.Backends))}
+	switch {
+	case schedule.Table && sameBackends(fe):
+		c.Side = External.Prefix
+	case schedule.stateful && c.Slots > 1:
+		c.owner = ownerOf(vip, fe)
+	}
+	return c
+}
+
+// renderHairpin appends the pods that may meet themselves behind the VIP: pods that
+// are on this node, or may be. A pod on another node comes by that node.
+func renderHairpin(all []Element, v *VIP, node string) []Element {
+	var pods []netip.Addr
+	for i := range v.Frontends {
+		for _, t := range []*Target{&v.Frontends[i].External, &v.Frontends[i].Internal} {
+			for _, b := range t.Backends {
+				if b.Node == node || b.Node == "" {
+					pods = append(pods, b.Addr.Addr())
+				}
+			}
+		}
+	}
+	slices.SortFunc(pods, netip.Addr.Compare)
+	for _, pod := range slices.Compact(pods) {
+		key := make(Encoding, 0, 48).Addr(v.Addr).Addr(pod).Addr(pod)
+		all = append(all, Element{Set: setHairpin + Family(v.Addr), Key: string(key)})
+	}
+	return all
+}
+
+// ChainUses counts, for each made chain, the elements that go to it.
+func ChainUses(all []Element) map[string]int {
+	uses := make(map[string]int)
+	CountUses(uses, all, 1)
+	return uses
+}
+
+// CountUses adds by for every element that goes to a made chain.
+func CountUses(uses map[string]int, all []Element, by int) {
+	for _, e := range all {
+		if s := &Specs[e.Set]; (s.Verdicts() || s.Numbers()) && IsMade(e.Data) {
+			uses[e.Data] += by
+		}
+	}
+}
+
+// IsMade says whether name is that of a chain that is made before the first
+// element goes to it, and deleted after the last did.
+func IsMade(name string) bool {
+	_, mark := ParseMarkChain(name)
+	_, count := ParseCountChain(name)
+	_, learn := ParseLearnChain(name)
+	return mark || count || learn
+}
