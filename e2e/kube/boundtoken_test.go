@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// aboutNode are the objects that a speaker writes about a node.
+// aboutNode returns the objects that a speaker writes about a node.
 func aboutNode(node string) []string {
 	return []string{
 		fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, name: %s}, spec: {holderIdentity: %[1]s}}`, node),
@@ -36,7 +36,7 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 		n1, free := f.withToken("n1"), f.withToken("")
 		// The API server compiles a policy some time after it was created.
 		await(t, time.Minute, "the policy to be in force", func() error {
-			if err := free.Apply(t.Context(), aboutNode("probe")[1]); !is(err, apierrors.IsForbidden) {
+			if err := free.Apply(t.Context(), aboutNode("probe")[1]); !anyIs(err, apierrors.IsForbidden) {
 				return fmt.Errorf("a token without a node: %v", err)
 			}
 			return nil
@@ -45,7 +45,7 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 			if err := n1.Create(t.Context(), o); err != nil {
 				t.Errorf("the speaker of n1 may not write about it: %v", err)
 			}
-			if err := free.Apply(t.Context(), o); !is(err, apierrors.IsForbidden) || !strings.Contains(err.Error(), "must be bound to its pod") {
+			if err := free.Apply(t.Context(), o); !anyIs(err, apierrors.IsForbidden) || !strings.Contains(err.Error(), "must be bound to its pod") {
 				t.Errorf("a token without a node changed %s: %v", o, err)
 			}
 			other := aboutNode("n2")[i]
@@ -54,7 +54,7 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 				if !exists && i == 2 {
 					err = n1.Create(t.Context(), other)
 				}
-				if !is(err, apierrors.IsForbidden) || !strings.Contains(err.Error(), "a speaker of node n1 must not write for n2") {
+				if !anyIs(err, apierrors.IsForbidden) || !strings.Contains(err.Error(), "a speaker of node n1 must not write for n2") {
 					t.Errorf("the speaker of n1 wrote %s (exists: %t): %v", other, exists, err)
 				}
 				must(t, f.Admin().Apply(t.Context(), other))
@@ -63,19 +63,19 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 		for _, namespace := range []string{"fanfare-system", "kube-system", "default"} {
 			o := strings.Replace(aboutNode("n1")[0], "fanfare-node-lease", namespace, 1)
 			for _, name := range []string{"n1", "fanfare-controller"} {
-				if err := n1.Apply(t.Context(), strings.Replace(o, "name: n1", "name: "+name, 1)); !is(err, apierrors.IsForbidden) {
+				if err := n1.Apply(t.Context(), strings.Replace(o, "name: n1", "name: "+name, 1)); !anyIs(err, apierrors.IsForbidden) {
 					t.Errorf("the speaker of n1 wrote Lease %s in %s: %v", name, namespace, err)
 				}
 			}
 		}
 		// Other users are not concerned.
-		if n, err := f.counted("apiserver_validating_admission_policy_check_total", regexp.MustCompile(`policy="fanfare-speaker".*error_type="(invalid|timeout|panic)`)); err == nil && n != 0 {
+		if n, err := f.apiServerMetric("apiserver_validating_admission_policy_check_total", regexp.MustCompile(`policy="fanfare-speaker".*error_type="(invalid|timeout|panic)`)); err == nil && n != 0 {
 			t.Errorf("the policy failed %.0f times", n)
 		}
 	})
 }
 
-// withToken is a client with a token of the speaker's account that the API server has made,
+// withToken returns a client with a token of the speaker's account that the API server has made,
 // bound to a Node (KEP-4193) or, without a name, to nothing.
 func (f *fanfare) withToken(node string) *Client {
 	f.Helper()

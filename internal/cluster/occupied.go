@@ -52,7 +52,7 @@ func (b *Builder) occupied() []Occupied {
 	return disjoint(all)
 }
 
-// taken are the addresses of pools that Services do not get: occupied ones, and those that
+// taken returns what Services do not get of pools: occupied addresses, and the addresses that
 // another implementation has written into the status of a Service. An aggregate may contain
 // the latter.
 func (b *Builder) taken() []Occupied {

@@ -65,7 +65,8 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	return s, p
 }
 
-// foreignAddresses are those in the status of a Service that is not Fanfare's: parsed is nil.
+// foreignAddresses returns the addresses of a Service that another implementation serves:
+// parsed is nil.
 func foreignAddresses(o *corev1.Service, parsed *Spec) []netip.Addr {
 	if parsed != nil || o.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
