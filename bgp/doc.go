@@ -20,7 +20,7 @@
 //
 // The connection passes through a wire (wire.go), which parses the router's OPEN,
 // the NOTIFICATIONs of both sides and the End-of-RIB of this node: so [Status] reports what
-// was on the wire. It also writes the next hops into UPDATEs (hop.go): GoBGP has one
+// was on the wire. It also writes the next hops into UPDATEs (nexthop.go): GoBGP has one
 // for both families.
 //
 // # BFD

@@ -165,7 +165,7 @@ func (e *engine) resendRoutes(ctx context.Context) error {
 }
 
 // exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
-// route already has the stand-in of the session (hop.go).
+// route already has the stand-in of the session (nexthop.go).
 func exportStatements() []*api.Statement {
 	reject := func(name string, family *api.Family, standIn netip.Addr) *api.Statement {
 		nextHops := []string{netip.PrefixFrom(standIn, standIn.BitLen()).String()}

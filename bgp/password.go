@@ -1,5 +1,13 @@
 package bgp
 
+import (
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
 // A Password is the key that both ends sign their packets with (RFC 2385). No log, status or
 // file contains it.
 type Password string
@@ -18,4 +26,42 @@ func (Password) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 func (p *Password) UnmarshalText([]byte) error {
 	*p = ""
 	return nil
+}
+
+// setPassword has the kernel sign what goes to the router, and drop what comes from
+// it without the right signature.
+func setPassword(fd int, s Session) error {
+	if s.Password == "" {
+		return nil
+	}
+	if err := setSignature(fd, s.PeerAddress, s.Password); err != nil {
+		return fmt.Errorf("password (TCP MD5): %w", err)
+	}
+	return nil
+}
+
+// removePassword undoes setPassword, on a socket that listens for several routers.
+func removePassword(fd int, s Session) error {
+	if s.Password == "" {
+		return nil
+	}
+	if err := setSignature(fd, s.PeerAddress, ""); err != nil {
+		return fmt.Errorf("removing a password (TCP MD5): %w", err)
+	}
+	return nil
+}
+
+func setSignature(fd int, peer netip.Addr, password Password) error {
+	var sig unix.TCPMD5Sig
+	sig.Keylen = uint16(copy(sig.Key[:], password))
+	if peer.Is4() {
+		a := peer.As4()
+		sig.Addr.Family = unix.AF_INET
+		copy((*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
+	} else {
+		a := peer.As16()
+		sig.Addr.Family = unix.AF_INET6
+		copy((*unix.RawSockaddrInet6)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
+	}
+	return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig)
 }

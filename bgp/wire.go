@@ -44,7 +44,7 @@ const (
 
 // A wire is a connection between GoBGP and a router that parses the messages of both. It
 // changes the router ID in the local OPEN and the next hops in local
-// UPDATEs (hop.go), and replaces the router's UPDATEs, which GoBGP must not see (framer). It
+// UPDATEs (nexthop.go), and replaces the router's UPDATEs, which GoBGP must not see (framer). It
 // closes the connection to a router that GoBGP would accept by mistake.
 type wire struct {
 	*net.TCPConn

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -31,8 +32,8 @@ func (a *Announcer) handleConflict(p *port, in packet, now time.Time) {
 		a.giveUp(x, now)
 	}
 	a.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", defend)
-	notify(a.worker.conflicts)
-	notify(a.changed)
+	notify.Changed(a.worker.conflicts)
+	notify.Changed(a.changed)
 }
 
 // giveUp stops answering for an address until its retry timer is due.
@@ -45,7 +46,7 @@ func (a *Announcer) giveUp(x *address, now time.Time) {
 	x.timer = &timer{address: x, stage: min(retry1+stage(x.strikes), retry5)}
 	x.strikes++
 	a.schedule.add(x.timer, now)
-	notify(a.wake)
+	notify.Changed(a.wake)
 }
 
 // identifyConflicts looks up the hosts that claim addresses of this node. If one is a node
@@ -87,7 +88,7 @@ func (a *Announcer) identifyConflicts() {
 		}
 	}
 	a.clearKnownNodes(time.Now())
-	notify(a.changed)
+	notify.Changed(a.changed)
 }
 
 // clearKnownNodes clears conflicts with hosts that are nodes.
@@ -100,7 +101,7 @@ func (a *Announcer) clearKnownNodes(now time.Time) {
 		x.clearConflict(speakers)
 		a.advance(x, nil, now)
 	}
-	notify(a.wake)
+	notify.Changed(a.wake)
 }
 
 // A neighbourTable is the kernel's table of neighbours and gateways.

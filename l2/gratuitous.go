@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // sendScheduled sends what the schedule says, at a rate that neighbours can handle.
@@ -64,12 +66,12 @@ func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 	case passed:
 		x.timer, x.needsProbe = nil, false
 		a.advance(x, nil, now)
-		notify(a.changed)
+		notify.Changed(a.changed)
 	case retry1, retry2, retry3, retry4, retry5:
 		x.timer = nil
 		x.enter(Waiting, now)
 		a.advance(x, nil, now)
-		notify(a.changed)
+		notify.Changed(a.changed)
 	default:
 		frames = a.announceOn(t)
 		a.schedule.follow(t, now)

@@ -125,13 +125,6 @@ func New(o Options) *Announcer {
 // with a subnet changes. The channel holds one value, so that sending never blocks.
 func (a *Announcer) Changed() <-chan struct{} { return a.changed }
 
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Set applies want, in the network namespace of the first call's thread. It does as much as
 // possible and returns, even with an error, the addresses that are held now, sorted.
 // Addresses that are still probed are not among them: Set does not wait for probes or

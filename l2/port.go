@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	afpacket "github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -142,7 +143,7 @@ func (a *Announcer) readPackets(p *port) {
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		default:
 			if !p.failed.Swap(true) {
-				notify(a.worker.changes)
+				notify.Changed(a.worker.changes)
 			}
 			return
 		}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A portPlan lists the addresses that a port should answer for.
@@ -53,7 +55,7 @@ func (a *Announcer) reconcile() {
 	maps.DeleteFunc(a.failures, func(k portKey, _ error) bool { return k != listFailed })
 	maps.Copy(a.failures, failed)
 	a.assign(plans, time.Now())
-	notify(a.wake)
+	notify.Changed(a.wake)
 }
 
 // openPorts opens and closes sockets as planned, and deletes the plans of ports that fail.

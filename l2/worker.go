@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	rtnl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -169,7 +170,7 @@ func subscribeLinks() (*rtnl.Conn, error) {
 // socket fails.
 func (k *worker) readChanges(conn *rtnl.Conn) {
 	for err := error(nil); err == nil || errors.Is(err, unix.ENOBUFS); _, err = conn.Receive() {
-		notify(k.changes)
+		notify.Changed(k.changes)
 	}
 }
 
@@ -193,7 +194,7 @@ func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	a.reconcile()
 	a.logInterfaces(ctx, before)
 	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sameSlice(held, a.held()) {
-		notify(a.changed)
+		notify.Changed(a.changed)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
@@ -182,10 +183,7 @@ func (w *watch) lost(reason string) {
 }
 
 func (w *watch) poke() {
-	select {
-	case w.notify <- struct{}{}:
-	default:
-	}
+	notify.Changed(w.notify)
 }
 
 // ignoringOwn runs change, which makes a number of transactions, without listening: for a

@@ -19,6 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/suspend"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -146,7 +147,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.events.run(kill, s.observe)
-	go watchSuspend(kill, s.resumed)
+	go suspend.Watch(kill, suspendThreshold, s.resumed)
 	s.loop(ctx)
 	defer s.snapshots.close()
 	return s.stop(kill)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -146,8 +147,5 @@ func (l *leases) renew(ctx context.Context) {
 }
 
 func (l *leases) renewNow() {
-	select {
-	case l.now <- struct{}{}:
-	default:
-	}
+	notify.Changed(l.now)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A leaseState is what a watch of a node's Lease has shown.
@@ -166,8 +167,5 @@ func (l *leases) checkAbsent(ctx context.Context, node string, since time.Time) 
 // signal signals a change of the states.
 func (l *leases) signal() {
 	l.changes++
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
+	notify.Changed(l.changed)
 }

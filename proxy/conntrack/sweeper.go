@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -155,10 +156,7 @@ func (s *Sweeper) run() {
 }
 
 func (s *Sweeper) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	notify.Changed(s.wake)
 }
 
 // sweep deletes what is pending. What fails stays pending.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -91,7 +92,7 @@ func (p *Path) attachWanted() error {
 	for index := range p.linkUsers {
 		want[index] |= inward
 		if _, looked := p.peers[index]; !looked {
-			signal(p.peersChanged)
+			notify.Changed(p.peersChanged)
 		}
 	}
 	for index, roles := range want {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // ErrUnsupported says that the kernel, the BPF file system or a capability is missing.
@@ -195,7 +196,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 	if p.grown = err == nil; p.grown {
 		err = p.renewLease()
 	}
-	signal(p.due)
+	notify.Changed(p.due)
 	return err
 }
 
@@ -312,7 +313,7 @@ func (p *Path) apply(touched map[kernelFrontend]*Frontend) error {
 		}
 	}
 	if len(p.seeding) > 0 {
-		signal(p.due)
+		notify.Changed(p.due)
 	}
 	err := errors.Join(errs...)
 	if p.synced = err == nil; p.synced {
@@ -423,13 +424,6 @@ func (p *Path) refresh() {
 // they would send new flows to deleted pods.
 func (p *Path) renewLease() error {
 	return p.kernel.Lease.Put(uint32(0), seconds()+60)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // load creates or adopts the maps, and loads the programs.

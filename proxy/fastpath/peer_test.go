@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
@@ -94,10 +95,10 @@ func TestPeer(t *testing.T) {
 					var err error
 					at, err = attach()
 					try(err)
-					signal(p.peersChanged) // without a notification, the check comes after five seconds
+					notify.Changed(p.peersChanged) // without a notification, the check comes after five seconds
 				}, func() {
 					try(at.Close())
-					signal(p.peersChanged)
+					notify.Changed(p.peersChanged)
 				}
 		}
 		straight := func() {

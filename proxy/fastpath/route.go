@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -56,7 +57,7 @@ func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 		}
 	}
 	if p.unresolved > 0 {
-		signal(p.linksChanged)
+		notify.Changed(p.linksChanged)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -38,8 +39,8 @@ func (p *Path) watchLinks(ctx context.Context) error {
 		return err
 	}
 	defer drain(routes)
-	signal(p.linksChanged) // for changes before the subscription
-	signal(p.peersChanged)
+	notify.Changed(p.linksChanged) // for changes before the subscription
+	notify.Changed(p.peersChanged)
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,8 +62,8 @@ func (p *Path) watchLinks(ctx context.Context) error {
 		if !discardPending(links) || !discardPending(routes) {
 			return errUnsubscribed
 		}
-		signal(p.linksChanged)
-		signal(p.peersChanged)
+		notify.Changed(p.linksChanged)
+		notify.Changed(p.peersChanged)
 	}
 }
 
@@ -75,7 +76,7 @@ func (p *Path) watchQueues(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		signal(p.peersChanged)
+		notify.Changed(p.peersChanged)
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -80,16 +81,9 @@ func (l *Monitor) SetState(s state.State, look bool) {
 	before := l.state.Swap(&s)
 	switch {
 	case look || before == nil || (len(before.VIPs) == 0) != (len(s.VIPs) == 0):
-		poke(l.soon)
+		notify.Changed(l.soon)
 	default:
-		poke(l.later)
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		notify.Changed(l.later)
 	}
 }
 
@@ -226,7 +220,7 @@ func (l *Monitor) Receive(kind uint8, data []byte) {
 		met = *known
 	}
 	if concerns(met, kind, data) || l.looking.Load() && tableOf(data).foreign() {
-		poke(l.soon)
+		notify.Changed(l.soon)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/suspend"
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -124,7 +126,7 @@ type Gossip struct {
 	keys          keyring
 	readAt        time.Time // of the key file
 	retryListenAt time.Time
-	tickAt        time.Time
+	suspension    suspend.Detector
 	joinedBackAt  time.Time            // when pings were last followed by joins
 	joinAt        map[string]time.Time // when to try to reach a node again
 
@@ -252,10 +254,7 @@ func (g *Gossip) Leave() {
 
 // wakeUp makes Run look at once.
 func (g *Gossip) wakeUp() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
+	notify.Changed(g.wake)
 }
 
 // countAlive counts the members in memberlist's state alive, including this one.
@@ -297,10 +296,7 @@ func (g *Gossip) publish() {
 	}
 	g.metrics.observe(next)
 	g.logChanges(was, next)
-	select {
-	case g.changed <- struct{}{}:
-	default:
-	}
+	notify.Changed(g.changed)
 }
 
 // logChanges logs each change of state, and counts deaths.

@@ -10,8 +10,7 @@ import (
 // process it also joins some members that are alive: they may have taken this node for
 // dead, and it refutes that when it exchanges its state with them.
 func (g *Gossip) joinMissing(now time.Time) {
-	suspended := !g.tickAt.IsZero() && now.Sub(g.tickAt) > suspendedFor
-	g.tickAt = now
+	suspended := g.suspension.Pause(now, suspendedFor) > 0
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.list == nil || g.leaving {

@@ -1,0 +1,50 @@
+package bgp
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+const maxTTL = 255
+
+// ttl of our packets; 0 is the kernel's default. A neighbour in another AS is
+// directly connected unless the session says otherwise: packets that would need
+// another hop die there, rather than reach a stranger with the same address.
+func ttl(s Session) int {
+	switch {
+	case s.TTLSecurityHops != 0:
+		return maxTTL // RFC 5082 §3: the TTL on arrival gives the distance
+	case s.PeerASN == s.LocalASN:
+		return 0
+	case s.EBGPMultihopTTL != 0:
+		return int(s.EBGPMultihopTTL)
+	default:
+		return 1
+	}
+}
+
+// leastTTL is what a packet from TTLSecurityHops away arrives with.
+func (s Session) leastTTL() int { return maxTTL + 1 - int(s.TTLSecurityHops) }
+
+// setHops sets how far our packets go, and how far the router's may have come: the
+// kernel drops the others, the answer to our SYN included.
+func setHops(fd int, s Session) error {
+	level, hops, least := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
+	if s.PeerAddress.Is4() {
+		level, hops, least = unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
+	}
+	if n := ttl(s); n != 0 {
+		if err := unix.SetsockoptInt(fd, level, hops, n); err != nil {
+			return fmt.Errorf("TTL %d: %w", n, err)
+		}
+	}
+	if s.TTLSecurityHops == 0 {
+		return nil
+	}
+	n := s.leastTTL()
+	if err := unix.SetsockoptInt(fd, level, least, n); err != nil {
+		return fmt.Errorf("least TTL %d: %w", n, err)
+	}
+	return nil
+}
