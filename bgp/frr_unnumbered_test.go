@@ -5,10 +5,15 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -131,6 +136,48 @@ func (r *frr) advertised() int {
 	n, err := strconv.Atoi(m[1])
 	must(r.t, err)
 	return n
+}
+
+// Another host on the link that advertises itself as a router does not take the session, also
+// after the session was reset, and the status names it.
+func TestUnnumberedForgedAdvertisement(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		r := startFRRWith(t, frrUnnumbered(t))
+		s := newServer(t, Options{})
+		_, err := s.Set(t.Context(), state([]Session{unnumbered("tor1", "uplink")}, routes("192.0.2.1/32")))
+		must(t, err)
+		up := func() bool { return s.sessionStatus("tor1").State == Established && r.kernel() != "" }
+		within(t, time.Minute, "routes", up)
+		before := s.sessionStatus("tor1")
+		frame := forgedAdvertisement(t, net.ParseIP("fe80::66"))
+		forge := func() {
+			r.ns.Do(func() {
+				eth0, err := net.InterfaceByName("eth0")
+				must(t, err)
+				fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+				must(t, err)
+				defer unix.Close(fd)
+				must(t, unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Index}))
+			})
+		}
+		forged := netip.MustParseAddr("fe80::66%uplink")
+		eventually(t, "the other host in the status", func() bool { forge(); return s.sessionStatus("tor1").OtherRouter == forged })
+		r.vtysh("-c", "clear bgp *")
+		eventually(t, "a reset", func() bool { forge(); return s.sessionStatus("tor1").Since != before.Since })
+		within(t, time.Minute, "routes again", func() bool { forge(); return up() })
+		if now := s.sessionStatus("tor1"); now.PeerAddress != before.PeerAddress {
+			t.Errorf("the session is with %s, and was with %s", now.PeerAddress, before.PeerAddress)
+		}
+	})
+}
+
+// forgedAdvertisement is an Ethernet frame with a router advertisement from another host.
+func forgedAdvertisement(t *testing.T, from net.IP) []byte {
+	to := net.ParseIP("ff02::1")
+	body, err := (&icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: &icmp.RawBody{Data: make([]byte, 12)}}).Marshal(icmp.IPv6PseudoHeader(from, to))
+	must(t, err)
+	frame := []byte{0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0x66, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, 255}
+	return slices.Concat(frame, from, to, body)
 }
 
 // While there is no router, the status says what it waits for.

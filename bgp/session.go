@@ -103,8 +103,11 @@ func (s *session) run(ctx context.Context) {
 	defer s.acceptor.leave(s)
 	var moved <-chan struct{} // nil, and so never, for a router with an address
 	if s.conf.Interface != "" {
-		s.link = radv.Start(ctx, s.conf.Interface)
-		moved = s.link.Changed()
+		link := radv.Start(ctx, s.conf.Interface)
+		s.mu.Lock()
+		s.link = link
+		s.mu.Unlock()
+		moved = link.Changed()
 	}
 	pace := pacing{limit: s.conf.connectTime()}
 	s.awaitBFDTimeout(ctx)

@@ -42,6 +42,9 @@ type SessionStatus struct {
 	// PeerAddress is invalid until a router advertises itself on Interface.
 	PeerAddress netip.Addr `json:"peerAddress"`
 	Interface   string     `json:"interface,omitempty"`
+	// OtherRouter is another host that sends router advertisements on Interface; invalid if
+	// there is none.
+	OtherRouter netip.Addr `json:"otherRouter,omitzero"`
 	// PeerASN is 0 where any external AS number is right and the router has not
 	// said its own yet.
 	PeerASN       uint32     `json:"peerASN"`
@@ -131,7 +134,7 @@ func (s *Server) Status() Status {
 
 func (s *session) status(routes []Route) SessionStatus {
 	s.mu.Lock()
-	f, d := s.facts, s.detector
+	f, d, link := s.facts, s.detector, s.link
 	s.mu.Unlock()
 	st := SessionStatus{
 		Name:          s.conf.Name,
@@ -148,6 +151,9 @@ func (s *session) status(routes []Route) SessionStatus {
 		LastErrorTime: f.lastErrorAt,
 		LossReason:    f.loss,
 		Updates:       f.updates,
+	}
+	if link != nil {
+		st.OtherRouter = link.Other()
 	}
 	if d != nil {
 		is := d.seen()

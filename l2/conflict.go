@@ -12,26 +12,27 @@ import (
 )
 
 // handleConflict handles, with mu held, a packet in which another host claims an address of
-// this node.
+// this node. Packets that change nothing are counted and not reported: a host that forges
+// them must not fill the log, nor keep the speaker busy.
 func (a *Announcer) handleConflict(p *port, in packet, now time.Time) {
 	x := p.claims.addresses[in.sender]
 	if x == nil {
 		x = p.claims.addresses[in.target] // another host probes for it
 	}
-	count := 1
-	if x.conflict != nil {
-		count += x.conflict.Count
-	}
-	x.conflict = &Conflict{MAC: in.from, Interface: p.iface.Name, When: now, Count: count}
 	a.metrics.conflicts.WithLabelValues(p.key.protocol.name).Inc()
-	kept := x.phase == Held && now.Sub(x.defended) > defendInterval
-	if kept {
+	defend := x.phase == Held && now.Sub(x.defended) > defendInterval
+	if x.phase == Held && !defend && !x.want.Yield {
+		x.conflict = x.conflict.again(now)
+		return
+	}
+	x.conflict = &Conflict{MAC: in.from, Interface: p.iface.Name, When: now, Count: x.conflict.count() + 1}
+	if defend {
 		x.defended = now
 		a.gratuitous(p, announcement(x.want.Addr, p.claims.mac))
 	} else {
 		a.giveUp(x, now)
 	}
-	a.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", kept)
+	a.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", defend)
 	notify.Changed(a.worker.conflicts)
 	notify.Changed(a.changed)
 }

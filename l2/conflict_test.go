@@ -2,6 +2,7 @@ package l2
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -147,15 +148,56 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 	})
 }
 
-// Another host claims a held address: the first conflict is defended by one announcement;
-// on the next one the address is given up until a probe finds it free. A speaker may claim
-// it without a conflict.
+// A host that forges claims of an address does not take it from the node, and neither fills
+// the log nor keeps the speaker busy: the node announces it once in ten seconds, and answers
+// requests all the time.
+func TestForgedClaimsKeepAddress(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "intruder")
+		var log strings.Builder // written with the Announcer's mu held
+		n := startWith(t, hosts[0], Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		intruder, here := listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		for s := again1; s < numStages; s++ {
+			n.schedule.delays[s] = time.Hour // what follows are defences
+		}
+		n.set(addresses("10.0.0.100", "fd00::100")...)
+		n.awaitHeld("10.0.0.100", "fd00::100")
+		for _, x := range []struct{ vip, host string }{{"10.0.0.100", "10.0.0.2"}, {"fd00::100", "fd00::2"}} {
+			const forged = 500
+			intruder.ask(x.vip, x.host)
+			intruder.answer(x.vip) // later than the first announcement
+			for range forged {
+				intruder.send(announcement(ip(x.vip), intruder.mac))
+			}
+			intruder.ask(x.vip, x.host)
+			defences := 0
+			intruder.next(func(p packet) bool {
+				if p.from == here && p.sender == ip(x.vip) && p.op == announcement(ip(x.vip), here).op && p.to != intruder.mac {
+					defences++
+				}
+				return p.op == opReply && p.sender == ip(x.vip) && p.to == intruder.mac
+			})
+			if s := n.status(x.vip); s.Phase != Held || s.Conflict == nil || s.Conflict.Count != forged || defences != 1 {
+				t.Errorf("%s: %d defences, status %+v with %v", x.vip, defences, s, s.Conflict)
+			}
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if lines := strings.Count(log.String(), "address conflict"); lines != 2 {
+			t.Errorf("%d lines for two addresses in the log", lines)
+		}
+	})
+}
+
+// Another host claims a held address that yields: the first conflict is defended by one
+// announcement; on the next one the address is given up until a probe finds it free. A
+// speaker may claim it without a conflict.
 func TestConflict(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "intruder")
 		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.schedule.delays[retry1] = time.Hour // the first retry never comes, later ones do
-		both := addresses("10.0.0.100", "fd00::100")
+		both := []Address{{Addr: ip("10.0.0.100"), Yield: true}, {Addr: ip("fd00::100"), Yield: true}}
 		n.set(both...)
 		for announced := 0; announced < 12; announced++ { // the burst at the beginning
 			intruder.next(func(p packet) bool {
@@ -253,7 +295,7 @@ func TestConflictWithNode(t *testing.T) {
 				t.Errorf("%s: %.0f conflicts with a node that is known", x.vip, after-before)
 			}
 		}
-		n.become(State{Addresses: want.Addresses})
+		n.become(State{Addresses: []Address{{Addr: ip("10.0.0.100"), Yield: true}}})
 		until(t, func() string {
 			other.send(announcement(ip("10.0.0.100"), other.mac))
 			if s := n.status("10.0.0.100"); s.Phase != Conflicting {

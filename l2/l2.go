@@ -25,11 +25,12 @@ const (
 	refreshCost = 20
 )
 
-// How a conflict about a held address goes on, by RFC 5227 §2.4 (b). The first conflict is
+// How a conflict about a held address goes on, by RFC 5227 §2.4. The first conflict is
 // answered by one announcement, which is enough for a stray packet or a node that has just
-// lost the address. On a second one within defendInterval the address is given up and
-// probed again later: two hosts that both keep an address break it for all clients.
-// Neighbor Discovery has no rule and gets the same.
+// lost the address. After another one within defendInterval, the address is kept in silence
+// (c), because two hosts that answer each other's announcements flood the link; or, if it
+// yields, it is given up and probed again later (b). Neighbor Discovery has no rule and gets
+// the same.
 const (
 	defendInterval = 10 * time.Second
 	// conflictMemory is how long an address must be held for earlier conflicts to be

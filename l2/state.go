@@ -37,6 +37,9 @@ type Address struct {
 	// announced again like a new one, and remains held: hosts may have received another
 	// node's announcement.
 	Round uint64
+	// Yield gives the address up when another host claims it twice within 10 s (RFC 5227
+	// §2.4 (b)). Otherwise it is kept, and defended by one announcement in 10 s (c).
+	Yield bool
 }
 
 // String lists the state, one line for each entry. Golden files and logs use it.
@@ -59,6 +62,9 @@ func (a Address) String() string {
 	if a.Probe {
 		text += ", after a probe"
 	}
+	if a.Yield {
+		text += ", yields"
+	}
 	return text
 }
 
@@ -67,7 +73,7 @@ func (s State) equal(t State) bool {
 }
 
 func (a Address) equal(b Address) bool {
-	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && a.Yield == b.Yield && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // fault says what is wrong with an address and what would be right; empty if it is valid.

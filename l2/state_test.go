@@ -12,13 +12,13 @@ func TestStateString(t *testing.T) {
 		Addresses: []Address{
 			{Addr: netip.MustParseAddr("192.0.2.1")},
 			{Addr: netip.MustParseAddr("192.0.2.2"), Interfaces: []string{"eth0", "eth1"}, Probe: true},
-			{Addr: netip.MustParseAddr("2001:db8::1"), Probe: true},
+			{Addr: netip.MustParseAddr("2001:db8::1"), Probe: true, Yield: true},
 		},
 		Speakers: []MAC{{2, 0, 0, 0, 0, 0x12}},
 	}
 	const want = `answer 192.0.2.1
 answer 192.0.2.2 on eth0 eth1, after a probe
-answer 2001:db8::1, after a probe
+answer 2001:db8::1, after a probe, yields
 speaker 02:00:00:00:00:12
 `
 	if got := s.String(); got != want {

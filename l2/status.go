@@ -31,8 +31,8 @@ type Status struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Reason says why the address is not held; empty when it is.
 	Reason string `json:"reason,omitempty"`
-	// Conflict is the latest conflict, nil if there was none. After a successful defence
-	// the address remains Held.
+	// Conflict is the latest conflict, nil if there was none. The address remains Held
+	// unless it yields.
 	Conflict *Conflict `json:"conflict,omitempty"`
 }
 
@@ -40,7 +40,7 @@ type Status struct {
 type Conflict struct {
 	MAC       MAC       `json:"mac"`
 	Interface string    `json:"interface"` // that received the packet
-	When      time.Time `json:"when"`
+	When      time.Time `json:"when"`      // of the latest packet
 	// Count is the number of conflicts since the address was added to the State.
 	Count int `json:"count"`
 	// Known are other addresses of this MAC in the kernel's neighbour table, and Gateway
@@ -50,6 +50,24 @@ type Conflict struct {
 	// Others is how many more addresses of the State the same MAC answers for. If there are
 	// any, the host is likely a router with proxy ARP.
 	Others int `json:"others,omitempty"`
+}
+
+// again returns the conflict with one more packet. Status has returned the old value, which
+// must not be modified.
+func (c *Conflict) again(now time.Time) *Conflict {
+	if c == nil {
+		return nil // it was a speaker's
+	}
+	more := *c
+	more.When, more.Count = now, c.Count+1
+	return &more
+}
+
+func (c *Conflict) count() int {
+	if c == nil {
+		return 0
+	}
+	return c.Count
 }
 
 // String describes the other host, and what to do about it, for an operator.

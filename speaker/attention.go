@@ -74,6 +74,9 @@ func (st *Status) bgpAttention(now time.Time) (all lines) {
 		if s.State != bgp.Established {
 			all.add("router %s: %s", s.Name, s.Trouble())
 		}
+		if s.OtherRouter.IsValid() {
+			all.add("router %s: %s, too, sends router advertisements on %s; the session remains with %s, which sent the first: leave one router on the link", s.Name, s.OtherRouter, s.Interface, s.Router())
+		}
 		switch b := s.BFD; {
 		case b == nil:
 		case b.Error != "":

@@ -188,8 +188,8 @@ func lock(runDir string) (release func(), err error) {
 
 // Running reports whether a speaker uses the run directory.
 func Running(runDir string) bool {
-	if _, err := os.Stat(runDir); err != nil {
-		return false
+	if _, err := os.Stat(lockFile.in(runDir)); err != nil {
+		return false // lock would create the file
 	}
 	release, err := lock(runDir)
 	if err != nil {

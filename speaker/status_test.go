@@ -63,6 +63,16 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 	}
 }
 
+// A second router on an unnumbered link needs attention.
+func TestAttentionForSecondRouter(t *testing.T) {
+	st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, Interface: "eth1",
+		PeerAddress: netip.MustParseAddr("fe80::1%eth1"), OtherRouter: netip.MustParseAddr("fe80::66%eth1")}}}}
+	const want = "router tor1: fe80::66%eth1, too, sends router advertisements on eth1; the session remains with fe80::1%eth1, which sent the first: leave one router on the link"
+	if got := strings.Join(st.Attention(time.Now()), "\n"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // BFD that stays down beside an established session needs attention, after a while.
 func TestAttentionForBFD(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

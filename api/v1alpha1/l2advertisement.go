@@ -51,7 +51,26 @@ type L2AdvertisementSpec struct {
 	// +kubebuilder:validation:items:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n.matches('^[^][:space:]/:%\\\\\\\\[]+$') && n != '.' && n != '..')",message="each must be the name of an interface, or a pattern with * and ?, such as eth0 or bond*; leave the field out for all"
 	Interfaces []string `json:"interfaces,omitempty"`
+
+	// OnConflict is what a node does when another host claims an address that it holds
+	// (RFC 5227 §2.4). Defend keeps the address and announces it again, once in 10 s. Yield
+	// gives it up after the second claim within 10 s, and probes later whether it is free.
+	// In both cases the status and an Event name the other host.
+	//
+	// +optional
+	// +kubebuilder:default=Defend
+	OnConflict ConflictPolicy `json:"onConflict,omitempty"`
 }
+
+// ConflictPolicy is what a node does about another host that claims an address.
+//
+// +kubebuilder:validation:Enum=Defend;Yield
+type ConflictPolicy string
+
+const (
+	ConflictDefend ConflictPolicy = "Defend"
+	ConflictYield  ConflictPolicy = "Yield"
+)
 
 // PreferredNodeSelector gives the nodes that it selects a weight.
 type PreferredNodeSelector struct {

@@ -22,11 +22,11 @@ type Watch struct {
 	name    string
 	changed chan struct{}
 
-	mu     sync.Mutex
-	router netip.Addr // invalid: none was received since the link last changed
-	why    error      // why router is invalid
-	link   context.Context
-	end    context.CancelCauseFunc // of link
+	mu      sync.Mutex
+	routers routers // since the link last changed
+	why     error   // why there is none
+	link    context.Context
+	end     context.CancelCauseFunc // of link
 }
 
 // Start watches an interface, which need not exist yet, until ctx ends.
@@ -45,17 +45,24 @@ func notReceived(name string) error { return errors.New("no router advertisement
 // so that sending never blocks.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Router is the router of the latest advertisement: its link-local address with the
-// interface as zone. The result is valid until link ends: when this node's end of the link
-// goes down or gets another address, as link's cause says for an operator. If there is no
-// router, err says why.
+// Router is the router on the link: its link-local address with the interface as zone. The
+// result is valid until link ends: when this node's end of the link goes down or gets another
+// address, as link's cause says for an operator. If there is no router, err says why.
 func (w *Watch) Router() (router netip.Addr, link context.Context, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.router.IsValid() {
+	if !w.routers.chosen.IsValid() {
 		return netip.Addr{}, nil, w.why
 	}
-	return w.router, w.link, nil
+	return w.routers.chosen, w.link, nil
+}
+
+// Other is another host that advertises itself as a router on the link, invalid if there is
+// none. BGP has no session with it: the link should have one router.
+func (w *Watch) Other() netip.Addr {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.routers.other
 }
 
 // run handles one state of the interface after the other.
@@ -139,10 +146,10 @@ func (w *Watch) begin() {
 func (w *Watch) forget(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.router.IsValid() || w.why.Error() != err.Error() {
+	if w.routers.chosen.IsValid() || w.why.Error() != err.Error() {
 		notify.Changed(w.changed)
 	}
-	w.router, w.why = netip.Addr{}, err
+	w.routers, w.why = routers{}, err
 	if w.end != nil {
 		w.end(err)
 	}
@@ -151,8 +158,7 @@ func (w *Watch) forget(err error) {
 func (w *Watch) setRouter(router netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.router != router {
-		w.router = router
+	if w.routers.received(router, time.Now()) {
 		notify.Changed(w.changed)
 	}
 }

@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
@@ -15,7 +18,10 @@ import (
 // leaves the cluster or gets another implementation. A running speaker would program the
 // kernel again, so the command refuses while the lock is held.
 func cleanupCommand() *cobra.Command {
-	var runDir, fastPathDir string
+	var (
+		runDir, fastPathDir string
+		wait                bool
+	)
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that a speaker left on this node",
@@ -34,10 +40,16 @@ while a speaker runs.`,
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "removed everything of Fanfare from this node")
+			if wait {
+				stop := make(chan os.Signal, 1)
+				signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
+				<-stop
+			}
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
+	cmd.Flags().BoolVar(&wait, "wait", false, "run until the process is ended, as a pod of a DaemonSet must")
 	addFastPathDir(cmd.Flags(), &fastPathDir)
 	return cmd
 }

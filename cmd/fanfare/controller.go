@@ -25,6 +25,9 @@ import (
 // defaultNamespace is the namespace of manifests/, for processes outside of a pod.
 const defaultNamespace = "fanfare-system"
 
+// leaseNamespace is the namespace of the nodes' Leases, in manifests/.
+const leaseNamespace = "fanfare-node-lease"
+
 // leaseName is the name of the Lease by which controllers elect a leader. The Role in
 // manifests/ permits this name only.
 const leaseName = "fanfare-controller"

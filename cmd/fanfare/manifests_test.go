@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -39,14 +40,16 @@ func object(t *testing.T, file, doc string) metav1.Object {
 	obj := map[string]metav1.Object{
 		"v1 Namespace":      &corev1.Namespace{},
 		"v1 ServiceAccount": &corev1.ServiceAccount{},
-		"rbac.authorization.k8s.io/v1 ClusterRole":         &rbacv1.ClusterRole{},
-		"rbac.authorization.k8s.io/v1 ClusterRoleBinding":  &rbacv1.ClusterRoleBinding{},
-		"rbac.authorization.k8s.io/v1 Role":                &rbacv1.Role{},
-		"rbac.authorization.k8s.io/v1 RoleBinding":         &rbacv1.RoleBinding{},
-		"apps/v1 Deployment":                               &appsv1.Deployment{},
-		"apps/v1 DaemonSet":                                &appsv1.DaemonSet{},
-		"policy/v1 PodDisruptionBudget":                    &policyv1.PodDisruptionBudget{},
-		"apiextensions.k8s.io/v1 CustomResourceDefinition": &apiextensionsv1.CustomResourceDefinition{},
+		"rbac.authorization.k8s.io/v1 ClusterRole":                         &rbacv1.ClusterRole{},
+		"rbac.authorization.k8s.io/v1 ClusterRoleBinding":                  &rbacv1.ClusterRoleBinding{},
+		"rbac.authorization.k8s.io/v1 Role":                                &rbacv1.Role{},
+		"rbac.authorization.k8s.io/v1 RoleBinding":                         &rbacv1.RoleBinding{},
+		"apps/v1 Deployment":                                               &appsv1.Deployment{},
+		"apps/v1 DaemonSet":                                                &appsv1.DaemonSet{},
+		"policy/v1 PodDisruptionBudget":                                    &policyv1.PodDisruptionBudget{},
+		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy":        &admissionv1.ValidatingAdmissionPolicy{},
+		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": &admissionv1.ValidatingAdmissionPolicyBinding{},
+		"apiextensions.k8s.io/v1 CustomResourceDefinition":                 &apiextensionsv1.CustomResourceDefinition{},
 	}[kind.APIVersion+" "+kind.Kind]
 	if obj == nil {
 		t.Fatalf("%s: unexpected %s %s", file, kind.APIVersion, kind.Kind)
@@ -93,7 +96,7 @@ func one[T metav1.Object](t *testing.T, all []metav1.Object, name string) (found
 }
 
 // Nothing is left out of the kustomization, and everything that has a namespace
-// is in that of the manifests.
+// is in one of the manifests.
 func TestKustomizationIsComplete(t *testing.T) {
 	all := objects(t)
 	var want int
@@ -109,9 +112,8 @@ func TestKustomizationIsComplete(t *testing.T) {
 	if got := len(k.Resources) + 1; got != want {
 		t.Errorf("%d files are listed or are the list, and there are %d", got, want)
 	}
-	ns := one[*corev1.Namespace](t, all, defaultNamespace)
 	for _, o := range all {
-		if n := o.GetNamespace(); n != "" && n != ns.Name {
+		if n := o.GetNamespace(); n != "" && one[*corev1.Namespace](t, all, n).Name != leaseNamespace && n != defaultNamespace {
 			t.Errorf("%s is in namespace %s", o.GetName(), n)
 		}
 	}
@@ -172,7 +174,7 @@ func TestSpeakerManifest(t *testing.T) {
 		t.Errorf("update strategy %v: two speakers of one node would fight for the kernel's table", ds.Spec.UpdateStrategy)
 	}
 	caps := c.SecurityContext.Capabilities
-	if !reflect.DeepEqual(caps.Add, []corev1.Capability{"NET_ADMIN", "NET_RAW"}) || !reflect.DeepEqual(caps.Drop, []corev1.Capability{"ALL"}) {
+	if !reflect.DeepEqual(caps.Add, []corev1.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}) || !reflect.DeepEqual(caps.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("capabilities %v", caps)
 	}
 	if i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" }); i < 0 || c.Env[i].ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
@@ -240,6 +242,26 @@ func TestManifestReferences(t *testing.T) {
 		case *rbacv1.RoleBinding:
 			one[*rbacv1.Role](t, all, b.RoleRef.Name)
 			one[*corev1.ServiceAccount](t, all, b.Subjects[0].Name)
+		}
+	}
+}
+
+// The DaemonSet that removes Fanfare from all nodes has what the speaker's command line and
+// mounts say, and no token.
+func TestUninstallManifest(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(manifests, "uninstall", "cleanup.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds := object(t, "cleanup.yaml", string(b)).(*appsv1.DaemonSet)
+	pod, speaker := ds.Spec.Template.Spec, one[*appsv1.DaemonSet](t, objects(t), "speaker").Spec.Template.Spec
+	if ds.Namespace != defaultNamespace || !pod.HostNetwork || !reflect.DeepEqual(pod.Tolerations, speaker.Tolerations) || *pod.AutomountServiceAccountToken {
+		t.Errorf("pod %+v: want the speaker's network and tolerations, and no token", pod)
+	}
+	for _, c := range append(pod.InitContainers, pod.Containers...) {
+		cmd := parse(t, cleanupCommand(), c)
+		if c.Image != speaker.Containers[0].Image || c.VolumeMounts[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
+			t.Errorf("container %s: image %s, mounts %v", c.Name, c.Image, c.VolumeMounts)
 		}
 	}
 }

@@ -48,5 +48,5 @@ func (f *nodeFlags) leaser(m membersFlags) (*membership.LeaseClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return membership.NewLeaseClient(config, ownNamespace())
+	return membership.NewLeaseClient(config, leaseNamespace)
 }

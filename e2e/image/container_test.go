@@ -58,8 +58,8 @@ func (c *container) command(ctx context.Context, path string, args ...string) *e
 	return cmd
 }
 
-// start starts a command with the privileges of the speaker's manifest: root, NET_ADMIN and
-// NET_RAW, no new privileges, and a read-only root.
+// start starts a command with the privileges of the speaker's manifest: root, NET_ADMIN,
+// NET_BIND_SERVICE and NET_RAW, no new privileges, and a read-only root.
 func (c *container) start(cmd *exec.Cmd) error {
 	var err error
 	// The confined thread ends with the function.
@@ -67,7 +67,7 @@ func (c *container) start(cmd *exec.Cmd) error {
 		if err = c.mount(); err != nil {
 			return
 		}
-		if err = drop(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW); err != nil {
+		if err = drop(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW); err != nil {
 			return
 		}
 		err = cmd.Start()

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -288,6 +289,9 @@ func (c *container) output(t *testing.T, path string, args ...string) string {
 // reports it.
 func checkSpeaker(t *testing.T, root string, env []string) {
 	run, cluster := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(cluster, "passive.yaml"), []byte(passivePeer), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, from := range []string{"../containerlab/cluster", "../containerlab/examples"} {
 		if err := os.CopyFS(cluster, os.DirFS(from)); err != nil {
 			t.Fatal(err)
@@ -311,9 +315,10 @@ func checkSpeaker(t *testing.T, root string, env []string) {
 
 	await(t, ended, func() error { return ready(t.Context(), filepath.Join(run, "speaker.sock")) })
 	rights := fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)
-	if b, err := os.ReadFile(rights); err != nil || !bytes.Contains(b, []byte("CapPrm:\t0000000000003000\n")) {
-		t.Errorf("%s, %v: want no capabilities but NET_ADMIN and NET_RAW:\n%s", rights, err, b)
+	if b, err := os.ReadFile(rights); err != nil || !bytes.Contains(b, []byte("CapPrm:\t0000000000003400\n")) {
+		t.Errorf("%s, %v: want no capabilities but NET_ADMIN, NET_BIND_SERVICE and NET_RAW:\n%s", rights, err, b)
 	}
+	await(t, ended, func() error { return listens(cmd.Process.Pid, 179) })
 	if got := c.output(t, "/usr/sbin/nft", "list", "set", "inet", "fanfare", "vips4"); !strings.Contains(got, "elements = { ") {
 		t.Errorf("no VIP in the kernel:\n%s", got)
 	}
@@ -338,6 +343,24 @@ func checkSpeaker(t *testing.T, root string, env []string) {
 	case <-time.After(time.Minute):
 		t.Error("the speaker still runs a minute after SIGTERM")
 	}
+}
+
+// passivePeer needs a port below 1024.
+const passivePeer = `
+apiVersion: fanfare.io/v1alpha1
+kind: BGPPeer
+metadata: {name: passive}
+spec: {peerAddress: 192.0.2.250, peerASN: 65000, myASN: 65001, passive: true, ebgpMultihopTTL: 2}
+`
+
+// listens reports an error unless a socket in the network namespace of a process listens
+// for IPv4 on a port.
+func listens(pid int, port uint16) error {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
+	if err == nil && !regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X \S+ 0A `, port)).Match(b) {
+		err = fmt.Errorf("no socket listens on port %d:\n%s", port, b)
+	}
+	return err
 }
 
 // A speakerStatus is the tested part of `fanfare status --json`.

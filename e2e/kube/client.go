@@ -32,6 +32,7 @@ type Client struct {
 	discovery *discovery.DiscoveryClient
 	mapper    *restmapper.DeferredDiscoveryRESTMapper
 	dynamic   *dynamic.DynamicClient
+	config    *rest.Config
 }
 
 // NewClient returns a client for cfg.
@@ -44,7 +45,7 @@ func NewClient(cfg *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{disco, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco)), dyn}, nil
+	return &Client{disco, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco)), dyn, cfg}, nil
 }
 
 func (c *Client) ready(ctx context.Context) error {

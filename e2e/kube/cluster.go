@@ -220,6 +220,10 @@ func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 
 // WriteKubeconfig writes the same configuration to a file for another process.
 func (c *Cluster) WriteKubeconfig(path, user string, groups ...string) error {
+	return c.writeKubeconfig(path, user, func(*clientcmdapi.AuthInfo) {}, groups...)
+}
+
+func (c *Cluster) writeKubeconfig(path, user string, change func(*clientcmdapi.AuthInfo), groups ...string) error {
 	cert, err := c.pki.user(user, groups...)
 	if err != nil {
 		return err
@@ -227,9 +231,33 @@ func (c *Cluster) WriteKubeconfig(path, user string, groups ...string) error {
 	k := clientcmdapi.NewConfig()
 	k.Clusters["e2e"] = &clientcmdapi.Cluster{Server: c.Host(), CertificateAuthorityData: c.pki.ca}
 	k.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key}
+	change(k.AuthInfos[user])
 	k.Contexts["e2e"] = &clientcmdapi.Context{Cluster: "e2e", AuthInfo: user}
 	k.CurrentContext = "e2e"
 	return clientcmd.WriteToFile(*k, path)
+}
+
+// SpeakerConfig returns the configuration of a node's speaker: the admin impersonates
+// the user of a token that is bound to the speaker's pod.
+func (c *Cluster) SpeakerConfig(node string) *rest.Config {
+	config := rest.CopyConfig(c.admin.config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: speakerAccount, Extra: extraOf(node)}
+	return config
+}
+
+// WriteSpeakerKubeconfig writes the same configuration to a file for another process.
+func (c *Cluster) WriteSpeakerKubeconfig(path, node string) error {
+	return c.writeKubeconfig(path, "admin", func(a *clientcmdapi.AuthInfo) {
+		a.Impersonate, a.ImpersonateUserExtra = speakerAccount, extraOf(node)
+	}, "system:masters")
+}
+
+const speakerAccount = "system:serviceaccount:fanfare-system:speaker"
+
+// extraOf returns what the API server adds to the user of a token that is bound to a pod
+// (KEP-4193).
+func extraOf(node string) map[string][]string {
+	return map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 }
 
 // Admin returns a client that may do anything.

@@ -47,10 +47,9 @@ func newFanfare(t *testing.T, options ...Option) *fanfare {
 	checkStarted(t, err)
 	f := &fanfare{T: t, Cluster: c, binary: built(t), dir: t.TempDir()}
 	f.crds(t)
-	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml"))
-	for _, account := range []string{"controller", "speaker"} {
-		must(t, f.WriteKubeconfig(f.kubeconfig(account), "system:serviceaccount:fanfare-system:"+account))
-	}
+	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml", "../../manifests/admission.yaml"))
+	must(t, f.WriteKubeconfig(f.kubeconfig("controller"), "system:serviceaccount:fanfare-system:controller"))
+	must(t, f.WriteSpeakerKubeconfig(f.kubeconfig("speaker"), "n1"))
 	return f
 }
 

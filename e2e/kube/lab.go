@@ -86,9 +86,12 @@ func (l *Lab) open(ctx context.Context, o LabOptions) (s *store, err error) {
 		}
 		l.Controllers = append(l.Controllers, p)
 	}
-	kubeconfig, err := l.kubeconfig("speaker", "system:serviceaccount:fanfare-system:speaker")
-	s = &store{client: l.Kubernetes.Admin(), args: []string{"--kubeconfig", kubeconfig}, files: map[string][]*unstructured.Unstructured{}}
-	return s, err
+	for _, node := range lab.NodeNames {
+		if err := l.Kubernetes.WriteSpeakerKubeconfig(l.speakerKubeconfig(node), node); err != nil {
+			return nil, err
+		}
+	}
+	return &store{client: l.Kubernetes.Admin(), kubeconfig: l.speakerKubeconfig, files: map[string][]*unstructured.Unstructured{}}, nil
 }
 
 // StartController starts a fanfare controller with the rights of rbac.yaml.
@@ -106,6 +109,10 @@ func (l *Lab) kubeconfig(name, user string) (string, error) {
 	return path, l.Kubernetes.WriteKubeconfig(path, user)
 }
 
+func (l *Lab) speakerKubeconfig(node string) string {
+	return filepath.Join(l.Dir(), "speaker-"+node+".kubeconfig")
+}
+
 // Down stops all processes and removes every trace.
 func (l *Lab) Down() error { return errors.Join(l.stopKubernetes(), l.Lab.Down()) }
 
@@ -119,7 +126,7 @@ func (l *Lab) stopKubernetes() error {
 // Install applies the manifests without the programs, and returns when the API server
 // serves Fanfare's kinds.
 func (c *Cluster) Install(ctx context.Context, manifests string) error {
-	err := c.admin.ApplyFiles(ctx, filepath.Join(manifests, "crds"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "rbac.yaml"))
+	err := c.admin.ApplyFiles(ctx, filepath.Join(manifests, "crds"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "rbac.yaml"), filepath.Join(manifests, "admission.yaml"))
 	if err != nil {
 		return err
 	}
@@ -136,8 +143,8 @@ func (c *Cluster) Install(ctx context.Context, manifests string) error {
 // A store keeps a lab's objects in the API server. It writes only changed objects, so that
 // changing one object is one write.
 type store struct {
-	client *Client
-	args   []string
+	client     *Client
+	kubeconfig func(node string) string
 
 	mu    sync.Mutex
 	files map[string][]*unstructured.Unstructured
@@ -146,7 +153,7 @@ type store struct {
 // storeLimit bounds the writes of one file.
 const storeLimit = lab.Settle
 
-func (s *store) SpeakerArgs() []string { return s.args }
+func (s *store) SpeakerArgs(node string) []string { return []string{"--kubeconfig", s.kubeconfig(node)} }
 
 func (s *store) PutText(name, text string) error {
 	want, err := decode(text)

@@ -75,7 +75,7 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 			return nil, errors.Join(err, fmt.Errorf("there is no Lease %s", name))
 		}
 		await(t, 60*time.Second, "n1's own Lease", func() error {
-			l, err := lease("fanfare-speaker-n1")
+			l, err := lease("n1")
 			if err == nil && (len(l.GetOwnerReferences()) != 1 || l.GetOwnerReferences()[0].Kind != "Node") {
 				err = fmt.Errorf("it belongs to %v", l.GetOwnerReferences())
 			}
@@ -84,7 +84,7 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 		renewals := 0
 		renew := func() {
 			renewals++
-			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-system, name: fanfare-speaker-n2},
+			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, name: n2},
 				spec: {holderIdentity: n2, renewTime: "2026-01-01T00:00:%02d.000000Z"}}`, renewals%60)))
 		}
 		await(t, 60*time.Second, "n2 alive by its Lease", func() error {

@@ -62,7 +62,7 @@ watch speakerstatuses.fanfare.io
 `,
 	"speaker": `
 create events.events.k8s.io
-create leases.coordination.k8s.io in fanfare-system
+create leases.coordination.k8s.io in fanfare-node-lease
 create speakerstatuses.fanfare.io
 list addressclaims.fanfare.io
 list addresspools.fanfare.io
@@ -74,7 +74,7 @@ list nodes
 list secrets in fanfare-system
 list services
 patch events.events.k8s.io
-patch leases.coordination.k8s.io in fanfare-system
+patch leases.coordination.k8s.io in fanfare-node-lease
 patch speakerstatuses.fanfare.io
 watch addressclaims.fanfare.io
 watch addresspools.fanfare.io
@@ -82,7 +82,7 @@ watch bgpadvertisements.fanfare.io
 watch bgppeers.fanfare.io
 watch endpointslices.discovery.k8s.io
 watch l2advertisements.fanfare.io
-watch leases.coordination.k8s.io in fanfare-system
+watch leases.coordination.k8s.io in fanfare-node-lease
 watch nodes
 watch secrets in fanfare-system
 watch services
@@ -113,7 +113,7 @@ func TestRolesGrantOnlyListedRights(t *testing.T) {
 }
 
 // allRequests returns each verb for each resource and subresource, in all namespaces and in
-// Fanfare's.
+// each of Fanfare's.
 func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttributes) {
 	t.Helper()
 	_, groups, err := c.Admin().discovery.ServerGroupsAndResources()
@@ -135,9 +135,10 @@ func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttri
 			for _, verb := range verbs {
 				a := authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: name, Subresource: sub}
 				all = append(all, a)
-				if r.Namespaced {
-					a.Namespace = "fanfare-system"
-					all = append(all, a)
+				for _, namespace := range []string{"fanfare-node-lease", "fanfare-system"} {
+					if a.Namespace = namespace; r.Namespaced {
+						all = append(all, a)
+					}
 				}
 			}
 		}
@@ -310,8 +311,12 @@ func (f *fanfare) expectForbidden(account string, objects []string) {
 // as returns a client with the rights of an account.
 func (f *fanfare) as(account string) *Client {
 	f.Helper()
-	cfg, err := f.Config("system:serviceaccount:fanfare-system:" + account)
-	must(f.T, err)
+	cfg := f.SpeakerConfig("n1")
+	if account != "speaker" {
+		var err error
+		cfg, err = f.Config("system:serviceaccount:fanfare-system:" + account)
+		must(f.T, err)
+	}
 	c, err := NewClient(cfg)
 	must(f.T, err)
 	return c

@@ -45,8 +45,8 @@ func TestPodRBAC(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	common := []string{"NoNewPrivs:\t1", "Seccomp:\t2"}
 	want := map[string][]string{
-		// CAP_NET_ADMIN and CAP_NET_RAW are bits 12 and 13.
-		"speaker":    append(common, "CapEff:\t0000000000003000", "CapBnd:\t0000000000003000"),
+		// CAP_NET_BIND_SERVICE, CAP_NET_ADMIN and CAP_NET_RAW are bits 10, 12 and 13.
+		"speaker":    append(common, "CapEff:\t0000000000003400", "CapBnd:\t0000000000003400"),
 		"controller": append(common, "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Uid:\t65532\t65532\t65532\t65532"),
 	}
 	for _, n := range nodes {

@@ -28,8 +28,8 @@ type Store interface {
 	PutText(name, text string) error
 	// Delete removes a file's objects. The error is fs.ErrNotExist if there is no such file.
 	Delete(name string) error
-	// SpeakerArgs returns the flags that name the source of objects to a speaker.
-	SpeakerArgs() []string
+	// SpeakerArgs returns the flags that name the source of objects to a node's speaker.
+	SpeakerArgs(node string) []string
 }
 
 // A folder is a Store in a folder of YAML.
@@ -54,7 +54,7 @@ func (f *folder) PutText(name, text string) error {
 
 func (f *folder) Delete(name string) error { return os.Remove(filepath.Join(f.dir, name+".yaml")) }
 
-func (f *folder) SpeakerArgs() []string { return []string{"--files", f.dir} }
+func (f *folder) SpeakerArgs(string) []string { return []string{"--files", f.dir} }
 
 func (c *Cluster) restore(base string) error {
 	files, err := filepath.Glob(filepath.Join(base, "*.yaml"))

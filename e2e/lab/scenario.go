@@ -108,7 +108,7 @@ func startSpeakers(ctx context.Context, s *StepRun) error {
 	if err := s.StartSpeakers(ctx, NodeNames...); err != nil {
 		return err
 	}
-	s.Action("`fanfare speaker %s --node-name N` in the namespace of each of %s", strings.Join(s.Cluster.SpeakerArgs(), " "), strings.Join(NodeNames, ", "))
+	s.Action("`fanfare speaker %s --node-name N` in the namespace of each of %s", strings.Join(s.Cluster.SpeakerArgs("N"), " "), strings.Join(NodeNames, ", "))
 	s.Observed("%s on tor1 has sessions with %s, %.2f s after the start", s.Router.software, strings.Join(NodeNames, ", "), time.Since(began).Seconds())
 	return nil
 }

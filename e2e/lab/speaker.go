@@ -44,7 +44,7 @@ func (s *Speaker) Start() error {
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return err
 	}
-	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(), s.Flags)
+	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(s.Node), s.Flags)
 	if s.lab.L2 {
 		args = append(args, "--members-key-file", s.lab.path(membersKey))
 	}

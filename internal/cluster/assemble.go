@@ -24,7 +24,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	s.Nodes, s.Namespaces, s.ServiceCIDRs, s.Speakers = b.nodes.sorted(), b.namespaces.sorted(), b.serviceCIDRs.sorted(), b.speakers.sorted()
 	s.Advertisements, s.L2Advertisements = b.adverts.sorted(), b.l2adverts.sorted()
-	if b.pools.changed || b.peers.changed || b.networksChanged() {
+	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
 		s.Pools = b.admitted()
 	}
 	if b.peers.changed {
@@ -73,7 +73,7 @@ func (b *Builder) relate(s *Snapshot) {
 func (b *Builder) admitted() []*Pool {
 	pools, overlaps := admit(b.pools.objects, b.poolFiles)
 	b.Report("overlapping pools", overlaps)
-	pools, conflicts := occupy(pools, b.poolFiles, b.occupied())
+	pools, conflicts := occupy(pools, b.poolFiles, b.taken())
 	b.Report("pools with the cluster's own addresses", conflicts)
 	for i, p := range pools {
 		if j := slices.IndexFunc(b.last.Pools, func(q *Pool) bool { return q.Name == p.Name }); j >= 0 && reflect.DeepEqual(p, b.last.Pools[j]) {

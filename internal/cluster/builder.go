@@ -75,6 +75,7 @@ type Builder struct {
 	l2adverts    table[L2Advertisement]
 	speakers     table[Speaker]
 
+	foreign     map[Name][]netip.Addr   // addresses of Services that other implementations serve
 	secrets     map[string]bgp.Password // by name; deleted ones stay while a peer needs them
 	secretsGone map[string]bool         // names without a Secret, or without a password in it
 	poolFiles   map[string]string       // where pools came from
@@ -95,6 +96,7 @@ type Builder struct {
 type changes struct {
 	nodeLabels      bool // or which Nodes there are
 	nodeAddresses   bool // of Nodes and their pods
+	foreignChanged  bool
 	versionsChanged bool
 	goodChanged     bool
 	problemsChanged bool
@@ -133,6 +135,7 @@ func NewBuilder() *Builder {
 		endpoints:   map[Name]*Endpoints{},
 		claims:      map[string]*Claim{},
 		secrets:     map[string]bgp.Password{},
+		foreign:     map[Name][]netip.Addr{},
 		secretsGone: map[string]bool{},
 		poolFiles:   map[string]string{},
 		versions:    map[Key]Version{},
@@ -178,6 +181,7 @@ func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 			s, p = nil, nil
 		}
 		b.setService(key.Name, s)
+		b.setForeign(key.Name, foreignAddresses(o, s))
 		return p
 	case *discoveryv1.EndpointSlice:
 		s, p := parseSlice(o)
@@ -241,6 +245,7 @@ func (b *Builder) Delete(key Key) {
 	switch name := key.Name.Name; key.Kind {
 	case "Service":
 		b.setService(key.Name, nil)
+		b.setForeign(key.Name, nil)
 	case "EndpointSlice":
 		b.setSlice(key.Name, nil)
 	case "Node":
@@ -292,6 +297,17 @@ func (b *Builder) setService(name Name, s *Spec) {
 	}
 	if old == nil || s == nil {
 		b.joins[name] = struct{}{}
+	}
+}
+
+// setForeign records the addresses of a Service that another implementation serves.
+func (b *Builder) setForeign(name Name, addrs []netip.Addr) {
+	if slices.Equal(b.foreign[name], addrs) {
+		return
+	}
+	b.foreignChanged = true
+	if b.foreign[name] = addrs; len(addrs) == 0 {
+		delete(b.foreign, name)
 	}
 }
 

@@ -24,6 +24,7 @@ type L2Advertisement struct {
 	Preferred []Preference
 	// Interfaces are names, or patterns of [path.Match] with * and ?; sorted; none: all.
 	Interfaces []string
+	Yield      bool // to another host that claims the address
 }
 
 // A Preference gives nodes a weight.
@@ -44,6 +45,12 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 		ServiceSelector: parseSelector("spec.serviceSelector", s.ServiceSelector, &p),
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		Interfaces:      parseInterfaces(s.Interfaces, &p),
+		Yield:           s.OnConflict == v1alpha1.ConflictYield,
+	}
+	switch s.OnConflict {
+	case "", v1alpha1.ConflictDefend, v1alpha1.ConflictYield:
+	default:
+		p.Add("spec.onConflict", string(s.OnConflict), "must be Defend or Yield")
 	}
 	if s.PreferredNodeSelectors != nil && len(s.PreferredNodeSelectors) == 0 {
 		p.Add("spec.preferredNodeSelectors", "", "is empty; name at least one, or leave the field out")

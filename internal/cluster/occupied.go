@@ -28,12 +28,12 @@ func (b *Builder) occupied() []Occupied {
 	var all []Occupied
 	addr := func(a netip.Addr, by string) {
 		if a.IsValid() && a.Zone() == "" {
-			all = append(all, Occupied{netipx.IPRangeFrom(a, a), by})
+			all = append(all, Occupied{Range: netipx.IPRangeFrom(a, a), By: by})
 		}
 	}
 	cidrs := func(list []netip.Prefix, by string) {
 		for _, c := range list {
-			all = append(all, Occupied{netipx.RangeOfPrefix(c), by})
+			all = append(all, Occupied{Range: netipx.RangeOfPrefix(c), By: by})
 		}
 	}
 	for _, n := range b.nodes.objects {
@@ -48,10 +48,26 @@ func (b *Builder) occupied() []Occupied {
 	for _, p := range b.peers.objects {
 		addr(p.PeerAddress, "BGPPeer "+p.Name)
 	}
-	slices.SortFunc(all, func(x, y Occupied) int {
-		return cmp.Or(x.Range.From().Compare(y.Range.From()), y.Range.To().Compare(x.Range.To()), cmp.Compare(x.By, y.By))
-	})
+	slices.SortFunc(all, compareOccupied)
 	return disjoint(all)
+}
+
+// taken returns what Services do not get of pools: occupied addresses, and the addresses that
+// another implementation has written into the status of a Service. An aggregate may contain
+// the latter.
+func (b *Builder) taken() []Occupied {
+	all := b.occupied()
+	for name, addrs := range b.foreign {
+		for _, a := range addrs {
+			all = append(all, Occupied{netipx.IPRangeFrom(a, a), "Service " + name.String() + " of another implementation", true})
+		}
+	}
+	slices.SortFunc(all, compareOccupied)
+	return disjoint(all)
+}
+
+func compareOccupied(x, y Occupied) int {
+	return cmp.Or(x.Range.From().Compare(y.Range.From()), y.Range.To().Compare(x.Range.To()), cmp.Compare(x.By, y.By))
 }
 
 // disjoint cuts off what an earlier one of a list, which is sorted, has already.
@@ -67,7 +83,7 @@ func disjoint(sorted []Occupied) []Occupied {
 			from = end.Next()
 		}
 		end = o.Range.To()
-		out = append(out, Occupied{netipx.IPRangeFrom(from, end), o.By})
+		out = append(out, Occupied{netipx.IPRangeFrom(from, end), o.By, o.Foreign})
 	}
 	return out
 }
@@ -92,19 +108,21 @@ func occupiedIn(pool *Pool, all []Occupied) (mine []Occupied) {
 	for _, r := range pool.Ranges {
 		i, _ := slices.BinarySearchFunc(all, r.From(), func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
 		for ; i < len(all) && all[i].Range.From().Compare(r.To()) <= 0; i++ {
-			mine = append(mine, Occupied{intersection(all[i].Range, r), all[i].By})
+			mine = append(mine, Occupied{intersection(all[i].Range, r), all[i].By, all[i].Foreign})
 		}
 	}
 	slices.SortFunc(mine, func(a, b Occupied) int { return a.Range.From().Compare(b.Range.From()) })
 	return mine
 }
 
-// occupiedProblems names the first few: the pool of a whole link has all nodes in it.
+// occupiedProblems names the first few: the pool of a whole link has all nodes in it. Addresses
+// of another implementation are no problem of the pool, which both may have while users move.
 func occupiedProblems(pool *Pool, file string) (p []Problem) {
 	const most = 3
-	for i, o := range pool.Occupied {
+	own := slices.DeleteFunc(slices.Clone(pool.Occupied), func(o Occupied) bool { return o.Foreign })
+	for i, o := range own {
 		if i == most {
-			p[i-1].Message += fmt.Sprintf("; so do %d more", len(pool.Occupied)-most)
+			p[i-1].Message += fmt.Sprintf("; so do %d more", len(own)-most)
 			break
 		}
 		p = append(p, Problem{
@@ -127,7 +145,7 @@ func (s *Snapshot) OccupiedIn(p netip.Prefix) Occupied {
 	r := netipx.RangeOfPrefix(p)
 	i, _ := slices.BinarySearchFunc(s.Occupied, r.From(), func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
 	if i < len(s.Occupied) && s.Occupied[i].Range.Overlaps(r) {
-		return Occupied{intersection(s.Occupied[i].Range, r), s.Occupied[i].By}
+		return Occupied{intersection(s.Occupied[i].Range, r), s.Occupied[i].By, s.Occupied[i].Foreign}
 	}
 	return Occupied{}
 }

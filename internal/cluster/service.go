@@ -65,6 +65,16 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	return s, p
 }
 
+// foreignAddresses returns the addresses of a Service that another implementation serves:
+// parsed is nil.
+func foreignAddresses(o *corev1.Service, parsed *Spec) []netip.Addr {
+	if parsed != nil || o.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return nil
+	}
+	var ignored Problems // in an object of another implementation
+	return parseStatus(o.Status.LoadBalancer.Ingress, &ignored)
+}
+
 func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 	if len(in) == 0 {
 		p.Add("spec.ports", "", "missing; a Service needs at least one port")

@@ -290,6 +290,8 @@ type Pool struct {
 type Occupied struct {
 	Range netipx.IPRange
 	By    string // whose they are, such as "Node node1" or "the pods of Node node1"
+	// Foreign: another implementation has given the address to a Service.
+	Foreign bool
 }
 
 // Announce says how addresses are announced; empty: not at all.

@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -29,7 +28,7 @@ type LeaseClient struct {
 	client    rest.Interface
 }
 
-// NewLeaseClient returns a client for the Leases of a namespace.
+// NewLeaseClient returns a client for the Leases of a namespace, each named after its node.
 func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
 	scheme := runtime.NewScheme()
 	if err := coordinationv1.AddToScheme(scheme); err != nil {
@@ -74,22 +73,12 @@ func (r leaseRecord) annotations() map[string]string {
 	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(r.meta), releasedAnnotation: r.released}
 }
 
-// leaseName is the name of a node's Lease: of 253 bytes at most, which a Node's name may have
-// too.
-func leaseName(node string) string {
-	name := "fanfare-speaker-" + node
-	if len(name) > 253 {
-		name = fmt.Sprintf("%s-%x", name[:230], sha256.Sum256([]byte(node)))[:253]
-	}
-	return name
-}
-
 // renew renews a node's Lease, or creates it. Its owner is the Node, so that it is deleted with
 // it.
 func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, record leaseRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
-	name, now := leaseName(node), metav1.NowMicro()
+	now := metav1.NowMicro()
 	seconds := max(int32(leaseValidity*interval/time.Second), 1)
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": record.annotations()},
@@ -98,13 +87,13 @@ func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, int
 	if err != nil {
 		return err
 	}
-	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(name).Body(body).Do(ctx).Error()
+	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(node).Body(body).Do(ctx).Error()
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: l.namespace, Annotations: record.annotations(),
+			Name: node, Namespace: l.namespace, Annotations: record.annotations(),
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
@@ -116,7 +105,7 @@ func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, int
 // watch ends.
 func (l *LeaseClient) watch(ctx context.Context, node string, seen func(leaseRecord)) error {
 	w, err := l.client.Get().Namespace(l.namespace).Resource("leases").VersionedParams(&metav1.ListOptions{
-		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, leaseName(node)).String(),
+		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, node).String(),
 	}, metav1.ParameterCodec).Watch(ctx)
 	if err != nil {
 		return err

@@ -29,8 +29,8 @@ func TestLeaseClient(t *testing.T) {
 		switch {
 		case r.Method == "GET":
 			for renewal, metadata := range map[string]string{
-				"2026-01-01T00:00:00.000001Z": `{"name":"fanfare-speaker-n2"}`,
-				"2026-01-01T00:00:05.000002Z": `{"name":"fanfare-speaker-n2","annotations":{"fanfare.io/interfaces":"AQI=","fanfare.io/released":"7"}}`,
+				"2026-01-01T00:00:00.000001Z": `{"name":"n2"}`,
+				"2026-01-01T00:00:05.000002Z": `{"name":"n2","annotations":{"fanfare.io/interfaces":"AQI=","fanfare.io/released":"7"}}`,
 			} {
 				fmt.Fprintf(w, `{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":%s,"spec":{"renewTime":%q}}}`, metadata, renewal)
 			}
@@ -39,11 +39,11 @@ func TestLeaseClient(t *testing.T) {
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
 		default:
 			there = true
-			fmt.Fprint(w, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"fanfare-speaker-n1"}}`)
+			fmt.Fprint(w, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"n1"}}`)
 		}
 	}))
 	defer s.Close()
-	l, err := NewLeaseClient(&rest.Config{Host: s.URL}, "fanfare-system")
+	l, err := NewLeaseClient(&rest.Config{Host: s.URL}, "fanfare-node-lease")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +60,9 @@ func TestLeaseClient(t *testing.T) {
 	if got := strings.Join(seen, ", "); got != `2026-01-01T00:00:00.000001Z  "", 2026-01-01T00:00:05.000002Z 0102 "7"` {
 		t.Errorf("seen %s", got)
 	}
-	const leases = "/apis/coordination.k8s.io/v1/namespaces/fanfare-system/leases"
-	for i, want := range []string{"PATCH " + leases + "/fanfare-speaker-n1 ", "POST " + leases + " ", "PATCH " + leases + "/fanfare-speaker-n1 ",
-		"GET " + leases + "?fieldSelector=metadata.name%3Dfanfare-speaker-n2&watch=true "} {
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/fanfare-node-lease/leases"
+	for i, want := range []string{"PATCH " + leases + "/n1 ", "POST " + leases + " ", "PATCH " + leases + "/n1 ",
+		"GET " + leases + "?fieldSelector=metadata.name%3Dn2&watch=true "} {
 		if i >= len(asked) || !strings.HasPrefix(asked[i], want) {
 			t.Fatalf("asked %q, want %q", asked, want)
 		}
@@ -86,15 +86,5 @@ func TestLeaseClient(t *testing.T) {
 	if o := made.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" ||
 		fmt.Sprint(made.Metadata.Annotations) != "map[fanfare.io/interfaces:AQI= fanfare.io/released:7]" || made.Spec.HolderIdentity != "n1" || made.Spec.LeaseDurationSeconds != 15 || made.Spec.RenewTime.IsZero() {
 		t.Errorf("made %+v", made)
-	}
-}
-
-func TestLeaseName(t *testing.T) {
-	if got := leaseName("n1"); got != "fanfare-speaker-n1" {
-		t.Error(got)
-	}
-	a, b := leaseName(strings.Repeat("x", 252)+"a"), leaseName(strings.Repeat("x", 252)+"b")
-	if len(a) != 253 || a == b {
-		t.Errorf("long names: %s and %s", a, b)
 	}
 }

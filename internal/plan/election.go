@@ -58,6 +58,7 @@ func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
 		o.address = &l2.Address{Addr: a.Addr}
 		if len(eligibility.By) > 0 {
 			o.address.Interfaces = eligibility.Interfaces(a.Addr, &v.candidate)
+			o.address.Yield = slices.ContainsFunc(eligibility.By, func(a *cluster.L2Advertisement) bool { return a.Yield })
 		}
 		o.code, o.why = cluster.Announced, fmt.Sprintf("announced on %s (%s)", v.interfacesText(eligibility, a.Addr), o.by)
 	}

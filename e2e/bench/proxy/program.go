@@ -50,7 +50,7 @@ func fanfare(name string, flags ...string) *program {
 		args: func(b *bench, nodeName, base string) ([]string, error) {
 			kubeconfig := base + ".kubeconfig"
 			args := []string{b.Binary, "speaker", "--kubeconfig", kubeconfig, "--node-name", nodeName, "--run-dir", base + "-run"}
-			return append(args, flags...), b.control.WriteKubeconfig(kubeconfig, "system:serviceaccount:fanfare-system:speaker")
+			return append(args, flags...), b.control.WriteSpeakerKubeconfig(kubeconfig, nodeName)
 		},
 		dial: func(ctx context.Context, p *process) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(p.base+"-run"))
