@@ -153,7 +153,9 @@ type store struct {
 // storeLimit bounds the writes of one file.
 const storeLimit = lab.Settle
 
-func (s *store) SpeakerArgs(node string) []string { return []string{"--kubeconfig", s.kubeconfig(node)} }
+func (s *store) SpeakerArgs(node string) []string {
+	return []string{"--kubeconfig", s.kubeconfig(node)}
+}
 
 func (s *store) PutText(name, text string) error {
 	want, err := decode(text)
