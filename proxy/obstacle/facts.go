@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -213,45 +212,6 @@ func (s *survey) route(p *sample) {
 		ones, bits := r.Dst.Mask.Size()
 		p.onLink = ones < bits && len(r.Gw) == 0 && len(r.MultiPath) == 0
 	}
-}
-
-// sysctls reads variables. A missing one mostly counts as zero: the kernel is older than the
-// variable, or its module is not loaded.
-func (s *survey) sysctls() {
-	f := &s.Facts
-	f.forward4 = s.sysctl("net/ipv4/ip_forward", 0) != 0
-	f.forward6 = s.sysctl("net/ipv6/conf/all/forwarding", 0) != 0
-	f.bridgeNF[0] = s.sysctl("net/bridge/bridge-nf-call-iptables", 0) != 0
-	f.bridgeNF[1] = s.sysctl("net/bridge/bridge-nf-call-ip6tables", 0) != 0
-	f.Conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
-	f.Conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
-	strict := s.sysctl("net/ipv4/conf/all/rp_filter", 0)
-	for i := range f.interfaces {
-		w := &f.interfaces[i]
-		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
-			continue // the veth of a pod that is not a backend: a node has hundreds
-		}
-		// An interface that has gone meanwhile is no obstacle.
-		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding", 1) != 0
-		w.force6 = s.sysctl("net/ipv6/conf/"+w.name+"/force_forwarding", 0) != 0
-		w.rpFilter = max(strict, s.sysctl("net/ipv4/conf/"+w.name+"/rp_filter", 0))
-		w.learnt6 = w.learnt6 && s.sysctl("net/ipv6/conf/"+w.name+"/accept_ra", 0) == 1
-	}
-}
-
-// sysctl reads a variable below /proc/sys, which is that of the thread's network namespace. It
-// returns absent if the variable does not exist.
-func (s *survey) sysctl(name string, absent int) int {
-	b, err := os.ReadFile("/proc/sys/" + name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return absent
-	}
-	n, parse := 0, error(nil)
-	if err == nil {
-		n, parse = strconv.Atoi(strings.TrimSpace(string(b)))
-	}
-	s.miss(name, errors.Join(err, parse))
-	return n
 }
 
 // counters compares the kernel's counters with those of the last survey. Packets that conntrack
