@@ -16,10 +16,10 @@ import (
 // A sealed package imports only the listed packages of this module.
 var sealed = map[string][]string{
 	"api/v1alpha1":         nil,
-	"bgp":                  {"internal/notify"},
-	"l2":                   {"internal/notify"},
-	"proxy":                {"internal/nfnl", "internal/notify"},
-	"proxy/fastpath":       {"internal/notify"},
+	"bgp":                  {"internal/notify", "internal/sortedset"},
+	"l2":                   {"internal/notify", "internal/sortedset"},
+	"proxy":                {"internal/nfnl", "internal/notify", "internal/sortedset"},
+	"proxy/fastpath":       {"internal/notify", "internal/sortedset"},
 	"proxy/conntrack":      {"internal/nfnl", "internal/notify", "proxy/fastpath", "proxy/state"},
 	"proxy/iptables":       {"internal/nfnl", "proxy/renderer", "proxy/state"},
 	"proxy/obstacle":       {"internal/nfnl", "internal/notify", "proxy/iptables", "proxy/renderer", "proxy/state"},

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Options are what a Server is made with.
@@ -141,7 +142,7 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 func (s *Server) unchanged(want State) bool {
 	a := s.asked
 	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
-		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sameSlice(a.Sessions, want.Sessions) && sameSlice(a.Routes, want.Routes)
+		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && sortedset.Same(a.Routes, want.Routes)
 }
 
 // recordResult keeps what Set returns and Status reports.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // compareRoutes is netip.Prefix.Compare for prefixes that have no bits beyond
@@ -45,7 +47,7 @@ func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T)
 // routers now, or with other attributes, is announced and not withdrawn before: the
 // UPDATE replaces the old one without a gap (RFC 4271 §3.1).
 func diffRoutes(have, want []Route) (withdraw, announce []Route) {
-	if sameSlice(have, want) {
+	if sortedset.Same(have, want) {
 		return nil, nil
 	}
 	withdraw, announce = diff(have, want, compareRoutes)
@@ -54,10 +56,6 @@ func diffRoutes(have, want []Route) (withdraw, announce []Route) {
 		return replaced
 	})
 	return withdraw, announce
-}
-
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // announced are the prefixes of routes that the router of at least one of

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 func TestStateString(t *testing.T) {
@@ -134,7 +136,7 @@ func TestValidate(t *testing.T) {
 // What is in order is not copied; what is not is put in order.
 func TestCheckRoutes(t *testing.T) {
 	sorted := routes("192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128")
-	if got, bad := checkRoutes(sorted); !sameSlice(got, sorted) || bad != nil {
+	if got, bad := checkRoutes(sorted); !sortedset.Same(got, sorted) || bad != nil {
 		t.Errorf("copied: %v %v", got, bad)
 	}
 	got, bad := checkRoutes(routes("2001:db8::1/128", "192.0.2.2/32", "192.0.2.1/32", "192.0.2.2/32"))

@@ -156,10 +156,6 @@ func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err
 	return a.held(), a.errors()
 }
 
-func sameSlice[T any](x, y []T) bool {
-	return len(x) == len(y) && (len(x) == 0 || &x[0] == &y[0])
-}
-
 // held is the result of Set. It returns the same slice until the result changes.
 func (a *Announcer) held() []netip.Addr {
 	a.mu.Lock()

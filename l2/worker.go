@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 const (
@@ -194,7 +195,7 @@ func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	a.listInterfaces()
 	a.reconcile()
 	a.logInterfaces(ctx, before)
-	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sameSlice(held, a.held()) {
+	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sortedset.Same(held, a.held()) {
 		notify.Changed(a.changed)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // ErrUnsupported says that New cannot load the programs: the kernel is older than Linux 6.6, or
@@ -172,7 +173,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 		}
 	}
 	errs = append(errs, p.leaveAll(want.Clients))
-	if !sameSlice(want.Outward, p.want.Outward) {
+	if !sortedset.Same(want.Outward, p.want.Outward) {
 		for index, roles := range p.roles {
 			if roles&outward != 0 && !slices.Contains(want.Outward, nameOf(index)) {
 				errs = append(errs, p.setRoles(index, roles&^outward))
@@ -195,7 +196,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 		return p.repairHooks() // in case another program detached or unpinned something
 	}
 	touched := p.changedFrontends(&want)
-	outs := p.synced && sameSlice(p.want.Outward, want.Outward)
+	outs := p.synced && sortedset.Same(p.want.Outward, want.Outward)
 	p.want = want
 	if !p.synced {
 		p.uses, p.routes = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*backendRoute)
@@ -400,7 +401,7 @@ func (p *Path) refreshRoutes() {
 	found := findRoutes(asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.grown || !sameSlice(names, p.want.Outward) {
+	if !p.grown || !sortedset.Same(names, p.want.Outward) {
 		return // Grow looks them up itself
 	}
 	p.setOutward(outs, problems)

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // taken is a frontend that takes new flows.
@@ -212,7 +213,7 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 
 // is reports whether s has the same slices as o: they are never modified, so this suffices.
 func (s *State) is(o *State) bool {
-	return sameSlice(s.Outward, o.Outward) && sameSlice(s.Clients, o.Clients) && sameSlice(s.VIPs, o.VIPs) && sameSlice(s.Owned, o.Owned)
+	return sortedset.Same(s.Outward, o.Outward) && sortedset.Same(s.Clients, o.Clients) && sortedset.Same(s.VIPs, o.VIPs) && sortedset.Same(s.Owned, o.Owned)
 }
 
 // is reports whether f equals o.
@@ -222,13 +223,7 @@ func (f *Frontend) is(o *Frontend) bool {
 }
 
 // sameElements is slices.Equal, at once for the same slice.
-func sameElements[E comparable](a, b []E) bool { return sameSlice(a, b) || slices.Equal(a, b) }
-
-// sameSlice reports whether two slices are the same memory. It compares thousands of unchanged
-// elements at once.
-func sameSlice[E any](a, b []E) bool {
-	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
-}
+func sameElements[E comparable](a, b []E) bool { return sortedset.Same(a, b) || slices.Equal(a, b) }
 
 // ignoreNotExist returns err, or nil if it says that the key does not exist.
 func ignoreNotExist(err error) error {
