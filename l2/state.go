@@ -69,10 +69,11 @@ func (a Address) String() string {
 }
 
 func (s State) equal(t State) bool {
-	return slices.Equal(s.Speakers, t.Speakers) && slices.Equal(s.Nodes, t.Nodes) && slices.EqualFunc(s.Addresses, t.Addresses, Address.equal)
+	return slices.Equal(s.Speakers, t.Speakers) && slices.Equal(s.Nodes, t.Nodes) && slices.EqualFunc(s.Addresses, t.Addresses, Address.Equal)
 }
 
-func (a Address) equal(b Address) bool {
+// Equal reports whether a and b are the same request, with the same probe and round.
+func (a Address) Equal(b Address) bool {
 	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && a.Yield == b.Yield && slices.Equal(a.Interfaces, b.Interfaces)
 }
 

@@ -35,7 +35,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 		want = addressesOf(allowed, d.L2.Addresses, a.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: a.handover.admit(want, time.Now())}
-	if slices.EqualFunc(state.Addresses, a.sent, sameRequest) {
+	if slices.EqualFunc(state.Addresses, a.sent, l2.Address.Equal) {
 		state.Addresses = a.sent
 	}
 	have, err := a.set(ctx, state)
@@ -45,12 +45,6 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	// With the same slice, callers need not compare the elements.
 	a.announced = sortedset.Keep(a.announced, sortedset.Keep(allowed, announced))
 	return a.announced, err
-}
-
-// sameRequest compares requests completely. An address that was probed when it was new must
-// not be probed when this node takes it again.
-func sameRequest(a, b l2.Address) bool {
-	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces) && a.Probe == b.Probe && a.Round == b.Round
 }
 
 // addressesOf returns the addresses of prefixes, each from the first list that has it. All

@@ -42,7 +42,7 @@ func (d *Desired) setL2Addresses(last *Desired) {
 			answered, addresses = append(answered, a.Addr), append(addresses, *a.l2)
 		}
 	}
-	if d.L2.Addresses = addresses; slices.EqualFunc(last.L2.Addresses, addresses, equalL2) {
+	if d.L2.Addresses = addresses; slices.EqualFunc(last.L2.Addresses, addresses, l2.Address.Equal) {
 		d.L2.Addresses = last.L2.Addresses
 	}
 	if d.Answered = sortedset.Keep(last.Answered, answered); !sortedset.Same(d.Answered, last.Answered) {

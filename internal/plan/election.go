@@ -179,12 +179,7 @@ func otherNodeAddrs(nodes []*cluster.Node, self string) (all []netip.Addr) {
 	return all
 }
 
-// equalL2 compares the fields that are decided here; the speaker sets the others.
-func equalL2(a, b l2.Address) bool {
-	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces)
-}
-
-// equalOptionalL2 is equalL2 for addresses that may be nil.
+// equalOptionalL2 compares addresses that may be nil.
 func equalOptionalL2(a, b *l2.Address) bool {
-	return a == b || a != nil && b != nil && equalL2(*a, *b)
+	return a == b || a != nil && b != nil && a.Equal(*b)
 }
