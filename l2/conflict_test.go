@@ -162,17 +162,25 @@ func TestForgedClaimsKeepAddress(t *testing.T) {
 		}
 		n.set(addresses("10.0.0.100", "fd00::100")...)
 		n.awaitHeld("10.0.0.100", "fd00::100")
+		unsolicited := func(p packet) bool {
+			return p.from == here && p.to != intruder.mac && p.op == announcement(p.sender, here).op
+		}
+		first := map[netip.Addr]bool{} // the first announcement of each is no defence
+		intruder.next(func(p packet) bool {
+			if p.sender == ip("10.0.0.100") || p.sender == ip("fd00::100") {
+				first[p.sender] = first[p.sender] || unsolicited(p)
+			}
+			return first[ip("10.0.0.100")] && first[ip("fd00::100")]
+		})
 		for _, x := range []struct{ vip, host string }{{"10.0.0.100", "10.0.0.2"}, {"fd00::100", "fd00::2"}} {
 			const forged = 500
-			intruder.ask(x.vip, x.host)
-			intruder.answer(x.vip) // later than the first announcement
 			for range forged {
 				intruder.send(announcement(ip(x.vip), intruder.mac))
 			}
 			intruder.ask(x.vip, x.host)
 			defences := 0
 			intruder.next(func(p packet) bool {
-				if p.from == here && p.sender == ip(x.vip) && p.op == announcement(ip(x.vip), here).op && p.to != intruder.mac {
+				if p.sender == ip(x.vip) && unsolicited(p) {
 					defences++
 				}
 				return p.op == opReply && p.sender == ip(x.vip) && p.to == intruder.mac
