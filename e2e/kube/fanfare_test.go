@@ -32,7 +32,7 @@ type fanfare struct {
 func isolated(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("a control plane for one test takes up to minutes")
+		t.Skip("a control plane for each test takes up to minutes")
 	}
 	t.Parallel()
 	built(t)

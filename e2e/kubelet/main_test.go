@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 func kubelets(t *testing.T) *cluster {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes minutes")
+		t.Skip("a cluster with kubelets takes minutes")
 	}
 	if err := missing(); err != nil {
 		if os.Getenv("CI") == "true" {

@@ -97,7 +97,7 @@ func labWithoutSpeakers(t *testing.T) *Lab {
 func options(t *testing.T) Options {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes minutes")
+		t.Skip("a laboratory with routers takes minutes")
 	}
 	if err := Missing("/usr/sbin/bird"); err != nil {
 		if os.Getenv("CI") == "true" {

@@ -9,14 +9,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A pool of a whole subnet contains the nodes and the router: traffic to them must not be
-// rejected like traffic to unused addresses.
+// A pool of a whole subnet contains the nodes and the router, and perhaps addresses of another
+// implementation: traffic to them must not be rejected like traffic to unused addresses.
 func TestOwnedExcludesNodesAndRouters(t *testing.T) {
 	pool := &cluster.Pool{
-		Ranges:   []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.7")},
-		Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.1-192.0.2.1"), By: "BGPPeer tor1"}, {Range: netipx.MustParseIPRange("192.0.2.4-192.0.2.7"), By: "the pods of Node n1"}},
+		Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.9")},
+		Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.1-192.0.2.1"), By: "BGPPeer tor1"}, {Range: netipx.MustParseIPRange("192.0.2.4-192.0.2.7"), By: "the pods of Node n1"},
+			{Range: netipx.MustParseIPRange("192.0.2.9-192.0.2.9"), By: "Service shop/web of another implementation", Foreign: true}},
 	}
-	if got, want := fmt.Sprint(ownedPrefixes([]*cluster.Pool{pool})), "[192.0.2.0/32 192.0.2.2/31]"; got != want {
+	if got, want := fmt.Sprint(ownedPrefixes([]*cluster.Pool{pool})), "[192.0.2.0/32 192.0.2.2/31 192.0.2.8/32]"; got != want {
 		t.Errorf("owned %s, want %s", got, want)
 	}
 }

@@ -173,7 +173,8 @@ func (v *View) announceRefusal(peers int) (cluster.Code, string) {
 }
 
 // ownedPrefixes returns the addresses of all pools, which may overlap, as prefixes. It leaves
-// out those of nodes, pods and routers, to which packets are forwarded.
+// out those of nodes, pods and routers, to which packets are forwarded, and addresses that another
+// implementation has given to a Service, which kube-proxy serves.
 func ownedPrefixes(pools []*cluster.Pool) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, p := range pools {

@@ -184,8 +184,8 @@ func (p legacyPacket) meets(words []string) (match tri, how, target string) {
 	return match, "", ""
 }
 
-// test reports whether one option of a rule matches; maybe for all that are not implemented,
-// such as ports and ipsets.
+// test reports whether one option of a rule matches. The result is maybe for options that do
+// not follow from the addresses, the protocol and the interfaces, such as ports and ipsets.
 func (p legacyPacket) test(option, arg string) tri {
 	switch option {
 	case "-p":

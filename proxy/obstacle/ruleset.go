@@ -151,8 +151,8 @@ func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 // A valueSet is a set or map whose elements can be compared with packets.
 type valueSet struct {
 	flags uint32
-	// fixed: elements has all of them. A set that is not fixed changes with packets, or has a
-	// type that is not implemented here.
+	// fixed: elements has all of them. Otherwise the set changes with packets or time, or has
+	// elements that cannot be compared: a rule with it may match.
 	fixed    bool
 	elements []setElement
 }
@@ -226,8 +226,8 @@ func (r *ruleset) elements(id chainID, s *valueSet) {
 	slices.SortFunc(s.elements, func(a, b setElement) int { return strings.Compare(a.key, b.key) })
 }
 
-// add appends an element. A catch-all element ("*" in nft) matches any key, and is not
-// implemented: the set is not fixed then.
+// add appends an element. A catch-all element ("*" in nft) matches any key, so that
+// no comparison decides: the set is not fixed then.
 func (s *valueSet) add(item []byte) {
 	flags := nfnl.Uint32(nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS))
 	if flags&nftSetElemCatchall != 0 {

@@ -12,7 +12,8 @@ import (
 
 // This file simulates other programs' rules for a packet that is partly known: its client and
 // interface may be any. So each test of a rule has the result yes, no or maybe. An expression
-// that is not implemented has the result maybe, and may accept: a reported drop is certain.
+// that the simulation does not know has the result maybe, and may accept: a reported drop is
+// certain.
 
 // From linux/netfilter.h.
 const (

@@ -80,7 +80,7 @@ func (l cluster) runStep(t *testing.T, step lab.Step) {
 func laboratory(t *testing.T) cluster {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes minutes")
+		t.Skip("a laboratory with a control plane takes minutes")
 	}
 	if err := lab.Missing("iptables"); err != nil {
 		nstest.Missing(t, err.Error())

@@ -271,7 +271,7 @@ func (m *matrix) resolve(t testing.TB, ctx context.Context) {
 func newMatrix(t testing.TB, flags ...string) *matrix {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes a minute")
+		t.Skip("the timeouts of membership and Leases take a minute")
 	}
 	if err := lab.Missing(); err != nil {
 		nstest.Missing(t, err.Error())
