@@ -121,10 +121,10 @@ func addCriterion(c *plan.Config, criterion string) error {
 // which routers keep the routes of a speaker.
 const standbyDelay = 5 * time.Second
 
-// source opens a folder or an API server, and returns when it has a first snapshot. fresh reports
-// whether the API server's objects are current, rather than saved by the previous speaker; it is
-// nil for a folder.
-func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, fresh func() bool, err error) {
+// source opens a folder or an API server, and returns when it has a first snapshot. inStep reports
+// whether the source has what the API server has, rather than what the previous speaker saved or
+// what was known before an outage; it is nil for a folder.
+func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, inStep func() bool, err error) {
 	if f.files != "" {
 		source, err = f.folder(ctx, log)
 		return source, nil, err
@@ -134,7 +134,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		return nil, nil, err
 	}
 	known := f.savedConfiguration(log)
-	open := func(ctx context.Context) (cluster.Source, error) {
+	open := func(ctx context.Context) (watch.LiveSource, error) {
 		// A speaker that uses only BGP and has no members needs its own Node only.
 		one := f.node
 		if f.allNodes {
@@ -143,12 +143,12 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
-	// previous one saved, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, speaker.ClusterPath(f.runDir), standbyDelay, log, open)
+	// previous one saved a short time ago, and replaces it once the API server responds.
+	standby, err := watch.OpenStandby(ctx, speaker.Saved(f.runDir), standbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
-	return ipam.NewReader(standby), standby.Fresh, nil
+	return ipam.NewReader(standby), standby.InStep, nil
 }
 
 // savedConfiguration returns the last valid versions of the objects, saved by the previous
