@@ -95,6 +95,7 @@ type speaker struct {
 	events     *eventRecorder
 	metrics    *metrics
 	gateway    *gatewayWatch
+	pods       *podNetworkWatch
 	uplinks    *uplinkWatch        // nil without a fast path
 	membership *membership.Tracker // nil without a key
 
@@ -141,6 +142,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	defer s.proxy.Close()
 	defer s.health.Close()
 	defer s.gateway.stop()
+	defer s.pods.stop()
 	defer s.uplinks.stop()
 	s.membership.Start(kill, s.layer2.handover.receive)
 	defer s.membership.Close()
@@ -166,7 +168,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
-	s.gateway = newGatewayWatch(o.Log)
+	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.state = stateDirectory{dir: o.RunDir}
@@ -217,6 +219,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
+		case <-s.pods.changed:
 		case <-s.uplinks.changes():
 		case <-s.membership.Changed():
 		case <-s.membership.Renewed():
@@ -277,6 +280,7 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 		c.Gateways = s.gateway.current()
 	}
 	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap), s.membership.Members(snap)
+	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
 	c.Refused = c.Refused.Still(began)
 	if s.membership.Released() {

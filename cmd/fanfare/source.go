@@ -47,8 +47,8 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default: $NODE_NAME")
 	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder of the socket and of state for the next speaker")
-	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
-		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
+	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"auto"},
+		"which clients are pods of this node: auto, node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
 		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
@@ -94,10 +94,13 @@ var healthChecks = map[string]plan.HealthChecks{
 // --detect-local-mode. Of several bridges or interface prefixes the last one counts.
 func addCriterion(c *plan.Config, criterion string) error {
 	kind, value, _ := strings.Cut(criterion, "=")
-	if kind != "node-cidr" && value == "" {
-		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
+	const want = "want auto, node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME"
+	if kind != "auto" && kind != "node-cidr" && value == "" {
+		return errors.New(want)
 	}
 	switch kind {
+	case "auto":
+		c.DetectPods = true
 	case "node-cidr":
 		c.NodeCIDR = true
 	case "cidr":
@@ -111,7 +114,7 @@ func addCriterion(c *plan.Config, criterion string) error {
 	case "bridge":
 		c.DetectLocal.Bridge = value
 	default:
-		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
+		return errors.New(want)
 	}
 	return nil
 }
