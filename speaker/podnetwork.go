@@ -32,7 +32,7 @@ type podInterface struct {
 	witness string // an interface that has to be there, since others use such names; empty: none
 }
 
-// A podNetworkWatch finds out how this node's pods can be told from other clients. find belongs
+// A podNetworkWatch finds out how this node's pods can be recognised as clients. find belongs
 // to the goroutine of Run.
 type podNetworkWatch struct {
 	*netWatch

@@ -140,8 +140,8 @@ func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
 	return uplinksOf(own)
 }
 
-// uplinksOf returns the interfaces that lead to other machines, by index: those of default
-// routes, and those that have the node's own addresses.
+// uplinksOf returns the interfaces that lead to other machines, by index: the interfaces of
+// default routes and of the node's own addresses.
 func uplinksOf(own []netip.Addr) (links map[int]string, err error) {
 	links = make(map[int]string)
 	_, hops4, err4 := defaultGateway(netlink.FAMILY_V4)

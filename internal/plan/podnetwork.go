@@ -110,8 +110,8 @@ func localClients(c Config, self *cluster.Node) proxy.LocalClients {
 	return clients
 }
 
-// podNetworkProblems reports that pods of this node cannot be told from other clients, or are
-// told by the wrong addresses.
+// podNetworkProblems reports that pods of this node are not recognised, or by the wrong
+// addresses.
 func (v *View) podNetworkProblems() []cluster.Problem {
 	s := v.pods.Stray
 	if s == (Stray{}) || v.pods.InterfacePrefix != "" || v.Self == nil {

@@ -63,7 +63,7 @@ func TestStray(t *testing.T) {
 }
 
 // Each Service is looked at once, what was found stays while its pod goes, and other podCIDRs
-// begin anew.
+// start a new search.
 func TestStrayFinderRemembers(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
 	var f StrayFinder
