@@ -50,6 +50,7 @@ func (p *Proxy) openForward(ctx context.Context) {
 		return
 	}
 	opened, changed, err := iptables.OpenForward(ctx, o.prefixes)
+	p.monitor.SetClosed(iptables.ClosedBy(err))
 	if len(changed) > 0 {
 		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(changed, opened))
 	}

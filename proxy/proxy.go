@@ -159,6 +159,11 @@ func (p *Proxy) Obstacles() []Obstacle {
 	return all
 }
 
+// Blockade returns the flows that certainly fail on this node; nil if none do. It is known when the
+// first Set with addresses of a family returns. The pointer is the same as long as nothing changes,
+// and [Proxy.Changed] signals when something does.
+func (p *Proxy) Blockade() *Blockade { return p.monitor.Blockade() }
+
 // Close ends the connections. The kernel goes on forwarding.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
@@ -211,8 +216,9 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
-		p.monitor.SetState(want, recheck)
+		looked := p.monitor.SetState(want, recheck)
 		p.leave(ctx)
+		p.monitor.Await(ctx, looked)
 	} else {
 		p.examine(ctx)
 	}

@@ -65,10 +65,14 @@ func (broken) Set(context.Context, proxy.State) error {
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
+func (broken) Blockade() *proxy.Blockade { return nil }
+
 // An intact forwarder's table is never changed by other programs.
 type intact struct{}
 
 func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
+
+func (intact) Blockade() *proxy.Blockade { return nil }
 
 // While the table is intact, no error withdraws what is wanted, however often it occurs.
 func TestFailureKeepsAnnouncements(t *testing.T) {

@@ -33,7 +33,7 @@ type announcement struct {
 // routers of both. It is empty if the address is not announced.
 func (v *View) announcementOf(a *Address, shares []share, remote *share) announcement {
 	var p announcement
-	if remote != nil || v.noAnnounce != "" {
+	if remote != nil || v.noAnnounce != "" || a.Obstruction != "" {
 		return p
 	}
 	// Services that cannot be announced contribute nothing, also no communities.

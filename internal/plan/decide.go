@@ -37,6 +37,8 @@ func (v *View) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 		owner = v.electOwner(a, shares)
 	}
 	remote := remoteOnly(shares)
+	a.Obstruction = v.obstructionOf(a.VIP)
+	owner = owner.withhold(v, a.Addr, a.Obstruction)
 	p := v.announcementOf(a, shares, remote)
 	v.setWeights(p.routes, pods)
 	for _, s := range shares {

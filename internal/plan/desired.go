@@ -51,12 +51,14 @@ type Address struct {
 	Pool     string
 	Services []cluster.Name // that hold it, in the order of precedence
 	VIP      *proxy.VIP
-	Refusal  string      // why it is not forwarded for any Service, empty if it is
-	Announce bool        // by any protocol
-	Routes   []bgp.Route // that announce it, sorted by prefix
-	OverL2   bool        // it is announced over Layer 2
-	Owner    string      // the node that answers for it over Layer 2, empty if none does
-	OwnerBy  string      // what decided between the candidates
+	Refusal  string // why it is not forwarded for any Service, empty if it is
+	// Obstruction is why the kernel certainly drops flows to it, empty if it may not.
+	Obstruction string
+	Announce    bool        // by any protocol
+	Routes      []bgp.Route // that announce it, sorted by prefix
+	OverL2      bool        // it is announced over Layer 2
+	Owner       string      // the node that answers for it over Layer 2, empty if none does
+	OwnerBy     string      // what decided between the candidates
 	// Handover: this node does not announce the address because it leaves or is excluded, or
 	// because only other nodes have endpoints. These nodes announce it, or will soon.
 	Handover bool

@@ -40,6 +40,8 @@ func (v *View) explain(a *Address, s share, remote *share, p announcement, owner
 		reason("bgp", v.noAnnounce, "not announced: %s", v.RefusalMessage)
 	case remote != nil:
 		reason("bgp", remote.code, "not announced: %s shares the address, and its %s", remote.service.Name, remote.message)
+	case a.Obstruction != "":
+		reason("bgp", cluster.Obstructed, "not announced: %s", a.Obstruction)
 	case len(p.routes) == 0 && len(p.invalid) > 0:
 		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.invalid, "; "))
 	case len(p.routes) == 0:

@@ -53,7 +53,8 @@ type View struct {
 	planned    bool         // that is on purpose, and there is time to withdraw gracefully
 
 	limits       proxy.Limits
-	refused      *Refused // from the Config
+	refused      *Refused        // from the Config
+	blockade     *proxy.Blockade // from the Config
 	clients      proxy.LocalClients
 	pods         PodNetwork // from the Config
 	nodeCIDR     bool       // from the Config
@@ -80,7 +81,7 @@ type View struct {
 func newView(c Config, snap *cluster.Snapshot) *View {
 	v := &View{Node: c.Node, Self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, Members: c.Members}
 	v.silent = c.Members.Silent(c.Node)
-	v.refused = c.Refused
+	v.refused, v.blockade = c.Refused, c.Blockade
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
 	}
@@ -102,7 +103,7 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 
 // isCurrent reports whether newView would return an equal View.
 func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
-	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && v.pods == c.Pods && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && v.blockade == c.Blockade && v.pods == c.Pods && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.isCurrentL2(c, snap)
 }
 
@@ -111,6 +112,9 @@ func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.usesL2 == snap.UsesL2() &&
 		(!v.usesL2 || v.l2Ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && v.returning == c.Returning)
 }
+
+// Blockade returns the flows that certainly fail on this node, as the decision knows.
+func (v *View) Blockade() *proxy.Blockade { return v.blockade }
 
 // NodeAddresses returns the InternalIPs of this node.
 func (v *View) NodeAddresses() []netip.Addr {
