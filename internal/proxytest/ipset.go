@@ -165,7 +165,7 @@ func IPSets(tb testing.TB) (names []string) {
 }
 
 // xtSetPrefix begins the names of all sets. xtSets are the sets that always exist, with their
-// their types.
+// types.
 const xtSetPrefix = "fanfare-"
 
 var xtSets = map[string]string{
