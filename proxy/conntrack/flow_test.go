@@ -18,8 +18,8 @@ func TestListFlows(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		l := proxytest.NewLab(t)
 		proxytest.NFT(t, `table inet nat { chain prerouting { type nat hook prerouting priority dstnat;
-			ip daddr 192.0.2.1 dnat ip to 10.244.1.11:8080
-			ip6 daddr 2001:db8::1 dnat ip6 to [fd00:244:1::11]:8080
+			ip daddr 192.0.2.1 meta l4proto tcp dnat ip to 10.244.1.11:8080
+			ip6 daddr 2001:db8::1 meta l4proto tcp dnat ip6 to [fd00:244:1::11]:8080
 		}; }`)
 		sock, err := nfnl.Dial()
 		if err != nil {

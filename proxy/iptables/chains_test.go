@@ -178,16 +178,19 @@ func TestHeldElements(t *testing.T) {
 // facts lists the VIPs, ports and backends of elements, whatever the slot.
 func facts(all []state.Element) map[string]bool {
 	out := make(map[string]bool)
-	for _, e := range all {
+	frontend := func(e state.Element) string {
 		vip, proto, port := state.FrontendOf(e.Set, e.Key)
-		frontend := fmt.Sprintf("%s %s/%d", vip, proto, port)
-		switch name := state.Specs[e.Set].Name; state.Base(e.Set) {
+		return fmt.Sprintf("%s %s %s/%d", state.Specs[e.Set].Name, vip, proto, port)
+	}
+	for _, e := range all {
+		switch state.Base(e.Set) {
 		case state.SetVIPs:
 			out[e.String()] = true
 		case state.SetExtSvc, state.SetIntSvc:
-			out[name+" "+frontend] = true
+			out[frontend(e)] = true
 		case state.SetExtEps, state.SetIntEps:
-			out[name+" "+frontend+" backend "+state.BackendOf(e.Data).String()] = true
+			out[frontend(e)+" backend "+state.BackendOf(e.Data).String()] = true
+		default: // says nothing of these
 		}
 	}
 	return out
