@@ -111,8 +111,6 @@ type holder struct {
 	// settled are families that get no other address: the Service requested one that it
 	// cannot have, or its status names one that it cannot have.
 	settled []corev1.IPFamily
-	// foreign: another implementation allocated its address; leave it alone.
-	foreign bool
 }
 
 // A pool is a Pool with its addresses laid out.
@@ -228,8 +226,8 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 // run allocates in the order that Allocate documents: held addresses, then requested addresses,
 // then any address. It fills in taken and reasons.
 func (p *plan) run() {
-	p.keep()
 	p.leaveForeign()
+	p.keep()
 	for _, h := range p.holders {
 		p.grant(h)
 	}
