@@ -107,17 +107,37 @@ type planner struct {
 // settled is the Rule by which a Service needs no write: it has the wanted addresses, and
 // its condition reports them.
 func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned || s.Reported.Code != cluster.Assigned {
+	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned {
 		return false
 	}
-	var text []byte
+	code, text := cluster.Assigned, []byte(nil)
 	for _, a := range s.Status {
 		if snap.Claim(a).Holders[0].Reserve != s.Reserve {
 			return false
 		}
 		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(snap.Pools, a)})
 	}
-	return string(text) == s.Reported.Message
+	for _, why := range refusedAnnotations(snap, s, s.Status) {
+		code, text = cluster.AnnotationRefused, append(separate(text), why...)
+	}
+	return s.Reported.Code == code && s.Reported.Message == cut(string(text))
+}
+
+// refusedAnnotations says which annotations of a Service have no effect, since the pools of its
+// addresses do not allow it.
+func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, addrs []netip.Addr) (all []string) {
+	if s.Communities == nil && s.L2Node == "" {
+		return nil // as most Services
+	}
+	for _, a := range addrs {
+		pool := cluster.PoolNamed(snap.Pools, cluster.PoolOf(snap.Pools, a))
+		for _, why := range pool.RefusedAnnotations(s) {
+			if !slices.Contains(all, why) {
+				all = append(all, why)
+			}
+		}
+	}
+	return all
 }
 
 // holders are the Services that should have an address, sorted by name. There are several if they share it.
@@ -249,6 +269,12 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 		}
 		text = append(separate(text), r.Message...)
 	}
+	for _, why := range refusedAnnotations(p.snap, spec, p.held(spec.Name)) {
+		if c.Code == cluster.Assigned {
+			c.Code = cluster.AnnotationRefused
+		}
+		text = append(separate(text), why...)
+	}
 	if len(text) == 0 {
 		// Every Service without an address has a reason; it wants an address of
 		// at least one family.
@@ -256,6 +282,14 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 	}
 	c.Message = cut(string(text))
 	return c
+}
+
+// held are the addresses that a Service should have.
+func (p *planner) held(name cluster.Name) (addrs []netip.Addr) {
+	for _, a := range p.addrs[name] {
+		addrs = append(addrs, a.Addr)
+	}
+	return addrs
 }
 
 // appendHas adds "has ADDRESS of pool POOL" to a message.

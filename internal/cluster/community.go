@@ -52,13 +52,18 @@ func parseCommunities(field string, list []string, consequence string, p *Proble
 			p.Add(where, text, err.Error()+consequence)
 		}
 	}
-	if len(c.Standard)+len(c.Large) == 0 {
-		return nil
-	}
 	slices.Sort(c.Standard)
 	slices.SortFunc(c.Large, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })
 	c.Standard, c.Large = slices.Compact(c.Standard), slices.Compact(c.Large)
-	return &c
+	return c.orNil()
+}
+
+// orNil is nil for no community.
+func (c *Communities) orNil() *Communities {
+	if len(c.Standard)+len(c.Large) == 0 {
+		return nil
+	}
+	return c
 }
 
 // parse adds the community that text says.
