@@ -154,11 +154,16 @@ type PoolAddresses struct {
 	Total int64 `json:"total"`
 	// Assigned is the number of addresses that Services hold.
 	Assigned int64 `json:"assigned"`
+	// Reserved is the number of addresses that are reserved and that no Service holds.
+	//
+	// +optional
+	Reserved int64 `json:"reserved,omitempty"`
 	// Available is the number of addresses that are neither assigned nor reserved.
 	Available int64 `json:"available"`
 }
 
-// NamespaceAddresses counts the addresses that the Services of a namespace have.
+// NamespaceAddresses counts the addresses that the Services of a namespace have, or that
+// are reserved for them.
 type NamespaceAddresses struct {
 	// Namespace is the name of the namespace.
 	Namespace string `json:"namespace"`
@@ -170,6 +175,10 @@ type NamespaceAddresses struct {
 	//
 	// +optional
 	IPv6 int64 `json:"ipv6,omitempty"`
+	// Reserved is how many addresses are reserved for its Services in addition.
+	//
+	// +optional
+	Reserved int64 `json:"reserved,omitempty"`
 }
 
 // AddressPoolStatus reports the use of a pool's addresses, and whether the pool is ready.
@@ -184,17 +193,17 @@ type AddressPoolStatus struct {
 	// +optional
 	IPv6 *PoolAddresses `json:"ipv6,omitempty"`
 
-	// Namespaces counts the assigned addresses by namespace: the 100 namespaces with
-	// the most, in descending order. A shared address counts for each of its
-	// namespaces.
+	// Namespaces counts the assigned and reserved addresses by namespace: the 100
+	// namespaces with the most, in descending order. A shared address counts for each of
+	// its namespaces.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=namespace
 	Namespaces []NamespaceAddresses `json:"namespaces,omitempty"`
 
-	// OtherNamespaces is how many namespaces have addresses of the pool and are
-	// not in the list.
+	// OtherNamespaces is how many namespaces have addresses of the pool, or reserved
+	// ones, and are not in the list.
 	//
 	// +optional
 	OtherNamespaces int64 `json:"otherNamespaces,omitempty"`
@@ -218,6 +227,7 @@ type AddressPoolStatus struct {
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
 // +kubebuilder:printcolumn:name="IPv4 Assigned",type=integer,JSONPath=`.status.ipv4.assigned`
+// +kubebuilder:printcolumn:name="IPv4 Reserved",type=integer,JSONPath=`.status.ipv4.reserved`,priority=1
 // +kubebuilder:printcolumn:name="IPv4 Available",type=integer,JSONPath=`.status.ipv4.available`
 // +kubebuilder:printcolumn:name="IPv6 Assigned",type=integer,JSONPath=`.status.ipv6.assigned`
 // +kubebuilder:printcolumn:name="IPv6 Available",type=integer,JSONPath=`.status.ipv6.available`,priority=1

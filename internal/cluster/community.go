@@ -109,6 +109,9 @@ func (c *Communities) parse(text string) error {
 	return nil
 }
 
+// maxServiceCommunities is how many communities a Service may have: as many as a pool can allow.
+const maxServiceCommunities = 64
+
 // parseServiceCommunities uses those of a Service's communities that are right: a
 // Service is announced without the others rather than not at all.
 func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
@@ -116,9 +119,13 @@ func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
 	if strings.TrimSpace(v) == "" {
 		return nil
 	}
-	var list []string
-	for _, word := range strings.Split(v, ",") {
-		list = append(list, strings.TrimSpace(word))
+	list := strings.Split(v, ",")
+	if len(list) > maxServiceCommunities {
+		p.Add(annotation(communitiesAnnotation), v, fmt.Sprintf("has %d entries, and may have %d; all are left out", len(list), maxServiceCommunities))
+		return nil
+	}
+	for i, word := range list {
+		list[i] = strings.TrimSpace(word)
 	}
 	return parseCommunities(annotation(communitiesAnnotation), list, "; it is left out", p)
 }
