@@ -43,7 +43,9 @@ func TestObstacleWithholdsAnnouncement(t *testing.T) {
 			begin, end func()
 		}{
 			{"chain inet firewall forward drops traffic",
-				func() { nftables(t, "table inet firewall { chain forward { type filter hook forward priority 0; policy drop; }; }") },
+				func() {
+					nftables(t, "table inet firewall { chain forward { type filter hook forward priority 0; policy drop; }; }")
+				},
 				func() { nftables(t, "delete table inet firewall") }},
 			{"net.ipv4.ip_forward is 0", func() { node.Sysctl("ipv4.ip_forward", "0") }, func() { node.Sysctl("ipv4.ip_forward", "1") }},
 		} {

@@ -279,10 +279,10 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		c.Gateways = s.gateway.current()
 	}
-	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap), s.membership.Members(snap)
+	c.Refused, c.Blockade = c.Refused.Still(began), s.proxy.Blockade()
+	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap, withheldFamilies(c.Blockade, s.pass.last)), s.membership.Members(snap)
 	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
-	c.Refused, c.Blockade = c.Refused.Still(began), s.proxy.Blockade()
 	if s.membership.Released() {
 		s.layer2.handover.reannounceAll()
 	}

@@ -47,11 +47,12 @@ func (o ownerDecision) withhold(v *View, addr netip.Addr, why string) ownerDecis
 	return o
 }
 
-// Unobstructed reports whether this node can answer over Layer 2 for an address of a family
-// although it forwards nothing of it: all endpoints are in the network of the host.
-func (d *Desired) Unobstructed(family func(netip.Addr) bool) bool {
+// Unobstructed reports whether this node can answer over Layer 2 for an address of a family despite
+// a Blockade of all that is forwarded: all its endpoints are in the network of the host.
+func (d *Desired) Unobstructed(b *proxy.Blockade, family func(netip.Addr) bool) bool {
+	v := &View{Node: d.View.Node, Self: d.View.Self, blockade: b}
 	return slices.ContainsFunc(d.Addresses, func(a *Address) bool {
-		return family(a.Addr) && a.OverL2 && a.Obstruction == "" && slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool {
+		return family(a.Addr) && a.OverL2 && v.obstructionOf(a.VIP) == "" && slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool {
 			return len(f.External.Backends) > 0
 		})
 	})

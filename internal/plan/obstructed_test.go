@@ -140,7 +140,7 @@ spec: {announce: L2, addresses: [192.0.2.0/24]}
 	if fmt.Sprint(got.Answered) != "[192.0.2.2]" || got.Why(netip.MustParseAddr("192.0.2.1"), "l2") != "shop/pod not announced: dropped" {
 		t.Errorf("answers for %v; %v", got.Answered, got.Reasons())
 	}
-	if !got.Unobstructed(netip.Addr.Is4) || got.Unobstructed(netip.Addr.Is6) {
+	if b := d.Config.Blockade; !got.Unobstructed(b, netip.Addr.Is4) || got.Unobstructed(b, netip.Addr.Is6) {
 		t.Error("an address of pods in the host's network needs no forwarding")
 	}
 }

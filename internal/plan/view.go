@@ -137,7 +137,7 @@ func (v *View) Problems() (all []cluster.Problem) {
 // interfaces, once these are known.
 func (v *View) interfaceProblems() (all []cluster.Problem) {
 	for _, a := range v.fromL2 {
-		if v.Interfaces == nil || v.Self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.Self.Labels) {
+		if v.Interfaces == nil || v.blockade != nil || v.Self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.Self.Labels) {
 			continue
 		}
 		if !slices.ContainsFunc(v.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
