@@ -91,7 +91,7 @@ type closedError struct {
 func (e *closedError) Error() string { return e.err.Error() }
 func (e *closedError) Unwrap() error { return e.err }
 
-// blame makes an error of writing rules a closedError if FORWARD was to be opened by them.
+// blame makes an error of writing rules a closedError if the rules would have opened FORWARD.
 func (f *filter) blame(i Program, prefixes []netip.Prefix, err error) error {
 	if _, closed := f.closed(); closed && len(prefixes) > 0 {
 		return &closedError{i.Name, err}

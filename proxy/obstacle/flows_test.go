@@ -52,7 +52,7 @@ func TestForwardingBlocks(t *testing.T) {
 		{"both interfaces of clients", node(off("eth0", "eth1.7")), "4 pods, 4 others"},
 		{"one of two pods", node(off("cali1")), ""},
 		{"both pods", node(off("cali1", "cni0")), "4 pods"},
-		{"both pods of those that were sampled", node(off("cali1", "cni0"), func(f *facts) { f.partial[0][ToPods] = true }), ""},
+		{"both pods, of more than were sampled", node(off("cali1", "cni0"), func(f *facts) { f.partial[0][ToPods] = true }), ""},
 		{"both pods, and one is in the host's network", node(off("cali1", "cni0"), func(f *facts) { f.samples = append(f.samples, sample{own: true}) }), "4 pods"},
 		{"a family without addresses", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
 	} {
