@@ -279,7 +279,7 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		c.Gateways = s.gateway.current()
 	}
-	c.Refused, c.Blockade = c.Refused.Still(began), s.proxy.Blockade()
+	c.Refused, c.Blockade = c.Refused.Still(began), s.pass.forwarder.Blockade()
 	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap, withheldFamilies(c.Blockade, s.pass.last)), s.membership.Members(snap)
 	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
@@ -317,7 +317,7 @@ func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (
 		case attempt == maxRefused:
 			return d, err
 		case errors.Is(err, errBlockade):
-			s.decider.Config.Blockade = s.proxy.Blockade()
+			s.decider.Config.Blockade = s.pass.forwarder.Blockade()
 			d = s.decide(d.Snapshot, began)
 			continue
 		case !errors.As(err, &refused):
