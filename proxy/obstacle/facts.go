@@ -56,7 +56,7 @@ type Tallies struct {
 // What cannot be read is in Unseen. It blocks for a system call for each interface and sample,
 // and must not run on the path of a change.
 func Survey(state state.State, before *Tallies) *survey {
-	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state)}}
+	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0}}
 	s.Facts.samples, s.Facts.partial = takeSamples(state, localSamples, remoteSamples)
 	s.links()
 	s.routes()

@@ -3,6 +3,7 @@ package obstacle
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -80,23 +81,46 @@ func (b *Blockade) equal(o *Blockade) bool {
 	return slices.Equal(b.by, o.by)
 }
 
-// blocking returns the obstacles that block flows, and which: flows that they blocked in the look
-// before as well, and flows of families that no look has seen before.
-func blocking(before, now []Obstacle, fresh [2]bool) (all []Obstacle) {
-	var sure Flows
-	for family, is := range fresh {
-		if is {
-			sure |= FlowsTo(state.SetID(family), ToThisNode) | forwarded(state.SetID(family))
-		}
-	}
-	for _, o := range now {
-		is := o.Blocks & sure
-		if i := slices.IndexFunc(before, o.Same); i >= 0 {
-			is |= o.Blocks & before[i].Blocks
-		}
-		if o.Blocks = is; is != 0 {
-			all = append(all, o)
+// A finding is an obstacle of a look, and since when each look has found that it blocks a kind of
+// flow, by the bit in Flows.
+type finding struct {
+	Obstacle
+	since [2 * destinations]time.Time
+}
+
+// findings returns those of a look. before are those of the look before. What blocks flows of
+// families that had no VIPs then counts as found long ago.
+func findings(before []finding, now []Obstacle, fresh [2]bool, at time.Time) []finding {
+	all := make([]finding, len(now))
+	for n, o := range now {
+		all[n].Obstacle = o
+		i := slices.IndexFunc(before, func(f finding) bool { return f.Same(o) })
+		for bit := range all[n].since {
+			switch {
+			case fresh[Destination(bit)/destinations]:
+			case i >= 0 && before[i].Blocks&(1<<bit) != 0:
+				all[n].since[bit] = before[i].since[bit]
+			default:
+				all[n].since[bit] = at
+			}
 		}
 	}
 	return all
+}
+
+// blocking returns the obstacles that block flows, with only the flows that all looks since a
+// time have found to be blocked.
+func blocking(all []finding, since time.Time) (out []Obstacle) {
+	for _, f := range all {
+		o := f.Obstacle
+		for bit, at := range f.since {
+			if at.After(since) {
+				o.Blocks &^= 1 << bit
+			}
+		}
+		if o.Blocks != 0 {
+			out = append(out, o)
+		}
+	}
+	return out
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -109,11 +110,14 @@ func TestClosedForwardBlocks(t *testing.T) {
 		{"this node's pods are accepted", "DROP", "-A FORWARD -o cali+ -j ACCEPT\n-A FORWARD -i cali+ -j ACCEPT\n", true, "FORWARD: 4 others"},
 		{"a mark of others", "DROP", "-A FORWARD -m mark --mark 0x1/0x1 -j ACCEPT\n-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT\n", true, ""},
 		{"replies only", "DROP", "-A FORWARD -m conntrack --ctstate NEW -j ACCEPT\n", true, "FORWARD: 4 pods, 4 others"},
+		{"kube-proxy's mark, which Fanfare sets, too", "DROP", "MARKED" + kubeProxy, true, ""},
 		{"another chain", "ACCEPT", "-A FORWARD -j MINE\n-A MINE -j DROP\n", false, "MINE: 4 pods, 4 others"},
 	} {
 		save := "*filter\n:FORWARD " + tt.policy + " [0:0]\n:MINE - [0:0]\n:KUBE-FORWARD - [0:0]\n:KUBE-SERVICES - [0:0]\n:FLANNEL-FWD - [0:0]\n:DOCKER-USER - [0:0]\n:DOCKER - [0:0]\n" + tt.rules + "COMMIT\n"
+		rules, marked := strings.CutPrefix(tt.rules, "MARKED")
+		save = strings.Replace(save, tt.rules, rules, 1)
 		var got []string
-		for _, o := range judgeLegacy(iptables.Programs[0], save, node(samples), tt.closed) {
+		for _, o := range judgeLegacy(iptables.Programs[0], save, node(samples, func(f *facts) { f.marked = marked }), tt.closed) {
 			got = append(got, fmt.Sprintf("%s: %s", strings.Fields(o.About)[1], o.Blocks))
 		}
 		if text := strings.Join(got, "; "); text != tt.want {
@@ -122,29 +126,44 @@ func TestClosedForwardBlocks(t *testing.T) {
 	}
 }
 
-// A new obstacle blocks flows once two looks have found it, and at once if the family has had no
-// addresses. At its end it blocks nothing.
+// A new obstacle blocks flows once all looks have found it for a time, and at once if the family
+// has had no addresses. At its end it blocks nothing.
 func TestBlocking(t *testing.T) {
-	a := Obstacle{Code: Firewall, About: "a", Blocks: FlowsTo(0, ToPods) | FlowsTo(0, ToOtherNodes)}
-	part, b := a, Obstacle{Code: ForwardingOff, About: "b", Blocks: forwarded(1)}
+	all := Obstacle{Code: Firewall, About: "a", Blocks: forwarded(0)}
+	part, six := all, Obstacle{Code: ForwardingOff, About: "b", Blocks: forwarded(1)}
 	part.Blocks = FlowsTo(0, ToPods)
 	warning := Obstacle{Code: ConntrackFull, About: "c"}
+	none := []Obstacle{}
 	for _, tt := range []struct {
-		what        string
-		before, now []Obstacle
-		fresh       [2]bool
-		want        string
+		what  string
+		looks [][]Obstacle // one each second
+		fresh [2]bool      // at the last one
+		want  string
 	}{
-		{"first look", nil, []Obstacle{a, b, warning}, [2]bool{true, true}, "4 pods, 4 others, 6 pods, 6 others"},
-		{"first look at IPv6", nil, []Obstacle{a, b}, [2]bool{false, true}, "6 pods, 6 others"},
-		{"new", nil, []Obstacle{a}, [2]bool{}, ""},
-		{"confirmed", []Obstacle{a}, []Obstacle{a, b}, [2]bool{}, "4 pods, 4 others"},
-		{"confirmed in part", []Obstacle{part}, []Obstacle{a}, [2]bool{}, "4 pods"},
-		{"gone", []Obstacle{a}, nil, [2]bool{}, ""},
-		{"only reported", []Obstacle{warning}, []Obstacle{warning}, [2]bool{true, true}, ""},
+		{"first look", [][]Obstacle{{all, six, warning}}, [2]bool{true, true}, "4 pods, 4 others, 6 pods, 6 others"},
+		{"first look at IPv6", [][]Obstacle{none, {all, six}}, [2]bool{false, true}, "6 pods, 6 others"},
+		{"new", [][]Obstacle{none, {all}}, [2]bool{}, ""},
+		{"for a second", [][]Obstacle{none, {all}, {all}}, [2]bool{}, ""},
+		{"for two seconds", [][]Obstacle{none, {all}, {all}, {all}}, [2]bool{}, "4 pods, 4 others"},
+		{"with a gap", [][]Obstacle{{all}, none, {all}, {all}}, [2]bool{}, ""},
+		{"more of it", [][]Obstacle{{part}, {part}, {all}, {all}}, [2]bool{}, "4 pods"},
+		{"more of it, for two seconds", [][]Obstacle{{part}, {all}, {all}, {all}}, [2]bool{}, "4 pods, 4 others"},
+		{"less of it", [][]Obstacle{{all}, {all}, {all}, {part}}, [2]bool{}, "4 pods"},
+		{"gone", [][]Obstacle{{all}, {all}, {all}, none}, [2]bool{}, ""},
+		{"only reported", [][]Obstacle{{warning}, {warning}, {warning}}, [2]bool{true, true}, ""},
 	} {
+		var found []finding
+		at := time.Unix(0, 0)
+		for i, look := range tt.looks {
+			at = at.Add(time.Second)
+			fresh := [2]bool{}
+			if i == len(tt.looks)-1 {
+				fresh = tt.fresh
+			}
+			found = findings(found, look, fresh, at)
+		}
 		var got Flows
-		for _, o := range blocking(tt.before, tt.now, tt.fresh) {
+		for _, o := range blocking(found, at.Add(-lookConfirm)) {
 			got |= o.Blocks
 		}
 		if got.String() != tt.want {

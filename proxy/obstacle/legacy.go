@@ -18,14 +18,19 @@ import (
 // here as well: of their text more is known than of their expressions.
 
 // kubeProxyMark is how kube-proxy accepts its own flows. Its chains of nat set the mark, and the
-// kernel does not ask them about a flow that Fanfare's rules have translated before.
-const kubeProxyMark = "-m mark --mark 0x4000/0x4000"
+// kernel does not ask them about a flow that Fanfare's rules have translated before. But Fanfare
+// may set the same mark.
+const (
+	kubeProxyMark    = "-m mark --mark 0x4000/0x4000"
+	kubeProxyMarkBit = 0x4000
+)
 
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
 	chains map[string][]string
 	packet legacyPacket
-	budget int // of rules
+	marked bool // Fanfare may set kube-proxy's mark
+	budget int  // of rules
 	// dropped is the chain in which the packet was dropped last.
 	dropped string
 }
@@ -58,7 +63,7 @@ func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []
 		if p.own || p.family != i.Family() {
 			continue
 		}
-		chain := legacyDrop(chains, p, samples, closed)
+		chain := legacyDrop(legacyWalk{chains: chains, marked: f.marked}, p, samples, closed)
 		if chain == "" {
 			continue
 		}
@@ -77,12 +82,13 @@ func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []
 
 // legacyDrop returns the chain that drops the last sample of a passage, empty unless all are
 // dropped.
-func legacyDrop(chains map[string][]string, p passage, samples []sample, closed bool) (chain string) {
+func legacyDrop(walk legacyWalk, p passage, samples []sample, closed bool) (chain string) {
 	for _, s := range samples {
 		if !p.of(s) || s.out == "" {
 			continue
 		}
-		w := &legacyWalk{chains: chains, packet: legacyPacketOf(s, p.reply), budget: walkBudget}
+		w := walk
+		w.packet, w.budget = legacyPacketOf(s, p.reply), walkBudget
 		out := w.chain("FORWARD", 0)
 		if closed && out&mayFall != 0 { // to the policy, which is to drop, or FORWARD would not be closed
 			if w.dropped == "" {
@@ -134,7 +140,7 @@ func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
 			return out | mayAccept | mayDrop | mayFall
 		}
 		match, how, target := w.packet.meets(iptables.RuleWords(rule))
-		if match == no || name == "KUBE-FORWARD" && strings.Contains(rule, kubeProxyMark) {
+		if match == no || !w.marked && name == "KUBE-FORWARD" && strings.Contains(rule, kubeProxyMark) {
 			continue
 		}
 		may, ends := w.target(how, target, name, depth)

@@ -61,6 +61,7 @@ type Monitor struct {
 	mu        sync.Mutex
 	obstacles []Obstacle
 	unseen    []string
+	found     []finding       // the obstacles, which belong to run
 	seen      [2]bool         // the families that had VIPs at the last look
 	waiting   []chan struct{} // of SetState
 }
@@ -277,8 +278,8 @@ func (s *survey) Judge(nat int32, closed ...string) (obstacles []Obstacle, met m
 }
 
 // publish stores the obstacles of a look, logs what has changed, and notifies. A new obstacle
-// blocks flows only after another look, which unconfirmed reports to be missing, but at once if
-// the family had no VIPs before. An obstacle that is gone blocks nothing from now on.
+// blocks flows only if all looks find it for lookConfirm, which unconfirmed reports to be missing,
+// but at once if the family had no VIPs before. An obstacle that is gone blocks nothing from now on.
 func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obstacle, unseen []string) (unconfirmed bool) {
 	l.count(obstacles)
 	l.mu.Lock()
@@ -296,7 +297,9 @@ func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obs
 			l.log.InfoContext(ctx, "no longer in the way of traffic", "reason", b.About)
 		}
 	}
-	next := NewBlockade(blocking(before, obstacles, fresh)...)
+	now := time.Now()
+	l.found = findings(l.found, obstacles, fresh, now)
+	next := NewBlockade(blocking(l.found, now.Add(-lookConfirm))...)
 	changed := !next.equal(l.blockade.Load())
 	if changed {
 		l.blockade.Store(next)

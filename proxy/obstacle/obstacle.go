@@ -58,6 +58,7 @@ type facts struct {
 	interfaces []iface
 	samples    []sample
 	partial    partial // of the samples
+	marked     bool    // Fanfare sets kube-proxy's mark
 	forward6   bool    // net.ipv6.conf.all.forwarding
 	forward4   bool    // net.ipv4.ip_forward
 	// reversed: rp_filter has dropped packets since the last survey.
