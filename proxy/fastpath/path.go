@@ -71,6 +71,7 @@ type Path struct {
 	walking        bool // a walk checks flows now
 	// expired has the connections that must end, and since when. Only walk uses it.
 	expired    map[kernelTuple]time.Time
+	policies   policies
 	taken      map[kernelFrontend]*taken
 	seeding    map[kernelFrontend]bool // of UDP, to be taken once seed has copied their flows
 	left       map[kernelFrontend]string
@@ -120,9 +121,11 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	if err := p.adopt(); err != nil {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.closeHandles())
 	}
+	p.policies = findPolicies()
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
 	p.work.Go(func() { p.listen(ctx, p.watchQueues) })
+	p.work.Go(func() { p.listen(ctx, p.watchRules) })
 	p.work.Go(func() { p.run(ctx) })
 	return p, nil
 }
@@ -292,6 +295,7 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+	s.Problems = append(s.Problems, p.policies.problems()...)
 	s.Capacity, s.Busy = p.room, p.uncheckedGrows > 0 || p.walking || len(p.seeding) > 0 || p.unresolved > 0
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
@@ -349,6 +353,9 @@ func (p *Path) obstacle(f *Frontend) string {
 	case len(f.Backends) == 0:
 		return "no backends"
 	}
+	if why := p.policies.of(f.Addr.Addr()); why != "" {
+		return why
+	}
 	for _, b := range f.Backends {
 		if b.Addr.Addr().Unmap().Is4() != f.Addr.Addr().Unmap().Is4() {
 			return fmt.Sprintf("backend %s is of another family", b.Addr)
@@ -378,6 +385,7 @@ func (p *Path) run(ctx context.Context) {
 		case <-p.due:
 		case <-timer.C:
 			p.refresh()
+			p.checkPolicies()
 			p.checkPeers()
 			p.useNeighbours()
 		}
@@ -393,6 +401,7 @@ func (p *Path) run(ctx context.Context) {
 
 // refreshRoutes looks up interfaces and routes again after they may have changed.
 func (p *Path) refreshRoutes() {
+	p.checkPolicies()
 	p.mu.Lock()
 	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
 	p.mu.Unlock()

@@ -67,6 +67,15 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 	return nil
 }
 
+// redo makes the next apply decide again about frontends that may take new flows.
+func (p *Path) redo(is func(kernelFrontend) bool) {
+	for key := range p.uses {
+		if is(key) {
+			p.dirty[key] = true
+		}
+	}
+}
+
 // leaveFull leaves a frontend to the rules if err says that a map is full, and records the
 // reason. A full map is not an error.
 func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error) error {
