@@ -106,6 +106,12 @@ struct ports {
 	__u16 destination;
 };
 
+// The flows of an address. The process sets flows after each walk, so that it does not drift.
+struct usage {
+	__s32 flows;
+	__u32 rejected; // new flows, because the address has as many as there is room for others
+};
+
 // A source whose new flows were valid on an interface in the given second; see
 // valid_source.
 struct source {
@@ -118,12 +124,12 @@ struct source {
 
 enum counter {
 	COUNT_BEGUN,  // new flows
-	COUNT_FULL,   // new flows for which the table had no room
+	COUNT_FULL,   // new flows for which the table had no room, or none for their address
 	COUNT_MOVED,  // new flows whose client port was in use at the backend
 	COUNT_STACK,  // packets that were translated and left to the stack
 	COUNT_ERRORS, // ICMP errors that were translated
 	COUNT_LARGE,  // packets that were answered by an ICMP error, because they are too large
-	COUNTERS,
+	COUNTERS = 32, // with room for more: a pinned map of another size could not be adopted
 };
 
 struct {
@@ -187,13 +193,32 @@ struct {
 	__type(value, struct ports);
 } fragments SEC(".maps");
 
+// The addresses whose new flows may be taken.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct address);
+	__type(value, struct usage);
+} usages SEC(".maps");
+
+// For how many more flows the table has room.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __s32);
+} room SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTERS);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, __u64);
-} counters SEC(".maps");
+} statistics SEC(".maps");
 
 // The time until which new flows may be taken, in seconds since boot.
 struct {
@@ -287,7 +312,7 @@ static __always_inline __u32 seconds(void)
 
 static __always_inline void count(__u32 what)
 {
-	__u64 *n = bpf_map_lookup_elem(&counters, &what);
+	__u64 *n = bpf_map_lookup_elem(&statistics, &what);
 
 	if (n)
 		(*n)++;
@@ -795,6 +820,36 @@ static __noinline int schedule(struct packet *p, struct backend *b)
 	return 1;
 }
 
+// admitting returns the usage of an address that may have another flow; else 0. An address
+// may have as many flows as the table has room for others: so however many flows one has,
+// there is room for the next address (dynamic thresholds, as switches share their buffers).
+static __noinline struct usage *admitting(const struct address *vip)
+{
+	__u32 zero = 0;
+	struct usage *usage = bpf_map_lookup_elem(&usages, vip);
+	__s32 *left = bpf_map_lookup_elem(&room, &zero);
+
+	if (!usage || !left)
+		return 0;
+	if (usage->flows < *left)
+		return usage;
+	__sync_fetch_and_add(&usage->rejected, 1);
+	count(COUNT_FULL);
+	return 0;
+}
+
+// account adds flows of an address, or removes them.
+static __always_inline void account(struct usage *usage, __s32 flows)
+{
+	__u32 zero = 0;
+	__s32 *left = bpf_map_lookup_elem(&room, &zero);
+
+	if (usage)
+		__sync_fetch_and_add(&usage->flows, flows);
+	if (left)
+		__sync_fetch_and_add(left, -flows);
+}
+
 // insert adds both entries of a flow, the one for replies first, and sets there to the
 // client's. It returns -EEXIST if another CPU has added the client's entry.
 static __noinline long insert(struct packet *p, struct backend *b, struct flow *there)
@@ -877,7 +932,8 @@ static __noinline int delete_if_ended(struct packet *p, struct flow *flow)
 		}
 		return 0;
 	}
-	bpf_map_delete_elem(&flows, &p->tuple);
+	if (!bpf_map_delete_elem(&flows, &p->tuple))
+		account(bpf_map_lookup_elem(&usages, &p->tuple.destination), -1);
 	bpf_map_delete_elem(&flows, &back);
 	return 1;
 }
@@ -900,12 +956,15 @@ static __noinline int delete_if_reopened(struct packet *p, struct flow *flow)
 		.direction = OUTWARD,
 	};
 	struct flow *asked = bpf_map_lookup_elem(&flows, &there);
+	struct address vip;
 
 	// A flow that was reset and opened again has only FLOW_RST: see delete_if_ended.
 	if (asked && !(flow->state & FLOW_RST) && (asked->state & (FLOW_RST | FLOW_OPEN)) != (FLOW_RST | FLOW_OPEN) &&
 	    !(asked->state & flow->state & FLOW_FIN))
 		return 0;
-	bpf_map_delete_elem(&flows, &there);
+	vip = flow->address;
+	if (!bpf_map_delete_elem(&flows, &there))
+		account(bpf_map_lookup_elem(&usages, &vip), -1);
 	bpf_map_delete_elem(&flows, &p->tuple);
 	return 1;
 }
@@ -937,6 +996,7 @@ static __always_inline void update_state(const struct packet *p, struct flow *fl
 static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+	struct usage *usage;
 	struct backend b = {};
 	struct flow there = {};
 	long err;
@@ -949,9 +1009,13 @@ static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 	fib.dport = swap16(b.port);
 	if (route_flow(skb, &fib, p, &b.address) != BPF_FIB_LKUP_RET_SUCCESS || !has_role(fib.ifindex, INWARD) || !valid_source(skb, p, &b))
 		return TCX_NEXT;
+	usage = admitting(&p->tuple.destination);
+	if (!usage)
+		return TCX_NEXT;
 	err = insert(p, &b, &there);
 	if (err)
 		return err == -EEXIST ? BEGUN : TCX_NEXT;
+	account(usage, 1);
 	if (p->fragment == FIRST)
 		remember(p);
 	return deliver(skb, p, &there, &fib, BPF_FIB_LKUP_RET_SUCCESS);

@@ -78,19 +78,27 @@ type kernelTuple struct {
 	Zero            uint16
 }
 
+type kernelUsage struct {
+	_        structs.HostLayout
+	Flows    int32
+	Rejected uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	kernelMapClients    = "clients"
-	kernelMapCounters   = "counters"
 	kernelMapFlows      = "flows"
 	kernelMapFragments  = "fragments"
 	kernelMapFrontends  = "frontends"
 	kernelMapInterfaces = "interfaces"
 	kernelMapLease      = "lease"
+	kernelMapRoom       = "room"
 	kernelMapSlots      = "slots"
 	kernelMapSources    = "sources"
+	kernelMapStatistics = "statistics"
+	kernelMapUsages     = "usages"
 	kernelProgInward    = "inward"
 	kernelProgOutward   = "outward"
 )
@@ -146,14 +154,16 @@ type kernelProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
 	Clients    *ebpf.MapSpec `ebpf:"clients"`
-	Counters   *ebpf.MapSpec `ebpf:"counters"`
 	Flows      *ebpf.MapSpec `ebpf:"flows"`
 	Fragments  *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends  *ebpf.MapSpec `ebpf:"frontends"`
 	Interfaces *ebpf.MapSpec `ebpf:"interfaces"`
 	Lease      *ebpf.MapSpec `ebpf:"lease"`
+	Room       *ebpf.MapSpec `ebpf:"room"`
 	Slots      *ebpf.MapSpec `ebpf:"slots"`
 	Sources    *ebpf.MapSpec `ebpf:"sources"`
+	Statistics *ebpf.MapSpec `ebpf:"statistics"`
+	Usages     *ebpf.MapSpec `ebpf:"usages"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -183,27 +193,31 @@ func (o *kernelObjects) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
 	Clients    *ebpf.Map `ebpf:"clients"`
-	Counters   *ebpf.Map `ebpf:"counters"`
 	Flows      *ebpf.Map `ebpf:"flows"`
 	Fragments  *ebpf.Map `ebpf:"fragments"`
 	Frontends  *ebpf.Map `ebpf:"frontends"`
 	Interfaces *ebpf.Map `ebpf:"interfaces"`
 	Lease      *ebpf.Map `ebpf:"lease"`
+	Room       *ebpf.Map `ebpf:"room"`
 	Slots      *ebpf.Map `ebpf:"slots"`
 	Sources    *ebpf.Map `ebpf:"sources"`
+	Statistics *ebpf.Map `ebpf:"statistics"`
+	Usages     *ebpf.Map `ebpf:"usages"`
 }
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Clients,
-		m.Counters,
 		m.Flows,
 		m.Fragments,
 		m.Frontends,
 		m.Interfaces,
 		m.Lease,
+		m.Room,
 		m.Slots,
 		m.Sources,
+		m.Statistics,
+		m.Usages,
 	)
 }
 
