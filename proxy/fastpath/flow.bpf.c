@@ -112,6 +112,22 @@ struct usage {
 	__u32 rejected; // new flows, because the address has as many as there is room for others
 };
 
+// Two addresses: the sender of packets that are too large, and where it sends them.
+struct pair {
+	struct address from;
+	struct address to;
+};
+
+// How many ICMP errors a sender was sent in the given second.
+struct answers {
+	__u32 second;
+	__u32 count;
+};
+
+// The kernel does not limit these errors, since path MTU discovery needs them. One sender
+// and destination need few: RFC 4443 §2.4 (f) has 10 each second as an example.
+#define ERRORS_PER_SECOND 10
+
 // A source whose new flows were valid on an interface in the given second; see
 // valid_source.
 struct source {
@@ -129,6 +145,7 @@ enum counter {
 	COUNT_STACK,  // packets that were translated and left to the stack
 	COUNT_ERRORS, // ICMP errors that were translated
 	COUNT_LARGE,  // packets that were answered by an ICMP error, because they are too large
+	COUNT_QUIET,  // packets that are too large and were dropped, because of the limit for ICMP errors
 	COUNTERS = 32, // with room for more: a pinned map of another size could not be adopted
 };
 
@@ -211,6 +228,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __s32);
 } room SEC(".maps");
+
+// The ICMP errors of the current second. It is not pinned: the next process starts empty.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct pair);
+	__type(value, struct answers);
+} answered SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -722,6 +747,20 @@ static __always_inline int quote6(struct __sk_buff *skb, const struct packet *p,
 	return !bpf_skb_store_bytes(skb, ETH_HLEN, &e, sizeof(e), BPF_F_RECOMPUTE_CSUM);
 }
 
+// may_refuse reports whether a sender gets another ICMP error about a destination. Two CPUs
+// may count one error twice, or not at all: the limit need not be exact.
+static __noinline int may_refuse(struct packet *p)
+{
+	struct pair pair = {.from = p->tuple.source, .to = p->tuple.destination};
+	struct answers now = {.second = seconds(), .count = 1}, *had = bpf_map_lookup_elem(&answered, &pair);
+
+	if (!had || had->second != now.second) {
+		bpf_map_update_elem(&answered, &pair, &now, BPF_ANY);
+		return 1;
+	}
+	return had->count++ < ERRORS_PER_SECOND;
+}
+
 // refuse answers a packet that is too large for the next link by an ICMP error, with the
 // packet's destination as source. The stack's error would quote the translated packet, which
 // the sender does not know.
@@ -730,6 +769,10 @@ static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
 	__u32 size = (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + (p->tuple.protocol == IPPROTO_TCP ? sizeof(struct tcp) : sizeof(struct udp));
 	__u8 macs[12], swapped[12];
 
+	if (!may_refuse(p)) {
+		count(COUNT_QUIET);
+		return TCX_DROP;
+	}
 	if (bpf_skb_load_bytes(skb, 0, macs, 12) || bpf_skb_change_tail(skb, ETH_HLEN + size, 0))
 		return TCX_NEXT;
 	if (!(p->v6 ? quote6(skb, p, mtu, size) : quote4(skb, p, mtu, size)))

@@ -88,6 +88,7 @@ type kernelUsage struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapAnswered   = "answered"
 	kernelMapClients    = "clients"
 	kernelMapFlows      = "flows"
 	kernelMapFragments  = "fragments"
@@ -153,6 +154,7 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	Answered   *ebpf.MapSpec `ebpf:"answered"`
 	Clients    *ebpf.MapSpec `ebpf:"clients"`
 	Flows      *ebpf.MapSpec `ebpf:"flows"`
 	Fragments  *ebpf.MapSpec `ebpf:"fragments"`
@@ -192,6 +194,7 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	Answered   *ebpf.Map `ebpf:"answered"`
 	Clients    *ebpf.Map `ebpf:"clients"`
 	Flows      *ebpf.Map `ebpf:"flows"`
 	Fragments  *ebpf.Map `ebpf:"fragments"`
@@ -207,6 +210,7 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.Answered,
 		m.Clients,
 		m.Flows,
 		m.Fragments,
