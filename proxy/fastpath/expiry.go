@@ -119,14 +119,15 @@ type walk struct {
 	began   time.Time
 	pending bool // a flow waits for endDelay or for a reply
 	expired map[kernelTuple]time.Time
-	ended   []Flow // open connections that were deleted, to report
+	ended   []Flow                     // open connections that were deleted, to report
+	leaving map[kernelTuple]kernelFlow // to be moved, by the client's entry
 	errs    []error
 }
 
 // newWalk returns a walk that has seen nothing.
 func (p *Path) newWalk() *walk {
 	return &walk{path: p, now: seconds(), began: time.Now(), used: make(map[kernelAddress]int),
-		expired: make(map[kernelTuple]time.Time)}
+		expired: make(map[kernelTuple]time.Time), leaving: make(map[kernelTuple]kernelFlow)}
 }
 
 // walk deletes flows that have timed out and flows that p.want ends. It reports whether the
@@ -147,6 +148,7 @@ func (p *Path) walk() (again bool) {
 	p.mu.Unlock()
 
 	w.all(w.check)
+	w.errs = append(w.errs, w.move())
 	if err == nil {
 		w.errs = append(w.errs, p.correct(w))
 	}
@@ -223,12 +225,19 @@ func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen
 // check ends a flow that the State does not allow or that has timed out. A flow that had a
 // packet within the shortest timeout needs no second lookup.
 func (w *walk) check(key kernelTuple, f *kernelFlow) {
+	w.findLeaving(key, f)
 	if key.Direction == inward {
 		w.deleteOrphan(key, f)
 		return
 	}
 	w.flows++
 	w.used[key.Destination]++
+	if f.State&flowLeft != 0 {
+		if w.idle(f) > udpStreamTimeout && w.same(key, f) {
+			w.end(key, f)
+		}
+		return
+	}
 	pressed := w.pressed[key.Destination]
 	if w.want != nil && w.endIfUnwanted(key, f) {
 		return

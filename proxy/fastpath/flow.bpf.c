@@ -44,6 +44,8 @@ enum {
 	FLOW_OPEN = 1, // packets have arrived; from a TCP client, other than a SYN
 	FLOW_FIN = 2,
 	FLOW_RST = 4,
+	FLOW_LEFT = 8,   // an entry without translation: the rules have the flow
+	FLOW_LEAVE = 16, // the process moves the flow to the rules; see overtaken
 };
 
 // A flow says how to translate packets of one direction, and has the flow's state.
@@ -106,6 +108,17 @@ struct ports {
 	__u16 destination;
 };
 
+// What the first fragment of a datagram says about the later ones.
+struct first {
+	struct ports ports;
+	__u32 seen;  // seconds, CLOCK_MONOTONIC
+	__u32 stack; // the first fragment was left to the stack, translated: so are the others
+};
+
+// Fragments of a datagram arrive within so many seconds. Senders use a datagram's number
+// again sooner than the stack's timeout of 30 s (RFC 4963).
+#define FRAGMENT_SECONDS 2
+
 // The flows of an address. The process sets flows after each walk, so that it does not drift.
 struct usage {
 	__s32 flows;
@@ -146,6 +159,7 @@ enum counter {
 	COUNT_ERRORS, // ICMP errors that were translated
 	COUNT_LARGE,  // packets that were answered by an ICMP error, because they are too large
 	COUNT_QUIET,  // packets that are too large and were dropped, because of the limit for ICMP errors
+	COUNT_LATE,   // first fragments that later ones had overtaken
 	COUNTERS = 32, // with room for more: a pinned map of another size could not be adopted
 };
 
@@ -202,13 +216,24 @@ struct {
 	__type(value, struct source);
 } sources SEC(".maps");
 
+// The datagrams of flows whose first fragment has arrived.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct datagram);
-	__type(value, struct ports);
-} fragments SEC(".maps");
+	__type(value, struct first);
+} datagrams SEC(".maps");
+
+// When a fragment of a datagram was left to the stack before the first one arrived. Anyone
+// can fill this map: it is apart from datagrams, so that those keep their room.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct datagram);
+	__type(value, __u32);
+} overtaken SEC(".maps");
 
 // The addresses whose new flows may be taken.
 struct {
@@ -327,6 +352,7 @@ struct packet {
 	__u8 flags;      // of TCP
 	__u8 fragment;
 	__u8 intact; // must not be fragmented (DF, or IPv6)
+	__u8 stack;  // a later fragment, the first of which was left to the stack
 };
 
 // The coarse clock takes 30 to 40 ns less than the others; seconds suffice.
@@ -469,29 +495,46 @@ static __always_inline void datagram_of(const struct packet *p, struct datagram 
 	d->zero = 0;
 }
 
-// recall sets the ports of a later fragment; false if the first one has not arrived.
+// recall sets the ports of a later fragment; false if the first one has not arrived. Then the
+// stack gets all fragments: it would wait for a first one that was forwarded here.
 static __noinline int recall(struct packet *p)
 {
+	__u32 now = seconds();
 	struct datagram d;
-	struct ports *ports;
+	struct first *first;
 
 	datagram_of(p, &d);
-	ports = bpf_map_lookup_elem(&fragments, &d);
-	if (!ports)
+	first = bpf_map_lookup_elem(&datagrams, &d);
+	if (!first || now - first->seen > FRAGMENT_SECONDS) {
+		bpf_map_update_elem(&overtaken, &d, &now, BPF_ANY);
 		return 0;
-	p->tuple.source_port = ports->source;
-	p->tuple.destination_port = ports->destination;
+	}
+	p->tuple.source_port = first->ports.source;
+	p->tuple.destination_port = first->ports.destination;
+	p->stack = first->stack;
 	return 1;
 }
 
-static __noinline int remember(struct packet *p)
+// remember records a first fragment, for recall.
+static __noinline int remember(struct packet *p, __u32 stack)
 {
-	struct ports ports = {.source = p->tuple.source_port, .destination = p->tuple.destination_port};
+	struct first first = {.ports = {p->tuple.source_port, p->tuple.destination_port}, .seen = seconds(), .stack = stack};
 	struct datagram d;
 
 	datagram_of(p, &d);
-	bpf_map_update_elem(&fragments, &d, &ports, BPF_ANY);
+	bpf_map_update_elem(&datagrams, &d, &first, BPF_ANY);
 	return 0;
+}
+
+// is_overtaken reports whether the stack has a later fragment of the datagram already.
+static __noinline int is_overtaken(struct packet *p)
+{
+	struct datagram d;
+	__u32 *seen;
+
+	datagram_of(p, &d);
+	seen = bpf_map_lookup_elem(&overtaken, &d);
+	return seen && seconds() - *seen <= FRAGMENT_SECONDS;
 }
 
 // parse_ports reads the layer 4 header.
@@ -786,10 +829,13 @@ static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
 }
 
 // deliver translates a packet of a flow and forwards it by the route found; without a
-// route, it leaves the translated packet to the stack.
+// route, it leaves the translated packet to the stack. All fragments of a datagram go where
+// the first one goes: the stack reassembles them.
 static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, const struct flow *flow, const struct bpf_fib_lookup *fib, long found)
 {
-	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
+	if (p->fragment == FIRST)
+		remember(p, found != BPF_FIB_LKUP_RET_SUCCESS);
+	if (found == BPF_FIB_LKUP_RET_SUCCESS && !p->stack) {
 		if (!translate(skb, p, flow, p->hops - 1))
 			return TCX_NEXT;
 		return send(skb, fib, p->tuple.direction);
@@ -797,6 +843,8 @@ static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, cons
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED && p->intact && p->fragment == WHOLE &&
 	    p->offset == ETH_HLEN + (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)))
 		return refuse(skb, p, fib->tot_len);
+	if (p->fragment == LATER && !p->stack)
+		return TCX_DROP; // the first one has been forwarded, so that the stack would wait for it
 	count(COUNT_STACK);
 	translate(skb, p, flow, p->hops);
 	return TCX_NEXT;
@@ -1059,9 +1107,30 @@ static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 	if (err)
 		return err == -EEXIST ? BEGUN : TCX_NEXT;
 	account(usage, 1);
-	if (p->fragment == FIRST)
-		remember(p);
 	return deliver(skb, p, &there, &fib, BPF_FIB_LKUP_RET_SUCCESS);
+}
+
+// leave handles a first fragment that later ones have overtaken: the stack has those. If the
+// flow is new, the stack gets this fragment too, and the rules all packets of the flow. A
+// known flow must keep its backend: its datagram is dropped, and the process moves it to
+// conntrack with that backend.
+static __noinline int leave(struct __sk_buff *skb, struct packet *p, struct flow *flow)
+{
+	struct flow left = {.seen = seconds(), .state = FLOW_LEFT};
+	struct usage *usage;
+	struct backend b;
+
+	count(COUNT_LATE);
+	if (flow) {
+		__sync_fetch_and_or(&flow->state, FLOW_LEAVE);
+		return TCX_DROP;
+	}
+	if (p->tuple.protocol != IPPROTO_UDP || !leased() || !has_role(skb->ifindex, OUTWARD) || !schedule(p, &b))
+		return TCX_NEXT;
+	usage = admitting(&p->tuple.destination);
+	if (usage && !bpf_map_update_elem(&flows, &p->tuple, &left, BPF_NOEXIST))
+		account(usage, 1);
+	return TCX_NEXT;
 }
 
 // Offsets in an ICMP error.
@@ -1126,7 +1195,7 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	if (!same(&p->tuple.destination, &t.destination))
 		return TCX_NEXT;
 	flow = bpf_map_lookup_elem(&flows, &t);
-	if (!flow)
+	if (!flow || flow->state & FLOW_LEFT)
 		return TCX_NEXT;
 	new_ports.source = swap16(outward ? flow->port : flow->client_port);
 	new_ports.destination = swap16(outward ? flow->client_port : flow->port);
@@ -1194,18 +1263,22 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 		flow = 0;
 	if (flow && direction == INWARD && is_syn_ack(&p) && delete_if_reopened(&p, flow))
 		flow = 0;
+	if (flow && flow->state & FLOW_LEFT) {
+		flow->seen = seconds();
+		return TCX_NEXT;
+	}
+	if (p.fragment == FIRST && is_overtaken(&p))
+		return leave(skb, &p, flow);
 	if (!flow) {
 		int verdict = direction == OUTWARD ? begin(skb, &p) : TCX_NEXT;
 
 		if (verdict != BEGUN)
 			return verdict;
 		flow = bpf_map_lookup_elem(&flows, &p.tuple);
-		if (!flow)
+		if (!flow || flow->state & FLOW_LEFT)
 			return TCX_NEXT;
 	}
 	update_state(&p, flow);
-	if (p.fragment == FIRST)
-		remember(&p);
 	return forward(skb, &p, flow);
 }
 

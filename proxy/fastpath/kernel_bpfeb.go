@@ -31,6 +31,27 @@ type kernelChoice struct {
 	Count uint32
 }
 
+type kernelDatagram struct {
+	_           structs.HostLayout
+	Source      kernelAddress
+	Destination kernelAddress
+	Id          uint32
+	Protocol    uint8
+	Direction   uint8
+	Zero        uint16
+}
+
+type kernelFirst struct {
+	_     structs.HostLayout
+	Ports struct {
+		_           structs.HostLayout
+		Source      uint16
+		Destination uint16
+	}
+	Seen  uint32
+	Stack uint32
+}
+
 type kernelFlow struct {
 	_          structs.HostLayout
 	Address    kernelAddress
@@ -90,11 +111,12 @@ type kernelUsage struct {
 const (
 	kernelMapAnswered   = "answered"
 	kernelMapClients    = "clients"
+	kernelMapDatagrams  = "datagrams"
 	kernelMapFlows      = "flows"
-	kernelMapFragments  = "fragments"
 	kernelMapFrontends  = "frontends"
 	kernelMapInterfaces = "interfaces"
 	kernelMapLease      = "lease"
+	kernelMapOvertaken  = "overtaken"
 	kernelMapRoom       = "room"
 	kernelMapSlots      = "slots"
 	kernelMapSources    = "sources"
@@ -156,11 +178,12 @@ type kernelProgramSpecs struct {
 type kernelMapSpecs struct {
 	Answered   *ebpf.MapSpec `ebpf:"answered"`
 	Clients    *ebpf.MapSpec `ebpf:"clients"`
+	Datagrams  *ebpf.MapSpec `ebpf:"datagrams"`
 	Flows      *ebpf.MapSpec `ebpf:"flows"`
-	Fragments  *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends  *ebpf.MapSpec `ebpf:"frontends"`
 	Interfaces *ebpf.MapSpec `ebpf:"interfaces"`
 	Lease      *ebpf.MapSpec `ebpf:"lease"`
+	Overtaken  *ebpf.MapSpec `ebpf:"overtaken"`
 	Room       *ebpf.MapSpec `ebpf:"room"`
 	Slots      *ebpf.MapSpec `ebpf:"slots"`
 	Sources    *ebpf.MapSpec `ebpf:"sources"`
@@ -196,11 +219,12 @@ func (o *kernelObjects) Close() error {
 type kernelMaps struct {
 	Answered   *ebpf.Map `ebpf:"answered"`
 	Clients    *ebpf.Map `ebpf:"clients"`
+	Datagrams  *ebpf.Map `ebpf:"datagrams"`
 	Flows      *ebpf.Map `ebpf:"flows"`
-	Fragments  *ebpf.Map `ebpf:"fragments"`
 	Frontends  *ebpf.Map `ebpf:"frontends"`
 	Interfaces *ebpf.Map `ebpf:"interfaces"`
 	Lease      *ebpf.Map `ebpf:"lease"`
+	Overtaken  *ebpf.Map `ebpf:"overtaken"`
 	Room       *ebpf.Map `ebpf:"room"`
 	Slots      *ebpf.Map `ebpf:"slots"`
 	Sources    *ebpf.Map `ebpf:"sources"`
@@ -212,11 +236,12 @@ func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Answered,
 		m.Clients,
+		m.Datagrams,
 		m.Flows,
-		m.Fragments,
 		m.Frontends,
 		m.Interfaces,
 		m.Lease,
+		m.Overtaken,
 		m.Room,
 		m.Slots,
 		m.Sources,

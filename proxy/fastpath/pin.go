@@ -127,7 +127,7 @@ func checkTCX() error {
 func (p *Path) maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
-		"interfaces": p.kernel.Interfaces, "fragments": p.kernel.Fragments,
+		"interfaces": p.kernel.Interfaces, "datagrams": p.kernel.Datagrams, "overtaken": p.kernel.Overtaken,
 		"usages": p.kernel.Usages, "room": p.kernel.Room, "statistics": p.kernel.Statistics, "lease": p.kernel.Lease,
 	}
 }

@@ -226,11 +226,12 @@ func TestLayout(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"v1 clients LPMTrie: 20 to 4 bytes, at most 65536",
+		"v1 datagrams LRUHash: 40 to 12 bytes, at most 4096",
 		"v1 flows Hash: 40 to 28 bytes, at most 524288",
-		"v1 fragments LRUHash: 40 to 4 bytes, at most 4096",
 		"v1 frontends Hash: 20 to 8 bytes, at most 65536",
 		"v1 interfaces Hash: 4 to 4 bytes, at most 4096",
 		"v1 lease Array: 4 to 4 bytes, at most 1",
+		"v1 overtaken LRUHash: 40 to 4 bytes, at most 4096",
 		"v1 room Array: 4 to 4 bytes, at most 1",
 		"v1 slots Hash: 8 to 44 bytes, at most 262144",
 		"v1 statistics PerCPUArray: 4 to 8 bytes, at most 32",
@@ -251,12 +252,12 @@ func TestUpgradeFromUncounted(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"usages", "room", "statistics"} {
+		for _, name := range []string{"usages", "room", "datagrams", "overtaken", "statistics"} {
 			if err := os.Remove(p.pins.path(name)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.Link(p.pins.path("lease"), p.pins.path("counters")); err != nil {
+		if err := os.Link(p.pins.path("lease"), p.pins.path("fragments")); err != nil {
 			t.Fatal(err)
 		}
 		p = l.path()
@@ -271,7 +272,7 @@ func TestUpgradeFromUncounted(t *testing.T) {
 		if got := l.probe("tcp", port("vip", 0, 80)); got != "pod1 saw client" {
 			t.Errorf("a new connection: %s", got)
 		}
-		if got := l.pinned("counters"); len(got) != 0 {
+		if got := l.pinned("fragments"); len(got) != 0 {
 			t.Error("a map of the earlier program remains")
 		}
 		l.bypassed()
