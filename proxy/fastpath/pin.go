@@ -15,8 +15,8 @@ import (
 )
 
 // version is the version of the layout of flows. Increase it with every change of a key or
-// value of the map flows in flow.bpf.c, and of those that the process reads at its start: flows
-// of another version cannot be read, and end. Give another map that changes a new name instead,
+// value of the map flows in flow.bpf.c, and of the maps that the process reads at its start:
+// flows of another version cannot be read, and end. Give another map that changes a new name instead,
 // so that flows survive the upgrade.
 const version = "v1"
 
