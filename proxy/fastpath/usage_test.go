@@ -63,13 +63,19 @@ func TestFloodLeavesRoom(t *testing.T) {
 		o.Flows = 60
 		p := l.pathWith(o)
 		l.set(p, state("pod1"))
+		send, sent := l.sender(), 0
 		for i, front := range []netip.AddrPort{port("vip", 0, 80), port("vip2", 0, 80)} {
 			l.rules(front, port("pod2", 0, 8081))
 			before := l.mustDial("tcp", 0, front)
 			if got := ask(before, "?"); got != "pod1 saw client" {
 				t.Errorf("a connection to address %d: %s", i, got)
 			}
-			l.flood(p, front, 1000, 500)
+			from := netip.AddrFrom4([4]byte{10, 0, 1, byte(100 + i)}) // no host answers there
+			for n := range uint16(500) {
+				send(packet{from: netip.AddrPortFrom(from, 1000+n), to: front, protocol: TCP, flags: syn}.ip())
+			}
+			sent += 1 + 500
+			l.await("the SYNs to arrive", func() bool { return int(p.Status().Full)+len(l.flows(p)) >= sent })
 			if got := ask(before, "?"); got != "pod1 saw client" {
 				t.Errorf("a connection before the flood at address %d: %s", i, got)
 			}
