@@ -131,6 +131,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
 	p.work.Go(func() { p.listen(ctx, p.watchQueues) })
 	p.work.Go(func() { p.listen(ctx, p.watchRules) })
+	p.work.Go(func() { p.listen(ctx, p.watchIPsec) })
 	p.work.Go(func() { p.run(ctx) })
 	return p, nil
 }

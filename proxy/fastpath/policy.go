@@ -105,10 +105,24 @@ func (p *Path) checkPolicies() {
 	}
 }
 
-// watchRules signals changes of routing rules. For those of IPsec, there is the check every five
-// seconds.
+// watchRules signals changes of routing rules.
 func (p *Path) watchRules(ctx context.Context) error {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+	return p.watchPolicies(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+}
+
+// watchIPsec signals changes of IPsec policies.
+func (p *Path) watchIPsec(ctx context.Context) error {
+	const groupPolicy = 4 // XFRMNLGRP_POLICY
+	err := p.watchPolicies(ctx, unix.NETLINK_XFRM, groupPolicy)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		<-ctx.Done() // a kernel without IPsec; the check every five seconds finds it if it comes
+	}
+	return err
+}
+
+// watchPolicies signals messages of groups of a netlink protocol.
+func (p *Path) watchPolicies(ctx context.Context, protocol int, groups ...uint) error {
+	s, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
 		return err
 	}
