@@ -225,8 +225,8 @@ struct {
 	__type(value, struct first);
 } datagrams SEC(".maps");
 
-// When a fragment of a datagram was left to the stack before the first one arrived. Anyone
-// can fill this map: it is apart from datagrams, so that those keep their room.
+// When a fragment of a datagram was left to the stack before the first one arrived. Any
+// sender can fill this map: it is apart from datagrams, so that those keep their room.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);

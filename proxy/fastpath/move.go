@@ -82,21 +82,31 @@ const (
 	ctNATSource  = 6
 	ctTimeout    = 7
 	ctNATDest    = 13
+)
 
+// Attributes of tuples and NAT.
+const (
 	ctTupleIP, ctTupleProto = 1, 2
 
 	ctProtoNumber, ctProtoSource, ctProtoDest = 1, 2, 3
 
-	ctNATMinIP, ctNATMaxIP, ctNATProto                     = 1, 2, 3 // of IPv4
-	ctNATMinIP6, ctNATMaxIP6                               = 4, 5
-	ctNATPortMin, ctNATPortMax                             = 1, 2
-	ctTCP, ctTCPState                                      = 1, 1
-	ctTCPFlagsOriginal, ctTCPFlagsReply                    = 4, 5
-	tcpEstablished                                         = 3
-	tcpLiberal                                             = 8 // no check of sequence numbers, which conntrack has not followed
-	statusSeenReply, statusAssured, statusConfirmed        = 1 << 1, 1 << 2, 1 << 3
-	trackedStatus                                   uint32 = statusSeenReply | statusAssured | statusConfirmed
+	ctNATMinIP, ctNATMaxIP, ctNATProto = 1, 2, 3 // the first two of IPv4
+	ctNATMinIP6, ctNATMaxIP6           = 4, 5
+	ctNATPortMin, ctNATPortMax         = 1, 2
 )
+
+// Attributes and values of a TCP connection. Conntrack has not followed its sequence numbers,
+// and must not check them (liberal).
+const (
+	ctTCP                               = 1
+	ctTCPState                          = 1
+	ctTCPFlagsOriginal, ctTCPFlagsReply = 4, 5
+	tcpEstablished, tcpLiberal          = 3, 8
+)
+
+// trackedStatus is the status of an entry with packets in both directions, from
+// linux/netfilter/nf_conntrack_common.h: seen reply, assured, confirmed.
+const trackedStatus = 1<<1 | 1<<2 | 1<<3
 
 // track makes conntrack's entry of a flow.
 func track(s *nfnl.Socket, l leaving) error {
