@@ -19,7 +19,7 @@ var sealed = map[string][]string{
 	"bgp":                  {"internal/notify", "internal/sortedset"},
 	"l2":                   {"internal/notify", "internal/sortedset"},
 	"proxy":                {"internal/nfnl", "internal/notify", "internal/sortedset"},
-	"proxy/fastpath":       {"internal/notify", "internal/sortedset"},
+	"proxy/fastpath":       {"internal/nfnl", "internal/notify", "internal/sortedset"},
 	"proxy/conntrack":      {"internal/nfnl", "internal/notify", "proxy/fastpath", "proxy/state"},
 	"proxy/iptables":       {"internal/nfnl", "proxy/renderer", "proxy/state"},
 	"proxy/nftables":       {"internal/nfnl", "proxy/renderer", "proxy/state"},
