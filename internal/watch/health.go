@@ -71,6 +71,7 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
 	}
 	a.metrics.of(r).failing(a.troubles[r].since)
+	a.refuseSecret(r)
 	a.recordOutage(a.troubles[r])
 	a.builder.Report("API server", a.healthProblems())
 	notify.Changed(a.changed)
@@ -96,7 +97,7 @@ func (a *API) recordOutage(t trouble) {
 func (a *API) healthProblems() []cluster.Problem {
 	var p []cluster.Problem
 	for r, t := range a.troubles {
-		if t.fault != unreachable {
+		if t.fault != unreachable && !t.refusedSecret(r) { // The Builder has those.
 			p = append(p, t.problem(r))
 		}
 	}
