@@ -217,7 +217,7 @@ func TestKernelRefusalIsAnEvent(t *testing.T) {
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
 		unlock := lockTable(t)
-		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
+		speaker := f.speaker("--health-address=127.0.0.1:7474")
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
 		f.awaitEvent("node/n1", "ForwardingFailed", "node n1 cannot program the kernel, and announces nothing new: ")
 		speaker.awaitProbe("/readyz", "503 the kernel is not programmed yet")

@@ -15,7 +15,7 @@ import (
 
 // probe returns the status and the text of an answer.
 func (p *program) probe(path string) (string, error) {
-	resp, err := http.Get("http://" + p.metrics + path)
+	resp, err := http.Get("http://" + p.health + path)
 	if err != nil {
 		return "", err
 	}
@@ -72,8 +72,8 @@ func TestNodeRecreatedAndRemoved(t *testing.T) {
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
 		f.APIServer.Kill()
-		speaker := f.speaker("--metrics-address=127.0.0.1:7472", "--linger-bgp=1s")
-		controller := f.run("controller", "--metrics-address=127.0.0.1:7473")
+		speaker := f.speaker("--health-address=127.0.0.1:7474", "--linger-bgp=1s")
+		controller := f.run("controller", "--health-address=127.0.0.1:7475")
 		speaker.awaitProbe("/healthz", "200 ok")
 		speaker.awaitProbe("/readyz", "503 waiting since ")
 		controller.awaitProbe("/healthz", "200 ok")
