@@ -23,7 +23,7 @@ var routedNode = strings.NewReplacer("127.0.0.1", "198.51.100.1", "127.0.0.9, ",
 
 // bgpd starts a real router for the BGPPeer of routedNode. It ends with the test at the
 // latest.
-func (f *fanfare) bgpd() *exec.Cmd {
+func (f *fanfare) bgpd(lines ...string) *exec.Cmd {
 	f.Helper()
 	const program = "/usr/lib/frr/bgpd"
 	if _, err := os.Stat(program); err != nil || os.Geteuid() != 0 {
@@ -38,7 +38,7 @@ router bgp 65000
  neighbor 198.51.100.1 remote-as 65001
  neighbor 198.51.100.1 passive
  neighbor 198.51.100.1 disable-connected-check
-`), 0o644))
+ `+strings.Join(lines, "\n ")+"\n"), 0o644))
 	cmd := exec.Command(program, "--no_zebra", "--no_kernel", "-l", "198.51.100.9", "-p", "179", "-A", "127.0.0.1", "-P", "0",
 		"--vty_socket", dir, "-i", filepath.Join(dir, "bgpd.pid"), "-u", "frr", "-g", "frr", "-f", config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

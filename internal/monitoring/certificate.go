@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// selfSigned returns a certificate that no client can verify: it protects tokens from those
-// who only listen. Each process makes its own, as controller-runtime does.
+// selfSigned returns a certificate that no client can verify: it protects tokens from
+// hosts that only listen. Each process makes its own, as controller-runtime does.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,7 +1,6 @@
 // Package monitoring serves metrics and health over TCP.
 //
-// Metrics are for those who may read them. At a loopback address that is every process of the
-// node. At any other address the API server decides: a request needs a bearer token
+// At a loopback address every process of the node can read metrics. At any other address the API server decides: a request needs a bearer token
 // (TokenReview) of an account with the right to get the path (SubjectAccessReview), and the
 // connection is encrypted, since the token is worth more than the metrics. So do
 // controller-runtime and kube-rbac-proxy.

@@ -23,7 +23,7 @@ type Options struct {
 	API *rest.Config
 }
 
-// Check returns an error if metrics would be served to everyone.
+// Check returns an error if metrics would be served to every host.
 func (o Options) Check() error {
 	if o.MetricsAddress != "" && !isLoopback(o.MetricsAddress) && o.API == nil {
 		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a loopback address, such as 127.0.0.1:7472", o.MetricsAddress)
@@ -91,8 +91,8 @@ func Serve(o Options, h Handler, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// serveMetrics serves metrics: at a loopback address to everyone, otherwise as the API server
-// decides.
+// serveMetrics serves metrics: at a loopback address to every client, otherwise as the API
+// server decides.
 func (s *Server) serveMetrics(o Options, h http.Handler, log *slog.Logger) error {
 	if o.MetricsAddress == "" || isLoopback(o.MetricsAddress) {
 		return s.listen("metrics", o.MetricsAddress, h, nil, log)

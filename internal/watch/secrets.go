@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// secret is one Secret by its name: the role names those that a speaker may read, and permits
+// secret is one Secret by its name: roles name the Secrets that speakers may read, and permit
 // no list of all. A Secret that may not be read is a Problem of the BGPPeers that name it, and
 // everything else goes on.
 func secret(name string) resource {

@@ -52,7 +52,7 @@ type sealedConn struct {
 	net.Conn
 	transport *sealedTransport
 	dialed    bool
-	nonces    []byte // both sides', that of the one that connected first; nil before the exchange
+	nonces    []byte // of the side that has connected, and of the other; nil before the exchange
 	in, out   records
 	rest      []byte // opened, and not read yet
 }
