@@ -24,7 +24,7 @@ const signedRouters = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
 metadata: {name: tor9}
-spec: {peerAddress: 198.51.100.9, peerASN: 65000, myASN: 65001, passwordSecretRef: {name: tor9}}
+spec: {peerAddress: 198.51.100.9, sourceAddress: 198.51.100.1, peerASN: 65000, myASN: 65001, passwordSecretRef: {name: tor9}}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer

@@ -78,7 +78,7 @@ func TestNodeRecreatedAndRemoved(t *testing.T) {
 		speaker.awaitProbe("/readyz", "503 waiting since ")
 		controller.awaitProbe("/healthz", "200 ok")
 		controller.awaitProbe("/readyz", "503 the API server has not been read yet")
-		f.awaitOutput("for the API server, without a saved snapshot", "status", "--run-dir", f.runDir())
+		f.awaitOutput("for the API server, without a recent snapshot", "status", "--run-dir", f.runDir())
 
 		must(t, f.StartAPIServer(t.Context()))
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))

@@ -50,11 +50,11 @@ type trouble struct {
 // record records the result of a request: metrics, one line in the log, and a Problem for as long as the
 // resource cannot be read. What was read before stays as it is.
 func (a *API) record(ctx context.Context, r resource, err error) {
-	if ctx.Err() != nil {
-		return // This process ended the request.
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if ctx.Err() != nil {
+		return // This process ended the request; with the lock, since endSecret does.
+	}
 	old, now := a.troubles[r], faultOf(err)
 	switch {
 	case old.fault == now || now == none && err != nil:
@@ -68,7 +68,9 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 			t.since = time.Now()
 		}
 		a.troubles[r] = t
-		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
+		if !t.refusedSecret(r) { // The Problem of its BGPPeer is logged.
+			a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
+		}
 	}
 	a.metrics.of(r).failing(a.troubles[r].since)
 	a.refuseSecret(r)
