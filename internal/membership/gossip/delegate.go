@@ -111,7 +111,7 @@ func (d delegate) update(n *memberlist.Node, state State) {
 	e.boot, e.Meta = boot, rest
 }
 
-// currentTransport returns memberlist's Transport. It calls methods that lock mu, so it must
+// currentTransport returns memberlist's Transport, nil after stop. It calls methods that lock mu, so it must
 // be called without that lock.
 func (g *Gossip) currentTransport() *sealedTransport {
 	g.mu.Lock()

@@ -194,7 +194,6 @@ func TestReplayIsHarmless(t *testing.T) {
 		c.startAll("node-001")
 		c.await("it is back", c.names(), sees("3"))
 		c.converse("recorded later")
-		<-time.After(20 * time.Second) // an exchange of the full state
 		recorded := c.network.stopRecording()
 
 		attack := func(when string) {

@@ -174,6 +174,9 @@ func (t *sealedTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 // restarted is called when the metadata of the process at an address has another boot number
 // than before. A hello must still show whether that process knows a higher one of this node.
 func (t *sealedTransport) restarted(at netip.AddrPort, boot uint64) {
+	if t == nil {
+		return // Memberlist is ending.
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.session(at)
