@@ -90,138 +90,201 @@ func speakerPod(node string) string {
 const foreignEvent = `{apiVersion: events.k8s.io/v1, kind: Event, metadata: {namespace: default, name: of-kubelet}, eventTime: "2026-01-01T00:00:00.000000Z", type: Normal,
 	reason: Started, action: Start, reportingController: kubelet, reportingInstance: n1, regarding: {apiVersion: v1, kind: Node, name: n1}}`
 
-// expectRefused checks that a speaker of n1, with the token of its pod, may do nothing of what
-// harms other nodes, although all objects exist.
+// expectRefused checks that a speaker of n1, with the token of its pod, may do nothing that harms
+// other nodes, although all objects exist.
 func (f *fanfare) expectRefused(c *Client) {
 	f.Helper()
-	ctx := f.Context()
-	must(f.T, f.Admin().Apply(ctx, foreignEvent))
-	must(f.T, f.Admin().Apply(ctx, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-system, name: fanfare-controller}}`))
-	of := func(group, resource, namespace string) dynamic.ResourceInterface {
-		version := "v1"
-		if group == "fanfare.io" {
-			version = "v1alpha1"
-		}
-		r := c.dynamic.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: resource})
-		if namespace == "" {
-			return r
-		}
-		return r.Namespace(namespace)
+	must(f.T, f.Admin().Apply(f.Context(), foreignEvent))
+	must(f.T, f.Admin().Apply(f.Context(), `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-system, name: fanfare-controller}}`))
+	must(f.T, c.Apply(f.Context(), aboutNode("n1")[0])) // Its own objects are allowed.
+	a := attacker{f, c}
+	a.tryOwnObjects()
+	a.tryLeases()
+	a.tryStatuses()
+	a.tryEvents()
+	a.tryOthers()
+}
+
+// An attacker has a client with the token of the speaker of n1.
+type attacker struct {
+	*fanfare
+	client *Client
+}
+
+// A target is one resource, for requests one by one.
+type target struct {
+	dynamic.ResourceInterface
+	a attacker
+}
+
+func (a attacker) at(group, resource, namespace string) target {
+	version := "v1"
+	if group == "fanfare.io" {
+		version = "v1alpha1"
 	}
-	leases, statuses, events := of("coordination.k8s.io", "leases", "fanfare-node-lease"), of("fanfare.io", "speakerstatuses", ""), of("events.k8s.io", "events", "default")
-	must(f.T, c.Apply(ctx, aboutNode("n1")[0])) // Its own objects are allowed.
-	for _, own := range []struct {
-		dynamic.ResourceInterface
-		name string
-	}{{leases, "n1"}, {statuses, "n1"}, {events, "about-n1"}} {
-		if _, err := own.Patch(ctx, own.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
-			f.Errorf("own %s: %v", own.name, err)
+	r := a.client.dynamic.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: resource})
+	if namespace == "" {
+		return target{r, a}
+	}
+	return target{r.Namespace(namespace), a}
+}
+
+func (t target) merge(name, patch string, subresource ...string) error {
+	_, err := t.Patch(t.a.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...)
+	return err
+}
+
+func (t target) create(text string, subresource ...string) error {
+	objects, err := decode(text)
+	must(t.a.T, err)
+	_, err = t.Create(t.a.Context(), objects[0], metav1.CreateOptions{}, subresource...)
+	return err
+}
+
+func (t target) update(text string) error {
+	objects, err := decode(text)
+	must(t.a.T, err)
+	objects[0].SetResourceVersion("1")
+	_, err = t.Update(t.a.Context(), objects[0], metav1.UpdateOptions{})
+	return err
+}
+
+func (t target) get(name string) error {
+	_, err := t.Get(t.a.Context(), name, metav1.GetOptions{})
+	return err
+}
+
+func (t target) list(selector string) error {
+	_, err := t.List(t.a.Context(), metav1.ListOptions{FieldSelector: selector})
+	return err
+}
+
+func (t target) watch(selector string) error {
+	w, err := t.Watch(t.a.Context(), metav1.ListOptions{FieldSelector: selector})
+	if err == nil {
+		w.Stop()
+	}
+	return err
+}
+
+func (t target) remove(name string) error {
+	return t.Delete(t.a.Context(), name, metav1.DeleteOptions{})
+}
+
+func (t target) removeAll() error {
+	return t.DeleteCollection(t.a.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+}
+
+// label is a harmless patch.
+const label = `{"metadata":{"labels":{"a":"b"}}}`
+
+func (a attacker) leases() target   { return a.at("coordination.k8s.io", "leases", "fanfare-node-lease") }
+func (a attacker) statuses() target { return a.at("fanfare.io", "speakerstatuses", "") }
+func (a attacker) events() target   { return a.at("events.k8s.io", "events", "default") }
+
+// forbidden fails for each request that was not forbidden.
+func (a attacker) forbidden(results map[string]error) {
+	a.Helper()
+	for what, err := range results {
+		a.expectForbiddenBy(what, err)
+	}
+}
+
+// tryOwnObjects: the own objects may be changed, and must not delay a deletion.
+func (a attacker) tryOwnObjects() {
+	a.Helper()
+	for name, own := range map[string]target{"n1": a.leases(), "n1 ": a.statuses(), "about-n1": a.events()} {
+		name = strings.TrimSpace(name)
+		if err := own.merge(name, label); err != nil {
+			a.Errorf("own %s: %v", name, err)
 		}
 		for _, patch := range []string{`{"metadata":{"finalizers":["example.com/keep"]}}`,
 			`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n2","uid":"x"}]}}`,
 			`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"n1","uid":"x"}]}}`,
 			`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n1","uid":"x","blockOwnerDeletion":true}]}}`} {
-			_, err := own.Patch(ctx, own.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-			f.expectForbiddenBy("patch own "+own.name+" with "+patch, err)
+			a.expectForbiddenBy("patch own "+name+" with "+patch, own.merge(name, patch))
 		}
 	}
-	merge := func(r dynamic.ResourceInterface, name, patch string, subresource ...string) error {
-		_, err := r.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...)
-		return err
-	}
-	create := func(r dynamic.ResourceInterface, text string, subresource ...string) error {
-		objects, err := decode(text)
-		must(f.T, err)
-		_, err = r.Create(ctx, objects[0], metav1.CreateOptions{}, subresource...)
-		return err
-	}
-	update := func(r dynamic.ResourceInterface, text string, subresource ...string) error {
-		objects, err := decode(text)
-		must(f.T, err)
-		objects[0].SetResourceVersion("1")
-		_, err = r.Update(ctx, objects[0], metav1.UpdateOptions{}, subresource...)
-		return err
-	}
-	get := func(r dynamic.ResourceInterface, name string) error {
-		_, err := r.Get(ctx, name, metav1.GetOptions{})
-		return err
-	}
-	list := func(r dynamic.ResourceInterface, selector string) error {
-		_, err := r.List(ctx, metav1.ListOptions{FieldSelector: selector})
-		return err
-	}
-	watch := func(r dynamic.ResourceInterface, selector string) error {
-		w, err := r.Watch(ctx, metav1.ListOptions{FieldSelector: selector})
-		if err == nil {
-			w.Stop()
-		}
-		return err
-	}
-	remove := func(r dynamic.ResourceInterface, name string) error {
-		return r.Delete(ctx, name, metav1.DeleteOptions{})
-	}
-	removeAll := func(r dynamic.ResourceInterface) error {
-		return r.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-	}
+}
+
+func (a attacker) tryLeases() {
+	a.Helper()
+	leases, system := a.leases(), a.at("coordination.k8s.io", "leases", "fanfare-system")
+	own, other := aboutNode("n1")[0], aboutNode("n2")[0]
+	a.forbidden(map[string]error{
+		"create Lease n3":                  leases.create(strings.ReplaceAll(other, "n2", "n3")),
+		"create a Lease with generateName": leases.create(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, generateName: n1}}`),
+		"update Lease n2":                  leases.update(other),
+		"update the own Lease":             leases.update(own), // not needed
+		"patch Lease n2":                   leases.merge("n2", label),
+		"delete Lease n2":                  leases.remove("n2"),
+		"delete the own Lease":             leases.remove("n1"),
+		"delete all Leases":                leases.removeAll(),
+		"list Leases":                      leases.list(""),
+		"read the controllers' Lease":      system.get("fanfare-controller"),
+		"patch the controllers' Lease":     system.merge("fanfare-controller", `{"spec":{"holderIdentity":"n1"}}`),
+		"delete the controllers' Lease":    system.remove("fanfare-controller"),
+		"create a Lease beside it":         system.create(strings.Replace(own, "fanfare-node-lease", "fanfare-system", 1)),
+		"patch a kubelet's Lease":          a.at("coordination.k8s.io", "leases", "kube-node-lease").merge("n1", label),
+	})
+}
+
+func (a attacker) tryStatuses() {
+	a.Helper()
+	statuses, other := a.statuses(), aboutNode("n2")[1]
+	a.forbidden(map[string]error{
+		"create SpeakerStatus n3":                   statuses.create(strings.ReplaceAll(other, "n2", "n3")),
+		"update SpeakerStatus n2":                   statuses.update(other),
+		"patch SpeakerStatus n2":                    statuses.merge("n2", label),
+		"patch the status of SpeakerStatus n2":      statuses.merge("n2", `{"status":{}}`, "status"),
+		"patch the status of the own SpeakerStatus": statuses.merge("n1", `{"status":{}}`, "status"), // It has no subresource.
+		"delete SpeakerStatus n2":                   statuses.remove("n2"),
+		"delete the own SpeakerStatus":              statuses.remove("n1"),
+		"delete all SpeakerStatuses":                statuses.removeAll(),
+		"list SpeakerStatuses":                      statuses.list(""),
+	})
+}
+
+func (a attacker) tryEvents() {
+	a.Helper()
+	events, older, other := a.events(), a.at("", "events", "default"), aboutNode("n2")[2]
+	a.forbidden(map[string]error{
+		"create an Event of n2":              events.create(strings.ReplaceAll(other, "about-n2", "again")),
+		"create an Event of another program": events.create(strings.ReplaceAll(foreignEvent, "of-kubelet", "again")),
+		"patch an Event of n2":               events.merge("about-n2", label),
+		"patch an Event of the kubelet":      events.merge("of-kubelet", label),
+		"update an Event of n2":              events.update(other),
+		"delete an Event":                    events.remove("about-n1"),
+		"patch an Event by the older API":    older.merge("about-n2", label),
+		"create an Event by the older API":   older.create(`{apiVersion: v1, kind: Event, metadata: {namespace: default, name: x}, reportingComponent: fanfare.io/speaker, reportingInstance: n1, involvedObject: {namespace: default}}`),
+	})
 	// The API server refuses these before it asks the policy.
 	for what, err := range map[string]error{
-		"make an Event of n2 the own": merge(events, "about-n2", `{"reportingInstance":"n1"}`),
-		"create an Event of no node":  create(events, strings.NewReplacer("of-kubelet", "again", "reportingInstance: n1", "reportingInstance: ''").Replace(foreignEvent)),
+		"make an Event of n2 the own": events.merge("about-n2", `{"reportingInstance":"n1"}`),
+		"create an Event of no node":  events.create(strings.NewReplacer("of-kubelet", "again", "reportingInstance: n1", "reportingInstance: ''").Replace(foreignEvent)),
 	} {
 		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
-			f.Errorf("the speaker of n1 may %s: %v", what, err)
+			a.Errorf("the speaker of n1 may %s: %v", what, err)
 		}
 	}
-	n2 := aboutNode("n2")
-	system, accounts := of("coordination.k8s.io", "leases", "fanfare-system"), of("", "serviceaccounts", "fanfare-system")
-	secrets := of("", "secrets", "fanfare-system")
-	const label = `{"metadata":{"labels":{"a":"b"}}}`
-	for what, err := range map[string]error{
-		"create Lease n2":                           create(leases, strings.ReplaceAll(n2[0], "n2", "n3")),
-		"create a Lease with generateName":          create(leases, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, generateName: n1}}`),
-		"update Lease n2":                           update(leases, n2[0]),
-		"update own Lease":                          update(leases, aboutNode("n1")[0]), // not needed
-		"patch Lease n2":                            merge(leases, "n2", label),
-		"delete Lease n2":                           remove(leases, "n2"),
-		"delete own Lease":                          remove(leases, "n1"),
-		"delete all Leases":                         removeAll(leases),
-		"list Leases":                               list(leases, ""),
-		"read the controllers' Lease":               get(system, "fanfare-controller"),
-		"patch the controllers' Lease":              merge(system, "fanfare-controller", `{"spec":{"holderIdentity":"n1"}}`),
-		"delete the controllers' Lease":             remove(system, "fanfare-controller"),
-		"create a Lease beside it":                  create(system, strings.Replace(aboutNode("n1")[0], "fanfare-node-lease", "fanfare-system", 1)),
-		"patch a kubelet's Lease":                   merge(of("coordination.k8s.io", "leases", "kube-node-lease"), "n1", label),
-		"create SpeakerStatus n3":                   create(statuses, strings.ReplaceAll(n2[1], "n2", "n3")),
-		"update SpeakerStatus n2":                   update(statuses, n2[1]),
-		"patch SpeakerStatus n2":                    merge(statuses, "n2", label),
-		"patch the status of SpeakerStatus n2":      merge(statuses, "n2", `{"status":{}}`, "status"),
-		"patch the status of the own SpeakerStatus": merge(statuses, "n1", `{"status":{}}`, "status"), // has no subresource
-		"delete SpeakerStatus n2":                   remove(statuses, "n2"),
-		"delete the own SpeakerStatus":              remove(statuses, "n1"),
-		"delete all SpeakerStatuses":                removeAll(statuses),
-		"list SpeakerStatuses":                      list(statuses, ""),
-		"create an Event of n2":                     create(events, strings.ReplaceAll(n2[2], "about-n2", "again")),
-		"create an Event of another program":        create(events, strings.ReplaceAll(foreignEvent, "of-kubelet", "again")),
-		"patch an Event of n2":                      merge(events, "about-n2", label),
-		"patch an Event of the kubelet":             merge(events, "of-kubelet", label),
-		"update an Event of n2":                     update(events, n2[2]),
-		"delete an Event":                           remove(events, "about-n1"),
-		"patch an Event by the older API":           merge(of("", "events", "default"), "about-n2", label),
-		"create an Event by the older API":          create(of("", "events", "default"), `{apiVersion: v1, kind: Event, metadata: {namespace: default, name: x}, reportingComponent: fanfare.io/speaker, reportingInstance: n1, involvedObject: {namespace: default}}`),
-		"get a token of the account":                create(accounts, `{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, metadata: {name: speaker}}`, "token"),
-		"get a Secret":                              get(secrets, "other"),
-		"list Secrets":                              list(secrets, ""),
-		"list one Secret":                           list(secrets, "metadata.name=other"),
-		"watch Secrets":                             watch(secrets, ""),
-		"watch one Secret":                          watch(secrets, "metadata.name=other"),
-		"list Secrets of a type":                    list(secrets, "type=kubernetes.io/basic-auth"),
-		"patch a Secret":                            merge(secrets, "other", label),
-		"change the policy":                         remove(of("admissionregistration.k8s.io", "validatingadmissionpolicies", ""), "fanfare-speaker"),
-		"grant a right":                             merge(of("rbac.authorization.k8s.io", "clusterroles", ""), "fanfare-speaker", label),
-		"read a Pod":                                get(of("", "pods", "fanfare-system"), "speaker-n1"),
-	} {
-		f.expectForbiddenBy(what, err)
-	}
+}
+
+func (a attacker) tryOthers() {
+	a.Helper()
+	secrets := a.at("", "secrets", "fanfare-system")
+	a.forbidden(map[string]error{
+		"get a token of the account": a.at("", "serviceaccounts", "fanfare-system").create(`{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, metadata: {name: speaker}}`, "token"),
+		"get a Secret":               secrets.get("other"),
+		"list Secrets":               secrets.list(""),
+		"list one Secret":            secrets.list("metadata.name=other"),
+		"watch Secrets":              secrets.watch(""),
+		"watch one Secret":           secrets.watch("metadata.name=other"),
+		"list Secrets of a type":     secrets.list("type=kubernetes.io/basic-auth"),
+		"patch a Secret":             secrets.merge("other", label),
+		"change the policy":          a.at("admissionregistration.k8s.io", "validatingadmissionpolicies", "").remove("fanfare-speaker"),
+		"grant a right":              a.at("rbac.authorization.k8s.io", "clusterroles", "").merge("fanfare-speaker", label),
+		"read a Pod":                 a.at("", "pods", "fanfare-system").get("speaker-n1"),
+	})
 }
 
 func (f *fanfare) expectForbiddenBy(what string, err error) {
