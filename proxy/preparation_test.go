@@ -7,12 +7,14 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
 
 // While a program hangs that opens FORWARD, Set changes other addresses, and says which ones are
 // not prepared; the end of it is signalled.
 func TestSetDoesNotWaitForPrograms(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		dir := t.TempDir()
 		hangs := filepath.Join(dir, "hangs")
 		// It shows a chain that accepts, when it does not hang.
@@ -24,7 +26,7 @@ func TestSetDoesNotWaitForPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := newProxy(t)
-		s := benchState(2)
+		s := proxytest.BenchState(2)
 		s.Owned = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")}
 		mustSet(t, p, s)
 		if got := p.Unprepared(); len(got) != 0 {
@@ -39,7 +41,7 @@ func TestSetDoesNotWaitForPrograms(t *testing.T) {
 		began := time.Now()
 		for i := range 3 {
 			s.VIPs = slices.Clone(s.VIPs)
-			s.VIPs[0] = benchVIP(0, i+1)
+			s.VIPs[0] = proxytest.BenchVIP(0, i+1)
 			if err := p.Set(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}

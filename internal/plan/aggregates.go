@@ -40,12 +40,7 @@ func (v *View) aggregateOf(prefix netip.Prefix, all []*Address) (merged aggregat
 			if s.prefix != prefix {
 				continue
 			}
-			var err error
-			// One Service must not take the routes of others along, so only its communities
-			// are left out.
-			if specs, err = v.addWithinLimit(specs, s); err != nil {
-				explain(all[i], cluster.AttributesRefused, fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err))
-			}
+			specs = addSpec(specs, s)
 			first = cmp.Or(first, all[i])
 		}
 	}

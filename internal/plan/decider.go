@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -130,11 +131,20 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.A
 		return nil
 	}
 	for _, a := range last.Addresses {
-		if all || pools && a.origin != originOf(snap, a.Addr) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
+		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
 			addrs = append(addrs, a.Addr)
 		}
 	}
 	return addrs
+}
+
+// permitsOther reports whether a pool permits other annotations of Services than in the last View.
+func (v *View) permitsOther(pool string, last *View) bool {
+	is, was := cluster.PoolNamed(v.fromPools, pool), cluster.PoolNamed(last.fromPools, pool)
+	if is == was || is == nil || was == nil {
+		return is != was
+	}
+	return is.AllowL2Node != was.AllowL2Node || !reflect.DeepEqual(is.ServiceCommunities, was.ServiceCommunities)
 }
 
 // originOf returns where an assigned address comes from.

@@ -80,7 +80,7 @@ func (v *View) electionConcerns(a *Address, c electionChange) bool {
 	if len(a.able) == 0 {
 		return false
 	}
-	eligibility, _, _ := election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
+	eligibility, _, _ := v.eligibilityOf(a)
 	candidacy := v.candidates.Address(a.Addr, eligibility, a.able, a.claim)
 	return !v.candidates.Keeps(&candidacy, a.Owner, c.nodes)
 }
@@ -96,7 +96,7 @@ func (v *View) servedBy(a *Address, nodes []string) bool {
 
 // elect decides by what the Address knows of its Services.
 func (v *View) elect(a *Address) (o ownerDecision) {
-	eligibility, overL2, why := election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
+	eligibility, overL2, why := v.eligibilityOf(a)
 	switch o.overL2 = overL2; {
 	case !overL2:
 		o.code, o.why = cluster.NotAdvertised, why
@@ -119,6 +119,13 @@ func (v *View) elect(a *Address) (o ownerDecision) {
 		o.code, o.address = cluster.Announced, v.answer(a.Addr, eligibility)
 	}
 	return o
+}
+
+// eligibilityOf says which nodes may answer for an address, or why it is not announced over Layer 2.
+func (v *View) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
+	e, overL2, why = election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
+	e.AllowNode = cluster.PoolNamed(v.fromPools, a.Pool).PermitsL2Node()
+	return e, overL2, why
 }
 
 // answer is how this node answers for an address.

@@ -27,6 +27,11 @@ func (v *View) explain(d decision) []cluster.Reason {
 		}
 		explainProxy(s.verdict, message, reason)
 		explainL2(d.owner, owner, s.verdict, message, reason)
+		if s.service.L2Node != "" && d.owner.overL2 {
+			if why := cluster.PoolNamed(v.fromPools, d.Pool).RefusedL2Node(s.service.Spec); why != "" {
+				reason("l2", cluster.AnnotationRefused, "%s", why)
+			}
+		}
 		if !v.isL2Only(d.origin) {
 			v.explainBGP(d, s, message, remote, reason)
 		}
@@ -71,6 +76,9 @@ func (v *View) explainBGP(d decision, s share, message, remote string, reason fu
 		}
 		for _, c := range p.conflicts {
 			reason("bgp", c.code, "%s", c.message)
+		}
+		for _, refused := range v.refusedCommunities(d.Address, s, p) {
+			reason("bgp", cluster.AnnotationRefused, "%s", refused)
 		}
 		for _, invalid := range p.invalid {
 			reason("bgp", cluster.AttributesRefused, "left out: %s", invalid)

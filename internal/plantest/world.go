@@ -58,7 +58,8 @@ func NewWorld(seed uint64) *World {
 	for _, name := range Nodes {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
-	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
+	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")},
+		ServiceCommunities: &cluster.Communities{Standard: []uint32{0, 1}}}} // and not 2, which Services ask for as well
 	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()
@@ -151,6 +152,8 @@ func (w *World) ChangeView() {
 			pool.Occupied = []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.3-192.0.2.3")}}
 		}
 		w.Pools = []*cluster.Pool{&pool}
+		pool.ServiceCommunities = &cluster.Communities{Standard: []uint32{uint32(w.view.IntN(2))}}
+		pool.AllowL2Node = w.view.IntN(2) == 0
 		w.announce = []cluster.Announce{"", cluster.AnnounceL2, cluster.AnnounceAdvertised}[w.view.IntN(3)]
 	default:
 		w.Services = slices.Clone(w.Services)
