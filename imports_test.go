@@ -32,7 +32,7 @@ var sealed = map[string][]string{
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
-	"internal/ipam":        {"internal/cluster"},
+	"internal/ipam":        {"internal/cluster", "internal/sortedset"},
 	"internal/membership":  {"internal/cluster", "internal/notify", "internal/suspend"},
 	"internal/monitoring":  nil,
 	"internal/nfnl":        nil,
