@@ -23,6 +23,9 @@ type forwarder interface {
 	Intact() proxy.Integrity
 	// Blockade returns the flows that certainly fail on this node, as of the last Set.
 	Blockade() *proxy.Blockade
+	// Unprepared returns prefixes, sorted, of which no address may be announced yet that was
+	// not before: what takes longer than Set is still under way.
+	Unprepared() []netip.Prefix
 }
 
 // errBlockade reports that d was decided by another Blockade than there is now.
@@ -83,8 +86,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	default:
 		clear(wants)
 	}
+	hold := p.forwarder.Unprepared()
 	for i, path := range p.paths {
-		errs = append(errs, p.announce(ctx, path, d, wants[i]))
+		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold)))
 	}
 	return errors.Join(errs...)
 }

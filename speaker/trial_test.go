@@ -125,6 +125,8 @@ func (k *trialKernel) Intact() proxy.Integrity { return proxy.Integrity{Intact: 
 
 func (*trialKernel) Blockade() *proxy.Blockade { return nil }
 
+func (k *trialKernel) Unprepared() []netip.Prefix { return nil }
+
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // worldAddrs returns the addresses that Services may have, and some around them.

@@ -38,6 +38,11 @@ func (v *View) destination(b proxy.Backend) proxy.Destination {
 	return proxy.ToOtherNodes
 }
 
+// obstructsLike reports whether this View withholds the same addresses as another one.
+func (v *View) obstructsLike(o *View) bool {
+	return v.blockade == o.blockade && (v.blockade == nil || slices.Equal(v.NodeAddresses(), o.NodeAddresses()))
+}
+
 // withhold keeps this node from answering for an address over Layer 2 whose flows fail here.
 // Another owner answers. If there is none, it may be because this node offers no interface.
 func (o ownerDecision) withhold(v *View, addr netip.Addr, why string) ownerDecision {

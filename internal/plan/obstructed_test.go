@@ -101,11 +101,11 @@ func TestObstructedAddresses(t *testing.T) {
 				t.Errorf("%s: %s is forwarded otherwise", tt.what, a.Addr)
 			}
 			withheld := !slices.Contains(d.Routed, a.Addr)
-			has := slices.ContainsFunc(a.Reasons, func(r cluster.Reason) bool {
-				return r.Protocol == "bgp" && r.Code == cluster.Obstructed && r.Message == "not announced: the kernel drops it: do this"
+			has := slices.ContainsFunc(d.Reasons(), func(r cluster.Reason) bool {
+				return r.VIP == a.Addr && r.Protocol == "bgp" && r.Code == cluster.Obstructed && r.Message == "not announced: the kernel drops it: do this"
 			})
 			if has != withheld {
-				t.Errorf("%s: %s: %v", tt.what, a.Addr, a.Reasons)
+				t.Errorf("%s: %s: %s", tt.what, a.Addr, d.Why(a.Addr, "bgp"))
 			}
 		}
 		decider.Config.Blockade = nil
