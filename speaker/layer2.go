@@ -34,6 +34,7 @@ type layer2 struct {
 	send           func(node string, b []byte) // to one of them
 	clustered      bool                        // speakers communicate
 	offer          *interfaceOffer             // of the last pass
+	offerable      offerable                   // its interfaces
 	members        *membership.Members         // that handover knows
 	assigned       []*plan.Address             // that handover knows
 	holdDown       membership.HoldDown         // of this node
@@ -86,10 +87,10 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	return l
 }
 
-// offeredInterfaces returns the interfaces by which this node can be elected. Interfaces
-// that are not known yet do not count.
-func (l *layer2) offeredInterfaces(snap *cluster.Snapshot) []l2.Interface {
-	l.offer = l.offer.next(snap, l.announcer.Interfaces(), l.clustered)
+// offeredInterfaces returns the interfaces by which this node can be elected, without families
+// that are withheld. Interfaces that are not known yet do not count.
+func (l *layer2) offeredInterfaces(snap *cluster.Snapshot, withheld [2]bool) []l2.Interface {
+	l.offer = l.offer.next(snap, l.offerable.without(withheld, l.announcer.Interfaces()), l.clustered)
 	return l.offer.list
 }
 
