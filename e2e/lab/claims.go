@@ -30,6 +30,7 @@ type Claims struct {
 	stop context.CancelFunc
 	done chan struct{}
 	node map[string]string // hardware address -> node
+	log  func(claimEvent)
 
 	mu        sync.Mutex
 	requested []time.Time
@@ -49,9 +50,10 @@ type tap struct {
 	requests [][]byte
 }
 
-// WatchClaims sends requests for addresses from the host until Close.
+// WatchClaims sends requests for addresses from the host until Close. The claims also count
+// in the Observer's Verdict.
 func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
-	c = &Claims{node: map[string]string{}, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
+	c = &Claims{log: l.Observer.recordClaim, node: map[string]string{}, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
 	for _, n := range NodeNames {
 		mac, err := l.MAC(n)
 		if err != nil {
@@ -121,6 +123,7 @@ func (c *Claims) record(f claimFamily, at time.Time, frame []byte) {
 		node = mac.String()
 	}
 	c.of[vip] = append(c.of[vip], claim{at, node})
+	c.log(claimEvent{at, node, vip})
 }
 
 func (c *Claims) fail(err error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -24,7 +23,7 @@ const membersKey = "members.key"
 // without BGP sessions. Containerlab is the folder with topologies and clusters.
 func (o Options) ForL2(containerlab string) Options {
 	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
-	o.Objects, o.L2 = containerlab+"/l2", true
+	o.Objects, o.Members = containerlab+"/l2", true
 	return o
 }
 
@@ -154,14 +153,7 @@ func neighbourState(state int) string {
 
 // MAC returns the hardware address of a node on the segment.
 func (l *Lab) MAC(node string) (mac string, err error) {
-	err = l.namespaces[node].Do(func() error {
-		i, err := net.InterfaceByName("eth1")
-		if err == nil {
-			mac = i.HardwareAddr.String()
-		}
-		return err
-	})
-	return mac, err
+	return l.hardwareAddress(node, "eth1")
 }
 
 // Owners returns the nodes whose speakers report that they announce an address.

@@ -161,7 +161,7 @@ func TestUnexplainedLosses(t *testing.T) {
 		{"timeout since after it", 10.1, 20.1, os.ErrDeadlineExceeded, 1},
 		{"no connection", 9.9, 12.9, context.DeadlineExceeded, 1},
 	} {
-		lost := Loss{at(c.begin), at(c.end), fmt.Errorf("receive: %w", c.err)}
+		lost := Loss{Begin: at(c.begin), End: at(c.end), Err: fmt.Errorf("receive: %w", c.err)}
 		if got := unexplained(Report{Lost: []Loss{lost}}, []time.Time{at(10)}); len(got) != c.want {
 			t.Errorf("%s: %v; want %d", c.name, got, c.want)
 		}

@@ -32,7 +32,10 @@ type Options struct {
 	Objects  string   // folder of YAML that the cluster starts with
 	Binary   string   // path of fanfare
 	Software string   // of the router: FRR (the default) or BIRD
-	L2       bool     // speakers share a membership key, which layer 2 needs
+	Members  bool     // speakers share a membership key, which layer 2 needs
+
+	// RouterConfig is configuration of FRR beside the topology's, in vtysh's syntax.
+	RouterConfig string
 
 	// Slack multiplies the bounds on delays; zero means one, for an idle machine. The report
 	// shows the measured delays in any case.
@@ -126,7 +129,7 @@ func (l *Lab) up(ctx context.Context) error {
 	if l.Observer, err = l.observe(); err != nil {
 		return err
 	}
-	if l.L2 {
+	if l.Members {
 		if err := os.WriteFile(l.path(membersKey), []byte("the laboratory's key\n"), 0o600); err != nil {
 			return err
 		}
@@ -135,7 +138,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	l.Client = l.clientIn("client")
-	l.Client.ports = &portCycle{}
+	l.Client.CyclePorts()
 	return l.startPods(ctx)
 }
 

@@ -49,13 +49,18 @@ const clock = "15:04:05.000000"
 // and never while the router still routes it there. A withdrawal may reach the router up to
 // late after the decision, so the observed linger time may be shorter by that. Nothing is
 // promised while a deleted table is being restored.
-func (o *Observer) Verdict(late time.Duration) Verdict { return o.snapshot().checker(Linger, late) }
+func (o *Observer) Verdict(late time.Duration) Verdict {
+	o.mu.Lock()
+	lingerL2 := o.lingerL2
+	o.mu.Unlock()
+	return o.snapshot().checker(Linger, lingerL2, late)
+}
 
-func (r eventLog) checker(linger, late time.Duration) Verdict {
-	j := checker{events: r, linger: linger, late: late, nodes: map[string]*nodeState{}}
+func (r eventLog) checker(linger, lingerL2, late time.Duration) Verdict {
+	j := checker{events: r, linger: linger, lingerL2: lingerL2, late: late, nodes: map[string]*nodeState{}}
 	for _, n := range NodeNames {
 		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
-			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}}
+			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
 	}
 	for _, err := range r.errs {
 		j.violate(time.Now(), "", netip.Addr{}, "the observer missed an event: %v", err)
@@ -73,6 +78,9 @@ func (r eventLog) checker(linger, late time.Duration) Verdict {
 	}
 	for _, e := range r.routes {
 		all = append(all, event{e.at, func() { j.route(e) }})
+	}
+	for _, e := range r.claims {
+		all = append(all, event{e.at, func() { j.claimed(e) }})
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return a.at.Compare(b.at) })
 	for _, e := range all {
@@ -93,6 +101,8 @@ type checker struct {
 	linger time.Duration
 	late   time.Duration
 	nodes  map[string]*nodeState
+
+	lingerL2 time.Duration
 }
 
 type nodeState struct {
@@ -103,6 +113,8 @@ type nodeState struct {
 	withdrawnAt map[netip.Addr]time.Time // when the router received the withdrawal
 	early       map[netip.Addr]time.Time // when it was announced, not being forwarded
 	ended       map[netip.Addr]time.Time // when forwarding ended
+	claimed     map[netip.Addr]time.Time // the last claim over layer 2
+	dark        map[netip.Addr]bool      // that claim was not forwarded
 	restoring   bool                     // another program has deleted the table
 }
 
@@ -180,6 +192,20 @@ func (j *checker) announced(e updateEvent) {
 	case !n.restoring:
 		n.early[e.vip] = e.at
 	}
+}
+
+// claimed checks that a node claims an address over layer 2 only while it forwards it.
+func (j *checker) claimed(e claimEvent) {
+	n := j.nodes[e.node]
+	if n == nil {
+		return
+	}
+	n.claimed[e.vip] = e.at
+	dark := !n.forwards(e.vip) && !n.restoring
+	if dark && !n.dark[e.vip] {
+		j.violate(e.at, e.node, e.vip, "claimed over layer 2, but not forwarded")
+	}
+	n.dark[e.vip] = dark
 }
 
 // maxFlight bounds how long a withdrawal may be in flight, as in the speaker.
@@ -295,6 +321,10 @@ func (j *checker) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 		j.violate(e.at, e.node, vip, "removed while the router still routes it here")
 		return
 	}
+	if last, ok := n.claimed[vip]; ok && j.lingerL2 > 0 && e.at.Sub(last) < j.lingerL2-j.late {
+		j.violate(e.at, e.node, vip, "removed %s after it was last claimed over layer 2: want %s", e.at.Sub(last).Round(time.Millisecond), j.lingerL2)
+	}
+	delete(n.claimed, vip)
 	withdrawnAt, ok := n.withdrawnAt[vip]
 	if !ok || j.events.isTolerated(e.at, e.node) {
 		return // it was never announced, or another program removed it

@@ -1,0 +1,99 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxEntries bounds the size of a conntrack table that FillConntrack fills.
+	maxEntries = 1 << 19
+	// fillBatch is the number of entries in one write.
+	fillBatch = 512
+)
+
+// Constants of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctNew        = unix.NFNL_SUBSYS_CTNETLINK << 8
+	ctTupleOrig  = 1
+	ctTupleReply = 2
+	ctStatus     = 3
+	ctTimeout    = 7
+	ctTupleIP    = 1
+	ctTupleProto = 2
+
+	// ctAnswered is IPS_SEEN_REPLY and IPS_ASSURED: the kernel makes no room by forgetting such
+	// an entry.
+	ctAnswered = 1<<1 | 1<<2
+)
+
+// FillConntrack adds UDP entries to an IPv4 address until the table has no room for one more.
+func (n *Namespace) FillConntrack(dst netip.Addr) error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.handle)})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for first := uint32(0); first < maxEntries; first += fillBatch {
+		err := addEntries(c, first, dst)
+		if errors.Is(err, unix.ENOMEM) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("conntrack of %s: %w", n.Name, err)
+		}
+	}
+	return fmt.Errorf("conntrack of %s: more than %d entries fit", n.Name, maxEntries)
+}
+
+// addEntries adds a batch. The kernel acknowledges the last one, and reports each that fails.
+func addEntries(c *netlink.Conn, first uint32, dst netip.Addr) error {
+	batch := make([]netlink.Message, fillBatch)
+	for i := range batch {
+		attrs, err := entryAttributes(first+uint32(i), dst)
+		if err != nil {
+			return err
+		}
+		batch[i] = netlink.Message{Data: append([]byte{unix.AF_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
+			Header: netlink.Header{Type: ctNew, Flags: netlink.Request | netlink.Create}}
+	}
+	batch[fillBatch-1].Header.Flags |= netlink.Acknowledge
+	if _, err := c.SendMessages(batch); err != nil {
+		return err
+	}
+	_, err := c.Receive()
+	return err
+}
+
+// entryAttributes returns the attributes of one of many flows to an address.
+func entryAttributes(number uint32, dst netip.Addr) ([]byte, error) {
+	client := netip.AddrFrom4([4]byte{10, 99, byte(number >> 16), byte(number >> 8)})
+	port := uint16(1024 + number&0xff)
+	attributes := netlink.NewAttributeEncoder()
+	tuple := func(kind uint16, from, to netip.AddrPort) {
+		attributes.Nested(kind, func(e *netlink.AttributeEncoder) error {
+			e.Nested(ctTupleIP, func(e *netlink.AttributeEncoder) error {
+				e.Bytes(1, from.Addr().AsSlice())
+				e.Bytes(2, to.Addr().AsSlice())
+				return nil
+			})
+			e.Nested(ctTupleProto, func(e *netlink.AttributeEncoder) error {
+				e.Uint8(1, unix.IPPROTO_UDP)
+				e.Bytes(2, []byte{byte(from.Port() >> 8), byte(from.Port())})
+				e.Bytes(3, []byte{byte(to.Port() >> 8), byte(to.Port())})
+				return nil
+			})
+			return nil
+		})
+	}
+	from, to := netip.AddrPortFrom(client, port), netip.AddrPortFrom(dst, 53)
+	tuple(ctTupleOrig, from, to)
+	tuple(ctTupleReply, to, from)
+	attributes.Bytes(ctStatus, []byte{0, 0, 0, ctAnswered})
+	attributes.Bytes(ctTimeout, []byte{0, 0, 2, 88}) // 600 s
+	return attributes.Encode()
+}
