@@ -21,9 +21,10 @@ type Paths struct {
 	taps []*listener
 	node map[string]string // hardware address -> node
 
-	mu  sync.Mutex
-	by  map[pathKey][]string
-	err error
+	mu    sync.Mutex
+	by    map[pathKey][]string
+	order []string // each node that got a packet, when another one had got the packet before
+	err   error
 }
 
 // A pathKey identifies a flow to the watched address.
@@ -147,6 +148,9 @@ func (p *Paths) record(frame []byte) {
 	key := pathKey{protocol, binary.BigEndian.Uint16(packet[header:]), binary.BigEndian.Uint16(packet[header+2:])}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if n := len(p.order); n == 0 || p.order[n-1] != node {
+		p.order = append(p.order, node)
+	}
 	if !slices.Contains(p.by[key], node) {
 		p.by[key] = append(p.by[key], node)
 	}
@@ -167,6 +171,14 @@ func (p *Paths) Of(network string, client, server uint16) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.by[pathKey{protocol, client, server}]
+}
+
+// Order returns the nodes that the address's packets went to one after the other. It is of use
+// where all go to one node at a time.
+func (p *Paths) Order() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.order)
 }
 
 // Close ends the recording. It returns an error if a packet may have been missed.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -163,6 +164,28 @@ func (r *Router) AwaitVia(ctx context.Context, limit time.Duration, prefix netip
 			err = fmt.Errorf("it is via %v", got)
 		}
 		return err
+	})
+}
+
+// AwaitWeights waits until the router's kernel balances an address over nodes with these
+// weights.
+func (r *Router) AwaitWeights(ctx context.Context, vip netip.Addr, want string) error {
+	return Await(ctx, Settle, fmt.Sprintf("%s by %s in the router's kernel", vip, want), func() error {
+		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)}, netlink.RT_FILTER_DST)
+		if err != nil {
+			return err
+		}
+		var hops []string
+		for _, route := range routes {
+			for _, h := range route.MultiPath {
+				hops = append(hops, fmt.Sprintf("%s %d", r.nextHop(h.LinkIndex, h.Gw), h.Hops+1))
+			}
+		}
+		slices.Sort(hops)
+		if got := strings.Join(hops, ", "); got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
 	})
 }
 
