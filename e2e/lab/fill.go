@@ -26,9 +26,9 @@ const (
 	ctTupleIP    = 1
 	ctTupleProto = 2
 
-	// ctAnswered is IPS_SEEN_REPLY and IPS_ASSURED: the kernel makes no room by forgetting such
-	// an entry.
-	ctAnswered = 1<<1 | 1<<2
+	// ctAnswered is IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED: the kernel makes no room by
+	// forgetting such an entry.
+	ctAnswered = 1<<1 | 1<<2 | 1<<3
 )
 
 // FillConntrack adds UDP entries to an IPv4 address until the table has no room for one more.
@@ -38,6 +38,10 @@ func (n *Namespace) FillConntrack(dst netip.Addr) error {
 		return err
 	}
 	defer c.Close()
+	// The kernel reports each entry of a batch that fails.
+	if err := errors.Join(c.SetReadBuffer(4<<20), c.SetOption(netlink.CapAcknowledge, true)); err != nil {
+		return err
+	}
 	for first := uint32(0); first < maxEntries; first += fillBatch {
 		err := addEntries(c, first, dst)
 		if errors.Is(err, unix.ENOMEM) {

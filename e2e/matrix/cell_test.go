@@ -17,7 +17,7 @@ const (
 	// connections is the number of long-lived ones in each cell.
 	connections = 60
 	// before is how long the load runs before the disturbance.
-	before = 500 * time.Millisecond
+	before = 700 * time.Millisecond
 )
 
 // A cell is one feature under one disturbance.
@@ -131,7 +131,7 @@ func (c *cell) network() string {
 // measure counts what was lost.
 func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	report := c.load.Stop()
-	if report.Sent < 2*lab.Rate {
+	if report.Sent < lab.Rate {
 		return r, nil, fmt.Errorf("only %d requests: want a load", report.Sent)
 	}
 	if c.through(c.node) == 0 && c.name != "l2-ipv6" && c.prepare == nil {

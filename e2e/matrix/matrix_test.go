@@ -123,7 +123,7 @@ func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured)
 			}
 			c := &cell{bed: b, disturbance: d}
 			r, broken, err := c.run(ctx, find(f, d).promise)
-			t.Log(r.describe())
+			t.Log(d.name + ": " + r.describe())
 			if err != nil {
 				t.Error(err)
 			}
