@@ -19,10 +19,13 @@ const (
 // Constants of linux/netfilter/nfnetlink_conntrack.h.
 const (
 	ctNew        = unix.NFNL_SUBSYS_CTNETLINK << 8
+	ctDelete     = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 	ctTupleOrig  = 1
 	ctTupleReply = 2
 	ctStatus     = 3
 	ctTimeout    = 7
+	ctMark       = 8
+	ctMarkMask   = 21
 	ctTupleIP    = 1
 	ctTupleProto = 2
 
@@ -31,8 +34,11 @@ const (
 	ctAnswered = 1<<1 | 1<<2 | 1<<3
 )
 
-// FillConntrack adds UDP entries to an IPv4 address until the table has no room for one more.
-func (n *Namespace) FillConntrack(dst netip.Addr) error {
+// fillMark marks these entries, to delete them.
+var fillMark = []byte{0, 0, 0xf1, 0x11}
+
+// FillConntrack adds UDP entries of no traffic until the table has no room for one more.
+func (n *Namespace) FillConntrack() error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.handle)})
 	if err != nil {
 		return err
@@ -43,7 +49,7 @@ func (n *Namespace) FillConntrack(dst netip.Addr) error {
 		return err
 	}
 	for first := uint32(0); first < maxEntries; first += fillBatch {
-		err := addEntries(c, first, dst)
+		err := addEntries(c, first)
 		if errors.Is(err, unix.ENOMEM) {
 			return nil
 		}
@@ -55,14 +61,14 @@ func (n *Namespace) FillConntrack(dst netip.Addr) error {
 }
 
 // addEntries adds a batch. The kernel acknowledges the last one, and reports each that fails.
-func addEntries(c *netlink.Conn, first uint32, dst netip.Addr) error {
+func addEntries(c *netlink.Conn, first uint32) error {
 	batch := make([]netlink.Message, fillBatch)
 	for i := range batch {
-		attrs, err := entryAttributes(first+uint32(i), dst)
+		attrs, err := entryAttributes(first + uint32(i))
 		if err != nil {
 			return err
 		}
-		batch[i] = netlink.Message{Data: append([]byte{unix.AF_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
+		batch[i] = netlink.Message{Data: append(ctHeader(), attrs...),
 			Header: netlink.Header{Type: ctNew, Flags: netlink.Request | netlink.Create}}
 	}
 	batch[fillBatch-1].Header.Flags |= netlink.Acknowledge
@@ -73,8 +79,34 @@ func addEntries(c *netlink.Conn, first uint32, dst netip.Addr) error {
 	return err
 }
 
-// entryAttributes returns the attributes of one of many flows to an address.
-func entryAttributes(number uint32, dst netip.Addr) ([]byte, error) {
+// ctHeader is struct nfgenmsg.
+func ctHeader() []byte { return []byte{unix.AF_INET, unix.NFNETLINK_V0, 0, 0} }
+
+// EmptyConntrack deletes what FillConntrack has added.
+func (n *Namespace) EmptyConntrack() error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.handle)})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	attributes := netlink.NewAttributeEncoder()
+	attributes.Bytes(ctMark, fillMark)
+	attributes.Bytes(ctMarkMask, []byte{0xff, 0xff, 0xff, 0xff})
+	attrs, err := attributes.Encode()
+	if err != nil {
+		return err
+	}
+	_, err = c.Execute(netlink.Message{Data: append(ctHeader(), attrs...),
+		Header: netlink.Header{Type: ctDelete, Flags: netlink.Request | netlink.Acknowledge}})
+	if err != nil {
+		return fmt.Errorf("conntrack of %s: delete by mark: %w", n.Name, err)
+	}
+	return nil
+}
+
+// entryAttributes returns the attributes of one of many flows.
+func entryAttributes(number uint32) ([]byte, error) {
+	dst := netip.AddrFrom4([4]byte{10, 98, 0, 1})
 	client := netip.AddrFrom4([4]byte{10, 99, byte(number >> 16), byte(number >> 8)})
 	port := uint16(1024 + number&0xff)
 	attributes := netlink.NewAttributeEncoder()
@@ -98,6 +130,7 @@ func entryAttributes(number uint32, dst netip.Addr) ([]byte, error) {
 	tuple(ctTupleOrig, from, to)
 	tuple(ctTupleReply, to, from)
 	attributes.Bytes(ctStatus, []byte{0, 0, 0, ctAnswered})
+	attributes.Bytes(ctMark, fillMark)
 	attributes.Bytes(ctTimeout, []byte{0, 0, 2, 88}) // 600 s
 	return attributes.Encode()
 }

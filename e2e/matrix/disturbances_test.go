@@ -144,16 +144,13 @@ func (c *cell) hasRules(ctx context.Context) error {
 	return err
 }
 
-// filler is the destination of the flows that fill conntrack.
-var filler = netip.MustParseAddr("10.255.0.1")
-
 func fillConntrack(ctx context.Context, c *cell) error {
 	c.awayFrom = time.Now()
-	err := c.Namespace(c.node).FillConntrack(filler)
+	err := c.Namespace(c.node).FillConntrack()
 	if err == nil {
 		err = pause(ctx, time.Second)
 	}
-	err = errors.Join(err, c.Namespace(c.node).DeleteConntrack(filler))
+	err = errors.Join(err, c.Namespace(c.node).EmptyConntrack())
 	c.awayTo = time.Now()
 	return err
 }
