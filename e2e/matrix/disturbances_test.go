@@ -130,7 +130,7 @@ func flushTable(ctx context.Context, c *cell) (err error) {
 
 // hasRules returns an error unless the node's kernel has the rules for the address again.
 func (c *cell) hasRules(ctx context.Context) error {
-	if c.name != "iptables" {
+	if c.feature.name != "iptables" {
 		if c.Observer.RuleSince(c.node, c.vip, c.awayFrom).IsZero() {
 			return errors.New("not yet")
 		}

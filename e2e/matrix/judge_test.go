@@ -82,9 +82,12 @@ func tally(all int, lost []loss, allowed cause) (n count, broken []string) {
 	return n, broken
 }
 
+// busy is the most by which slack multiplies bounds of many seconds.
+const busy = 2
+
 // judge compares a result with the promise; slack multiplies bounds on time.
 func (p promise) judge(r result, slack int) (broken []string) {
-	bound := func(what string, got, want time.Duration) {
+	bound := func(what string, got, want time.Duration, slack int) {
 		if limit := want * time.Duration(max(1, slack)); want > 0 && got > limit {
 			broken = append(broken, fmt.Sprintf("%s after %s: want %s", what, got.Round(time.Millisecond), limit))
 		}
@@ -92,8 +95,8 @@ func (p promise) judge(r result, slack int) (broken []string) {
 	if p.flaps != anyNumber && r.Flaps > p.flaps {
 		broken = append(broken, fmt.Sprintf("the route or the owner changed %d times: want %d at most", r.Flaps, p.flaps))
 	}
-	bound("it was no longer away", r.Away, p.away)
-	bound("everything was as before", r.Back, p.back)
+	bound("it was no longer away", r.Away, p.away, slack)
+	bound("everything was as before", r.Back, p.back, min(slack, busy))
 	return broken
 }
 
@@ -128,6 +131,7 @@ func TestJudge(t *testing.T) {
 		{result{Away: 2 * time.Second}, 2, 0},
 		{result{Back: 11 * time.Second}, 1, 1},
 		{result{Flaps: 3, Away: 3 * time.Second, Back: 21 * time.Second}, 2, 3},
+		{result{Away: 5 * time.Second, Back: 21 * time.Second}, 5, 1},
 	} {
 		if broken := p.judge(c.r, c.slack); len(broken) != c.want {
 			t.Errorf("%+v: %v: want %d", c.r, broken, c.want)

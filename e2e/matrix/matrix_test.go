@@ -93,7 +93,7 @@ func TestMatrix(t *testing.T) {
 	t.Log(s)
 	p, err := buildPrograms(t.Context(), t.TempDir())
 	must(t, err)
-	m := &measured{Began: time.Now()}
+	m := &measured{}
 	for _, f := range features {
 		cells := s.cells(f)
 		if len(cells) == 0 {
