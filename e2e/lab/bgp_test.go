@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 // serve creates a Service for the duration of a test.
@@ -145,8 +147,8 @@ func TestBGPTaintedNodeWithdrawsBeforeStop(t *testing.T) {
 	stopped := time.Now()
 	await(t, l.Speaker("n1").Terminate())
 	t.Logf("SIGTERM: the speaker ended after %s", time.Since(stopped).Round(time.Millisecond))
-	if early := l.Observer.RulesGone("n1", vip, began); !early.IsZero() && early.Sub(began) < Linger {
-		t.Errorf("the rules were removed after %s: want the linger time, %s", early.Sub(began), Linger)
+	if early := l.Observer.RulesGone("n1", vip, began); !early.IsZero() && early.Sub(began) < observer.Linger {
+		t.Errorf("the rules were removed after %s: want the linger time, %s", early.Sub(began), observer.Linger)
 	}
 	expectNoLoss(t, l, load, began)
 }

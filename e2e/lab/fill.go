@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -37,8 +40,17 @@ const (
 // fillMark marks these entries, to delete them.
 var fillMark = []byte{0, 0, 0xf1, 0x11}
 
-// FillConntrack adds UDP entries of no traffic until the table has no room for one more.
-func (n *Namespace) FillConntrack() error {
+// FillConntrack adds UDP entries of no traffic, as many as one and the other percentage of the
+// table's size differ; up to 100, until there is no room for one more.
+func (n *Namespace) FillConntrack(from, to uint32) error {
+	most, err := maxConntrack()
+	if err != nil {
+		return err
+	}
+	last := most / 100 * to
+	if to == 100 {
+		last = 2 * most
+	}
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.handle)})
 	if err != nil {
 		return err
@@ -48,16 +60,32 @@ func (n *Namespace) FillConntrack() error {
 	if err := errors.Join(c.SetReadBuffer(4<<20), c.SetOption(netlink.CapAcknowledge, true)); err != nil {
 		return err
 	}
-	for first := uint32(0); first < maxEntries; first += fillBatch {
+	for first := most / 100 * from; first < last; first += fillBatch {
 		err := addEntries(c, first)
-		if errors.Is(err, unix.ENOMEM) {
+		if errors.Is(err, unix.ENOMEM) && to == 100 {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("conntrack of %s: %w", n.Name, err)
 		}
 	}
-	return fmt.Errorf("conntrack of %s: more than %d entries fit", n.Name, maxEntries)
+	if to == 100 {
+		return fmt.Errorf("conntrack of %s: %d entries fit, want at most %d", n.Name, last, most)
+	}
+	return nil
+}
+
+// maxConntrack returns the size of each namespace's table.
+func maxConntrack() (uint32, error) {
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		return 0, err
+	}
+	most, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err == nil && most > maxEntries {
+		err = fmt.Errorf("conntrack holds %d flows here, too many to fill it", most)
+	}
+	return uint32(most), err
 }
 
 // addEntries adds a batch. The kernel acknowledges the last one, and reports each that fails.

@@ -26,7 +26,8 @@ func TestFillAndEmptyConntrack(t *testing.T) {
 	})
 	own := netip.MustParseAddr("10.0.0.2")
 	addEntry(t, n, own)
-	await(t, n.FillConntrack())
+	await(t, n.FillConntrack(0, 90))
+	await(t, n.FillConntrack(90, 100))
 	if got, most := sysctl(t, n, "nf_conntrack_count"), sysctl(t, n, "nf_conntrack_max"); got != most {
 		t.Errorf("%s of %s entries: want as many", got, most)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 // membersKey is the name of the key file for membership, in the lab's directory.
@@ -60,7 +62,7 @@ func (l *Lab) Neighbour(a netip.Addr) (n Neighbour, err error) {
 
 // Moves records when the host began to send to another node, by its kernel's clock.
 type Moves struct {
-	listener *listener
+	listener *observer.Listener
 
 	mu   sync.Mutex
 	at   map[netip.Addr][]time.Time
@@ -71,7 +73,7 @@ type Moves struct {
 // WatchNeighbours records the changes of the host's neighbour table until Close.
 func (l *Lab) WatchNeighbours() (m *Moves, err error) {
 	m = &Moves{at: map[netip.Addr][]time.Time{}, macs: map[netip.Addr]string{}}
-	m.listener, err = listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
+	m.listener, err = observer.Listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
 	return m, err
 }
 
@@ -139,7 +141,7 @@ func (m *Moves) Await(ctx context.Context, a netip.Addr, after time.Time) (at ti
 }
 
 // Close ends the watch.
-func (m *Moves) Close() { m.listener.close() }
+func (m *Moves) Close() { m.listener.Close() }
 
 func neighbourState(state int) string {
 	for name, bit := range map[string]int{"REACHABLE": unix.NUD_REACHABLE, "STALE": unix.NUD_STALE, "DELAY": unix.NUD_DELAY,

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 const (
@@ -52,7 +54,7 @@ type Lab struct {
 	Router   *Router
 	Cluster  *Cluster
 	Client   *Client
-	Observer *Observer
+	Observer *observer.Observer
 
 	topology   *Topology
 	namespaces map[string]*Namespace

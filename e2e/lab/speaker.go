@@ -14,10 +14,6 @@ import (
 	"time"
 )
 
-// Linger is the speakers' default linger time: how long a node forwards an address after
-// the withdrawal of its route.
-const Linger = 5 * time.Second
-
 // A Speaker is the fanfare binary on one node.
 type Speaker struct {
 	Node   string

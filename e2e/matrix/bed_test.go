@@ -151,7 +151,7 @@ func (b *bed) configure(ctx context.Context) error {
 		b.bpffs = dir
 	}
 	if b.name == "iptables" {
-		if err := b.Observer.PollSets(b.Lab); err != nil {
+		if err := b.Observer.PollSets(); err != nil {
 			return err
 		}
 	}

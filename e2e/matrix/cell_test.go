@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 type cell struct {
 	*bed
 	disturbance
-	paths    *lab.Paths
+	paths    *observer.Paths
 	flows    *lab.Flows
 	load     *lab.Load
 	began    time.Time // the cell
@@ -68,7 +69,7 @@ func (c *cell) begin(ctx context.Context) (stop func() ([]string, error), err er
 	if c.paths, err = c.WatchPaths(c.vip); err != nil {
 		return nil, err
 	}
-	var claims *lab.Claims
+	var claims *observer.Claims
 	open := c.client.OpenFlows
 	start := c.client.StartLoad
 	port := uint16(80)
@@ -134,7 +135,7 @@ func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	if report.Sent < lab.Rate {
 		return r, nil, fmt.Errorf("only %d requests: want a load", report.Sent)
 	}
-	if c.through(c.node) == 0 && c.prepare == nil {
+	if c.through(c.node) == 0 && c.disturbance.name != "node-added" {
 		return r, nil, fmt.Errorf("no connection went through %s: want some", c.node)
 	}
 	var requests, ended []loss

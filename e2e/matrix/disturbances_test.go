@@ -30,7 +30,7 @@ var disturbances = []disturbance{
 	{name: "session-cleared", title: "the router clears the session with the node", do: clearSession},
 	{name: "link-flap", title: "the node's link to the router is down for 1 s", do: flapLink},
 	{name: "table-flushed", title: "another program flushes the node's ruleset", do: flushTable},
-	{name: "conntrack-full", title: "the node's conntrack is full for 1 s", do: fillConntrack},
+	{name: "conntrack-full", title: "the node's conntrack is full for 1 s", prepare: nearlyFillConntrack, do: fillConntrack},
 	{name: "api-server-away", title: "the API server is killed, and started 3 s later", do: stopAPIServer},
 	{name: "gossip-away", title: "the node's packets to and from port 7946 are dropped for 3 s", do: blockGossip},
 	{name: "bad-object", title: "invalid objects, and Services that ask for what they cannot have, are applied", do: applyBadObjects},
@@ -144,9 +144,16 @@ func (c *cell) hasRules(ctx context.Context) error {
 	return err
 }
 
+// nearlyFull is the percentage to which conntrack is filled before the load, which takes seconds.
+const nearlyFull = 94
+
+func nearlyFillConntrack(_ context.Context, c *cell) error {
+	return c.Namespace(c.node).FillConntrack(0, nearlyFull)
+}
+
 func fillConntrack(ctx context.Context, c *cell) error {
 	c.awayFrom = time.Now()
-	err := c.Namespace(c.node).FillConntrack()
+	err := c.Namespace(c.node).FillConntrack(nearlyFull, 100)
 	if err == nil {
 		err = pause(ctx, time.Second)
 	}

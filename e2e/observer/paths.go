@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
@@ -18,7 +18,7 @@ import (
 // client's flows. A flow that was sent to two nodes was moved: the second node did not see its
 // beginning.
 type Paths struct {
-	taps []*listener
+	taps []*Listener
 	node map[string]string // hardware address -> node
 
 	mu    sync.Mutex
@@ -33,55 +33,26 @@ type pathKey struct {
 	client, server uint16 // ports
 }
 
-// WatchPaths records the paths of packets to an address until Close.
-func (l *Lab) WatchPaths(vip netip.Addr) (p *Paths, err error) {
-	p = &Paths{node: map[string]string{}, by: map[pathKey][]string{}}
-	for _, n := range NodeNames {
-		for _, iface := range []string{"eth1", directInterface + "0"} {
-			if mac, err := l.hardwareAddress(n, iface); err == nil {
-				p.node[mac] = n
-			}
-		}
-	}
-	at := map[string][]string{"tor1": {segment}, "host": {"eth1"}}
-	for _, n := range l.Router.direct {
-		at["tor1"] = append(at["tor1"], directInterface+n[1:])
-	}
-	for name, interfaces := range at {
-		for _, iface := range interfaces {
-			if err := p.tap(l.namespaces[name], iface, vip); err != nil {
-				p.Close()
-				return nil, err
-			}
-		}
-	}
-	return p, nil
+// A Tap is an interface from which packets go to nodes.
+type Tap struct {
+	Namespace Namespace
+	Interface string
 }
 
-// hardwareAddress returns the address of a node's interface.
-func (l *Lab) hardwareAddress(node, iface string) (mac string, err error) {
-	err = l.namespaces[node].Do(func() error {
-		i, err := net.InterfaceByName(iface)
-		if err == nil {
-			mac = i.HardwareAddr.String()
+// WatchPaths records the paths of packets to an address until Close. The nodes are by hardware
+// address.
+func WatchPaths(taps []Tap, nodes map[string]string, vip netip.Addr) (p *Paths, err error) {
+	p = &Paths{node: nodes, by: map[pathKey][]string{}}
+	for _, t := range taps {
+		open := func(func(int) error) (int, error) { return openFrames(t.Interface, vip) }
+		record := func(_ time.Time, frame []byte) error { p.record(frame); return nil }
+		l, err := Listen(t.Namespace, "frames of "+t.Interface, open, record, p.fail)
+		if err != nil {
+			return nil, errors.Join(err, p.Close())
 		}
-		return err
-	})
-	return mac, err
-}
-
-// tap listens on an interface. A namespace that this lab does not have is no error.
-func (p *Paths) tap(n *Namespace, iface string, vip netip.Addr) error {
-	if n == nil {
-		return nil
-	}
-	open := func(func(int) error) (int, error) { return openFrames(iface, vip) }
-	record := func(_ time.Time, frame []byte) error { p.record(frame); return nil }
-	l, err := listen(n, "frames of "+iface, open, record, p.fail)
-	if err == nil {
 		p.taps = append(p.taps, l)
 	}
-	return err
+	return p, nil
 }
 
 // frameLength is how much of each frame is read: all headers.
@@ -184,7 +155,7 @@ func (p *Paths) Order() []string {
 // Close ends the recording. It returns an error if a packet may have been missed.
 func (p *Paths) Close() error {
 	for _, t := range p.taps {
-		t.close()
+		t.Close()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

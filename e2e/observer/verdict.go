@@ -1,19 +1,21 @@
-package lab
+package observer
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 )
 
-// sendDelay bounds the time from a speaker's decision to withdraw, at which the linger time
-// starts, to the arrival of the message at the router.
-const sendDelay = 50 * time.Millisecond
+// Linger is the speakers' default linger time: how long a node forwards an address after
+// the withdrawal of its route.
+const Linger = 5 * time.Second
 
-// SendDelay returns that bound for this lab.
-func (l *Lab) SendDelay() time.Duration { return l.within(sendDelay) }
+// SendDelay bounds the time from a speaker's decision to withdraw, at which the linger time
+// starts, to the arrival of the message at the router.
+const SendDelay = 50 * time.Millisecond
 
 // A Verdict says whether speakers kept the promised order of rules and routes, by
 // everything that an Observer has recorded.
@@ -53,12 +55,12 @@ func (o *Observer) Verdict(late time.Duration) Verdict {
 	o.mu.Lock()
 	lingerL2 := o.lingerL2
 	o.mu.Unlock()
-	return o.snapshot().checker(Linger, lingerL2, late)
+	return o.snapshot().checker(slices.Collect(maps.Keys(o.config.Nodes)), Linger, lingerL2, late)
 }
 
-func (r eventLog) checker(linger, lingerL2, late time.Duration) Verdict {
+func (r eventLog) checker(nodes []string, linger, lingerL2, late time.Duration) Verdict {
 	j := checker{events: r, linger: linger, lingerL2: lingerL2, late: late, nodes: map[string]*nodeState{}}
-	for _, n := range NodeNames {
+	for _, n := range nodes {
 		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
 			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
 	}
@@ -351,3 +353,6 @@ func (v Verdict) String() string {
 	}
 	return s
 }
+
+// ms formats a duration in milliseconds with one decimal.
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }

@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"context"
@@ -22,11 +22,15 @@ const (
 // PollSets records the addresses that nodes forward in iptables mode. The kernel sends no
 // notification about sets, so they are read again and again. An address counts from the last
 // reading without it and until the first one without it, so that a recorded violation is one.
-func (o *Observer) PollSets(l *Lab) error {
+func (o *Observer) PollSets() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.polls = cancel
-	for _, node := range NodeNames {
-		h, err := netlink.NewHandleAt(l.namespaces[node].handle, unix.NETLINK_NETFILTER)
+	for node, n := range o.config.Nodes {
+		var h *netlink.Handle
+		err := n.Do(func() (err error) {
+			h, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -41,7 +45,14 @@ func (o *Observer) PollSets(l *Lab) error {
 func (o *Observer) pollSet(ctx context.Context, h *netlink.Handle, node string) {
 	var had []netip.Addr
 	before := time.Now()
-	for pause(ctx, pollInterval) == nil {
+	ticks := time.NewTicker(pollInterval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
 		began := time.Now()
 		has, err := readSet(h)
 		if err != nil {

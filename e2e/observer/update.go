@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 type updateEvent struct {
 	at        time.Time
 	node      string
+	source    netip.Addr // of the packet, until the node is known
 	vip       netip.Addr
 	wider     netip.Prefix // a prefix of several addresses, instead of vip
 	withdrawn bool
@@ -81,7 +82,7 @@ func readPacket(streams map[netip.Addr]*bgpStream, packet []byte) (events []upda
 	v.add(seq, payload)
 	events, v.text, err = readMessages(v.text)
 	for i := range events {
-		events[i].node = nodeName(src)
+		events[i].source = src
 	}
 	return events, err
 }

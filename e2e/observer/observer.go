@@ -1,9 +1,9 @@
-package lab
+package observer
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -19,8 +19,8 @@ import (
 // The times are the kernel's: when it committed a rule, and when a packet arrived. The
 // order of the records is therefore the order of the events.
 type Observer struct {
-	listeners []*listener
-	router    *Router
+	config    Config
+	listeners []*Listener
 	polls     context.CancelFunc // nil unless PollSets runs
 	polling   sync.WaitGroup
 
@@ -52,43 +52,54 @@ type claimEvent struct {
 	vip  netip.Addr
 }
 
-// segment is the router's interface to the nodes.
-const segment = "br0"
+// A Config says what to observe.
+type Config struct {
+	Nodes  map[string]Namespace
+	Router Namespace
+	// Segment is the router's interface to all nodes. Links are interfaces to one node each, over
+	// which the sessions use IPv6.
+	Segment string
+	Links   map[string]string // interface -> node
+	// NodeOf returns the node with an address, NextHop the node that a next hop of the router
+	// leads to.
+	NodeOf  func(netip.Addr) string
+	NextHop func(link int, gateway net.IP) string
+}
 
-// observe starts the recording. It must run before there is a table or a route to a VIP.
-func (l *Lab) observe() (*Observer, error) {
-	o := &Observer{router: l.Router}
-	if err := o.listen(l); err != nil {
+// New starts the recording. It must run before there is a table or a route to a VIP.
+func New(c Config) (*Observer, error) {
+	o := &Observer{config: c}
+	if err := o.listen(); err != nil {
 		o.Close()
 		return nil, err
 	}
 	return o, nil
 }
 
-func (o *Observer) listen(l *Lab) error {
-	tor1 := l.Router.Namespace
-	tap := func(func(int) error) (int, error) { return openTap(segment, unix.ETH_P_IP) }
-	if err := o.add(listen(tor1, "BGP", tap, o.recordUpdates(""), o.fail)); err != nil {
+func (o *Observer) listen() error {
+	router := o.config.Router
+	tap := func(func(int) error) (int, error) { return openTap(o.config.Segment, unix.ETH_P_IP) }
+	if err := o.add(Listen(router, "BGP", tap, o.recordUpdates(""), o.fail)); err != nil {
 		return err
 	}
-	for _, node := range l.Router.direct {
-		tap := func(func(int) error) (int, error) { return openTap(directInterface+node[1:], unix.ETH_P_IPV6) }
-		if err := o.add(listen(tor1, "BGP of "+node, tap, o.recordUpdates(node), o.fail)); err != nil {
+	for iface, node := range o.config.Links {
+		tap := func(func(int) error) (int, error) { return openTap(iface, unix.ETH_P_IPV6) }
+		if err := o.add(Listen(router, "BGP of "+node, tap, o.recordUpdates(node), o.fail)); err != nil {
 			return err
 		}
 	}
-	if err := o.add(listen(tor1, "routes", openRoutes, o.recordRoutes, o.fail)); err != nil {
+	if err := o.add(Listen(router, "routes", openRoutes, o.recordRoutes, o.fail)); err != nil {
 		return err
 	}
-	for _, node := range NodeNames {
-		if err := o.add(listen(l.namespaces[node], "nftables of "+node, openTables, o.recordTables(node), o.fail)); err != nil {
+	for node, n := range o.config.Nodes {
+		if err := o.add(WatchTables(n, node, o.recordTables(node), o.fail)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (o *Observer) add(l *listener, err error) error {
+func (o *Observer) add(l *Listener, err error) error {
 	if err == nil {
 		o.listeners = append(o.listeners, l)
 	}
@@ -102,7 +113,7 @@ func (o *Observer) Close() {
 		o.polling.Wait()
 	}
 	for _, l := range o.listeners {
-		l.close()
+		l.Close()
 	}
 }
 
@@ -119,7 +130,7 @@ func (o *Observer) recordRoutes(at time.Time, text []byte) error {
 		return err
 	}
 	for _, m := range messages {
-		e, prefix, ok, err := o.router.routeChange(m)
+		e, prefix, ok, err := o.config.routeChange(m)
 		if err != nil {
 			return err
 		}
@@ -180,7 +191,10 @@ func (o *Observer) recordUpdates(node string) func(time.Time, []byte) error {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		for _, e := range events {
-			e.at, e.node = at, cmp.Or(node, e.node)
+			e.at, e.node = at, node
+			if node == "" {
+				e.node = o.config.NodeOf(e.source)
+			}
 			for _, vip := range o.addresses(e.vip, e.wider) {
 				o.updates = append(o.updates, updateEvent{at: e.at, node: e.node, vip: vip, withdrawn: e.withdrawn})
 			}

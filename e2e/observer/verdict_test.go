@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"net/netip"
@@ -99,7 +99,7 @@ func TestVerdictFindsViolations(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := c.r.checker(time.Second, time.Second, sendDelay)
+			v := c.r.checker([]string{"n1", "n2", "n3"}, time.Second, time.Second, SendDelay)
 			if c.want == "" && len(v.Violations) > 0 || c.want != "" && (len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, c.want)) {
 				t.Errorf("want one violation with %q, or none if that is empty; got:\n%s", c.want, v)
 			}
@@ -109,7 +109,7 @@ func TestVerdictFindsViolations(t *testing.T) {
 
 func TestVerdictReportsMissedEvents(t *testing.T) {
 	r := eventLog{errs: []error{errTest}}
-	if v := r.checker(0, 0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
+	if v := r.checker([]string{"n1"}, 0, 0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
 		t.Errorf("an observer that missed an event: %v: want a violation", v)
 	}
 }

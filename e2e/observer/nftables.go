@@ -1,10 +1,9 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"syscall"
 	"time"
@@ -17,8 +16,8 @@ import (
 // that matter to a client's packet. The lab reads the kernel's own notifications and shares
 // no code with the program that wrote the rules.
 
-// table is the name of Fanfare's table.
-const table = "fanfare"
+// Table is the name of Fanfare's table.
+const Table = "fanfare"
 
 // A role is the purpose of a set element.
 type role int
@@ -67,21 +66,10 @@ func (c change) String() string {
 }
 
 // WatchTables calls handle for each netlink message about nftables in the namespace,
-// whichever program caused it, with the kernel's time, until the returned Closer is closed.
+// whichever program caused it, with the kernel's time, until the returned Listener is closed.
 // Any error ends the watch and is passed to fail.
-func (n *Namespace) WatchTables(handle func(at time.Time, messages []byte) error, fail func(error)) (io.Closer, error) {
-	l, err := listen(n, "nftables of "+n.Name, openTables, handle, fail)
-	if err != nil {
-		return nil, err
-	}
-	return closer{l}, nil
-}
-
-type closer struct{ *listener }
-
-func (c closer) Close() error {
-	c.close()
-	return nil
+func WatchTables(n Namespace, name string, handle func(at time.Time, messages []byte) error, fail func(error)) (*Listener, error) {
+	return Listen(n, "nftables of "+name, openTables, handle, fail)
 }
 
 // openTables opens a socket for nftables notifications in the calling thread's namespace.
@@ -109,7 +97,7 @@ func (e *tableEvent) add(m syscall.NetlinkMessage) (end bool, err error) {
 		return true, nil
 	case unix.NFT_MSG_DELTABLE:
 		name, err := stringAttribute(attrs, unix.NFTA_TABLE_NAME)
-		if err == nil && name == table {
+		if err == nil && name == Table {
 			// The table's content before this transaction's additions was deleted.
 			e.deleted = true
 		}
@@ -135,7 +123,7 @@ func (e *tableEvent) addElements(attrs []byte, added bool) error {
 		case unix.NFTA_SET_ELEM_LIST_SET:
 			set = ad.String()
 		case unix.NFTA_SET_ELEM_LIST_ELEMENTS:
-			if m, ok := followed[set]; ok && in == table {
+			if m, ok := followed[set]; ok && in == Table {
 				like := change{added: added, in: m.role}
 				ad.Nested(func(list *netlink.AttributeDecoder) error { return e.addList(list, m.addrSize, like) })
 			}

@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
@@ -86,7 +86,7 @@ func TestBGPStreamReassembly(t *testing.T) {
 		t.Errorf("got %v before the first part arrived", got)
 	}
 	send(16, 120, stream[20:40])
-	if want := []updateEvent{{node: "n2", vip: four}}; !slices.Equal(got, want) {
+	if want := []updateEvent{{source: netip.MustParseAddr("198.51.100.12"), vip: four}}; !slices.Equal(got, want) {
 		t.Errorf("got %v: want %v", got, want)
 	}
 	gap := 100 + uint32(len(stream)) + 1
@@ -103,7 +103,7 @@ func packetToBGP(flags byte, seq uint32, payload []byte) []byte {
 	p := make([]byte, 40)
 	p[0], p[9] = 0x45, 6
 	binary.BigEndian.PutUint16(p[2:], uint16(40+len(payload)))
-	copy(p[12:], NodeAddr("n2", four).AsSlice())
+	copy(p[12:], netip.MustParseAddr("198.51.100.12").AsSlice())
 	binary.BigEndian.PutUint16(p[20:], 40000)
 	binary.BigEndian.PutUint16(p[22:], 179)
 	binary.BigEndian.PutUint32(p[24:], seq)

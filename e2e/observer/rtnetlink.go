@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
@@ -28,7 +28,7 @@ func openRoutes(stamp func(socket int) error) (int, error) {
 
 // routeChange reads a notification. ok is false unless it is about a BGP route. The event has
 // no address if the route is to several; they are in prefix.
-func (r *Router) routeChange(m syscall.NetlinkMessage) (e routeEvent, prefix netip.Prefix, ok bool, err error) {
+func (c Config) routeChange(m syscall.NetlinkMessage) (e routeEvent, prefix netip.Prefix, ok bool, err error) {
 	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE {
 		return e, prefix, false, nil
 	}
@@ -52,11 +52,11 @@ func (r *Router) routeChange(m syscall.NetlinkMessage) (e routeEvent, prefix net
 		case unix.RTA_OIF:
 			link = int(ad.Int32())
 		case unix.RTA_MULTIPATH:
-			e.via = append(e.via, r.readNextHops(ad.Bytes())...)
+			e.via = append(e.via, c.readNextHops(ad.Bytes())...)
 		}
 	}
 	if e.via == nil {
-		e.via = []string{r.nextHop(link, gateway)}
+		e.via = []string{c.NextHop(link, gateway)}
 	}
 	slices.Sort(e.via)
 	if m.Header.Type == unix.RTM_DELROUTE {
@@ -69,7 +69,7 @@ func (r *Router) routeChange(m syscall.NetlinkMessage) (e routeEvent, prefix net
 }
 
 // readNextHops reads a list of struct rtnexthop, each with attributes.
-func (r *Router) readNextHops(b []byte) (via []string) {
+func (c Config) readNextHops(b []byte) (via []string) {
 	for len(b) >= unix.SizeofRtNexthop {
 		length := int(binary.NativeEndian.Uint16(b))
 		if length < unix.SizeofRtNexthop || length > len(b) {
@@ -84,7 +84,7 @@ func (r *Router) readNextHops(b []byte) (via []string) {
 				}
 			}
 		}
-		via = append(via, r.nextHop(link, gateway))
+		via = append(via, c.NextHop(link, gateway))
 		b = b[min(len(b), (length+3)&^3):]
 	}
 	return via
