@@ -132,7 +132,7 @@ func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured)
 			}
 			m.add(f, d, r, err == nil && len(broken) == 0)
 			if t.Failed() {
-				t.Log(b.logs(c.began))
+				t.Log(b.logs(c.began) + b.routes(context.WithoutCancel(ctx)))
 				if err := b.repair(context.WithoutCancel(ctx)); err != nil {
 					t.Logf("the lab is built again: %v", err)
 					must(t, b.down())
@@ -144,6 +144,18 @@ func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured)
 	if b != nil {
 		must(t, b.down())
 	}
+}
+
+// routes returns what the router knows about the address.
+func (b *bed) routes(ctx context.Context) string {
+	if b.layer2 {
+		return ""
+	}
+	text, err := b.Router.Ask(ctx, "show bgp summary", "show bgp ipv4 unicast "+b.prefix.String(), "show ip route "+b.prefix.String())
+	if err != nil {
+		return err.Error()
+	}
+	return text
 }
 
 // logs returns what the speakers have logged since a time.
