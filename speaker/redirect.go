@@ -18,7 +18,7 @@ import (
 // addresses, where they were established.
 type redirects struct {
 	rules    []proxy.Redirect
-	speakers []proxy.MAC
+	speakers [][6]byte
 	// formerOwner is the former owner of each redirected address.
 	formerOwner map[netip.Addr]string
 	// recheck is when the redirects may change without another event; zero: never.
@@ -59,7 +59,7 @@ func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Ad
 	})
 	if len(n.rules) > 0 {
 		for _, mac := range d.L2.Speakers {
-			n.speakers = append(n.speakers, proxy.MAC(mac))
+			n.speakers = append(n.speakers, mac)
 		}
 	}
 	n.rules, n.speakers = sortedset.Keep(r.rules, n.rules), sortedset.Keep(r.speakers, n.speakers)

@@ -38,6 +38,7 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 		Priority:      o.Spec.Priority,
 	}
 	parseEligibility(&o.Spec, pool, &p)
+	parsePermissions(&o.Spec, pool, &p)
 	switch a := o.Spec.Allocation; a {
 	case "":
 	case v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained:

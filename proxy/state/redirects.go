@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,11 +22,6 @@ type Redirect struct {
 func (h Redirect) compare(o Redirect) int {
 	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
 }
-
-// A MAC is a hardware address of Ethernet.
-type MAC [6]byte
-
-func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // SameRedirects says whether two States redirect the same.
 func SameRedirects(a, b State) bool {
@@ -60,7 +54,7 @@ func validateRedirects(s State) error {
 	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {
 		return errors.New("taking: want the VIPs sorted")
 	}
-	if !slices.IsSortedFunc(s.Nodes, func(a, b MAC) int { return bytes.Compare(a[:], b[:]) }) {
+	if !slices.IsSortedFunc(s.Nodes, func(a, b [6]byte) int { return bytes.Compare(a[:], b[:]) }) {
 		return errors.New("nodes: want their hardware addresses sorted")
 	}
 	return nil
