@@ -25,7 +25,7 @@ func Build(ctx context.Context, path string) error {
 	return nil
 }
 
-// schema is the version of the nftables table in proxy/ruleset.go.
+// schema is the version of the nftables table in proxy/nftables/ruleset.go.
 var schema = regexp.MustCompile(`(?m)^const Schema = (\d+)$`)
 
 // BuildNext builds the program as its next version will be: with another version of the
@@ -40,7 +40,7 @@ func BuildNext(ctx context.Context, path string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	const file = "proxy/ruleset.go"
+	const file = "proxy/nftables/ruleset.go"
 	text, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
 		return err

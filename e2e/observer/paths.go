@@ -78,8 +78,21 @@ func openFrames(iface string, vip netip.Addr) (int, error) {
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index.Index}))
 }
 
-// destinationFilter accepts frames to an address.
+// destinationFilter returns destinationProgram for the kernel.
 func destinationFilter(vip netip.Addr) (*unix.SockFprog, error) {
+	raw, err := cbpf.Assemble(destinationProgram(vip))
+	if err != nil {
+		return nil, fmt.Errorf("filter: %w", err)
+	}
+	filters := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filters[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	return &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}, nil
+}
+
+// destinationProgram accepts frames to an address.
+func destinationProgram(vip netip.Addr) []cbpf.Instruction {
 	ethertype, offset := uint32(unix.ETH_P_IP), uint32(14+16)
 	if vip.Is6() {
 		ethertype, offset = unix.ETH_P_IPV6, 14+24
@@ -91,15 +104,7 @@ func destinationFilter(vip netip.Addr) (*unix.SockFprog, error) {
 		program = append(program, cbpf.LoadAbsolute{Off: offset + uint32(i), Size: 4},
 			cbpf.JumpIf{Cond: cbpf.JumpNotEqual, Val: binary.BigEndian.Uint32(words[i:]), SkipTrue: checks - i/2 - 1})
 	}
-	raw, err := cbpf.Assemble(append(program, cbpf.RetConstant{Val: frameLength}, cbpf.RetConstant{}))
-	if err != nil {
-		return nil, fmt.Errorf("filter: %w", err)
-	}
-	filters := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		filters[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	return &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}, nil
+	return append(program, cbpf.RetConstant{Val: frameLength}, cbpf.RetConstant{})
 }
 
 // record stores the path of one frame.
