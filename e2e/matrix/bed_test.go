@@ -214,7 +214,7 @@ func (b *bed) awaitAnnounced(ctx context.Context) error {
 	return b.Router.AwaitVia(ctx, lab.Settle, b.prefix, lab.NodeNames...)
 }
 
-// others are all nodes but the one that disturbances hit.
+// others returns the nodes that disturbances do not hit.
 func (b *bed) others() []string {
 	return slices.DeleteFunc(slices.Clone(lab.NodeNames), func(n string) bool { return n == b.node })
 }

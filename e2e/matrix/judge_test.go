@@ -65,7 +65,7 @@ type result struct {
 // A count says how many there were, and how many were lost and why.
 type count struct{ All, Lost, Moved, Away int }
 
-// tally counts losses and returns those that a promise does not cover.
+// tally counts losses and returns the losses that a promise does not cover.
 func tally(all int, lost []loss, allowed cause) (n count, broken []string) {
 	n.All, n.Lost = all, len(lost)
 	for _, l := range lost {

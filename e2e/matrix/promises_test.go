@@ -40,12 +40,12 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 // promises is the table: what the documentation promises for each cell.
 var promises = map[string][]row{
 	"speaker-killed": {
-		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: failover}},
+		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits}},
 		{features: []string{"no-graceful-restart"}, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(10), page: limits}},
 		{features: everything, promise: promise{flaps: 0, back: seconds(10), page: whatHappens + "#a-speaker-stops"}},
 	},
 	"speaker-frozen": {
-		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: failover}},
+		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits}},
 		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(15), page: limits}},
 	},
 	"speaker-upgraded": {

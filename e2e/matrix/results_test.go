@@ -92,8 +92,8 @@ func (all file) lines() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// merge replaces results of the same cells, and removes those of cells that do not exist any
-// more.
+// merge replaces results of the same cells, and removes results of cells that no longer
+// exist.
 func (all *file) merge(fresh []cellResult) {
 	var cells []cellResult
 	for _, f := range features {
