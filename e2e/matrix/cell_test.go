@@ -191,13 +191,20 @@ func (c *cell) awayText() string {
 
 // causes returns what explains the loss of a flow in that time.
 func (c *cell) causes(client, server uint16, begin, end time.Time) (all cause) {
-	if len(c.paths.Of(c.network(), client, server)) > 1 {
+	nodes := c.paths.Of(c.network(), client, server)
+	if len(nodes) > 1 {
 		all |= moved
 	}
-	if !c.awayFrom.IsZero() && begin.Before(c.awayTo) && end.After(c.awayFrom) {
+	if !c.awayFrom.IsZero() && begin.Before(c.awayTo) && end.After(c.awayFrom) && (c.everywhere() || slices.Contains(nodes, c.node)) {
 		all |= away
 	}
 	return all
+}
+
+// everywhere says whether what is away concerns flows through other nodes, too: the router's
+// absence does, and so does a node's with the policy Cluster, because of its pods.
+func (c *cell) everywhere() bool {
+	return c.service.Policy != local || c.disturbance.name == "router-restarted"
 }
 
 // changes counts the changes of the address's route, or of its owner, since the cell began.
