@@ -2,10 +2,12 @@ package matrix
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,6 +98,8 @@ func peer(fields ...string) string {
 
 func unnumberedRouter() string {
 	var b strings.Builder
+	// FRR 8.4 does not install the kernel's group of next hops again when a link was down.
+	b.WriteString("no zebra nexthop kernel enable\n")
 	for _, n := range lab.NodeNames {
 		fmt.Fprintf(&b, "interface link%s\n no ipv6 nd suppress-ra\n ipv6 nd ra-interval 1\n ipv6 nd ra-lifetime 0\nexit\n", n[1:])
 	}
@@ -147,7 +151,8 @@ func fastPath(b *bed, node string) []string {
 }
 
 // watchAffinity checks that the client's connections through a node lead to one pod, before
-// and after.
+// and after. Meanwhile the disturbed node may count as dead, and its pods as not usable; then
+// the client has another pod afterwards.
 func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 	return func() (wrong []string) {
 		flows, err := c.client.OpenFlows(ctx, 20, c.to(7))
@@ -155,18 +160,44 @@ func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 			return []string{err.Error()}
 		}
 		defer flows.Close()
-		pods := map[string]string{}
-		for _, f := range append(flows.All, c.flows.All...) {
-			node := c.paths.Of(c.network(), f.From.Port(), 7)[0]
-			if pods[node] == "" {
-				pods[node] = f.Pod
+		now, errNow := c.podsByIngress(ctx, flows)
+		then, errThen := c.podsByIngress(ctx, c.flows)
+		if err := errors.Join(errNow, errThen); err != nil {
+			return []string{err.Error()}
+		}
+		for node, pods := range now {
+			before := then[node]
+			if len(before) == 1 && lab.NodeOf(before[0]) != c.node {
+				pods = append(pods, before...)
 			}
-			if pods[node] != f.Pod {
-				wrong = append(wrong, fmt.Sprintf("through %s the client got to %s and to %s", node, pods[node], f.Pod))
+			if slices.Sort(pods); len(slices.Compact(pods)) > 1 || len(before) > 1 {
+				wrong = append(wrong, fmt.Sprintf("through %s the client got to %v before, and to %v now", node, before, now[node]))
 			}
 		}
 		return wrong
 	}, nil
+}
+
+// podsByIngress returns the pods that connections lead to, by the node that they were opened
+// through.
+func (c *cell) podsByIngress(ctx context.Context, flows *lab.Flows) (map[string][]string, error) {
+	pods := map[string][]string{}
+	for _, f := range flows.All {
+		var path []string
+		err := lab.Await(ctx, lab.Settle, "the path of a connection", func() error {
+			if path = c.paths.Of(c.network(), f.From.Port(), 7); path == nil {
+				return errors.New("no packet of it was seen")
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(pods[path[0]], f.Pod) {
+			pods[path[0]] = append(pods[path[0]], f.Pod)
+		}
+	}
+	return pods, nil
 }
 
 // stranger is an address of the client's machine outside of the source ranges.

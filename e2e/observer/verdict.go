@@ -61,7 +61,7 @@ func (o *Observer) Verdict(late time.Duration) Verdict {
 func (r eventLog) checker(nodes []string, linger, lingerL2, late time.Duration) Verdict {
 	j := checker{events: r, linger: linger, lingerL2: lingerL2, late: late, nodes: map[string]*nodeState{}}
 	for _, n := range nodes {
-		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
+		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]change{}, fenced: map[frontendKey]bool{},
 			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
 	}
 	for _, err := range r.errs {
@@ -110,7 +110,8 @@ type checker struct {
 type nodeState struct {
 	vips        map[netip.Addr]bool      // addresses in the table
 	since       map[netip.Addr]time.Time // when forwarding began
-	frontends   map[frontendKey]bool     // frontends in the table; true: it forwards
+	frontends   map[frontendKey]change   // frontends in the table
+	fenced      map[frontendKey]bool     // frontends behind a fence; true: it forwards
 	routed      map[netip.Addr]bool      // addresses that the router routes here
 	withdrawnAt map[netip.Addr]time.Time // when the router received the withdrawal
 	early       map[netip.Addr]time.Time // when it was announced, not being forwarded
@@ -170,12 +171,15 @@ func (r eventLog) history(around time.Time, node string, vip netip.Addr) []strin
 // forwards says whether a frontend of the address leads to backends.
 func (n *nodeState) forwards(vip netip.Addr) bool {
 	for k, f := range n.frontends {
-		if k.vip == vip && f {
+		if k.vip == vip && n.leads(f) {
 			return true
 		}
 	}
 	return false
 }
+
+// leads says whether a frontend leads to backends.
+func (n *nodeState) leads(f change) bool { return f.forwards || f.fence && n.fenced[f.key] }
 
 func (j *checker) announced(e updateEvent) {
 	n := j.nodes[e.node]
@@ -267,14 +271,17 @@ func (j *checker) table(e tableEvent) {
 		}
 		clear(n.vips)
 		clear(n.frontends)
+		clear(n.fenced)
 	}
 	before := n.forwarded()
 	for _, c := range e.changes {
 		switch {
 		case c.in == frontends && c.added:
-			n.frontends[c.key] = c.forwards
+			n.frontends[c.key] = c
 		case c.in == frontends:
 			delete(n.frontends, c.key)
+		case c.in == fenced:
+			n.fenced[c.key] = c.added && c.forwards
 		case c.in == vips && c.added:
 			n.vips[c.key.vip] = true
 			n.restoring = false
@@ -300,7 +307,7 @@ func (j *checker) table(e tableEvent) {
 func (n *nodeState) forwarded() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for k, f := range n.frontends {
-		if f {
+		if n.leads(f) {
 			all[k.vip] = true
 		}
 	}

@@ -51,6 +51,16 @@ func TestVerdictFindsViolations(t *testing.T) {
 			tables: []tableEvent{rule(10, true, true), rule(900, false, false)},
 			claims: []claimEvent{{at(20), "n1", vip}, {at(40), "n1", vip}},
 		}, want: "removed 860ms after it was last claimed"},
+		"forwarded to allowed sources": {r: eventLog{
+			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, fence: true}, {in: fenced, key: frontendKey{vip, 6, 80}, added: true, forwards: true}}}},
+			updates: []updateEvent{update(20, false)},
+		}},
+		"refused to allowed sources": {r: eventLog{
+			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, fence: true}, {in: fenced, key: frontendKey{vip, 6, 80}, added: true}}}},
+			updates: []updateEvent{update(20, false)},
+		}, want: "never forwarded"},
 		"announced and refused": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, false)},
 			updates: []updateEvent{update(20, false)},
