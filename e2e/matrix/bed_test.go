@@ -125,11 +125,21 @@ func (b *bed) start(ctx context.Context) error {
 	if err := b.awaitWhole(ctx); err != nil {
 		return err
 	}
+	if b.layer2 {
+		// A node that started later than the first owner is in its hold-down. Its end is no event.
+		if err := pause(ctx, holdDown); err != nil {
+			return err
+		}
+	}
 	if b.announce != nil {
 		return b.announce(ctx, b)
 	}
 	return nil
 }
+
+// holdDown is the shortest time in which a node that has returned takes no address, and some
+// time to decide.
+const holdDown = 2500 * time.Millisecond
 
 // neighbour is another Service, which disturbances change.
 var neighbour = lab.Service{Name: "neighbour", Endpoints: lab.At("p12", "p22")}

@@ -167,7 +167,7 @@ func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 		}
 		for node, pods := range now {
 			before := then[node]
-			if len(before) == 1 && lab.NodeOf(before[0]) != c.node {
+			if len(before) == 1 && lab.NodeOf(before[0]) != c.node && !(node == c.node && slices.Contains(emptied, c.disturbance.name)) {
 				pods = append(pods, before...)
 			}
 			if slices.Sort(pods); len(slices.Compact(pods)) > 1 || len(before) > 1 {
@@ -177,6 +177,9 @@ func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 		return wrong
 	}, nil
 }
+
+// emptied are the disturbances after which the node has a new table, which remembers no client.
+var emptied = []string{"table-flushed", "speaker-upgraded", "node-added", "node-drained"}
 
 // podsByIngress returns the pods that connections lead to, by the node that they were opened
 // through.
