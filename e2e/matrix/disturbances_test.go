@@ -107,10 +107,28 @@ func flapLink(ctx context.Context, c *cell) error {
 		return err
 	}
 	c.awayFrom = time.Now()
-	err := errors.Join(set("down"), pause(ctx, time.Second), set("up"))
+	err := errors.Join(set("down"), pause(ctx, time.Second), set("up"), c.awaitReachable(ctx))
 	c.awayTo = time.Now()
 	return err
 }
+
+// awaitReachable waits until the router reaches the node again: neighbours resolve one another a
+// moment after the link is up.
+func (c *cell) awaitReachable(ctx context.Context) error {
+	speaker := netip.AddrPortFrom(lab.NodeAddr(c.node, netip.IPv4Unspecified()), gossipPort)
+	return lab.Await(ctx, lab.Settle, c.node+" to be reachable", func() error {
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		conn, err := c.Router.Dial(ctx, "tcp", netip.AddrPort{}, speaker)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+}
+
+// gossipPort is the port of speakers for one another.
+const gossipPort = 7946
 
 func flushTable(ctx context.Context, c *cell) (err error) {
 	command := []string{"nft", "flush", "ruleset"}
@@ -168,7 +186,7 @@ func stopAPIServer(ctx context.Context, c *cell) error {
 }
 
 func blockGossip(ctx context.Context, c *cell) error {
-	return errors.Join(c.Block(ctx, c.node, []uint16{7946}), pause(ctx, 3*time.Second), c.Unblock(ctx, c.node))
+	return errors.Join(c.Block(ctx, c.node, []uint16{gossipPort}), pause(ctx, 3*time.Second), c.Unblock(ctx, c.node))
 }
 
 // invalid are files with a mistake that the API server would refuse.

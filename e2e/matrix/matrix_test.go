@@ -98,9 +98,9 @@ func TestMatrix(t *testing.T) {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) { f.run(t, p, cells, m) })
-	}
-	if *results != "" {
-		must(t, m.save(t.Context(), p.fanfare, *results, *page))
+		if *results != "" {
+			must(t, m.save(t.Context(), p.fanfare, *results, *page))
+		}
 	}
 }
 
