@@ -130,36 +130,54 @@ func (c *cell) awaitReachable(ctx context.Context) error {
 // gossipPort is the port of speakers for one another.
 const gossipPort = 7946
 
-func flushTable(ctx context.Context, c *cell) (err error) {
+func flushTable(ctx context.Context, c *cell) error {
 	command := []string{"nft", "flush", "ruleset"}
 	if c.proxy != "" {
 		command = []string{"nft", "delete", "table", "inet", "fanfare"} // kube-proxy would not repair its own
+	}
+	before, err := c.iptablesRules(ctx)
+	if err != nil {
+		return err
 	}
 	c.Observer.Tolerate(c.node, func() {
 		c.awayFrom = time.Now()
 		if _, err = c.Namespace(c.node).Run(ctx, command...); err != nil {
 			return
 		}
-		err = lab.Await(ctx, lab.Settle, "the rules", func() error { return c.hasRules(ctx) })
+		err = lab.Await(ctx, lab.Settle, "the rules", func() error { return c.hasRules(ctx, before) })
 		c.awayTo = time.Now()
 	})
 	return err
 }
 
 // hasRules returns an error unless the node's kernel has the rules for the address again.
-func (c *cell) hasRules(ctx context.Context) error {
+func (c *cell) hasRules(ctx context.Context, before []string) error {
 	if c.feature.name != "iptables" {
 		if c.Observer.RuleSince(c.node, c.vip, c.awayFrom).IsZero() {
-			return errors.New("not yet")
+			return errors.New("none yet")
 		}
 		return nil
 	}
-	text, err := c.Namespace(c.node).Run(ctx, "iptables-save")
-	if err == nil && !(strings.Contains(text, "-A PREROUTING -j FANFARE-ARRIVING") && strings.Contains(text, c.vip.String()) &&
-		strings.Contains(text, "-A FORWARD -j FANFARE-FILTER") && strings.Contains(text, "-A POSTROUTING -j FANFARE-POSTROUTING")) {
-		err = errors.New("not yet")
+	now, err := c.iptablesRules(ctx)
+	if err == nil && !slices.Equal(now, before) {
+		err = fmt.Errorf("%d rules of %d", len(now), len(before))
 	}
 	return err
+}
+
+// iptablesRules returns the node's rules, sorted; none in nftables mode.
+func (c *cell) iptablesRules(ctx context.Context) (rules []string, err error) {
+	if c.feature.name != "iptables" {
+		return nil, nil
+	}
+	text, err := c.Namespace(c.node).Run(ctx, "iptables-save")
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "-A") {
+			rules = append(rules, line)
+		}
+	}
+	slices.Sort(rules)
+	return rules, err
 }
 
 // nearlyFull is the percentage to which conntrack is filled before the load, which takes seconds.
