@@ -153,22 +153,20 @@ func (b *bed) configure(ctx context.Context) error {
 		b.client.Namespace = b.Namespace("host")
 	}
 	b.client.CyclePorts()
-	if b.name == "fast-path" {
+	if b.fastPath {
 		dir := filepath.Join(b.Dir(), "bpf")
 		if err := errors.Join(os.Mkdir(dir, 0o755), unix.Mount("bpf", dir, "bpf", 0, "")); err != nil {
 			return err
 		}
 		b.bpffs = dir
 	}
-	if b.name == "iptables" {
+	if b.iptables {
 		if err := b.Observer.PollSets(); err != nil {
 			return err
 		}
 	}
-	if b.flags != nil {
-		for _, n := range lab.NodeNames {
-			b.Speaker(n).Flags = b.flags(b, n)
-		}
+	for _, n := range lab.NodeNames {
+		b.Speaker(n).Flags = b.speakerFlags(n)
 	}
 	if text, err := b.peerText(b.Objects); err != nil || text != "" {
 		if err := errors.Join(err, b.Cluster.PutText("tor1", text)); err != nil {

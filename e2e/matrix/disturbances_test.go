@@ -152,7 +152,7 @@ func flushTable(ctx context.Context, c *cell) error {
 
 // hasRules returns an error unless the node's kernel has the rules for the address again.
 func (c *cell) hasRules(ctx context.Context, before []string) error {
-	if c.feature.name != "iptables" {
+	if !c.iptables {
 		if c.Observer.RuleSince(c.node, c.vip, c.awayFrom).IsZero() {
 			return errors.New("none yet")
 		}
@@ -167,7 +167,7 @@ func (c *cell) hasRules(ctx context.Context, before []string) error {
 
 // iptablesRules returns the node's rules, sorted; none in nftables mode.
 func (c *cell) iptablesRules(ctx context.Context) (rules []string, err error) {
-	if c.feature.name != "iptables" {
+	if !c.iptables {
 		return nil, nil
 	}
 	text, err := c.Namespace(c.node).Run(ctx, "iptables-save")

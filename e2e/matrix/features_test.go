@@ -26,14 +26,14 @@ type feature struct {
 	ipv6    bool // the load goes to the Service's IPv6 address
 	udp     bool // the load is datagrams
 
-	proxy   kube.ProxyMode // kube-proxy runs beside the speakers; there is a control plane
+	iptables, fastPath bool
+	proxy              kube.ProxyMode // kube-proxy runs beside the speakers; there is a control plane
+
 	overlay string         // additions to the topology
 	router  string         // configuration of the router beside the topology's
 	peer    string         // the BGPPeer instead of the cluster's, or fields to add to it
 	weights string         // the weights of the router's next hops; empty: not checked
 
-	// flags are the speakers' flags on a node.
-	flags func(b *bed, node string) []string
 	// announce changes what is announced, when the Service has its address.
 	announce func(ctx context.Context, b *bed) error
 	// watch checks something during a cell; it returns what was wrong.
@@ -71,9 +71,9 @@ var features = []feature{
 	{name: "aggregate", title: "Cluster, the address is part of an announced aggregate",
 		service: lab.Service{Endpoints: onEachNode}, announce: announceAggregate},
 	{name: "l2-ipv4", title: "Layer 2, IPv4 (ARP)", layer2: true,
-		service: lab.Service{Endpoints: onEachNode}, flags: lingerL2},
+		service: lab.Service{Endpoints: onEachNode}},
 	{name: "l2-ipv6", title: "Layer 2, IPv6 (Neighbor Discovery)", layer2: true, ipv6: true,
-		service: lab.Service{Families: []corev1.IPFamily{corev1.IPv6Protocol}, Endpoints: onEachNode}, flags: lingerL2},
+		service: lab.Service{Families: []corev1.IPFamily{corev1.IPv6Protocol}, Endpoints: onEachNode}},
 	{name: "affinity", title: "Cluster, sessionAffinity ClientIP",
 		service: lab.Service{Endpoints: onEachNode, Affinity: corev1.ServiceAffinityClientIP}, watch: watchAffinity},
 	{name: "source-ranges", title: "Cluster, loadBalancerSourceRanges",
@@ -81,9 +81,9 @@ var features = []feature{
 	{name: "udp", title: "Local, UDP", udp: true,
 		service: lab.Service{Policy: local, Endpoints: onEachNode}},
 	{name: "iptables", title: "Cluster, iptables mode",
-		service: lab.Service{Endpoints: onEachNode}, flags: iptablesMode},
+		service: lab.Service{Endpoints: onEachNode}, iptables: true},
 	{name: "fast-path", title: "Local, the fast path",
-		service: lab.Service{Policy: local, Endpoints: onEachNode}, flags: fastPath},
+		service: lab.Service{Policy: local, Endpoints: onEachNode}, fastPath: true},
 	{name: "beside-nftables", title: "Cluster, an API server, kube-proxy in nftables mode",
 		service: lab.Service{Endpoints: onEachNode}, proxy: kube.NFTables},
 	{name: "beside-iptables", title: "Local, an API server, kube-proxy in iptables mode",
@@ -141,13 +141,18 @@ func announceAggregate(ctx context.Context, b *bed) error {
 // not see its end in a cell.
 const shortLinger = 10 * time.Second
 
-func lingerL2(*bed, string) []string { return []string{"--linger-l2", shortLinger.String()} }
-
-func iptablesMode(*bed, string) []string { return []string{"--proxy-mode=iptables"} }
-
-// fastPath gives each node a folder of its own: all share this machine's BPF file system.
-func fastPath(b *bed, node string) []string {
-	return []string{"--fast-path", "--fast-path-dir", filepath.Join(b.bpffs, node)}
+// speakerFlags returns the flags of a node's speaker.
+func (b *bed) speakerFlags(node string) []string {
+	switch {
+	case b.layer2:
+		return []string{"--linger-l2", shortLinger.String()}
+	case b.iptables:
+		return []string{"--proxy-mode=iptables"}
+	case b.fastPath: // in a folder for each node: all share this machine's BPF file system
+		return []string{"--fast-path", "--fast-path-dir", filepath.Join(b.bpffs, node)}
+	default:
+		return nil
+	}
 }
 
 // watchAffinity checks that the client's connections through a node lead to one pod, before
