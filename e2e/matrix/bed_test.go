@@ -187,6 +187,9 @@ func (b *bed) awaitWhole(ctx context.Context) error {
 	if err := b.awaitAnnounced(ctx); err != nil {
 		return err
 	}
+	if err := b.awaitInUse(ctx); err != nil {
+		return err
+	}
 	return lab.Await(ctx, lab.Settle, "the members", func() error {
 		for _, n := range lab.NodeNames {
 			st, err := b.Speaker(n).Status(ctx)
@@ -201,6 +204,35 @@ func (b *bed) awaitWhole(ctx context.Context) error {
 			}
 			if alive != len(lab.NodeNames) || len(st.Members.LeftOut) > 0 {
 				return fmt.Errorf("%s shows %+v", n, st.Members)
+			}
+		}
+		return nil
+	})
+}
+
+// awaitInUse waits until the feature is used, where nothing else shows that.
+func (b *bed) awaitInUse(ctx context.Context) error {
+	if b.bfd {
+		return lab.Await(ctx, lab.Settle, "BFD with all nodes", func() error {
+			text, err := b.Router.Ask(ctx, "show bfd peers json")
+			if up := strings.Count(text, `"status":"up"`); err == nil && up != len(lab.NodeNames) {
+				err = fmt.Errorf("it is up with %d: %s", up, text)
+			}
+			return err
+		})
+	}
+	if !b.fastPath {
+		return nil
+	}
+	return lab.Await(ctx, lab.Settle, "the fast path", func() error {
+		for _, n := range lab.NodeNames {
+			text, err := b.Speaker(n).StatusText(ctx)
+			if err != nil {
+				return err
+			}
+			// The other Service has pods on several nodes.
+			if !strings.Contains(text, "bypassing netfilter: 3 of 6 frontends") {
+				return fmt.Errorf("%s shows\n%s", n, text)
 			}
 		}
 		return nil

@@ -26,13 +26,13 @@ type feature struct {
 	ipv6    bool // the load goes to the Service's IPv6 address
 	udp     bool // the load is datagrams
 
-	iptables, fastPath bool
+	iptables, fastPath, bfd bool
 	proxy              kube.ProxyMode // kube-proxy runs beside the speakers; there is a control plane
 
-	overlay string         // additions to the topology
-	router  string         // configuration of the router beside the topology's
-	peer    string         // the BGPPeer instead of the cluster's, or fields to add to it
-	weights string         // the weights of the router's next hops; empty: not checked
+	overlay string // additions to the topology
+	router  string // configuration of the router beside the topology's
+	peer    string // the BGPPeer instead of the cluster's, or fields to add to it
+	weights string // the weights of the router's next hops; empty: not checked
 
 	// announce changes what is announced, when the Service has its address.
 	announce func(ctx context.Context, b *bed) error
@@ -54,13 +54,13 @@ var features = []feature{
 	{name: "weights", title: "Local, nodes weighted by their pods",
 		service: lab.Service{Policy: local, Endpoints: lab.At("p11", "p21", "p22", "p31")},
 		peer:    "  weightByEndpoints: true\n", weights: "n1 25, n2 50, n3 25"},
-	{name: "bfd", title: "Local, BFD (3 times 300 ms) and graceful restart",
+	{name: "bfd", title: "Local, BFD (3 times 300 ms) and graceful restart", bfd: true,
 		service: lab.Service{Policy: local, Endpoints: onEachNode},
 		peer:    "  bfd: {transmitInterval: 300ms, receiveInterval: 300ms, detectMultiplier: 3}\n",
 		router:  "router bgp 64496\n neighbor nodes bfd 3 300 300\n"},
-	{name: "graceful-restart", title: "Cluster, a restart time of 10 s, a hold time of 9 s",
+	{name: "graceful-restart", title: "Cluster, graceful restart with a restart time of 10 s",
 		service: lab.Service{Endpoints: onEachNode},
-		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 9s", "gracefulRestart: {enabled: true, restartTime: 10s}")},
+		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s", "gracefulRestart: {enabled: true, restartTime: 10s}")},
 	{name: "no-graceful-restart", title: "Local, without graceful restart",
 		service: lab.Service{Policy: local, Endpoints: onEachNode},
 		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s", "gracefulRestart: {enabled: false}")},
