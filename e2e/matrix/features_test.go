@@ -27,7 +27,7 @@ type feature struct {
 	udp     bool // the load is datagrams
 
 	iptables, fastPath, bfd bool
-	proxy              kube.ProxyMode // kube-proxy runs beside the speakers; there is a control plane
+	proxy                   kube.ProxyMode // kube-proxy runs beside the speakers; there is a control plane
 
 	overlay string // additions to the topology
 	router  string // configuration of the router beside the topology's
