@@ -16,8 +16,8 @@ import (
 // A sealed package imports only the listed packages of this module.
 var sealed = map[string][]string{
 	"api/v1alpha1":         nil,
-	"bgp":                  {"internal/notify", "internal/sortedset"},
-	"l2":                   {"internal/notify", "internal/sortedset"},
+	"bgp":                  {"internal/linkwatch", "internal/notify", "internal/sortedset"},
+	"l2":                   {"internal/linkwatch", "internal/notify", "internal/sortedset"},
 	"proxy":                {"internal/nfnl", "internal/notify", "internal/sortedset"},
 	"proxy/fastpath":       {"internal/notify", "internal/sortedset"},
 	"proxy/conntrack":      {"internal/nfnl", "internal/notify", "proxy/fastpath", "proxy/state"},
@@ -32,6 +32,7 @@ var sealed = map[string][]string{
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
+	"internal/linkwatch":   {"internal/notify"},
 	"internal/membership":  {"internal/cluster", "internal/notify", "internal/suspend"},
 	"internal/nfnl":        nil,
 	"internal/notify":      nil,

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	rtnl "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/linkwatch"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
@@ -68,7 +68,7 @@ func (w *Watch) Other() netip.Addr {
 // run handles one state of the interface after the other.
 func (w *Watch) run(ctx context.Context) {
 	changes := make(chan struct{}, 1)
-	go watchLinks(ctx, changes)
+	go linkwatch.Run(ctx, changes, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV6_IFADDR)
 	for ctx.Err() == nil {
 		here, err := inspect(w.name)
 		if err == nil {
@@ -160,26 +160,5 @@ func (w *Watch) setRouter(router netip.Addr) {
 	defer w.mu.Unlock()
 	if w.routers.received(router, time.Now()) {
 		notify.Changed(w.changed)
-	}
-}
-
-// watchLinks signals changes of any link or IPv6 address. A receive buffer overflow counts
-// as a change.
-func watchLinks(ctx context.Context, changes chan<- struct{}) {
-	for ctx.Err() == nil {
-		conn, err := rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV6_IFADDR})
-		if err == nil {
-			stop := context.AfterFunc(ctx, func() { conn.Close() })
-			for err == nil {
-				notify.Changed(changes)
-				_, err = conn.Receive()
-			}
-			stop()
-			conn.Close()
-		}
-		select {
-		case <-time.After(retryTime):
-		case <-ctx.Done():
-		}
 	}
 }
