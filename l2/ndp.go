@@ -10,6 +10,8 @@ import (
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/icmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 var ndpProtocol = &protocol{
@@ -145,7 +147,7 @@ func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from
 func linkLayer(options []ndp.Option, d ndp.Direction) (MAC, bool) {
 	for _, o := range options {
 		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == d {
-			return macOf(l.Addr)
+			return hwaddr.Of(l.Addr)
 		}
 	}
 	return MAC{}, false

@@ -101,7 +101,7 @@ func probe(addr netip.Addr, mac MAC) packet {
 // check rejects packets that are invalid in both protocols.
 func (p packet) check() error {
 	switch {
-	case !p.from.unicast():
+	case !p.from.Unicast():
 		return errors.New("sender hardware address is not unicast")
 	case p.sender.IsMulticast(), p.sender.IsLoopback(), p.sender == limitedBroadcast:
 		return errors.New("sender address is not unicast")

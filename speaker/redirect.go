@@ -58,9 +58,7 @@ func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Ad
 		return cmp.Or(a.VIP.Compare(b.VIP), strings.Compare(a.Interface, b.Interface))
 	})
 	if len(n.rules) > 0 {
-		for _, mac := range d.L2.Speakers {
-			n.speakers = append(n.speakers, proxy.MAC(mac))
-		}
+		n.speakers = d.L2.Speakers
 	}
 	n.rules, n.speakers = sortedset.Keep(r.rules, n.rules), sortedset.Keep(r.speakers, n.speakers)
 	return n

@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
 
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
@@ -111,8 +112,8 @@ func (c *conn) advertise(ctx context.Context, answer <-chan struct{}) error {
 
 func (c *conn) advertisement() *ndp.RouterAdvertisement {
 	ra := &ndp.RouterAdvertisement{} // zero: no default router, no parameters
-	if mac := c.end.hardware(); len(mac) == 6 {
-		ra.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac}}
+	if c.end.mac != (hwaddr.MAC{}) {
+		ra.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: c.end.mac[:]}}
 	}
 	return ra
 }

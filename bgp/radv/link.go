@@ -3,18 +3,19 @@ package radv
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 // A linkEnd is this node's end of a link. It is comparable: after a change, earlier
 // advertisements may no longer hold.
 type linkEnd struct {
 	index int
-	mac   string // as by net.HardwareAddr.String; empty without one
+	mac   hwaddr.MAC // zero without one
 	local netip.Addr
 }
 
@@ -41,7 +42,8 @@ func inspect(name string) (linkEnd, error) {
 	if !local.IsValid() {
 		return linkEnd{}, fmt.Errorf("interface %s has no link-local address yet; is IPv6 disabled on it?", name)
 	}
-	return linkEnd{link.Attrs().Index, link.Attrs().HardwareAddr.String(), local.WithZone(name)}, nil
+	mac, _ := hwaddr.Of(link.Attrs().HardwareAddr)
+	return linkEnd{link.Attrs().Index, mac, local.WithZone(name)}, nil
 }
 
 // linkLocal is the first usable address: duplicate address detection has passed (RFC 4862
@@ -54,12 +56,4 @@ func linkLocal(addrs []netlink.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-func (e linkEnd) hardware() net.HardwareAddr {
-	mac, err := net.ParseMAC(e.mac)
-	if err != nil {
-		return nil
-	}
-	return mac
 }

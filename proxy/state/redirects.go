@@ -5,10 +5,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 // A Redirect names the previous owner of a VIP, which has the connections that this node
@@ -24,10 +25,8 @@ func (h Redirect) compare(o Redirect) int {
 	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
 }
 
-// A MAC is a hardware address of Ethernet.
-type MAC [6]byte
-
-func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+// A MAC is an Ethernet hardware address.
+type MAC = hwaddr.MAC
 
 // SameRedirects says whether two States redirect the same.
 func SameRedirects(a, b State) bool {
