@@ -105,13 +105,7 @@ func (s Communities) All() iter.Seq[Community] {
 
 // With is the union of two sets.
 func (s Communities) With(t Communities) Communities {
-	switch {
-	case t == "":
-		return s
-	case s == "":
-		return t
-	}
-	return CommunitiesOf(slices.AppendSeq(slices.Collect(s.All()), t.All())...)
+	return union(s, t, Communities.All, CommunitiesOf)
 }
 
 func (s Communities) String() string { return words(s.All()) }
@@ -146,16 +140,21 @@ func (s LargeCommunities) All() iter.Seq[LargeCommunity] {
 
 // With is the union of two sets.
 func (s LargeCommunities) With(t LargeCommunities) LargeCommunities {
+	return union(s, t, LargeCommunities.All, LargeCommunitiesOf)
+}
+
+func (s LargeCommunities) String() string { return words(s.All()) }
+
+// union is without cost if one of the sets is empty, which is usual.
+func union[S ~string, T any](s, t S, all func(S) iter.Seq[T], of func(...T) S) S {
 	switch {
 	case t == "":
 		return s
 	case s == "":
 		return t
 	}
-	return LargeCommunitiesOf(slices.AppendSeq(slices.Collect(s.All()), t.All())...)
+	return of(slices.AppendSeq(slices.Collect(all(s)), all(t))...)
 }
-
-func (s LargeCommunities) String() string { return words(s.All()) }
 
 func words[T fmt.Stringer](list iter.Seq[T]) string {
 	var out []string
@@ -336,8 +335,8 @@ func (p PeerAttributes) split() (shared Attributes, rest []group) {
 // of GoBGP's can set it.
 func (a Attributes) and(b Attributes) Attributes {
 	return Attributes{
-		Communities:      CommunitiesOf(common(a.Communities.All(), b.Communities.All())...),
-		LargeCommunities: LargeCommunitiesOf(common(a.LargeCommunities.All(), b.LargeCommunities.All())...),
+		Communities:      CommunitiesOf(filter(a.Communities.All(), b.Communities.All(), true)...),
+		LargeCommunities: LargeCommunitiesOf(filter(a.LargeCommunities.All(), b.LargeCommunities.All(), true)...),
 		LocalPref:        sharedPreference(a.LocalPref, b.LocalPref),
 		MED:              sameMetric(a.MED, b.MED),
 	}
@@ -353,8 +352,8 @@ func (a Attributes) without(shared Attributes) Attributes {
 	if a.MED == shared.MED {
 		a.MED = Metric{}
 	}
-	a.Communities = CommunitiesOf(except(a.Communities.All(), shared.Communities.All())...)
-	a.LargeCommunities = LargeCommunitiesOf(except(a.LargeCommunities.All(), shared.LargeCommunities.All())...)
+	a.Communities = CommunitiesOf(filter(a.Communities.All(), shared.Communities.All(), false)...)
+	a.LargeCommunities = LargeCommunitiesOf(filter(a.LargeCommunities.All(), shared.LargeCommunities.All(), false)...)
 	return a
 }
 
@@ -375,22 +374,13 @@ func sharedPreference(a, b Metric) Metric {
 	return sameMetric(a, b)
 }
 
-func common[T comparable](a, b iter.Seq[T]) (both []T) {
+// filter is what of a is in b, or is not.
+func filter[T comparable](a, b iter.Seq[T], in bool) (some []T) {
 	other := slices.Collect(b)
 	for x := range a {
-		if slices.Contains(other, x) {
-			both = append(both, x)
+		if slices.Contains(other, x) == in {
+			some = append(some, x)
 		}
 	}
-	return both
-}
-
-func except[T comparable](a, b iter.Seq[T]) (rest []T) {
-	other := slices.Collect(b)
-	for x := range a {
-		if !slices.Contains(other, x) {
-			rest = append(rest, x)
-		}
-	}
-	return rest
+	return some
 }
