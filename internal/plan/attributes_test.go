@@ -11,8 +11,8 @@ import (
 
 // A community has the same name in output as in objects.
 func TestCommunityNames(t *testing.T) {
-	for name, n := range cluster.CommunityNames {
-		if got := bgp.Community(n).String(); got != name {
+	for name, c := range bgp.CommunityNames {
+		if got := c.String(); got != name {
 			t.Errorf("%s is shown as %s", name, got)
 		}
 	}
@@ -38,7 +38,7 @@ func TestAggregateAttributes(t *testing.T) {
 	first := is("192.0.2.0/24 med 5; 198.51.100.0/24 med 5")
 
 	next, spec := *snap, *snap.Services[1].Spec
-	spec.Communities = &cluster.Communities{Standard: []uint32{64500<<16 | 1}}
+	spec.Communities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
 	next.Services = append([]cluster.Service{}, snap.Services...)
 	next.Services[1].Spec = &spec
 	snap = &next

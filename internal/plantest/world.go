@@ -189,7 +189,7 @@ func (w *World) Advertise() {
 }
 
 func (w *World) communities() *cluster.Communities {
-	return &cluster.Communities{Standard: []uint32{uint32(w.attributes.IntN(3))}}
+	return &cluster.Communities{Standard: []bgp.Community{bgp.Community(w.attributes.IntN(3))}}
 }
 
 // ToggleService creates or deletes a Service. A new one gets endpoints and, mostly, an address.
