@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Problems are those of one object while it is parsed: its name and file are
@@ -20,6 +21,20 @@ func (p *Problems) bound(field string, have, most int) {
 	if have > most {
 		p.Add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects", have, most))
 	}
+}
+
+// parseWord reads one of the words known. Otherwise is taken for any other.
+func parseWord[S ~string](field string, v, otherwise S, p *Problems, known ...S) S {
+	if slices.Contains(known, v) {
+		return v
+	}
+	last := len(known) - 1
+	words := make([]string, last)
+	for i := range words {
+		words[i] = string(known[i])
+	}
+	p.Add(field, string(v), fmt.Sprintf("must be %s or %s; taken for %s", strings.Join(words, ", "), known[last], otherwise))
+	return otherwise
 }
 
 // once reports entries that a list has twice. The CRDs' sets refuse those.
