@@ -28,6 +28,7 @@ func inspect(name string) (linkEnd, error) {
 	if err != nil {
 		return linkEnd{}, fmt.Errorf("interface %s: %w", name, err)
 	}
+	// RUNNING is the carrier: an interface that is only UP accepts packets and loses them.
 	switch attrs := link.Attrs(); {
 	case attrs.RawFlags&unix.IFF_UP == 0:
 		return linkEnd{}, fmt.Errorf("interface %s is down", name)
@@ -42,6 +43,7 @@ func inspect(name string) (linkEnd, error) {
 	if !local.IsValid() {
 		return linkEnd{}, fmt.Errorf("interface %s has no link-local address yet; is IPv6 disabled on it?", name)
 	}
+	// Links without Ethernet, such as tunnels, have no address of 48 bits, and need none.
 	mac, _ := hwaddr.Of(link.Attrs().HardwareAddr)
 	return linkEnd{link.Attrs().Index, mac, local.WithZone(name)}, nil
 }

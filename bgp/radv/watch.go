@@ -96,6 +96,7 @@ func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct
 	ctx, cancel := context.WithCancel(ctx)
 	failed, ended := make(chan error, 2), make(chan struct{}, 2)
 	answer := make(chan struct{}, 1)
+	// Both end before the next session opens its socket: two sockets would answer twice.
 	start := func(f func() error) {
 		go func() {
 			failed <- f()
@@ -112,6 +113,8 @@ func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct
 	return err
 }
 
+// await returns why the session on the link must end. Most changes of links are those of other
+// interfaces, or of counters: the state of this one decides.
 func (w *Watch) await(ctx context.Context, here linkEnd, changes <-chan struct{}, failed <-chan error) error {
 	for {
 		select {
@@ -134,6 +137,7 @@ func (w *Watch) await(ctx context.Context, here linkEnd, changes <-chan struct{}
 	}
 }
 
+// begin opens a link: sessions over it hold until its context ends.
 func (w *Watch) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,6 +159,7 @@ func (w *Watch) forget(err error) {
 	}
 }
 
+// setRouter is called for each advertisement, most of which change nothing.
 func (w *Watch) setRouter(router netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -324,11 +324,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
 		return []item{it}
 	}
-	obj, err := scheme.New(gvk)
-	if err != nil {
-		panic("BUG: " + err.Error()) // scheme has all kinds
-	}
-	it.obj, it.problems = decodeTyped(j, obj)
+	it.obj, it.problems = decodeTyped(j, newObject(gvk))
 	if gvk.Kind == "Secret" { // whose values must not get into a status
 		for i := range it.problems {
 			it.problems[i].Value = ""
@@ -338,6 +334,15 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		o.SetNamespace(it.key.Name.Namespace)
 	}
 	return []item{it}
+}
+
+// newObject is an empty object of one of kinds. The scheme has all of them.
+func newObject(gvk schema.GroupVersionKind) runtime.Object {
+	obj, err := scheme.New(gvk)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return obj
 }
 
 // listOf says what the items of a list are: of a List anything, of a typed list
