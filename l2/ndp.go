@@ -140,7 +140,7 @@ func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from
 	if !found {
 		mac = from
 	}
-	p.op, p.from, p.sender, p.target = opReply, mac, m.TargetAddress, ip.destination
+	p.op, p.from, p.sender, p.target, p.tentative = opReply, mac, m.TargetAddress, ip.destination, !m.Override
 	return nil
 }
 
@@ -161,7 +161,7 @@ func marshalNDP(p packet) ([]byte, error) {
 	case p.op == opReply:
 		m = &ndp.NeighborAdvertisement{
 			// Not a router, and it overrides cached entries (RFC 4861 §7.2.5).
-			Solicited: !p.target.IsMulticast(), Override: true,
+			Solicited: !p.target.IsMulticast(), Override: !p.tentative,
 			TargetAddress: p.sender,
 			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: p.from[:]}},
 		}

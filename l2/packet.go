@@ -28,6 +28,9 @@ type packet struct {
 	// about is ARP's target hardware address: zero in requests, and significant in
 	// unsolicited replies.
 	about MAC
+	// tentative says that the sender still probes for the address: a neighbour advertisement
+	// does not override what hosts know (RFC 4429 §3.3). ARP cannot say it.
+	tentative bool
 }
 
 // A protocol is ARP or Neighbor Discovery.
@@ -70,6 +73,21 @@ func replyTo(p packet, mac MAC) packet {
 		// A prober has no address yet, so all nodes receive the reply (RFC 4861 §7.2.4).
 		a.to, a.target = groupMAC(allNodes), allNodes
 	}
+	return a
+}
+
+// tentativeReply answers p for an address that is still probed.
+func tentativeReply(p packet, mac MAC) packet {
+	a := replyTo(p, mac)
+	a.tentative = a.sender.Is6()
+	return a
+}
+
+// tentativeAnnouncement is for hosts that wait for an answer about an IPv6 address. Others
+// ignore it if they know another owner (RFC 4861 §7.2.5).
+func tentativeAnnouncement(addr netip.Addr, mac MAC) packet {
+	a := announcement(addr, mac)
+	a.tentative = true
 	return a
 }
 

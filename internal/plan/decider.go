@@ -100,7 +100,7 @@ func (d *Decider) rebuild(snap *cluster.Snapshot, v *View) *Desired {
 	next := &Desired{
 		Proxy:    proxy.State{Node: v.Node, Clients: v.clients, SNAT: d.Config.SNAT},
 		BGP:      bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
-		L2:       l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs},
+		L2:       l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools},
 		UsesL2:   v.usesL2,
 		Snapshot: snap,
 		View:     v,

@@ -98,7 +98,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	}
 	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
 	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
-	v.speakerMACs, v.nodeAddrs = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node)
+	v.speakerMACs, v.nodeAddrs, v.l2Pools = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node), l2Pools(snap.Pools)
 	if !snap.L2Ready {
 		return
 	}
@@ -159,6 +159,13 @@ func speakerMACs(m *membership.Members, self string) (all []l2.MAC) {
 	}
 	slices.SortFunc(all, func(a, b l2.MAC) int { return slices.Compare(a[:], b[:]) })
 	return slices.Compact(all)
+}
+
+// l2Pools returns the IPv4 networks of pools that may be announced over Layer 2, without addresses
+// that the cluster itself has.
+func l2Pools(pools []*cluster.Pool) []netip.Prefix {
+	some := slices.DeleteFunc(slices.Clone(pools), func(p *cluster.Pool) bool { return p.Announce == cluster.AnnounceBGP })
+	return slices.DeleteFunc(ownedPrefixes(some), func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 // otherNodeAddrs returns the addresses of all nodes except self.

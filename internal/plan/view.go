@@ -71,6 +71,7 @@ type View struct {
 	mostSilent       bool                 // half of all kubelets or more: it may be the control plane's fault
 	speakerMACs      []l2.MAC             // of other nodes
 	nodeAddrs        []netip.Addr         // of other nodes
+	l2Pools          []netip.Prefix       // of IPv4
 }
 
 // newView reads the Config and the snapshot. The order matters: the refusal depends on the
