@@ -278,6 +278,9 @@ func (c *controller) release(ctx context.Context, r release) error {
 	c.metrics.wrote("release", err)
 	if err == nil {
 		c.Log.Info("claim released", "vip", r.old.Addr, "holders", len(r.old.Holders)-len(r.from), "reserved", r.old.Reserved, "reason", r.why)
+		for _, refused := range r.refused {
+			c.events.recordUnreserved(ctx, refused)
+		}
 	}
 	return err
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/net/bpf"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
 
 // A process that comes after another finds its table, says which addresses it
@@ -21,16 +21,16 @@ func TestAdoption(t *testing.T) {
 		if got := first.Adopted(); len(got) != 0 {
 			t.Errorf("adopted %v from nothing", got)
 		}
-		s := packetState(LocalClients{Bridge: "cni0"})
+		s := proxytest.PacketState(LocalClients{Bridge: "cni0"})
 		mustSet(t, first, s)
-		conn := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), portLocal))
+		conn := l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal))
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
 		}
 		checkKernel(t, s)
 
 		second := newProxy(t)
-		if want := []netip.Addr{at("vip", 0), at("vip", 1)}; !slices.Equal(second.Adopted(), want) {
+		if want := []netip.Addr{proxytest.At("vip", 0), proxytest.At("vip", 1)}; !slices.Equal(second.Adopted(), want) {
 			t.Errorf("adopted %v, want %v", second.Adopted(), want)
 		}
 		checkKernel(t, s) // New changes nothing
@@ -41,7 +41,7 @@ func TestAdoption(t *testing.T) {
 		s.VIPs = s.VIPs[:1]
 		mustSet(t, second, s)
 		checkKernel(t, s)
-		if got := l.ask(conn); got != "pod1 saw client" {
+		if got := l.Ask(conn); got != "pod1 saw client" {
 			t.Errorf("an old connection: %s", got)
 		}
 	})
@@ -50,19 +50,19 @@ func TestAdoption(t *testing.T) {
 // A table of another version is replaced whole, in one transaction: what goes
 // through it goes on.
 func TestAdoptionOfAnotherSchema(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		first := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, first, s)
-		conn := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), portLocal))
+		conn := l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal))
 		first.Close()
-		schema := schemaOf(t)
-		nftables(t, "delete chain inet fanfare "+schema+"\nadd chain inet fanfare schema-0-cafe-cafe\n"+
+		schema := proxytest.Schema(t)
+		proxytest.NFT(t, "delete chain inet fanfare "+schema+"\nadd chain inet fanfare schema-0-cafe-cafe\n"+
 			"add map inet fanfare old { type ipv4_addr : verdict; }\nadd element inet fanfare vips4 { 192.0.2.200 }")
 
 		second := newProxy(t)
-		want := []netip.Addr{at("vip", 0), netip.MustParseAddr("192.0.2.200"), at("vip", 1)}
+		want := []netip.Addr{proxytest.At("vip", 0), netip.MustParseAddr("192.0.2.200"), proxytest.At("vip", 1)}
 		if !slices.Equal(second.Adopted(), want) {
 			t.Errorf("adopted %v, want %v", second.Adopted(), want)
 		}
@@ -75,10 +75,10 @@ func TestAdoptionOfAnotherSchema(t *testing.T) {
 			t.Errorf("while the table was replaced: %s", bad)
 		}
 		checkKernel(t, s)
-		if got := schemaOf(t); got != schema {
+		if got := proxytest.Schema(t); got != schema {
 			t.Errorf("schema %s, want %s", got, schema)
 		}
-		if got := l.ask(conn); got != "pod1 saw client" {
+		if got := l.Ask(conn); got != "pod1 saw client" {
 			t.Errorf("an old connection: %s", got)
 		}
 		if got := second.Status().Repairs; got != 0 {
@@ -98,47 +98,33 @@ func (l *lab) knock(stop <-chan struct{}, lost chan<- string) {
 			return
 		default:
 		}
-		if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" && bad == "" {
+		if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), ""); got != "pod1 saw client" && bad == "" {
 			bad = got
 		}
 	}
 }
 
-func schemaOf(t *testing.T) string {
-	t.Helper()
-	s, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	got, err := readTable(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got.schema
-}
-
 // Our own changes and those of other tables are no disturbance.
 func TestOthersDoNotDisturb(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		w := newWorld(3)
+		w := proxytest.NewWorld(3)
 		s := State{Node: "n1"}
 		for range 20 {
-			s = w.next(s)
+			s = w.Next(s)
 			mustSet(t, p, s)
 		}
-		nftables(t, `table ip fanfare { chain a { }; }
+		proxytest.NFT(t, `table ip fanfare { chain a { }; }
 			table inet other { set vips4 { type ipv4_addr; elements = { 1.1.1.1 }; }; }
 			flush chain ip fanfare a`)
 		// This notification comes after all earlier ones.
-		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
+		proxytest.NFT(t, "add element inet fanfare vips4 { 203.0.113.1 }")
 		awaitChanged(t, p, "a change")
 		mustSet(t, p, s)
 		if got := p.Status(); got.Repairs != 1 || !strings.Contains(got.Found, "203.0.113.1") {
 			t.Errorf("%d repairs, found %q", got.Repairs, got.Found)
 		}
-		nftables(t, "add table ip another")
+		proxytest.NFT(t, "add table ip another")
 		select {
 		case <-p.Changed():
 			t.Error("disturbed by another table, or by the repair")
@@ -149,9 +135,9 @@ func TestOthersDoNotDisturb(t *testing.T) {
 
 // What is changed and not yet told is found when a transaction meets it.
 func TestStaleKernel(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
 		if err := p.watch.conn.SetBPF([]bpf.RawInstruction{{Op: 0x6}}); err != nil { // ret #0: deaf from now on
 			t.Fatal(err)
@@ -162,7 +148,7 @@ func TestStaleKernel(t *testing.T) {
 			"flush map inet fanfare xeps4",
 			"flush set inet fanfare vips6",
 		} {
-			nftables(t, script)
+			proxytest.NFT(t, script)
 			want := State{Node: "n1"}
 			mustSet(t, p, want)
 			checkKernel(t, want)
@@ -174,11 +160,11 @@ func TestStaleKernel(t *testing.T) {
 
 // A full check repairs what was never told.
 func TestRecheck(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
-		nftables(t, "flush set inet fanfare vips6")
+		proxytest.NFT(t, "flush set inet fanfare vips6")
 		awaitChanged(t, p, "flush")
 		p.watch.take() // as if it had been lost
 		mustSet(t, p, s)
@@ -195,23 +181,18 @@ func TestRecheck(t *testing.T) {
 }
 
 func TestCleanup(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		if err := Cleanup(t.Context()); err != nil {
 			t.Errorf("of nothing: %v", err)
 		}
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
 		p.Close()
 		if err := Cleanup(t.Context()); err != nil {
 			t.Error(err)
 		}
-		s, err := nfnl.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		if got, err := readTable(s); err != nil || got.found {
-			t.Errorf("the table is still there: %v, %v", got.found, err)
+		if got := listTables(t); got != "" {
+			t.Errorf("there is still %s", got)
 		}
 	})
 }
@@ -220,10 +201,10 @@ func TestCleanup(t *testing.T) {
 func TestBadStateChangesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
 		bad := s
-		bad.VIPs = append(slices.Clone(s.VIPs), &VIP{Addr: at("other", 0)})
+		bad.VIPs = append(slices.Clone(s.VIPs), &VIP{Addr: proxytest.At("other", 0)})
 		err := p.Set(t.Context(), bad)
 		if err == nil || !strings.Contains(err.Error(), "192.0.2.99") || p.Status().LastError == "" {
 			t.Errorf("unsorted VIPs: %v; status %q", err, p.Status().LastError)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -22,7 +22,7 @@ import (
 func affinityState(external, internal [2][]Backend) State {
 	s := State{Node: "n1", Clients: LocalClients{InterfacePrefix: "cali"}}
 	for family := range state.SetID(2) {
-		v := &VIP{Addr: at("vip", family)}
+		v := &VIP{Addr: proxytest.At("vip", family)}
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			for _, port := range []uint16{80, 81} {
 				v.Frontends = append(v.Frontends, Frontend{
@@ -40,17 +40,8 @@ func affinityState(external, internal [2][]Backend) State {
 // learned is the entries of affinity in the kernel, as text, sorted.
 func learned(t *testing.T) (all []string) {
 	t.Helper()
-	s, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
 	for set := state.SetAff; set < state.SetAff+2; set++ {
-		entries, err := readSet(s, set)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
+		for _, e := range proxytest.ReadSet(t, set) {
 			all = append(all, e.String())
 		}
 	}
@@ -62,7 +53,7 @@ func eachFlow(f func(network string, to netip.AddrPort)) {
 	for _, network := range []string{"tcp", "udp", "sctp"} {
 		for family := range state.SetID(2) {
 			for _, port := range []uint16{80, 81} {
-				f(network, netip.AddrPortFrom(at("vip", family), port))
+				f(network, netip.AddrPortFrom(proxytest.At("vip", family), port))
 			}
 		}
 	}
@@ -71,14 +62,14 @@ func eachFlow(f func(network string, to netip.AddrPort)) {
 // A client comes back to its backend, whatever kind of client it is and wherever
 // the backend; each frontend remembers for itself.
 func TestAffinity(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		for _, pair := range [][]string{{"pod1", "pod2"}, {"node", "remote"}} {
 			mustSet(t, p, affinityState(podBackends(pair...), podBackends(pair...)))
 			eachFlow(func(network string, to netip.AddrPort) {
 				seen := make(map[string]int)
-				for _, from := range []*nstest.NS{l.client, l.pod2, l.pod3, l.node} {
+				for _, from := range []*nstest.NS{l.Client, l.Pod2, l.Pod3, l.Node} {
 					first := l.who(from, network, 0, to)
 					seen[first]++
 					for range 3 {
@@ -102,7 +93,7 @@ func TestAffinity(t *testing.T) {
 // A client leaves a backend that goes, at once, and no other; it keeps the next one
 // when the first comes back.
 func TestAffinityOfRemovedBackend(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		all, fewer := podBackends("pod1", "pod2", "pod3"), podBackends("pod1", "pod3")
@@ -111,7 +102,7 @@ func TestAffinityOfRemovedBackend(t *testing.T) {
 		ask := func(check func(flow, had, got string)) {
 			t.Helper()
 			eachFlow(func(network string, to netip.AddrPort) {
-				for _, from := range []*nstest.NS{l.client, l.pod1, l.node} {
+				for _, from := range []*nstest.NS{l.Client, l.Pod1, l.Node} {
 					flow := fmt.Sprint(from.Name, " to ", network, " ", to)
 					got := l.who(from, network, 0, to)
 					check(flow, had[flow], got)
@@ -147,13 +138,13 @@ func TestAffinityOfRemovedBackend(t *testing.T) {
 // What the kernel has learned is no disturbance, and outlives the process and
 // changes of other things.
 func TestAffinityIsAdopted(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		two, three := podBackends("pod2", "pod3"), podBackends("pod1", "pod2", "pod3")
 		mustSet(t, p, affinityState(two, two))
-		to := netip.AddrPortFrom(at("vip", 0), 80)
-		first := l.who(l.client, "tcp", 0, to)
+		to := netip.AddrPortFrom(proxytest.At("vip", 0), 80)
+		first := l.who(l.Client, "tcp", 0, to)
 		p.Recheck()
 		mustSet(t, p, affinityState(two, two))
 		p.Close()
@@ -162,19 +153,19 @@ func TestAffinityIsAdopted(t *testing.T) {
 			mustSet(t, q, s)
 			checkKernel(t, s)
 			for range 3 {
-				if got := l.who(l.client, "tcp", 0, to); got != first {
+				if got := l.who(l.Client, "tcp", 0, to); got != first {
 					t.Errorf("%s, then %s", first, got)
 				}
 			}
 		}
 		// This notification comes after all earlier ones.
-		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
+		proxytest.NFT(t, "add element inet fanfare vips4 { 203.0.113.1 }")
 		awaitChanged(t, q, "a change")
 		mustSet(t, q, affinityState(two, three))
 		if s := q.Status(); s.Repairs != 1 || !strings.HasPrefix(s.Found, "1 unknown") {
 			t.Errorf("%d repairs, found %q; want the one of the test", s.Repairs, s.Found)
 		}
-		if got := l.who(l.client, "tcp", 0, to); got != first {
+		if got := l.who(l.Client, "tcp", 0, to); got != first {
 			t.Errorf("after the repair: %s, then %s", first, got)
 		}
 	})
@@ -193,17 +184,17 @@ func TestAffinityOfClientChangingSide(t *testing.T) {
 			internal bool // pod2 is
 		}{
 			{LocalClients{}, false},
-			{LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}, true},
+			{LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")}, true},
 			{LocalClients{InterfacePrefix: "eth"}, false},
 			{LocalClients{InterfacePrefix: "cali"}, true},
-			{LocalClients{CIDRs: prefixes("10.9.0.0/16")}, false},
+			{LocalClients{CIDRs: proxytest.Prefixes("10.9.0.0/16")}, false},
 		} {
 			s.Clients = step.clients
 			mustSet(t, p, s)
 			checkKernel(t, s)
 			for range 4 {
 				eachFlow(func(network string, to netip.AddrPort) {
-					got := l.probe(l.pod2, network, to, unresent)
+					got := l.Probe(l.Pod2, network, to, proxytest.Unresent)
 					who, _, _ := strings.Cut(got, " saw ")
 					want := map[bool][]string{false: {"pod1", "pod3"}, true: {"remote", "pod3"}}[step.internal]
 					if !slices.Contains(want, who) {
@@ -213,11 +204,11 @@ func TestAffinityOfClientChangingSide(t *testing.T) {
 			}
 		}
 		// Who stays what it was keeps its backend.
-		to, first := netip.AddrPortFrom(at("vip", 0), 80), ""
+		to, first := netip.AddrPortFrom(proxytest.At("vip", 0), 80), ""
 		for _, cidr := range []string{"10.244.1.0/24", "10.244.0.0/16", "10.0.0.0/8"} {
-			s.Clients.CIDRs = prefixes(cidr)
+			s.Clients.CIDRs = proxytest.Prefixes(cidr)
 			mustSet(t, p, s)
-			got := l.who(l.pod2, "udp", 0, to)
+			got := l.who(l.Pod2, "udp", 0, to)
 			if first = cmp.Or(first, got); got != first {
 				t.Errorf("%s, then %s, though pod2 was internal all along", first, got)
 			}
@@ -227,22 +218,22 @@ func TestAffinityOfClientChangingSide(t *testing.T) {
 
 // A table of another schema is replaced by one that learns as well.
 func TestAffinityAfterUpgrade(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		pods := podBackends("pod1", "pod2", "pod3")
 		s := affinityState(pods, pods)
 		p := newProxy(t)
 		mustSet(t, p, s)
 		p.Close()
-		nftables(t, "delete chain inet fanfare "+schemaOf(t)+"; add chain inet fanfare schema-0")
+		proxytest.NFT(t, "delete chain inet fanfare "+proxytest.Schema(t)+"; add chain inet fanfare schema-0")
 		q := newProxy(t)
 		mustSet(t, q, s)
 		checkKernel(t, s)
 		for family := range state.SetID(2) {
-			to := netip.AddrPortFrom(at("vip", family), 80)
-			first := l.who(l.client, "tcp", 0, to)
+			to := netip.AddrPortFrom(proxytest.At("vip", family), 80)
+			first := l.who(l.Client, "tcp", 0, to)
 			for range 3 {
-				if got := l.who(l.client, "tcp", 0, to); got != first {
+				if got := l.who(l.Client, "tcp", 0, to); got != first {
 					t.Errorf("%s: %s, then %s", to, first, got)
 				}
 			}
@@ -253,7 +244,7 @@ func TestAffinityAfterUpgrade(t *testing.T) {
 // An entry for what is no backend of the client's side is never followed, however
 // it came there. The client's next packet finds a backend.
 func TestStaleAffinity(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1", "remote")))
@@ -262,17 +253,17 @@ func TestStaleAffinity(t *testing.T) {
 			var all sync.WaitGroup
 			eachFlow(func(network string, to netip.AddrPort) {
 				f := state.Family(to.Addr())
-				for _, client := range []*nstest.NS{l.client, l.pod2} {
+				for _, client := range []*nstest.NS{l.Client, l.Pod2} {
 					fmt.Fprintf(&entries, "add element inet fanfare %s { %s . %s . %s . %d timeout 1h : %s . 8080 }\n",
-						state.Specs[state.SetAff+f].Name, at(client.Name, f), to.Addr(), network, to.Port(), at(backend, f))
+						state.Specs[state.SetAff+f].Name, proxytest.At(client.Name, f), to.Addr(), network, to.Port(), proxytest.At(backend, f))
 				}
 			})
-			nftables(t, entries.String())
+			proxytest.NFT(t, entries.String())
 			eachFlow(func(network string, to netip.AddrPort) {
-				for _, client := range []*nstest.NS{l.client, l.pod2} {
+				for _, client := range []*nstest.NS{l.Client, l.Pod2} {
 					all.Go(func() {
 						want := "pod1"
-						if client == l.pod2 && backend == "remote" {
+						if client == l.Pod2 && backend == "remote" {
 							want = "remote"
 						}
 						if got := l.retry(client, network, to); got != want {
@@ -282,7 +273,7 @@ func TestStaleAffinity(t *testing.T) {
 				}
 			})
 			all.Wait()
-			nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
+			proxytest.NFT(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
 		}
 	})
 }
@@ -291,7 +282,7 @@ func TestStaleAffinity(t *testing.T) {
 // and is not remembered again. What a process that ended in the middle of a change left
 // behind, the next one takes away.
 func TestExpiringAffinity(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := affinityState(podBackends("pod1"), podBackends("pod1"))
@@ -300,12 +291,12 @@ func TestExpiringAffinity(t *testing.T) {
 		eachFlow(func(network string, to netip.AddrPort) {
 			f := state.Family(to.Addr())
 			fmt.Fprintf(&expiring, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
-				state.Specs[state.SetExpiring+f].Name, to.Addr(), network, to.Port(), at("pod1", f))
+				state.Specs[state.SetExpiring+f].Name, to.Addr(), network, to.Port(), proxytest.At("pod1", f))
 		})
-		nftables(t, expiring.String())
+		proxytest.NFT(t, expiring.String())
 		askAll := func(want string) {
 			eachFlow(func(network string, to netip.AddrPort) {
-				for _, client := range []*nstest.NS{l.client, l.pod2, l.node} {
+				for _, client := range []*nstest.NS{l.Client, l.Pod2, l.Node} {
 					if got := l.who(client, network, 0, to); got != want {
 						t.Errorf("%s to %s %s: %s; want %s", client.Name, network, to, got, want)
 					}
@@ -331,11 +322,11 @@ func TestExpiringAffinity(t *testing.T) {
 // retry asks until there is an answer, as clients do whose packet was lost, and
 // says whose it is.
 func (l *lab) retry(from *nstest.NS, network string, to netip.AddrPort) string {
-	l.t.Helper()
+	l.T.Helper()
 	for range 20 {
 		// The kernel sends a SYN that is lost again; the others are ours to send.
 		patience := map[bool]string{true: "silence"}[network != "tcp"]
-		if name, _, ok := strings.Cut(l.probe(from, network, to, patience), " saw "); ok {
+		if name, _, ok := strings.Cut(l.Probe(from, network, to, patience), " saw "); ok {
 			return name
 		}
 	}
@@ -345,13 +336,13 @@ func (l *lab) retry(from *nstest.NS, network string, to netip.AddrPort) string {
 // Each new flow lets an entry live on for the whole timeout, and without one it
 // ends.
 func TestAffinityTimeout(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := affinityState(podBackends("pod1", "pod2"), podBackends("pod1", "pod2"))
 		mustSet(t, p, s)
-		nftables(t, "add element inet fanfare aff4 { 10.0.1.2 . 192.0.2.1 . tcp . 80 timeout 1h expires 100s : 10.244.1.12 . 8080 }")
-		if got := l.who(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 80)); got != "pod2" {
+		proxytest.NFT(t, "add element inet fanfare aff4 { 10.0.1.2 . 192.0.2.1 . tcp . 80 timeout 1h expires 100s : 10.244.1.12 . 8080 }")
+		if got := l.who(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), 80)); got != "pod2" {
 			t.Errorf("%s; want pod2", got)
 		}
 		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName, "aff4").CombinedOutput()
@@ -368,7 +359,7 @@ func TestAffinityTimeout(t *testing.T) {
 		}
 		mustSet(t, p, s)
 		checkKernel(t, s)
-		eachFlow(func(network string, to netip.AddrPort) { l.who(l.client, network, 0, to) })
+		eachFlow(func(network string, to netip.AddrPort) { l.who(l.Client, network, 0, to) })
 		for end := time.Now().Add(20 * time.Second); len(learned(t)) > 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%v have not expired", learned(t))
@@ -379,15 +370,15 @@ func TestAffinityTimeout(t *testing.T) {
 
 // A client that the map has no place for is served all the same, and counted.
 func TestAffinityFull(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := affinityState(podBackends("pod1"), podBackends("pod1"))
 		mustSet(t, p, s)
-		fillAffinity(t, p.sock, affinitySize)
-		to := netip.AddrPortFrom(at("vip", 0), 80)
+		fillAffinity(t, affinitySize)
+		to := netip.AddrPortFrom(proxytest.At("vip", 0), 80)
 		for range 3 {
-			if got := l.probe(l.client, "tcp", to, ""); got != "pod1 saw client" {
+			if got := l.Probe(l.Client, "tcp", to, ""); got != "pod1 saw client" {
 				t.Error(got)
 			}
 		}
@@ -408,7 +399,7 @@ const affinitySize = 65536
 
 // fillAffinity puts n entries of a frontend that does not exist into the map for
 // IPv4.
-func fillAffinity(t testing.TB, s *nfnl.Socket, n int) {
+func fillAffinity(t testing.TB, n int) {
 	t.Helper()
 	data := string(state.Encoding(nil).AddrPort(netip.MustParseAddrPort("10.0.0.1:80")))
 	var all []state.Element
@@ -417,11 +408,5 @@ func fillAffinity(t testing.TB, s *nfnl.Socket, n int) {
 		key := state.Encoding(nil).Addr(a).Addr(netip.MustParseAddr("192.0.2.200")).Proto(TCP).Port(80)
 		all = append(all, state.Element{Set: state.SetAff, Key: string(key), Data: data})
 	}
-	for chunk := range slices.Chunk(all, 1000) { // what fits into any socket's buffer
-		b := newBatch(s.Seq)
-		b.addElements(chunk)
-		if err := b.commit(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	proxytest.AddElements(t, all)
 }

@@ -12,29 +12,9 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
-
-// benchState is n VIPs with one TCP port and two backends, for both kinds of
-// clients.
-func benchState(n int) State {
-	s := State{Node: "n1"}
-	for i := range n {
-		s.VIPs = append(s.VIPs, benchVIP(i, 0))
-	}
-	return s
-}
-
-func benchVIP(i, version int) *VIP {
-	b := func(net byte) Backend {
-		return Backend{Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, net + byte(version%2), byte(i >> 8), byte(i)}), 8080)}
-	}
-	to := Target{Backends: []Backend{b(100), b(200)}}
-	return &VIP{
-		Addr:      netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}),
-		Frontends: []Frontend{{Protocol: TCP, Port: 80, External: to, Internal: to}},
-	}
-}
 
 func benchProxy(b *testing.B) *Proxy {
 	b.Helper()
@@ -63,8 +43,8 @@ func BenchmarkIPTables(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.Cleanup(func() { p.Close() })
-			s := benchState(benchVIPs)
-			s.Owned = prefixes("198.18.0.0/15")
+			s := proxytest.BenchState(benchVIPs)
+			s.Owned = proxytest.Prefixes("198.18.0.0/15")
 			start := time.Now()
 			mustSet(b, p, s)
 			full := time.Since(start)
@@ -87,7 +67,7 @@ func replaceOne(b *testing.B, p *Proxy, s State) {
 		version++
 		next := s
 		next.VIPs = slices.Clone(s.VIPs)
-		next.VIPs[benchVIPs/2] = benchVIP(benchVIPs/2, version)
+		next.VIPs[benchVIPs/2] = proxytest.BenchVIP(benchVIPs/2, version)
 		mustSet(b, p, next)
 		s = next
 	}
@@ -96,7 +76,7 @@ func replaceOne(b *testing.B, p *Proxy, s State) {
 // One endpoint of one of 10,000 VIPs is replaced.
 func BenchmarkSetOneEndpoint(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
 	replaceOne(b, p, s)
 }
@@ -117,14 +97,14 @@ func benchSources(s State) State {
 // ten sources each.
 func BenchmarkSetOneEndpointBesideSources(b *testing.B) {
 	p := benchProxy(b)
-	s := benchSources(benchState(benchVIPs))
+	s := benchSources(proxytest.BenchState(benchVIPs))
 	mustSet(b, p, s)
 	version := 0
 	for b.Loop() {
 		version++
 		next := s
 		next.VIPs = slices.Clone(s.VIPs)
-		next.VIPs[benchVIPs/2+1] = benchVIP(benchVIPs/2+1, version)
+		next.VIPs[benchVIPs/2+1] = proxytest.BenchVIP(benchVIPs/2+1, version)
 		mustSet(b, p, next)
 		s = next
 	}
@@ -134,9 +114,9 @@ func BenchmarkSetOneEndpointBesideSources(b *testing.B) {
 // the kernel copies the whole set for that.
 func BenchmarkSetOneSource(b *testing.B) {
 	p := benchProxy(b)
-	s := benchSources(benchState(benchVIPs))
+	s := benchSources(proxytest.BenchState(benchVIPs))
 	mustSet(b, p, s)
-	fewer := benchVIP(0, 0)
+	fewer := proxytest.BenchVIP(0, 0)
 	fewer.Frontends[0].Sources = s.VIPs[0].Frontends[0].Sources[1:]
 	both := [2]*VIP{fewer, s.VIPs[0]}
 	n := 0
@@ -154,11 +134,11 @@ func BenchmarkSetOneSource(b *testing.B) {
 // the kernel checks all verdicts again.
 func BenchmarkSetOneCount(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
-	one := benchVIP(benchVIPs/2, 0)
+	one := proxytest.BenchVIP(benchVIPs/2, 0)
 	one.Frontends[0].External.Backends = one.Frontends[0].External.Backends[:1]
-	both := [2]*VIP{one, benchVIP(benchVIPs/2, 0)}
+	both := [2]*VIP{one, proxytest.BenchVIP(benchVIPs/2, 0)}
 	n := 0
 	for b.Loop() {
 		next := s
@@ -173,7 +153,7 @@ func BenchmarkSetOneCount(b *testing.B) {
 // Nothing changed.
 func BenchmarkSetSame(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
 	for b.Loop() {
 		mustSet(b, p, s)
@@ -184,7 +164,7 @@ func BenchmarkSetSame(b *testing.B) {
 // conntrack.
 func BenchmarkSetFull(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	for b.Loop() {
 		mustSet(b, p, s)
 		b.StopTimer()
@@ -200,7 +180,7 @@ func BenchmarkSetFull(b *testing.B) {
 // A full check that finds nothing wrong.
 func BenchmarkSetRecheck(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
 	for b.Loop() {
 		p.Recheck()
@@ -211,15 +191,11 @@ func BenchmarkSetRecheck(b *testing.B) {
 // Another schema's table, with 10,000 VIPs, is replaced through nft.
 func BenchmarkReplaceSchema(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
 	for b.Loop() {
 		p.known = false
-		batch := newBatch(p.sock.Seq)
-		batch.addChain(schemaPrefix+"0", chain{}) // the later of two counts
-		if err := batch.commit(p.sock); err != nil {
-			b.Fatal(err)
-		}
+		proxytest.NFT(b, "add chain inet fanfare schema-0") // the later of two counts
 		mustSet(b, p, s)
 	}
 }
@@ -228,7 +204,7 @@ func BenchmarkReplaceSchema(b *testing.B) {
 // 20,000 chains of a kube-proxy and a firewall that accepts.
 func BenchmarkLook(b *testing.B) {
 	p := benchProxy(b)
-	s := benchState(benchVIPs)
+	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
 	var rules strings.Builder
 	rules.WriteString("table ip nat {\n")
@@ -236,7 +212,7 @@ func BenchmarkLook(b *testing.B) {
 		fmt.Fprintf(&rules, "chain KUBE-SEP-%d { ip saddr 10.0.0.1 return; meta l4proto tcp dnat to 10.0.0.1; }\n", i)
 	}
 	rules.WriteString("}\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }\n")
-	nftables(b, rules.String())
+	proxytest.NFT(b, rules.String())
 	for b.Loop() {
 		if look := obstacle.Survey(s, &obstacle.Tallies{}); len(look.Unseen) > 0 {
 			b.Fatal(look.Unseen)

@@ -2,43 +2,16 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // bisectPatience bounds how long addresses are sought that the kernel does not take. What
 // is in doubt then is refused together.
 const bisectPatience = 20 * time.Second
-
-// blamed are the errors by which the kernel says that a change is too much for it, or not what
-// it takes.
-var blamed = []error{
-	unix.ENOMEM, unix.EINVAL, unix.E2BIG, unix.EMSGSIZE, unix.ENFILE, unix.ENOSPC, unix.EMLINK, unix.ERANGE, unix.ELOOP, unix.EOVERFLOW, unix.ENOBUFS,
-}
-
-// blamesState says whether an error of the kernel's may be one address's fault. What is
-// the node's, as a lack of rights, and what is over with the next attempt, is not: no address
-// is withdrawn for that.
-func blamesState(err error) bool {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
-	var exit *exec.ExitError
-	var set *iptables.SetError
-	if errors.As(err, &exit) { // of iptables-restore, which says no more than text
-		return exit.Exited() && !strings.Contains(err.Error(), "xtables lock")
-	}
-	return errors.As(err, &set) || slices.ContainsFunc(blamed, func(e error) bool { return errors.Is(err, e) })
-}
 
 // bisect sets as much of want as the kernel takes, which has refused all of it, and adds
 // the addresses that it does not take to refused. It doubts the largest changes first:

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -73,24 +74,24 @@ func TestMoveToNodeWithEndedConnection(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1", "pod3"}}))
-		vip, raw := at("vip", 0), l.rawTCP(l.client)
+		vip, raw := proxytest.At("vip", 0), l.RawTCP(l.Client)
 		const port = 4444
-		c := l.connect(l.client, "tcp", port, netip.AddrPortFrom(vip, 80))
-		if got := l.ask(c); !strings.Contains(got, " saw client") {
+		c := l.Connect(l.Client, "tcp", port, netip.AddrPortFrom(vip, 80))
+		if got := l.Ask(c); !strings.Contains(got, " saw client") {
 			t.Fatal(got)
 		}
 		c.Close()
-		seq, ack := raw.end(t, port)
+		seq, ack := raw.End(t, port)
 		// Linux begins a connection of the same addresses and ports 250 kB a millisecond
 		// after the one before.
 		const psh, later = 0x18, 50_000_000
-		raw.sendAt(t, vip, port, 80, psh, seq+later, ack+later)
-		if raw.reset("silence") {
+		raw.SendAt(t, vip, port, 80, psh, seq+later, ack+later)
+		if raw.Reset("silence") {
 			t.Error("what is invalid was answered by RST")
 		}
 		l.forget()
-		raw.sendAt(t, vip, port, 80, psh, seq+later, ack+later)
-		if !raw.reset("reset") {
+		raw.SendAt(t, vip, port, 80, psh, seq+later, ack+later)
+		if !raw.Reset("reset") {
 			t.Error("what is unknown was not answered by RST")
 		}
 	})
@@ -98,16 +99,16 @@ func TestMoveToNodeWithEndedConnection(t *testing.T) {
 
 // forget deletes the entries of all flows to the VIPs.
 func (l *lab) forget() {
-	l.t.Helper()
+	l.T.Helper()
 	s, err := nfnl.Dial()
 	if err != nil {
-		l.t.Fatal(err)
+		l.T.Fatal(err)
 	}
 	defer s.Close()
-	for family := range state.SetID(2) {
-		if _, err := conntrack.DeleteAll(s, l.flows(at("vip", family))); err != nil {
-			l.t.Fatal(err)
-		}
+	vips := []netip.Addr{proxytest.At("vip", 0), proxytest.At("vip", 1)}
+	ours := func(f *conntrack.Flow) bool { return slices.Contains(vips, f.VIP) }
+	if _, err := conntrack.DeleteFlowsIf(s, conntrack.RequestOf(slices.Values(vips)), ours); err != nil {
+		l.T.Fatal(err)
 	}
 }
 
@@ -146,12 +147,12 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 			if s.network == "udp" {
 				want = "pod3"
 			}
-			if got, _, _ := strings.Cut(l.ask(s), " saw "); got != want {
+			if got, _, _ := strings.Cut(l.Ask(s), " saw "); got != want {
 				t.Errorf("%s: %s; want %s", s, got, want)
 			}
 		}
 		for _, s := range stay {
-			if got := l.ask(s); got != s.first {
+			if got := l.Ask(s); got != s.first {
 				t.Errorf("%s: %s, then %s", s, s.first, got)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -26,17 +27,17 @@ type endsFrontend struct {
 
 // endsState is a VIP in each family with these ports, for TCP and UDP.
 func endsState(fronts ...endsFrontend) State {
-	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")})
+	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")})
 	s.VIPs = nil
 	for family := range state.SetID(2) {
-		v := &VIP{Addr: at("vip", family)}
+		v := &VIP{Addr: proxytest.At("vip", family)}
 		for _, p := range []Protocol{TCP, UDP} {
 			for _, f := range fronts {
-				to := Target{Backends: backends(family, f.backends...), Remote: Masquerade, Miss: f.miss}
+				to := Target{Backends: proxytest.Backends(family, f.backends...), Remote: Masquerade, Miss: f.miss}
 				in := to
 				in.Remote = Preserve
 				fe := Frontend{Protocol: p, Port: f.port, External: to, Internal: in}
-				for _, b := range backends(family, f.draining...) {
+				for _, b := range proxytest.Backends(family, f.draining...) {
 					fe.Draining = append(fe.Draining, b.Addr)
 				}
 				v.Frontends = append(v.Frontends, fe)
@@ -59,14 +60,14 @@ func (s session) String() string { return s.network + " from " + s.from + " to "
 
 // sessions opens flows to a port of both VIPs, from everywhere.
 func (l *lab) sessions(network string, port uint16, from ...string) []session {
-	l.t.Helper()
+	l.T.Helper()
 	var all []session
 	for family := range state.SetID(2) {
 		for _, name := range from {
-			s := session{from: name, network: network, to: netip.AddrPortFrom(at("vip", family), port)}
-			s.Conn = l.connect(l.ns(name), network, 0, s.to)
-			if s.first = l.ask(s.Conn); !strings.Contains(s.first, " saw ") {
-				l.t.Fatalf("%s: %s", s, s.first)
+			s := session{from: name, network: network, to: netip.AddrPortFrom(proxytest.At("vip", family), port)}
+			s.Conn = l.Connect(l.Ns(name), network, 0, s.to)
+			if s.first = l.Ask(s.Conn); !strings.Contains(s.first, " saw ") {
+				l.T.Fatalf("%s: %s", s, s.first)
 			}
 			all = append(all, s)
 		}
@@ -76,14 +77,14 @@ func (l *lab) sessions(network string, port uint16, from ...string) []session {
 
 // check asks in all sessions; an empty want is their first answer.
 func (l *lab) check(when, want string, all ...session) {
-	l.t.Helper()
+	l.T.Helper()
 	for _, s := range all {
 		w := want
 		if w == "" {
 			w = s.first
 		}
-		if got := l.askFor(s.Conn, w); got != w {
-			l.t.Errorf("%s: %s: %s; want %s", when, s, got, w)
+		if got := l.AskFor(s.Conn, w); got != w {
+			l.T.Errorf("%s: %s: %s; want %s", when, s, got, w)
 		}
 	}
 }
@@ -117,7 +118,7 @@ func TestConnectionsEndWithTheirBackend(t *testing.T) {
 		for _, f := range before {
 			open = append(open, l.sessions("tcp", f.port, "client", "pod2", "node")...)
 		}
-		bystander := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(at("pod1", 0), 8080))
+		bystander := l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("pod1", 0), 8080))
 		mustSet(t, p, endsState(draining...))
 		checkKernel(t, endsState(draining...))
 		swept(t, p)
@@ -125,7 +126,7 @@ func TestConnectionsEndWithTheirBackend(t *testing.T) {
 		mustSet(t, p, endsState(after...))
 		swept(t, p)
 		l.check("when it is gone", "reset", open...)
-		if got := l.ask(bystander); got != "pod1 saw client" {
+		if got := l.Ask(bystander); got != "pod1 saw client" {
 			t.Errorf("a connection past the VIP: %s", got)
 		}
 		if s := p.Status(); s.LastError != "" || s.ConntrackError != "" {
@@ -171,7 +172,7 @@ func TestSilentClientsAreReset(t *testing.T) {
 		for _, v := range s.VIPs {
 			for i := range v.Frontends {
 				if f := &v.Frontends[i]; f.Port == 86 {
-					f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
+					f.Sources = proxytest.Prefixes("198.51.100.0/24", "2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
 				}
 			}
 		}
@@ -255,15 +256,15 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		for family := range state.SetID(2) {
 			c := l.atPod1(family)
 			// Neither the client's end nor the pod's reaches the other.
-			l.router.Do(func() {
-				nftables(t, "table inet cut { chain f { type filter hook forward priority 0; policy drop; }; }")
+			l.Router.Do(func() {
+				proxytest.NFT(t, "table inet cut { chain f { type filter hook forward priority 0; policy drop; }; }")
 			})
 			_ = c.(*net.TCPConn).SetLinger(0) // or its socket would hold the port
 			c.Close()
-			l.router.Do(func() { nftables(t, "delete table inet cut") })
+			l.Router.Do(func() { proxytest.NFT(t, "delete table inet cut") })
 		}
-		l.pod1.Do(func() {
-			nftables(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
+		l.Pod1.Do(func() {
+			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
 		})
 		for _, step := range []struct {
 			state endsFrontend
@@ -275,7 +276,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 			mustSet(t, p, endsState(step.state))
 			swept(t, p)
 			for family := range state.SetID(2) {
-				if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), step.want); got != step.want {
+				if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80), step.want); got != step.want {
 					t.Errorf("family %d, draining %v: %s; want %s", family, step.state.draining, got, step.want)
 				}
 			}
@@ -285,10 +286,10 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 
 // atPod1 is a connection of the client's port 4444, which leads to pod1.
 func (l *lab) atPod1(family state.SetID) net.Conn {
-	l.t.Helper()
-	c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
-	if got := l.ask(c); got != "pod1 saw client" {
-		l.t.Fatal(got)
+	l.T.Helper()
+	c := l.Connect(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80))
+	if got := l.Ask(c); got != "pod1 saw client" {
+		l.T.Fatal(got)
 	}
 	return c
 }
@@ -304,14 +305,14 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 			c := l.atPod1(family)
 			var out []byte
 			var err error
-			l.pod1.Do(func() {
+			l.Pod1.Do(func() {
 				// By its path: what iptables is tried with has no PATH but its own.
-				out, err = exec.Command("/bin/ss", "--kill", "dst", netip.AddrPortFrom(at("client", family), 4444).String()).CombinedOutput()
+				out, err = exec.Command("/bin/ss", "--kill", "dst", netip.AddrPortFrom(proxytest.At("client", family), 4444).String()).CombinedOutput()
 			})
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if got := l.ask(c); got != "reset" {
+			if got := l.Ask(c); got != "reset" {
 				t.Fatalf("%s; want its connection reset", got)
 			}
 		}
@@ -319,7 +320,7 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		swept(t, p)
 		for family := range state.SetID(2) {
 			const want = "pod3 saw client"
-			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), want); got != want {
+			if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80), want); got != want {
 				t.Errorf("family %d: %s; want %s", family, got, want)
 			}
 		}
@@ -329,17 +330,17 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 // Entries of other programs are left alone: another port of the VIP, or another address,
 // that another program translates to a backend which has gone.
 func TestFlowsOfOthersDoNotEnd(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
-		nftables(t, `table ip theirs { chain pre { type nat hook prerouting priority dstnat; ip daddr { 192.0.2.1, 192.0.2.50 } tcp dport { 7000, 7001 } dnat to 10.244.1.11:8080; }; }`)
+		proxytest.NFT(t, `table ip theirs { chain pre { type nat hook prerouting priority dstnat; ip daddr { 192.0.2.1, 192.0.2.50 } tcp dport { 7000, 7001 } dnat to 10.244.1.11:8080; }; }`)
 		p := newProxy(t)
 		one := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
-		one.Owned = prefixes("192.0.2.1/32", "2001:db8::/64")
+		one.Owned = proxytest.Prefixes("192.0.2.1/32", "2001:db8::/64")
 		mustSet(t, p, one)
 		ours := l.sessions("tcp", 80, "client")
 		theirs := []session{
-			{Conn: l.connect(l.client, "tcp", 0, netip.MustParseAddrPort("192.0.2.1:7000"))},
-			{Conn: l.connect(l.client, "tcp", 0, netip.MustParseAddrPort("192.0.2.50:7001"))},
+			{Conn: l.Connect(l.Client, "tcp", 0, netip.MustParseAddrPort("192.0.2.1:7000"))},
+			{Conn: l.Connect(l.Client, "tcp", 0, netip.MustParseAddrPort("192.0.2.50:7001"))},
 		}
 		l.check("at first", "pod1 saw client", theirs...)
 		gone := endsState(endsFrontend{port: 80, backends: []string{"pod2"}})
@@ -378,7 +379,7 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 		swept(t, p)
 		l.check("back in the pool", "reset", open...)
 		for family := range state.SetID(2) {
-			if all := l.flows(at("vip", family)); len(all) > 0 {
+			if all := l.flows(proxytest.At("vip", family)); len(all) > 0 {
 				t.Errorf("family %d: %d entries are left", family, len(all))
 			}
 		}
@@ -388,19 +389,19 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 // The node's own address in a careless pool is never refused, so that connections go
 // on when it is no longer a VIP.
 func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
+		l.Node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
 		for family, v := range s.VIPs {
-			v.Addr = at("mine", state.SetID(family))
+			v.Addr = proxytest.At("mine", state.SetID(family))
 		}
 		mustSet(t, p, s)
 		var open []session
 		for family := range state.SetID(2) {
-			to := netip.AddrPortFrom(at("mine", family), 80)
-			open = append(open, session{Conn: l.connect(l.client, "tcp", 0, to), from: "client", network: "tcp", to: to})
+			to := netip.AddrPortFrom(proxytest.At("mine", family), 80)
+			open = append(open, session{Conn: l.Connect(l.Client, "tcp", 0, to), from: "client", network: "tcp", to: to})
 		}
 		l.check("at first", "pod1 saw client", open...)
 		mustSet(t, p, State{Node: "n1", Owned: s.Owned})

@@ -12,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A damage is a change of our rules by another program.
@@ -88,7 +86,7 @@ var damages = []damage{
 // text is the script for the table as it is now.
 func (d damage) text(t *testing.T) string {
 	t.Helper()
-	script := strings.ReplaceAll(d.script, "SCHEMA", schemaOf(t))
+	script := strings.ReplaceAll(d.script, "SCHEMA", proxytest.Schema(t))
 	if d.chain == "" {
 		return script
 	}
@@ -104,16 +102,16 @@ func (d damage) text(t *testing.T) string {
 // Each change of the table by another program is noticed at once and repaired, and Status says
 // what it was.
 func TestRepair(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
 		for _, d := range damages {
 			script := d.text(t)
 			before := p.Status().Repairs
 			start := time.Now()
-			nftables(t, script)
+			proxytest.NFT(t, script)
 			done := time.Now()
 			awaitDamage(t, p, d.name)
 			checkDiffers(t, p, s, d.name, d.found)
@@ -148,18 +146,18 @@ func (r *stumbler) Converge(ctx context.Context, have *State, want State) (rende
 func TestRepairInSeveralAttempts(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
 		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, iptables.ErrRefused}, {os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
 			before := p.Status().Repairs
 			var found string
 			if testMode == ModeNFTables {
 				d := damages[slices.IndexFunc(damages, func(d damage) bool { return d.name == "an element is added" })]
-				nftables(t, d.script)
+				proxytest.NFT(t, d.script)
 				found = d.found
 			} else {
 				d := xtDamages[slices.IndexFunc(xtDamages, func(d xtDamage) bool { return d.name == "an entry is added" })]
-				d.do(t, p.sock, p.Status().Programs[0])
+				d.do(t, p.Status().Programs[0])
 				found = d.found
 			}
 			real := p.renderer
@@ -215,7 +213,7 @@ func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name
 	if got.Repairs != before+1 || !strings.Contains(got.Found, found) {
 		t.Errorf("%s: %d repairs, found %q; want one and %q", name, got.Repairs-before, got.Found, found)
 	}
-	if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" {
+	if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), ""); got != "pod1 saw client" {
 		t.Errorf("%s: afterwards: %s", name, got)
 	}
 }
@@ -224,7 +222,7 @@ func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name
 type xtDamage struct {
 	name    string
 	command string // of iptables
-	sets    func(s *nfnl.Socket) error
+	sets    string // commands of ipset
 	then    string // another command
 	found   string
 }
@@ -234,63 +232,38 @@ const noLimits = "-t filter -F FANFARE-SOURCES"
 
 // xtDamages of a packetState with clients behind cali.
 var xtDamages = []xtDamage{
-	{"a jump is deleted", "-t nat -D PREROUTING 1", nil, "", "table nat does not lead to our chains first"},
-	{"another rule comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", nil, "", "table nat does not lead to our chains first"},
-	{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", nil, "", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1"},
-	{"a rule is replaced", "-t raw -R FANFARE-UNASSIGNED 1 -j RETURN", nil, "", "table raw: 1 chains missing or changed, such as FANFARE-UNASSIGNED"},
-	{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", nil, "", "1 chains missing or changed, such as FANFARE-REFUSE"},
-	{"a rule comes first", "-t nat -I FANFARE-ARRIVING 1 -j RETURN", nil, "", "1 chains missing or changed, such as FANFARE-ARRIVING"},
-	{"a chain is flushed", "-t filter -F FANFARE-UNSERVED", nil, "", "1 chains missing or changed, such as FANFARE-UNSERVED"},
-	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
-	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
+	{"a jump is deleted", "-t nat -D PREROUTING 1", "", "", "table nat does not lead to our chains first"},
+	{"another rule comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", "", "", "table nat does not lead to our chains first"},
+	{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", "", "", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1"},
+	{"a rule is replaced", "-t raw -R FANFARE-UNASSIGNED 1 -j RETURN", "", "", "table raw: 1 chains missing or changed, such as FANFARE-UNASSIGNED"},
+	{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", "", "", "1 chains missing or changed, such as FANFARE-REFUSE"},
+	{"a rule comes first", "-t nat -I FANFARE-ARRIVING 1 -j RETURN", "", "", "1 chains missing or changed, such as FANFARE-ARRIVING"},
+	{"a chain is flushed", "-t filter -F FANFARE-UNSERVED", "", "", "1 chains missing or changed, such as FANFARE-UNSERVED"},
+	{"a chain is added", "-t nat -N FAN-mine", "", "", "1 unknown chains, such as FAN-mine"},
+	{"a table is flushed", "-t nat -F", "", "", "chains missing or changed"},
 
-	{"a set is flushed", "", func(s *nfnl.Socket) error {
-		return iptables.RequestSet(s, 4, 0, 0, iptables.SetName(iptables.IPSetVIPs, 0), nil)
-	}, // IPSET_CMD_FLUSH
+	{"a set is flushed", "", "flush fanfare-vips4", "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
+	{"an entry is deleted", "", "del fanfare-xreject4 192.0.2.1,tcp:83", "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
+	{"an entry is added", "", "add fanfare-vips4 192.0.2.33", "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
+	{"an entry says the contrary", "", "add fanfare-owned4 192.0.2.0/24 nomatch", "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
+	{"a set has another's entries", "", "create fanfare-spare hash:ip; add fanfare-spare 192.0.2.33; swap fanfare-vips4 fanfare-spare; destroy fanfare-spare",
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"an entry is deleted", "", func(s *nfnl.Socket) error {
-		return iptables.ChangeEntries(s, iptables.CommandDel, []iptables.Entry{{Set: iptables.IPSetExternalReject, Addr: prefixes("192.0.2.1/32")[0], Port: state.Port{Proto: TCP, Port: portNone}}})
-	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
-	{"an entry is added", "", func(s *nfnl.Socket) error {
-		return iptables.ChangeEntries(s, iptables.CommandAdd, []iptables.Entry{{Set: iptables.IPSetVIPs, Addr: prefixes("192.0.2.33/32")[0]}})
-	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
-	{"an entry says the contrary", "", func(s *nfnl.Socket) error {
-		return iptables.RequestSet(s, iptables.CommandAdd, 0, 0, iptables.SetName(iptables.IPSetOwned, 0), func(e *nfnl.Encoder) {
-			at := e.Open(iptables.AttrData)
-			iptables.EncodeIP(e, iptables.AttrIP, netip.MustParseAddr("192.0.2.0"))
-			e.Bytes(iptables.AttrCIDR, []byte{24})
-			e.Uint32(iptables.AttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
-			e.Close(at)
-			e.Uint32(iptables.AttrLine, 0)
-		})
-	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
-	{"a set has another's entries", "", func(s *nfnl.Socket) error {
-		return iptables.ReplaceSet(s, iptables.SetName(iptables.IPSetVIPs, 0), iptables.StaticForm(iptables.IPSetVIPs, 0), []iptables.Entry{{Set: iptables.IPSetVIPs, Addr: prefixes("192.0.2.33/32")[0]}})
-	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"a set is another", "", func(s *nfnl.Socket) error {
-		return iptables.ReplaceSet(s, iptables.SetName(iptables.IPSetVIPs, 0), iptables.SetForm{Kind: "hash:ip", Timeout: time.Hour}, nil)
-	}, "", "sets of another form: fanfare-vips4"},
-	{"a set is destroyed", noLimits, func(s *nfnl.Socket) error {
-		return iptables.DestroySet(s, iptables.SetName(iptables.IPSetLimited, 0))
-	}, "", "table filter"},
-	{"a set is of another type", noLimits, func(s *nfnl.Socket) error {
-		name := iptables.SetName(iptables.IPSetLimited, 0)
-		return errors.Join(iptables.DestroySet(s, name), iptables.CreateSet(s, name, iptables.StaticForm(iptables.IPSetVIPs, 0)))
-	}, "", "sets of another form: fanfare-limited4"},
-	{"a set that rules ask is of another type", noLimits, func(s *nfnl.Socket) error {
-		name := iptables.SetName(iptables.IPSetLimited, 0)
-		return errors.Join(iptables.DestroySet(s, name), iptables.CreateSet(s, name, iptables.StaticForm(iptables.IPSetOwned, 0)))
-	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
+	{"a set is another", "", "create fanfare-spare hash:ip timeout 1h; swap fanfare-vips4 fanfare-spare; destroy fanfare-spare",
+		"", "sets of another form: fanfare-vips4"},
+	{"a set is destroyed", noLimits, "destroy fanfare-limited4", "", "table filter"},
+	{"a set is of another type", noLimits, "destroy fanfare-limited4; create fanfare-limited4 hash:ip", "", "sets of another form: fanfare-limited4"},
+	{"a set that rules ask is of another type", noLimits, "destroy fanfare-limited4; create fanfare-limited4 hash:net",
+		"-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
 }
 
-func (d xtDamage) do(t *testing.T, s *nfnl.Socket, program string) {
+func (d xtDamage) do(t *testing.T, program string) {
 	t.Helper()
 	if d.command != "" {
 		iptablesRun(t, program+" "+d.command)
 	}
-	if d.sets != nil {
-		if err := d.sets(s); err != nil {
-			t.Fatalf("%s: %v", d.name, err)
+	for command := range strings.SplitSeq(d.sets, "; ") {
+		if command != "" {
+			proxytest.IPSet(t, command)
 		}
 	}
 	if d.then != "" {
@@ -305,12 +278,12 @@ func TestRepairOfIPTables(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
 		program := p.Status().Programs[0]
 		for _, d := range xtDamages {
 			before := p.Status().Repairs
-			d.do(t, p.sock, program)
+			d.do(t, program)
 			start := time.Now()
 			if program == "iptables-nft" && d.command != "" {
 				awaitDamage(t, p, d.name)
@@ -337,7 +310,7 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
 		program := p.Status().Programs[0]
 		silent := []string{"a set is flushed", "an entry is deleted", "an entry is added"}
@@ -349,7 +322,7 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 				continue
 			}
 			before := p.Status().Repairs
-			d.do(t, p.sock, program)
+			d.do(t, program)
 			start := time.Now()
 			awaitDamage(t, p, d.name)
 			t.Logf("%s: noticed after %v", d.name, time.Since(start).Round(time.Millisecond))
@@ -358,7 +331,7 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 		}
 		// Neither what we do nor clients that come back are news.
 		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1")))
-		l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", 0), 80))
+		l.who(l.Client, "udp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), 80))
 		p.watch.take()
 		p.poller.Poll()
 		if p.watch.take() {

@@ -17,11 +17,13 @@
 // them. [Proxy.Status] has what was done, what failed without failing Set, and the
 // [Obstacle] values: what else on this node is in the way of traffic.
 //
-// There are two renderers of a State. [ModeNFTables] writes one table, inet fanfare, with
-// static chains (ruleset.nft) and with sets and maps for all that depends on Services, so
-// that one changed endpoint is a few elements in one transaction. [ModeIPTables] writes
-// chains and ipsets, where nftables is missing. [Options.FastPath] adds a program on tcx
+// There are two renderers of a State. [ModeNFTables] (package nftables) writes one table, inet fanfare,
+// with static chains and with sets and maps for all that depends on Services, so
+// that one changed endpoint is a few elements in one transaction. [ModeIPTables] (package
+// iptables) writes chains and ipsets, where nftables is missing. [Options.FastPath] adds a program on tcx
 // hooks (package fastpath) that takes simple flows past the rules, which stay complete.
+//
+// Read proxy.go first, then accept.go, bisect.go and update.go: what Set does with a State.
 //
 // The package knows no Kubernetes. It announces no address, checks no endpoint's health
 // and sets no sysctl: the node must forward already, as it must for its pods.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -51,10 +52,10 @@ func (l fastNames) name(a netip.AddrPort) string { return l[a.Addr()] }
 func TestFastFrontends(t *testing.T) {
 	pods := fastNames{}
 	for _, name := range []string{"pod1", "pod2", "pod3", "remote"} {
-		pods[at(name, 0)] = name
+		pods[proxytest.At(name, 0)] = name
 	}
 	front := func(external, internal string, with ...func(*Frontend)) Frontend {
-		f := Frontend{Protocol: TCP, Port: 80, External: Target{Backends: backends(0, strings.Fields(external)...)}, Internal: Target{Backends: backends(0, strings.Fields(internal)...)}}
+		f := Frontend{Protocol: TCP, Port: 80, External: Target{Backends: proxytest.Backends(0, strings.Fields(external)...)}, Internal: Target{Backends: proxytest.Backends(0, strings.Fields(internal)...)}}
 		for _, do := range with {
 			do(&f)
 		}
@@ -63,7 +64,7 @@ func TestFastFrontends(t *testing.T) {
 	udp := func(f *Frontend) { f.Protocol = UDP }
 	drain := func(names ...string) func(*Frontend) {
 		return func(f *Frontend) {
-			for _, b := range backends(0, names...) {
+			for _, b := range proxytest.Backends(0, names...) {
 				f.Draining = append(f.Draining, b.Addr)
 			}
 		}
@@ -92,10 +93,10 @@ func TestFastFrontends(t *testing.T) {
 		{"a hash", front("pod1", "pod1", func(f *Frontend) { f.Scheduler = SourceHash }), "leave tcp 192.0.2.1:80 pod1", "scheduler source hash"},
 		{"a table", front("pod1", "pod1", func(f *Frontend) { f.Scheduler = Maglev }), "leave tcp 192.0.2.1:80 pod1", "scheduler maglev"},
 		{"affinity", front("pod1", "pod1", func(f *Frontend) { f.Affinity = time.Hour }), "leave tcp 192.0.2.1:80 pod1", "affinity"},
-		{"sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = prefixes("10.0.0.0/8") }), "leave tcp 192.0.2.1:80 pod1 for [10.0.0.0/8]", "not every source may use it"},
+		{"sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8") }), "leave tcp 192.0.2.1:80 pod1 for [10.0.0.0/8]", "not every source may use it"},
 		{"no sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = []netip.Prefix{} }), "leave tcp 192.0.2.1:80 pod1 for []", "not every source may use it"},
 	} {
-		s := State{Node: "n1", VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{tc.f}}}}
+		s := State{Node: "n1", VIPs: []*VIP{{Addr: proxytest.At("vip", 0), Frontends: []Frontend{tc.f}}}}
 		var got []string
 		for _, f := range fastFrontends(newSelection("n1").state(&s)) {
 			got = append(got, pods.text(f))
@@ -113,10 +114,10 @@ func TestFastFrontends(t *testing.T) {
 // with one in common with these.
 func TestFastFrontendsShareBackends(t *testing.T) {
 	state := func(last func(*Frontend)) State {
-		v := &VIP{Addr: at("vip", 0)}
+		v := &VIP{Addr: proxytest.At("vip", 0)}
 		for i, names := range [][]string{{"pod1", "pod2"}, {"pod2", "pod3"}, {"pod3"}} {
 			for _, p := range []Protocol{TCP, UDP} {
-				to := Target{Backends: backends(0, names...)}
+				to := Target{Backends: proxytest.Backends(0, names...)}
 				v.Frontends = append(v.Frontends, Frontend{Protocol: p, Port: uint16(80 + i), External: to, Internal: to})
 			}
 		}
@@ -164,7 +165,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 
 // Everything else that a State says to the fast path.
 func TestFastState(t *testing.T) {
-	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24"), InterfacePrefix: "cali", Bridge: "cni0"})
+	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24"), InterfacePrefix: "cali", Bridge: "cni0"})
 	s.Outward = []string{"cali1", "cni0", "cni01", "eth0"}
 	s.VIPs = append(s.VIPs, &VIP{Addr: netip.MustParseAddr("2001:db8::ffff")})
 	f := newSelection("n1").state(&s)

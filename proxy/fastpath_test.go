@@ -16,8 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A fakePath records its calls, and fails on request.
@@ -83,8 +84,8 @@ func (f *fakePath) opener() OpenFastPath {
 func fastWebState(names ...string) State {
 	s := State{Node: "n1", Outward: []string{"eth0"}}
 	for _, name := range names {
-		to := Target{Backends: backends(0, "pod1")}
-		s.VIPs = append(s.VIPs, &VIP{Addr: at(name, 0), Frontends: []Frontend{{Protocol: TCP, Port: 80, Name: "shop/web", External: to, Internal: to}}})
+		to := Target{Backends: proxytest.Backends(0, "pod1")}
+		s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At(name, 0), Frontends: []Frontend{{Protocol: TCP, Port: 80, Name: "shop/web", External: to, Internal: to}}})
 	}
 	return s
 }
@@ -92,17 +93,13 @@ func fastWebState(names ...string) State {
 // The fast path gives up what goes before the rules change, and gets what comes after
 // they did; if they could not be changed it gets nothing.
 func TestFastPathFollowsTheRules(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		path := &fakePath{fail: map[string]error{}}
 		path.kernel = func() string {
-			s, err := nfnl.Dial()
-			if err != nil {
-				return err.Error()
-			}
-			defer s.Close()
-			vips, err := readVIPs(s)
-			if err != nil {
-				return err.Error()
+			var vips []netip.Addr
+			for _, e := range proxytest.ReadSet(t, state.SetVIPs) {
+				a, _ := netip.AddrFromSlice([]byte(e.Key))
+				vips = append(vips, a)
 			}
 			return fmt.Sprint(vips)
 		}
@@ -221,14 +218,14 @@ func (b *bypass) busy() bool { return b != nil && b.path.Status().Busy }
 func TestFastPathStatus(t *testing.T) {
 	path := &fakePath{status: fastpath.Status{
 		Interfaces: []string{"eth0"}, Flows: 7, Capacity: 100, Full: 3,
-		Left:     []fastpath.Left{{Addr: netip.AddrPortFrom(at("vip2", 0), 80), Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
+		Left:     []fastpath.Left{{Addr: netip.AddrPortFrom(proxytest.At("vip2", 0), 80), Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
 		Problems: []string{"there is no interface eth1"},
 	}}
 	b := newBypass(path.opener(), nil, slog.New(slog.DiscardHandler), func() {})
 	s := fastWebState("vip", "vip2")
 	s.VIPs[0].Frontends = append(s.VIPs[0].Frontends,
-		Frontend{Protocol: TCP, Port: 81, External: Target{Backends: backends(0, "remote")}},
-		Frontend{Protocol: TCP, Port: 82, External: Target{Miss: Drop}, Internal: Target{Backends: backends(0, "remote")}})
+		Frontend{Protocol: TCP, Port: 81, External: Target{Backends: proxytest.Backends(0, "remote")}},
+		Frontend{Protocol: TCP, Port: 82, External: Target{Miss: Drop}, Internal: Target{Backends: proxytest.Backends(0, "remote")}})
 	b.shrink(t.Context(), s)
 	b.grow(t.Context())
 	got := b.status(s)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -90,24 +91,24 @@ var firewalls = []struct {
 func TestFirewalls(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
-		l.through(t, portLocal, "pod1 saw client")
+		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		for _, tt := range firewalls {
 			t.Run(tt.name, func(t *testing.T) {
-				nftables(t, tt.rules)
+				proxytest.NFT(t, tt.rules)
 				checkObstacle(t, s, tt.code, tt.want)
 				if tt.want != "" || tt.some {
-					l.shut(t, portLocal)
+					l.shut(t, proxytest.PortLocal)
 				} else {
-					l.through(t, portLocal, "pod1 saw client")
+					l.through(t, proxytest.PortLocal, "pod1 saw client")
 				}
 				name, _, _ := strings.Cut(tt.rules, " {")
-				nftables(t, "delete "+name)
+				proxytest.NFT(t, "delete "+name)
 				checkObstacle(t, s, "", "")
 			})
 		}
-		l.through(t, portLocal, "pod1 saw client")
+		l.through(t, proxytest.PortLocal, "pod1 saw client")
 	})
 }
 
@@ -120,10 +121,10 @@ func (l *lab) shut(t *testing.T, port uint16, families ...state.SetID) {
 	var all sync.WaitGroup // most of it is waiting
 	for _, family := range families {
 		for _, network := range []string{"tcp", "udp"} {
-			from := freshPort() // by one that served before, conntrack would let it pass
+			from := proxytest.FreshPort() // by one that served before, conntrack would let it pass
 			all.Go(func() {
-				to := netip.AddrPortFrom(at("vip", family), port)
-				if got := l.probeFrom(l.client, network, from, to, "silence"); strings.Contains(got, "saw") {
+				to := netip.AddrPortFrom(proxytest.At("vip", family), port)
+				if got := l.ProbeFrom(l.Client, network, from, to, "silence"); strings.Contains(got, "saw") {
 					t.Errorf("client to %s %s: %s; nothing is to get there", network, to, got)
 				}
 			})
@@ -189,22 +190,22 @@ func checkObstacle(t *testing.T, s State, code ObstacleCode, about string) {
 func TestKubeProxyOfTheSamePriority(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
-		s.VIPs, s.Owned = s.VIPs[:1], prefixes("192.0.2.0/24")
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
+		s.VIPs, s.Owned = s.VIPs[:1], proxytest.Prefixes("192.0.2.0/24")
 		mustSet(t, p, s)
-		nftables(t, `table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; tcp dport 80 dnat to 10.9.9.9; }; }`)
-		nftables(t, `table ip6 kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; }; }`)
-		nftables(t, `table ip kube-proxy { chain filter-input { type filter hook input priority -110; }; }`)
+		proxytest.NFT(t, `table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; tcp dport 80 dnat to 10.9.9.9; }; }`)
+		proxytest.NFT(t, `table ip6 kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; }; }`)
+		proxytest.NFT(t, `table ip kube-proxy { chain filter-input { type filter hook input priority -110; }; }`)
 		if testMode == ModeNFTables {
 			l.probe4(t, "pod1 saw client")
 			awaitObstacles(t, p, "")
 			return
 		}
-		if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), "silence"); strings.Contains(got, "saw") {
+		if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), "silence"); strings.Contains(got, "saw") {
 			t.Errorf("%s: want what came last to be first", got)
 		}
 		awaitObstacles(t, p, "chain ip kube-proxy nat-prerouting")
-		nftables(t, "delete table ip kube-proxy")
+		proxytest.NFT(t, "delete table ip kube-proxy")
 		awaitObstacles(t, p, "")
 		l.probe4(t, "pod1 saw client")
 	})
@@ -213,7 +214,7 @@ func TestKubeProxyOfTheSamePriority(t *testing.T) {
 // probe4 is a client's connection over IPv4.
 func (l *lab) probe4(t *testing.T, want string) {
 	t.Helper()
-	if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), want); got != want {
+	if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), want); got != want {
 		t.Errorf("client to the VIP: %s; want %s", got, want)
 	}
 }
@@ -222,16 +223,16 @@ func (l *lab) probe4(t *testing.T, want string) {
 func TestFirewallOfProcesses(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portHost)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortHost)
 		mustSet(t, p, s)
-		l.through(t, portHost, "node saw client")
+		l.through(t, proxytest.PortHost, "node saw client")
 		const rules = `table inet filter { chain input { type filter hook input priority 0; policy drop; icmpv6 type { 133, 134, 135, 136 } accept; ct state established accept; tcp dport 22 accept; %s }; }`
-		nftables(t, strings.Replace(rules, "%s", "", 1))
-		l.shut(t, portHost)
+		proxytest.NFT(t, strings.Replace(rules, "%s", "", 1))
+		l.shut(t, proxytest.PortHost)
 		checkObstacle(t, s, Firewall, "chain inet filter input")
-		nftables(t, "table inet raw { chain pre { type filter hook prerouting priority raw; iif lo notrack; }; }") // replies come in nowhere
-		nftables(t, "delete table inet filter\n"+strings.Replace(rules, "%s", "ct status dnat accept;", 1))
-		l.through(t, portHost, "node saw client")
+		proxytest.NFT(t, "table inet raw { chain pre { type filter hook prerouting priority raw; iif lo notrack; }; }") // replies come in nowhere
+		proxytest.NFT(t, "delete table inet filter\n"+strings.Replace(rules, "%s", "ct status dnat accept;", 1))
+		l.through(t, proxytest.PortHost, "node saw client")
 		checkObstacle(t, s, "", "")
 	})
 }
@@ -241,13 +242,13 @@ func TestFirewallOfProcesses(t *testing.T) {
 func TestFirewallOfIPTables(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
 		v4 := State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
 		reach := func(want string) {
 			t.Helper()
-			to := netip.AddrPortFrom(at("vip", 0), portLocal)
-			if got := l.probe(l.client, "tcp", to, want); got != want {
+			to := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal)
+			if got := l.Probe(l.Client, "tcp", to, want); got != want {
 				t.Errorf("client to tcp %s: %s; want %s", to, got, want)
 			}
 		}
@@ -269,7 +270,7 @@ func TestFirewallOfIPTables(t *testing.T) {
 			mustSet(t, p, v4)
 			checkObstacle(t, v4, tt.code, tt.want)
 			if tt.want != "" {
-				l.shut(t, portLocal, 0)
+				l.shut(t, proxytest.PortLocal, 0)
 			}
 			if tt.undo != "" {
 				iptablesRun(t, tt.undo)
@@ -308,7 +309,7 @@ func TestFirewallsOfLegacy(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		legacyOrSkip(t)
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		v4 := State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
 		mustSet(t, p, v4)
 		for _, tt := range legacyFirewalls {
@@ -323,9 +324,9 @@ func TestFirewallsOfLegacy(t *testing.T) {
 			}
 			t.Log(tt.name)
 			checkObstacle(t, v4, code, about)
-			to := netip.AddrPortFrom(at("vip", 0), portLocal)
+			to := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal)
 			want := map[bool]string{true: "silence", false: "pod1 saw client"}[tt.want != "" || tt.some]
-			if got := l.probe(l.client, "tcp", to, want); strings.Contains(got, "saw") != strings.Contains(want, "saw") {
+			if got := l.Probe(l.Client, "tcp", to, want); strings.Contains(got, "saw") != strings.Contains(want, "saw") {
 				t.Errorf("%s: client to %s: %s; want %s", tt.name, to, got, want)
 			}
 			for _, undo := range []string{"-P FORWARD ACCEPT", "-F", "-X"} {

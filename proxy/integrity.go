@@ -68,16 +68,6 @@ func (i *integrity) specify(found string) {
 	}
 }
 
-// Changed signals that the next Set may have something to do: another program has changed
-// our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
-// Whether the rules still forward, [Proxy.Intact] says.
-func (p *Proxy) Changed() <-chan struct{} { return p.watch.notify }
-
-// Intact says whether the rules are in the kernel as the last Set that succeeded wrote
-// them. It follows the watch of the rules alone: a Set that fails leaves them as they were.
-// After a report it is false until a Set has compared the kernel and repaired it.
-func (p *Proxy) Intact() Integrity { return p.watch.rules.get() }
-
 // examine follows a Set that failed. If the rules were reported to be changed, it finds out
 // whether they are: a report may be of a change that another program took back, or of
 // notifications that were lost, and what failed may be the change that was wanted.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
 
 // A report makes the rules doubtful until a comparison that began after it. The first
@@ -87,7 +89,7 @@ func mustRefuse(t *testing.T, p *Proxy) {
 func breakRules(t *testing.T, p *Proxy) (found string) {
 	t.Helper()
 	if testMode == ModeNFTables || testMode == "" {
-		nftables(t, "delete table inet fanfare")
+		proxytest.NFT(t, "delete table inet fanfare")
 		return "table missing"
 	}
 	iptablesRun(t, p.Status().Programs[0]+" -t nat -F")
@@ -99,7 +101,7 @@ func breakRules(t *testing.T, p *Proxy) (found string) {
 func TestIntact(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		if got := p.Intact(); !got.Intact || got.Since.IsZero() {
 			t.Errorf("before the first Set: %+v", got)
 		}
@@ -129,7 +131,7 @@ func TestIntact(t *testing.T) {
 func TestIntactAfterAFalseReport(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		settleDoubts(t, p, s)
 		p.watch.lost("notifications were lost")
 		if got := p.Intact(); got.Intact || got.Reason != "notifications were lost" {
@@ -157,11 +159,11 @@ func TestIntactAfterAFalseReport(t *testing.T) {
 
 // What a comparison finds without a report counts as well, if it cannot be repaired.
 func TestNotIntactWithoutAReport(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
-		nftables(t, "flush table inet fanfare")
+		proxytest.NFT(t, "flush table inet fanfare")
 		awaitDoubt(t, p, "flush")
 		p.watch.take()
 		p.watch.rules.confirm(p.watch.rules.mark(), time.Now()) // as if it had been lost
@@ -185,15 +187,15 @@ func TestIntactBesideOtherChanges(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		newLab(t)
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		settleDoubts(t, p, s)
 		awaitObstacles(t, p, "")
 		told := p.Intact()
-		nftables(t, "table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }")
+		proxytest.NFT(t, "table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }")
 		awaitChanged(t, p, "an obstacle")
 		awaitObstacles(t, p, "chain inet filter forward")
 		mustRefuse(t, p)
-		nftables(t, "delete table inet filter")
+		proxytest.NFT(t, "delete table inet filter")
 		awaitObstacles(t, p, "")
 		if got := p.Intact(); got != told {
 			t.Errorf("beside obstacles: %+v, before %+v", got, told)
@@ -221,7 +223,7 @@ func TestIntactBesideRetries(t *testing.T) {
 		if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
 			t.Fatal(err)
 		}
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		if err := p.Set(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}

@@ -1,35 +1,13 @@
 package proxy
 
 import (
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
-
-// largeBackends are n endpoints, every third on another node.
-func largeBackends(n int) []Backend {
-	all := make([]Backend, n)
-	for i := range all {
-		all[i] = Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)}), 8080), Node: "n1"}
-		if i%3 == 0 {
-			all[i].Node = "n2"
-		}
-	}
-	return all
-}
-
-// largeVIP has so many ports with so many backends each.
-func largeVIP(ports, backends int, s Scheduler) *VIP {
-	v := &VIP{Addr: netip.MustParseAddr("192.0.2.1")}
-	to := Target{Backends: largeBackends(backends)}
-	for i := range ports {
-		v.Frontends = append(v.Frontends, Frontend{Protocol: TCP, Port: uint16(1 + i), External: to, Internal: Target{Backends: to.Backends, Remote: Preserve}, Scheduler: s})
-	}
-	return v
-}
 
 // Addresses that need several transactions reach the kernel, change there and go again.
 // BenchmarkLargestAddresses does it with the largest.
@@ -38,23 +16,23 @@ func TestLargeAddresses(t *testing.T) {
 		name string
 		v    *VIP
 	}{
-		{"500 ports with maglev", largeVIP(500, 2, Maglev)},
-		{"20,000 endpoints of one port", largeVIP(1, 20000, Random)},
-		{"5,000 ports", largeVIP(5000, 2, Random)},
-		{"500 ports with round robin", largeVIP(500, 2, RoundRobin)},
+		{"500 ports with maglev", proxytest.LargeVIP(500, 2, Maglev)},
+		{"20,000 endpoints of one port", proxytest.LargeVIP(1, 20000, Random)},
+		{"5,000 ports", proxytest.LargeVIP(5000, 2, Random)},
+		{"500 ports with round robin", proxytest.LargeVIP(500, 2, RoundRobin)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inNamespace(t, func(t *testing.T) {
+			proxytest.InNamespace(t, func(t *testing.T) {
 				p := newProxy(t)
-				other := benchVIP(0, 0)
+				other := proxytest.BenchVIP(0, 0)
 				set := func(vips ...*VIP) {
 					t.Helper()
 					mustSet(t, p, State{Node: "n1", VIPs: vips})
 				}
 				endpoints := func(want int) {
 					t.Helper()
-					if all, err := readSet(p.sock, state.SetExtEps); err != nil || len(all) != want+2 {
-						t.Fatalf("%d endpoints of external clients in the kernel, %v; want %d", len(all), err, want+2)
+					if all := proxytest.ReadSet(t, state.SetExtEps); len(all) != want+2 {
+						t.Fatalf("%d endpoints of external clients in the kernel; want %d", len(all), want+2)
 					}
 				}
 				ports, all := len(c.v.Frontends), 0
@@ -89,11 +67,11 @@ func BenchmarkLargestAddresses(b *testing.B) {
 		name string
 		v    *VIP
 	}{
-		{"maglev-2600-ports", largeVIP(2600, 2, Maglev)},
-		{"maglev-3800-ports", largeVIP(3800, 2, Maglev)},
-		{"endpoints-60000", largeVIP(1, 60000, Random)},
-		{"ports-10000", largeVIP(10000, 2, Random)},
-		{"round-robin-4096-ports", largeVIP(4096, 2, RoundRobin)},
+		{"maglev-2600-ports", proxytest.LargeVIP(2600, 2, Maglev)},
+		{"maglev-3800-ports", proxytest.LargeVIP(3800, 2, Maglev)},
+		{"endpoints-60000", proxytest.LargeVIP(1, 60000, Random)},
+		{"ports-10000", proxytest.LargeVIP(10000, 2, Random)},
+		{"round-robin-4096-ports", proxytest.LargeVIP(4096, 2, RoundRobin)},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			p := benchProxy(b)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -17,19 +17,19 @@ import (
 // What nft lists it can load again, as systems do that keep their rules in a file: a
 // single line that it refused would cost a machine all of its rules.
 func TestListingCanBeLoaded(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
 		s := listedState()
 		mustSet(t, p, s)
-		listed := nftSays(t, "list", "table", "inet", renderer.TableName)
+		listed := proxytest.NFTSays(t, "list", "table", "inet", renderer.TableName)
 		file := filepath.Join(t.TempDir(), "nftables.conf")
 		if err := os.WriteFile(file, []byte(listed), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		elsewhere := nstest.New(t, "elsewhere")
 		elsewhere.Do(func() {
-			nftSays(t, "-f", file)
-			if diff := cmp.Diff(listed, nftSays(t, "list", "table", "inet", renderer.TableName)); diff != "" {
+			proxytest.NFTSays(t, "-f", file)
+			if diff := cmp.Diff(listed, proxytest.NFTSays(t, "list", "table", "inet", renderer.TableName)); diff != "" {
 				t.Errorf("loaded and listed again (-want +got)\n%s", diff)
 			}
 			// The kernel has the very same rules: a process takes it for its own.
@@ -46,34 +46,25 @@ func TestListingCanBeLoaded(t *testing.T) {
 // listedState has everything that makes an element or a chain, but for affinity over
 // IPv6: nft 1.0.6 aborts when it reads the rules for that.
 func listedState() State {
-	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"})
-	s.SNAT = goldenStates()["snat"].SNAT
+	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"})
+	s.SNAT = proxytest.GoldenStates()["snat"].SNAT
 	schedulers := []Scheduler{Random, RoundRobin, SourceHash, Maglev}
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			fe.Scheduler = schedulers[i%len(schedulers)]
 			if i%3 == 0 {
-				fe.Sources = prefixes("10.0.0.0/8", "fd00::/8")
+				fe.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/8")
 			}
 			if i%2 == 0 && v.Addr.Is4() {
 				fe.Affinity = 3 * time.Hour
 			}
 		}
 		f := state.Family(v.Addr)
-		many := backends(f, "pod1", "pod2", "pod3", "remote")
+		many := proxytest.Backends(f, "pod1", "pod2", "pod3", "remote")
 		many[0].Weight = 3
 		v.Frontends[0].External = Target{Backends: many, Remote: Masquerade}
 		v.Frontends[3].Draining = drained(&v.Frontends[0])
 	}
 	return s
-}
-
-func nftSays(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command("nft", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("nft %v: %v\n%s", args, err, out)
-	}
-	return string(out)
 }

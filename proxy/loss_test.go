@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -20,14 +21,14 @@ import (
 // processes of the host send to a frontend with backends before and after, the kernel
 // refuses none, whatever changes.
 func TestChangesLoseNothing(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
-		l.node.Sysctl("netfilter.nf_conntrack_udp_timeout", "1") // ports are used again
+		l.Node.Sysctl("netfilter.nf_conntrack_udp_timeout", "1") // ports are used again
 		p := newProxy(t)
 		two, three, other := podBackends("pod1", "pod2"), podBackends("pod1", "pod2", "pod3"), podBackends("pod1", "pod3")
 		sticky := func(f *Frontend) { f.Affinity = time.Hour }
-		fenced := func(f *Frontend) { f.Sources = prefixes("10.0.0.0/8", "fd00::/16") }
-		narrow := func(f *Frontend) { f.Sources = prefixes("10.0.0.0/16", "fd00:2::/32", "fd00:9::/32") }
+		fenced := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/16") }
+		narrow := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/16", "fd00:2::/32", "fd00:9::/32") }
 		turns := func(f *Frontend) { f.Scheduler = RoundRobin }
 		for _, tc := range []struct {
 			name string
@@ -58,15 +59,15 @@ func TestChangesLoseNothing(t *testing.T) {
 // thousands, as of a kube-proxy in iptables mode, take long. A packet that was sent to a backend that goes
 // still gets there, and is not remembered, or the client's next packets would follow without end.
 func TestChangesLoseNothingOnTheWay(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
-		l.node.Sysctl("netfilter.nf_conntrack_udp_timeout", "1")
+		l.Node.Sysctl("netfilter.nf_conntrack_udp_timeout", "1")
 		var rules strings.Builder
 		rules.WriteString("table inet others { chain output { type filter hook output priority 0;\n")
 		for i := range 10_000 {
 			fmt.Fprintf(&rules, "meta mark %d drop\n", i+1)
 		}
-		nftables(t, rules.String()+"}; }\n")
+		proxytest.NFT(t, rules.String()+"}; }\n")
 		p := newProxy(t)
 		sticky := func(f *Frontend) { f.Affinity = time.Hour }
 		a, b := lossState(podBackends("pod1"), sticky), lossState(podBackends("pod3"), sticky)
@@ -90,10 +91,10 @@ func (l *lab) sendOften() (done func() (sent, refused int64)) {
 	var workers sync.WaitGroup
 	for family := range state.SetID(2) {
 		workers.Go(func() {
-			l.node.Do(func() {
+			l.Node.Do(func() {
 				for !stop.Load() {
 					// The sender of a datagram learns at once what becomes of it on its way out.
-					if err := sendOnce(netip.AddrPortFrom(at("vip", family), 80)); errors.Is(err, unix.EPERM) {
+					if err := sendOnce(netip.AddrPortFrom(proxytest.At("vip", family), 80)); errors.Is(err, unix.EPERM) {
 						refused.Add(1)
 					}
 					sent.Add(1)
@@ -116,7 +117,7 @@ func lossState(backends [2][]Backend, with ...func(*Frontend)) State {
 		for _, do := range with {
 			do(&f)
 		}
-		s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", family), Frontends: []Frontend{f}})
+		s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", family), Frontends: []Frontend{f}})
 	}
 	return s
 }

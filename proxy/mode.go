@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
@@ -20,15 +21,16 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	why := ""
 	if m == ModeAuto {
 		m = ModeNFTables
-		if missing := nftablesMissing(ctx); ctx.Err() != nil {
+		if missing := nftables.Missing(ctx); ctx.Err() != nil {
 			return ctx.Err()
 		} else if missing != nil {
 			m, why = ModeIPTables, missing.Error()
 			p.log.WarnContext(ctx, "nftables does not work here: using iptables", "reason", why)
 		}
 	}
+	p.mode = m
 	h := p.host()
-	n, x := &nftRenderer{Host: h}, &iptables.Renderer{Host: h}
+	n, x := &nftables.Renderer{Host: h}, &iptables.Renderer{Host: h}
 	if m == ModeNFTables {
 		p.renderer, p.former = n, x
 		p.record.mode(m, nil, "")

@@ -6,16 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
-	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // testMode is the mode of the Proxies that a test makes. A test in a namespace
@@ -30,7 +28,7 @@ var xtBackends = []string{"iptables-nft", "iptables-legacy"}
 func onEach(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Parallel() // Else one of three that is slow holds up all other tests.
-	t.Run("nftables", func(t *testing.T) { inNamespace(t, f) })
+	t.Run("nftables", func(t *testing.T) { proxytest.InNamespace(t, f) })
 	onBackends(t, f)
 }
 
@@ -41,7 +39,7 @@ var testFast string
 func onFastPath(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Run("fast path", func(t *testing.T) {
-		inNamespace(t, func(t *testing.T) {
+		proxytest.InNamespace(t, func(t *testing.T) {
 			testFast = filepath.Join(nstest.BPF(t), "fanfare")
 			f(t)
 		})
@@ -58,7 +56,7 @@ func onAll(t *testing.T, f func(t *testing.T)) {
 // withFastPath runs a test with nftables, without and with a fast path before them.
 func withFastPath(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	t.Run("nftables", func(t *testing.T) { inNamespace(t, f) })
+	t.Run("nftables", func(t *testing.T) { proxytest.InNamespace(t, f) })
 	onFastPath(t, f)
 }
 
@@ -86,7 +84,7 @@ func onBackends(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	for _, backend := range xtBackends {
 		t.Run(backend, func(t *testing.T) {
-			inNamespace(t, func(t *testing.T) {
+			proxytest.InNamespace(t, func(t *testing.T) {
 				onlyPrograms(t, backend)
 				testMode = ModeIPTables
 				f(t)
@@ -141,48 +139,15 @@ func keepPrograms(t testing.TB, names ...string) {
 	}
 }
 
-// checkChains compares what iptables and the sets hold with what s means.
-func checkChains(t *testing.T, s State) {
-	t.Helper()
-	sock, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sock.Close()
-	x := &iptables.Renderer{Host: renderer.Host{Sock: sock}}
-	names, err := iptables.SetNames(sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, i := range iptables.Installed() {
-		f := i.Family()
-		x.Programs[f] = &i
-		k, entries, err := x.Read(context.Background(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		plan := x.Plan(k, entries, s, f)
-		remembered := iptables.AffinityPlan(&plan, names, s, f)
-		if script, _ := plan.Script(); script != "" || len(plan.Add) > 0 || len(plan.Del) > 0 || !remembered {
-			t.Fatalf("%s differs: %s\n%s\ncreate %v destroy %v", i.Name, plan.Damage(), script, plan.Create, plan.Destroy)
-		}
-	}
-	for _, name := range names {
-		if slices.Contains([]string{iptables.ProbeSet(0), iptables.ProbeSet(1)}, name) {
-			t.Errorf("set %s was left", name)
-		}
-	}
-}
-
 // xtCount is how many packets of both families matched rules that begin so.
 func xtCount(t *testing.T, rule string) (n int) {
 	t.Helper()
 	for _, i := range iptables.Installed() {
-		save, err := i.Run(t.Context(), "", "-save", "-c")
+		save, err := exec.Command(i.Name+"-save", "-c").Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for line := range strings.Lines(save) {
+		for line := range strings.Lines(string(save)) {
 			counts, line, _ := strings.Cut(line, " ")
 			packets, _, _ := strings.Cut(strings.TrimPrefix(counts, "["), ":")
 			if one, err := strconv.Atoi(packets); err == nil && strings.HasPrefix(line, rule) {

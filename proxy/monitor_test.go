@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
 
 // awaitObstacles waits until the Proxy reports the wanted obstacles: "about; about".
@@ -39,21 +41,21 @@ func TestMonitor(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
 		awaitObstacles(t, p, "")
-		nftables(t, "table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }")
+		proxytest.NFT(t, "table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }")
 		awaitObstacles(t, p, "chain inet filter forward")
 		if n := obstacleCount(t, registry, Firewall); n != 1 {
 			t.Errorf("%v obstacles are counted", n)
 		}
-		nftables(t, "add rule inet filter forward accept")
+		proxytest.NFT(t, "add rule inet filter forward accept")
 		awaitObstacles(t, p, "")
-		l.node.Sysctl("ipv4.ip_forward", "0")
+		l.Node.Sysctl("ipv4.ip_forward", "0")
 		p.Recheck()
 		mustSet(t, p, s)
 		awaitObstacles(t, p, "net.ipv4.ip_forward")
-		l.node.Sysctl("ipv4.ip_forward", "1") // sends no notification, but while there is an obstacle it looks again
+		l.Node.Sysctl("ipv4.ip_forward", "1") // sends no notification, but while there is an obstacle it looks again
 		awaitObstacles(t, p, "")
 		if n := obstacleCount(t, registry, ForwardingOff); n != 0 {
 			t.Errorf("%v obstacles are counted, and none is there", n)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -26,7 +27,7 @@ import (
 func TestForwardingIsOff(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
 		checkObstacle(t, s, "", "")
 		for _, tt := range []struct {
@@ -39,11 +40,11 @@ func TestForwardingIsOff(t *testing.T) {
 			{"ipv4.conf.cali1.forwarding", 0, "net.ipv4.conf.cali1.forwarding"},
 			{"ipv6.conf.all.forwarding", 1, "net.ipv6.conf.all.forwarding"},
 		} {
-			l.node.Sysctl(tt.name, "0")
-			l.shut(t, portLocal, tt.family)
+			l.Node.Sysctl(tt.name, "0")
+			l.shut(t, proxytest.PortLocal, tt.family)
 			checkObstacle(t, s, ForwardingOff, tt.about)
-			l.node.Sysctl(tt.name, "1")
-			l.through(t, portLocal, "pod1 saw client")
+			l.Node.Sysctl(tt.name, "1")
+			l.through(t, proxytest.PortLocal, "pod1 saw client")
 			checkObstacle(t, s, "", "")
 		}
 	})
@@ -54,20 +55,20 @@ func TestForwardingIsOff(t *testing.T) {
 func TestReversePath(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		s = State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
-		nstest.Link(t, l.router, "eth9", l.node, "eth1")
-		l.router.Addr("eth9", "10.0.9.1/24")
-		l.node.Addr("eth1", "10.0.9.2/24")
-		l.router.Route("192.0.2.0/24", "10.0.9.2", "")
+		nstest.Link(t, l.Router, "eth9", l.Node, "eth1")
+		l.Router.Addr("eth9", "10.0.9.1/24")
+		l.Node.Addr("eth1", "10.0.9.2/24")
+		l.Router.Route("192.0.2.0/24", "10.0.9.2", "")
 		for _, conf := range []string{"all", "eth0", "eth1"} {
-			l.node.Sysctl("ipv4.conf."+conf+".rp_filter", "0")
+			l.Node.Sysctl("ipv4.conf."+conf+".rp_filter", "0")
 		}
 		mustSet(t, p, s)
-		to := netip.AddrPortFrom(at("vip", 0), portLocal)
+		to := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal)
 		ask := func(want string) {
 			t.Helper()
-			if got := l.probe(l.client, "tcp", to, want); got != want {
+			if got := l.Probe(l.Client, "tcp", to, want); got != want {
 				t.Errorf("client to %s: %s, want %s", to, got, want)
 			}
 		}
@@ -77,7 +78,7 @@ func TestReversePath(t *testing.T) {
 			return all
 		}
 		ask("pod1 saw client")
-		l.node.Sysctl("ipv4.conf.eth1.rp_filter", "1")
+		l.Node.Sysctl("ipv4.conf.eth1.rp_filter", "1")
 		if all := look(); len(all) > 0 {
 			t.Errorf("nothing was dropped yet, and in the way is %v", all)
 		}
@@ -85,7 +86,7 @@ func TestReversePath(t *testing.T) {
 		if all := look(); len(all) != 1 || all[0].Code != ReversePath || !strings.HasPrefix(all[0].Message, "rp_filter is 1 (strict) for eth1, ") {
 			t.Errorf("in the way: %v; want rp_filter of eth1", all)
 		}
-		l.node.Sysctl("ipv4.conf.eth1.rp_filter", "2")
+		l.Node.Sysctl("ipv4.conf.eth1.rp_filter", "2")
 		ask("pod1 saw client")
 		if all := look(); len(all) > 0 {
 			t.Errorf("rp_filter is loose, and in the way is %v", all)
@@ -103,10 +104,10 @@ func TestBridgeBypass(t *testing.T) {
 		}
 		p := newProxy(t)
 		server, client := nstest.New(t, "server"), nstest.New(t, "neighbour")
-		nstest.Link(t, l.node, "veth1", server, "eth0")
-		nstest.Link(t, l.node, "veth2", client, "eth0")
-		l.node.Bridge("br0", "veth1", "veth2")
-		l.node.Addr("br0", "10.77.0.1/24", "fd77::1/64")
+		nstest.Link(t, l.Node, "veth1", server, "eth0")
+		nstest.Link(t, l.Node, "veth2", client, "eth0")
+		l.Node.Bridge("br0", "veth1", "veth2")
+		l.Node.Addr("br0", "10.77.0.1/24", "fd77::1/64")
 		s := State{Node: "n1"}
 		for family, addrs := range [][]string{{"10.77.0.2", "10.77.0.3", "10.77.0.1", "/24", "0.0.0.0/0"}, {"fd77::2", "fd77::3", "fd77::1", "/64", "::/0"}} {
 			server.Addr("eth0", addrs[0]+addrs[3])
@@ -114,23 +115,23 @@ func TestBridgeBypass(t *testing.T) {
 			server.Route(addrs[4], addrs[2], "")
 			client.Route(addrs[4], addrs[2], "")
 			backend := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 8080)
-			l.serve(server, backend)
-			l.names[netip.MustParseAddr(addrs[1])] = "neighbour"
+			l.Serve(server, backend)
+			l.Names[netip.MustParseAddr(addrs[1])] = "neighbour"
 			target := Target{Backends: []Backend{{Addr: backend, Node: "n1"}}, Remote: Preserve}
-			s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", state.SetID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+			s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", state.SetID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
 		}
 		s.Clients = LocalClients{Bridge: "br0"}
 		mustSet(t, p, s)
 		for family, name := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
-			to := netip.AddrPortFrom(at("vip", state.SetID(family)), 80)
-			l.node.Sysctl("bridge.bridge-nf-call-iptables", "1")
-			l.node.Sysctl("bridge.bridge-nf-call-ip6tables", "1")
-			if got := l.probe(client, "tcp", to, "server saw neighbour"); got != "server saw neighbour" {
+			to := netip.AddrPortFrom(proxytest.At("vip", state.SetID(family)), 80)
+			l.Node.Sysctl("bridge.bridge-nf-call-iptables", "1")
+			l.Node.Sysctl("bridge.bridge-nf-call-ip6tables", "1")
+			if got := l.Probe(client, "tcp", to, "server saw neighbour"); got != "server saw neighbour" {
 				t.Errorf("a neighbour to %s: %s", to, got)
 			}
 			checkObstacle(t, s, "", "")
-			l.node.Sysctl("bridge."+name, "0")
-			if got := l.probe(client, "tcp", to, "silence"); strings.Contains(got, "saw") {
+			l.Node.Sysctl("bridge."+name, "0")
+			if got := l.Probe(client, "tcp", to, "silence"); strings.Contains(got, "saw") {
 				t.Errorf("a neighbour to %s: %s, without %s", to, got, name)
 			}
 			checkObstacle(t, s, BridgeBypass, "net.bridge."+name+" br0")
@@ -140,7 +141,7 @@ func TestBridgeBypass(t *testing.T) {
 
 // Calico shows by an interface that it has in its eBPF mode alone.
 func TestCalico(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		n, peer := nstest.Node(t), nstest.New(t, "peer")
 		nstest.Link(t, n, "cali1", peer, "a")
 		checkObstacle(t, State{}, "", "")
@@ -154,13 +155,13 @@ func TestCalico(t *testing.T) {
 func TestCilium(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
 		peer := nstest.New(t, "peer")
-		nstest.Link(t, l.node, obstacle.CiliumInterface, peer, "a")
-		l.through(t, portLocal, "pod1 saw client")
+		nstest.Link(t, l.Node, obstacle.CiliumInterface, peer, "a")
+		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		takeArriving(t, "eth0", obstacle.CiliumInterface, "tail_nodeport_n")
-		l.shut(t, portLocal)
+		l.shut(t, proxytest.PortLocal)
 		checkObstacle(t, s, ForeignDataPath, "Cilium")
 	})
 }
@@ -225,8 +226,8 @@ func loadProgram(t *testing.T, name string, instructions ...uint64) (fd int) {
 
 // What cannot be read is said, and stops nothing.
 func TestUnseen(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		withoutRights(t)
+	proxytest.InNamespace(t, func(t *testing.T) {
+		proxytest.WithoutRights(t)
 		s := obstacle.Survey(State{}, &obstacle.Tallies{})
 		if _, err := nfnl.Dial(); errors.Is(err, unix.EPERM) {
 			t.Fatal(err)
@@ -294,9 +295,9 @@ func fillConntrack(t *testing.T, n, want int) {
 
 // Conntrack fills up: it is said before new flows are dropped.
 func TestConntrackFull(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
-		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
 		b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 		if err != nil {
@@ -306,10 +307,10 @@ func TestConntrackFull(t *testing.T) {
 		if err != nil || most > 1<<19 {
 			nstest.Missing(t, fmt.Sprintf("conntrack holds %d flows here (%v), too many to fill it in a test", most, err))
 		}
-		l.through(t, portLocal, "pod1 saw client")
+		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		checkObstacle(t, s, "", "")
 		fillConntrack(t, 0, most*obstacle.NearlyFull/100)
-		l.through(t, portLocal, "pod1 saw client")
+		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		checkObstacle(t, s, ConntrackFull, "net.netfilter.nf_conntrack_max")
 		// Once it is nearly full the kernel clears away the entries of ended connections, in
 		// its own time: those of before would leave room for the ones to come.
@@ -317,7 +318,7 @@ func TestConntrackFull(t *testing.T) {
 		fillConntrack(t, most*obstacle.NearlyFull/100, most)
 		counted := &obstacle.Tallies{}
 		obstacle.Survey(s, counted)
-		l.shut(t, portLocal)
+		l.shut(t, proxytest.PortLocal)
 		if f := obstacle.Survey(s, counted).Facts; !f.Conntrack.Refused {
 			t.Errorf("packets were dropped and the kernel's counters do not show it: %+v", f.Conntrack)
 		}

@@ -12,64 +12,9 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
-
-// Ports of the VIP in packet tests, by what is behind them.
-const (
-	portLocal    = 80 // externalTrafficPolicy Local, endpoint here
-	portRemote   = 81 // Cluster, endpoint on another node
-	portAway     = 82 // Local, endpoint on another node
-	portNone     = 83 // no endpoint anywhere
-	portCluster  = 84 // Cluster, endpoint here
-	portHost     = 86 // endpoint is a process of the node
-	portMasq     = 87 // internal clients masqueraded too
-	portUnserved = 9
-)
-
-// packetState is one VIP in each family with all of these ports.
-func packetState(clients LocalClients) State {
-	s := State{Node: "n1", Clients: clients, Owned: prefixes("192.0.2.0/24", "2001:db8::/64")}
-	for family := range state.SetID(2) {
-		v := &VIP{Addr: at("vip", family)}
-		for _, p := range []Protocol{TCP, UDP, SCTP} {
-			v.Frontends = append(v.Frontends, packetFrontends(p, family)...)
-		}
-		s.VIPs = append(s.VIPs, v)
-	}
-	return s
-}
-
-func packetFrontends(p Protocol, family state.SetID) []Frontend {
-	to := func(miss Miss, remote Remote, names ...string) Target {
-		return Target{Backends: backends(family, names...), Miss: miss, Remote: remote}
-	}
-	return []Frontend{
-		{Protocol: p, Port: portLocal, External: to(Drop, Preserve, "pod1"), Internal: to(Reject, Preserve, "pod1")},
-		{Protocol: p, Port: portRemote, External: to(Reject, Masquerade, "remote"), Internal: to(Reject, Preserve, "remote")},
-		{Protocol: p, Port: portAway, External: to(Drop, Preserve), Internal: to(Reject, Preserve, "remote")},
-		{Protocol: p, Port: portNone, External: to(Reject, Preserve), Internal: to(Reject, Preserve)},
-		{Protocol: p, Port: portCluster, External: to(Reject, Masquerade, "pod1"), Internal: to(Reject, Preserve, "pod1")},
-		{Protocol: p, Port: portHost, External: to(Reject, Masquerade, "node"), Internal: to(Reject, Preserve, "node")},
-		{Protocol: p, Port: portMasq, External: to(Reject, Masquerade, "remote"), Internal: to(Reject, Masquerade, "remote")},
-	}
-}
-
-func prefixes(all ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, p := range all {
-		out = append(out, netip.MustParsePrefix(p))
-	}
-	return out
-}
-
-func addrs(all ...string) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range all {
-		out = append(out, netip.MustParseAddr(a))
-	}
-	return out
-}
 
 // row checks one line of a table over all protocols and families.
 func (l *lab) row(t *testing.T, row string) {
@@ -82,8 +27,8 @@ func (l *lab) row(t *testing.T, row string) {
 	want := strings.Join(strings.Fields(row)[2:], " ")
 	for family := range state.SetID(2) {
 		for _, network := range []string{"tcp", "udp", "sctp"} {
-			to := netip.AddrPortFrom(at("vip", family), port)
-			if got := l.probe(l.ns(from), network, to, want); got != want {
+			to := netip.AddrPortFrom(proxytest.At("vip", family), port)
+			if got := l.Probe(l.Ns(from), network, to, want); got != want {
 				t.Errorf("%s to %s %s: %s; want %s", from, network, to, got, want)
 			}
 		}
@@ -96,50 +41,50 @@ func TestUnassignedAddresses(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}))
-		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
-		before := l.forwarded(l.router)
+		mustSet(t, p, proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")}))
+		l.Node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
+		before := l.Forwarded(l.Router)
 		for family := range state.SetID(2) {
-			other, mine := at("other", family), at("mine", family)
-			l.serve(l.node, netip.AddrPortFrom(mine, 7070))
-			for _, from := range []*nstest.NS{l.client, l.pod2, l.node} {
+			other, mine := proxytest.At("other", family), proxytest.At("mine", family)
+			l.Serve(l.Node, netip.AddrPortFrom(mine, 7070))
+			for _, from := range []*nstest.NS{l.Client, l.Pod2, l.Node} {
 				for _, network := range []string{"tcp", "udp"} {
-					if from == l.node && network == "udp" {
+					if from == l.Node && network == "udp" {
 						// What a host sends comes back by the router. The kernel
 						// answers only TCP from an address of its own.
 						continue
 					}
 					want := "refused"
-					if from == l.node && other.Is4() && testMode == ModeIPTables {
+					if from == l.Node && other.Is4() && testMode == ModeIPTables {
 						want = "silence" // it comes back from the router as a martian, before filter chains
 					}
-					if got := l.probe(from, network, netip.AddrPortFrom(other, 80), want); got != want {
+					if got := l.Probe(from, network, netip.AddrPortFrom(other, 80), want); got != want {
 						t.Errorf("%s to %s %s: %s; want %s", from.Name, network, other, got, want)
 					}
 					want = "node saw " + from.Name
-					if from == l.node {
+					if from == l.Node {
 						want = "node saw mine"
 					}
-					if got := l.probe(from, network, netip.AddrPortFrom(mine, 7070), want); got != want {
+					if got := l.Probe(from, network, netip.AddrPortFrom(mine, 7070), want); got != want {
 						t.Errorf("%s to %s %s: %s; want %s", from.Name, network, mine, got, want)
 					}
 				}
-				if from == l.node {
+				if from == l.Node {
 					continue
 				}
-				if got := l.ping(from, other, "refused"); got != "refused" {
+				if got := l.Ping(from, other, "refused"); got != "refused" {
 					t.Errorf("%s pings %s: %s; want refused", from.Name, other, got)
 				}
 			}
 			for _, f := range l.flows(other) {
 				// The node's own packets are tracked before they leave it.
-				if f.Client != at("node", family) {
+				if f.Client != proxytest.At("node", family) {
 					t.Errorf("a flow from %s to %s is tracked", f.Client, other)
 				}
 			}
 		}
 		// A packet that loops is forwarded up to 64 times.
-		if n := l.forwarded(l.router) - before; n > 60 {
+		if n := l.Forwarded(l.Router) - before; n > 60 {
 			t.Errorf("the router forwarded %d packets", n)
 		}
 	})
@@ -152,40 +97,40 @@ func TestAggregateWiderThanThePool(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		pool := packetState(LocalClients{})
-		pool.Owned = prefixes("192.0.2.0/28", "2001:db8::/124")
+		pool := proxytest.PacketState(LocalClients{})
+		pool.Owned = proxytest.Prefixes("192.0.2.0/28", "2001:db8::/124")
 		aggregate := pool
-		aggregate.Owned = prefixes("192.0.2.0/24", "2001:db8::/64")
+		aggregate.Owned = proxytest.Prefixes("192.0.2.0/24", "2001:db8::/64")
 		mustSet(t, p, pool)
-		open := l.sessions("tcp", portRemote, "client", "pod2")
+		open := l.sessions("tcp", proxytest.PortRemote, "client", "pod2")
 		// asked is how many packets the router forwards for a request.
 		asked := func(to netip.AddrPort, want string) (packets int) {
 			t.Helper()
-			before := l.forwarded(l.router)
+			before := l.Forwarded(l.Router)
 			for _, network := range []string{"tcp", "udp"} {
-				if got := l.probe(l.client, network, to, want); (got == "refused") != (want == "refused") {
+				if got := l.Probe(l.Client, network, to, want); (got == "refused") != (want == "refused") {
 					t.Errorf("owning %s, %s to %s: %s; want %s", p.have.Owned, network, to, got, want)
 				}
 			}
-			return l.forwarded(l.router) - before
+			return l.Forwarded(l.Router) - before
 		}
 		for _, s := range []State{pool, aggregate, pool, aggregate} {
 			mustSet(t, p, s)
 			checkKernel(t, s)
 			want := "silence"
-			if s.Owned[0].Contains(at("other", 0)) {
+			if s.Owned[0].Contains(proxytest.At("other", 0)) {
 				want = "refused"
 			}
 			for family := range state.SetID(2) {
-				n := asked(netip.AddrPortFrom(at("other", family), 80), want)
+				n := asked(netip.AddrPortFrom(proxytest.At("other", family), 80), want)
 				// Only IPv4 is counted; a looping packet is forwarded some 30 times.
 				if family == 0 && (n > 20) != (want == "silence") {
 					t.Errorf("owning %s: the router forwarded %d packets; want %s", s.Owned, n, want)
 				}
-				if got := l.ping(l.client, at("other", family), want); want == "refused" && got != want {
+				if got := l.Ping(l.Client, proxytest.At("other", family), want); want == "refused" && got != want {
 					t.Errorf("owning %s: ping: %s", s.Owned, got)
 				}
-				if flows := l.flows(at("other", family)); want == "refused" && len(flows) > 0 {
+				if flows := l.flows(proxytest.At("other", family)); want == "refused" && len(flows) > 0 {
 					t.Errorf("owning %s: %v are tracked", s.Owned, flows)
 				}
 			}
@@ -198,23 +143,23 @@ func TestAggregateWiderThanThePool(t *testing.T) {
 func TestUnservedPortsDoNotLoop(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
-		vip := netip.AddrPortFrom(at("vip", 0), portUnserved)
-		l.probe(l.client, "tcp", vip, "silence")
-		if n := l.forwarded(l.router); n < 30 {
+		vip := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortUnserved)
+		l.Probe(l.Client, "tcp", vip, "silence")
+		if n := l.Forwarded(l.Router); n < 30 {
 			t.Fatalf("without rules the router forwarded %d packets; the lab does not loop", n)
 		}
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		s.Owned = nil
 		mustSet(t, p, s)
-		before := l.forwarded(l.router)
+		before := l.Forwarded(l.Router)
 		for _, network := range []string{"tcp", "udp"} {
-			if got := l.probe(l.client, network, vip, "refused"); got != "refused" {
+			if got := l.Probe(l.Client, network, vip, "refused"); got != "refused" {
 				t.Errorf("%s: %s; want refused", network, got)
 			}
 		}
 		// Without ports, such as any protocol that is not served.
-		if n := l.forwarded(l.router) - before; n > 6 {
+		if n := l.Forwarded(l.Router) - before; n > 6 {
 			t.Errorf("the router forwarded %d packets for two that were refused", n)
 		}
 	})
@@ -227,17 +172,17 @@ func TestPing(t *testing.T) {
 		check := func(want string) {
 			t.Helper()
 			for family := range state.SetID(2) {
-				for _, from := range []*nstest.NS{l.client, l.pod1, l.pod3, l.node} {
-					if want == "refused" && from == l.node {
+				for _, from := range []*nstest.NS{l.Client, l.Pod1, l.Pod3, l.Node} {
+					if want == "refused" && from == l.Node {
 						continue // its packets leave, and come back from the router
 					}
-					if got := l.ping(from, at("vip", family), want); got != want {
-						t.Errorf("%s pings %s: %s; want %s", from.Name, at("vip", family), got, want)
+					if got := l.Ping(from, proxytest.At("vip", family), want); got != want {
+						t.Errorf("%s pings %s: %s; want %s", from.Name, proxytest.At("vip", family), got, want)
 					}
 				}
 			}
 		}
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
 		check("reply")
 		mustSet(t, p, State{Node: "n1", Owned: s.Owned})
@@ -250,7 +195,7 @@ func TestLocalClients(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		cidrs := prefixes("10.244.1.12/32", "fd00:244:1::12/128") // pod2
+		cidrs := proxytest.Prefixes("10.244.1.12/32", "fd00:244:1::12/128") // pod2
 		for _, tc := range []struct {
 			name       string
 			clients    LocalClients
@@ -265,7 +210,7 @@ func TestLocalClients(t *testing.T) {
 			{"all", LocalClients{CIDRs: cidrs, InterfacePrefix: "eth9", Bridge: "cni0"}, true, true},
 			{"a longer name", LocalClients{InterfacePrefix: "cali22", Bridge: "cni"}, false, false},
 		} {
-			s := packetState(tc.clients)
+			s := proxytest.PacketState(tc.clients)
 			mustSet(t, p, s)
 			checkKernel(t, s)
 			for name, inside := range map[string]bool{"pod2": tc.pod2, "pod3": tc.pod3, "node": true, "client": false} {
@@ -276,11 +221,11 @@ func TestLocalClients(t *testing.T) {
 					away, remote = "remote saw "+name, "remote saw "+name
 				}
 				for family := range state.SetID(2) {
-					vip := at("vip", family)
-					if got := l.probe(l.ns(name), "tcp", netip.AddrPortFrom(vip, portAway), away); got != away {
+					vip := proxytest.At("vip", family)
+					if got := l.Probe(l.Ns(name), "tcp", netip.AddrPortFrom(vip, proxytest.PortAway), away); got != away {
 						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, away)
 					}
-					if got := l.probe(l.ns(name), "tcp", netip.AddrPortFrom(vip, portRemote), remote); got != remote {
+					if got := l.Probe(l.Ns(name), "tcp", netip.AddrPortFrom(vip, proxytest.PortRemote), remote); got != remote {
 						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, remote)
 					}
 				}
@@ -294,25 +239,25 @@ func TestLocalClients(t *testing.T) {
 func TestOtherProxyLoses(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
-		nftables(t, `table ip kube-proxy {
+		proxytest.NFT(t, `table ip kube-proxy {
 			chain nat-prerouting { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 meta l4proto { tcp, udp } dnat to 10.244.2.11:8080; }
 			chain nat-output { type nat hook output priority -100; ip daddr 192.0.2.1 meta l4proto { tcp, udp } dnat to 10.244.2.11:8080; }
 			chain nat-postrouting { type nat hook postrouting priority srcnat; ip daddr 10.244.2.11 masquerade; }
 		}`)
-		vip := netip.AddrPortFrom(at("vip", 0), portLocal)
-		if got := l.probe(l.client, "tcp", vip, ""); got != "remote saw node" {
+		vip := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal)
+		if got := l.Probe(l.Client, "tcp", vip, ""); got != "remote saw node" {
 			t.Fatalf("before: %s", got)
 		}
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
-		for port, want := range map[uint16]string{portLocal: "pod1 saw client", portNone: "refused", portAway: "silence"} {
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
+		for port, want := range map[uint16]string{proxytest.PortLocal: "pod1 saw client", proxytest.PortNone: "refused", proxytest.PortAway: "silence"} {
 			for _, network := range []string{"tcp", "udp"} {
-				if got := l.probe(l.client, network, netip.AddrPortFrom(vip.Addr(), port), want); got != want {
+				if got := l.Probe(l.Client, network, netip.AddrPortFrom(vip.Addr(), port), want); got != want {
 					t.Errorf("client to %s port %d: %s; want %s", network, port, got, want)
 				}
 			}
 		}
-		if got := l.probe(l.node, "tcp", vip, ""); got != "pod1 saw node" {
+		if got := l.Probe(l.Node, "tcp", vip, ""); got != "pod1 saw node" {
 			t.Errorf("node: %s", got)
 		}
 	})
@@ -323,21 +268,21 @@ func TestHostKeepsItsSource(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
-		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
+		l.Node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		for family := range state.SetID(2) {
-			source := &net.TCPAddr{IP: at("mine", family).AsSlice()}
-			for _, port := range []uint16{portRemote, portMasq} {
+			source := &net.TCPAddr{IP: proxytest.At("mine", family).AsSlice()}
+			for _, port := range []uint16{proxytest.PortRemote, proxytest.PortMasq} {
 				var c net.Conn
 				var err error
-				l.node.Do(func() {
-					d := net.Dialer{LocalAddr: source, Timeout: patience("")}
-					c, err = d.Dial("tcp", netip.AddrPortFrom(at("vip", family), port).String())
+				l.Node.Do(func() {
+					d := net.Dialer{LocalAddr: source, Timeout: proxytest.Patience("")}
+					c, err = d.Dial("tcp", netip.AddrPortFrom(proxytest.At("vip", family), port).String())
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := l.ask(c); got != "remote saw mine" {
+				if got := l.Ask(c); got != "remote saw mine" {
 					t.Errorf("port %d: %s; want remote saw mine", port, got)
 				}
 				c.Close()
@@ -353,19 +298,19 @@ func TestInvalidPacketsVanish(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
-		vip := at("vip", 0)
-		conn := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, portLocal))
-		if got := l.ask(conn); got != "pod1 saw client" {
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
+		vip := proxytest.At("vip", 0)
+		conn := l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(vip, proxytest.PortLocal))
+		if got := l.Ask(conn); got != "pod1 saw client" {
 			t.Fatal(got)
 		}
-		raw := l.rawTCP(l.client)
+		raw := l.RawTCP(l.Client)
 		port := conn.LocalAddr().(*net.TCPAddr).Port
-		raw.send(t, vip, uint16(port), portLocal, 0x03)
-		if raw.reset("silence") {
+		raw.Send(t, vip, uint16(port), proxytest.PortLocal, 0x03)
+		if raw.Reset("silence") {
 			t.Error("an invalid packet was answered by RST")
 		}
-		if got := l.ask(conn); got != "pod1 saw client" {
+		if got := l.Ask(conn); got != "pod1 saw client" {
 			t.Errorf("afterwards: %s", got)
 		}
 	})
@@ -377,14 +322,14 @@ func TestTCPIsRefusedByReset(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
 		for _, to := range []netip.AddrPort{
-			netip.AddrPortFrom(at("vip", 0), portUnserved),
-			netip.AddrPortFrom(at("vip", 0), portNone),
-			netip.AddrPortFrom(at("other", 0), portLocal),
+			netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortUnserved),
+			netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortNone),
+			netip.AddrPortFrom(proxytest.At("other", 0), proxytest.PortLocal),
 		} {
-			raw := l.rawTCP(l.client)
-			if got := l.probe(l.client, "tcp", to, "refused"); got != "refused" || !raw.reset("refused") {
+			raw := l.RawTCP(l.Client)
+			if got := l.Probe(l.Client, "tcp", to, "refused"); got != "refused" || !raw.Reset("refused") {
 				t.Errorf("%s: %s, and not by RST", to, got)
 			}
 		}
@@ -398,16 +343,16 @@ func TestNeighbourDiscoveryIsNotRefused(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
 		for _, name := range []string{"vip", "other"} {
-			target := at(name, 1)
+			target := proxytest.At(name, 1)
 			body := append(make([]byte, 4), target.AsSlice()...)
 			m := icmp.Message{Type: ipv6.ICMPTypeNeighborSolicitation, Body: &icmp.RawBody{Data: body}}
-			if got := l.icmp6(l.client, target, m); got != "silence" {
+			if got := l.Icmp6(l.Client, target, m); got != "silence" {
 				t.Errorf("solicitation of %s: %s; want silence", target, got)
 			}
 			m = icmp.Message{Type: ipv6.ICMPTypeNodeInformationQuery, Body: &icmp.RawBody{Data: body}}
-			if got := l.icmp6(l.client, target, m); got != "refused" {
+			if got := l.Icmp6(l.Client, target, m); got != "refused" {
 				t.Errorf("anything else to %s: %s; want refused", target, got)
 			}
 		}
@@ -420,14 +365,14 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
-		vip := at("vip", 0)
-		local := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, portLocal))
-		remote := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, portRemote))
+		vip := proxytest.At("vip", 0)
+		local := l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(vip, proxytest.PortLocal))
+		remote := l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(vip, proxytest.PortRemote))
 		check := func(when string) {
 			t.Helper()
-			if a, b := l.ask(local), l.ask(remote); a != "pod1 saw client" || b != "remote saw node" {
+			if a, b := l.Ask(local), l.Ask(remote); a != "pod1 saw client" || b != "remote saw node" {
 				t.Errorf("%s: %s; %s", when, a, b)
 			}
 		}
@@ -437,12 +382,12 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 			swept(t, p)
 			check("without backends, miss " + miss.String())
 			want := map[Miss]string{Drop: "silence", Reject: "refused"}[miss]
-			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(vip, portLocal), want); got != want {
+			if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(vip, proxytest.PortLocal), want); got != want {
 				t.Errorf("a new connection: %s; want %s", got, want)
 			}
 		}
 		// The kernel tracks and translates for as long as any table needs it.
-		nftables(t, `table ip other { chain postrouting { type nat hook postrouting priority srcnat; oifname "none" masquerade; }; }`)
+		proxytest.NFT(t, `table ip other { chain postrouting { type nat hook postrouting priority srcnat; oifname "none" masquerade; }; }`)
 		if err := Cleanup(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -473,10 +418,4 @@ func drained(f *Frontend) (all []netip.AddrPort) {
 	}
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
-}
-
-func (l *lab) ns(name string) *nstest.NS {
-	return map[string]*nstest.NS{
-		"client": l.client, "node": l.node, "pod1": l.pod1, "pod2": l.pod2, "pod3": l.pod3, "remote": l.remote,
-	}[name]
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Options are what New needs. The zero value will do.
@@ -47,12 +47,13 @@ type Proxy struct {
 	monitor *obstacle.Monitor
 	poller  *iptables.Poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
-	overflow *overflow
+	overflow *nftables.Overflow
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *nfnl.Socket
 	closed bool
 
+	mode     Mode // that choose found
 	renderer renderer.Renderer
 	bypass   *bypass
 	// former is the renderer of the other mode, until all that it may have left is
@@ -92,16 +93,16 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	// Listen before looking, so that no change falls between.
 	if p.watch, err = newWatch(p.sock, p.log); err != nil {
 		p.sock.Close()
-		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
+		return nil, fmt.Errorf("proxy: nftables notifications: %w", nftables.Explain(ctx, err))
 	}
 	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
 	}
-	if p.overflow, err = newOverflow(o.Registerer); err != nil {
+	if p.overflow, err = nftables.NewOverflow(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.sock.Close()))
 	}
 	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.Close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.Close(), p.sweeper.Close(), p.watch.close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.poke)
@@ -124,7 +125,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 	all, err := p.renderer.VIPs()
 	if err != nil {
-		return nil, explain(ctx, err)
+		return nil, nftables.Explain(ctx, err)
 	}
 	// What the other mode needs may well not be here.
 	former, err := p.former.VIPs()
@@ -148,7 +149,7 @@ func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.LastError()
 	s.Obstacles, s.Unseen = p.monitor.Found()
-	s.AffinityFull = p.overflow.count()
+	s.AffinityFull = p.overflow.Count()
 	s.FastPath = p.bypass.status(p.record.state())
 	return s
 }
@@ -158,6 +159,16 @@ func (p *Proxy) Obstacles() []Obstacle {
 	all, _ := p.monitor.Found()
 	return all
 }
+
+// Changed signals that the next Set may have something to do: another program has changed
+// our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
+// Whether the rules still forward, [Proxy.Intact] says.
+func (p *Proxy) Changed() <-chan struct{} { return p.watch.notify }
+
+// Intact says whether the rules are in the kernel as the last Set that succeeded wrote
+// them. It follows the watch of the rules alone: a Set that fails leaves them as they were.
+// After a report it is false until a Set has compared the kernel and repaired it.
+func (p *Proxy) Intact() Integrity { return p.watch.rules.get() }
 
 // Close ends the connections. The kernel goes on forwarding.
 func (p *Proxy) Close() error {
@@ -169,7 +180,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.overflow.close(), p.watch.close(), p.sock.Close())
+	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.overflow.Close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -178,7 +189,7 @@ func (p *Proxy) Close() error {
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := iptables.OpenForward(ctx, nil)
-	if err := errors.Join(deleteTable(renderer.SpareTable), deleteTable(renderer.TableName), deleteRedirects(), iptables.DeleteChains(ctx), err); err != nil {
+	if err := errors.Join(nftables.DeleteTables(), iptables.DeleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -224,147 +235,5 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	return refused.Err()
 }
 
-// setAccepted sets what of want can be set, and returns that and what is refused.
-func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refusals, error) {
-	if err := ctx.Err(); err != nil {
-		return want, nil, err
-	}
-	vips, err := p.validate(want)
-	if err != nil {
-		return want, nil, err
-	}
-	limits := p.Limits()
-	refused := limits.Refuse(vips)
-	for _, v := range vips {
-		if v.Want == nil {
-			continue
-		}
-		if err := p.renderer.Lacks(state.Family(v.Want.Addr)); err != nil {
-			refused.Add(v.Want, err)
-		}
-	}
-	limits.RefuseTotal(p.entries, vips, refused)
-	limits.RefusePrograms(want, vips, refused)
-	good := want.Without(p.have, refused)
-	if err = p.set(ctx, good); blamesState(err) {
-		good, err = p.bisect(ctx, good, refused, err)
-	}
-	return good, refused, err
-}
-
-func (p *Proxy) set(ctx context.Context, want State) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
-	if err != nil {
-		return err
-	}
-	p.sweeper.Expect(want)
-	p.bypass.shrink(ctx, want)
-	// Taken before the kernel is read: later changes signal again.
-	p.mark = p.watch.rules.mark()
-	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
-	p.forward.plan(want, vips, p.watch.takeForward() || recheck)
-	if recheck || disturbed || !p.known || want.Node != p.have.Node {
-		return p.reconcile(ctx, want)
-	}
-	c := state.DiffStates(p.have, want, vips)
-	if c.Empty() && len(vips) == 0 && state.SameRedirects(p.have, want) {
-		p.have = want
-		return nil
-	}
-	// What changes no element may change a chain's name: the renderer has the say.
-	switch err := p.renderer.Update(ctx, renderer.Step{Have: p.have, Want: want, VIPs: vips, Elements: c}); {
-	case isStale(err):
-		p.metrics.retries.Inc()
-		return p.reconcile(ctx, want)
-	case err != nil:
-		p.known = false
-		return err
-	case c.Empty():
-		p.have = want
-		return nil
-	}
-	p.settle(want, p.elements+len(c.Add)-len(c.Del))
-	p.sweeper.Add(conntrack.PlanPurge(c), want, p.swept)
-	return nil
-}
-
-// validate finds what differs from the last State, and checks what of that belongs to no
-// address.
-func (p *Proxy) validate(want State) ([]state.VipChange, error) {
-	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!state.SameShared(p.have, want) || !state.SameRedirects(p.have, want)) {
-		err = state.ValidateShared(want)
-	}
-	return vips, err
-}
-
-// settle notes that the kernel holds want.
-func (p *Proxy) settle(want State, elements int) {
-	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
-	for _, c := range changes {
-		p.entries += c.Want.Entries(p.Limits().Mode) - c.Have.Entries(p.Limits().Mode)
-	}
-	p.have, p.known, p.written, p.elements = want, true, true, elements
-	p.metrics.elements.Set(float64(elements))
-	p.metrics.vips.Set(float64(len(want.VIPs)))
-}
-
-// maxAttempts bounds how often a Set starts over because another program changes our
-// table meanwhile.
-const maxAttempts = 5
-
-// reconcile reads the kernel's table and turns it into want's.
-func (p *Proxy) reconcile(ctx context.Context, want State) error {
-	// Only if the kernel is known to have held have does a difference mean
-	// that another program interfered.
-	expected := p.known
-	p.known = false
-	var err error
-	for attempt := range maxAttempts {
-		if attempt > 0 {
-			p.metrics.retries.Inc()
-		}
-		if err = p.converge(ctx, want, expected); !isStale(err) {
-			return err
-		}
-	}
-	return err
-}
-
-func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
-	var have *State
-	if expected {
-		have = &p.have
-	}
-	out, err := p.renderer.Converge(ctx, have, want)
-	if out.Leaked {
-		p.swept = nil
-	}
-	if expected && p.damage == "" {
-		p.damage = out.Found
-	}
-	if err != nil {
-		return err
-	}
-	p.watch.rules.confirm(p.mark, time.Now())
-	all := state.RenderState(want)
-	p.settle(want, len(all))
-	purge := conntrack.PlanPurge(state.DiffElements(out.Had, all))
-	if !expected {
-		purge.Orphan(out.Had)
-	}
-	p.sweeper.Add(purge, want, p.swept)
-	if p.damage != "" {
-		p.metrics.repairs.Inc()
-		p.record.repaired(p.damage)
-		p.log.WarnContext(ctx, "repaired the rules", "reason", p.damage)
-		p.damage = ""
-	}
-	return nil
-}
-
 // Limits are those of the mode that p chose.
-func (p *Proxy) Limits() Limits { return DefaultLimits(p.record.get().Mode) }
+func (p *Proxy) Limits() Limits { return DefaultLimits(p.mode) }

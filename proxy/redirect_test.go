@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -37,7 +37,7 @@ type segment struct {
 	client *nstest.NS
 	nodes  [2]*nstest.NS
 	proxy  [2]*Proxy
-	macs   [2]MAC
+	macs   [2][6]byte
 	via    byte // the end of the address to redirect to, if not the other node's
 	taking bool // the VIPs are about to be answered for
 }
@@ -133,7 +133,7 @@ func (s *segment) serve(pod *nstest.NS, at netip.AddrPort) {
 func (s *segment) set(node int, redirecting bool) {
 	s.t.Helper()
 	names := []string{"a", "b"}
-	want := State{Node: names[node], Nodes: []MAC{s.macs[1-node]}}
+	want := State{Node: names[node], Nodes: [][6]byte{s.macs[1-node]}}
 	if testFast != "" {
 		want.Outward = []string{"eth0"}
 	}
@@ -190,8 +190,8 @@ func (s *segment) dial(f state.SetID, port int) (c net.Conn) {
 	s.t.Helper()
 	var err error
 	s.client.Do(func() {
-		d := dialer("tcp", port)
-		d.Timeout = patience("")
+		d := proxytest.Dialer("tcp", port)
+		d.Timeout = proxytest.Patience("")
 		c, err = d.Dial("tcp", netip.AddrPortFrom(on("vip", f), 80).String())
 	})
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *segment) dial(f state.SetID, port int) (c net.Conn) {
 // ask returns which pod answers over a connection, or what becomes of it.
 func (s *segment) ask(c net.Conn, want string) {
 	s.t.Helper()
-	_ = c.SetDeadline(time.Now().Add(patience("")))
+	_ = c.SetDeadline(time.Now().Add(proxytest.Patience("")))
 	buf := make([]byte, 64)
 	_, err := c.Write([]byte("who?"))
 	n := 0
@@ -213,7 +213,7 @@ func (s *segment) ask(c net.Conn, want string) {
 	}
 	got := string(buf[:n])
 	if err != nil {
-		got = outcome(err)
+		got = proxytest.Outcome(err)
 	}
 	if got != want {
 		s.t.Errorf("%s: %s; want %s", c.RemoteAddr(), got, want)
@@ -269,7 +269,7 @@ func TestRedirect(t *testing.T) {
 			if err := silent[f].(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			_ = silent[f].SetReadDeadline(time.Now().Add(patience("")))
+			_ = silent[f].SetReadDeadline(time.Now().Add(proxytest.Patience("")))
 			if said, err := io.ReadAll(silent[f]); string(said) != "bye" || err != nil {
 				t.Errorf("who said nothing more heard %q, %v; want bye", said, err)
 			}
@@ -376,7 +376,7 @@ func TestRedirectNoLoop(t *testing.T) {
 		const port = 5555
 		for _, ns := range s.nodes {
 			ns.Do(func() {
-				nftables(t, `table inet seen {
+				proxytest.NFT(t, `table inet seen {
 	chain c {
 		type filter hook prerouting priority -400
 		tcp sport 5555 counter
@@ -384,23 +384,23 @@ func TestRedirectNoLoop(t *testing.T) {
 }`)
 			})
 		}
-		raw := &rawTCP{from: on("client", 0)}
+		raw := &proxytest.RawTCP{From: on("client", 0)}
 		var err error
-		s.client.Do(func() { raw.conn, err = net.ListenPacket("ip4:tcp", "0.0.0.0") })
+		s.client.Do(func() { raw.Conn, err = net.ListenPacket("ip4:tcp", "0.0.0.0") })
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { raw.conn.Close() })
+		t.Cleanup(func() { raw.Conn.Close() })
 		s.turn(0)
 		const ack, rst = 0x10, 0x14
-		raw.sendAt(t, on("vip", 0), port, 80, ack, 1000, 2000)
-		if !raw.resetOf(port) {
+		raw.SendAt(t, on("vip", 0), port, 80, ack, 1000, 2000)
+		if !raw.ResetOf(port) {
 			t.Error("neither node has answered a packet that neither knows")
 		}
-		raw.sendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
+		raw.SendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
 		for node, want := range []int{2, 2} {
 			got := 0
-			for end := time.Now().Add(patience("")); got < want && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(proxytest.Patience("")); got < want && time.Now().Before(end); time.Sleep(time.Millisecond) {
 				got = counted(t, s.nodes[node])
 			}
 			if got = counted(t, s.nodes[node]); got != want {
@@ -408,21 +408,6 @@ func TestRedirectNoLoop(t *testing.T) {
 			}
 		}
 	})
-}
-
-// resetOf says whether an RST arrives at a port.
-func (r *rawTCP) resetOf(port uint16) bool {
-	_ = r.conn.SetReadDeadline(time.Now().Add(patience("")))
-	buf := make([]byte, 1500)
-	for {
-		n, _, err := r.conn.ReadFrom(buf)
-		if err != nil {
-			return false
-		}
-		if n >= 14 && binary.BigEndian.Uint16(buf[2:]) == port && buf[13]&0x04 != 0 {
-			return true
-		}
-	}
 }
 
 var counterText = regexp.MustCompile(`tcp sport 5555 counter packets (\d+)`)

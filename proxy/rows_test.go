@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,75 +8,43 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
-
-// rules are those of a mode, and what it has learned.
-func (s *scene) rules(m Mode) (rules, error) {
-	if m == ModeIPTables {
-		text := xtText(s.state)
-		for _, k := range s.knows {
-			text += k.set(&s.state) + " " + k.client.String() + "\n"
-		}
-		return parseXT(text)
-	}
-	all := state.RenderState(s.state)
-	for _, k := range s.knows {
-		all = append(all, k.element())
-	}
-	slices.SortFunc(all, state.Element.Compare)
-	return parseNft(replaceScript(all))
-}
 
 // remember lets the kernel have learned that, and nothing else.
 func (s *scene) remember(t *testing.T) {
 	t.Helper()
-	sock, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sock.Close()
-	forgetAll(t, sock)
-	b := newBatch(0)
-	for _, k := range s.knows {
+	forgetAll(t)
+	for _, k := range s.Knows {
 		if testMode == ModeNFTables {
-			b.addElements([]state.Element{k.element()})
-			continue
+			proxytest.AddElements(t, []state.Element{k.Element()})
+		} else {
+			proxytest.IPSet(t, "add "+ipsetOf(k, &s.State)+" "+k.Client.String())
 		}
-		client := iptables.Entry{Addr: netip.PrefixFrom(k.client, k.client.BitLen())}
-		if err := iptables.ChangeSet(sock, iptables.CommandAdd, k.set(&s.state), []iptables.Entry{client}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := b.commit(sock); err != nil {
-		t.Fatal(err)
 	}
 }
 
 // forgetAll empties what remembers clients.
-func forgetAll(t *testing.T, s *nfnl.Socket) {
+func forgetAll(t *testing.T) {
 	t.Helper()
 	if testMode == ModeNFTables {
-		nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
+		proxytest.NFT(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
 		return
 	}
-	names, err := iptables.SetNames(s)
-	for _, name := range names {
-		if strings.HasPrefix(name, iptables.AffinityPrefix(0)) || strings.HasPrefix(name, iptables.AffinityPrefix(1)) {
-			err = errors.Join(err, iptables.RequestSet(s, 4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
+	for _, name := range proxytest.IPSets(t) {
+		if strings.HasPrefix(name, "fanfare-aff") {
+			proxytest.IPSet(t, "flush "+name)
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
 // Every kind of client, protocol and family, by reading the rules.
 func TestTrace(t *testing.T) {
 	for _, s := range scenes(t) {
-		t.Run(s.name, func(t *testing.T) {
+		t.Run(s.Name, func(t *testing.T) {
 			for _, m := range []Mode{ModeNFTables, ModeIPTables} {
 				s.trace(t, m)
 			}
@@ -92,15 +59,15 @@ func (s *scene) trace(t *testing.T, m Mode) {
 	if err != nil {
 		t.Fatalf("%s: %v", m, err)
 	}
-	view := s.view()
-	for _, row := range s.rows {
-		row = s.in(m, row)
-		p, err := labPacket(row.from, row.network, row.to, view)
+	view := s.View()
+	for _, row := range s.Rows {
+		row = s.In(m, row)
+		p, err := proxytest.LabPacket(row.From, row.Network, row.To, view)
 		if err != nil {
 			t.Fatalf("%s: %v", row, err)
 		}
-		if got := trace(r, view, p); !slices.Equal(got, row.want) {
-			t.Errorf("%s, %s: %q; want %q", m, row, got, row.want)
+		if got := proxytest.Trace(r, view, p); !slices.Equal(got, row.Want) {
+			t.Errorf("%s, %s: %q; want %q", m, row, got, row.Want)
 		}
 	}
 }
@@ -109,7 +76,7 @@ func (s *scene) trace(t *testing.T, m Mode) {
 // both modes, whatever that is.
 func TestTraceMidstream(t *testing.T) {
 	for _, s := range scenes(t) {
-		t.Run(s.name, func(t *testing.T) {
+		t.Run(s.Name, func(t *testing.T) {
 			nft, err := s.rules(ModeNFTables)
 			if err != nil {
 				t.Fatal(err)
@@ -118,17 +85,17 @@ func TestTraceMidstream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			view := s.view()
-			for _, row := range s.rows {
-				if row.network != "tcp" || s.in(ModeIPTables, row).want[0] != row.want[0] {
+			view := s.View()
+			for _, row := range s.Rows {
+				if row.Network != "tcp" || s.In(ModeIPTables, row).Want[0] != row.Want[0] {
 					continue
 				}
-				p, err := labPacket(row.from, row.network, row.to, view)
+				p, err := proxytest.LabPacket(row.From, row.Network, row.To, view)
 				if err != nil {
 					t.Fatalf("%s: %v", row, err)
 				}
-				p.midstream = true
-				if a, b := trace(nft, view, p), trace(xt, view, p); !slices.Equal(a, b) {
+				p.Midstream = true
+				if a, b := proxytest.Trace(nft, view, p), proxytest.Trace(xt, view, p); !slices.Equal(a, b) {
 					t.Errorf("%s: %q by nftables and %q by iptables", row, a, b)
 				}
 			}
@@ -136,36 +103,25 @@ func TestTraceMidstream(t *testing.T) {
 	}
 }
 
-// in is a row where modes differ.
-func (s *scene) in(m Mode, row sceneRow) sceneRow {
-	if m != ModeIPTables {
-		return row
-	}
-	if row.from == "node" && row.to.Addr() == at("other", 0) && !servesState(s.state, row.to.Addr()) {
-		row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
-	}
-	return row
-}
-
 // The tracer passes over nothing that it does not understand.
 func TestTraceRejectsUnknownSyntax(t *testing.T) {
-	good := replaceScript(state.RenderState(State{Node: "n1"}))
+	good := nftables.Text(State{Node: "n1"})
 	for _, bad := range []string{
 		"ip ttl 1 drop", "ip daddr @unknown drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
 		"ip daddr { 192.0.2.1 } drop", "dnat to 10.0.0.1", "reject", "accept please",
 	} {
 		at := "\tchain refuse {\n"
-		if _, err := parseNft(strings.Replace(good, at, at+bad+"\n", 1)); err == nil {
+		if _, err := proxytest.ParseNft(strings.Replace(good, at, at+bad+"\n", 1)); err == nil {
 			t.Errorf("%q is understood", bad)
 		}
 	}
-	if _, err := parseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 10:9 }\n"); err == nil {
+	if _, err := proxytest.ParseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 10:9 }\n"); err == nil {
 		t.Error("a number that leads nowhere is understood")
 	}
-	if _, err := parseNft(good + "add element inet fanfare learn4 { 192.0.2.1 . tcp . 80 : goto learn9 }\n"); err == nil {
+	if _, err := proxytest.ParseNft(good + "add element inet fanfare learn4 { 192.0.2.1 . tcp . 80 : goto learn9 }\n"); err == nil {
 		t.Error("a verdict that leads nowhere is understood")
 	}
-	good = xtText(State{Node: "n1"})
+	good = iptables.Text(State{Node: "n1"})
 	for table, all := range map[string][]string{
 		"filter": {
 			"-m ttl --ttl-eq 1 -j DROP", "-m set --match-set unknown dst -j DROP", "-m set --match-set fanfare-vips4 dst,src -j DROP",
@@ -182,17 +138,17 @@ func TestTraceRejectsUnknownSyntax(t *testing.T) {
 		"raw": {"-j CT --zone 1", "-j NOTRACK", "-j DROP"},
 	} {
 		head := good + "# IPv4\n*" + table + "\n-A FANFARE-NEW "
-		if _, err := parseXT(head + "-m set --match-set fanfare-vips4 dst -p tcp -m tcp --dport 80 -j RETURN\n"); err != nil {
+		if _, err := proxytest.ParseXT(head + "-m set --match-set fanfare-vips4 dst -p tcp -m tcp --dport 80 -j RETURN\n"); err != nil {
 			t.Errorf("table %s: %v", table, err)
 		}
 		for _, bad := range all {
-			if _, err := parseXT(head + bad + "\n"); err == nil {
+			if _, err := proxytest.ParseXT(head + bad + "\n"); err == nil {
 				t.Errorf("table %s: %q is understood", table, bad)
 			}
 		}
 	}
 	for _, bad := range []string{"-D PREROUTING 1", "fanfare-vips4 nothing", "fanfare-xdrop4 192.0.2.1,gre:80"} {
-		if _, err := parseXT(good + bad + "\n"); err == nil {
+		if _, err := proxytest.ParseXT(good + bad + "\n"); err == nil {
 			t.Errorf("%q is understood", bad)
 		}
 	}
@@ -201,7 +157,7 @@ func TestTraceRejectsUnknownSyntax(t *testing.T) {
 // The same by real packets, one State after the other.
 func TestPackets(t *testing.T) {
 	onAll(t, func(t *testing.T) {
-		playScenes(t, newLab(t), func(s scene) bool { return !s.besideIPVS() })
+		playScenes(t, newLab(t), func(s scene) bool { return !s.BesideIPVS() })
 	})
 }
 
@@ -210,13 +166,9 @@ func TestPackets(t *testing.T) {
 func TestPacketsBesideIPVS(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
-		l.node.Bridge("kube-ipvs0")
-		playScenes(t, l, scene.besideIPVS)
+		l.Node.Bridge("kube-ipvs0")
+		playScenes(t, l, scene.BesideIPVS)
 	})
-}
-
-func (s scene) besideIPVS() bool {
-	return slices.ContainsFunc(s.bound, func(b binding) bool { return b.iface == "kube-ipvs0" })
 }
 
 // playScenes sends the packets of those scenes that fit.
@@ -227,28 +179,24 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		if !fit(s) {
 			continue
 		}
-		for _, b := range s.bound {
-			prefix := netip.PrefixFrom(b.addr, b.addr.BitLen()).String()
-			l.node.Addr(b.iface, prefix)
-			l.router.Route(prefix, at("node", state.Family(b.addr)).String(), "")
+		for _, b := range s.Bound {
+			prefix := netip.PrefixFrom(b.Addr, b.Addr.BitLen()).String()
+			l.Node.Addr(b.Iface, prefix)
+			l.Router.Route(prefix, proxytest.At("node", state.Family(b.Addr)).String(), "")
 		}
-		mustSet(t, p, s.state)
-		checkKernel(t, s.state)
+		mustSet(t, p, s.State)
+		checkKernel(t, s.State)
 		s.remember(t)
 		swept(t, p) // else a port used again may go on with a flow of the scene before
 		l.play(t, s)
-		for _, v := range s.state.VIPs {
+		for _, v := range s.State.VIPs {
 			for _, f := range l.flows(v.Addr) {
-				if !f.DNAT && !s.binds(v.Addr) {
-					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.Client, f.Port.Port, v.Addr)
+				if !f.DNAT && !s.Binds(v.Addr) {
+					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.Name, f.Client, f.Port.Port, v.Addr)
 				}
 			}
 		}
 	}
-}
-
-func (s scene) binds(a netip.Addr) bool {
-	return slices.ContainsFunc(s.bound, func(b binding) bool { return b.addr == a })
 }
 
 // play sends the packets of a scene. What could take the ICMP errors of another for
@@ -259,10 +207,10 @@ func (l *lab) play(t *testing.T, s scene) {
 		from, network string
 		family        state.SetID
 	}
-	lines := make(map[line][]sceneRow)
-	for _, row := range s.rows {
-		row = s.in(testMode, row)
-		k := line{row.from, row.network, state.Family(row.to.Addr())}
+	lines := make(map[line][]proxytest.SceneRow)
+	for _, row := range s.Rows {
+		row = s.In(testMode, row)
+		k := line{row.From, row.Network, state.Family(row.To.Addr())}
 		lines[k] = append(lines[k], row)
 	}
 	start := time.Now()
@@ -270,34 +218,26 @@ func (l *lab) play(t *testing.T, s scene) {
 	for _, rows := range lines {
 		wg.Go(func() {
 			for _, row := range rows {
-				if got := l.playRow(row); !row.ok(got) {
-					t.Errorf("%s: %s: %q; want %q", s.name, row, got, row.want)
+				if got := l.playRow(row); !row.Ok(got) {
+					t.Errorf("%s: %s: %q; want %q", s.Name, row, got, row.Want)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%s: %d kinds of packets in %v", s.name, len(s.rows), time.Since(start).Round(time.Millisecond))
+	t.Logf("%s: %d kinds of packets in %v", s.Name, len(s.Rows), time.Since(start).Round(time.Millisecond))
 }
 
 // maxTries is how often a packet is sent in order to see each of its outcomes: of
 // four, one is missed once in 10^12 times.
 const maxTries = 100
 
-// ok says whether a row's outcomes are as they should be.
-func (r sceneRow) ok(got []string) bool {
-	if r.same {
-		return len(got) == 1 && slices.Contains(r.want, got[0])
-	}
-	return slices.Equal(got, r.want)
-}
-
 // playRow sends a packet until all that should come of it has, and returns all that
 // did, sorted.
-func (l *lab) playRow(row sceneRow) []string {
+func (l *lab) playRow(row proxytest.SceneRow) []string {
 	var got []string
 	tries := maxTries
-	if row.same {
+	if row.Same {
 		tries = 10
 	}
 	for range tries {
@@ -305,20 +245,20 @@ func (l *lab) playRow(row sceneRow) []string {
 		if i, seen := slices.BinarySearch(got, one); !seen {
 			got = slices.Insert(got, i, one)
 		}
-		if len(got) == len(row.want) && !row.same || !slices.Contains(row.want, one) {
+		if len(got) == len(row.Want) && !row.Same || !slices.Contains(row.Want, one) {
 			break
 		}
 	}
 	return got
 }
 
-func (l *lab) playOnce(row sceneRow) string {
-	want := row.want[0]
-	if len(row.want) > 1 && want == "silence" {
-		want = row.want[1]
+func (l *lab) playOnce(row proxytest.SceneRow) string {
+	want := row.Want[0]
+	if len(row.Want) > 1 && want == "silence" {
+		want = row.Want[1]
 	}
-	if row.network == "ping" {
-		return l.ping(l.ns(row.from), row.to.Addr(), want)
+	if row.Network == "ping" {
+		return l.Ping(l.Ns(row.From), row.To.Addr(), want)
 	}
-	return l.probe(l.ns(row.from), row.network, row.to, want)
+	return l.Probe(l.Ns(row.From), row.Network, row.To, want)
 }

@@ -1,15 +1,14 @@
 package proxy
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -19,7 +18,7 @@ var networks = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}
 func scheduleState(scheduler Scheduler, backends [2][]Backend, ports ...uint16) State {
 	s := State{Node: "n1"}
 	for family := range state.SetID(2) {
-		v := &VIP{Addr: at("vip", family)}
+		v := &VIP{Addr: proxytest.At("vip", family)}
 		to := Target{Backends: backends[family], Remote: Preserve}
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			for _, port := range ports {
@@ -32,16 +31,16 @@ func scheduleState(scheduler Scheduler, backends [2][]Backend, ports ...uint16) 
 }
 
 func podBackends(names ...string) [2][]Backend {
-	return [2][]Backend{backends(0, names...), backends(1, names...)}
+	return [2][]Backend{proxytest.Backends(0, names...), proxytest.Backends(1, names...)}
 }
 
 // who names the backend that answers.
 func (l *lab) who(from *nstest.NS, network string, port int, to netip.AddrPort) string {
-	l.t.Helper()
-	answer := l.probeFrom(from, network, port, to, "an answer")
+	l.T.Helper()
+	answer := l.ProbeFrom(from, network, port, to, "an answer")
 	name, _, ok := strings.Cut(answer, " saw ")
 	if !ok {
-		l.t.Fatalf("%s to %s %s: %s", from.Name, network, to, answer)
+		l.T.Fatalf("%s to %s %s: %s", from.Name, network, to, answer)
 	}
 	return name
 }
@@ -58,8 +57,8 @@ func TestRoundRobin(t *testing.T) {
 			for network := range networks {
 				for family := range state.SetID(2) {
 					for _, port := range []uint16{80, 81} {
-						to := netip.AddrPortFrom(at("vip", family), port)
-						for _, from := range []*nstest.NS{l.client, l.node} {
+						to := netip.AddrPortFrom(proxytest.At("vip", family), port)
+						for _, from := range []*nstest.NS{l.Client, l.Node} {
 							key := fmt.Sprint(from.Name, " to ", network, " ", to)
 							got[key] = append(got[key], l.who(from, network, 0, to))
 						}
@@ -80,17 +79,20 @@ func TestRoundRobin(t *testing.T) {
 // The turn goes on where it was when other things change, and a chain goes with
 // its frontend.
 func TestRoundRobinKeepsItsTurn(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		one := scheduleState(RoundRobin, podBackends("pod1", "pod2"), 80)
 		two := scheduleState(RoundRobin, podBackends("pod1", "pod2"), 80, 81)
-		vip := netip.AddrPortFrom(at("vip", 0), 80)
+		vip := netip.AddrPortFrom(proxytest.At("vip", 0), 80)
+		chains := func() int { return strings.Count(proxytest.NFTSays(t, "list", "chains", "inet"), "chain ") }
+		mustSet(t, p, State{Node: "n1"})
+		bare := chains()
 		mustSet(t, p, one)
-		before := l.who(l.client, "tcp", 0, vip)
+		before := l.who(l.Client, "tcp", 0, vip)
 		for i := range 4 {
 			mustSet(t, p, []State{two, one}[i%2])
-			who := l.who(l.client, "tcp", 0, vip)
+			who := l.who(l.Client, "tcp", 0, vip)
 			if who == before {
 				t.Errorf("%s twice in turn", who)
 			}
@@ -99,18 +101,14 @@ func TestRoundRobinKeepsItsTurn(t *testing.T) {
 		p.Close()
 		q := newProxy(t)
 		mustSet(t, q, one)
-		if who := l.who(l.client, "tcp", 0, vip); who == before {
+		if who := l.who(l.Client, "tcp", 0, vip); who == before {
 			t.Errorf("after adoption: %s twice in turn", who)
 		}
 		mustSet(t, q, State{Node: "n1"})
 		q.Recheck()
 		mustSet(t, q, State{Node: "n1"})
-		got, err := readTable(q.sock)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if made := got.madeChains(); len(made) > 0 {
-			t.Errorf("chains %v are left", made)
+		if n := chains(); n != bare {
+			t.Errorf("%d chains are left, of %d at first", n, bare)
 		}
 	})
 }
@@ -123,10 +121,10 @@ func TestSourceHash(t *testing.T) {
 		pods := []string{"pod1", "pod2", "pod3"}
 		mustSet(t, p, scheduleState(SourceHash, podBackends(pods...), 80))
 		for family := range state.SetID(2) {
-			to := netip.AddrPortFrom(at("vip", family), 80)
-			for _, from := range []*nstest.NS{l.client, l.pod1, l.pod2} {
+			to := netip.AddrPortFrom(proxytest.At("vip", family), 80)
+			for _, from := range []*nstest.NS{l.Client, l.Pod1, l.Pod2} {
 				for network := range networks {
-					source := at(from.Name, family)
+					source := proxytest.At(from.Name, family)
 					want := pods[sourceSlot(source, len(pods))]
 					for range 4 {
 						if got := l.who(from, network, 0, to); got != want {
@@ -142,9 +140,9 @@ func TestSourceHash(t *testing.T) {
 // sourceSlot is the slot of a client.
 func sourceSlot(client netip.Addr, slots int) int {
 	if testMode == ModeIPTables && (client.Is6() || slots > state.MaxHashed) {
-		return programSlot(client, slots)
+		return proxytest.ProgramSlot(client, slots)
 	}
-	return kernelSlot(state.Encoding(nil).Addr(client), slots)
+	return proxytest.KernelSlot(state.Encoding(nil).Addr(client), slots)
 }
 
 // The same among more backends than the match cluster of iptables knows: but for the
@@ -153,18 +151,18 @@ func TestSourceHashOfMany(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		for _, from := range []*nstest.NS{l.client, l.pod2, l.node} {
+		for _, from := range []*nstest.NS{l.Client, l.Pod2, l.Node} {
 			var crowds [2][]Backend
 			for family := range state.SetID(2) {
-				slot := sourceSlot(at(from.Name, family), state.MaxHashed+8)
-				crowds[family] = crowd(slot, at("pod1", family), state.MaxHashed+7).Backends
+				slot := sourceSlot(proxytest.At(from.Name, family), state.MaxHashed+8)
+				crowds[family] = proxytest.Crowd(slot, proxytest.At("pod1", family), state.MaxHashed+7).Backends
 			}
 			mustSet(t, p, scheduleState(SourceHash, crowds, 80))
 			checkKernel(t, scheduleState(SourceHash, crowds, 80))
 			for family := range state.SetID(2) {
 				for _, network := range []string{"tcp", "udp"} {
-					if got := l.who(from, network, 0, netip.AddrPortFrom(at("vip", family), 80)); got != "pod1" {
-						t.Errorf("%s to %s: %s; want pod1", from.Name, at("vip", family), got)
+					if got := l.who(from, network, 0, netip.AddrPortFrom(proxytest.At("vip", family), 80)); got != "pod1" {
+						t.Errorf("%s to %s: %s; want pod1", from.Name, proxytest.At("vip", family), got)
 					}
 				}
 			}
@@ -183,13 +181,13 @@ func TestMaglevFlows(t *testing.T) {
 		for _, pods := range [][]string{{"pod1", "pod2", "pod3"}, {"pod1", "pod3"}, {"pod1", "pod2", "pod3"}} {
 			mustSet(t, p, scheduleState(Maglev, podBackends(pods...), 80))
 			for family := range state.SetID(2) {
-				to := netip.AddrPortFrom(at("vip", family), 80)
-				slots := state.MaglevSlots(backends(family, pods...))
+				to := netip.AddrPortFrom(proxytest.At("vip", family), 80)
+				slots := state.MaglevSlots(proxytest.Backends(family, pods...))
 				for network := range networks {
 					for range 6 {
 						port++ // never the same flow twice
-						want := pods[slots[flowSlot(netip.AddrPortFrom(at("client", family), uint16(port)), len(slots))]]
-						if got := l.who(l.client, network, port, to); got != want {
+						want := pods[slots[flowSlot(netip.AddrPortFrom(proxytest.At("client", family), uint16(port)), len(slots))]]
+						if got := l.who(l.Client, network, port, to); got != want {
 							t.Errorf("client's port %d to %s %s: %s; want %s", port, network, to, got, want)
 						}
 					}
@@ -202,9 +200,9 @@ func TestMaglevFlows(t *testing.T) {
 // flowSlot is the slot of a flow.
 func flowSlot(client netip.AddrPort, slots int) int {
 	if testMode == ModeIPTables {
-		return programFlowSlot(client, slots)
+		return proxytest.ProgramFlowSlot(client, slots)
 	}
-	return kernelSlot(state.Encoding(nil).Addr(client.Addr()).Port(client.Port()), slots)
+	return proxytest.KernelSlot(state.Encoding(nil).Addr(client.Addr()).Port(client.Port()), slots)
 }
 
 // Flows fall to backends by weight, at random: with three to one, 150 of 200, give
@@ -221,7 +219,7 @@ func TestRandomByWeight(t *testing.T) {
 		for family := range state.SetID(2) {
 			n := 0
 			for range 200 {
-				if l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", family), 80)) == "pod1" {
+				if l.who(l.Client, "udp", 0, netip.AddrPortFrom(proxytest.At("vip", family), 80)) == "pod1" {
 					n++
 				}
 			}
@@ -230,48 +228,4 @@ func TestRandomByWeight(t *testing.T) {
 			}
 		}
 	})
-}
-
-// kernelSlot is what the kernel makes of "jhash … mod n seed 0xfa17" over these
-// bytes, a multiple of four (linux/jhash.h, and reciprocal_scale in nft_hash.c).
-func kernelSlot(b []byte, n int) int {
-	word := func() (w uint32) {
-		if len(b) >= 4 {
-			w = binary.NativeEndian.Uint32(b)
-			b = b[4:]
-		}
-		return w
-	}
-	start := 0xdeadbeef + uint32(len(b)) + 0xfa17
-	x, y, z := start, start, start
-	for len(b) > 12 {
-		x, y, z = x+word(), y+word(), z+word()
-		x -= z
-		x ^= bits.RotateLeft32(z, 4)
-		z += y
-		y -= x
-		y ^= bits.RotateLeft32(x, 6)
-		x += z
-		z -= y
-		z ^= bits.RotateLeft32(y, 8)
-		y += x
-		x -= z
-		x ^= bits.RotateLeft32(z, 16)
-		z += y
-		y -= x
-		y ^= bits.RotateLeft32(x, 19)
-		x += z
-		z -= y
-		z ^= bits.RotateLeft32(y, 4)
-		y += x
-	}
-	x, y, z = x+word(), y+word(), z+word()
-	for _, m := range []struct {
-		to, from *uint32
-		by       int
-	}{{&z, &y, 14}, {&x, &z, 11}, {&y, &x, 25}, {&z, &y, 16}, {&x, &z, 4}, {&y, &x, 14}, {&z, &y, 24}} {
-		*m.to ^= *m.from
-		*m.to -= bits.RotateLeft32(*m.from, m.by)
-	}
-	return int(uint64(z) * uint64(n) >> 32)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -113,11 +114,11 @@ func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
 
 // What did not change is the same, and so is what has a backend in common with what did, if that is taken still.
 func TestSelectionKeepsWhatIs(t *testing.T) {
-	s := benchState(3)
+	s := proxytest.BenchState(3)
 	n := newSelection("n1")
 	before := n.state(&s)
 	s.VIPs = slices.Clone(s.VIPs)
-	s.VIPs[1] = benchVIP(1, 1)
+	s.VIPs[1] = proxytest.BenchVIP(1, 1)
 	s.VIPs[2] = &VIP{Addr: s.VIPs[2].Addr, Frontends: slices.Clone(s.VIPs[2].Frontends)}
 	s.VIPs[2].Frontends[0].External = s.VIPs[0].Frontends[0].External
 	after := n.state(&s)
@@ -138,7 +139,7 @@ func TestSelectionKeepsWhatIs(t *testing.T) {
 func BenchmarkSelection(b *testing.B) {
 	s := State{Node: "n1"}
 	vip := func(i, version int) *VIP {
-		v := benchVIP(i, version)
+		v := proxytest.BenchVIP(i, version)
 		for pod := range byte(8) {
 			v.Frontends[0].External.Backends = append(v.Frontends[0].External.Backends, Backend{Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, pod, byte(i >> 8), byte(i)}), 8080)})
 		}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -31,7 +32,7 @@ var (
 type soak struct {
 	*lab
 	t    *testing.T
-	view *nodeView
+	view *proxytest.NodeView
 
 	mu    sync.Mutex
 	steps []*soakStep
@@ -47,7 +48,7 @@ type soakStep struct {
 	begun, done time.Time
 
 	mu    sync.Mutex
-	rules rules
+	rules proxytest.Rules
 	known map[soakRequest][]string
 }
 
@@ -59,7 +60,7 @@ type soakRequest struct {
 func (r soakRequest) String() string { return fmt.Sprintf("%s to %s %s", r.from, r.network, r.to) }
 
 // expect is what may come of a request in this State.
-func (s *soakStep) expect(r soakRequest, n *nodeView) ([]string, error) {
+func (s *soakStep) expect(r soakRequest, n *proxytest.NodeView) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if all, ok := s.known[r]; ok {
@@ -67,25 +68,21 @@ func (s *soakStep) expect(r soakRequest, n *nodeView) ([]string, error) {
 	}
 	if s.rules == nil {
 		var err error
-		if s.rules, err = (&scene{state: s.state}).rules(testMode); err != nil {
+		if s.rules, err = (&scene{proxytest.Scene{State: s.state}}).rules(testMode); err != nil {
 			return nil, err
 		}
 		s.known = make(map[soakRequest][]string)
 	}
-	p, err := labPacket(r.from, r.network, r.to, n)
+	p, err := proxytest.LabPacket(r.from, r.network, r.to, n)
 	if err != nil {
 		return nil, err
 	}
-	s.known[r] = trace(s.rules, n, p)
-	if testMode == ModeIPTables && !servesState(s.state, r.to.Addr()) {
+	s.known[r] = proxytest.Trace(s.rules, n, p)
+	if testMode == ModeIPTables && !proxytest.ServesState(s.state, r.to.Addr()) {
 		// Its ports go a moment before it does.
 		s.known[r] = append(s.known[r], "refused")
 	}
 	return s.known[r], nil
-}
-
-func servesState(s State, a netip.Addr) bool {
-	return slices.ContainsFunc(s.VIPs, func(v *VIP) bool { return v.Addr == a })
 }
 
 // begin notes that a State is being set; what it returns, that it is.
@@ -201,7 +198,7 @@ func left(steps []*soakStep, r soakRequest) bool {
 func shutsOut(s State, r soakRequest) bool {
 	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
 	f := s.Frontend(r.to.Addr(), state.Port{Proto: proto, Port: r.to.Port()})
-	return f != nil && f.Sources != nil && !state.ContainsAddr(f.Sources, at(r.from, state.Family(r.to.Addr())))
+	return f != nil && f.Sources != nil && !state.ContainsAddr(f.Sources, proxytest.At(r.from, state.Family(r.to.Addr())))
 }
 
 // flowsTo are the backends that flows of the request may be open to.
@@ -232,7 +229,7 @@ func flowsTo(s State, r soakRequest) map[netip.AddrPort]bool {
 // soak's external clients find no backend that internal ones do not.
 func movesState(s State, f *Frontend, r soakRequest) bool {
 	to := &f.External
-	if state.ContainsAddr(s.Clients.CIDRs, at(r.from, state.Family(r.to.Addr()))) {
+	if state.ContainsAddr(s.Clients.CIDRs, proxytest.At(r.from, state.Family(r.to.Addr()))) {
 		to = &f.Internal
 	}
 	return r.network == "udp" && !to.Empty()
@@ -240,11 +237,11 @@ func movesState(s State, f *Frontend, r soakRequest) bool {
 
 // run sends requests of one kind from one namespace until the soak is over.
 func (s *soak) run(from, network string, to []netip.AddrPort, seed uint64) {
-	w := newWorld(seed)
+	w := proxytest.NewWorld(seed)
 	port := 10000
-	s.ns(from).Do(func() {
+	s.Ns(from).Do(func() {
 		for !s.stop.Load() {
-			r := soakRequest{from, network, pick(w, to...)}
+			r := soakRequest{from, network, proxytest.Pick(w, to...)}
 			port = 10000 + (port+1)%50000
 			a, err := s.request(r, port)
 			if errors.Is(err, syscall.EADDRINUSE) {
@@ -279,7 +276,7 @@ func (s *soak) request(r soakRequest, port int) (a soakAnswer, err error) {
 	defer func() { a.end = time.Now() }()
 	c, err := d.Dial(r.network, r.to.String())
 	if err != nil {
-		a.got = outcome(err)
+		a.got = proxytest.Outcome(err)
 		a.missed = a.got == "silence"
 		return a, err
 	}
@@ -292,7 +289,7 @@ func (s *soak) request(r soakRequest, port int) (a soakAnswer, err error) {
 	what := fmt.Sprint(c.LocalAddr(), " asks ", r.to)
 	a.got = s.exchange(c, what)
 	if r.network == "udp" { // a connection may say the same, from the same port
-		_, heard := s.heard.LoadAndDelete(what)
+		_, heard := s.Heard.LoadAndDelete(what)
 		a.missed = a.got == "silence" && !heard
 	}
 	return a, nil
@@ -310,9 +307,9 @@ func (s *soak) exchange(c net.Conn, what string) string {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "reset"
 	case err != nil:
-		return outcome(err)
+		return proxytest.Outcome(err)
 	}
-	return s.named(string(buf[:n]))
+	return s.Named(string(buf[:n]))
 }
 
 // sentTwice says whether the SYN of a connection had to be sent again.
@@ -344,7 +341,7 @@ func TestSoak(t *testing.T) {
 			seed = rand.Uint64()
 		}
 		t.Logf("again with -soak-seed=%d", seed)
-		s := &soak{lab: newLab(t), t: t, view: labView()}
+		s := &soak{lab: newLab(t), t: t, view: proxytest.LabView()}
 		w := newSoakWorld(seed)
 		if w.alike = testFast != ""; w.alike {
 			for _, p := range w.ports {

@@ -5,13 +5,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A soakWorld is a cluster whose Services and pods change at random. Its addresses
 // are the lab's, and all of its pods answer, ready or not.
 type soakWorld struct {
-	world
+	proxytest.World
 	ports   []*soakPort
 	clients LocalClients
 	snat    SNAT
@@ -46,12 +47,12 @@ const (
 var soakPods = []string{"pod1", "pod1:8081", "pod2", "pod2:8081", "pod3", "pod3:8081", "remote", "remote:8082"}
 
 func newSoakWorld(seed uint64) *soakWorld {
-	w := &soakWorld{world: newWorld(seed)}
+	w := &soakWorld{World: proxytest.NewWorld(seed)}
 	// Local clients stay local while a node runs; a client with affinity
 	// would lose a packet by becoming one.
-	w.clients = pick(w.world,
+	w.clients = proxytest.Pick(w.World,
 		LocalClients{},
-		LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")},
+		LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")},
 		LocalClients{InterfacePrefix: "cali", Bridge: "cni0"})
 	for _, p := range []soakPort{
 		{vip: "vip", port: 80, steady: true},
@@ -75,7 +76,7 @@ func soakTargets() []netip.AddrPort {
 			vip  string
 			port uint16
 		}{{"vip", 80}, {"vip", 443}, {"vip", 80}, {"vip", 81}, {"vip2", 80}, {"vip2", 443}} {
-			all = append(all, netip.AddrPortFrom(at(p.vip, family), p.port))
+			all = append(all, netip.AddrPortFrom(proxytest.At(p.vip, family), p.port))
 		}
 	}
 	return all
@@ -84,7 +85,7 @@ func soakTargets() []netip.AddrPort {
 // change changes something, or some things at once.
 func (w *soakWorld) change() {
 	for range 1 + w.IntN(3) {
-		p := pick(w.world, w.ports...)
+		p := proxytest.Pick(w.World, w.ports...)
 		switch what := w.IntN(11); what {
 		case 0:
 			p.gone = !p.gone && !p.steady
@@ -99,9 +100,9 @@ func (w *soakWorld) change() {
 				}
 			}
 		case 5:
-			w.snat = pick(w.world, SNAT{}, SNAT{Ports: PortRandom}, SNAT{Mark: Mark{Value: 0x4000, Mask: 0x4000}})
+			w.snat = proxytest.Pick(w.World, SNAT{}, SNAT{Ports: PortRandom}, SNAT{Mark: Mark{Value: 0x4000, Mask: 0x4000}})
 		default:
-			p.step(w, pick(w.world, soakPods...))
+			p.step(w, proxytest.Pick(w.World, soakPods...))
 		}
 		if p.steady {
 			p.keepServed(w)
@@ -115,11 +116,11 @@ func (p *soakPort) set(w *soakWorld, what int) {
 	case 1:
 		p.local = !p.local
 	case 2:
-		p.schedule = pick(w.world, Random, RoundRobin, SourceHash, Maglev)
+		p.schedule = proxytest.Pick(w.World, Random, RoundRobin, SourceHash, Maglev)
 	case 3:
-		p.affinity = pick(w.world, 0, time.Second, time.Hour)
+		p.affinity = proxytest.Pick(w.World, 0, time.Second, time.Hour)
 	default:
-		p.sources = pick(w.world, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
+		p.sources = proxytest.Pick(w.World, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
 		if (p.steady || w.alike) && len(p.sources) > 0 {
 			p.sources = []string{"10.0.0.0/8", "fd00::/16"} // all clients
 		}
@@ -148,14 +149,14 @@ func (p *soakPort) keepServed(w *soakWorld) {
 			return
 		}
 	}
-	p.pods[pick(w.world, soakPods[:6]...)] = podReady
+	p.pods[proxytest.Pick(w.World, soakPods[:6]...)] = podReady
 }
 
 func (w *soakWorld) state() State {
-	s := State{Node: "n1", Owned: prefixes("192.0.2.0/24", "2001:db8::/64"), Clients: w.clients, SNAT: w.snat}
+	s := State{Node: "n1", Owned: proxytest.Prefixes("192.0.2.0/24", "2001:db8::/64"), Clients: w.clients, SNAT: w.snat}
 	for family := range state.SetID(2) {
 		for _, name := range []string{"vip", "vip2"} {
-			v := &VIP{Addr: at(name, family)}
+			v := &VIP{Addr: proxytest.At(name, family)}
 			for _, proto := range []Protocol{TCP, UDP} {
 				for _, p := range w.ports {
 					if p.vip == name && !p.gone {
@@ -181,7 +182,7 @@ func (p *soakPort) frontend(proto Protocol, family state.SetID) Frontend {
 		f.External = Target{Remote: Preserve, Miss: Drop}
 	}
 	for _, pod := range soakPods {
-		b, err := sceneBackend(family, pod)
+		b, err := proxytest.SceneBackend(family, pod)
 		if err != nil {
 			panic("BUG: " + err.Error()) // constants only
 		}
@@ -197,7 +198,7 @@ func (p *soakPort) frontend(proto Protocol, family state.SetID) Frontend {
 		}
 	}
 	if p.sources != nil {
-		f.Sources = prefixes(p.sources...)
+		f.Sources = proxytest.Prefixes(p.sources...)
 	}
 	return f
 }

@@ -12,17 +12,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // sourcesState is packetState with the same sources for all of its frontends.
 func sourcesState(sources ...string) State {
-	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")})
+	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")})
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
-			v.Frontends[i].Sources = prefixes(sources...)
+			v.Frontends[i].Sources = proxytest.Prefixes(sources...)
 		}
 	}
 	return s
@@ -74,16 +74,16 @@ node   80 pod1 saw node`, false},
 			for family := range state.SetID(2) {
 				// The kernel tells a process that its own datagram was dropped.
 				want := "silence"
-				if state.ContainsAddr(s.VIPs[family].Frontends[0].Sources, at("node", family)) {
+				if state.ContainsAddr(s.VIPs[family].Frontends[0].Sources, proxytest.At("node", family)) {
 					want = "pod1 saw node"
 				}
-				if got := l.probe(l.node, "tcp", netip.AddrPortFrom(at("vip", family), portLocal), want); got != want {
+				if got := l.Probe(l.Node, "tcp", netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal), want); got != want {
 					t.Errorf("sources %v: from the node: %s; want %s", tc.sources, got, want)
 				}
-				if got := l.ping(l.client, at("vip", family), "reply"); got != "reply" {
+				if got := l.Ping(l.Client, proxytest.At("vip", family), "reply"); got != "reply" {
 					t.Errorf("sources %v: ping: %s", tc.sources, got)
 				}
-				for _, f := range l.flows(at("vip", family)) {
+				for _, f := range l.flows(proxytest.At("vip", family)) {
 					fe := s.Frontend(f.VIP, f.Port)
 					if fe != nil && !state.ContainsAddr(fe.Sources, f.Client) {
 						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.Client, f.Port.Port)
@@ -100,7 +100,7 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		open, fenced := crowdedState(nil, 0), crowdedState(prefixes("10.0.0.0/8", "fd00::/16"), 1)
+		open, fenced := crowdedState(nil, 0), crowdedState(proxytest.Prefixes("10.0.0.0/8", "fd00::/16"), 1)
 		mustSet(t, p, open)
 		var stop atomic.Bool
 		var workers sync.WaitGroup
@@ -109,7 +109,7 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				workers.Go(func() {
 					for !stop.Load() {
-						if got := l.probe(l.client, network, netip.AddrPortFrom(at("vip", f), portLocal), ""); got != "pod1 saw client" {
+						if got := l.Probe(l.Client, network, netip.AddrPortFrom(proxytest.At("vip", f), proxytest.PortLocal), ""); got != "pod1 saw client" {
 							t.Errorf("%s, IPv%c: %s", network, "46"[f], got)
 						}
 						asked.Add(1)
@@ -141,16 +141,16 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 func crowdedState(sources []netip.Prefix, turn int) State {
 	s := State{Node: "n1"}
 	for f := range state.SetID(2) {
-		s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", f), Frontends: nil})
+		s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", f), Frontends: nil})
 		for _, proto := range []Protocol{TCP, UDP} {
-			fe := packetFrontends(proto, f)[0]
+			fe := proxytest.PacketFrontends(proto, f)[0]
 			fe.Sources = sources
 			s.VIPs[f].Frontends = append(s.VIPs[f].Frontends, fe)
 		}
 	}
 	for i := range 200 {
 		a := netip.AddrFrom4([4]byte{192, 0, 3, byte(i)})
-		fe := Frontend{Protocol: TCP, Port: uint16(80 + turn), External: Target{Backends: backends(0, "pod1", "pod2", "remote")}}
+		fe := Frontend{Protocol: TCP, Port: uint16(80 + turn), External: Target{Backends: proxytest.Backends(0, "pod1", "pod2", "remote")}}
 		s.VIPs = append(s.VIPs, &VIP{Addr: a, Frontends: []Frontend{fe}})
 	}
 	slices.SortFunc(s.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
@@ -159,17 +159,17 @@ func crowdedState(sources []netip.Prefix, turn int) State {
 
 // refusals is how many packets were dropped because of their source.
 func (l *lab) refusals() (n int) {
-	l.t.Helper()
+	l.T.Helper()
 	if testMode == ModeIPTables {
-		return xtCount(l.t, "-A "+iptables.SourcesChain+" ")
+		return xtCount(l.T, "-A FANFARE-SOURCES ")
 	}
 	out, err := exec.Command("nft", "list", "chain", "inet", renderer.TableName, "forbidden").CombinedOutput()
 	if err != nil {
-		l.t.Fatalf("%v: %s", err, out)
+		l.T.Fatalf("%v: %s", err, out)
 	}
 	_, rest, _ := strings.Cut(string(out), "counter packets ")
 	if _, err := fmt.Sscan(rest, &n); err != nil {
-		l.t.Fatalf("%v in %s", err, out)
+		l.T.Fatalf("%v in %s", err, out)
 	}
 	return n
 }
@@ -192,18 +192,18 @@ func TestSourcesEndFlows(t *testing.T) {
 		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				for _, from := range []string{"client", "pod2"} {
-					for _, port := range []uint16{portLocal, portRemote} {
-						to := netip.AddrPortFrom(at("vip", family), port)
-						c := l.connect(l.ns(from), network, 0, to)
-						if got, want := l.ask(c), want[fmt.Sprint(from, port)]; got != want {
+					for _, port := range []uint16{proxytest.PortLocal, proxytest.PortRemote} {
+						to := netip.AddrPortFrom(proxytest.At("vip", family), port)
+						c := l.Connect(l.Ns(from), network, 0, to)
+						if got, want := l.Ask(c), want[fmt.Sprint(from, port)]; got != want {
 							t.Fatalf("%s from %s to %s: %s; want %s", network, from, to, got, want)
 						}
 						conns = append(conns, open{from, to, c})
 					}
 				}
 			}
-			to := netip.AddrPortFrom(at("vip", family), portLocal)
-			if got := l.probeFrom(l.client, "sctp", 4444, to, ""); got != "pod1 saw client" {
+			to := netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal)
+			if got := l.ProbeFrom(l.Client, "sctp", 4444, to, ""); got != "pod1 saw client" {
 				t.Fatalf("sctp: %s", got)
 			}
 		}
@@ -212,15 +212,15 @@ func TestSourcesEndFlows(t *testing.T) {
 		for _, c := range conns {
 			want := "silence"
 			if c.from == "pod2" {
-				want = map[uint16]string{portLocal: "pod1 saw pod2", portRemote: "remote saw pod2"}[c.to.Port()]
+				want = map[uint16]string{proxytest.PortLocal: "pod1 saw pod2", proxytest.PortRemote: "remote saw pod2"}[c.to.Port()]
 			}
-			if got := l.askFor(c, want); got != want {
+			if got := l.AskFor(c, want); got != want {
 				t.Errorf("an open flow from %s %s to %s: %s; want %s", c.LocalAddr().Network(), c.from, c.to, got, want)
 			}
 		}
 		for family := range state.SetID(2) {
-			for _, f := range l.flows(at("vip", family)) {
-				if f.Client == at("client", family) {
+			for _, f := range l.flows(proxytest.At("vip", family)) {
+				if f.Client == proxytest.At("client", family) {
 					t.Errorf("an entry of the client's for port %d of protocol %s is left", f.Port.Port, f.Port.Proto)
 				}
 			}
@@ -228,8 +228,8 @@ func TestSourcesEndFlows(t *testing.T) {
 		// Allowed again, the same ports serve.
 		mustSet(t, p, sourcesState("10.0.0.0/8", "fd00::/16"))
 		for family := range state.SetID(2) {
-			to := netip.AddrPortFrom(at("vip", family), portLocal)
-			if got := l.probeFrom(l.client, "sctp", 4444, to, ""); got != "pod1 saw client" {
+			to := netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal)
+			if got := l.ProbeFrom(l.Client, "sctp", 4444, to, ""); got != "pod1 saw client" {
 				t.Errorf("sctp, allowed again: %s", got)
 			}
 		}

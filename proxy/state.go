@@ -29,7 +29,6 @@ type (
 	// A Redirect names the previous owner of a VIP, which has connections that this node does
 	// not know.
 	Redirect = state.Redirect
-	MAC      = state.MAC
 )
 
 const (

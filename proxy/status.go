@@ -3,6 +3,8 @@ package proxy
 import (
 	"sync"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/nftables"
 )
 
 // A Status is what a Proxy has done, for people.
@@ -152,7 +154,7 @@ func (r *record) get() Status {
 	r.mu.Lock()
 	s, have := r.status, r.have
 	r.mu.Unlock()
-	s.Schema = Schema
+	s.Schema = nftables.Schema
 	s.VIPs = len(have.VIPs)
 	for _, v := range have.VIPs {
 		s.Frontends += len(v.Frontends)

@@ -4,12 +4,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -17,28 +18,19 @@ import (
 // traces says which of our rules are in the kernel.
 func traces(t *testing.T) (found []string) {
 	t.Helper()
-	s, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if got, err := readTable(s); err != nil || got.found {
+	if slices.Contains(strings.Split(listTables(t), "\n"), "table inet fanfare") {
 		found = append(found, "table")
 	}
 	for _, i := range iptables.Installed() {
-		save, err := i.SaveAll(t.Context())
+		save, err := exec.Command(i.Name + "-save").Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(save, iptables.Prefix) || strings.Contains(save, iptables.MadePrefix) {
+		if strings.Contains(string(save), "FANFARE-") || strings.Contains(string(save), "FAN-") {
 			found = append(found, i.Name)
 		}
 	}
-	names, err := iptables.SetNames(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(names) > 0 {
+	if len(proxytest.IPSets(t)) > 0 {
 		found = append(found, "sets")
 	}
 	return found
@@ -47,10 +39,10 @@ func traces(t *testing.T) (found []string) {
 // The next mode takes over without losing a connection, and leaves nothing of the one
 // before: from one mode to the other, and from one iptables to the other.
 func TestModesFollowOneAnother(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		everything := os.Getenv("PATH")
-		s := packetState(LocalClients{})
+		s := proxytest.PacketState(LocalClients{})
 		nft, legacy := []string{"iptables-nft", "ip6tables-nft", "sets"}, []string{"iptables-legacy", "ip6tables-legacy", "sets"}
 		var conn net.Conn
 		for i, step := range []struct {
@@ -72,7 +64,7 @@ func TestModesFollowOneAnother(t *testing.T) {
 			}
 			testMode = step.mode
 			p := newProxy(t)
-			if want := []netip.Addr{at("vip", 0), at("vip", 1)}; i > 0 && !slices.Equal(p.Adopted(), want) {
+			if want := []netip.Addr{proxytest.At("vip", 0), proxytest.At("vip", 1)}; i > 0 && !slices.Equal(p.Adopted(), want) {
 				t.Errorf("step %d adopted %v, want %v", i, p.Adopted(), want)
 			}
 			stop, lost := make(chan struct{}), make(chan string)
@@ -81,9 +73,9 @@ func TestModesFollowOneAnother(t *testing.T) {
 			}
 			mustSet(t, p, s)
 			if i == 0 {
-				conn = l.connect(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), portRemote))
+				conn = l.Connect(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortRemote))
 			}
-			if got := l.ask(conn); got != "remote saw node" {
+			if got := l.Ask(conn); got != "remote saw node" {
 				t.Errorf("step %d: an open connection: %s", i, got)
 			}
 			if i > 0 {
@@ -116,7 +108,7 @@ func TestModesFollowOneAnother(t *testing.T) {
 func TestCleanupOfIPTables(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		p := newProxy(t)
-		mustSet(t, p, packetState(LocalClients{}))
+		mustSet(t, p, proxytest.PacketState(LocalClients{}))
 		p.Close()
 		if got := traces(t); len(got) != 3 {
 			t.Errorf("there are %v", got)
@@ -146,7 +138,7 @@ func TestModeAuto(t *testing.T) {
 		{"nothing", nil, "", nil, "no program iptables-restore"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inNamespace(t, func(t *testing.T) {
+			proxytest.InNamespace(t, func(t *testing.T) {
 				keepPrograms(t, tc.programs...)
 				p, err := New(t.Context(), Options{Mode: ModeAuto})
 				if tc.mode == "" {
@@ -163,7 +155,7 @@ func TestModeAuto(t *testing.T) {
 				if st.Mode != tc.mode || !slices.Equal(st.Programs, tc.used) || !strings.Contains(st.ModeReason, tc.why) || (tc.why == "") != (st.ModeReason == "") {
 					t.Errorf("mode %s, programs %v, because %q; want %s, %v, %q", st.Mode, st.Programs, st.ModeReason, tc.mode, tc.used, tc.why)
 				}
-				s := packetState(LocalClients{})
+				s := proxytest.PacketState(LocalClients{})
 				if len(tc.used) == 1 {
 					// One family without iptables does not stop the other.
 					if err := p.Set(t.Context(), s); err == nil || !strings.Contains(err.Error(), "2001:db8::1") {
@@ -177,32 +169,17 @@ func TestModeAuto(t *testing.T) {
 	}
 }
 
-// A kernel that lacks something is asked rule by rule, and the answer has the names
-// by which it can be had.
-func TestModeSaysWhatIsMissing(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		i := iptables.Program{Name: "iptables-nft"}
-		if err := i.Lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
-			// The rules about a set need the set, which is not made here.
-			t.Errorf("%v; want it to name the match set alone", err)
-		}
-		if save, err := i.SaveAll(t.Context()); err != nil || strings.Contains(save, iptables.ProbeChain) {
-			t.Errorf("a trace of the search: %v\n%s", err, save)
-		}
-	})
-}
-
 // What others do in iptables is none of our business, nor is what we do ourselves
 // news to us.
 func TestOthersDoNotDisturbIPTables(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		onlyPrograms(t, "iptables-nft")
 		testMode = ModeIPTables
 		p := newProxy(t)
-		w := newWorld(3)
+		w := proxytest.NewWorld(3)
 		s := State{Node: "n1"}
 		for range 5 {
-			s = w.next(s)
+			s = w.Next(s)
 			mustSet(t, p, s)
 		}
 		iptablesRun(t, "iptables-nft -t nat -N KUBE-SERVICES")
@@ -240,14 +217,14 @@ func TestAffinityOfIPTables(t *testing.T) {
 		all := []string{"pod1", "pod2", "pod3", "remote"}
 		mustSet(t, p, stateWith(all...))
 		for family := range state.SetID(2) {
-			to := netip.AddrPortFrom(at("vip", family), 80)
+			to := netip.AddrPortFrom(proxytest.At("vip", family), 80)
 			for network := range networks {
 				mustSet(t, p, stateWith(all...))
 				stays := func(when string) string {
 					t.Helper()
-					first := l.who(l.client, network, 0, to)
+					first := l.who(l.Client, network, 0, to)
 					for range 8 {
-						if who := l.who(l.client, network, 0, to); who != first {
+						if who := l.who(l.Client, network, 0, to); who != first {
 							t.Errorf("%s %s, %s: %s after %s", network, to, when, who, first)
 						}
 					}
@@ -263,6 +240,16 @@ func TestAffinityOfIPTables(t *testing.T) {
 					t.Errorf("%s %s: %s came back and took the client of %s", network, to, third, second)
 				}
 			}
+		}
+	})
+}
+
+// Without the right to change the kernel, New says so.
+func TestModeWithoutRights(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
+		proxytest.WithoutRights(t)
+		if _, err := New(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+			t.Errorf("New without rights: %v", err)
 		}
 	})
 }

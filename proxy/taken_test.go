@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -17,7 +18,7 @@ import (
 // fastLab is a lab whose node has a fast path.
 func fastLab(t *testing.T, f func(t *testing.T, l *lab)) {
 	t.Helper()
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		testFast = filepath.Join(nstest.BPF(t), "fanfare")
 		f(t, newLab(t))
 	})
@@ -26,7 +27,7 @@ func fastLab(t *testing.T, f func(t *testing.T, l *lab)) {
 // tracked says whether conntrack of the node knows a flow from there to a VIP's port.
 func (l *lab) tracked(from, network string, to netip.AddrPort) bool {
 	return slices.ContainsFunc(l.flows(to.Addr()), func(f conntrack.Flow) bool {
-		return f.Port.Port == to.Port() && f.Port.Proto.String() == network && f.Client == at(from, state.Family(to.Addr()))
+		return f.Port.Port == to.Port() && f.Port.Proto.String() == network && f.Client == proxytest.At(from, state.Family(to.Addr()))
 	})
 }
 
@@ -35,27 +36,27 @@ func (l *lab) tracked(from, network string, to netip.AddrPort) bool {
 func TestFastPathTakes(t *testing.T) {
 	fastLab(t, func(t *testing.T, l *lab) {
 		p := newProxy(t)
-		clients := LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}
-		mustSet(t, p, packetState(clients))
+		clients := LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")}
+		mustSet(t, p, proxytest.PacketState(clients))
 		swept(t, p) // those of UDP are taken a moment later
 		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
-				for port, want := range map[uint16]string{portLocal: "pod1 saw client", portCluster: "pod1 saw client", portRemote: "remote saw node", portHost: "node saw client"} {
-					to := netip.AddrPortFrom(at("vip", family), port)
-					if got := l.probe(l.client, network, to, want); got != want {
+				for port, want := range map[uint16]string{proxytest.PortLocal: "pod1 saw client", proxytest.PortCluster: "pod1 saw client", proxytest.PortRemote: "remote saw node", proxytest.PortHost: "node saw client"} {
+					to := netip.AddrPortFrom(proxytest.At("vip", family), port)
+					if got := l.Probe(l.Client, network, to, want); got != want {
 						t.Errorf("%s to %s: %s; want %s", network, to, got, want)
 					}
-					if fast := port == portLocal || port == portCluster; l.tracked("client", network, to) == fast {
+					if fast := port == proxytest.PortLocal || port == proxytest.PortCluster; l.tracked("client", network, to) == fast {
 						t.Errorf("%s to %s: tracked %v; want it taken %v", network, to, !fast, fast)
 					}
 				}
-				to := netip.AddrPortFrom(at("vip", family), portLocal)
-				if got := l.probe(l.pod2, network, to, ""); got != "pod1 saw pod2" || !l.tracked("pod2", network, to) {
+				to := netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal)
+				if got := l.Probe(l.Pod2, network, to, ""); got != "pod1 saw pod2" || !l.tracked("pod2", network, to) {
 					t.Errorf("a pod's %s to %s: %s, or taken", network, to, got)
 				}
 			}
 		}
-		mustSet(t, p, packetState(clients)) // and flows are counted
+		mustSet(t, p, proxytest.PacketState(clients)) // and flows are counted
 		swept(t, p)
 		st := p.Status().FastPath
 		if st.Flows != 2*2*2 {
@@ -108,9 +109,9 @@ func TestFlowsStayWhenTakenAndLeft(t *testing.T) {
 			"a scheduler": func(f *Frontend) { f.Scheduler = Maglev },
 			"affinity":    func(f *Frontend) { f.Affinity = state.MaxAffinity },
 			"Cluster": func(f *Frontend) {
-				f.External.Backends = slices.Concat(f.External.Backends, backends(state.Family(f.External.Backends[0].Addr.Addr()), "remote"))
+				f.External.Backends = slices.Concat(f.External.Backends, proxytest.Backends(state.Family(f.External.Backends[0].Addr.Addr()), "remote"))
 			},
-			"sources": func(f *Frontend) { f.Sources = prefixes("10.0.0.0/8", "fd00::/16") },
+			"sources": func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/16") },
 		} {
 			mustSet(t, p, each(other))
 			swept(t, p)
@@ -123,7 +124,7 @@ func TestFlowsStayWhenTakenAndLeft(t *testing.T) {
 			l.check("taken after "+name, "", open...)
 		}
 		// A list without the client ends them, wherever they are.
-		mustSet(t, p, each(func(f *Frontend) { f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48") }))
+		mustSet(t, p, each(func(f *Frontend) { f.Sources = proxytest.Prefixes("198.51.100.0/24", "2001:db8:f::/48") }))
 		swept(t, p)
 		l.check("shut out", "silence", open[:2]...)
 		l.check("shut out", "silence", open[len(open)-2:]...)
@@ -171,7 +172,7 @@ func TestEndedFlowBlocksNoPort(t *testing.T) {
 			s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
 			for family := range state.SetID(2) {
 				s.VIPs[family].Frontends[0].Affinity = affinity
-				s.VIPs = append(s.VIPs, &VIP{Addr: at("vip2", family), Frontends: slices.Clone(s.VIPs[family].Frontends)})
+				s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip2", family), Frontends: slices.Clone(s.VIPs[family].Frontends)})
 			}
 			slices.SortFunc(s.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 			return s
@@ -183,8 +184,8 @@ func TestEndedFlowBlocksNoPort(t *testing.T) {
 			mustSet(t, p, s.state)
 			swept(t, p)
 			for family := range state.SetID(2) {
-				to := netip.AddrPortFrom(at(s.vip, family), 80)
-				if got := l.probeFrom(l.client, "tcp", 4444, to, ""); got != "pod1 saw client" {
+				to := netip.AddrPortFrom(proxytest.At(s.vip, family), 80)
+				if got := l.ProbeFrom(l.Client, "tcp", 4444, to, ""); got != "pod1 saw client" {
 					t.Errorf("%s: %s", to, got)
 				}
 			}

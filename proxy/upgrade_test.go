@@ -11,8 +11,9 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -25,30 +26,30 @@ func upgradeScene(t *testing.T) (scene, *txtar.Archive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return mustParseScene(t, path, a), a
+	return scene{proxytest.MustParseScene(t, path, a)}, a
 }
 
 // upgrade lets a Proxy take over under traffic what is in the kernel for the scene.
 func upgrade(t *testing.T, old scene, l *lab) *Proxy {
 	t.Helper()
-	s := &soak{lab: l, t: t, view: labView()}
-	s.begin(old.state)()
-	conn := s.connect(s.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 81))
-	stop := s.send(old.rows)
+	s := &soak{lab: l, t: t, view: proxytest.LabView()}
+	s.begin(old.State)()
+	conn := s.Connect(s.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), 81))
+	stop := s.send(old.Rows)
 	s.await(100)
 
 	p := newProxy(t)
-	if got := p.Adopted(); !slices.Equal(got, []netip.Addr{at("vip", 0), at("vip", 1)}) {
+	if got := p.Adopted(); !slices.Equal(got, []netip.Addr{proxytest.At("vip", 0), proxytest.At("vip", 1)}) {
 		t.Errorf("adopted %v", got)
 	}
 	n, start := s.requests.Load(), time.Now()
-	mustSet(t, p, old.state)
+	mustSet(t, p, old.State)
 	t.Logf("%d requests ended in the %v of the upgrade", s.requests.Load()-n, time.Since(start).Round(time.Millisecond))
 	s.await(100)
 	stop()
 
-	checkKernel(t, old.state)
-	if got := s.ask(conn); got != "remote saw node" {
+	checkKernel(t, old.State)
+	if got := s.Ask(conn); got != "remote saw node" {
 		t.Errorf("an old connection: %s", got)
 	}
 	if got := p.Status().Repairs; got != 0 {
@@ -60,13 +61,13 @@ func upgrade(t *testing.T, old scene, l *lab) *Proxy {
 // A process finds the table of an older version under traffic, and puts its own in
 // its place: no request is lost, and connections go on.
 func TestUpgrade(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
 		old, a := upgradeScene(t)
 		l := newLab(t)
-		nftables(t, string(a.Files[slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "table" })].Data))
-		before := schemaOf(t)
+		proxytest.NFT(t, string(a.Files[slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "table" })].Data))
+		before := proxytest.Schema(t)
 		upgrade(t, old, l)
-		if got := schemaOf(t); got == before {
+		if got := proxytest.Schema(t); got == before {
 			t.Errorf("the schema is still %s", got)
 		}
 	})
@@ -78,10 +79,10 @@ func TestUpgradeOfIPTables(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		old, _ := upgradeScene(t)
 		l := newLab(t)
-		loadOlder(t, old.state)
+		loadOlder(t, old.State)
 		upgrade(t, old, l)
 		for _, i := range iptables.Installed() {
-			if save, err := i.SaveAll(t.Context()); err != nil || strings.Contains(save, "FAN-old") {
+			if save, err := exec.Command(i.Name + "-save").Output(); err != nil || strings.Contains(string(save), "FAN-old") {
 				t.Errorf("%s: %v; of the older version there is\n%s", i.Name, err, save)
 			}
 		}
@@ -91,38 +92,34 @@ func TestUpgradeOfIPTables(t *testing.T) {
 // loadOlder forwards a State by chains as an older version might have made them.
 func loadOlder(t *testing.T, s State) {
 	t.Helper()
-	sock, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sock.Close()
 	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
-	for _, i := range iptables.Installed() {
-		f := i.Family()
-		for m := range iptables.IPSetCount {
-			if err := iptables.CreateSet(sock, iptables.SetName(m, f), iptables.SetForm{Kind: iptables.SetShapes[m].Kind, Family: f, Timeout: 24 * time.Hour}); err != nil {
-				t.Fatal(err)
+	_, v4, _ := strings.Cut(iptables.Text(s), "# IPv4\n")
+	v4, v6, _ := strings.Cut(v4, "# IPv6\n")
+	for f, text := range []string{v4, v6} {
+		proxytest.CreateIPSets(t, state.SetID(f))
+		var script strings.Builder
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "fanfare-") {
+				proxytest.IPSet(t, "add "+line)
+			} else {
+				script.WriteString(line)
 			}
 		}
-		p := iptables.PlanTables(nil, iptables.Chains(s, f)).Entries(nil, iptables.AllEntries(s, f))
-		if err := iptables.ChangeEntries(sock, iptables.CommandAdd, p.Add); err != nil {
-			t.Fatal(err)
-		}
-		p.Jumps = iptables.Kernel{Others: make(map[string]iptables.ChainSet)}.JumpLines(f)
-		script, _ := p.Script()
-		if err := i.Load(t.Context(), names.Replace(script)); err != nil {
-			t.Fatal(err)
+		restore := exec.Command(iptables.Installed()[f].Name+"-restore", "--noflush")
+		restore.Stdin = strings.NewReader(names.Replace(script.String()))
+		if out, err := restore.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
 		}
 	}
 }
 
 // send sends the packets of rows again and again, until what it returns is called.
-func (s *soak) send(rows []sceneRow) (stop func()) {
+func (s *soak) send(rows []proxytest.SceneRow) (stop func()) {
 	type line struct{ from, network string }
 	lines := make(map[line][]netip.AddrPort)
 	for _, row := range rows {
-		if k := (line{row.from, row.network}); row.network != "sctp" {
-			lines[k] = append(lines[k], row.to)
+		if k := (line{row.From, row.Network}); row.Network != "sctp" {
+			lines[k] = append(lines[k], row.To)
 		}
 	}
 	var workers sync.WaitGroup
@@ -138,14 +135,12 @@ func (s *soak) send(rows []sceneRow) (stop func()) {
 // The spare table of an upgrade that did not come to its end goes with the next Set,
 // and with Cleanup.
 func TestUpgradeThatStopped(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		s := packetState(LocalClients{})
-		other := State{Node: "n1", VIPs: []*VIP{{Addr: at("other", 0)}}}
+	proxytest.InNamespace(t, func(t *testing.T) {
+		s := proxytest.PacketState(LocalClients{})
+		other := State{Node: "n1", VIPs: []*VIP{{Addr: proxytest.At("other", 0)}}}
 		leave := func() {
 			t.Helper()
-			for _, script := range upgradeScripts(state.RenderState(other))[:2] {
-				nftables(t, script)
-			}
+			proxytest.NFT(t, strings.ReplaceAll(nftables.Text(other), "inet "+renderer.TableName, "inet "+renderer.SpareTable))
 			if !strings.Contains(listTables(t), renderer.SpareTable) {
 				t.Fatal("there is no spare table")
 			}

@@ -18,7 +18,7 @@ import (
 // addresses, where they were established.
 type redirects struct {
 	rules    []proxy.Redirect
-	speakers []proxy.MAC
+	speakers [][6]byte
 	// formerOwner is the former owner of each redirected address.
 	formerOwner map[netip.Addr]string
 	// recheck is when the redirects may change without another event; zero: never.
@@ -58,7 +58,9 @@ func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Ad
 		return cmp.Or(a.VIP.Compare(b.VIP), strings.Compare(a.Interface, b.Interface))
 	})
 	if len(n.rules) > 0 {
-		n.speakers = d.L2.Speakers
+		for _, mac := range d.L2.Speakers {
+			n.speakers = append(n.speakers, mac)
+		}
 	}
 	n.rules, n.speakers = sortedset.Keep(r.rules, n.rules), sortedset.Keep(r.speakers, n.speakers)
 	return n

@@ -106,7 +106,7 @@ func (s *server) unready() string {
 	sp := s.speaker.Load()
 	switch {
 	case s.opened.Load() == nil:
-		return fmt.Sprintf("waiting since %s for the API server, without a saved snapshot of an earlier speaker; the log has the error",
+		return fmt.Sprintf("waiting since %s for the API server, without a recent snapshot of an earlier speaker; the log has the reason",
 			s.began.UTC().Format(time.RFC3339))
 	case sp == nil || !sp.result.Load().ready:
 		return "the kernel is not programmed yet"

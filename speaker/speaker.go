@@ -69,9 +69,9 @@ type Options struct {
 	// Listen is a TCP address for metrics and health; empty: none.
 	Listen string
 	// Open returns the source of cluster objects as soon as there is something to read. The
-	// speaker saves a snapshot if fresh reports that it is new, for a start without the API
-	// server; nil: never.
-	Open func(context.Context) (source cluster.Source, fresh func() bool, err error)
+	// speaker saves snapshots for a start without the API server while inStep reports that
+	// they have what the API server has; nil: never.
+	Open func(context.Context) (source cluster.Source, inStep func() bool, err error)
 	// Reporter writes the SpeakerStatus and Events; nil: neither is written.
 	Reporter *Reporter
 	Log      *slog.Logger
@@ -95,6 +95,7 @@ type speaker struct {
 	events     *eventRecorder
 	metrics    *metrics
 	gateway    *gatewayWatch
+	pods       *podNetworkWatch
 	uplinks    *uplinkWatch        // nil without a fast path
 	membership *membership.Tracker // nil without a key
 
@@ -126,7 +127,7 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	defer serving.Close()
-	source, fresh, err := o.Open(ctx)
+	source, inStep, err := o.Open(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped before there was anything to do
@@ -134,13 +135,14 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	serving.opened.Store(new(time.Now()))
-	s, err := start(ctx, o, source, fresh)
+	s, err := start(ctx, o, source, inStep)
 	if err != nil {
 		return err
 	}
 	defer s.proxy.Close()
 	defer s.health.Close()
 	defer s.gateway.stop()
+	defer s.pods.stop()
 	defer s.uplinks.stop()
 	s.membership.Start(kill, s.layer2.handover.receive)
 	defer s.membership.Close()
@@ -154,7 +156,7 @@ func Run(ctx, kill context.Context, o Options) error {
 }
 
 // start opens everything, and changes neither the kernel nor the network.
-func start(ctx context.Context, o Options, source cluster.Source, fresh func() bool) (*speaker, error) {
+func start(ctx context.Context, o Options, source cluster.Source, inStep func() bool) (*speaker, error) {
 	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath()})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
@@ -166,11 +168,11 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
-	s.gateway = newGatewayWatch(o.Log)
+	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.state = stateDirectory{dir: o.RunDir}
-	s.snapshots = newSnapshotWriter(o, fresh)
+	s.snapshots = newSnapshotWriter(o, Saved(o.RunDir), inStep)
 	var known reported
 	if len(s.adopted) > 0 || s.state.hasSnapshot() {
 		known = reportedBefore(s.adopted, s.started)
@@ -217,6 +219,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
+		case <-s.pods.changed:
 		case <-s.uplinks.changes():
 		case <-s.membership.Changed():
 		case <-s.membership.Renewed():
@@ -277,6 +280,7 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 		c.Gateways = s.gateway.current()
 	}
 	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap), s.membership.Members(snap)
+	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
 	c.Refused = c.Refused.Still(began)
 	if s.membership.Released() {

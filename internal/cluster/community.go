@@ -35,13 +35,18 @@ func parseCommunities(field string, list []string, consequence string, p *Proble
 			p.Add(where, text, err.Error()+consequence)
 		}
 	}
-	if len(c.Standard)+len(c.Large) == 0 {
-		return nil
-	}
 	slices.Sort(c.Standard)
 	slices.SortFunc(c.Large, bgp.LargeCommunity.Compare)
 	c.Standard, c.Large = slices.Compact(c.Standard), slices.Compact(c.Large)
-	return &c
+	return c.orNil()
+}
+
+// orNil is nil for no community.
+func (c *Communities) orNil() *Communities {
+	if len(c.Standard)+len(c.Large) == 0 {
+		return nil
+	}
+	return c
 }
 
 // parse adds the community that text says.
@@ -87,6 +92,9 @@ func (c *Communities) parse(text string) error {
 	return nil
 }
 
+// maxServiceCommunities is how many communities a Service may have: as many as a pool can allow.
+const maxServiceCommunities = 64
+
 // parseServiceCommunities uses those of a Service's communities that are right: a
 // Service is announced without the others rather than not at all.
 func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
@@ -94,9 +102,13 @@ func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
 	if strings.TrimSpace(v) == "" {
 		return nil
 	}
-	var list []string
-	for _, word := range strings.Split(v, ",") {
-		list = append(list, strings.TrimSpace(word))
+	list := strings.Split(v, ",")
+	if len(list) > maxServiceCommunities {
+		p.Add(annotation(communitiesAnnotation), v, fmt.Sprintf("has %d entries, and may have %d; all are left out", len(list), maxServiceCommunities))
+		return nil
+	}
+	for i, word := range list {
+		list[i] = strings.TrimSpace(word)
 	}
 	return parseCommunities(annotation(communitiesAnnotation), list, "; it is left out", p)
 }

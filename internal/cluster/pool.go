@@ -41,6 +41,7 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 		Priority:      o.Spec.Priority,
 	}
 	parseEligibility(&o.Spec, pool, &p)
+	parsePermissions(&o.Spec, pool, &p)
 	if len(o.Spec.Addresses) == 0 {
 		p.Add("spec.addresses", "", "missing; name at least one CIDR or range, such as 192.0.2.0/26")
 	}

@@ -13,6 +13,8 @@ type Eligibility struct {
 	// By are the L2Advertisements that select the address, by name. If it is empty, every
 	// node may answer, on every interface with the address's subnet.
 	By []*cluster.L2Advertisement
+	// AllowNode: the address's pool lets a Service name the node by annotation.
+	AllowNode bool
 }
 
 // EligibilityOf reports whether an address of services is announced by ARP and NDP: its

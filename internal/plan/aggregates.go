@@ -20,12 +20,7 @@ func (d *Desired) aggregateRoutes(v *View) (routes []bgp.Route) {
 	first := map[netip.Prefix]*Address{}
 	for _, a := range d.Addresses {
 		for _, s := range a.aggregated {
-			var err error
-			// One Service must not take the routes of others along, so only its communities
-			// are left out.
-			if specs, err = v.addWithinLimit(specs, s); err != nil {
-				explain(a, cluster.AttributesRefused, fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err))
-			}
+			specs = addSpec(specs, s)
 			first[s.prefix] = cmp.Or(first[s.prefix], a)
 		}
 	}

@@ -15,10 +15,11 @@ type Config struct {
 	Node string // the name of this node's Node object
 
 	// DetectLocal is which traffic is from this node's own pods; see proxy.LocalClients. With
-	// NodeCIDR, the Node's podCIDRs count too: right for most networks, wrong with the IPAM of
-	// Calico and Cilium.
-	DetectLocal proxy.LocalClients
-	NodeCIDR    bool
+	// NodeCIDR, the Node's podCIDRs count too, and with DetectPods what Pods says.
+	DetectLocal          proxy.LocalClients
+	NodeCIDR, DetectPods bool
+	// Pods is what is known about the network of this node's pods, which may change.
+	Pods PodNetwork
 
 	// SNAT is how sources are masqueraded.
 	SNAT proxy.SNAT

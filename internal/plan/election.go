@@ -36,6 +36,7 @@ func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
 		}
 	}
 	eligibility, overL2, why := election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
+	eligibility.AllowNode = cluster.PoolNamed(v.fromPools, a.Pool).PermitsL2Node()
 	switch o.overL2 = overL2; {
 	case !overL2:
 		o.code, o.why = cluster.NotAdvertised, why

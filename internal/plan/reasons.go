@@ -30,6 +30,11 @@ func (v *View) explain(a *Address, s share, remote *share, p announcement, owner
 		reason("proxy", s.served(), "%s", s.message)
 	}
 	explainL2(owner, s.verdict, reason)
+	if s.service.L2Node != "" && owner.overL2 {
+		if why := cluster.PoolNamed(v.fromPools, a.Pool).RefusedL2Node(s.service.Spec); why != "" {
+			reason("l2", cluster.AnnotationRefused, "%s", why)
+		}
+	}
 	if v.isL2Only(a.origin) {
 		return reasons
 	}
@@ -52,6 +57,9 @@ func (v *View) explain(a *Address, s share, remote *share, p announcement, owner
 		}
 		for _, c := range p.conflicts {
 			reason("bgp", c.code, "%s", c.message)
+		}
+		for _, refused := range v.refusedCommunities(a, s, p) {
+			reason("bgp", cluster.AnnotationRefused, "%s", refused)
 		}
 		for _, invalid := range p.invalid {
 			reason("bgp", cluster.AttributesRefused, "left out: %s", invalid)

@@ -55,6 +55,8 @@ type View struct {
 	limits       proxy.Limits
 	refused      *Refused // from the Config
 	clients      proxy.LocalClients
+	pods         PodNetwork // from the Config
+	nodeCIDR     bool       // from the Config
 	healthChecks HealthChecks
 
 	fromPeers   []*cluster.Peer
@@ -85,12 +87,9 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 	}
 	v.Owned = ownedPrefixes(snap.Pools)
 	v.occupied, v.allNodes = snap.Occupied, snap.AllNodes
-	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
+	v.clients, v.pods, v.nodeCIDR, v.healthChecks = localClients(c, v.Self), c.Pods, c.NodeCIDR, c.HealthChecks
 	if v.Self != nil {
 		v.next4, v.next6 = first(v.Self.InternalIPs, netip.Addr.Is4), first(v.Self.InternalIPs, netip.Addr.Is6)
-		if c.NodeCIDR {
-			v.clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(v.clients.CIDRs), v.Self.PodCIDRs...))
-		}
 	}
 	peers := v.resolveGateways(snap.Peers)
 	v.readPeers(peers)
@@ -104,7 +103,7 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 
 // isCurrent reports whether newView would return an equal View.
 func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
-	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && v.pods == c.Pods && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.isCurrentL2(c, snap)
 }
 
@@ -128,7 +127,7 @@ func (v *View) Problems() (all []cluster.Problem) {
 		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
 			Message: fmt.Sprintf("no such gateway is known on node %s; give it a default route, or name the router by peerAddress", v.Node)})
 	}
-	return slices.Concat(all, v.duplicateProblems(), v.interfaceProblems())
+	return slices.Concat(all, v.duplicateProblems(), v.interfaceProblems(), v.podNetworkProblems())
 }
 
 // interfaceProblems returns the L2Advertisements that select this node but none of its

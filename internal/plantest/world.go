@@ -55,7 +55,8 @@ func NewWorld(seed uint64) *World {
 	for _, name := range Nodes {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
-	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
+	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")},
+		ServiceCommunities: &cluster.Communities{Standard: []bgp.Community{0, 1}}}} // and not 2, which Services ask for as well
 	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()

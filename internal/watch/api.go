@@ -83,7 +83,8 @@ type API struct {
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
-	losses *atomic.Int64 // how often the connection was lost; see listWatch
+	losses *atomic.Int64   // how often the connection was lost; see listWatch
+	life   context.Context // of the watches
 
 	mu       sync.Mutex
 	builder  *cluster.Builder
@@ -107,6 +108,7 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 		}
 	}()
 	if a, err = newAPI(cfg, o); err == nil {
+		a.life = ctx
 		err = a.start(ctx, o)
 	}
 	if err == nil {

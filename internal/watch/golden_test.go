@@ -135,6 +135,8 @@ func renderPool(b *strings.Builder, p *cluster.Pool) {
 	for _, o := range p.Occupied {
 		fmt.Fprintf(b, " but %s", o.Text())
 	}
+	b.WriteString(when(p.ReservedQuota != cluster.DefaultReservedQuota, fmt.Sprint(" reserves ", p.ReservedQuota)) +
+		when(p.ServiceCommunities != nil, " allows"+communitiesText(p.ServiceCommunities)) + when(p.AllowL2Node, " allows nodes"))
 	b.WriteString("\n")
 }
 

@@ -109,6 +109,22 @@ func (a *API) healthProblems() []cluster.Problem {
 	return p
 }
 
+// InStep reports whether Snapshot has what the API server has, as far as is known. A resource
+// that the API server does not know is in step: it has no objects.
+func (a *API) InStep() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.life.Err() != nil {
+		return false // the watches have ended
+	}
+	for _, t := range a.troubles {
+		if t.fault != missing {
+			return false
+		}
+	}
+	return true
+}
+
 // problem is what a user has to do: install a CRD, grant a right, or look at the API server.
 func (t trouble) problem(r resource) cluster.Problem {
 	since := t.since.UTC().Format(time.RFC3339)

@@ -71,7 +71,7 @@ func challengePacket(f *Flow) []byte {
 	tcp = append(tcp, 0, 0, 0, 0, 0, 0, 0, 0, 5<<4, ackSYN, 0, 0, 0, 0, 0, 0)
 	addrs := slices.Concat(f.VIP.AsSlice(), f.Client.AsSlice())
 	pseudo := append(slices.Clone(addrs), 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
-	binary.BigEndian.PutUint16(tcp[16:], Checksum(append(pseudo, tcp...)))
+	binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
 	head := []byte{6 << 4, 0, 0, 0, 0, byte(len(tcp)), unix.IPPROTO_TCP, ttl}
 	if f.VIP.Is4() {
 		// The kernel fills in length, identification and checksum.
@@ -80,8 +80,8 @@ func challengePacket(f *Flow) []byte {
 	return slices.Concat(head, addrs, tcp)
 }
 
-// Checksum is that of the Internet (RFC 1071) of an even number of bytes.
-func Checksum(b []byte) uint16 {
+// checksum is that of the Internet (RFC 1071) of an even number of bytes.
+func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
@@ -98,7 +98,7 @@ func (s *Sweeper) challenge(deleted []Flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
-		if f := &deleted[i]; f.Port.Proto == state.TCP && f.DNAT && f.Replied && !f.Ended && !forbids(&want, f) {
+		if f := &deleted[i]; f.Port.Proto == state.TCP && f.DNAT && f.replied && !f.Ended && !forbids(&want, f) {
 			if err := s.challenges.send(f); failed == nil {
 				failed = err
 			}
@@ -116,7 +116,7 @@ func (s *Sweeper) EndedFlows(all []fastpath.Flow) {
 	for _, f := range all {
 		flows = append(flows, Flow{
 			Client: f.Client.Addr(), From: f.Client.Port(), VIP: f.VIP.Addr(), Port: state.Port{Proto: state.Protocol(f.Protocol), Port: f.VIP.Port()},
-			Backend: f.Backend, DNAT: true, Replied: true,
+			Backend: f.Backend, DNAT: true, replied: true,
 		})
 	}
 	s.challenge(flows)

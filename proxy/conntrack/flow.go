@@ -61,9 +61,9 @@ type Flow struct {
 	Port    state.Port     // original protocol and destination port; port 0 where there is none
 	Backend netip.AddrPort // source of replies
 	DNAT    bool
-	Replied bool // the backend has answered
+	replied bool // the backend has answered
 	Ended   bool // a connection of TCP that waits for nothing but to be forgotten
-	Yields  bool // and that a SYN by the same port takes the place of
+	yields  bool // and that a SYN by the same port takes the place of
 
 	family uint8
 	key    []byte // the attributes that name this very entry to the kernel
@@ -81,12 +81,12 @@ func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State) (deleted
 		return own
 	})
 	wrong := func(f *Flow, want *state.State) bool {
-		if !p.Wrong(f, want) {
+		if !p.wrong(f, want) {
 			return false
 		}
-		return !slices.Contains(own(), f.Client) && unknown == nil || p.Wrong(f, asHost(*want, f.Client))
+		return !slices.Contains(own(), f.Client) && unknown == nil || p.wrong(f, asHost(*want, f.Client))
 	}
-	deleted, err = DeleteFlowsIf(s, p.Request(), func(f *Flow) bool {
+	deleted, err = DeleteFlowsIf(s, p.request(), func(f *Flow) bool {
 		if p[f.VIP] == nil {
 			return false
 		}
@@ -103,10 +103,10 @@ func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Fl
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	return DeleteAll(s, wrong)
+	return deleteAll(s, wrong)
 }
 
-// A Request asks for entries of one family or all, to one address if it
+// A request asks for entries of one family or all, to one address if it
 // is valid, with those bits of the status that are in the mask.
 type Request struct {
 	Family       uint8
@@ -114,18 +114,18 @@ type Request struct {
 	Status, Mask uint32
 }
 
-// Request asks for all entries that may be wrong. It is always one: the kernel
+// request asks for all entries that may be wrong. It is always one: the kernel
 // walks its whole hash table for each (9 ms for 262,144 buckets), and can filter by
 // status and by one address only. With 100,000 entries of others a walk that lists
 // them all takes 230 ms of a core, and one that lists none 30 ms. Not by an address
 // of IPv6: the kernel compares those the wrong way round (seen in 6.18), and lists
 // all but the right ones.
-func (p Purge) Request() Request {
+func (p Purge) request() Request {
 	r := RequestOf(maps.Keys(p))
 	untranslated, translated := false, false
 	for _, v := range p {
-		untranslated = untranslated || v.Born || len(v.Ports) > 0
-		translated = translated || len(v.Fenced) > 0 || len(v.filled) > 0 || len(v.Gone) > 0 || v.Left
+		untranslated = untranslated || v.born || len(v.ports) > 0
+		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left
 	}
 	switch {
 	case untranslated && !translated:
@@ -210,10 +210,10 @@ func parseFlow(data []byte) (f Flow, ok bool) {
 		case CtaStatus:
 			if len(v) == 4 {
 				status := binary.BigEndian.Uint32(v)
-				f.DNAT, f.Replied = status&StatusDstNAT != 0, status&ipsSeenReply != 0
+				f.DNAT, f.replied = status&StatusDstNAT != 0, status&ipsSeenReply != 0
 			}
 		case ctaProtoInfo:
-			f.Ended, f.Yields = parseEnd(v)
+			f.Ended, f.yields = parseEnd(v)
 		}
 	}
 	var src, dst, from netip.Addr
@@ -291,13 +291,13 @@ func flowKey(data []byte) []byte {
 // it can not delete, and all answers must fit in the socket's buffer.
 const deleteBatch = 256
 
-// DeleteAll deletes listed entries, and returns the deleted ones. Entries that have gone by
+// deleteAll deletes listed entries, and returns the deleted ones. Entries that have gone by
 // themselves are no error.
 //
 // It has to be quick. A SYN may begin another connection in the place of one that has
 // ended, and that one often has the same ID: the kernel makes it of the place in memory,
 // which is free again, and of the tuple. It would be deleted alive.
-func DeleteAll(s *nfnl.Socket, all []Flow) (deleted []Flow, err error) {
+func deleteAll(s *nfnl.Socket, all []Flow) (deleted []Flow, err error) {
 	var errs []error
 	for batch := range slices.Chunk(all, deleteBatch) {
 		failed, err := deleteSome(s, batch)

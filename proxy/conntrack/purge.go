@@ -12,51 +12,51 @@ import (
 // A Purge says, by VIP, which conntrack entries a change has made wrong. NAT
 // is decided once for each entry, so without this they would outlive the rules
 // that they were born under for as long as packets come.
-type Purge map[netip.Addr]*VIPPurge
+type Purge map[netip.Addr]*vipPurge
 
-type VIPPurge struct {
+type vipPurge struct {
 	// Born: the VIP is new. Entries to it that were not rewritten go, of
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
-	Born bool
+	born bool
 	// Left: the address is no longer a VIP. If it is still one of Owned, entries that remain in
 	// conntrack would misdirect the clients of the next Service that gets it.
-	Left bool
-	// Ports are frontends that are new at a VIP that is not.
-	Ports map[state.Port]bool
-	// Fenced are frontends that fewer sources may use than before. Their flows of
+	left bool
+	// ports are frontends that are new at a VIP that is not.
+	ports map[state.Port]bool
+	// fenced are frontends that fewer sources may use than before. Their flows of
 	// others go.
-	Fenced map[state.Port]bool
+	fenced map[state.Port]bool
 	// filled are frontends that have a backend again. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
 	filled map[state.Port]bool
-	// Gone are backends that no longer get new flows. Entries of protocols that
+	// gone are backends that no longer get new flows. Entries of protocols that
 	// have no end of their own would keep sending there, and so would those of TCP
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when no frontend has the backend.
-	Gone map[GoneBackend]state.Sides
+	gone map[goneBackend]state.Sides
 	// orphaned are frontends of a table that was found: the process that wrote it may have
 	// ended between a change and its sweep. Their flows to unknown backends go.
 	orphaned map[state.Port]bool
 }
 
-type GoneBackend struct {
+type goneBackend struct {
 	state.Port
 	Backend netip.AddrPort
 }
 
-func (p Purge) At(vip netip.Addr) *VIPPurge {
+func (p Purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &VIPPurge{Ports: make(map[state.Port]bool), Fenced: make(map[state.Port]bool), filled: make(map[state.Port]bool), Gone: make(map[GoneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
+		v = &vipPurge{ports: make(map[state.Port]bool), fenced: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
 		p[vip] = v
 	}
 	return v
 }
 
-func (v *VIPPurge) empty() bool {
-	return !v.Born && !v.Left && len(v.Ports) == 0 && len(v.Fenced) == 0 && len(v.filled) == 0 && len(v.Gone) == 0 && len(v.orphaned) == 0
+func (v *vipPurge) empty() bool {
+	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
 }
 
 // PlanPurge derives from a change of elements what it makes wrong.
@@ -76,9 +76,9 @@ func PlanPurge(c state.Change) Purge {
 		}
 	}
 	for vip, v := range p {
-		for b, s := range v.Gone {
+		for b, s := range v.gone {
 			if s == 0 {
-				delete(v.Gone, b)
+				delete(v.gone, b)
 			}
 		}
 		if v.empty() {
@@ -93,7 +93,7 @@ func (p Purge) Orphan(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
 			vip, proto, n := state.FrontendOf(e.Set, e.Key)
-			p.At(vip).orphaned[state.Port{Proto: proto, Port: n}] = true
+			p.at(vip).orphaned[state.Port{Proto: proto, Port: n}] = true
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (p Purge) Orphan(had []state.Element) {
 func (p Purge) narrowed(e state.Element, is bool) {
 	if is {
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.At(vip).Fenced[state.Port{Proto: proto, Port: n}] = true
+		p.at(vip).fenced[state.Port{Proto: proto, Port: n}] = true
 	}
 }
 
@@ -111,14 +111,14 @@ func (p Purge) appeared(e state.Element) {
 	switch state.Base(e.Set) {
 	case state.SetVIPs:
 		vip, _ := netip.AddrFromSlice([]byte(e.Key))
-		p.At(vip).Born = true
+		p.at(vip).born = true
 	case state.SetExtSvc, state.SetIntSvc:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.At(vip).Ports[state.Port{Proto: proto, Port: n}] = true
+		p.at(vip).ports[state.Port{Proto: proto, Port: n}] = true
 	case state.SetExtEps, state.SetIntEps:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
 		if proto != state.TCP && strings.HasSuffix(e.Key, firstSlot) {
-			p.At(vip).filled[state.Port{Proto: proto, Port: n}] = true
+			p.at(vip).filled[state.Port{Proto: proto, Port: n}] = true
 		}
 	default: // the others follow from these
 	}
@@ -132,10 +132,10 @@ var firstSlot = string(state.Encoding(nil).Slot(0))
 func (p Purge) removed(e state.Element) {
 	if state.Base(e.Set) == state.SetVIPs {
 		vip, _ := netip.AddrFromSlice([]byte(e.Key))
-		p.At(vip).Left = true
+		p.at(vip).left = true
 	}
 	if vip, b, s := slotOf(e); s != 0 {
-		p.At(vip).Gone[b] |= s
+		p.at(vip).gone[b] |= s
 	}
 }
 
@@ -145,14 +145,14 @@ func (p Purge) kept(e state.Element) {
 	}
 	vip, b, s := slotOf(e)
 	// Most additions replace nothing. s is 0 for what is no slot.
-	if v := p[vip]; v != nil && v.Gone[b]&s != 0 {
-		v.Gone[b] &^= s
+	if v := p[vip]; v != nil && v.gone[b]&s != 0 {
+		v.gone[b] &^= s
 	}
 }
 
 // slotOf is the backend in a slot, or one that drains, the VIP it is for, and for
 // which clients; no sides if e is neither.
-func slotOf(e state.Element) (vip netip.Addr, b GoneBackend, s state.Sides) {
+func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
 	switch state.Base(e.Set) {
 	case state.SetExtEps:
 		s = state.SideExternal
@@ -161,12 +161,12 @@ func slotOf(e state.Element) (vip netip.Addr, b GoneBackend, s state.Sides) {
 	case state.SetDrain:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
 		backend := e.Key[state.FieldsSize(state.Specs[state.SetExtSvc+state.Family(vip)].Key):]
-		return vip, GoneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
+		return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
 	default:
 		return vip, b, 0
 	}
 	vip, proto, n := state.FrontendOf(e.Set, e.Key)
-	return vip, GoneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
+	return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
 // splitPatient takes out of p and returns what can wait: removed backends of TCP,
@@ -175,19 +175,19 @@ func slotOf(e state.Element) (vip netip.Addr, b GoneBackend, s state.Sides) {
 func (p Purge) splitPatient(swept []netip.Prefix) Purge {
 	patient := make(Purge)
 	for vip, v := range p {
-		for b, s := range v.Gone {
+		for b, s := range v.gone {
 			if b.Proto == state.TCP {
-				patient.At(vip).Gone[b] = s
-				delete(v.Gone, b)
+				patient.at(vip).gone[b] = s
+				delete(v.gone, b)
 			}
 		}
-		if (v.Born || len(v.Ports) > 0) && state.ContainsAddr(swept, vip) {
-			to := patient.At(vip)
-			to.Born, v.Born = v.Born, false
-			to.Ports, v.Ports = v.Ports, to.Ports
+		if (v.born || len(v.ports) > 0) && state.ContainsAddr(swept, vip) {
+			to := patient.at(vip)
+			to.born, v.born = v.born, false
+			to.ports, v.ports = v.ports, to.ports
 		}
-		if v.Left {
-			patient.At(vip).Left, v.Left = true, false
+		if v.left {
+			patient.at(vip).left, v.left = true, false
 		}
 		if v.empty() {
 			delete(p, vip)
@@ -199,42 +199,42 @@ func (p Purge) splitPatient(swept []netip.Prefix) Purge {
 // merge adds what o asks for.
 func (p Purge) merge(o Purge) {
 	for vip, from := range o {
-		to := p.At(vip)
-		to.Born, to.Left = to.Born || from.Born, to.Left || from.Left
-		maps.Copy(to.Ports, from.Ports)
-		maps.Copy(to.Fenced, from.Fenced)
+		to := p.at(vip)
+		to.born, to.left = to.born || from.born, to.left || from.left
+		maps.Copy(to.ports, from.ports)
+		maps.Copy(to.fenced, from.fenced)
 		maps.Copy(to.filled, from.filled)
 		maps.Copy(to.orphaned, from.orphaned)
-		for k, s := range from.Gone {
-			to.Gone[k] |= s
+		for k, s := range from.gone {
+			to.gone[k] |= s
 		}
 	}
 }
 
-// Wrong says whether the flow must go, now that s is what is wanted.
-func (p Purge) Wrong(f *Flow, s *state.State) bool {
+// wrong says whether the flow must go, now that s is what is wanted.
+func (p Purge) wrong(f *Flow, s *state.State) bool {
 	v := p[f.VIP]
 	if v == nil {
 		return false
 	}
 	if !f.DNAT {
-		return v.Born || v.Ports[f.Port]
+		return v.born || v.ports[f.Port]
 	}
-	if v.Left && abandons(s, f.VIP) {
+	if v.left && abandons(s, f.VIP) {
 		return true
 	}
-	if v.Fenced[f.Port] && forbids(s, f) || v.filled[f.Port] && outlives(s, f) {
+	if v.fenced[f.Port] && forbids(s, f) || v.filled[f.Port] && outlives(s, f) {
 		return true
 	}
 	if v.orphaned[f.Port] && endsFlow(s, f) {
 		return true
 	}
-	gone := v.Gone[GoneBackend{f.Port, f.Backend}]
+	gone := v.gone[goneBackend{f.Port, f.Backend}]
 	switch {
 	case gone == 0:
 		return false
-	case f.Port.Proto == state.TCP && f.Replied:
-		return !f.Yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
+	case f.Port.Proto == state.TCP && f.replied:
+		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
 	case takes(s, f), f.Port.Proto != state.TCP && strands(s, f):
 		return false
 	}
@@ -267,14 +267,14 @@ func abandons(s *state.State, a netip.Addr) bool {
 // spareOwn takes addresses of the node itself for what they are, whatever a careless
 // pool contains. A node may have thousands, so it asks only if one has left.
 func (p Purge) spareOwn() error {
-	left := func(v *VIPPurge) bool { return v.Left }
+	left := func(v *vipPurge) bool { return v.left }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(p)), left) {
 		return nil
 	}
 	own, err := OwnAddrs()
 	for _, a := range own {
 		if v := p[a]; v != nil {
-			v.Left = false
+			v.left = false
 		}
 	}
 	return err

@@ -36,7 +36,7 @@ const (
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
 type Sweeper struct {
-	Sock       *nfnl.Socket
+	sock       *nfnl.Socket
 	challenges challengeSockets
 	log        *slog.Logger
 	deleted    prometheus.Counter // entries
@@ -70,7 +70,7 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
 	s := &Sweeper{
-		Sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), waiting: make(Purge), next: make(Purge), idle: true,
+		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), waiting: make(Purge), next: make(Purge), idle: true,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -171,7 +171,7 @@ func (s *Sweeper) sweep() error {
 	var deleted []Flow
 	err := p.spareOwn()
 	if err == nil {
-		deleted, err = deleteFlows(s.Sock, p, s.wanted)
+		deleted, err = deleteFlows(s.sock, p, s.wanted)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -220,7 +220,7 @@ func (s *Sweeper) Close() (err error) {
 		close(s.quit)
 		<-s.done
 		s.challenges.close()
-		err = s.Sock.Close()
+		err = s.sock.Close()
 	})
 	return err
 }

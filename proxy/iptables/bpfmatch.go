@@ -16,10 +16,9 @@ import (
 // (XT_BPF_MAX_NUM_INSTR), too few for the hash that the rules of nftables compute. So nodes in
 // iptables mode agree with each other, but not with nodes in nftables mode.
 
-// HashSeed is the seed of the rules of nftables too. xt_cluster hashes and scales as nft_hash
-// does, so where a rule uses it, both modes choose the same backend. It is exported for the
-// tests of package proxy.
-const HashSeed = 0xfa17
+// hashSeed is the seed of the rules of nftables too. xt_cluster hashes and scales as nft_hash
+// does, so where a rule uses it, both modes choose the same backend.
+const hashSeed = 0xfa17
 
 // The offset of the source address in the IP header in bytes, and its length in words of 32
 // bits, by family.
@@ -38,14 +37,14 @@ const headerLength6 = 40
 // counts words, for bytes. All clients of a network would have the same backend.
 func hashMatch(f state.SetID, slots, slot int) string {
 	if f == 0 && slots <= state.MaxHashed {
-		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, HashSeed)
+		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
 	}
-	return Bytecode(ClientProgram(f, slots, slot))
+	return bytecode(clientProgram(f, slots, slot))
 }
 
-// Bytecode returns the match of xt_bpf for a program, as iptables-save shows it. It panics for
-// an instruction that cannot be assembled. It is exported for the tests of package proxy.
-func Bytecode(program []bpf.Instruction) string {
+// bytecode returns the match of xt_bpf for a program, as iptables-save shows it. It panics for an
+// instruction that cannot be assembled.
+func bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		panic("BUG: " + err.Error()) // numbers alone change
@@ -75,10 +74,10 @@ var (
 	refuse = bpf.RetConstant{}
 )
 
-// ClientProgram returns a program that matches the clients of one slot, from 0 to slots-1, by
-// a hash of the address. It is exported for the tests of package proxy, which run it.
-func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
-	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: HashSeed}}
+// clientProgram returns a program that matches the clients of one slot, from 0 to slots-1, by a
+// hash of the address.
+func clientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
+	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
 	for word := range sourceWords[f] {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(append(append(program, multiply(0x85ebca6b)...), fold(13)...), bpf.TAX{})
@@ -89,11 +88,10 @@ func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1}, accept, refuse)
 }
 
-// SlotsProgram returns a program that matches the flows of one backend: owner is its index, and
+// slotsProgram returns a program that matches the flows of one backend: owner is its index, and
 // slots holds the index of each slot's backend, at most state.MaxSlots of them. The hash covers
-// the client's address and port; the VIP's are the same for all flows of a frontend. It is
-// exported for the tests of package proxy, which run it.
-func SlotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
+// the client's address and port; the VIP's are the same for all flows of a frontend.
+func slotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
 	program := append(flowHash(f), bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(len(slots))})
 	return append(program, among(slots, owner)...)
 }
@@ -104,7 +102,7 @@ func flowHash(f state.SetID) []bpf.Instruction {
 	if f == 1 {
 		program = []bpf.Instruction{bpf.LoadAbsolute{Off: headerLength6, Size: 2}}
 	}
-	program = append(append(program, bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: HashSeed}), multiply(0x85ebca6b)...)
+	program = append(append(program, bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: hashSeed}), multiply(0x85ebca6b)...)
 	for word := range sourceWords[f] {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(program, multiply(0x85ebca6b)...)

@@ -26,38 +26,37 @@ const (
 	xtKeep     = "FANFARE-KEEP"
 	xtLeave    = "FANFARE-POSTROUTING"
 
-	// Of the table filter. SourcesChain is exported for the tests of package proxy.
-	xtForward    = "FANFARE-FILTER"
-	xtOutput     = "FANFARE-OUTPUT"
-	xtUnserved   = "FANFARE-UNSERVED"
-	SourcesChain = "FANFARE-SOURCES"
-	xtPorts      = "FANFARE-PORTS"
-	xtExternal   = "FANFARE-EXTERNAL"
-	xtInternal   = "FANFARE-INTERNAL"
-	xtRefuse     = "FANFARE-REFUSE"
+	// Of the table filter.
+	xtForward  = "FANFARE-FILTER"
+	xtOutput   = "FANFARE-OUTPUT"
+	xtUnserved = "FANFARE-UNSERVED"
+	xtSources  = "FANFARE-SOURCES"
+	xtPorts    = "FANFARE-PORTS"
+	xtExternal = "FANFARE-EXTERNAL"
+	xtInternal = "FANFARE-INTERNAL"
+	xtRefuse   = "FANFARE-REFUSE"
 
-	// Prefix begins the names of these chains, and MadePrefix those of the chains for VIPs,
-	// frontends and backends, which is short because the names hold an address. Unknown
-	// chains with either prefix are deleted. Both are exported for the tests of
-	// package proxy.
-	Prefix     = "FANFARE-"
-	MadePrefix = "FAN-"
+	// staticPrefix begins the names of these chains, and madePrefix those of the chains for VIPs,
+	// frontends and backends, which is short because the names hold an address. Unknown chains
+	// with either prefix are deleted.
+	staticPrefix = "FANFARE-"
+	madePrefix   = "FAN-"
 )
 
-// MaxChainName is the length of the longest name of a chain that iptables accepts, in bytes:
-// XT_EXTENSION_MAXNAMELEN without the final zero. It is exported for the tests of package proxy.
-const MaxChainName = 28
+// maxChainName is the length of the longest name of a chain that iptables accepts, in bytes:
+// XT_EXTENSION_MAXNAMELEN without the final zero.
+const maxChainName = 28
 
 // Jumps returns the rules that lead from the kernel's built-in chains to Fanfare's, by table and
 // chain. Each must come before any rule that may translate the packet, such as those of
 // kube-proxy: the first translation of a flow holds.
 func Jumps(f state.SetID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
-	vip := "-m set --match-set " + SetName(IPSetVIPs, f) + " dst "
+	vip := "-m set --match-set " + setName(ipsetVIPs, f) + " dst "
 	return map[string]map[string]string{
-		"raw": {"PREROUTING": "-m set --match-set " + SetName(IPSetOwned, f) + " dst -m set ! --match-set " +
-			SetName(IPSetVIPs, f) + " dst " + by + xtUnassigned},
-		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + SetName(ipsetRedirects, f) + " dst " + by + xtRedirect},
+		"raw": {"PREROUTING": "-m set --match-set " + setName(ipsetOwned, f) + " dst -m set ! --match-set " +
+			setName(ipsetVIPs, f) + " dst " + by + xtUnassigned},
+		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetRedirects, f) + " dst " + by + xtRedirect},
 		"nat": {
 			"PREROUTING":  vip + by + xtArriving,
 			"OUTPUT":      vip + by + xtLeaving,
@@ -71,24 +70,23 @@ func Jumps(f state.SetID) map[string]map[string]string {
 // Each is a transaction of its own, so the refusing rules come before the translating ones.
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
-// Chains returns all chains of a State for one family, by table. It is exported for the tests of
-// package proxy.
-func Chains(s state.State, f state.SetID) map[string]ChainSet {
+// chainsOf returns all chains of a State for one family, by table.
+func chainsOf(s state.State, f state.SetID) map[string]chainSet {
 	tables := xtShared(s, f)
 	nat := tables["nat"]
-	vips := OfFamily(s.VIPs, f)
-	xtTree(state.External).Add(nat, vips)
-	xtTree(state.Internal).Add(nat, vips)
-	r := Render{Node: s.Node, Mark: flagOf(s.SNAT)}
+	vips := ofFamily(s.VIPs, f)
+	xtTree(state.External).add(nat, vips)
+	xtTree(state.Internal).add(nat, vips)
+	r := render{node: s.Node, mark: flagOf(s.SNAT)}
 	for _, v := range vips {
-		r.VIP(nat, v)
+		r.vip(nat, v)
 	}
 	return tables
 }
 
 // xtShared returns the chains that do not depend on VIPs.
-func xtShared(s state.State, f state.SetID) map[string]ChainSet {
-	return map[string]ChainSet{
+func xtShared(s state.State, f state.SetID) map[string]chainSet {
+	return map[string]chainSet{
 		"raw": {xtUnassigned: slices.Concat(
 			[]string{"-m addrtype --dst-type LOCAL -j RETURN"},
 			discovery(f),
@@ -115,8 +113,8 @@ func discovery(f state.SetID) []string {
 }
 
 // xtFilter returns the chains that refuse or drop what nat left untranslated.
-func xtFilter(s state.State, f state.SetID) ChainSet {
-	in := func(m ipsetID, fields string) string { return "-m set --match-set " + SetName(m, f) + " " + fields }
+func xtFilter(s state.State, f state.SetID) chainSet {
+	in := func(m ipsetID, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
 	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	invalid := "-m conntrack --ctstate INVALID -j DROP"
 	miss := func(drop, reject ipsetID) []string {
@@ -125,19 +123,19 @@ func xtFilter(s state.State, f state.SetID) ChainSet {
 			in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse,
 		}
 	}
-	return ChainSet{
+	return chainSet{
 		xtForward: {
-			in(IPSetVIPs, "dst") + " -g " + xtUnserved,
-			in(IPSetOwned, "dst") + " -g " + xtRefuse,
+			in(ipsetVIPs, "dst") + " -g " + xtUnserved,
+			in(ipsetOwned, "dst") + " -g " + xtRefuse,
 		},
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
 		// A VIP may be an address of the node: its other ports are the host's.
-		xtOutput: append(xtRedirected(s, f), "-j "+SourcesChain, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
+		xtOutput: append(xtRedirected(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
 		// iptables accepts no DROP in nat, so untranslated packets are refused or dropped here.
-		xtPorts:      slices.Concat([]string{"-j " + SourcesChain}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
-		SourcesChain: {in(IPSetLimited, "dst,dst") + " -m set ! --match-set " + SetName(ipsetSources, f) + " dst,dst,src -j DROP"},
-		xtExternal:   miss(ipsetExternalDrop, IPSetExternalReject),
-		xtInternal:   miss(ipsetInternalDrop, ipsetInternalReject),
+		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
+		xtSources:  {in(ipsetLimited, "dst,dst") + " -m set ! --match-set " + setName(ipsetSources, f) + " dst,dst,src -j DROP"},
+		xtExternal: miss(ipsetExternalDrop, ipsetExternalReject),
+		xtInternal: miss(ipsetInternalDrop, ipsetInternalReject),
 		xtRefuse: slices.Concat(discovery(f), []string{
 			"-p tcp -j REJECT --reject-with tcp-reset",
 			"-j REJECT --reject-with " + unreachable,
@@ -151,7 +149,7 @@ const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
 // xtClients returns rules that lead packets from clients on this node to a chain.
 func xtClients(s state.State, f state.SetID, chain string) []string {
-	rules := []string{"-m set --match-set " + SetName(ipsetClients, f) + " src -g " + chain}
+	rules := []string{"-m set --match-set " + setName(ipsetClients, f) + " src -g " + chain}
 	if p := s.Clients.InterfacePrefix; p != "" {
 		rules = append(rules, "-i "+p+"+ -g "+chain)
 	}
@@ -171,22 +169,22 @@ func echo(f state.SetID) string {
 
 // xtNAT returns the chains of nat but those of VIPs. xtSource runs in POSTROUTING, where the
 // backend is known, and decides which source address the backend sees.
-func xtNAT(s state.State, f state.SetID) ChainSet {
-	x, i := xtTree(state.External).Root, xtTree(state.Internal).Root
+func xtNAT(s state.State, f state.SetID) chainSet {
+	x, i := xtTree(state.External).root, xtTree(state.Internal).root
 	m := flagOf(s.SNAT)
-	nat := ChainSet{
+	nat := chainSet{
 		xtArriving: slices.Concat([]string{echo(f)}, xtClients(s, f, i), []string{"-g " + x}),
 		xtLeaving:  {echo(f), "-g " + i},
 		xtLeave:    nil,
 		xtSource: {
 			// Where the VIP is on an interface of this node, a process of the host may have
 			// it as its source. Other nodes may have it too, and would get the reply.
-			"! -o lo -m set --match-set " + SetName(IPSetVIPs, f) + " src -g " + xtReplace,
+			"! -o lo -m set --match-set " + setName(ipsetVIPs, f) + " src -g " + xtReplace,
 			// Any other address of the host receives its replies.
 			"-m addrtype --src-type LOCAL -g " + xtKeep,
 			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
 			"-m mark ! --mark " + matchMark(m) + " -j RETURN",
-			"-m set --match-set " + SetName(ipsetNever, f) + " dst -g " + xtKeep,
+			"-m set --match-set " + setName(ipsetNever, f) + " dst -g " + xtKeep,
 			"-g " + xtReplace,
 		},
 		xtKeep:    {unmark(m)},
@@ -194,7 +192,7 @@ func xtNAT(s state.State, f state.SetID) ChainSet {
 	}
 	for _, p := range joined(ForwardPrefixes(s)) {
 		if state.Family(p.Addr()) == f {
-			nat.Add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
+			nat.add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
 		}
 	}
 	return nat
@@ -223,16 +221,16 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// DefaultFlag is the bit by which kube-proxy marks packets whose source must be replaced
-// (KUBE-MARK-MASQ). Fanfare uses it for the same purpose and removes it before kube-proxy's
-// rules see it. It is exported for the tests of package proxy.
-var DefaultFlag = state.Mark{Value: 0x4000, Mask: 0x4000}
+// defaultFlag is the bit by which kube-proxy marks packets whose source must be replaced (KUBE-
+// MARK-MASQ). Fanfare uses it for the same purpose and removes it before kube-proxy's rules see
+// it.
+var defaultFlag = state.Mark{Value: 0x4000, Mask: 0x4000}
 
 // flagOf returns the mark for flows that need a new source. The rules that choose a backend set
 // it, and a rule in POSTROUTING reads it: only there can a rule replace the source.
 func flagOf(s state.SNAT) state.Mark {
 	if s.Mark.Value == 0 {
-		return DefaultFlag
+		return defaultFlag
 	}
 	return s.Mark
 }
@@ -255,7 +253,7 @@ func unmark(m state.Mark) string  { return setMark(state.Mark{Mask: m.Mask}) }
 func xtNewSource(s state.SNAT, f state.SetID) []string {
 	var rules []string
 	if s.Mark.Value == 0 {
-		rules = append(rules, unmark(DefaultFlag))
+		rules = append(rules, unmark(defaultFlag))
 		if s.Mark != (state.Mark{}) {
 			rules = append(rules, setMark(s.Mark))
 		}
@@ -287,30 +285,28 @@ func sameAddrs(f state.SetID) string {
 }
 
 // xtTree returns the tree for one side, external or internal clients.
-func xtTree(s state.Side) Tree {
-	return Tree{
-		Root: "FANFARE-" + strings.ToUpper(s.Prefix),
-		Name: func(p netip.Prefix) string { return ChainName(s, "", p.String()) },
-		Leaf: func(v *state.VIP) []string { return xtLeaf(s, v) },
+func xtTree(s state.Side) tree {
+	return tree{
+		root: "FANFARE-" + strings.ToUpper(s.Prefix),
+		name: func(p netip.Prefix) string { return chainName(s, "", p.String()) },
+		leaf: func(v *state.VIP) []string { return xtLeaf(s, v) },
 	}
 }
 
-// ChainName returns the name of a chain for an address or prefix, such as
-// "FAN-x-t80-192.0.2.1". If it exceeds MaxChainName, as most IPv6 addresses do, it holds a hash
-// of the address. It is exported for the tests of package proxy.
-func ChainName(s state.Side, port, addr string) string {
-	name := MadePrefix + s.Prefix + "-" + port + addr
-	if len(name) > MaxChainName {
-		name = MadePrefix + s.Prefix + "-" + port + state.ShortHash(addr)
+// chainName returns the name of a chain for an address or prefix, such as "FAN-x-t80-192.0.2.1".
+// If it exceeds maxChainName, as most IPv6 addresses do, it holds a hash of the address.
+func chainName(s state.Side, port, addr string) string {
+	name := madePrefix + s.Prefix + "-" + port + addr
+	if len(name) > maxChainName {
+		name = madePrefix + s.Prefix + "-" + port + state.ShortHash(addr)
 	}
 	return name
 }
 
-// FrontendName returns the name of the chain that chooses a backend of a frontend. The letter
-// before the port is t, u or s, for TCP, UDP or SCTP. It is exported for the tests of package
-// proxy.
-func FrontendName(s state.Side, v *state.VIP, fe *state.Frontend) string {
-	return ChainName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
+// frontendName returns the name of the chain that chooses a backend of a frontend. The letter
+// before the port is t, u or s, for TCP, UDP or SCTP.
+func frontendName(s state.Side, v *state.VIP, fe *state.Frontend) string {
+	return chainName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
 }
 
 // xtLeaf returns the rule of the tree for a VIP: it leads to the chain of its only port, or to
@@ -323,7 +319,7 @@ func xtLeaf(s state.Side, v *state.VIP) []string {
 	case 1:
 		return []string{to + xtPort(s, v, &v.Frontends[0])}
 	default:
-		return []string{to + "-g " + ChainName(s, "", v.Addr.String())}
+		return []string{to + "-g " + chainName(s, "", v.Addr.String())}
 	}
 }
 
@@ -335,25 +331,24 @@ func xtPort(s state.Side, v *state.VIP, fe *state.Frontend) string {
 	if len(t.Backends) == 0 {
 		return match + "-j DNAT --to-destination " + v.Addr.String()
 	}
-	return match + "-g " + FrontendName(fe.ChainSide(s), v, fe)
+	return match + "-g " + frontendName(fe.ChainSide(s), v, fe)
 }
 
-// A Render holds what the chains of VIPs depend on besides the VIP: this node's name, and the
-// mark for flows that need a new source. If either changes, all chains are rendered again. It is
-// exported for the tests of package proxy.
-type Render struct {
-	Node string
-	Mark state.Mark
+// A render holds what the chains of VIPs depend on besides the VIP: this node's name, and the mark
+// for flows that need a new source. If either changes, all chains are rendered again.
+type render struct {
+	node string
+	mark state.Mark
 }
 
-// VIP adds the chains of one VIP for both sides. Each name depends on the address, so chains of
+// vip adds the chains of one VIP for both sides. Each name depends on the address, so chains of
 // different VIPs do not collide.
-func (r Render) VIP(to ChainSet, v *state.VIP) {
+func (r render) vip(to chainSet, v *state.VIP) {
 	for _, s := range []state.Side{state.External, state.Internal} {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			if len(v.Frontends) > 1 {
-				to.Add(ChainName(s, "", v.Addr.String()), xtPort(s, v, fe))
+				to.add(chainName(s, "", v.Addr.String()), xtPort(s, v, fe))
 			}
 			if fe.ChainSide(s).Prefix == s.Prefix && len(fe.Target(s).Backends) > 0 {
 				r.frontend(to, v, fe, s)
@@ -364,21 +359,21 @@ func (r Render) VIP(to ChainSet, v *state.VIP) {
 
 // frontend adds the chain that chooses a backend and, with affinity, the chains of the backends,
 // which record their clients.
-func (r Render) frontend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side) {
-	name := FrontendName(s, v, fe)
+func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.Side) {
+	name := frontendName(s, v, fe)
 	if fe.Fenced(v.Addr) {
-		to.Add(name, "-m set ! --match-set "+SetName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+		to.add(name, "-m set ! --match-set "+setName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
 	}
 	t := fe.Target(s)
 	if fe.Affinity > 0 {
 		for _, b := range t.Backends {
-			to.Add(name, "-m set --match-set "+AffinityName(v, fe, b)+" src -g "+BackendName(s, v, fe, b))
+			to.add(name, "-m set --match-set "+AffinityName(v, fe, b)+" src -g "+backendName(s, v, fe, b))
 			r.backend(to, v, fe, s, b)
 		}
 	}
 	if fe.Strays(s) {
 		// The table filter refuses what is still for the VIP.
-		to.Add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
+		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}
 	marked := false
 	ordered := r.ordered(t)
@@ -386,15 +381,15 @@ func (r Render) frontend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.
 	for i, b := range ordered {
 		// Backends that need a new source come last, so that one rule marks all.
 		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
-			to.Add(name, setMark(r.Mark))
+			to.add(name, setMark(r.mark))
 			marked = true
 		}
-		to.Add(name, "-p "+fe.Protocol.String()+" "+choices[i]+r.verdict(v, fe, s, b))
+		to.add(name, "-p "+fe.Protocol.String()+" "+choices[i]+r.verdict(v, fe, s, b))
 	}
 }
 
 // ordered returns the backends: first those whose flows keep their source.
-func (r Render) ordered(t *state.Target) []state.Backend {
+func (r render) ordered(t *state.Target) []state.Backend {
 	var kept, replaced []state.Backend
 	for _, b := range t.Backends {
 		if r.replaced(t, b) {
@@ -407,41 +402,40 @@ func (r Render) ordered(t *state.Target) []state.Backend {
 }
 
 // replaced reports whether the backend sees another source than the client's address.
-func (r Render) replaced(t *state.Target, b state.Backend) bool {
-	return t.Remote == state.Masquerade && b.Node != r.Node
+func (r render) replaced(t *state.Target, b state.Backend) bool {
+	return t.Remote == state.Masquerade && b.Node != r.node
 }
 
 // verdict returns the target of a rule that has chosen a backend.
-func (r Render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) string {
+func (r render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) string {
 	if fe.Affinity > 0 {
-		return "-g " + BackendName(s, v, fe, b)
+		return "-g " + backendName(s, v, fe, b)
 	}
 	return "-j DNAT --to-destination " + b.Addr.String()
 }
 
 // backend adds the chain of a backend that records its clients. For a client that is
 // in the set already, --exist starts the timeout again.
-func (r Render) backend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
-	name := BackendName(s, v, fe, b)
+func (r render) backend(to chainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
+	name := backendName(s, v, fe, b)
 	if r.replaced(fe.Target(s), b) {
-		to.Add(name, setMark(r.Mark))
+		to.add(name, setMark(r.mark))
 	}
-	to.Add(name,
+	to.add(name,
 		"-j SET --add-set "+AffinityName(v, fe, b)+" src --exist",
 		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
 }
 
-// BackendName returns the name of a backend's chain, which exists only with affinity. It is
-// exported for the tests of package proxy.
-func BackendName(s state.Side, v *state.VIP, fe *state.Frontend, b state.Backend) string {
-	return MadePrefix + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
+// backendName returns the name of a backend's chain, which exists only with affinity.
+func backendName(s state.Side, v *state.VIP, fe *state.Frontend, b state.Backend) string {
+	return madePrefix + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
 }
 
 // AffinityName returns the name of the set of a backend's clients. The hash covers the frontend,
 // the backend and the timeout: no other backend inherits the clients, and another timeout, which
 // the kernel cannot change, is another set. It is exported for the tests of package proxy.
 func AffinityName(v *state.VIP, fe *state.Frontend, b state.Backend) string {
-	return AffinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
+	return affinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
 }
 
 // choices returns one match per backend, in the order of ordered. Rules are tried in turn, so
@@ -467,7 +461,7 @@ func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []stri
 		case state.SourceHash:
 			matches[i] = hashMatch(state.Family(b.Addr.Addr()), len(t.Backends), place)
 		case state.Maglev:
-			matches[i] = Bytecode(SlotsProgram(state.Family(b.Addr.Addr()), slots, place))
+			matches[i] = bytecode(slotsProgram(state.Family(b.Addr.Addr()), slots, place))
 		default:
 			sum := 0
 			for _, l := range left {

@@ -60,21 +60,21 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 		return false, false, err
 	}
 	prefixes = slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Addr().Is6() != i.ipv6 })
-	f, err := i.Filter(ctx)
+	f, err := i.filter(ctx)
 	if err != nil {
 		return false, false, err
 	}
-	script := PlanForward(f, prefixes)
+	script := planForward(f, prefixes)
 	if script == "" {
 		return f.chain, false, nil
 	}
 	if err := i.restore(ctx, script); err != nil {
 		return f.chain, false, err
 	}
-	if f, err = i.Filter(ctx); err != nil {
+	if f, err = i.filter(ctx); err != nil {
 		return false, true, err
 	}
-	if PlanForward(f, prefixes) != "" {
+	if planForward(f, prefixes) != "" {
 		// Without this error, the rules would be written again and again for a version of
 		// iptables that shows them differently.
 		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.Name)
@@ -82,11 +82,10 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 	return f.chain, true, nil
 }
 
-// Filter reads the rules of FORWARD and of Fanfare's chain in table filter. It is exported for the
-// tests of package proxy.
-func (i Program) Filter(ctx context.Context) (filter, error) {
+// filter reads the rules of FORWARD and of Fanfare's chain in table filter.
+func (i Program) filter(ctx context.Context) (filter, error) {
 	save, err := i.Save(ctx)
-	return ParseFilter(save), err
+	return parseFilter(save), err
 }
 
 // A filter is the chain FORWARD of one iptables, and Fanfare's chain that it leads to.
@@ -95,7 +94,7 @@ type filter struct {
 	rules  []string // of FORWARD, without the jumps to Fanfare's chain
 	jumps  []jump   // of FORWARD, to Fanfare's chain
 	chain  bool     // Fanfare's chain exists
-	Own    []string // the rules of Fanfare's chain
+	own    []string // the rules of Fanfare's chain
 }
 
 // A jump is a rule of FORWARD that leads to Fanfare's chain.
@@ -111,9 +110,8 @@ const (
 	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + ForwardChain
 )
 
-// ParseFilter reads what iptables-save prints of table filter. It is exported for the tests of
-// package proxy.
-func ParseFilter(save string) filter {
+// parseFilter reads what iptables-save prints of table filter.
+func parseFilter(save string) filter {
 	var f filter
 	for line := range strings.Lines(save) {
 		line = strings.TrimSpace(line)
@@ -133,7 +131,7 @@ func ParseFilter(save string) filter {
 func (f *filter) add(chain, rule string) {
 	switch {
 	case chain == ForwardChain:
-		f.Own = append(f.Own, rule)
+		f.own = append(f.own, rule)
 	case chain != "FORWARD":
 	case strings.HasSuffix(rule, "-j "+ForwardChain):
 		f.jumps = append(f.jumps, jump{rule: rule, at: len(f.rules)})
@@ -164,18 +162,16 @@ func (f *filter) closed() (at int, closed bool) {
 	return len(f.rules), f.policy == "DROP"
 }
 
-// PlanForward returns the input for iptables-restore that makes FORWARD accept flows to the
+// planForward returns the input for iptables-restore that makes FORWARD accept flows to the
 // prefixes, or that removes Fanfare's chain if FORWARD accepts them anyway. It is empty if nothing
-// must change. It is exported for the tests of package proxy.
-//
-// The jump goes directly before the rule that drops everything, so that packets which earlier
-// rules drop, such as the network policies of a CNI, stay dropped.
-func PlanForward(f filter, prefixes []netip.Prefix) string {
+// must change. The jump goes directly before the rule that drops everything, so that packets
+// which earlier rules drop, such as the network policies of a CNI, stay dropped.
+func planForward(f filter, prefixes []netip.Prefix) string {
 	at, closed := f.closed()
 	if !closed || len(prefixes) == 0 {
 		return f.without()
 	}
-	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(OwnPrefixes(f.Own), prefixes) {
+	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(ownPrefixes(f.own), prefixes) {
 		return ""
 	}
 	var b strings.Builder
@@ -219,9 +215,9 @@ func (f *filter) unjump(b *strings.Builder) {
 // ownRule matches a rule of Fanfare's chain as iptables-save shows it.
 var ownRule = regexp.MustCompile(`^-m conntrack --ctstate DNAT --ctorigdst (\S+) -j ACCEPT$`)
 
-// OwnPrefixes returns the prefix of each rule of Fanfare's chain. For a rule that another program
-// wrote there, it is invalid. It is exported for the tests of package proxy.
-func OwnPrefixes(rules []string) []netip.Prefix {
+// ownPrefixes returns the prefix of each rule of Fanfare's chain. For a rule that another program
+// wrote there, it is invalid.
+func ownPrefixes(rules []string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, rule := range rules {
 		var p netip.Prefix

@@ -9,20 +9,19 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// HeldElements translates chains of nat and entries of sets into elements of the sets of
-// nftables: VIPs, frontends and their backends. Package conntrack compares those with the target
-// to find flows that must end. Rules that it does not recognise are left out. It is exported for
-// the tests of package proxy.
-func HeldElements(nat ChainSet, entries entrySet, f state.SetID) []state.Element {
+// heldElements translates chains of nat and entries of sets into elements of the sets of nftables:
+// VIPs, frontends and their backends. Package conntrack compares those with the target to find
+// flows that must end. Rules that it does not recognise are left out.
+func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element {
 	var all []state.Element
 	for e := range entries {
-		if e.Set == IPSetVIPs {
-			all = append(all, state.Element{Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.Addr.Addr()))})
+		if e.set == ipsetVIPs {
+			all = append(all, state.Element{Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.addr.Addr()))})
 		}
 	}
 	for _, s := range []state.Side{state.External, state.Internal} {
 		h := holder{nat: nat, side: s, family: f}
-		h.visit(xtTree(s).Root, netip.Addr{}, 0)
+		h.visit(xtTree(s).root, netip.Addr{}, 0)
 		all = append(all, h.all...)
 	}
 	slices.SortFunc(all, state.Element.Compare)
@@ -31,7 +30,7 @@ func HeldElements(nat ChainSet, entries entrySet, f state.SetID) []state.Element
 
 // A holder collects the elements of one side by walking its tree as the kernel has it.
 type holder struct {
-	nat    ChainSet
+	nat    chainSet
 	side   state.Side
 	family state.SetID
 	all    []state.Element
@@ -45,15 +44,15 @@ const MaxDepth = 40
 // visit walks a chain. vip is the last single address that a rule on the way matched.
 func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 	for _, rule := range h.nat[chain] {
-		r := ParseRule(rule)
-		if r.Dest.IsValid() && r.Dest.IsSingleIP() {
-			vip = r.Dest.Addr()
+		r := parseRule(rule)
+		if r.dest.IsValid() && r.dest.IsSingleIP() {
+			vip = r.dest.Addr()
 		}
 		switch {
 		case r.port.Port != 0 && vip.IsValid():
 			h.frontend(vip, r)
-		case depth < MaxDepth && r.Target != chain:
-			h.visit(r.Target, vip, depth+1)
+		case depth < MaxDepth && r.target != chain:
+			h.visit(r.target, vip, depth+1)
 		}
 	}
 }
@@ -64,9 +63,9 @@ func (h *holder) frontend(vip netip.Addr, r xtRule) {
 	key := state.Encoding(nil).Addr(vip).Proto(r.port.Proto).Port(r.port.Port)
 	h.all = append(h.all, state.Element{Set: h.side.Svc + h.family, Key: string(key)})
 	var backends []netip.AddrPort
-	for _, chain := range append([]string{r.Target}, h.targets(r.Target)...) {
+	for _, chain := range append([]string{r.target}, h.targets(r.target)...) {
 		for _, rule := range h.nat[chain] {
-			if b := ParseRule(rule).to; b.Port() != 0 {
+			if b := parseRule(rule).to; b.Port() != 0 {
 				backends = append(backends, b)
 			}
 		}
@@ -92,27 +91,26 @@ func (h *holder) targets(chain string) (names []string) {
 
 // An xtRule holds the parts of a rule that a walk needs; zero where the rule has none.
 type xtRule struct {
-	Dest   netip.Prefix
+	dest   netip.Prefix
 	port   state.Port
-	Target string         // of -j or -g
+	target string         // of -j or -g
 	to     netip.AddrPort // of DNAT
 }
 
-// ParseRule reads a rule as iptables-save shows it, without "-A" and the chain. It ignores what it
-// does not know, negations included, so it is for Fanfare's own rules. It is exported for the
-// tests of package proxy.
-func ParseRule(rule string) (r xtRule) {
+// parseRule reads a rule as iptables-save shows it, without "-A" and the chain. It ignores what it
+// does not know, negations included, so it is for Fanfare's own rules.
+func parseRule(rule string) (r xtRule) {
 	words := strings.Fields(rule)
 	for i, w := range words[:max(len(words)-1, 0)] {
 		switch arg := words[i+1]; w {
 		case "-d":
-			r.Dest = ParsePrefix(arg)
+			r.dest = ParsePrefix(arg)
 		case "-p":
 			r.port.Proto = map[string]state.Protocol{"tcp": state.TCP, "udp": state.UDP, "sctp": state.SCTP}[arg]
 		case "--dport":
 			_, _ = fmt.Sscan(arg, &r.port.Port)
 		case "-g", "-j":
-			r.Target = arg
+			r.target = arg
 		case "--to-destination":
 			r.to, _ = netip.ParseAddrPort(arg)
 		}

@@ -145,12 +145,12 @@ func (p *Poller) countSets() (string, error) {
 	var all []string
 	err := listAllSets(p.sock, ipsetListHeader, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
-		if !strings.HasPrefix(name, SetPrefix) {
+		if !strings.HasPrefix(name, ipsetPrefix) {
 			return
 		}
-		header := nfnl.Attribute(data, AttrData)
+		header := nfnl.Attribute(data, ipsetAttrData)
 		elements := nfnl.Uint32(nfnl.Attribute(header, ipsetAttrElements))
-		if strings.HasPrefix(name, AffinityPrefix(0)) || strings.HasPrefix(name, AffinityPrefix(1)) {
+		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
 			elements = 0
 		}
 		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ", nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))

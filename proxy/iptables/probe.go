@@ -46,10 +46,9 @@ func (i Program) Family() state.SetID {
 	return 0
 }
 
-// SaveAll returns all tables that exist, as iptables-save shows them. Unlike a request for one
-// table, it does not make the kernel create a table. It is exported for the tests of package
-// proxy.
-func (i Program) SaveAll(ctx context.Context) (string, error) {
+// saveAll returns all tables that exist, as iptables-save shows them. Unlike a request for one
+// table, it does not make the kernel create a table.
+func (i Program) saveAll(ctx context.Context) (string, error) {
 	return i.runFor(ctx, loadPatience, "", "-save")
 }
 
@@ -57,10 +56,9 @@ func (i Program) SaveAll(ctx context.Context) (string, error) {
 // are some hundred thousand rules.
 const loadPatience = time.Minute
 
-// Load applies the input for iptables-restore, each table in one transaction. It keeps what the
-// input does not name, and waits up to five seconds for the xtables lock. It is exported for the
-// tests of package proxy.
-func (i Program) Load(ctx context.Context, script string) error {
+// load applies the input for iptables-restore, each table in one transaction. It keeps what the
+// input does not name, and waits up to five seconds for the xtables lock.
+func (i Program) load(ctx context.Context, script string) error {
 	_, err := i.runFor(ctx, loadPatience, script, "-restore", "--noflush", "-w", "5")
 	return err
 }
@@ -117,7 +115,7 @@ func (x *Renderer) findFamily(ctx context.Context, f state.SetID) (*Program, err
 // traces returns how likely a program is in use here: 2 for chains of Fanfare, 1 for chains of
 // Kubernetes, otherwise 0.
 func (i Program) traces(ctx context.Context) int {
-	save, err := i.SaveAll(ctx)
+	save, err := i.saveAll(ctx)
 	switch {
 	case err != nil:
 		return 0
@@ -134,9 +132,8 @@ type xtFeature struct {
 	table, rule, config string
 }
 
-// ProbeChain is the chain for rules of a probe. No rule leads to it. It is exported for the tests
-// of package proxy.
-const ProbeChain = "FANFARE-PROBE"
+// probeChain is the chain for rules of a probe. No rule leads to it.
+const probeChain = "FANFARE-PROBE"
 
 // xtFeatures returns one rule for each match and target that Fanfare's rules use. Addresses are of
 // the ranges for documentation (RFC 5737, RFC 3849).
@@ -146,33 +143,32 @@ func xtFeatures(f state.SetID) []xtFeature {
 	return []xtFeature{
 		{"filter", "-m conntrack --ctstate INVALID -j DROP", "CONFIG_NETFILTER_XT_MATCH_CONNTRACK"},
 		{"filter", "-j REJECT --reject-with " + reject, "CONFIG_IP_NF_TARGET_REJECT"},
-		{"filter", "-m set --match-set " + ProbeSet(f) + " dst -j DROP", "CONFIG_NETFILTER_XT_SET"},
+		{"filter", "-m set --match-set " + probeSet(f) + " dst -j DROP", "CONFIG_NETFILTER_XT_SET"},
 		{"raw", "-j CT --notrack", "CONFIG_NETFILTER_XT_TARGET_CT"},
 		{"nat", "-m addrtype --dst-type LOCAL -j RETURN", "CONFIG_NETFILTER_XT_MATCH_ADDRTYPE"},
 		{"nat", "-m statistic --mode random --probability 0.5 -j RETURN", "CONFIG_NETFILTER_XT_MATCH_STATISTIC"},
 		{"nat", "-m cluster --cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 1 -j RETURN", "CONFIG_NETFILTER_XT_MATCH_CLUSTER"},
 		{"nat", `-m bpf --bytecode "` + sameAddrs(f) + `" -j RETURN`, "CONFIG_NETFILTER_XT_MATCH_BPF"},
 		{"nat", "-m mark --mark 0x4000/0x4000 -j RETURN", "CONFIG_NETFILTER_XT_MARK"},
-		{"nat", setMark(DefaultFlag), "CONFIG_NETFILTER_XT_MARK"},
-		{"nat", "-j SET --add-set " + ProbeSet(f) + " src --exist", "CONFIG_NETFILTER_XT_SET"},
+		{"nat", setMark(defaultFlag), "CONFIG_NETFILTER_XT_MARK"},
+		{"nat", "-j SET --add-set " + probeSet(f) + " src --exist", "CONFIG_NETFILTER_XT_SET"},
 		{"nat", "-j DNAT --to-destination " + vip, "CONFIG_NETFILTER_XT_NAT"},
 		{"nat", echo(f), "CONFIG_NETFILTER_XT_TARGET_REDIRECT"},
 		{"nat", "-j MASQUERADE --random-fully", "CONFIG_NETFILTER_XT_TARGET_MASQUERADE"},
 	}
 }
 
-// ProbeSet returns the name of the set for rules of a probe. It is exported for the tests of
-// package proxy.
-func ProbeSet(f state.SetID) string { return SetPrefix + "probe" + string("46"[f]) }
+// probeSet returns the name of the set for rules of a probe.
+func probeSet(f state.SetID) string { return ipsetPrefix + "probe" + string("46"[f]) }
 
 // setsMissing creates and deletes a set of each type, and returns why one cannot be created.
 func (x *Renderer) setsMissing() error {
-	for m := range IPSetCount {
+	for m := range ipsetCount {
 		for f := range state.SetID(2) {
-			if err := CreateSet(x.Sock, ProbeSet(f), StaticForm(m, f)); err != nil {
-				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", SetShapes[m].Kind, err)
+			if err := createSet(x.Sock, probeSet(f), staticForm(m, f)); err != nil {
+				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", setShapes[m].kind, err)
 			}
-			if err := DestroySet(x.Sock, ProbeSet(f)); err != nil {
+			if err := destroySet(x.Sock, probeSet(f)); err != nil {
 				return err
 			}
 		}
@@ -184,40 +180,40 @@ func (x *Renderer) setsMissing() error {
 // does it try them one by one, for the error: each takes a process.
 func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	f := i.Family()
-	if err := CreateSet(x.Sock, ProbeSet(f), SetForm{affinityKind, f, time.Second}); err != nil {
+	if err := createSet(x.Sock, probeSet(f), setForm{affinityKind, f, time.Second}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, DestroySet(x.Sock, ProbeSet(f))) }()
-	have, want := make(map[string]ChainSet), make(map[string]ChainSet)
+	defer func() { err = errors.Join(err, destroySet(x.Sock, probeSet(f))) }()
+	have, want := make(map[string]chainSet), make(map[string]chainSet)
 	for _, feature := range xtFeatures(f) {
 		if want[feature.table] == nil {
-			have[feature.table], want[feature.table] = make(ChainSet), make(ChainSet)
+			have[feature.table], want[feature.table] = make(chainSet), make(chainSet)
 		}
-		want[feature.table].Add(ProbeChain, feature.rule)
+		want[feature.table].add(probeChain, feature.rule)
 	}
-	script, _ := PlanTables(have, want).Script()
-	undo, _ := PlanTables(want, have).Script()
-	if err = i.Load(ctx, script); err == nil {
-		return i.Load(ctx, undo)
+	script, _ := planTables(have, want).script()
+	undo, _ := planTables(want, have).script()
+	if err = i.load(ctx, script); err == nil {
+		return i.load(ctx, undo)
 	}
-	return fmt.Errorf("%w (%w)", i.Lacks(f), err)
+	return fmt.Errorf("%w (%w)", i.lacks(f), err)
 }
 
 // tryOne loads one rule into a chain that no packet reaches, and deletes it.
 func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
-	have, want := map[string]ChainSet{feature.table: {}}, map[string]ChainSet{feature.table: {}}
-	want[feature.table].Add(ProbeChain, feature.rule)
-	script, _ := PlanTables(have, want).Script()
-	undo, _ := PlanTables(want, have).Script()
-	if err := i.Load(ctx, script); err != nil {
+	have, want := map[string]chainSet{feature.table: {}}, map[string]chainSet{feature.table: {}}
+	want[feature.table].add(probeChain, feature.rule)
+	script, _ := planTables(have, want).script()
+	undo, _ := planTables(want, have).script()
+	if err := i.load(ctx, script); err != nil {
 		return fmt.Errorf("%s or this kernel lacks %s: %w", i.Name, feature.config, err)
 	}
-	return i.Load(ctx, undo)
+	return i.load(ctx, undo)
 }
 
-// Lacks tries each kind of rule alone, and returns an error with the kernel options of the rules
-// that fail. It always returns an error. It is exported for the tests of package proxy.
-func (i Program) Lacks(f state.SetID) error {
+// lacks tries each kind of rule alone, and returns an error with the kernel options of the rules
+// that fail. It always returns an error.
+func (i Program) lacks(f state.SetID) error {
 	protocol := goiptables.ProtocolIPv4
 	if i.ipv6 {
 		protocol = goiptables.ProtocolIPv6
@@ -228,14 +224,14 @@ func (i Program) Lacks(f state.SetID) error {
 	}
 	var missing []string
 	for _, feature := range xtFeatures(f) {
-		err := t.ClearChain(feature.table, ProbeChain)
+		err := t.ClearChain(feature.table, probeChain)
 		if err == nil {
-			err = t.Append(feature.table, ProbeChain, RuleWords(feature.rule)...)
+			err = t.Append(feature.table, probeChain, RuleWords(feature.rule)...)
 		}
 		if err != nil {
 			missing = append(missing, fmt.Sprintf("%s (%s)", feature.config, feature.rule))
 		}
-		_ = t.ClearAndDeleteChain(feature.table, ProbeChain) // the table itself may be what is missing
+		_ = t.ClearAndDeleteChain(feature.table, probeChain) // the table itself may be what is missing
 	}
 	if len(missing) == 0 {
 		return fmt.Errorf("%s does not take the rules together", i.Name)
@@ -267,9 +263,9 @@ func (x *Renderer) Names() (names []string) {
 	return names
 }
 
-// Unsupported returns one sentence for each frontend that iptables cannot serve as the State
-// demands, with what it does instead. It is exported for the tests of package proxy.
-func Unsupported(s state.State) (all []string) {
+// unsupportedBy returns one sentence for each frontend that iptables cannot serve as the State
+// demands, with what it does instead.
+func unsupportedBy(s state.State) (all []string) {
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]

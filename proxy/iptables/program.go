@@ -56,23 +56,23 @@ func (i Program) Has() (bool, error) {
 // Save returns table filter as iptables-save shows it. With the old interface, the kernel creates
 // the table if it does not exist: ask Has first.
 func (i Program) Save(ctx context.Context) (string, error) {
-	return i.Run(ctx, "", "-save", "-t", "filter")
+	return i.run(ctx, "", "-save", "-t", "filter")
 }
 
 // restore changes the chains that script names and nothing else, in one transaction. It waits
 // one second at most for the xtables lock, because no endpoint changes meanwhile; the caller
 // retries later.
 func (i Program) restore(ctx context.Context, script string) error {
-	_, err := i.Run(ctx, script, "-restore", "--noflush", "-w", "1")
+	_, err := i.run(ctx, script, "-restore", "--noflush", "-w", "1")
 	return err
 }
 
 // iptablesPatience bounds the time of a program that reads or writes only a few rules.
 const iptablesPatience = 5 * time.Second
 
-// Run runs the program with a suffix, such as -save, and returns its standard output. An error has
-// the first lines of its standard error. It is exported for the tests of package proxy.
-func (i Program) Run(ctx context.Context, input, suffix string, args ...string) (string, error) {
+// run runs the program with a suffix, such as -save, and returns its standard output. An error has
+// the first lines of its standard error.
+func (i Program) run(ctx context.Context, input, suffix string, args ...string) (string, error) {
 	return i.runFor(ctx, iptablesPatience, input, suffix, args...)
 }
 

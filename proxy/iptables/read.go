@@ -15,17 +15,16 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Kernel holds the chains and rules that one program shows. It is exported for the tests of
-// package proxy.
-type Kernel struct {
-	tables map[string]ChainSet // Fanfare's chains, by table
-	// Others holds the built-in chains that lead to Fanfare's, with all their rules, by table.
-	Others map[string]ChainSet
+// A ruleset holds the chains and rules that one program shows.
+type ruleset struct {
+	tables map[string]chainSet // Fanfare's chains, by table
+	// others holds the built-in chains that lead to Fanfare's, with all their rules, by table.
+	others map[string]chainSet
 }
 
 // parseSave reads what iptables-save prints of all tables.
-func parseSave(save string, f state.SetID) Kernel {
-	k := Kernel{tables: make(map[string]ChainSet), Others: make(map[string]ChainSet)}
+func parseSave(save string, f state.SetID) ruleset {
+	k := ruleset{tables: make(map[string]chainSet), others: make(map[string]chainSet)}
 	jumps := Jumps(f)
 	table := ""
 	for line := range strings.Lines(save) {
@@ -34,15 +33,15 @@ func parseSave(save string, f state.SetID) Kernel {
 		switch {
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
-			k.tables[table], k.Others[table] = make(ChainSet), make(ChainSet)
+			k.tables[table], k.others[table] = make(chainSet), make(chainSet)
 		case strings.HasPrefix(verb, ":") && Ours(verb[1:]):
-			k.tables[table].Add(verb[1:])
+			k.tables[table].add(verb[1:])
 		case verb == "-A":
 			chain, rule, _ := strings.Cut(rest, " ")
 			if Ours(chain) {
-				k.tables[table].Add(chain, rule)
+				k.tables[table].add(chain, rule)
 			} else if jumps[table][chain] != "" {
-				k.Others[table].Add(chain, rule)
+				k.others[table].add(chain, rule)
 			}
 		}
 	}
@@ -52,7 +51,7 @@ func parseSave(save string, f state.SetID) Kernel {
 // Ours reports whether a chain is one of the renderer's, by its name. FANFARE-FORWARD is not: it
 // belongs to OpenForward, in either mode.
 func Ours(name string) bool {
-	return strings.HasPrefix(name, Prefix) && name != ForwardChain || strings.HasPrefix(name, MadePrefix)
+	return strings.HasPrefix(name, staticPrefix) && name != ForwardChain || strings.HasPrefix(name, madePrefix)
 }
 
 // ruleTarget returns the chain or target of a rule; empty if it has none.
@@ -66,10 +65,9 @@ func ruleTarget(rule string) string {
 	return ""
 }
 
-// JumpLines returns the lines of input that make each jump to Fanfare's chains the first rule of
-// its chain, by table; none for a jump that is first and the only one. It is exported for the
-// tests of package proxy.
-func (k Kernel) JumpLines(f state.SetID) map[string][]string {
+// jumpLines returns the lines of input that make each jump to Fanfare's chains the first rule of
+// its chain, by table; none for a jump that is first and the only one.
+func (k ruleset) jumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
 	for table, chains := range Jumps(f) {
 		for chain, jump := range chains {
@@ -88,9 +86,9 @@ func (k Kernel) JumpLines(f state.SetID) map[string][]string {
 }
 
 // jumps returns the rules of a chain that lead to Fanfare's.
-func (k Kernel) jumps(table, chain string) []string {
+func (k ruleset) jumps(table, chain string) []string {
 	var ours []string
-	for _, rule := range k.Others[table][chain] {
+	for _, rule := range k.others[table][chain] {
 		if Ours(ruleTarget(rule)) {
 			ours = append(ours, rule)
 		}
@@ -101,8 +99,8 @@ func (k Kernel) jumps(table, chain string) []string {
 // first reports whether no rule before the jump can take a packet that is Fanfare's. Jumps to
 // Calico's chains may come first: they take none, and Calico moves them back to the front again
 // and again.
-func (k Kernel) first(table, chain string) bool {
-	for _, rule := range k.Others[table][chain] {
+func (k ruleset) first(table, chain string) bool {
+	for _, rule := range k.others[table][chain] {
 		target := ruleTarget(rule)
 		if Ours(target) {
 			return true
@@ -115,7 +113,7 @@ func (k Kernel) first(table, chain string) bool {
 }
 
 // unjumpLines returns the lines of input that delete all jumps to Fanfare's chains, by table.
-func (k Kernel) unjumpLines(f state.SetID) map[string][]string {
+func (k ruleset) unjumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
 	for table, chains := range Jumps(f) {
 		for chain := range chains {
@@ -138,7 +136,7 @@ func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 		have = &able
 	}
 	x.Dumped()
-	names, err := SetNames(x.Sock)
+	names, err := setNames(x.Sock)
 	if err != nil {
 		return out, err
 	}
@@ -157,7 +155,7 @@ func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 		}
 	}
 	slices.SortFunc(out.Had, state.Element.Compare)
-	x.Unsupported(Unsupported(want))
+	x.Unsupported(unsupportedBy(want))
 	return out, nil
 }
 
@@ -171,25 +169,25 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 	}
 	if len(odd) > 0 {
 		out.Leaked = true
-		if names, err = SetNames(x.Sock); err != nil {
+		if names, err = setNames(x.Sock); err != nil {
 			return out, err
 		}
 	}
-	k, entries, err := x.Read(ctx, f)
+	k, entries, err := x.read(ctx, f)
 	if err != nil {
 		return out, err
 	}
-	out.Had = HeldElements(k.tables["nat"], entries, f)
-	plan := x.Plan(k, entries, want, f)
-	remembered := AffinityPlan(&plan, names, want, f)
-	script, _ := plan.Script()
-	clean := script == "" && len(plan.Add) == 0 && len(plan.Del) == 0 && remembered
+	out.Had = heldElements(k.tables["nat"], entries, f)
+	plan := x.plan(k, entries, want, f)
+	remembered := affinityPlan(&plan, names, want, f)
+	script, _ := plan.script()
+	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
 	if have != nil && len(odd) > 0 {
 		out.Found = oddText(odd)
 	} else if have != nil && !clean {
-		out.Found = i.Name + ": " + x.Plan(k, entries, *have, f).Damage()
+		out.Found = i.Name + ": " + x.plan(k, entries, *have, f).damage()
 	}
-	out.Leaked = out.Leaked || len(plan.Write["raw"]) > 0 || len(plan.Jumps["raw"]) > 0
+	out.Leaked = out.Leaked || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
 	if clean {
 		return out, nil
 	}
@@ -209,7 +207,7 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 func (x *Renderer) Differs(ctx context.Context, from state.State) (string, error) {
 	from = x.able(from)
 	x.Dumped()
-	names, err := SetNames(x.Sock)
+	names, err := setNames(x.Sock)
 	if err != nil {
 		return "", err
 	}
@@ -228,16 +226,16 @@ func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, names []str
 	if odd, err := x.misshapen(names, setForms(from, f)); len(odd) > 0 || err != nil {
 		return oddText(odd), err
 	}
-	k, entries, err := x.Read(ctx, f)
+	k, entries, err := x.read(ctx, f)
 	if err != nil {
 		return "", err
 	}
-	plan := x.Plan(k, entries, from, f)
-	remembered := AffinityPlan(&plan, names, from, f)
-	if script, _ := plan.Script(); script == "" && len(plan.Add) == 0 && len(plan.Del) == 0 && remembered {
+	plan := x.plan(k, entries, from, f)
+	remembered := affinityPlan(&plan, names, from, f)
+	if script, _ := plan.script(); script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered {
 		return "", nil
 	}
-	return x.Programs[f].Name + ": " + plan.Damage(), nil
+	return x.Programs[f].Name + ": " + plan.damage(), nil
 }
 
 // oddText describes sets of another form, for Finding.Found.
@@ -248,39 +246,38 @@ func oddText(odd []string) string {
 	return "sets of another form: " + strings.Join(odd, ", ")
 }
 
-// Read reads Fanfare's chains and the entries of the static sets of a family. The two are not one
-// snapshot. It is exported for the tests of package proxy.
-func (x *Renderer) Read(ctx context.Context, f state.SetID) (Kernel, entrySet, error) {
-	save, err := x.Programs[f].SaveAll(ctx)
+// read reads Fanfare's chains and the entries of the static sets of a family. The two are not one
+// snapshot.
+func (x *Renderer) read(ctx context.Context, f state.SetID) (ruleset, entrySet, error) {
+	save, err := x.Programs[f].saveAll(ctx)
 	if err != nil {
-		return Kernel{}, nil, err
+		return ruleset{}, nil, err
 	}
 	entries := make(entrySet)
-	for m := range IPSetCount {
+	for m := range ipsetCount {
 		all, err := setEntries(x.Sock, m, f)
 		if err != nil {
-			return Kernel{}, nil, err
+			return ruleset{}, nil, err
 		}
-		entries.Add(all...)
+		entries.add(all...)
 	}
 	return parseSave(save, f), entries, nil
 }
 
-// Plan returns the changes from what was read to a State, without those of affinity sets. It is
-// exported for the tests of package proxy.
-func (x *Renderer) Plan(k Kernel, entries entrySet, s state.State, f state.SetID) xtPlan {
-	have, want := k.tables, Chains(s, f)
+// plan returns the changes from what was read to a State, without those of affinity sets.
+func (x *Renderer) plan(k ruleset, entries entrySet, s state.State, f state.SetID) xtPlan {
+	have, want := k.tables, chainsOf(s, f)
 	if x.loose {
 		have = reworded(have, want)
 	}
-	p := PlanTables(have, want).Entries(entries, AllEntries(s, f))
-	p.Jumps = k.JumpLines(f)
+	p := planTables(have, want).entries(entries, allEntries(s, f))
+	p.jumps = k.jumpLines(f)
 	return p
 }
 
 // reworded returns have, in which a chain with the wanted number of rules has the wanted rules.
-func reworded(have, want map[string]ChainSet) map[string]ChainSet {
-	out := make(map[string]ChainSet)
+func reworded(have, want map[string]chainSet) map[string]chainSet {
+	out := make(map[string]chainSet)
 	for table, chains := range have {
 		out[table] = maps.Clone(chains)
 		for name, rules := range chains {
@@ -292,26 +289,26 @@ func reworded(have, want map[string]ChainSet) map[string]ChainSet {
 	return out
 }
 
-// Damage describes the differences that a plan repairs, with one example of each kind. It is for
+// damage describes the differences that a plan repairs, with one example of each kind. It is for
 // logs and the status.
-func (p xtPlan) Damage() string {
+func (p xtPlan) damage() string {
 	var words []string
 	for _, table := range xtTables {
-		if n := len(p.Jumps[table]); n > 0 {
+		if n := len(p.jumps[table]); n > 0 {
 			words = append(words, fmt.Sprintf("table %s does not lead to our chains first", table))
 		}
-		if names := slices.Sorted(maps.Keys(p.Write[table])); len(names) > 0 {
+		if names := slices.Sorted(maps.Keys(p.write[table])); len(names) > 0 {
 			words = append(words, fmt.Sprintf("table %s: %d chains missing or changed, such as %s", table, len(names), names[0]))
 		}
-		if names := slices.Sorted(slices.Values(p.Drop[table])); len(names) > 0 {
+		if names := slices.Sorted(slices.Values(p.drop[table])); len(names) > 0 {
 			words = append(words, fmt.Sprintf("table %s: %d unknown chains, such as %s", table, len(names), names[0]))
 		}
 	}
-	if len(p.Add) > 0 {
-		words = append(words, fmt.Sprintf("%d entries missing, such as %s", len(p.Add), p.Add[0]))
+	if len(p.add) > 0 {
+		words = append(words, fmt.Sprintf("%d entries missing, such as %s", len(p.add), p.add[0]))
 	}
-	if len(p.Del) > 0 {
-		words = append(words, fmt.Sprintf("%d unknown entries, such as %s", len(p.Del), p.Del[0]))
+	if len(p.del) > 0 {
+		words = append(words, fmt.Sprintf("%d unknown entries, such as %s", len(p.del), p.del[0]))
 	}
 	if len(words) == 0 {
 		return "sets missing"
@@ -319,42 +316,41 @@ func (p xtPlan) Damage() string {
 	return strings.Join(words, "; ")
 }
 
-// AffinityPlan adds the changes of affinity sets to a plan, and reports whether there are none.
-// names are the sets that exist. Entries are the kernel's: rules add them, and they expire. It is
-// exported for the tests of package proxy.
-func AffinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
-	*p = p.Remember(nil, want.VIPs, f)
-	wanted := maps.Clone(p.Create)
+// affinityPlan adds the changes of affinity sets to a plan, and reports whether there are none.
+// names are the sets that exist. Entries are the kernel's: rules add them, and they expire.
+func affinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
+	*p = p.remember(nil, want.VIPs, f)
+	wanted := maps.Clone(p.create)
 	for _, name := range names {
-		delete(p.Create, name)
+		delete(p.create, name)
 	}
 	for _, name := range names {
-		if _, ok := wanted[name]; !ok && strings.HasPrefix(name, AffinityPrefix(f)) {
-			p.Destroy = append(p.Destroy, name)
+		if _, ok := wanted[name]; !ok && strings.HasPrefix(name, affinityPrefix(f)) {
+			p.destroy = append(p.destroy, name)
 		}
 	}
-	return len(p.Create) == 0 && len(p.Destroy) == 0
+	return len(p.create) == 0 && len(p.destroy) == 0
 }
 
 // setForms returns the forms of all sets of a State, by name.
-func setForms(s state.State, f state.SetID) map[string]SetForm {
+func setForms(s state.State, f state.SetID) map[string]setForm {
 	var plan xtPlan
-	AffinityPlan(&plan, nil, s, f)
-	for m := range IPSetCount {
-		plan.Create[SetName(m, f)] = StaticForm(m, f)
+	affinityPlan(&plan, nil, s, f)
+	for m := range ipsetCount {
+		plan.create[setName(m, f)] = staticForm(m, f)
 	}
-	return plan.Create
+	return plan.create
 }
 
 // misshapen returns the sets that exist in another form. To find them, it creates each set again:
 // the kernel accepts that without effect for a set of the same form, and otherwise returns EEXIST.
-func (x *Renderer) misshapen(names []string, forms map[string]SetForm) (odd []string, err error) {
+func (x *Renderer) misshapen(names []string, forms map[string]setForm) (odd []string, err error) {
 	for _, name := range names {
 		form, ok := forms[name]
 		if !ok {
 			continue
 		}
-		switch err := CreateSet(x.Sock, name, form); {
+		switch err := createSet(x.Sock, name, form); {
 		case errors.Is(err, unix.EEXIST):
 			odd = append(odd, name)
 		case err != nil:
@@ -372,14 +368,14 @@ func (x *Renderer) reform(ctx context.Context, names []string, want state.State,
 	if odd, err = x.misshapen(names, forms); err != nil {
 		return odd, err
 	}
-	entries := AllEntries(want, f)
+	entries := allEntries(want, f)
 	for _, name := range odd {
-		if ReplaceSet(x.Sock, name, forms[name], entries.in(name)) == nil {
+		if replaceSet(x.Sock, name, forms[name], entries.in(name)) == nil {
 			continue
 		}
 		// It is of another type, and can be deleted only without rules. Converge then writes
 		// the rules and the set again; until then, the family is not forwarded.
-		if err := errors.Join(x.unload(ctx, f), DestroySet(x.Sock, name)); err != nil {
+		if err := errors.Join(x.unload(ctx, f), destroySet(x.Sock, name)); err != nil {
 			return odd, err
 		}
 	}
@@ -388,7 +384,7 @@ func (x *Renderer) reform(ctx context.Context, names []string, want state.State,
 
 // unload deletes Fanfare's chains of a family, and the jumps to them.
 func (x *Renderer) unload(ctx context.Context, f state.SetID) error {
-	save, err := x.Programs[f].SaveAll(ctx)
+	save, err := x.Programs[f].saveAll(ctx)
 	if err != nil {
 		return err
 	}
@@ -398,15 +394,15 @@ func (x *Renderer) unload(ctx context.Context, f state.SetID) error {
 // unloadPlan returns the plan that deletes all Fanfare's chains which iptables-save shows.
 func unloadPlan(save string, f state.SetID) xtPlan {
 	k := parseSave(save, f)
-	p := PlanTables(k.tables, nil)
-	p.Jumps = k.unjumpLines(f)
+	p := planTables(k.tables, nil)
+	p.jumps = k.unjumpLines(f)
 	return p
 }
 
 // createStatic creates the static sets of a family that do not exist.
 func (x *Renderer) createStatic(f state.SetID) error {
-	for m := range IPSetCount {
-		if err := CreateSet(x.Sock, SetName(m, f), StaticForm(m, f)); err != nil {
+	for m := range ipsetCount {
+		if err := createSet(x.Sock, setName(m, f), staticForm(m, f)); err != nil {
 			return err
 		}
 	}
@@ -416,23 +412,23 @@ func (x *Renderer) createStatic(f state.SetID) error {
 // verify reads back what was written. Where a program shows rules differently than they were
 // written, it makes comparisons loose, so that the rules are not written again and again.
 func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) error {
-	k, entries, err := x.Read(ctx, f)
+	k, entries, err := x.read(ctx, f)
 	if err != nil {
 		return err
 	}
-	p := x.Plan(k, entries, want, f)
-	if script, _ := p.Script(); script == "" {
+	p := x.plan(k, entries, want, f)
+	if script, _ := p.script(); script == "" {
 		return nil
 	}
 	if !x.loose {
 		x.loose = true
-		if p := x.Plan(k, entries, want, f); len(p.Write) == 0 && len(p.Drop) == 0 && len(p.Jumps) == 0 {
+		if p := x.plan(k, entries, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
 			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.Programs[f].Name)
 			return nil
 		}
 		x.loose = false
 	}
-	return fmt.Errorf("%s: after it was written: %s", x.Programs[f].Name, p.Damage())
+	return fmt.Errorf("%s: after it was written: %s", x.Programs[f].Name, p.damage())
 }
 
 // Remove deletes Fanfare's chains and jumps from all installed programs, also those not in use,
@@ -449,11 +445,11 @@ func RemoveChains(ctx context.Context, keep []string) error {
 		if slices.Contains(keep, i.Name) {
 			continue
 		}
-		save, err := i.SaveAll(ctx)
-		if err != nil || !strings.Contains(save, ":"+Prefix) {
+		save, err := i.saveAll(ctx)
+		if err != nil || !strings.Contains(save, ":"+staticPrefix) {
 			continue // usually the kernel lacks the program's interface: then it has no rules
 		}
-		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.Load(ctx, script) }))
+		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
 	}
 	return errors.Join(errs...)
 }
@@ -470,13 +466,13 @@ func DeleteChains(ctx context.Context) error {
 
 // removeSets deletes all sets of Fanfare. Rules that use them must be gone.
 func removeSets(s *nfnl.Socket) error {
-	names, err := SetNames(s)
+	names, err := setNames(s)
 	if errors.Is(err, unix.EINVAL) {
 		return nil // this kernel has no sets
 	}
 	errs := []error{err}
 	for _, name := range names {
-		errs = append(errs, DestroySet(s, name))
+		errs = append(errs, destroySet(s, name))
 	}
 	return errors.Join(errs...)
 }

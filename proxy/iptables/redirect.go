@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -47,7 +48,7 @@ func xtRedirects(s state.State, f state.SetID) []string {
 		"-p tcp -m conntrack --ctstate INVALID -m tcp --tcp-flags FIN,RST NONE -j RETURN",
 	}
 	for _, m := range s.Nodes {
-		rules = append(rules, "-m mac --mac-source "+m.String()+" -j RETURN")
+		rules = append(rules, "-m mac --mac-source "+net.HardwareAddr(m[:]).String()+" -j RETURN")
 	}
 	for _, h := range all {
 		match := fmt.Sprintf("-d %s -i %s -j ", netip.PrefixFrom(h.VIP, h.VIP.BitLen()), h.Interface)

@@ -37,25 +37,24 @@ type Renderer struct {
 	loose bool
 }
 
-// An xtPlan is the changes to one family. Maps of chains are by table. Its exported fields and
-// methods are for the tests of package proxy.
+// An xtPlan is the changes to one family. Maps of chains are by table.
 type xtPlan struct {
-	Write   map[string]ChainSet // chains to write; existing ones are replaced
-	Drop    map[string][]string // chains to delete
+	write   map[string]chainSet // chains to write; existing ones are replaced
+	drop    map[string][]string // chains to delete
 	flush   map[string][]string // chains to empty only
 	frees   map[string]int      // how many BPF programs are deleted with a chain of Drop
-	Jumps   map[string][]string // lines of input that change the kernel's built-in chains
-	Add     []Entry
-	Del     []Entry
-	Create  map[string]SetForm // affinity sets to create, by name
-	Destroy []string           // affinity sets to delete
+	jumps   map[string][]string // lines of input that change the kernel's built-in chains
+	add     []setEntry
+	del     []setEntry
+	create  map[string]setForm // affinity sets to create, by name
+	destroy []string           // affinity sets to delete
 }
 
 // VIPs reads the addresses from the sets of VIPs. On a kernel without ipset there are none.
 func (x *Renderer) VIPs() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range state.SetID(2) {
-		entries, err := setEntries(x.Sock, IPSetVIPs, f)
+		entries, err := setEntries(x.Sock, ipsetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
 		}
@@ -63,7 +62,7 @@ func (x *Renderer) VIPs() ([]netip.Addr, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			all = append(all, e.Addr.Addr())
+			all = append(all, e.addr.Addr())
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
@@ -76,7 +75,7 @@ func (x *Renderer) VIPs() ([]netip.Addr, error) {
 func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	u.Have, u.Want = x.able(u.Have), x.able(u.Want)
 	for f := range state.SetID(2) {
-		plan := PlanStep(u, f)
+		plan := planStep(u, f)
 		if x.Programs[f] == nil {
 			continue // Lacks keeps addresses of this family out of the State
 		}
@@ -84,11 +83,11 @@ func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 			return fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 	}
-	x.Unsupported(Unsupported(u.Want))
+	x.Unsupported(unsupportedBy(u.Want))
 	return nil
 }
 
-// Lacks returns why no program of the family works, nil if one does.
+// lacks returns why no program of the family works, nil if one does.
 func (x *Renderer) Lacks(f state.SetID) error {
 	if x.Programs[f] != nil {
 		return nil
@@ -115,15 +114,15 @@ func (x *Renderer) Probe(ctx context.Context) error {
 	return nil
 }
 
-// PlanStep returns the changes of a step for one family, from the VIPs that changed and without
+// planStep returns the changes of a step for one family, from the VIPs that changed and without
 // comparing the others. A change of the mark or of the node's name affects the chains of all VIPs,
-// so then it compares everything. It is exported for the tests of package proxy.
-func PlanStep(u renderer.Step, f state.SetID) xtPlan {
+// so then it compares everything.
+func planStep(u renderer.Step, f state.SetID) xtPlan {
 	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
-		return PlanTables(Chains(have, f), Chains(want, f)).Entries(AllEntries(have, f), AllEntries(want, f)).Remember(have.VIPs, want.VIPs, f)
+		return planTables(chainsOf(have, f), chainsOf(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
 	}
-	before, after := make(ChainSet), make(ChainSet)
+	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*state.VIP
 	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
@@ -133,32 +132,32 @@ func PlanStep(u renderer.Step, f state.SetID) xtPlan {
 		}
 		renderChange(c, have, before, c.Have)
 		renderChange(c, want, after, c.Want)
-		haveEntries.Add(vipEntries(c.Have)...)
-		wantEntries.Add(vipEntries(c.Want)...)
+		haveEntries.add(vipEntries(c.Have)...)
+		wantEntries.add(vipEntries(c.Want)...)
 		had, has = append(had, c.Have), append(has, c.Want)
 		leaves = leaves || turnsTree(c)
 		strays = strays || StraysFrom(c, want.Owned)
 	}
 	if leaves {
 		for _, s := range []state.Side{state.External, state.Internal} {
-			xtTree(s).Add(before, OfFamily(have.VIPs, f))
-			xtTree(s).Add(after, OfFamily(want.VIPs, f))
+			xtTree(s).add(before, ofFamily(have.VIPs, f))
+			xtTree(s).add(after, ofFamily(want.VIPs, f))
 		}
 	}
-	a, b := map[string]ChainSet{"nat": before}, map[string]ChainSet{"nat": after}
+	a, b := map[string]chainSet{"nat": before}, map[string]chainSet{"nat": after}
 	if strays {
-		haveEntries.Add(ofEntries(sharedEntries(have), f)...)
-		wantEntries.Add(ofEntries(sharedEntries(want), f)...)
+		haveEntries.add(ofEntries(sharedEntries(have), f)...)
+		wantEntries.add(ofEntries(sharedEntries(want), f)...)
 		merge(a, xtShared(have, f))
 		merge(b, xtShared(want, f))
 	}
-	return PlanTables(a, b).Entries(haveEntries, wantEntries).Remember(had, has, f)
+	return planTables(a, b).entries(haveEntries, wantEntries).remember(had, has, f)
 }
 
 // renderChange adds the chains of one side of a change; none for nil.
-func renderChange(c state.VipChange, s state.State, to ChainSet, v *state.VIP) {
+func renderChange(c state.VipChange, s state.State, to chainSet, v *state.VIP) {
 	if v != nil {
-		Render{Node: s.Node, Mark: flagOf(s.SNAT)}.VIP(to, v)
+		render{node: s.Node, mark: flagOf(s.SNAT)}.vip(to, v)
 	}
 }
 
@@ -174,48 +173,46 @@ func turnsTree(c state.VipChange) bool {
 }
 
 // merge copies chains into to, by table.
-func merge(to, from map[string]ChainSet) {
+func merge(to, from map[string]chainSet) {
 	for table, chains := range from {
 		if to[table] == nil {
-			to[table] = make(ChainSet)
+			to[table] = make(chainSet)
 		}
 		maps.Copy(to[table], chains)
 	}
 }
 
 // ofEntries returns the entries of one family. It reuses the memory of all.
-func ofEntries(all []Entry, f state.SetID) []Entry {
-	return slices.DeleteFunc(all, func(e Entry) bool { return e.family() != f })
+func ofEntries(all []setEntry, f state.SetID) []setEntry {
+	return slices.DeleteFunc(all, func(e setEntry) bool { return e.family() != f })
 }
 
-// AllEntries returns the entries of all static sets of a family for a State. It is exported for the
-// tests of package proxy.
-func AllEntries(s state.State, f state.SetID) entrySet {
+// allEntries returns the entries of all static sets of a family for a State.
+func allEntries(s state.State, f state.SetID) entrySet {
 	all := make(entrySet)
-	all.Add(ofEntries(sharedEntries(s), f)...)
-	for _, v := range OfFamily(s.VIPs, f) {
-		all.Add(vipEntries(v)...)
+	all.add(ofEntries(sharedEntries(s), f)...)
+	for _, v := range ofFamily(s.VIPs, f) {
+		all.add(vipEntries(v)...)
 	}
 	return all
 }
 
-// PlanTables returns the changes from the chains have to want, by table. Unknown chains in have
-// are deleted; jumps to them must go in the same input, or the kernel rejects it. It is exported
-// for the tests of package proxy.
-func PlanTables(have, want map[string]ChainSet) xtPlan {
-	p := xtPlan{Write: make(map[string]ChainSet), Drop: make(map[string][]string), frees: make(map[string]int)}
+// planTables returns the changes from the chains have to want, by table. Unknown chains in have
+// are deleted; jumps to them must go in the same input, or the kernel rejects it.
+func planTables(have, want map[string]chainSet) xtPlan {
+	p := xtPlan{write: make(map[string]chainSet), drop: make(map[string][]string), frees: make(map[string]int)}
 	for _, table := range xtTables {
 		for name, rules := range want[table] {
 			if old, ok := have[table][name]; !ok || !slices.Equal(old, rules) {
-				if p.Write[table] == nil {
-					p.Write[table] = make(ChainSet)
+				if p.write[table] == nil {
+					p.write[table] = make(chainSet)
 				}
-				p.Write[table][name] = rules
+				p.write[table][name] = rules
 			}
 		}
 		for name, rules := range have[table] {
 			if _, ok := want[table][name]; !ok {
-				p.Drop[table] = append(p.Drop[table], name)
+				p.drop[table] = append(p.drop[table], name)
 				p.frees[name] = freedBy(rules)
 			}
 		}
@@ -223,51 +220,51 @@ func PlanTables(have, want map[string]ChainSet) xtPlan {
 	return p
 }
 
-// Entries returns p with the changes of entries from have to want.
-func (p xtPlan) Entries(have, want entrySet) xtPlan {
-	p.Add = want.Without(have)
-	for _, e := range have.Without(want) {
+// entries returns p with the changes of entries from have to want.
+func (p xtPlan) entries(have, want entrySet) xtPlan {
+	p.add = want.without(have)
+	for _, e := range have.without(want) {
 		plain := e
 		plain.options = 0
 		// Adding an entry replaces one with options, so that one needs no deletion, which would
 		// take the wanted entry with it.
 		if !want[plain] {
-			p.Del = append(p.Del, e)
+			p.del = append(p.del, e)
 		}
 	}
 	return p
 }
 
-// Remember returns p with the changes of a family's affinity sets from have to want.
-func (p xtPlan) Remember(have, want []*state.VIP, f state.SetID) xtPlan {
-	before, after := make(map[string]SetForm), make(map[string]SetForm)
+// remember returns p with the changes of a family's affinity sets from have to want.
+func (p xtPlan) remember(have, want []*state.VIP, f state.SetID) xtPlan {
+	before, after := make(map[string]setForm), make(map[string]setForm)
 	for _, v := range have {
 		affinities(before, v)
 	}
 	for _, v := range want {
 		affinities(after, v)
 	}
-	p.Create = make(map[string]SetForm)
+	p.create = make(map[string]setForm)
 	for name, set := range after {
-		if _, ok := before[name]; !ok && set.Family == f {
-			p.Create[name] = set
+		if _, ok := before[name]; !ok && set.family == f {
+			p.create[name] = set
 		}
 	}
 	for name, set := range before {
-		if _, ok := after[name]; !ok && set.Family == f {
-			p.Destroy = append(p.Destroy, name)
+		if _, ok := after[name]; !ok && set.family == f {
+			p.destroy = append(p.destroy, name)
 		}
 	}
 	return p
 }
 
-// Script returns the input for iptables-restore, and how many tables it changes: each COMMIT is a
+// script returns the input for iptables-restore, and how many tables it changes: each COMMIT is a
 // transaction. New rules and jumps come before deleted chains, which must be empty and without
 // references. The text is the same for the same plan.
-func (p xtPlan) Script() (text string, tables int) {
+func (p xtPlan) script() (text string, tables int) {
 	var b strings.Builder
 	for _, table := range xtTables {
-		write, drop, flush, jumps := p.Write[table], p.Drop[table], p.flush[table], p.Jumps[table]
+		write, drop, flush, jumps := p.write[table], p.drop[table], p.flush[table], p.jumps[table]
 		if len(write) == 0 && len(drop) == 0 && len(flush) == 0 && len(jumps) == 0 {
 			continue
 		}
@@ -298,10 +295,9 @@ func (p xtPlan) Script() (text string, tables int) {
 	return b.String(), tables
 }
 
-// MaxFreed bounds how many rules with a BPF program (-m bpf) one transaction deletes. Linux 6.18
-// deadlocks for good if more than 1,024 are deleted at once: see maxPrograms in package state. It
-// is exported for the tests of package proxy.
-const MaxFreed = 256
+// maxFreed bounds how many rules with a BPF program (-m bpf) one transaction deletes. Linux 6.18
+// deadlocks for good if more than 1,024 are deleted at once: see maxPrograms in package state.
+const maxFreed = 256
 
 // freedBy returns how many rules have a BPF program.
 func freedBy(rules []string) (n int) {
@@ -313,10 +309,10 @@ func freedBy(rules []string) (n int) {
 	return n
 }
 
-// Parts splits a plan so that no part deletes more than most BPF programs with the chains of Drop,
+// parts splits a plan so that no part deletes more than most BPF programs with the chains of Drop,
 // unless a single chain has more. Chains that are replaced do not count. Chains are emptied in
 // parts and deleted in the last part, because until then one may lead to another.
-func (p xtPlan) Parts(most int) []xtPlan {
+func (p xtPlan) parts(most int) []xtPlan {
 	total := 0
 	for _, n := range p.frees {
 		total += n
@@ -326,9 +322,9 @@ func (p xtPlan) Parts(most int) []xtPlan {
 	}
 	var all []xtPlan
 	part, freed := p, 0
-	part.Drop, part.flush = nil, make(map[string][]string)
+	part.drop, part.flush = nil, make(map[string][]string)
 	for _, table := range xtTables {
-		for _, name := range slices.Sorted(slices.Values(p.Drop[table])) {
+		for _, name := range slices.Sorted(slices.Values(p.drop[table])) {
 			n := p.frees[name]
 			if n == 0 {
 				continue
@@ -341,18 +337,18 @@ func (p xtPlan) Parts(most int) []xtPlan {
 			freed += n
 		}
 	}
-	return append(all, part, xtPlan{Drop: p.Drop})
+	return append(all, part, xtPlan{drop: p.drop})
 }
 
 // runParts calls run with the input for each part of a plan, and stops at the first error.
 func (p xtPlan) runParts(run func(script string, tables int) error) error {
-	for i, part := range p.Parts(MaxFreed) {
+	for i, part := range p.parts(maxFreed) {
 		if i > 0 {
 			// The kernel frees deleted rules only after a grace period. Without waiting, those of
 			// several parts would be freed together.
 			nfnl.AwaitPackets()
 		}
-		if script, tables := part.Script(); script != "" {
+		if script, tables := part.script(); script != "" {
 			if err := run(script, tables); err != nil {
 				return err
 			}
@@ -367,30 +363,30 @@ func (p xtPlan) runParts(run func(script string, tables int) error) error {
 // after its VIPs: otherwise FANFARE-UNASSIGNED would take their packets.
 func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	start := time.Now()
-	script, _ := p.Script()
-	if script == "" && len(p.Add) == 0 && len(p.Del) == 0 && len(p.Create) == 0 && len(p.Destroy) == 0 {
+	script, _ := p.script()
+	if script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0 {
 		return nil
 	}
-	first, last := splitEntries(p.Add)
-	if err := x.createSets(p.Create); err != nil {
+	first, last := splitEntries(p.add)
+	if err := x.createSets(p.create); err != nil {
 		return err
 	}
-	if err := ChangeEntries(x.Sock, CommandAdd, first); err != nil {
+	if err := changeEntries(x.Sock, ipsetAdd, first); err != nil {
 		return err
 	}
 	if err := p.runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) }); err != nil {
 		return err
 	}
-	if err := ChangeEntries(x.Sock, CommandAdd, last); err != nil {
+	if err := changeEntries(x.Sock, ipsetAdd, last); err != nil {
 		return err
 	}
 	// In reverse order: prefixes are deleted before their VIPs.
-	slices.Reverse(p.Del)
-	if err := ChangeEntries(x.Sock, CommandDel, p.Del); err != nil {
+	slices.Reverse(p.del)
+	if err := changeEntries(x.Sock, ipsetDel, p.del); err != nil {
 		return err
 	}
-	for _, name := range p.Destroy {
-		if err := DestroySet(x.Sock, name); err != nil {
+	for _, name := range p.destroy {
+		if err := destroySet(x.Sock, name); err != nil {
 			return err
 		}
 	}
@@ -400,9 +396,9 @@ func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 
 // splitEntries separates entries that rules may match at once (first) from entries that lead
 // packets to new rules (last).
-func splitEntries(all []Entry) (first, last []Entry) {
+func splitEntries(all []setEntry) (first, last []setEntry) {
 	for _, e := range all {
-		if e.Set == IPSetVIPs || e.Set == IPSetOwned {
+		if e.set == ipsetVIPs || e.set == ipsetOwned {
 			last = append(last, e)
 		} else {
 			first = append(first, e)
@@ -411,9 +407,9 @@ func splitEntries(all []Entry) (first, last []Entry) {
 	return first, last
 }
 
-func (x *Renderer) createSets(all map[string]SetForm) error {
+func (x *Renderer) createSets(all map[string]setForm) error {
 	for name, form := range all {
-		if err := CreateSet(x.Sock, name, form); err != nil {
+		if err := createSet(x.Sock, name, form); err != nil {
 			return err
 		}
 	}
@@ -424,7 +420,7 @@ func (x *Renderer) createSets(all map[string]SetForm) error {
 // per table.
 func (x *Renderer) load(ctx context.Context, f state.SetID, script string, tables int) error {
 	i := x.Programs[f]
-	run := func() error { return i.Load(ctx, script) }
+	run := func() error { return i.load(ctx, script) }
 	if i.Legacy() {
 		return run() // it sends no notifications
 	}

@@ -11,90 +11,87 @@ import (
 )
 
 // An ipsetID is one of the sets of ipset that the rules use. Each exists once per family.
-// Entries change by netlink, without a change of rules. The order is that in which entries are
+// entries change by netlink, without a change of rules. The order is that in which entries are
 // added: ipsetSources comes before the set that makes rules consult it.
 type ipsetID uint8
 
-// The static sets. The exported identifiers are for the tests of package proxy.
+// The static sets.
 const (
-	IPSetVIPs         ipsetID = iota // the addresses that rules forward
-	IPSetOwned                       // the prefixes of the pools
+	ipsetVIPs         ipsetID = iota // the addresses that rules forward
+	ipsetOwned                       // the prefixes of the pools
 	ipsetClients                     // networks of clients on this node
 	ipsetNever                       // networks of backends that always see the client's address
 	ipsetRedirects                   // VIPs whose connections may be redirected
 	ipsetSources                     // frontend and client network that may use it
-	IPSetLimited                     // frontends that only some sources may use
+	ipsetLimited                     // frontends that only some sources may use
 	ipsetExternalDrop                // frontends without backends, by kind of client and treatment
 	ipsetInternalDrop
-	IPSetExternalReject
+	ipsetExternalReject
 	ipsetInternalReject
-	IPSetCount // the number of sets
+	ipsetCount // the number of sets
 )
 
 // A setShape is the name and the type of a set.
 type setShape struct {
 	name string // without the family's digit
-	Kind string // the set type, as in ipset(8)
+	kind string // the set type, as in ipset(8)
 }
 
-// SetShapes holds the shape of each set. It is exported for the tests of package proxy. A name
-// must not change: a new version finds the sets of an older one by it.
-var SetShapes = [IPSetCount]setShape{
-	IPSetVIPs:           {"fanfare-vips", "hash:ip"},
-	IPSetOwned:          {"fanfare-owned", "hash:net"},
+// setShapes holds the shape of each set. A name must not change: a new version finds the sets of
+// an older one by it.
+var setShapes = [ipsetCount]setShape{
+	ipsetVIPs:           {"fanfare-vips", "hash:ip"},
+	ipsetOwned:          {"fanfare-owned", "hash:net"},
 	ipsetClients:        {"fanfare-clients", "hash:net"},
 	ipsetNever:          {"fanfare-never", "hash:net"},
 	ipsetRedirects:      {"fanfare-handon", "hash:ip"},
-	IPSetLimited:        {"fanfare-limited", "hash:ip,port"},
+	ipsetLimited:        {"fanfare-limited", "hash:ip,port"},
 	ipsetSources:        {"fanfare-sources", "hash:ip,port,net"},
 	ipsetExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
 	ipsetInternalDrop:   {"fanfare-idrop", "hash:ip,port"},
-	IPSetExternalReject: {"fanfare-xreject", "hash:ip,port"},
+	ipsetExternalReject: {"fanfare-xreject", "hash:ip,port"},
 	ipsetInternalReject: {"fanfare-ireject", "hash:ip,port"},
 }
 
 const (
-	// SetPrefix begins the name of each set of Fanfare. Remove deletes every set with it.
-	SetPrefix    = "fanfare-"
+	// ipsetPrefix begins the name of each set of Fanfare. Remove deletes every set with it.
+	ipsetPrefix  = "fanfare-"
 	affinityKind = "hash:ip"
 )
 
-// AffinityPrefix returns the prefix of the names of a family's affinity sets. It is exported
-// for the tests of package proxy.
-func AffinityPrefix(f state.SetID) string { return SetPrefix + "aff" + string("46"[f]) + "-" }
+// affinityPrefix returns the prefix of the names of a family's affinity sets.
+func affinityPrefix(f state.SetID) string { return ipsetPrefix + "aff" + string("46"[f]) + "-" }
 
-// SetName returns the name of a set: its shape's name and 4 or 6. It is exported for the tests
-// of package proxy.
-func SetName(m ipsetID, f state.SetID) string { return SetShapes[m].name + string("46"[f]) }
+// setName returns the name of a set: its shape's name and 4 or 6.
+func setName(m ipsetID, f state.SetID) string { return setShapes[m].name + string("46"[f]) }
 
-// An Entry is an entry of one of the static sets. It is exported for the tests of package
-// proxy, as are its fields.
-type Entry struct {
-	Set  ipsetID
-	Addr netip.Prefix // a single address in sets without networks
-	Port state.Port   // zero in sets without ports
+// A setEntry is an entry of one of the static sets.
+type setEntry struct {
+	set  ipsetID
+	addr netip.Prefix // a single address in sets without networks
+	port state.Port   // zero in sets without ports
 	net  netip.Prefix // the client's network; invalid in sets without one
 	// options are the flags of an entry, such as nomatch, which excludes a network from the
 	// set. Fanfare writes none: an entry with options is another program's.
 	options uint32
 }
 
-func (e Entry) family() state.SetID { return state.Family(e.Addr.Addr()) }
+func (e setEntry) family() state.SetID { return state.Family(e.addr.Addr()) }
 
-// compare orders by set and family first, as ChangeEntries requires.
-func (e Entry) compare(o Entry) int {
+// compare orders by set and family first, as changeEntries requires.
+func (e setEntry) compare(o setEntry) int {
 	return cmp.Or(
-		cmp.Compare(e.Set, o.Set), e.Addr.Addr().Compare(o.Addr.Addr()), cmp.Compare(e.Addr.Bits(), o.Addr.Bits()),
-		cmp.Compare(e.Port.Proto, o.Port.Proto), cmp.Compare(e.Port.Port, o.Port.Port),
+		cmp.Compare(e.set, o.set), e.addr.Addr().Compare(o.addr.Addr()), cmp.Compare(e.addr.Bits(), o.addr.Bits()),
+		cmp.Compare(e.port.Proto, o.port.Proto), cmp.Compare(e.port.Port, o.port.Port),
 		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()), cmp.Compare(e.options, o.options))
 }
 
 // String returns the set's name and the entry as ipset list shows it, roughly; it is for
 // messages.
-func (e Entry) String() string {
-	s := SetName(e.Set, e.family()) + " " + prefixText(e.Addr)
-	if e.Port.Port != 0 {
-		s += fmt.Sprintf(",%s:%d", e.Port.Proto, e.Port.Port)
+func (e setEntry) String() string {
+	s := setName(e.set, e.family()) + " " + prefixText(e.addr)
+	if e.port.Port != 0 {
+		s += fmt.Sprintf(",%s:%d", e.port.Proto, e.port.Port)
 	}
 	if e.net.IsValid() {
 		s += "," + e.net.String()
@@ -106,19 +103,19 @@ func (e Entry) String() string {
 }
 
 // sharedEntries returns the entries that do not depend on VIPs, of both families.
-func sharedEntries(s state.State) []Entry {
-	var all []Entry
-	for m, prefixes := range map[ipsetID][]netip.Prefix{IPSetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
+func sharedEntries(s state.State) []setEntry {
+	var all []setEntry
+	for m, prefixes := range map[ipsetID][]netip.Prefix{ipsetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
 		for _, p := range prefixes {
 			for _, half := range halves(p) {
-				all = append(all, Entry{Set: m, Addr: half})
+				all = append(all, setEntry{set: m, addr: half})
 			}
 		}
 	}
 	for i, h := range s.Redirects {
-		// A VIP has one redirect per interface; they are sorted by VIP.
+		// A vip has one redirect per interface; they are sorted by VIP.
 		if i == 0 || s.Redirects[i-1].VIP != h.VIP {
-			all = append(all, Entry{Set: ipsetRedirects, Addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
+			all = append(all, setEntry{set: ipsetRedirects, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
 		}
 	}
 	return all
@@ -136,28 +133,28 @@ func halves(p netip.Prefix) []netip.Prefix {
 }
 
 // vipEntries returns the entries of one VIP; none for nil.
-func vipEntries(v *state.VIP) []Entry {
+func vipEntries(v *state.VIP) []setEntry {
 	if v == nil {
 		return nil
 	}
 	addr := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
-	all := []Entry{{Set: IPSetVIPs, Addr: addr}}
+	all := []setEntry{{set: ipsetVIPs, addr: addr}}
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
-		e := Entry{Addr: addr, Port: state.Port{Proto: fe.Protocol, Port: fe.Port}}
+		e := setEntry{addr: addr, port: state.Port{Proto: fe.Protocol, Port: fe.Port}}
 		add := func(m ipsetID, when bool) {
-			if e.Set = m; when {
+			if e.set = m; when {
 				all = append(all, e)
 			}
 		}
 		add(ipsetExternalDrop, misses(&fe.External, state.Drop))
-		add(IPSetExternalReject, misses(&fe.External, state.Reject))
+		add(ipsetExternalReject, misses(&fe.External, state.Reject))
 		add(ipsetInternalDrop, misses(&fe.Internal, state.Drop))
 		add(ipsetInternalReject, misses(&fe.Internal, state.Reject))
 		if !fe.Fenced(v.Addr) {
 			continue
 		}
-		add(IPSetLimited, true)
+		add(ipsetLimited, true)
 		for _, e.net = range fe.Sources {
 			add(ipsetSources, state.Family(e.net.Addr()) == state.Family(v.Addr))
 		}
@@ -170,7 +167,7 @@ func misses(t *state.Target, m state.Miss) bool { return len(t.Backends) == 0 &&
 
 // affinities adds the affinity sets of a VIP, one per frontend and backend. The timeout of a
 // set is the frontend's affinity timeout, which starts again with each new flow of a client.
-func affinities(to map[string]SetForm, v *state.VIP) {
+func affinities(to map[string]setForm, v *state.VIP) {
 	if v == nil {
 		return
 	}
@@ -181,50 +178,48 @@ func affinities(to map[string]SetForm, v *state.VIP) {
 		}
 		for _, t := range []*state.Target{&fe.External, &fe.Internal} {
 			for _, b := range t.Backends {
-				to[AffinityName(v, fe, b)] = SetForm{affinityKind, state.Family(v.Addr), fe.Affinity}
+				to[AffinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity}
 			}
 		}
 	}
 }
 
-// A SetForm holds the parameters with which a set is created. The kernel cannot change them
-// later. It is exported for the tests of package proxy.
-type SetForm struct {
-	Kind    string        // the set type, as in ipset(8)
-	Family  state.SetID   // 0 is IPv4, 1 is IPv6
-	Timeout time.Duration // the default lifetime of entries, in whole seconds; zero: no expiry
+// A setForm holds the parameters with which a set is created. The kernel cannot change them later.
+type setForm struct {
+	kind    string        // the set type, as in ipset(8)
+	family  state.SetID   // 0 is IPv4, 1 is IPv6
+	timeout time.Duration // the default lifetime of entries, in whole seconds; zero: no expiry
 }
 
-// StaticForm returns the form of a set that is not an affinity set. It is exported for the
-// tests of package proxy.
-func StaticForm(m ipsetID, f state.SetID) SetForm { return SetForm{Kind: SetShapes[m].Kind, Family: f} }
+// staticForm returns the form of a set that is not an affinity set.
+func staticForm(m ipsetID, f state.SetID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
 
-// Without returns the entries of a that are not in b, sorted as ChangeEntries requires.
-func (a entrySet) Without(b entrySet) []Entry {
-	var out []Entry
+// without returns the entries of a that are not in b, sorted as changeEntries requires.
+func (a entrySet) without(b entrySet) []setEntry {
+	var out []setEntry
 	for e := range a {
 		if !b[e] {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, Entry.compare)
+	slices.SortFunc(out, setEntry.compare)
 	return out
 }
 
-type entrySet map[Entry]bool
+type entrySet map[setEntry]bool
 
 // in returns the entries of one set.
-func (a entrySet) in(name string) (all []Entry) {
+func (a entrySet) in(name string) (all []setEntry) {
 	for e := range a {
-		if SetName(e.Set, e.family()) == name {
+		if setName(e.set, e.family()) == name {
 			all = append(all, e)
 		}
 	}
 	return all
 }
 
-// Add adds entries in place.
-func (a entrySet) Add(all ...Entry) {
+// add adds entries in place.
+func (a entrySet) add(all ...setEntry) {
 	for _, e := range all {
 		a[e] = true
 	}

@@ -8,42 +8,41 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A ChainSet maps names of chains of one table to their rules, as iptables-save shows them
-// but without "-A" and the chain. A chain without rules has an entry too. It is exported for
-// the tests of package proxy.
-type ChainSet map[string][]string
+// A chainSet maps names of chains of one table to their rules, as iptables-save shows them but
+// without "-A" and the chain. A chain without rules has an entry too.
+type chainSet map[string][]string
 
-// Add appends rules to a chain, and adds the chain if it is missing, even without rules.
-func (c ChainSet) Add(name string, rules ...string) { c[name] = append(c[name], rules...) }
+// add appends rules to a chain, and adds the chain if it is missing, even without rules.
+func (c chainSet) add(name string, rules ...string) { c[name] = append(c[name], rules...) }
 
-// A Tree is chains that lead a packet to its VIP. iptables has no maps, and comparing a packet
+// A tree is chains that lead a packet to its VIP. iptables has no maps, and comparing a packet
 // with ten thousand addresses one by one would take a millisecond. Each chain matches the next
-// four bits in which its addresses differ, so a packet is compared some eight times per level,
-// and ten thousand VIPs are four levels. It is exported for the tests of package proxy.
-type Tree struct {
-	Root string                    // the chain in which a packet starts
-	Name func(netip.Prefix) string // returns the name of the chain for a prefix
-	Leaf func(*state.VIP) []string // returns the rules for one VIP
+// four bits in which its addresses differ, so a packet is compared some eight times per level, and
+// ten thousand VIPs are four levels.
+type tree struct {
+	root string                    // the chain in which a packet starts
+	name func(netip.Prefix) string // returns the name of the chain for a prefix
+	leaf func(*state.VIP) []string // returns the rules for one VIP
 }
 
 // nibble is how many bits one chain distinguishes. It must divide 32: commonPrefix steps by it.
 const nibble = 4
 
-// Add adds the chains for the VIPs, which must be sorted and of one family.
-func (t Tree) Add(to ChainSet, vips []*state.VIP) {
-	to.Add(t.Root)
-	t.branch(to, t.Root, vips)
+// add adds the chains for the VIPs, which must be sorted and of one family.
+func (t tree) add(to chainSet, vips []*state.VIP) {
+	to.add(t.root)
+	t.branch(to, t.root, vips)
 }
 
-func (t Tree) branch(to ChainSet, chain string, vips []*state.VIP) {
+func (t tree) branch(to chainSet, chain string, vips []*state.VIP) {
 	for _, group := range split(vips) {
 		if len(group) == 1 {
-			to.Add(chain, t.Leaf(group[0])...)
+			to.add(chain, t.leaf(group[0])...)
 			continue
 		}
 		p := commonPrefix(group)
-		below := t.Name(p)
-		to.Add(chain, fmt.Sprintf("-d %s -g %s", p, below))
+		below := t.name(p)
+		to.add(chain, fmt.Sprintf("-d %s -g %s", p, below))
 		t.branch(to, below, group)
 	}
 }
@@ -77,9 +76,9 @@ func commonPrefix(vips []*state.VIP) netip.Prefix {
 	return netip.PrefixFrom(first, bits).Masked()
 }
 
-// OfFamily returns the VIPs of one family. They must be sorted, IPv4 first, as in a State; the
-// result shares their memory. It is exported for the tests of package proxy.
-func OfFamily(vips []*state.VIP, f state.SetID) []*state.VIP {
+// ofFamily returns the VIPs of one family. They must be sorted, IPv4 first, as in a State; the
+// result shares their memory.
+func ofFamily(vips []*state.VIP, f state.SetID) []*state.VIP {
 	n, _ := slices.BinarySearchFunc(vips, struct{}{}, func(v *state.VIP, _ struct{}) int {
 		if v.Addr.Is4() {
 			return -1

@@ -194,7 +194,7 @@ func renderMaybe(v *VIP, node string) []Element {
 	if v == nil {
 		return nil
 	}
-	return RenderVIP(v, node)
+	return renderVIP(v, node)
 }
 
 // SameShared says whether what belongs to no VIP is the same.

@@ -340,8 +340,8 @@ func behind(p netip.Prefix) string {
 	return successor(string(lastAddr(p).AsSlice()))
 }
 
-// PrefixElement is an interval that holds a prefix.
-func PrefixElement(set SetID, p netip.Prefix) Element {
+// prefixElement is an interval that holds a prefix.
+func prefixElement(set SetID, p netip.Prefix) Element {
 	return Element{
 		Set:  set + Family(p.Addr()),
 		Key:  string(Encoding(nil).Addr(p.Masked().Addr())),
@@ -349,9 +349,9 @@ func PrefixElement(set SetID, p netip.Prefix) Element {
 	}
 }
 
-// IfnameElement is an interval that holds one interface, or with wildcard all
+// ifnameElement is an interval that holds one interface, or with wildcard all
 // whose names begin with name.
-func IfnameElement(name string, wildcard bool) Element {
+func ifnameElement(name string, wildcard bool) Element {
 	key := string(Encoding(nil).ifname(name))
 	end := successor(key)
 	if wildcard {

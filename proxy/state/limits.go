@@ -77,7 +77,7 @@ func (l Limits) Check(v *VIP) error {
 		}
 		over("draining endpoints"+port, len(f.Draining), l.Backends, "use several Services, each with a part of the endpoints")
 		over("source ranges"+port, len(f.Sources), l.Sources, "join ranges, or leave the list to a firewall")
-		if len(errs) > MaxFaults {
+		if len(errs) > maxFaults {
 			break
 		}
 	}
@@ -87,11 +87,11 @@ func (l Limits) Check(v *VIP) error {
 	if l.Mode == ModeIPTables {
 		over("rules for the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random for some ports, or use nftables mode")
 	}
-	return errors.Join(errs[:min(len(errs), MaxFaults)]...)
+	return errors.Join(errs[:min(len(errs), maxFaults)]...)
 }
 
-// MaxFaults is how many faults of one address an error lists.
-const MaxFaults = 4
+// maxFaults is how many faults of one address an error lists.
+const maxFaults = 4
 
 // targets are those of both kinds of clients, or one where they have the same backends.
 func (f *Frontend) targets() []*Target {

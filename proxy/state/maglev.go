@@ -12,16 +12,16 @@ import (
 // 65,537 would take 6.5 GB.
 var tableSizes = []int{251, 1021, 4093, 16381, 65521}
 
-// SlotsPerBackend is how many slots each backend has at least, on average. Shares
+// slotsPerBackend is how many slots each backend has at least, on average. Shares
 // differ by one slot, so by a fifth of the mean at most.
-const SlotsPerBackend = 5
+const slotsPerBackend = 5
 
 // tableSize is the number of slots for n backends. It depends on n alone, since all
 // nodes must agree, and in few large steps, since each of them moves most flows:
 // at 51, 205, 819 and 3,277 backends.
 func tableSize(n int) int {
 	for _, size := range tableSizes {
-		if n*SlotsPerBackend <= size {
+		if n*slotsPerBackend <= size {
 			return size
 		}
 	}

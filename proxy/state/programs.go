@@ -90,5 +90,5 @@ const MaxHashed = 32
 // maxTabled the number of backends that it is for.
 const (
 	MaxSlots  = 251
-	MaxTabled = MaxSlots / SlotsPerBackend
+	MaxTabled = MaxSlots / slotsPerBackend
 )

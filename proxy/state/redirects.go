@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 // A Redirect names the previous owner of a VIP, which has the connections that this node
@@ -24,9 +22,6 @@ type Redirect struct {
 func (h Redirect) compare(o Redirect) int {
 	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
 }
-
-// A MAC is an Ethernet hardware address.
-type MAC = hwaddr.MAC
 
 // SameRedirects says whether two States redirect the same.
 func SameRedirects(a, b State) bool {
@@ -59,7 +54,7 @@ func validateRedirects(s State) error {
 	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {
 		return errors.New("taking: want the VIPs sorted")
 	}
-	if !slices.IsSortedFunc(s.Nodes, func(a, b MAC) int { return bytes.Compare(a[:], b[:]) }) {
+	if !slices.IsSortedFunc(s.Nodes, func(a, b [6]byte) int { return bytes.Compare(a[:], b[:]) }) {
 		return errors.New("nodes: want their hardware addresses sorted")
 	}
 	return nil

@@ -56,7 +56,7 @@ func RenderState(s State) []Element {
 	}
 	add(renderShared(s))
 	for _, v := range s.VIPs {
-		add(RenderVIP(v, s.Node))
+		add(renderVIP(v, s.Node))
 	}
 	for i := range bySet {
 		// In order already where slots do not count: VIPs come sorted.
@@ -71,28 +71,28 @@ func RenderState(s State) []Element {
 func renderShared(s State) []Element {
 	var all []Element
 	for _, p := range s.Owned {
-		all = append(all, PrefixElement(SetOwned, p))
+		all = append(all, prefixElement(SetOwned, p))
 	}
 	for _, p := range s.Clients.CIDRs {
-		all = append(all, PrefixElement(SetClients, p))
+		all = append(all, prefixElement(SetClients, p))
 	}
 	prefix, bridge := s.Clients.InterfacePrefix, s.Clients.Bridge
 	if prefix != "" {
-		all = append(all, IfnameElement(prefix, true))
+		all = append(all, ifnameElement(prefix, true))
 	}
 	// Intervals must not overlap: a bridge that the prefix matches is in.
 	if bridge != "" && (prefix == "" || !strings.HasPrefix(bridge, prefix)) {
-		all = append(all, IfnameElement(bridge, false))
+		all = append(all, ifnameElement(bridge, false))
 	}
 	all = append(all, renderSNAT(s.SNAT)...)
 	slices.SortFunc(all, Element.Compare)
 	return all
 }
 
-// RenderVIP is the elements of one address, sorted. All of their keys begin
+// renderVIP is the elements of one address, sorted. All of their keys begin
 // with that address, so no two VIPs share an element: what becomes of one
 // never depends on another.
-func RenderVIP(v *VIP, node string) []Element {
+func renderVIP(v *VIP, node string) []Element {
 	f := Family(v.Addr)
 	all := make([]Element, 0, 2+8*len(v.Frontends)) // as many as a port with two backends has
 	all = append(all, Element{Set: SetVIPs + f, Key: string(Encoding(nil).Addr(v.Addr))})

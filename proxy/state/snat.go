@@ -19,7 +19,7 @@ var familyKeys = [...]string{string([]byte{unix.NFPROTO_IPV4}), string([]byte{un
 func renderSNAT(s SNAT) []Element {
 	var all []Element
 	for _, p := range s.Never {
-		all = append(all, PrefixElement(SetNever, p))
+		all = append(all, prefixElement(SetNever, p))
 	}
 	for f, key := range familyKeys {
 		from := s.Source(SetID(f))

@@ -36,7 +36,7 @@ type State struct {
 	Taking []netip.Addr // sorted
 	// Nodes are the hardware addresses of all other nodes. Packets from them are never
 	// redirected, so that none loops.
-	Nodes []MAC // sorted
+	Nodes [][6]byte // sorted
 }
 
 // SNAT says how the source of a flow is replaced where a Target or a hairpin

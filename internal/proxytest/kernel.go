@@ -1,0 +1,111 @@
+package proxytest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// Forwarded is how many IPv4 packets a router has forwarded.
+func (l *Lab) Forwarded(ns *nstest.NS) int {
+	l.T.Helper()
+	var b []byte
+	var err error
+	ns.Do(func() { b, err = os.ReadFile("/proc/thread-self/net/snmp") })
+	if err != nil {
+		l.T.Fatal(err)
+	}
+	lines := strings.Split(string(b), "\n")
+	names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+	n, err := strconv.Atoi(values[slices.Index(names, "ForwDatagrams")])
+	if err != nil {
+		l.T.Fatal(err)
+	}
+	return n
+}
+
+// NFT runs a script of nft on the node, as another program would.
+func NFT(t testing.TB, script string) {
+	t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+}
+
+// NFTSays runs a command of nft and returns what it prints.
+func NFTSays(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("nft", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// ReadSet lists the elements of a set of the table, none if there is no such set. It must not be
+// one of intervals.
+func ReadSet(tb testing.TB, id state.SetID) (all []state.Element) {
+	tb.Helper()
+	s, err := nfnl.Dial()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer s.Close()
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, state.Specs[id].Name)
+	for range 20 { // any change meanwhile interrupts the list
+		all = nil
+		err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETSETELEM, unix.NFPROTO_INET, e.B, func(data []byte) {
+			for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+				all = append(all, state.Element{
+					Set: id, Key: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+					Data: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+				})
+			}
+		})
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		tb.Fatalf("list %s: %v", state.Specs[id].Name, err)
+	}
+	slices.SortFunc(all, state.Element.Compare)
+	return all
+}
+
+// AddElements puts elements into the table.
+func AddElements(tb testing.TB, all []state.Element) {
+	tb.Helper()
+	var script strings.Builder
+	for run := range state.BySet(all) {
+		fmt.Fprintf(&script, "add element inet %s %s {", renderer.TableName, state.Specs[run[0].Set].Name)
+		for _, e := range run {
+			fmt.Fprintf(&script, " %s,", e.Text())
+		}
+		script.WriteString(" }\n")
+	}
+	NFT(tb, script.String())
+}
+
+// Schema is the name of the chain that says what the table is.
+func Schema(tb testing.TB) string {
+	tb.Helper()
+	return regexp.MustCompile(`schema-[\w-]+`).FindString(NFTSays(tb, "list", "chains", "inet"))
+}

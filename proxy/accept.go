@@ -1,0 +1,45 @@
+package proxy
+
+import (
+	"context"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// setAccepted sets what of want can be set, and returns that and what is refused.
+func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refusals, error) {
+	if err := ctx.Err(); err != nil {
+		return want, nil, err
+	}
+	vips, err := p.validate(want)
+	if err != nil {
+		return want, nil, err
+	}
+	limits := DefaultLimits(p.mode)
+	refused := limits.Refuse(vips)
+	for _, v := range vips {
+		if v.Want == nil {
+			continue
+		}
+		if err := p.renderer.Lacks(state.Family(v.Want.Addr)); err != nil {
+			refused.Add(v.Want, err)
+		}
+	}
+	limits.RefuseTotal(p.entries, vips, refused)
+	limits.RefusePrograms(want, vips, refused)
+	good := want.Without(p.have, refused)
+	if err = p.set(ctx, good); blamesState(err) {
+		good, err = p.bisect(ctx, good, refused, err)
+	}
+	return good, refused, err
+}
+
+// validate finds what differs from the last State, and checks what of that belongs to no
+// address.
+func (p *Proxy) validate(want State) ([]state.VipChange, error) {
+	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
+	if err == nil && (!state.SameShared(p.have, want) || !state.SameRedirects(p.have, want)) {
+		err = state.ValidateShared(want)
+	}
+	return vips, err
+}

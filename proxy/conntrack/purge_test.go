@@ -1,0 +1,149 @@
+package conntrack
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// text is a purge in words, sorted.
+func purgeText(p Purge) string {
+	var lines []string
+	for vip, v := range p {
+		if v.born {
+			lines = append(lines, fmt.Sprintf("%s born", vip))
+		}
+		if v.left {
+			lines = append(lines, fmt.Sprintf("%s left", vip))
+		}
+		for k := range v.ports {
+			if !v.born {
+				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.Proto, k.Port))
+			}
+		}
+		for k := range v.fenced {
+			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.Proto, k.Port))
+		}
+		for k, s := range v.gone {
+			side := map[state.Sides]string{state.SideExternal: "external", state.SideInternal: "internal", state.SideExternal | state.SideInternal: "all"}[s]
+			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.Proto, k.Port.Port, k.Backend, side))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestPlanPurge(t *testing.T) {
+	vip := netip.MustParseAddr("192.0.2.1")
+	target := func(names ...string) state.Target {
+		return state.Target{Backends: proxytest.Backends(0, names...), Remote: state.Preserve}
+	}
+	stateWith := func(frontends ...state.Frontend) state.State {
+		return state.State{Node: "n1", VIPs: []*state.VIP{{Addr: vip, Frontends: frontends}}}
+	}
+	fe := func(p state.Protocol, port uint16, external, internal state.Target) state.Frontend {
+		return state.Frontend{Protocol: p, Port: port, External: external, Internal: internal}
+	}
+	fenced := func(sources ...string) state.State {
+		f := fe(state.TCP, 80, target("pod1"), target("pod1"))
+		f.Sources = append([]netip.Prefix{}, proxytest.Prefixes(sources...)...)
+		return stateWith(f)
+	}
+	none := state.State{Node: "n1"}
+	for _, tc := range []struct {
+		name       string
+		have, want state.State
+		purge      string
+	}{
+		{"a new VIP", none, stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 born"},
+		{"nothing", stateWith(), stateWith(), ""},
+		{"a new port", stateWith(), stateWith(fe(state.TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
+		{"a VIP goes, TCP", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), none,
+			"192.0.2.1 left\n192.0.2.1 tcp/80 10.244.1.11:8080 gone for all"},
+		{"a VIP goes, UDP", stateWith(fe(state.UDP, 53, target("pod1"), target("pod1"))), none,
+			"192.0.2.1 left\n192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+		{"the first of two goes, the other takes its slot",
+			stateWith(fe(state.UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))),
+			stateWith(fe(state.UDP, 53, target("pod2"), target("pod2"))),
+			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+		{"one comes before another",
+			stateWith(fe(state.UDP, 53, target("pod2"), target("pod2"))),
+			stateWith(fe(state.UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))), ""},
+		{"local only from now on",
+			stateWith(fe(state.SCTP, 53, target("pod1", "remote"), target("pod1", "remote"))),
+			stateWith(fe(state.SCTP, 53, target("pod1"), target("pod1", "remote"))),
+			"192.0.2.1 sctp/53 10.244.2.11:8080 gone for external"},
+		{"one for external, another for internal",
+			stateWith(fe(state.TCP, 53, target("pod1", "remote"), target("pod1"))),
+			stateWith(fe(state.TCP, 53, target("pod1"), target())),
+			"192.0.2.1 tcp/53 10.244.1.11:8080 gone for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 gone for external"},
+		{"fenced", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), fenced("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"fenced for all", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), fenced("0.0.0.0/0"), ""},
+		{"a source more", fenced("10.0.0.0/8"), fenced("10.0.0.0/8", "11.0.0.0/8"), ""},
+		{"a source less", fenced("10.0.0.0/8", "11.0.0.0/8"), fenced("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"a smaller source", fenced("10.0.0.0/8"), fenced("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
+		{"no longer fenced", fenced("10.0.0.0/8"), stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
+	} {
+		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
+		if diff := cmp.Diff(tc.purge, purgeText(PlanPurge(c))); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", tc.name, diff)
+		}
+	}
+}
+
+// Only flows that a purge names are wrong.
+func TestPurgeIsWrongAbout(t *testing.T) {
+	vip, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	gone := netip.MustParseAddrPort("10.244.1.11:8080")
+	stays := netip.MustParseAddrPort("10.244.1.12:8080")
+	outside, pod := netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.244.1.99")
+	served := netip.MustParseAddr("192.0.2.3")
+	want := state.State{
+		Clients: state.LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24")},
+		VIPs:    []*state.VIP{{Addr: served, Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}}},
+	}
+	dns, web := state.Port{Proto: state.UDP, Port: 53}, state.Port{Proto: state.TCP, Port: 80}
+	born := Purge{vip: {born: true}}
+	added := Purge{vip: {ports: map[state.Port]bool{web: true}}}
+	away := Purge{vip: {gone: map[goneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal}}}
+	all := Purge{vip: {gone: map[goneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal | state.SideInternal}}}
+	tcp := Purge{
+		vip:    {gone: map[goneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
+		served: {gone: map[goneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
+	}
+	for _, tc := range []struct {
+		name string
+		p    Purge
+		f    Flow
+		want bool
+	}{
+		{"born before its VIP", born, Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"a ping born before its VIP", born, Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}}, true},
+		{"to another address", born, Flow{Client: outside, VIP: other, Port: web}, false},
+		{"translated by us or others", born, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"born before its port", added, Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"to another port", added, Flow{Client: outside, VIP: vip, Port: dns}, false},
+		{"at a removed backend", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"at another backend", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: stays}, false},
+		{"at a removed backend, other port", all, Flow{Client: pod, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"external, at one removed for external", away, Flow{Client: outside, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"TCP, waiting for a removed backend", tcp, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, true},
+		{"TCP, at a removed backend", tcp, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone, replied: true}, false},
+		{"TCP, at a removed backend of a frontend that is there", tcp, Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true}, true},
+		{"TCP, ended there, and blocks its port", tcp, Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true, Ended: true}, true},
+		{"TCP, ended there, and blocks no port", tcp, Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true, Ended: true, yields: true}, false},
+		{"UDP, at a removed backend that answers", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone, replied: true}, true},
+		{"internal, at one removed for external", away, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, false},
+	} {
+		if got := tc.p.wrong(&tc.f, &want); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}

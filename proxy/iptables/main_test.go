@@ -1,0 +1,10 @@
+package iptables
+
+import (
+	"os"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }

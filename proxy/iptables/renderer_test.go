@@ -1,0 +1,74 @@
+package iptables
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// Rules with programs go in parts of a number that is safe, and chains are deleted when all
+// that lead to them are empty.
+func TestProgramsGoInParts(t *testing.T) {
+	have := map[string]chainSet{"nat": make(chainSet)}
+	for i := range 5 {
+		for range 100 {
+			have["nat"].add(fmt.Sprintf("FAN-x-%d", i), `-m bpf --bytecode "1,6 0 0 0" -j DNAT`)
+		}
+	}
+	have["nat"].add("FAN-x", "-g FAN-x-0")
+	want := map[string]chainSet{"nat": {"FAN-new": {"-j RETURN"}}}
+	p := planTables(have, want)
+	var got []string
+	all := p.parts(maxFreed)
+	for _, part := range all {
+		script, _ := part.script()
+		got = append(got, strings.ReplaceAll(strings.TrimSpace(script), "\n", " "))
+	}
+	expected := []string{
+		"*nat :FAN-new - [0:0] -A FAN-new -j RETURN -F FAN-x-0 -F FAN-x-1 COMMIT",
+		"*nat -F FAN-x-2 -F FAN-x-3 COMMIT",
+		"*nat -F FAN-x-4 COMMIT",
+		"*nat -F FAN-x -F FAN-x-0 -F FAN-x-1 -F FAN-x-2 -F FAN-x-3 -F FAN-x-4 " +
+			"-X FAN-x -X FAN-x-0 -X FAN-x-1 -X FAN-x-2 -X FAN-x-3 -X FAN-x-4 COMMIT",
+	}
+	if !slices.Equal(got, expected) {
+		t.Errorf("got %q", got)
+	}
+	if few := p.parts(500); len(few) != 1 {
+		t.Errorf("%d parts for what is few enough", len(few))
+	}
+}
+
+// What an address needs is never counted too low, and its programs are counted exactly: for
+// States of all kinds.
+func TestEntriesCountWhatIsRendered(t *testing.T) {
+	w := proxytest.NewWorld(11)
+	s := state.State{Node: "n1"}
+	for range 300 {
+		s = w.Next(s)
+		for _, v := range s.VIPs {
+			chains := make(chainSet)
+			render{node: s.Node, mark: defaultFlag}.vip(chains, v)
+			rules, programs := 0, 0
+			for _, all := range chains {
+				rules += len(all)
+				for _, r := range all {
+					if strings.Contains(r, "--bytecode") {
+						programs++
+					}
+				}
+			}
+			one := state.State{Node: s.Node, VIPs: []*state.VIP{v}}
+			if rules > v.Entries(state.ModeIPTables) {
+				t.Fatalf("%d entries for %d rules of\n%s", v.Entries(state.ModeIPTables), rules, one)
+			}
+			if programs != v.Programs() {
+				t.Fatalf("%d programs counted, %d in the rules of\n%s", v.Programs(), programs, one)
+			}
+		}
+	}
+}

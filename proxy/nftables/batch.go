@@ -1,0 +1,228 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// A batch is one transaction of nftables: the kernel does all of it or none,
+// and no packet sees a part of it.
+type batch struct {
+	e    nfnl.Encoder
+	seq  uint32
+	what []string // for each message what it does, for errors
+	last int      // where the last message begins
+	// family is that of the tables.
+	family uint8
+}
+
+// setElemKeyEnd is NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which
+// x/sys does not have.
+const setElemKeyEnd = 10
+
+var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT_GOTO+1))
+
+// newBatch begins a batch of messages with numbers above seq.
+func newBatch(seq uint32) *batch {
+	b := &batch{seq: seq, family: unix.NFPROTO_INET}
+	b.e.Header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, seq, 0, unix.NFNL_SUBSYS_NFTABLES)
+	return b
+}
+
+func (b *batch) empty() bool { return len(b.what) == 0 }
+
+// op appends one message.
+func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
+	b.last = len(b.e.B)
+	b.what = append(b.what, what)
+	seq := b.seq + uint32(len(b.what))
+	b.e.Message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, b.family, body)
+}
+
+// addChain adds a chain that is on no hook, with its rules.
+func (b *batch) addChain(name string, c chain) {
+	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
+		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
+		b.e.Text(unix.NFTA_CHAIN_NAME, name)
+	})
+	b.addRules(name, c.rules)
+}
+
+// addRules appends rules to a chain.
+func (b *batch) addRules(name string, rules [][]byte) {
+	for _, r := range rules {
+		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
+			b.e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
+			b.e.Text(unix.NFTA_RULE_CHAIN, name)
+			b.e.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r)
+		})
+	}
+}
+
+// delChain deletes a chain and its rules.
+func (b *batch) delChain(name string) {
+	b.op("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func() {
+		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
+		b.e.Text(unix.NFTA_CHAIN_NAME, name)
+	})
+}
+
+// delTable deletes a table and all that is in it.
+func (b *batch) delTable(name string) {
+	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {
+		b.e.Text(unix.NFTA_TABLE_NAME, name)
+	})
+}
+
+// addElements adds elements, which must not be there; all is sorted.
+func (b *batch) addElements(all []state.Element) {
+	for run := range state.BySet(all) {
+		b.elements("add element to ", unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, run, true)
+	}
+}
+
+// delElements deletes elements, which must be there; all is sorted.
+func (b *batch) delElements(all []state.Element) {
+	for run := range state.BySet(all) {
+		b.elements("delete element of ", unix.NFT_MSG_DELSETELEM, 0, run, false)
+	}
+}
+
+// elements appends as many messages as the elements of one set need.
+func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Element, data bool) {
+	spec := &state.Specs[run[0].Set]
+	for len(run) > 0 {
+		b.op(what+spec.Name, kind, flags, func() {
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
+			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for len(run) > 0 && len(b.e.B)-at < nfnl.MaxNested {
+				b.element(spec, run[0], data)
+				run = run[1:]
+			}
+			b.e.Close(at)
+		})
+	}
+}
+
+func (b *batch) element(spec *state.SetSpec, e state.Element, data bool) {
+	if spec.Interval {
+		b.item(e.Key, 0, nil)
+		if e.Data != "" {
+			b.item(e.Data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
+		}
+		return
+	}
+	if spec.Ranges {
+		b.item(e.Key, 0, func() {
+			end := b.e.Open(setElemKeyEnd)
+			b.e.Opaque(unix.NFTA_DATA_VALUE, e.Data)
+			b.e.Close(end)
+		})
+		return
+	}
+	var value func()
+	if data && len(spec.Data) > 0 {
+		value = func() { b.value(spec, e.Data) }
+	}
+	b.item(e.Key, 0, value)
+}
+
+// item appends one entry of a list of elements.
+func (b *batch) item(key string, flags uint32, value func()) {
+	at := b.e.Open(unix.NFTA_LIST_ELEM)
+	k := b.e.Open(unix.NFTA_SET_ELEM_KEY)
+	b.e.Opaque(unix.NFTA_DATA_VALUE, key)
+	b.e.Close(k)
+	if flags != 0 {
+		b.e.Uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
+	}
+	if value != nil {
+		value()
+	}
+	b.e.Close(at)
+}
+
+// value appends the value of an element of a map.
+func (b *batch) value(spec *state.SetSpec, data string) {
+	at := b.e.Open(unix.NFTA_SET_ELEM_DATA)
+	if spec.Verdicts() {
+		v := b.e.Open(unix.NFTA_DATA_VERDICT)
+		b.e.Bytes(unix.NFTA_VERDICT_CODE, verdictGoto)
+		b.e.Text(unix.NFTA_VERDICT_CHAIN, data)
+		b.e.Close(v)
+	} else {
+		if spec.Numbers() {
+			n, _ := state.NumberOf(data)
+			data = n.Encode()
+		}
+		b.e.Opaque(unix.NFTA_DATA_VALUE, data)
+	}
+	b.e.Close(at)
+}
+
+// largeBatch is from how many bytes on a batch is made without listening: some
+// thousand elements.
+const largeBatch = 128 << 10
+
+func (b *batch) large() bool { return len(b.e.B) > largeBatch }
+
+// commit sends the batch. After an error nothing of it is done, but for
+// nfnl.ErrUnanswered, after which nothing is known.
+func (b *batch) commit(s *nfnl.Socket) error {
+	if b.empty() {
+		return nil
+	}
+	// Only the last message asks to be acknowledged: the kernel reports every
+	// message that failed whether or not it asks.
+	flags := b.e.B[b.last+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+	end := b.seq + uint32(len(b.what)) + 1
+	b.e.Header(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, end, 0, unix.NFNL_SUBSYS_NFTABLES)
+	s.Seq = end
+	if err := s.Send(b.e.B); err != nil {
+		return err
+	}
+	return b.answer(s)
+}
+
+// answer reads the kernel's answers to the batch. The first error made the kernel undo
+// everything; others follow from it.
+func (b *batch) answer(s *nfnl.Socket) error {
+	acked := false
+	var failed error
+	for r, err := range s.Replies(false) {
+		if err != nil {
+			return errors.Join(nfnl.ErrUnanswered, err)
+		}
+		if r.Kind != unix.NLMSG_ERROR {
+			continue
+		}
+		err := r.Errno()
+		if err == nil {
+			acked = true
+		} else if failed == nil {
+			failed = fmt.Errorf("%s: %w", b.name(r.Seq), err)
+		}
+	}
+	if failed == nil && !acked {
+		return nfnl.ErrUnanswered
+	}
+	return failed
+}
+
+// name says which message an error is about; those of the whole batch carry
+// the number of its begin or end.
+func (b *batch) name(seq uint32) string {
+	if i := int(seq - b.seq - 1); i >= 0 && i < len(b.what) {
+		return b.what[i]
+	}
+	return "commit"
+}

@@ -1,0 +1,9 @@
+// Package nftables writes a State as table inet fanfare: static chains (ruleset.nft), and sets and
+// maps for all that depends on Services, so that one changed endpoint is a few elements in one
+// transaction. See docs/concepts/proxy-tables.md. It also writes the tables that redirect
+// connections to the previous owner of an address, counts what affinity has no room for, and finds
+// out what of nftables is missing on the node.
+//
+// It does not listen to changes by other programs, and does not touch conntrack: package proxy and
+// package conntrack do.
+package nftables

@@ -1,0 +1,122 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+)
+
+// A feature is a part of the kernel that can be left out when it is built, or be
+// a module that cannot be loaded here.
+type feature struct {
+	word   string // of the rules, that needs it
+	try    string // the least that goes into a table and needs it
+	config string
+	module string
+}
+
+// features are what the rules need besides nf_tables itself.
+var features = []feature{
+	{"type nat hook", "chain c { type nat hook prerouting priority -101; }", "CONFIG_NFT_NAT", "nft_chain_nat"},
+	{"dnat ip to", "chain c { type nat hook prerouting priority -101; dnat ip to 192.0.2.1; }", "CONFIG_NFT_NAT", "nft_nat"},
+	{"masquerade", "chain c { type nat hook postrouting priority 99; masquerade; }", "CONFIG_NFT_MASQ", "nft_masq"},
+	{"redirect", "chain c { type nat hook prerouting priority -101; redirect; }", "CONFIG_NFT_REDIR", "nft_redir"},
+	{"ct state", "chain c { type filter hook forward priority 0; ct state new; }", "CONFIG_NFT_CT", "nft_ct"},
+	{"fib daddr", "chain c { type filter hook prerouting priority 0; fib daddr type local; }", "CONFIG_NFT_FIB_INET", "nft_fib_inet"},
+	{"reject with", "chain c { type filter hook forward priority 0; reject with icmpx port-unreachable; }", "CONFIG_NFT_REJECT_INET", "nft_reject_inet"},
+	{"numgen", "chain c { numgen random mod 2 0; }", "CONFIG_NFT_NUMGEN", "nft_numgen"},
+	{"hash", "chain c { jhash ip saddr mod 2 0; }", "CONFIG_NFT_HASH", "nft_hash"},
+}
+
+// probeTable is the table of tries. They are never committed.
+const probeTable = renderer.TableName + "-probe"
+
+// Missing says what keeps the rules from being loaded here: a program, a
+// right or a part of the kernel, by the name that the kernel's configuration has for it;
+// nil if nothing does. It changes nothing in the kernel: nft's check is a
+// transaction without an end, which the kernel takes back (nfnetlink.c,
+// NFNL_ABORT_VALIDATE). It takes some ten milliseconds.
+func Missing(ctx context.Context) error {
+	if _, err := exec.LookPath("nft"); err != nil {
+		return fmt.Errorf("there is no program nft, which loads the rules: %w", err)
+	}
+	if err := nfTablesMissing(); err != nil {
+		return err
+	}
+	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
+	if err == nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if missing := missingFeatures(ctx, usedFeatures(rulesetText(nil))); len(missing) > 0 {
+		return fmt.Errorf("this kernel lacks %s, which the rules need: load what is a module, or use a kernel that has it", enumerateFeatures(missing))
+	}
+	return fmt.Errorf("this kernel does not take the rules: %w", err)
+}
+
+// nfTablesMissing asks for the least that there is to ask.
+func nfTablesMissing() error {
+	s, err := nfnl.Dial()
+	if err == nil {
+		defer s.Close()
+		_, err = s.Generation()
+	}
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("to change the kernel's tables takes CAP_NET_ADMIN: %w", err)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("this kernel lacks CONFIG_NF_TABLES (module nf_tables): %w", err)
+	}
+	return err
+}
+
+func usedFeatures(rules string) (used []feature) {
+	for _, f := range features {
+		if strings.Contains(rules, f.word) {
+			used = append(used, f)
+		}
+	}
+	return used
+}
+
+// missingFeatures tries each. Most need only what comes before them in the list:
+// a chain for NAT that cannot be is the whole answer for all that is in one.
+func missingFeatures(ctx context.Context, all []feature) (missing []feature) {
+	if nftCheck(ctx, probeText("")) != nil {
+		return []feature{{config: "CONFIG_NF_TABLES_INET", module: "nf_tables"}}
+	}
+	for _, f := range all {
+		if nftCheck(ctx, probeText(f.try)) == nil {
+			continue
+		}
+		missing = append(missing, f)
+		if f.word == features[0].word {
+			break
+		}
+	}
+	return missing
+}
+
+func probeText(body string) string { return fmt.Sprintf("table inet %s { %s; }\n", probeTable, body) }
+
+func enumerateFeatures(all []feature) string {
+	var names []string
+	for _, f := range all {
+		names = append(names, fmt.Sprintf("%s (module %s)", f.config, f.module))
+	}
+	return strings.Join(names, ", ")
+}
+
+// explain adds to an error of nftables what is missing, if anything is.
+func Explain(ctx context.Context, err error) error {
+	if missing := Missing(ctx); missing != nil {
+		return fmt.Errorf("%w (%w)", missing, err)
+	}
+	return err
+}

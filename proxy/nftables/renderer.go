@@ -1,0 +1,343 @@
+package nftables
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// A Renderer writes table inet fanfare, and the tables of redirects.
+type Renderer struct {
+	renderer.Host
+
+	// How the kernel's table stands after an update or converge without an error.
+	uses  map[string]int // made chains, and how many elements go to each
+	table *table         // as last read; its patterns are copied
+
+	redirects redirectTables
+
+	part int // the size of a part of a large change; 0: maxBatch
+}
+
+func (n *Renderer) VIPs() ([]netip.Addr, error) { return readVIPs(n.Sock) }
+
+func (n *Renderer) Update(ctx context.Context, u renderer.Step) error {
+	if u.Elements.Empty() {
+		return nil
+	}
+	if n.table.affinityFamilies() < affinityFamilies(u.Elements.Add) {
+		_, err := n.Converge(ctx, nil, u.Want)
+		return err
+	}
+	return n.change(u.Elements, "", u.Want)
+}
+
+// change makes a change, in its steps, and makes clients forget the backends that it
+// takes away, when no new flow is sent there but theirs.
+//
+// Chains are made in the first step. A packet goes by the rules that there were when
+// it came to a hook (nft_do_chain reads gencursor once), but by the elements of the
+// moment: it would find a chain of the same transaction empty, and pass. Chains are
+// deleted by a later change than the end of their last use: until then a
+// packet may be in them.
+func (n *Renderer) change(c state.Change, schema string, want state.State) error {
+	slices.SortFunc(c.Del, state.Element.Compare)
+	slices.SortFunc(c.Add, state.Element.Compare)
+	before, now, after := c.Steps()
+	gained, f := state.ChainUses(c.Add), planForget(c, want)
+	if f.kept != nil {
+		n.forget(f) // clients that change kind must not follow their entries
+	}
+	chains, err := n.makeChains(gained)
+	if err != nil {
+		return err
+	}
+	if err := n.applyParts(before, func(b *batch) { n.addChains(b, chains) }); err != nil {
+		return err
+	}
+	for name := range gained {
+		n.uses[name] += 0
+	}
+	idle, err := n.dropChains(n.idle(gained))
+	if err != nil {
+		return err
+	}
+	if err := n.applyParts(now, func(b *batch) { replaceChains(b, idle, schema) }); err != nil {
+		return err
+	}
+	for _, name := range idle {
+		delete(n.uses, name)
+	}
+	n.forgetAll(f)
+	return n.applyParts(after, nil)
+}
+
+// makeChains adds those of the chains that are not there, and leaves the last of them for
+// the transaction that comes next.
+func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) {
+	for name := range gained {
+		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
+			rest = append(rest, name)
+		}
+	}
+	slices.Sort(rest)
+	for len(rest) > maxChains {
+		if err := n.apply(state.Change{}, func(b *batch) { n.addChains(b, rest[:maxChains]) }); err != nil {
+			return nil, err
+		}
+		for _, name := range rest[:maxChains] {
+			n.uses[name] += 0
+		}
+		rest = rest[maxChains:]
+	}
+	return rest, nil
+}
+
+func (n *Renderer) addChains(b *batch, names []string) {
+	for _, name := range names {
+		b.addChain(name, n.table.madeLike(name))
+		b.addElements(state.LeadElements([]string{name}))
+	}
+}
+
+// dropChains deletes idle chains, and leaves the last of them for the transaction that
+// comes next.
+func (n *Renderer) dropChains(idle []string) (rest []string, err error) {
+	for rest = idle; len(rest) > maxChains; rest = rest[maxChains:] {
+		if err := n.apply(state.Change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
+			return nil, err
+		}
+		for _, name := range rest[:maxChains] {
+			delete(n.uses, name)
+		}
+	}
+	return rest, nil
+}
+
+// replaceChains deletes idle chains and adds, where it is not empty, the schema's.
+func replaceChains(b *batch, idle []string, schema string) {
+	for _, name := range idle {
+		b.delElements(state.LeadElements([]string{name}))
+		b.delChain(name)
+	}
+	if schema != "" {
+		b.addChain(schema, chain{})
+	}
+}
+
+func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
+	t, err := n.read()
+	if err != nil {
+		return renderer.Finding{}, err
+	}
+	all := state.RenderState(want)
+	out := renderer.Finding{Found: t.damage(), Had: t.elements}
+	if out.Found == "" && have != nil {
+		out.Found = differenceText(state.DiffElements(t.elements, state.RenderState(*have)))
+	}
+	schema, reason := "", t.damage()
+	out.Leaked = reason != "" // while the rules were away, anything could arise
+	if reason == "" && t.affinityFamilies() < affinityFamilies(all) {
+		reason = "no rules for affinity over IPv6"
+	}
+	if reason != "" {
+		if t, err = n.install(ctx, t, all, reason); err != nil {
+			return out, err
+		}
+		schema = schemaChain(t.rulesHash())
+	}
+	n.adopt(t)
+	if err := n.change(state.DiffElements(t.elements, all), schema, want); err != nil {
+		return out, err
+	}
+	t.elements = nil // large, and from now on the State says it
+	if t.spare {
+		return out, deleteTable(renderer.SpareTable)
+	}
+	return out, nil
+}
+
+func (n *Renderer) Differs(_ context.Context, from state.State) (string, error) {
+	t, err := n.read()
+	if err != nil {
+		return "", err
+	}
+	return cmp.Or(t.damage(), differenceText(state.DiffElements(t.elements, state.RenderState(from)))), nil
+}
+
+// Lacks is nil: one table is for both families.
+func (n *Renderer) Lacks(state.SetID) error { return nil }
+
+// probe adds an element that no rule asks for and deletes it.
+func (n *Renderer) Probe(context.Context) error {
+	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
+	b := newBatch(n.Sock.Seq)
+	b.addElements(e)
+	b.delElements(e)
+	return n.commit(b)
+}
+
+func (n *Renderer) Remove(context.Context) error {
+	return DeleteTables()
+}
+
+func (n *Renderer) read() (*table, error) {
+	n.Dumped()
+	return readTable(n.Sock)
+}
+
+// install loads the rules from scratch. Where there is a table, another takes its
+// place in one transaction, with all elements; where there is none, the
+// elements come in the next, through netlink, which is many times faster.
+func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, reason string) (*table, error) {
+	wanted := all
+	if !t.found {
+		all = nil
+	}
+	n.Log.InfoContext(ctx, "loading the rules", "reason", reason)
+	scripts := []string{replaceScript(all)}
+	if t.schema != "" && (!t.ours() || t.damage() == "") {
+		scripts = upgradeScripts(all)
+	}
+	for _, script := range scripts {
+		if err := n.IgnoringOwn(n.Sock, 1, func() error { return nft(ctx, script) }); err != nil {
+			return nil, fmt.Errorf("load the rules: %w", Explain(ctx, err))
+		}
+		n.Changed(0)
+	}
+	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
+		return nil, fmt.Errorf("load the rules of affinity: %w", err)
+	}
+	return n.readLoaded(all)
+}
+
+// readLoaded reads a table that was just loaded with elements, but does not list these: to
+// walk all sets takes as long as to load them, and until it is done the new table forwards
+// nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
+func (n *Renderer) readLoaded(elements []state.Element) (*table, error) {
+	n.Dumped()
+	t, err := readStructure(n.Sock)
+	if err != nil || !t.found {
+		return t, err
+	}
+	t.elements = elements
+	return t, nil
+}
+
+// adopt takes a table that was read as the one to go on from.
+func (n *Renderer) adopt(t *table) {
+	n.table = t
+	n.uses = state.ChainUses(t.elements)
+	for _, name := range t.madeChains() {
+		n.uses[name] += 0
+	}
+}
+
+// apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
+func (n *Renderer) apply(c state.Change, more func(*batch)) error {
+	b := newBatch(n.Sock.Seq)
+	if more != nil {
+		more(b)
+	}
+	b.delElements(c.Del)
+	b.addElements(c.Add)
+	if err := n.commit(b); err != nil {
+		return err
+	}
+	state.CountUses(n.uses, c.Del, -1)
+	state.CountUses(n.uses, c.Add, 1)
+	return nil
+}
+
+// commit carries out a batch, if there is anything in it.
+func (n *Renderer) commit(b *batch) (err error) {
+	if b.empty() {
+		return nil
+	}
+	start := time.Now()
+	if b.large() {
+		err = n.IgnoringOwn(n.Sock, 1, func() error { return b.commit(n.Sock) })
+	} else {
+		err = b.commit(n.Sock)
+	}
+	if err != nil {
+		return err
+	}
+	n.Changed(time.Since(start))
+	return nil
+}
+
+// spareChains is how many chains that frontends share stay when nothing goes to them.
+// A chain that comes makes the kernel look at all rules, and the number of some
+// Service's backends soon has been there before.
+const spareChains = 32
+
+// idle are the made chains that nothing goes to, nor will, and that must go.
+func (n *Renderer) idle(gained map[string]int) []string {
+	var own, shared []string
+	for name, uses := range n.uses {
+		if uses != 0 || gained[name] != 0 || slices.Contains(patterns, name) {
+			continue
+		}
+		if _, numbered := state.NumberOf(name); numbered {
+			shared = append(shared, name)
+		} else {
+			own = append(own, name)
+		}
+	}
+	if len(shared) > spareChains {
+		own = append(own, shared...)
+	}
+	slices.Sort(own)
+	return own
+}
+
+// differenceText says how the kernel's elements differ from the written ones, by the first
+// example of each kind.
+func differenceText(c state.Change) string {
+	switch {
+	case c.Empty():
+		return ""
+	case len(c.Add) == 0:
+		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.Del), c.Del[0])
+	default:
+		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.Add), c.Add[0])
+	}
+}
+
+// DeleteTables removes all tables that a Renderer leaves in the kernel.
+func DeleteTables() error {
+	return errors.Join(deleteTable(renderer.SpareTable), deleteTable(renderer.TableName), deleteRedirects())
+}
+
+func deleteTable(name string) error { return deleteTableOf(unix.NFPROTO_INET, name) }
+
+// deleteTableOf deletes a table of a family. That there is none is no error.
+func deleteTableOf(family uint8, name string) error {
+	s, err := nfnl.Dial()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	b := newBatch(0)
+	b.family = family
+	b.delTable(name)
+	// A kernel without nftables, or without tables in it, has no table of this name.
+	err = b.commit(s)
+	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP} {
+		if errors.Is(err, none) {
+			return nil
+		}
+	}
+	return err
+}

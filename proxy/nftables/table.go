@@ -1,0 +1,451 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// A table is our table as the kernel shows it.
+type table struct {
+	found  bool
+	spare  bool   // an upgrade did not come to its end
+	flags  string // such as dormant, as opaque bytes
+	schema string // the name of the chain that says what this is, empty when there is none
+
+	// chains holds for every chain but the schema's what it does, without
+	// counters: hook, priority, policy and rules.
+	chains map[string]chain
+	// sets holds for every set and map what it is, without elements, as opaque bytes.
+	sets map[string]string
+	// elements is sorted. From a table of another schema it holds the VIPs
+	// only, as far as they can be read.
+	elements []state.Element
+	leads    []state.Element // of the maps of numbers, sorted
+	missing  []string        // sets that are not there
+	catchAll []string        // sets with an element for all keys, which our sets never have
+}
+
+// A chain is what one chain does.
+type chain struct {
+	base  string   // how it is hooked in, as opaque bytes; empty when it is not
+	rules [][]byte // the expressions of each rule, normal
+}
+
+func (c chain) equal(o chain) bool {
+	return c.base == o.base && slices.EqualFunc(c.rules, o.rules, slices.Equal)
+}
+
+// dumpAttempts bounds how often a list that changes while it is read is read
+// again. Any change of any table counts as one, and a kube-proxy may be busy.
+const dumpAttempts = 20
+
+// readTable reads the whole table, and of one that is not ours only what VIPs it has.
+func readTable(s *nfnl.Socket) (*table, error) {
+	t, err := readStructure(s)
+	if err != nil || !t.found {
+		return t, err
+	}
+	if err := t.readElements(s, t.ours()); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// readStructure reads all but the elements.
+func readStructure(s *nfnl.Socket) (*table, error) {
+	t := &table{chains: make(map[string]chain), sets: make(map[string]string)}
+	if err := t.readTable(s); err != nil {
+		return nil, fmt.Errorf("list tables: %w", err)
+	}
+	if !t.found {
+		return t, nil
+	}
+	if err := t.readChains(s); err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	if err := t.readRules(s); err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	if err := t.readSets(s); err != nil {
+		return nil, fmt.Errorf("list sets: %w", err)
+	}
+	return t, nil
+}
+
+// list dumps one kind of object of our table, again and again until it held
+// still. reset is called before each attempt.
+func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
+	var err error
+	for range dumpAttempts {
+		reset()
+		if err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NFPROTO_INET, request, each); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return err
+}
+
+func (t *table) readTable(s *nfnl.Socket) error {
+	reset := func() { t.found, t.flags, t.spare = false, "", false }
+	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
+		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
+		case renderer.TableName:
+			t.found = true
+			t.flags = string(nfnl.Attribute(data, unix.NFTA_TABLE_FLAGS))
+		case renderer.SpareTable:
+			t.spare = true
+		}
+	})
+}
+
+func (t *table) readChains(s *nfnl.Socket) error {
+	reset := func() { t.schema = ""; clear(t.chains) }
+	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != renderer.TableName {
+			return
+		}
+		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))
+		if strings.HasPrefix(name, schemaPrefix) {
+			t.schema = name
+			return
+		}
+		t.chains[name] = chain{base: strings.Join([]string{
+			string(nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK)),
+			string(nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)),
+			string(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE)),
+		}, "")}
+	})
+}
+
+func (t *table) readRules(s *nfnl.Socket) error {
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
+	reset := func() {
+		for name, c := range t.chains {
+			t.chains[name] = chain{base: c.base}
+		}
+	}
+	return list(s, unix.NFT_MSG_GETRULE, e.B, reset, func(data []byte) {
+		// Old kernels ignore the table in the request.
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != renderer.TableName {
+			return
+		}
+		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
+		if c, ok := t.chains[name]; ok {
+			c.rules = append(c.rules, normal(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
+			t.chains[name] = c
+		}
+	})
+}
+
+// setAttributes are what a set is made with. Others count or number.
+var setAttributes = []uint16{
+	unix.NFTA_SET_FLAGS, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_DATA_LEN,
+	unix.NFTA_SET_POLICY, unix.NFTA_SET_DESC, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_USERDATA,
+	unix.NFTA_SET_OBJ_TYPE, setExpr, setExpressions,
+}
+
+// From linux/netfilter/nf_tables.h, which x/sys does not have: what is done for each
+// element.
+const (
+	setExpr        = 17 // NFTA_SET_EXPR
+	setExpressions = 18 // NFTA_SET_EXPRESSIONS
+)
+
+func (t *table) readSets(s *nfnl.Socket) error {
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
+	return list(s, unix.NFT_MSG_GETSET, e.B, func() { clear(t.sets) }, func(data []byte) {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != renderer.TableName {
+			return
+		}
+		var made nfnl.Encoder
+		for _, a := range setAttributes {
+			made.Bytes(a, nfnl.Attribute(data, a))
+		}
+		t.sets[nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))] = string(made.B)
+	})
+}
+
+// normal copies the expressions of a rule without what counters counted.
+func normal(expressions []byte) []byte {
+	var e nfnl.Encoder
+	for _, expr := range nfnl.Attributes(expressions) {
+		name := nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)
+		at := e.Open(unix.NFTA_LIST_ELEM)
+		e.Bytes(unix.NFTA_EXPR_NAME, name)
+		if data := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA); data != nil && nfnl.CString(name) != "counter" {
+			e.Bytes(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, data)
+		}
+		e.Close(at)
+	}
+	return e.B
+}
+
+// withModulus copies the expressions of a rule of a count chain for n slots.
+func withModulus(expressions []byte, n int) []byte {
+	out := slices.Clone(expressions)
+	moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
+	for _, expr := range nfnl.Attributes(out) {
+		modulus, ok := moduli[nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME))]
+		if !ok {
+			continue
+		}
+		// What attribute returns is part of out.
+		if m := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
+			copy(m, state.Encoding(nil).Modulus(n))
+		}
+	}
+	return out
+}
+
+// madeLike is the made chain of that name after its pattern.
+func (t *table) madeLike(name string) chain {
+	var c chain
+	if m, ok := state.ParseMarkChain(name); ok {
+		for _, r := range t.chains[patternMark.Chain()].rules {
+			c.rules = append(c.rules, withMark(r, m))
+		}
+		return c
+	}
+	if d, ok := state.ParseLearnChain(name); ok {
+		for _, r := range t.chains[patternLearn].rules {
+			c.rules = append(c.rules, withTimeout(r, d))
+		}
+		return c
+	}
+	count, _ := state.ParseCountChain(name)
+	for _, r := range t.chains[count.Pattern().Name()].rules {
+		c.rules = append(c.rules, withModulus(r, count.Slots))
+	}
+	return c
+}
+
+// withMark copies the expressions of a rule of a mark chain for another mark.
+func withMark(expressions []byte, m state.Mark) []byte {
+	out := slices.Clone(expressions)
+	for _, expr := range nfnl.Attributes(out) {
+		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "bitwise" {
+			continue
+		}
+		// What attribute returns is part of out. A mark is in the host's order.
+		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
+		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
+	}
+	return out
+}
+
+func (t *table) readElements(s *nfnl.Socket, whole bool) error {
+	t.elements, t.leads, t.missing, t.catchAll = nil, nil, nil, nil
+	for id := range state.SetID(state.SetCount) {
+		if !whole && id != state.SetVIPs && id != state.SetVIPs+1 {
+			continue
+		}
+		all, catchAll, err := dumpSet(s, id)
+		if errors.Is(err, unix.ENOENT) {
+			t.missing = append(t.missing, state.Specs[id].Name)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
+		}
+		if catchAll {
+			t.catchAll = append(t.catchAll, state.Specs[id].Name)
+		}
+		t.elements = append(t.elements, all...)
+	}
+	return t.readLeads(s)
+}
+
+// readLeads lists what numbers stand for. A table without such a map is an older one,
+// or has other rules than ours.
+func (t *table) readLeads(s *nfnl.Socket) error {
+	for id := state.SetID(state.SetExtSvcTo); id < state.SetsAll; id++ {
+		all, catchAll, err := dumpSet(s, id)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
+		}
+		if catchAll {
+			t.catchAll = append(t.catchAll, state.Specs[id].Name)
+		}
+		t.leads = append(t.leads, all...)
+	}
+	return nil
+}
+
+// readSet lists the elements of one set, sorted.
+func readSet(s *nfnl.Socket, id state.SetID) ([]state.Element, error) {
+	all, _, err := dumpSet(s, id)
+	return all, err
+}
+
+// dumpSet is readSet that also says whether there is an element for all keys that have
+// none.
+func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
+	spec := &state.Specs[id]
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
+	var ends []string
+	reset := func() { all, ends, catchAll = nil, nil, false }
+	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, reset, func(data []byte) {
+		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			key := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
+			if len(key) != state.FieldsSize(spec.Key) {
+				catchAll = catchAll || key == ""
+				continue // of another schema
+			}
+			if isIntervalEnd(item) {
+				ends = append(ends, key)
+				continue
+			}
+			all = append(all, state.Element{Set: id, Key: key, Data: elementData(spec, item)})
+		}
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	if spec.Interval {
+		return state.PairIntervals(all, ends), catchAll, nil
+	}
+	slices.SortFunc(all, state.Element.Compare)
+	return all, catchAll, nil
+}
+
+func isIntervalEnd(item []byte) bool {
+	flags := nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS)
+	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
+}
+
+// elementData is the value of an element of a map. We never write a
+// verdict that is no goto; its name is made to match nothing.
+func elementData(spec *state.SetSpec, item []byte) string {
+	if spec.Ranges {
+		return rangeEnd(spec, item)
+	}
+	if value := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.Numbers() && len(value) == state.FieldNumber.Size() {
+		return state.ParseNumber(value).Chain()
+	} else if !spec.Verdicts() {
+		return value
+	}
+	v := nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)
+	if string(nfnl.Attribute(v, unix.NFTA_VERDICT_CODE)) != string(verdictGoto) {
+		return "?"
+	}
+	return nfnl.CString(nfnl.Attribute(v, unix.NFTA_VERDICT_CHAIN))
+}
+
+// rangeEnd is the last key of a range. One that has none, or one of another
+// length, is none that we write: its key is never the last one.
+func rangeEnd(spec *state.SetSpec, item []byte) string {
+	end := string(nfnl.Attribute(item, setElemKeyEnd, unix.NFTA_DATA_VALUE))
+	if len(end) != state.FieldsSize(spec.Key) {
+		return string(make([]byte, state.FieldsSize(spec.Key)))
+	}
+	return end
+}
+
+// rulesHash names all that is not element and not made.
+func (t *table) rulesHash() string {
+	parts := []string{t.flags}
+	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
+		if state.IsMade(name) && !slices.Contains(patterns, name) {
+			continue
+		}
+		c := t.chains[name]
+		parts = append(parts, name, c.base)
+		for _, r := range c.rules {
+			parts = append(parts, string(r))
+		}
+		parts = append(parts, "")
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.sets)) {
+		parts = append(parts, name, t.sets[name])
+	}
+	return state.ShortHash(parts...)
+}
+
+// ours says whether the table was made by a process with the same text.
+func (t *table) ours() bool {
+	return t.found && strings.HasPrefix(t.schema, schemaChain(""))
+}
+
+// damage says in words what of the table, elements aside, is not as it was
+// loaded; empty when all is.
+func (t *table) damage() string {
+	switch {
+	case !t.found:
+		return "table missing"
+	case t.schema == "":
+		return "schema unknown"
+	case !t.ours():
+		return "schema " + strings.TrimPrefix(t.schema, schemaPrefix)
+	case len(t.missing) > 0:
+		return "sets missing: " + strings.Join(t.missing, ", ")
+	case t.schema != schemaChain(t.rulesHash()):
+		return "chains, rules or sets changed"
+	case len(t.catchAll) > 0:
+		return "an element for all keys in " + strings.Join(t.catchAll, ", ")
+	}
+	if stray := t.strayMade(); len(stray) > 0 {
+		return "chains changed: " + strings.Join(stray, ", ")
+	}
+	if !slices.Equal(t.leads, state.LeadElements(slices.Concat(state.FixedNumbers, patterns, t.madeChains()))) {
+		return "what numbers stand for changed"
+	}
+	return ""
+}
+
+// strayMade are the made chains whose rules are not as they must be.
+func (t *table) strayMade() []string {
+	var stray []string
+	for _, name := range t.madeChains() {
+		if !t.chains[name].equal(t.madeLike(name)) {
+			stray = append(stray, name)
+		}
+	}
+	return stray
+}
+
+// madeChains are the made chains besides the patterns, sorted.
+func (t *table) madeChains() []string {
+	var names []string
+	for name := range t.chains {
+		if state.IsMade(name) && !slices.Contains(patterns, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// readVIPs lists the addresses that the table forwards, sorted, whatever its
+// schema: none when there is no table.
+func readVIPs(s *nfnl.Socket) ([]netip.Addr, error) {
+	var all []netip.Addr
+	for _, id := range []state.SetID{state.SetVIPs, state.SetVIPs + 1} {
+		elements, err := readSet(s, id)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
+		}
+		for _, e := range elements {
+			a, _ := netip.AddrFromSlice([]byte(e.Key))
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}
