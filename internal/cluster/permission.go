@@ -46,8 +46,8 @@ func (p *Pool) RefusedCommunities(s *Spec) string {
 	if len(refused) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), plural(len(refused), "is", "are"),
-		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+plural(len(refused), "it", "them")))
+	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), Plural(len(refused), "is", "are"),
+		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them")))
 }
 
 // RefusedL2Node says why the node that a Service names does not count, empty if it does or the
@@ -79,7 +79,8 @@ func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
 	return all
 }
 
-func plural(n int, one, many string) string {
+// Plural is the word for n things.
+func Plural(n int, one, many string) string {
 	if n == 1 {
 		return one
 	}
