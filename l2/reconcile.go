@@ -17,7 +17,8 @@ type portPlan struct {
 	pools     []netip.Prefix // whose requests are remembered
 }
 
-// planPorts assigns each address to the ports that should answer for it.
+// planPorts assigns each address to the ports that should answer for it, and each pool to those
+// of its links.
 func planPorts(want State, interfaces []Interface) map[portKey]*portPlan {
 	named := make(map[string]bool)
 	for _, x := range want.Addresses {
