@@ -29,7 +29,7 @@ type packet struct {
 	// unsolicited replies.
 	about MAC
 	// tentative says that the sender still probes for the address: a neighbour advertisement
-	// does not override what hosts know (RFC 4429 §3.3). ARP cannot say it.
+	// does not override what hosts know (RFC 4429 §2.2). ARP cannot say it.
 	tentative bool
 }
 
