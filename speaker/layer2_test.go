@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -296,4 +297,15 @@ func TestL2Events(t *testing.T) {
 	p.l2Statuses = nil
 	p.world(linkedWorld)
 	p.expectEvents("the Service is gone")
+}
+
+// The announcer learns for which addresses it should remember requests.
+func TestL2AnnouncerPassesPools(t *testing.T) {
+	pools := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	var got l2.State
+	set := func(_ context.Context, s l2.State) ([]netip.Addr, error) { got = s; return nil, nil }
+	a := &l2Announcer{set: set, handover: newHandoverState("n1", nil)}
+	if _, err := a.Set(t.Context(), &plan.Desired{UsesL2: true, L2: l2.State{Pools: pools}}, nil); err != nil || !slices.Equal(got.Pools, pools) {
+		t.Errorf("pools %v: %v", got.Pools, err)
+	}
 }
