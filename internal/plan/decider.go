@@ -80,7 +80,7 @@ func (d *Desired) setView(c Config, v *View) {
 }
 
 // changed returns the addresses that may be decided otherwise than last, sorted: those of changed
-// Services, Assignments and Claims, and those that a changed View concerns.
+// Services, Assignments and Claims, and the addresses which a changed View concerns.
 func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (addrs []netip.Addr) {
 	have := last.Snapshot
 	for _, a := range sortedset.Differ(have.Assignments, snap.Assignments, cluster.Assignment.Compare) {
