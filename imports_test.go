@@ -19,7 +19,7 @@ var sealed = map[string][]string{
 	"bgp":                  {"internal/notify", "internal/sortedset"},
 	"l2":                   {"internal/notify", "internal/sortedset"},
 	"proxy":                {"internal/nfnl", "internal/notify", "internal/sortedset"},
-	"proxy/fastpath":       {"internal/notify", "internal/sortedset"},
+	"proxy/fastpath":       {"internal/nfnl", "internal/notify", "internal/sortedset"},
 	"proxy/conntrack":      {"internal/nfnl", "internal/notify", "proxy/fastpath", "proxy/state"},
 	"proxy/iptables":       {"internal/nfnl", "proxy/renderer", "proxy/state"},
 	"proxy/nftables":       {"internal/nfnl", "proxy/renderer", "proxy/state"},
@@ -34,6 +34,7 @@ var sealed = map[string][]string{
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster", "internal/sortedset"},
 	"internal/membership":  {"internal/cluster", "internal/notify", "internal/suspend"},
+	"internal/monitoring":  nil,
 	"internal/nfnl":        nil,
 	"internal/notify":      nil,
 	"internal/nstest":      nil,
@@ -95,12 +96,12 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/watch", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/watch", "internal/monitoring", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference"},
+		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }
