@@ -94,7 +94,7 @@ var fences = []fence{
 	{
 		libraries: []string{"github.com/mdlayher/netlink"},
 		homes:     []string{"proxy/watch.go", "e2e/lab"},
-		why:       "vishvananda/netlink does all but netfilter (docs/decisions/0024)",
+		why:       "vishvananda/netlink does all but netfilter (docs/decisions/0025)",
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
