@@ -36,7 +36,6 @@ func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
 		}
 	}
 	eligibility, overL2, why := election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
-	eligibility.AllowNode = cluster.PoolNamed(v.fromPools, a.Pool).PermitsL2Node()
 	switch o.overL2 = overL2; {
 	case !overL2:
 		o.code, o.why = cluster.NotAdvertised, why
@@ -98,7 +97,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 		return
 	}
 	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
-	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
+	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
 	v.speakerMACs, v.nodeAddrs = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node)
 	if !snap.L2Ready {
 		return

@@ -31,7 +31,7 @@ func (v *View) explain(a *Address, s share, remote *share, p announcement, owner
 	}
 	explainL2(owner, s.verdict, reason)
 	if s.service.L2Node != "" && owner.overL2 {
-		if why := cluster.PoolNamed(v.fromPools, a.Pool).RefusedL2Node(s.service.Spec); why != "" {
+		if why := cluster.PoolNamed(v.fromPools, a.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
 			reason("l2", cluster.AnnotationRefused, "%s", why)
 		}
 	}
