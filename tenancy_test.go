@@ -198,7 +198,7 @@ func fateOn(d *plan.Desired, node string) (lines []string) {
 				lines = append(lines, fmt.Sprint(node, " ", r))
 			}
 		}
-		for _, r := range a.Reasons {
+		for _, r := range d.ReasonsOf(a) {
 			lines = append(lines, node+" "+r.String())
 		}
 	}

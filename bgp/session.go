@@ -84,17 +84,23 @@ type sessionFacts struct {
 	router      netip.Addr // on the session's interface; invalid until it advertises itself
 }
 
-func (s *session) start() {
+// start begins once the sessions before are closed.
+func (s *session) start(before []*session) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.cancel, s.done, s.loggedReasons = cancel, make(chan struct{}), map[string]bool{}
 	s.incoming = make(chan *net.TCPConn, 1)
 	s.facts = sessionFacts{state: Idle, since: time.Now()}
-	go s.run(ctx)
+	go func() {
+		defer close(s.done)
+		for _, old := range before {
+			<-old.done
+		}
+		s.run(ctx)
+	}()
 }
 
 // run makes attempts until ctx ends.
 func (s *session) run(ctx context.Context) {
-	defer close(s.done)
 	defer func() {
 		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see stopBFD
 			s.stopDetector()

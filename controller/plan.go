@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A todo is what must be written, in this order: release the claims of deleted Services,
@@ -74,10 +75,8 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 		p.addrs[spec.Name] = nil
 	}
 	if len(s.Open) != 0 {
-		for _, a := range assignments {
-			if list, open := p.addrs[a.Service]; open {
-				p.addrs[a.Service] = append(list, a)
-			}
+		for _, a := range sortedset.Differ(s.Held, assignments, cluster.Assignment.Compare) {
+			p.addrs[a.Service] = append(p.addrs[a.Service], a)
 		}
 	}
 	for _, r := range reasons {

@@ -125,6 +125,20 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 
+// withoutNew returns the target without what is not announced yet and overlaps a prefix of hold.
+func (p *announcePath) withoutNew(want target, hold []netip.Prefix) target {
+	if len(hold) == 0 {
+		return want
+	}
+	overlaps := func(n netip.Prefix) bool { return slices.ContainsFunc(hold, n.Overlaps) }
+	prefixes := slices.DeleteFunc(sortedset.MinusFunc(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes), func(n netip.Prefix) bool { return !overlaps(n) })
+	addrs := slices.DeleteFunc(sortedset.Minus(want.addrs, p.announcedAddrs), func(a netip.Addr) bool { return !overlaps(sortedset.HostPrefix(a)) })
+	if len(prefixes)+len(addrs) == 0 {
+		return want
+	}
+	return target{sortedset.MinusFunc(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Minus(want.addrs, addrs)}
+}
+
 // record records what is announced after a call with want, and returns which addresses left
 // and came. services returns the Services of an address that left.
 func (p *announcePath) record(announced []netip.Prefix, want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {

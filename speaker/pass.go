@@ -21,6 +21,9 @@ type forwarder interface {
 	Set(ctx context.Context, want proxy.State) error
 	// Intact reports whether the kernel still has what the last successful Set wrote.
 	Intact() proxy.Integrity
+	// Unprepared returns prefixes, sorted, of which no address may be announced yet that was
+	// not before: what takes longer than Set is still under way.
+	Unprepared() []netip.Prefix
 }
 
 // A pass applies Desired values in an order that keeps I1 and I2. It is not safe for
@@ -75,8 +78,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	default:
 		clear(wants)
 	}
+	hold := p.forwarder.Unprepared()
 	for i, path := range p.paths {
-		errs = append(errs, p.announce(ctx, path, d, wants[i]))
+		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold)))
 	}
 	return errors.Join(errs...)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/suspend"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -66,8 +67,8 @@ type Options struct {
 	// Leaser renews this node's Lease each LeaseInterval; nil or zero: never.
 	Leaser        *membership.LeaseClient
 	LeaseInterval time.Duration
-	// Listen is a TCP address for metrics and health; empty: none.
-	Listen string
+	// Monitoring says where metrics and health are served.
+	Monitoring monitoring.Options
 	// Open returns the source of cluster objects as soon as there is something to read. The
 	// speaker saves snapshots for a start without the API server while inStep reports that
 	// they have what the API server has; nil: never.

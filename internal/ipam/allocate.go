@@ -332,8 +332,11 @@ func (p *plan) assignments() []cluster.Assignment {
 	return merge(p.Held, placed)
 }
 
-// merge merges two sorted lists.
+// merge merges two sorted lists: long itself if the other is empty, as nearly always.
 func merge(long, short []cluster.Assignment) []cluster.Assignment {
+	if len(short) == 0 {
+		return long
+	}
 	out := make([]cluster.Assignment, 0, len(long)+len(short))
 	for _, a := range short {
 		i, _ := slices.BinarySearchFunc(long, a, cluster.Assignment.Compare)

@@ -3,8 +3,6 @@ package plan
 import (
 	"net/netip"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -49,13 +47,6 @@ type Config struct {
 
 // Gateways are a node's default gateways by address family, invalid if unknown.
 type Gateways struct{ IPv4, IPv6 netip.Addr }
-
-func (g Gateways) address(family corev1.IPFamily) netip.Addr {
-	if family == corev1.IPv6Protocol {
-		return g.IPv6
-	}
-	return g.IPv4
-}
 
 // HealthChecks selects Services whose healthCheckNodePort is served.
 type HealthChecks uint8

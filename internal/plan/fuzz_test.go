@@ -139,7 +139,7 @@ func FuzzState(f *testing.F) {
 				t.Fatalf("%s: BGP: %.2000s", mode, problems)
 			}
 			for _, a := range d.Addresses {
-				refused := slices.ContainsFunc(a.Reasons, func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
+				refused := slices.ContainsFunc(d.ReasonsOf(a), func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
 				if a.Refusal != "" && (!refused || a.Announce || len(a.VIP.Frontends) > 0) {
 					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.Refusal, a.Announce, len(a.VIP.Frontends))
 				}

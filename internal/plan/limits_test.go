@@ -23,7 +23,7 @@ func TestServiceOverLimitRefused(t *testing.T) {
 	fits, over := Decide(c, plantest.HugeService(t, 65535)), Decide(c, plantest.HugeService(t, 65536))
 	text := func(d *Desired, addr string) string {
 		var lines []string
-		for _, r := range d.Address(netip.MustParseAddr(addr)).Reasons {
+		for _, r := range d.ReasonsOf(d.Address(netip.MustParseAddr(addr))) {
 			lines = append(lines, r.String())
 		}
 		return strings.Join(lines, "\n")
@@ -79,7 +79,7 @@ func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 			got += fmt.Sprintf(" %s/%d", f.Protocol, f.Port)
 		}
 		separator := ": "
-		for _, r := range a.Reasons {
+		for _, r := range d.ReasonsOf(a) {
 			if r.Protocol == "proxy" {
 				got += separator + r.Service.Name + " " + string(r.Code)
 				separator = ", "

@@ -2,7 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -68,6 +70,7 @@ type View struct {
 	l2Ready          bool                 // the snapshot has all that Layer 2 depends on
 	l2Advertisements *cluster.Snapshot    // only these and the pools, for package election
 	candidates       *election.Candidates // nil until l2Ready
+	electorate       []election.Node      // the nodes that these are of
 	candidate        election.Node        // this node
 	returning        bool                 // from the Config
 	mostSilent       bool                 // half of all kubelets or more: it may be the control plane's fault
@@ -109,7 +112,33 @@ func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
 // isCurrentL2 is isCurrent for Layer 2. Without Layer 2, other Nodes do not matter.
 func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.usesL2 == snap.UsesL2() &&
-		(!v.usesL2 || v.l2Ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && v.returning == c.Returning)
+		(!v.usesL2 || v.l2Ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && (v.Interfaces == nil) == (c.Interfaces == nil) && v.returning == c.Returning)
+}
+
+// decidesLike reports whether this View decides about any address as another one would, if the
+// origin of the address, the silent nodes and the candidates are the same.
+func (v *View) decidesLike(o *View) bool {
+	alike := func(a, b bgp.Session) bool { return a.Name == b.Name && a.Weights == b.Weights }
+	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.refused == o.refused && v.limits == o.limits && v.usesL2 == o.usesL2 &&
+		(v.Self == nil) == (o.Self == nil) && (v.Self == nil || maps.Equal(v.Self.Labels, o.Self.Labels)) && slices.EqualFunc(v.sessions, o.sessions, alike) &&
+		slices.Equal(v.fromAdverts, o.fromAdverts) && slices.Equal(v.fromL2, o.fromL2) &&
+		(!slices.ContainsFunc(v.fromAdverts, (*cluster.Advertisement).Aggregates) || v.refusesLike(o))
+}
+
+// refusesLike reports whether this View refuses the same aggregates as another one.
+func (v *View) refusesLike(o *View) bool {
+	return v.allNodes == o.allNodes && sortedset.Same(v.occupied, o.occupied) && slices.Equal(v.foreignPrefixes, o.foreignPrefixes)
+}
+
+// keep makes what equals that of the last View the same slice, for callers that compare these.
+func (v *View) keep(last *View) {
+	v.sessions, v.Owned = sortedset.Keep(last.sessions, v.sessions), sortedset.Keep(last.Owned, v.Owned)
+	v.speakerMACs, v.nodeAddrs = sortedset.Keep(last.speakerMACs, v.speakerMACs), sortedset.Keep(last.nodeAddrs, v.nodeAddrs)
+	v.clients.CIDRs = sortedset.Keep(last.clients.CIDRs, v.clients.CIDRs)
+	// Candidates remember the L2Advertisements by name.
+	if last.candidates != nil && slices.Equal(v.fromL2, last.fromL2) && reflect.DeepEqual(v.electorate, last.electorate) {
+		v.candidates = last.candidates
+	}
 }
 
 // NodeAddresses returns the InternalIPs of this node.
