@@ -134,7 +134,7 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.A
 		return nil
 	}
 	for _, a := range last.Addresses {
-		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
+		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
 			addrs = append(addrs, a.Addr)
 		}
 	}

@@ -69,7 +69,7 @@ type View struct {
 
 	usesL2           bool                 // addresses may be announced over Layer 2; else the rest is empty
 	l2Ready          bool                 // the snapshot has all that Layer 2 depends on
-	l2Advertisements *cluster.Snapshot    // only these, for package election
+	l2Advertisements *cluster.Snapshot    // only these and the pools, for package election
 	candidates       *election.Candidates // nil until l2Ready
 	electorate       []election.Node      // the nodes that these are of
 	candidate        election.Node        // this node
