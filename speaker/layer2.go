@@ -148,8 +148,9 @@ func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, now time
 }
 
 // pauseEnd returns until when no new address is admitted: until all nodes have been seen and
-// all reachable ones are synced, for a bounded time. The same holds for a node that was
-// alone and has an interface again: it may have been cut off.
+// all reachable ones are synced, for a bounded time. The same holds for a node that has an
+// interface again and misses others: it may have been cut off, and the last one that it hears
+// may be the owner of its addresses.
 func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced bool, now time.Time) time.Time {
 	if l.discoveryEnd.IsZero() {
 		l.discoveryEnd = now.Add(discoveryTime)
@@ -159,7 +160,7 @@ func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced b
 		end = time.Time{}
 		l.discoveryEnd = now
 	}
-	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || !synced) && back.After(end) {
+	if back := l.interfaceAdded.Add(discoveryTime); (len(m.Dead(l.handover.node)) > 0 || m.Alone(l.handover.node) || !synced) && back.After(end) {
 		end = back
 	}
 	return end

@@ -176,12 +176,13 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 
 // RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted.
 func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	var out []bgp.Route
+	out := make([]bgp.Route, 0, len(prefixes))
+	lists = slices.Clone(lists)
 	for _, p := range prefixes {
-		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return sortedset.ComparePrefixes(r.Prefix, p) })
-			if ok {
-				out = append(out, list[i])
+		for i := range lists {
+			var found bool
+			if lists[i], found = sortedset.Seek(lists[i], p, comparePrefix); found {
+				out = append(out, lists[i][0])
 				break
 			}
 		}

@@ -28,7 +28,7 @@ func (v *View) explain(d decision) []cluster.Reason {
 		explainProxy(s.verdict, message, reason)
 		explainL2(d.owner, owner, s.verdict, message, reason)
 		if s.service.L2Node != "" && d.owner.overL2 {
-			if why := cluster.PoolNamed(v.fromPools, d.Pool).RefusedL2Node(s.service.Spec); why != "" {
+			if why := cluster.PoolNamed(v.fromPools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
 				reason("l2", cluster.AnnotationRefused, "%s", why)
 			}
 		}

@@ -69,7 +69,7 @@ type View struct {
 
 	usesL2           bool                 // addresses may be announced over Layer 2; else the rest is empty
 	l2Ready          bool                 // the snapshot has all that Layer 2 depends on
-	l2Advertisements *cluster.Snapshot    // only these, for package election
+	l2Advertisements *cluster.Snapshot    // only these and the pools, for package election
 	candidates       *election.Candidates // nil until l2Ready
 	electorate       []election.Node      // the nodes that these are of
 	candidate        election.Node        // this node
@@ -77,6 +77,7 @@ type View struct {
 	mostSilent       bool                 // half of all kubelets or more: it may be the control plane's fault
 	speakerMACs      []l2.MAC             // of other nodes
 	nodeAddrs        []netip.Addr         // of other nodes
+	l2Pools          []netip.Prefix       // of IPv4
 }
 
 // newView reads the Config and the snapshot. The order matters: the refusal depends on the
@@ -99,6 +100,9 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 	v.readForeign(peers)
 	v.noAnnounce, v.RefusalMessage = v.announceRefusal(len(snap.Peers))
 	v.readL2(c, snap)
+	if v.usesL2 {
+		v.l2Pools = l2Pools(snap.Pools)
+	}
 	// A node that fails has no time to announce its shutdown; one that leaves has.
 	v.planned = v.noAnnounce == cluster.NodeLeaving || v.noAnnounce == cluster.NodeExcluded
 	return v
@@ -218,6 +222,13 @@ func ownedPrefixes(pools []*cluster.Pool) []netip.Prefix {
 		}
 	}
 	return sortedset.BuildPrefixes(&b)
+}
+
+// l2Pools returns the IPv4 networks of pools that may be announced over Layer 2, without addresses
+// that the cluster itself has.
+func l2Pools(pools []*cluster.Pool) []netip.Prefix {
+	some := slices.DeleteFunc(slices.Clone(pools), func(p *cluster.Pool) bool { return p.Announce == cluster.AnnounceBGP })
+	return slices.DeleteFunc(ownedPrefixes(some), func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 func first(list []netip.Addr, is func(netip.Addr) bool) netip.Addr {
