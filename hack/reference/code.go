@@ -101,7 +101,7 @@ func (c code) constants(dir, kind string) (string, error) {
 
 // qualified are the names of annotations, labels and taints: those with a domain. Other strings with
 // a slash, such as paths and resources of the API server, have none.
-var qualified = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z-]+$`)
+var qualified = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z][A-Za-z0-9-]*$`)
 
 // annotations are the names that users and other programs put on objects.
 func (c code) annotations(dir string) (string, error) {

@@ -10,9 +10,9 @@ import (
 // annotation has no effect on the network.
 
 // PermitCommunities returns those of a Service's communities that the pool allows, and the
-// others as text. A nil pool, of an address that no pool contains, allows none.
+// others as text. A nil pool, of an address whose pool is gone, allows none.
 func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused []string) {
-	if c == nil {
+	if c == nil { // as most Services
 		return nil, nil
 	}
 	var list, in Communities
@@ -62,7 +62,7 @@ func (p *Pool) RefusedL2Node(s *Spec) string {
 // withoutPermission continues a sentence with the field that does not give the permission.
 func (p *Pool) withoutPermission(field, why string) string {
 	if p == nil {
-		return "no AddressPool contains the address"
+		return "the AddressPool of the address is gone"
 	}
 	return fmt.Sprintf("%s of AddressPool %s %s", field, p.Name, why)
 }

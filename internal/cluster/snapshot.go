@@ -283,7 +283,7 @@ type Pool struct {
 	// ReservedQuota is how many addresses of each family stay reserved for deleted Services
 	// of one namespace.
 	ReservedQuota int
-	// ServiceCommunities are those that Services may add to their routes, nil for none.
+	// ServiceCommunities are the communities that Services may add to their routes, nil for none.
 	ServiceCommunities *Communities
 	// AllowL2Node: Services may name the node that answers for their addresses.
 	AllowL2Node bool

@@ -16,13 +16,9 @@ import (
 type routeSpec struct {
 	prefix  netip.Prefix
 	adverts []*cluster.Advertisement // the most specific first
-	// communities are those that Services add: none on an aggregate, which other Services'
+	// communities are what Services add: none on an aggregate, which other Services'
 	// addresses depend on.
 	communities bgp.Attributes
-}
-
-func (s routeSpec) equal(o routeSpec) bool {
-	return s.prefix == o.prefix && s.communities == o.communities && slices.Equal(s.adverts, o.adverts)
 }
 
 // compareSpecs sorts by prefix: a list has one spec for a prefix.
@@ -46,7 +42,7 @@ func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
 
 // ownCommunities returns the communities that Services may add to the route of an address.
 func (v *View) ownCommunities(a *Address, shares []share) (own bgp.Attributes) {
-	pool := cluster.PoolNamed(v.fromPools, a.Pool)
+	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
 	for _, s := range shares {
 		if s.good() { // Services that cannot be announced contribute nothing.
 			allowed, _ := pool.PermitCommunities(s.service.Communities)
@@ -62,7 +58,7 @@ func (v *View) refusedCommunities(a *Address, s share, p announcement) (all []st
 	if s.service.Communities == nil {
 		return nil
 	}
-	pool := cluster.PoolNamed(v.fromPools, a.Pool)
+	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
 	if why := pool.RefusedCommunities(s.service.Spec); why != "" {
 		all = append(all, why)
 	}

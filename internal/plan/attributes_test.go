@@ -60,7 +60,7 @@ func TestAggregateWithoutServiceCommunities(t *testing.T) {
 }
 
 // Services that share an address have its route in common: it has the communities that any of
-// them asks for and the pool allows, and each Service is told which of its own are left out.
+// them asks for and the pool allows, and each Service has a Reason with its own that are left out.
 func TestSharedAddressCommunities(t *testing.T) {
 	const cl = corev1.ServiceExternalTrafficPolicyCluster
 	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 32, Length6: 128})

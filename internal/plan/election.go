@@ -123,9 +123,7 @@ func (v *View) elect(a *Address) (o ownerDecision) {
 
 // eligibilityOf says which nodes may answer for an address, or why it is not announced over Layer 2.
 func (v *View) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
-	e, overL2, why = election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
-	e.AllowNode = cluster.PoolNamed(v.fromPools, a.Pool).PermitsL2Node()
-	return e, overL2, why
+	return election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
 }
 
 // answer is how this node answers for an address.
@@ -145,7 +143,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 		return
 	}
 	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
-	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
+	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
 	v.speakerMACs, v.nodeAddrs = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node)
 	if !snap.L2Ready {
 		return

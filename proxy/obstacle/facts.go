@@ -56,7 +56,8 @@ type Tallies struct {
 // What cannot be read is in Unseen. It blocks for a system call for each interface and sample,
 // and must not run on the path of a change.
 func Survey(state state.State, before *Tallies) *survey {
-	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
+	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0}}
+	s.Facts.samples, s.Facts.partial = takeSamples(state, localSamples, remoteSamples)
 	s.links()
 	s.routes()
 	s.sysctls()
@@ -150,9 +151,19 @@ func (s *survey) routes() {
 			s.networks(f)
 		}
 	}
+	s.routeSamples()
+}
+
+func (s *survey) routeSamples() {
 	for i := range s.Facts.samples {
 		s.route(&s.Facts.samples[i])
 	}
+}
+
+// sampleAll takes as many samples as there are flows, up to a limit.
+func (s *survey) sampleAll(state state.State) {
+	s.Facts.samples, s.Facts.partial = takeSamples(state, allSamples, allSamples)
+	s.routeSamples()
 }
 
 // networks records which interfaces lead to networks, by the main table. Tables of policy
