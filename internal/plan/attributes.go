@@ -21,10 +21,6 @@ type routeSpec struct {
 	communities bgp.Attributes
 }
 
-func (s routeSpec) equal(o routeSpec) bool {
-	return s.prefix == o.prefix && s.communities == o.communities && slices.Equal(s.adverts, o.adverts)
-}
-
 // compareSpecs sorts by prefix: a list has one spec for a prefix.
 func compareSpecs(a, b routeSpec) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) }
 
