@@ -42,7 +42,7 @@ func (e *events) recordService(ctx context.Context, s *corev1.Service, written c
 	e.send(ctx, newEvent(s, written, e.instance))
 }
 
-// recordUnreserved sends the Event of a deleted Service that asked in vain to keep its address.
+// recordUnreserved sends the Event of a deleted Service that asked to keep its address and does not.
 func (e *events) recordUnreserved(ctx context.Context, r refusedReservation) {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: r.holder.Name.Namespace, Name: r.holder.Name.Name, UID: r.holder.UID, ResourceVersion: r.holder.ResourceVersion}}
 	e.send(ctx, newEvent(s, cluster.AddressCondition{Code: cluster.QuotaExceeded, Message: r.why}, e.instance))

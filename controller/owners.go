@@ -151,7 +151,6 @@ func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*clust
 		if claim == nil || !ok {
 			continue
 		}
-		terms.AllowNode = cluster.PoolNamed(snap.Pools, same[0].Pool).PermitsL2Node()
 		a := e.Address(same[0].Addr, terms, services, claim)
 		list = append(list, election.Placement{Addr: a.Addr, Equal: e.Equals(&a), Preferred: named(claim)})
 		claims = append(claims, claim)

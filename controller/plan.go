@@ -114,28 +114,25 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned {
 		return false
 	}
-	code, text := cluster.Assigned, []byte(nil)
-	for _, a := range s.Status {
+	code, text, pools := cluster.Assigned, []byte(nil), make([]string, len(s.Status))
+	for i, a := range s.Status {
 		if snap.Claim(a).Holders[0].Reserve != s.Reserve {
 			return false
 		}
-		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(snap.Pools, a)})
+		pools[i] = cluster.PoolOf(snap.Pools, a)
+		text = appendHas(text, cluster.Assignment{Addr: a, Pool: pools[i]})
 	}
-	for _, why := range refusedAnnotations(snap, s, s.Status) {
+	for _, why := range refusedAnnotations(snap, s, pools) {
 		code, text = cluster.AnnotationRefused, append(separate(text), why...)
 	}
 	return s.Reported.Code == code && s.Reported.Message == cut(string(text))
 }
 
-// refusedAnnotations says which annotations of a Service have no effect, since the pools of its
-// addresses do not allow it.
-func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, addrs []netip.Addr) (all []string) {
-	if s.Communities == nil && s.L2Node == "" {
-		return nil // as most Services
-	}
-	for _, a := range addrs {
-		pool := cluster.PoolNamed(snap.Pools, cluster.PoolOf(snap.Pools, a))
-		for _, why := range pool.RefusedAnnotations(s) {
+// refusedAnnotations says which annotations of a Service have no effect, since the pools that its
+// addresses are from do not allow it.
+func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []string) {
+	for _, name := range pools {
+		for _, why := range cluster.PoolNamed(snap.Pools, name).RefusedAnnotations(s) {
 			if !slices.Contains(all, why) {
 				all = append(all, why)
 			}
@@ -267,7 +264,7 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 		}
 		text = append(separate(text), r.Message...)
 	}
-	for _, why := range refusedAnnotations(p.snap, spec, p.held(spec.Name)) {
+	for _, why := range refusedAnnotations(p.snap, spec, p.poolsOf(spec.Name)) {
 		if c.Code == cluster.Assigned {
 			c.Code = cluster.AnnotationRefused
 		}
@@ -282,12 +279,12 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 	return c
 }
 
-// held are the addresses that a Service should have.
-func (p *planner) held(name cluster.Name) (addrs []netip.Addr) {
+// poolsOf are the pools that the addresses of a Service are from.
+func (p *planner) poolsOf(name cluster.Name) (pools []string) {
 	for _, a := range p.addrs[name] {
-		addrs = append(addrs, a.Addr)
+		pools = append(pools, p.snap.OriginOf(a).Pool)
 	}
-	return addrs
+	return pools
 }
 
 // appendHas adds "has ADDRESS of pool POOL" to a message.

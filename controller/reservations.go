@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
 // A refusedReservation is a deleted Service that asked to keep its address, and why it does not.
@@ -92,6 +93,9 @@ func (r *reservedUsage) share(namespace string, a netip.Addr) reservedShare {
 func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Name) (ok bool, why string) {
 	if r.snap.NamespaceGone(by.Namespace) {
 		return false, fmt.Sprintf("%s is not reserved: namespace %s is gone", c.Addr, by.Namespace)
+	}
+	if len(kept) >= ipam.MaxSharing {
+		return false, fmt.Sprintf("%s is not reserved: it is reserved for %d Services, and no more can be", c.Addr, len(kept))
 	}
 	s := r.share(by.Namespace, c.Addr)
 	if slices.ContainsFunc(kept, func(n cluster.Name) bool { return n.Namespace == by.Namespace }) {

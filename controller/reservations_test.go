@@ -125,7 +125,7 @@ func TestReservationsDrainNoPool(t *testing.T) {
 	}
 }
 
-// The same if Services come and go together: those that are being deleted count, too, so that a
+// The same if Services come and go together: Services that are being deleted count, too, so that a
 // namespace never has more addresses than its quota.
 func TestReservationsCountInQuota(t *testing.T) {
 	const quota = 6

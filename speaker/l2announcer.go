@@ -34,7 +34,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	if !sortedset.Same(allowed, d.Hosts) {
 		want = addressesOf(allowed, d.L2.Addresses, a.sent)
 	}
-	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: a.handover.admit(want, time.Now())}
+	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Pools: d.L2.Pools, Addresses: a.handover.admit(want, time.Now())}
 	if slices.EqualFunc(state.Addresses, a.sent, l2.Address.Equal) {
 		state.Addresses = a.sent
 	}

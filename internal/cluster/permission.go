@@ -3,8 +3,6 @@ package cluster
 import (
 	"fmt"
 	"slices"
-
-	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // What a Service may change by annotation about the announcement of its addresses. Users of
@@ -12,9 +10,9 @@ import (
 // annotation has no effect on the network.
 
 // PermitCommunities returns those of a Service's communities that the pool allows, and the
-// others as text. A nil pool, of an address that no pool contains, allows none.
+// others as text. A nil pool, of an address whose pool is gone, allows none.
 func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused []string) {
-	if c == nil {
+	if c == nil { // as most Services
 		return nil, nil
 	}
 	var list, in Communities
@@ -25,14 +23,14 @@ func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused 
 		if slices.Contains(list.Standard, n) {
 			in.Standard = append(in.Standard, n)
 		} else {
-			refused = append(refused, bgp.Community(n).String())
+			refused = append(refused, n.String())
 		}
 	}
 	for _, n := range c.Large {
 		if slices.Contains(list.Large, n) {
 			in.Large = append(in.Large, n)
 		} else {
-			refused = append(refused, bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}.String())
+			refused = append(refused, n.String())
 		}
 	}
 	return in.orNil(), refused
@@ -48,8 +46,8 @@ func (p *Pool) RefusedCommunities(s *Spec) string {
 	if len(refused) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), plural(len(refused), "is", "are"),
-		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+plural(len(refused), "it", "them")))
+	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), Plural(len(refused), "is", "are"),
+		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them")))
 }
 
 // RefusedL2Node says why the node that a Service names does not count, empty if it does or the
@@ -64,7 +62,7 @@ func (p *Pool) RefusedL2Node(s *Spec) string {
 // withoutPermission continues a sentence with the field that does not give the permission.
 func (p *Pool) withoutPermission(field, why string) string {
 	if p == nil {
-		return "no AddressPool contains the address"
+		return "the AddressPool of the address is gone"
 	}
 	return fmt.Sprintf("%s of AddressPool %s %s", field, p.Name, why)
 }
@@ -81,7 +79,8 @@ func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
 	return all
 }
 
-func plural(n int, one, many string) string {
+// Plural is the word for n things.
+func Plural(n int, one, many string) string {
 	if n == 1 {
 		return one
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // What a Service's annotations may change is what its pool lists: nothing by default, and
-// nothing for an address that no pool contains.
+// nothing for an address whose pool is gone.
 func TestPermissions(t *testing.T) {
 	var p Problems
 	list := func(text ...string) *Communities { return parseCommunities("x", text, "", &p) }
@@ -24,7 +24,7 @@ func TestPermissions(t *testing.T) {
 		ask  *Spec
 		want []string
 	}{
-		{"no pool", nil, asks, []string{field + all + "no AddressPool contains the address", node + "no AddressPool contains the address"}},
+		{"no pool", nil, asks, []string{field + all + "the AddressPool of the address is gone", node + "the AddressPool of the address is gone"}},
 		{"an empty list", &Pool{Name: "lan", Announce: AnnounceAdvertised}, asks,
 			[]string{field + all + "spec.allowedServiceCommunities of AddressPool lan does not list them", node + "spec.allowL2Node of AddressPool lan is not true"}},
 		{"a part", &Pool{Name: "lan", Announce: AnnounceAdvertised, ServiceCommunities: list("64500:1", "64500:1:2", "64500:1:3", "no-export"), AllowL2Node: true}, asks,

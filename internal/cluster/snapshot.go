@@ -283,7 +283,7 @@ type Pool struct {
 	// ReservedQuota is how many addresses of each family stay reserved for deleted Services
 	// of one namespace.
 	ReservedQuota int
-	// ServiceCommunities are those that Services may add to their routes, nil for none.
+	// ServiceCommunities are the communities that Services may add to their routes, nil for none.
 	ServiceCommunities *Communities
 	// AllowL2Node: Services may name the node that answers for their addresses.
 	AllowL2Node bool
@@ -328,12 +328,7 @@ const (
 
 // Contains says whether addr belongs to the pool.
 func (p *Pool) Contains(addr netip.Addr) bool {
-	for _, r := range p.Ranges {
-		if r.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Ranges, func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
 // PoolOf is the name of the pool that contains addr, empty when none does.

@@ -341,6 +341,16 @@ func TestEligibilityOf(t *testing.T) {
 	}
 }
 
+// Only the pool that an address is from lets a Service name the node.
+func TestEligibilityAllowsNode(t *testing.T) {
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan"}, {Name: "open", AllowL2Node: true}}}
+	for pool, want := range map[string]bool{"lan": false, "open": true, "gone": false, "": false} {
+		if e, _, _ := EligibilityOf(snap, cluster.Origin{Pool: pool, Announce: cluster.AnnounceL2}, nil); e.AllowNode != want {
+			t.Errorf("pool %q: allowed %t, want %t", pool, e.AllowNode, want)
+		}
+	}
+}
+
 // The nodes that can serve a Service with externalTrafficPolicy Local.
 func TestAddress(t *testing.T) {
 	endpoint := func(port, addr, node string, ready, serving, terminating bool) cluster.Endpoint {

@@ -26,8 +26,8 @@ type usage struct {
 	open map[share]map[netip.Addr]int
 }
 
-// newUsage counts settled and reserved addresses, and those that deleted Services are about to
-// leave reserved: deleting and creating Services must not evade the quota.
+// newUsage counts settled and reserved addresses, and the addresses that deleted Services are about
+// to leave reserved: deleting and creating Services must not evade the quota.
 func (p *plan) newUsage() {
 	p.usage.limited = map[string]bool{}
 	for _, pool := range p.Snap.Pools {

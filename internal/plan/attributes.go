@@ -16,7 +16,7 @@ import (
 type routeSpec struct {
 	prefix  netip.Prefix
 	adverts []*cluster.Advertisement // the most specific first
-	// communities are those that Services add: none on an aggregate, which other Services'
+	// communities are what Services add: none on an aggregate, which other Services'
 	// addresses depend on.
 	communities bgp.Attributes
 }
@@ -42,7 +42,7 @@ func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
 
 // ownCommunities returns the communities that Services may add to the route of an address.
 func (v *View) ownCommunities(a *Address, shares []share) (own bgp.Attributes) {
-	pool := cluster.PoolNamed(v.fromPools, a.Pool)
+	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
 	for _, s := range shares {
 		if s.good() { // Services that cannot be announced contribute nothing.
 			allowed, _ := pool.PermitCommunities(s.service.Communities)
@@ -58,7 +58,7 @@ func (v *View) refusedCommunities(a *Address, s share, p announcement) (all []st
 	if s.service.Communities == nil {
 		return nil
 	}
-	pool := cluster.PoolNamed(v.fromPools, a.Pool)
+	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
 	if why := pool.RefusedCommunities(s.service.Spec); why != "" {
 		all = append(all, why)
 	}
@@ -235,14 +235,7 @@ func communities(c *cluster.Communities) bgp.Attributes {
 	if c == nil {
 		return bgp.Attributes{}
 	}
-	standard, large := make([]bgp.Community, len(c.Standard)), make([]bgp.LargeCommunity, len(c.Large))
-	for i, n := range c.Standard {
-		standard[i] = bgp.Community(n)
-	}
-	for i, n := range c.Large {
-		large[i] = bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}
-	}
-	return bgp.Attributes{Communities: bgp.CommunitiesOf(standard...), LargeCommunities: bgp.LargeCommunitiesOf(large...)}
+	return bgp.Attributes{Communities: bgp.CommunitiesOf(c.Standard...), LargeCommunities: bgp.LargeCommunitiesOf(c.Large...)}
 }
 
 // withCommunities returns a with the communities of b added.

@@ -76,7 +76,7 @@ func (d *Desired) setView(c Config, v *View) {
 	d.View, d.UsesL2 = v, v.usesL2
 	d.Proxy.Node, d.Proxy.Clients, d.Proxy.SNAT = v.Node, v.clients, c.SNAT
 	d.BGP = bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned, Routes: d.BGP.Routes}
-	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Addresses: d.L2.Addresses}
+	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
 }
 
 // changed returns the addresses that may be decided otherwise than last, sorted: those of changed
@@ -134,7 +134,7 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.A
 		return nil
 	}
 	for _, a := range last.Addresses {
-		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
+		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
 			addrs = append(addrs, a.Addr)
 		}
 	}

@@ -123,9 +123,7 @@ func (v *View) elect(a *Address) (o ownerDecision) {
 
 // eligibilityOf says which nodes may answer for an address, or why it is not announced over Layer 2.
 func (v *View) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
-	e, overL2, why = election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
-	e.AllowNode = cluster.PoolNamed(v.fromPools, a.Pool).PermitsL2Node()
-	return e, overL2, why
+	return election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
 }
 
 // answer is how this node answers for an address.
@@ -145,7 +143,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 		return
 	}
 	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
-	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
+	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
 	v.speakerMACs, v.nodeAddrs = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node)
 	if !snap.L2Ready {
 		return
@@ -175,7 +173,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
 		out.Standing = election.StandingOf(n, true)
-		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, interfacesOf(c.Interfaces), c.Returning
+		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, c.Interfaces, c.Returning
 		return out
 	}
 	if c.Members == nil {
@@ -186,14 +184,6 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	m, _ := c.Members.Find(n.Name)
 	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
 	out.Interfaces = m.Interfaces
-	return out
-}
-
-// interfacesOf keeps of this node's interfaces what an election compares.
-func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
-	for _, i := range list {
-		out = append(out, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
-	}
 	return out
 }
 
@@ -208,8 +198,8 @@ func speakerMACs(m *membership.Members, self string) (all []l2.MAC) {
 			continue
 		}
 		for _, i := range n.Interfaces {
-			if len(i.MAC) == len(l2.MAC{}) {
-				all = append(all, l2.MAC(i.MAC))
+			if i.MAC != (l2.MAC{}) {
+				all = append(all, i.MAC)
 			}
 		}
 	}
