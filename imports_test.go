@@ -16,8 +16,8 @@ import (
 // A sealed package imports only the listed packages of this module.
 var sealed = map[string][]string{
 	"api/v1alpha1":         nil,
-	"bgp":                  {"internal/notify", "internal/sortedset"},
-	"l2":                   {"internal/notify", "internal/sortedset"},
+	"bgp":                  {"internal/hwaddr", "internal/linkwatch", "internal/notify", "internal/sortedset"},
+	"l2":                   {"internal/hwaddr", "internal/linkwatch", "internal/notify", "internal/sortedset"},
 	"proxy":                {"internal/nfnl", "internal/notify", "internal/sortedset"},
 	"proxy/fastpath":       {"internal/nfnl", "internal/notify", "internal/sortedset"},
 	"proxy/conntrack":      {"internal/nfnl", "internal/notify", "proxy/fastpath", "proxy/state"},
@@ -27,12 +27,14 @@ var sealed = map[string][]string{
 	"proxy/renderer":       {"internal/nfnl", "proxy/state"},
 	"proxy/state":          nil,
 	"internal/bubble":      nil,
-	"internal/cluster":     {"api/v1alpha1", "bgp"},
+	"internal/cluster":     {"api/v1alpha1", "bgp", "l2"},
 	"internal/clustertest": {"api/v1alpha1"},
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
+	"internal/hwaddr":      nil,
 	"internal/ipam":        {"internal/cluster", "internal/sortedset"},
+	"internal/linkwatch":   {"internal/notify"},
 	"internal/membership":  {"internal/cluster", "internal/notify", "internal/suspend"},
 	"internal/monitoring":  nil,
 	"internal/nfnl":        nil,
@@ -88,6 +90,11 @@ var fences = []fence{
 		libraries: []string{"github.com/mdlayher/ndp"},
 		homes:     []string{"l2", "bgp/radv"},
 		why:       "one package answers ARP and NDP; router advertisements are BGP's",
+	},
+	{
+		libraries: []string{"github.com/mdlayher/netlink"},
+		homes:     []string{"proxy/watch.go", "e2e/lab"},
+		why:       "vishvananda/netlink does all but netfilter (docs/decisions/0025)",
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
@@ -189,7 +196,7 @@ func TestViolations(t *testing.T) {
 		{"speaker/l2.go", "github.com/mdlayher/packet", "belongs in l2"},
 		{"l2/link.go", "github.com/vishvananda/netlink", ""},
 		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
-		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
+		{"proxy/watch.go", "github.com/mdlayher/netlink", ""},
 		{"internal/membership/gossip/gossip.go", "github.com/hashicorp/memberlist", ""},
 		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in internal/membership"},
 
@@ -206,7 +213,7 @@ func TestViolations(t *testing.T) {
 		{"l2/l2_test.go", "k8s.io/apimachinery/pkg/labels", "without a cluster"},
 		{"proxy/proxy_test.go", "sigs.k8s.io/yaml", "without a cluster"},
 
-		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module but internal/notify"},
+		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module but internal/hwaddr, internal/linkwatch, internal/notify"},
 		{"proxy/proxy.go", ours + "internal/cluster", "proxy imports nothing of this module"},
 		{"l2/l2.go", ours + "api/v1alpha1", "l2 imports nothing of this module"},
 		{"proxy/nft_test.go", ours + "proxy", ""},

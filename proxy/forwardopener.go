@@ -59,6 +59,7 @@ func (p *Proxy) finishForward(ctx context.Context, t *preparation) {
 		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(t.changed, t.opened))
 	}
 	err := t.forwardErr
+	p.monitor.SetClosed(iptables.ClosedBy(err))
 	if before := p.record.forward(t.opened, err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "FORWARD of iptables may drop traffic to our addresses", "err", err)
 	}

@@ -165,6 +165,11 @@ func (p *Proxy) Obstacles() []Obstacle {
 	return all
 }
 
+// Blockade returns the flows that certainly fail on this node; nil if none do. It is known when the
+// first Set with addresses of a family returns. The pointer is the same as long as nothing changes,
+// and [Proxy.Changed] signals when something does.
+func (p *Proxy) Blockade() *Blockade { return p.monitor.Blockade() }
+
 // Changed signals that the next Set may have something to do: another program has changed
 // our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
 // Whether the rules still forward, [Proxy.Intact] says.
@@ -231,8 +236,9 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.redirect(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
 		p.prepare(ctx, want)
-		p.monitor.SetState(want, recheck)
+		looked := p.monitor.SetState(want, recheck)
 		p.leave(ctx)
+		p.monitor.Await(ctx, looked)
 	} else {
 		p.examine(ctx)
 	}

@@ -36,9 +36,33 @@ func BenchmarkPass(b *testing.B) {
 			benchRun(b, p, decider, snap)
 		}
 	})
+	// An event that changes nothing here.
+	b.Run("nothing", func(b *testing.B) {
+		p, decider := benchPass(b)
+		snap := benchSnapshot()
+		benchRun(b, p, decider, snap)
+		defer reportCPU(b)()
+		for b.Loop() {
+			benchRun(b, p, decider, snap)
+		}
+	})
 	b.Run("one Service", func(b *testing.B) {
 		p, decider := benchPass(b)
 		snap := benchSnapshot()
+		benchRun(b, p, decider, snap)
+		defer reportCPU(b)()
+		for i := 0; b.Loop(); i++ {
+			benchRun(b, p, decider, without(snap, i))
+		}
+	})
+	// The same with a session, whose router never responds: all routes change hands inside of this
+	// process.
+	b.Run("one Service, routes", func(b *testing.B) {
+		p, decider := benchPass(b)
+		snap := benchSnapshot()
+		peer := *snap.Peers[0]
+		peer.NodeSelector, peer.PeerAddress, peer.PeerPort, peer.ConnectTime = cluster.Selector{}, netip.MustParseAddr("127.0.0.2"), 9, time.Hour
+		snap.Peers = []*cluster.Peer{&peer}
 		benchRun(b, p, decider, snap)
 		defer reportCPU(b)()
 		for i := 0; b.Loop(); i++ {

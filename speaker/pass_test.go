@@ -65,12 +65,16 @@ func (broken) Set(context.Context, proxy.State) error {
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
+func (broken) Blockade() *proxy.Blockade { return nil }
+
 func (b broken) Unprepared() []netip.Prefix { return nil }
 
 // An intact forwarder's table is never changed by other programs.
 type intact struct{}
 
 func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
+
+func (intact) Blockade() *proxy.Blockade { return nil }
 
 func (intact) Unprepared() []netip.Prefix { return nil }
 

@@ -280,10 +280,10 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		c.Gateways = s.gateway.current()
 	}
-	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap), s.membership.Members(snap)
+	c.Refused, c.Blockade = c.Refused.Still(began), s.pass.forwarder.Blockade()
+	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap, withheldFamilies(c.Blockade, s.pass.last)), s.membership.Members(snap)
 	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
-	c.Refused = c.Refused.Still(began)
 	if s.membership.Released() {
 		s.layer2.handover.reannounceAll()
 	}
@@ -305,15 +305,23 @@ func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired 
 // answer.
 const maxRefused = 4
 
-// apply makes the pass. If the proxy refuses addresses, apply decides again without them:
-// they are withdrawn, and all others are served. It returns what was applied.
+// apply makes the pass. If the proxy refuses addresses, or finds that obstacles block them, apply
+// decides again without them: they are withdrawn, and all others are served. It returns what was
+// applied.
 func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
 		s.pass.uplinks = s.uplinks.current(d.View.NodeAddresses())
 		s.pass.redirects = s.layer2.nextRedirects(d, began)
 		err := s.pass.run(ctx, d)
 		var refused *proxy.Refused
-		if !errors.As(err, &refused) || attempt == maxRefused {
+		switch {
+		case attempt == maxRefused:
+			return d, err
+		case errors.Is(err, errBlockade):
+			s.decider.Config.Blockade = s.pass.forwarder.Blockade()
+			d = s.decide(d.Snapshot, began)
+			continue
+		case !errors.As(err, &refused):
 			return d, err
 		}
 		for _, r := range refused.Refusals {

@@ -88,6 +88,8 @@ type logForwarder struct{ *log }
 
 func (logForwarder) Intact() proxy.Integrity { return intact{}.Intact() }
 
+func (logForwarder) Blockade() *proxy.Blockade { return nil }
+
 func (logForwarder) Unprepared() []netip.Prefix { return nil }
 
 func (l logForwarder) Set(_ context.Context, want proxy.State) error {

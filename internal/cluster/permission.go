@@ -3,8 +3,6 @@ package cluster
 import (
 	"fmt"
 	"slices"
-
-	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // What a Service may change by annotation about the announcement of its addresses. Users of
@@ -25,14 +23,14 @@ func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused 
 		if slices.Contains(list.Standard, n) {
 			in.Standard = append(in.Standard, n)
 		} else {
-			refused = append(refused, bgp.Community(n).String())
+			refused = append(refused, n.String())
 		}
 	}
 	for _, n := range c.Large {
 		if slices.Contains(list.Large, n) {
 			in.Large = append(in.Large, n)
 		} else {
-			refused = append(refused, bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}.String())
+			refused = append(refused, n.String())
 		}
 	}
 	return in.orNil(), refused
@@ -48,8 +46,8 @@ func (p *Pool) RefusedCommunities(s *Spec) string {
 	if len(refused) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), plural(len(refused), "is", "are"),
-		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+plural(len(refused), "it", "them")))
+	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), Plural(len(refused), "is", "are"),
+		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them")))
 }
 
 // RefusedL2Node says why the node that a Service names does not count, empty if it does or the
@@ -81,7 +79,8 @@ func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
 	return all
 }
 
-func plural(n int, one, many string) string {
+// Plural is the word for n things.
+func Plural(n int, one, many string) string {
 	if n == 1 {
 		return one
 	}

@@ -33,6 +33,20 @@ func (p *Problems) bound(field string, have, most int) {
 	}
 }
 
+// parseWord reads one of the words known. Otherwise is taken for any other.
+func parseWord[S ~string](field string, v, otherwise S, p *Problems, known ...S) S {
+	if slices.Contains(known, v) {
+		return v
+	}
+	last := len(known) - 1
+	words := make([]string, last)
+	for i := range words {
+		words[i] = string(known[i])
+	}
+	p.Add(field, string(v), fmt.Sprintf("must be %s or %s; taken for %s", strings.Join(words, ", "), known[last], otherwise))
+	return otherwise
+}
+
 // once reports entries that a list has twice. The CRDs' sets refuse those.
 func (p *Problems) once(field string, list []string) {
 	for i, s := range list {

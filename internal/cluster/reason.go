@@ -85,6 +85,7 @@ const (
 	NoPeer          Code = "NoPeer"          // No BGPPeer selects this node.
 	NodeExcluded    Code = "NodeExcluded"    // The node has the label `node.kubernetes.io/exclude-from-external-load-balancers`.
 	NodeLeaving     Code = "NodeLeaving"     // A taint marks the node as leaving.
+	Obstructed      Code = "Obstructed"      // A setting or a rule of the node certainly drops traffic to the address's endpoints; the reason says which.
 	NodeUnavailable Code = "NodeUnavailable" // No Node object has this name, the Node is not Ready, or its network is not up.
 )
 

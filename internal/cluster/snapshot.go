@@ -328,12 +328,7 @@ const (
 
 // Contains says whether addr belongs to the pool.
 func (p *Pool) Contains(addr netip.Addr) bool {
-	for _, r := range p.Ranges {
-		if r.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Ranges, func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
 // PoolOf is the name of the pool that contains addr, empty when none does.

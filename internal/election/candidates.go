@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // Candidates are the nodes of a cluster at one instant. Safe for concurrent use.
@@ -235,12 +237,12 @@ func (e *Candidates) None(a *Address) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, ineligible(not).describe(a, n)))
 		}
 	}
-	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), cluster.Plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
 }
 
 // describe returns the predicate of a sentence whose subject is n nodes.
 func (not ineligible) describe(a *Address, n int) string {
-	is, has := plural(n, "is", "are"), plural(n, "has", "have")
+	is, has := cluster.Plural(n, "is", "are"), cluster.Plural(n, "has", "have")
 	switch not {
 	case isDead:
 		return has + " no live speaker"
@@ -283,13 +285,6 @@ func (t Eligibility) interfaces() string {
 	}
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), ", ")
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }
 
 // each calls f with the index in nodes and the rank of every candidate, in order of names.

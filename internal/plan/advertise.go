@@ -34,7 +34,7 @@ type announcement struct {
 // routers of both. It is empty if the address is not announced.
 func (v *View) announcementOf(a *Address, shares []share, remote *share) announcement {
 	var p announcement
-	if remote != nil || v.noAnnounce != "" {
+	if remote != nil || v.noAnnounce != "" || a.Obstruction != "" {
 		return p
 	}
 	var adverts []*cluster.Advertisement

@@ -235,14 +235,7 @@ func communities(c *cluster.Communities) bgp.Attributes {
 	if c == nil {
 		return bgp.Attributes{}
 	}
-	standard, large := make([]bgp.Community, len(c.Standard)), make([]bgp.LargeCommunity, len(c.Large))
-	for i, n := range c.Standard {
-		standard[i] = bgp.Community(n)
-	}
-	for i, n := range c.Large {
-		large[i] = bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}
-	}
-	return bgp.Attributes{Communities: bgp.CommunitiesOf(standard...), LargeCommunities: bgp.LargeCommunitiesOf(large...)}
+	return bgp.Attributes{Communities: bgp.CommunitiesOf(c.Standard...), LargeCommunities: bgp.LargeCommunitiesOf(c.Large...)}
 }
 
 // withCommunities returns a with the communities of b added.

@@ -12,8 +12,8 @@ import (
 
 // A community has the same name in output as in objects.
 func TestCommunityNames(t *testing.T) {
-	for name, n := range cluster.CommunityNames {
-		if got := bgp.Community(n).String(); got != name {
+	for name, c := range bgp.CommunityNames {
+		if got := c.String(); got != name {
 			t.Errorf("%s is shown as %s", name, got)
 		}
 	}
@@ -24,7 +24,7 @@ func TestCommunityNames(t *testing.T) {
 func TestAggregateWithoutServiceCommunities(t *testing.T) {
 	const cl = corev1.ServiceExternalTrafficPolicyCluster
 	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128, MED: new(uint32(5))})
-	blackhole := &cluster.Communities{Standard: []uint32{cluster.CommunityNames["blackhole"]}}
+	blackhole := &cluster.Communities{Standard: []bgp.Community{bgp.CommunityNames["blackhole"]}}
 	snap.Pools[0].ServiceCommunities = blackhole // although the pool allows it
 	give(snap, "a", "192.0.2.5", cl, 80)
 	give(snap, "b", "192.0.2.6", cl, 80)
@@ -64,11 +64,11 @@ func TestAggregateWithoutServiceCommunities(t *testing.T) {
 func TestSharedAddressCommunities(t *testing.T) {
 	const cl = corev1.ServiceExternalTrafficPolicyCluster
 	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 32, Length6: 128})
-	snap.Pools[0].ServiceCommunities = &cluster.Communities{Standard: []uint32{64500<<16 | 1}}
+	snap.Pools[0].ServiceCommunities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
 	give(snap, "a", "192.0.2.5", cl, 80)
 	give(snap, "b", "192.0.2.5", cl, 81)
-	snap.Services[0].Spec.Communities = &cluster.Communities{Standard: []uint32{64500<<16 | 1}}
-	snap.Services[1].Spec.Communities = &cluster.Communities{Standard: []uint32{cluster.CommunityNames["no-advertise"]}}
+	snap.Services[0].Spec.Communities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
+	snap.Services[1].Spec.Communities = &cluster.Communities{Standard: []bgp.Community{bgp.CommunityNames["no-advertise"]}}
 	d := Decide(Config{Node: "n1"}, snap)
 	if text, want := routesText(d.BGP.Routes), "192.0.2.5/32 community 64500:1"; text != want {
 		t.Errorf("announces %s, want %s", text, want)

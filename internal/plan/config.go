@@ -39,6 +39,9 @@ type Config struct {
 	// HealthChecks selects the Services whose healthCheckNodePort is served here.
 	HealthChecks HealthChecks
 
+	// Blockade is the flows that certainly fail on this node, which may change; nil: none.
+	Blockade *proxy.Blockade
+
 	// Limits are the limits of this node's proxy; zero: the limits of nftables mode.
 	Limits proxy.Limits
 	// Refused are the addresses that this node's proxy has refused, which may change.

@@ -52,6 +52,8 @@ func (v *View) decide(addr netip.Addr, pool string, h holding) decision {
 		}
 	}
 	d.remote = remoteOnly(d.shares)
+	a.Obstruction = v.obstructionOf(a.VIP)
+	d.owner = d.owner.withhold(v, a.Addr, a.Obstruction)
 	d.announcement = v.announcementOf(a, d.shares, d.remote)
 	v.setWeights(d.announcement.routes, pods)
 	a.Routes, a.aggregated, a.OverL2, a.Owner, a.l2 = d.announcement.routes, d.announcement.aggregated, d.owner.overL2, d.owner.node, d.owner.address

@@ -37,6 +37,9 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 		last = &Desired{Snapshot: &cluster.Snapshot{}}
 	}
 	v := d.view(last.View, snap)
+	if v == last.View && snap == last.Snapshot {
+		return last
+	}
 	services := sortedset.Differ(last.Snapshot.Services, snap.Services, compareServices)
 	r := v.revise(last, snap, d.changed(last, snap, v, services))
 	// The last Desired is immutable, and other goroutines may read it.
@@ -73,11 +76,11 @@ func (d *Desired) setView(c Config, v *View) {
 	d.View, d.UsesL2 = v, v.usesL2
 	d.Proxy.Node, d.Proxy.Clients, d.Proxy.SNAT = v.Node, v.clients, c.SNAT
 	d.BGP = bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned, Routes: d.BGP.Routes}
-	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Addresses: d.L2.Addresses}
+	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
 }
 
-// changed returns the addresses that may be decided otherwise than last, sorted: the addresses of
-// changed Services, Assignments and Claims, and of a changed View.
+// changed returns the addresses that may be decided otherwise than last, sorted: those of changed
+// Services, Assignments and Claims, and the addresses which a changed View concerns.
 func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (addrs []netip.Addr) {
 	have := last.Snapshot
 	for _, a := range sortedset.Differ(have.Assignments, snap.Assignments, cluster.Assignment.Compare) {
@@ -180,26 +183,13 @@ func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
 	rest := last.Addresses
 	for i, addr := range r.addrs {
 		var found bool
-		if rest, found = seek(rest, addr); found {
+		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
 			r.was[i] = rest[0]
 		}
 		if all := assignmentsOf(snap, addr); len(all) > 0 {
 			r.now[i] = v.decide(addr, all[0].Pool, v.holdingOf(snap, all)).reuse(r.was[i])
 		}
 	}
-}
-
-// seek returns the part of all from an address on, and whether that is the first one. It is fast if
-// it is, as when all addresses are decided again.
-func seek(all []*Address, addr netip.Addr) ([]*Address, bool) {
-	for n := 0; n < 2 && len(all) > 0; n++ {
-		if order := all[0].Addr.Compare(addr); order >= 0 {
-			return all, order == 0
-		}
-		all = all[1:]
-	}
-	i, found := slices.BinarySearchFunc(all, addr, compareAddress)
-	return all[i:], found
 }
 
 // reuse returns the decision with the VIP of the last one, which may be nil, if they are equal: the

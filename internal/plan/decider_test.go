@@ -104,6 +104,14 @@ func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 	}
 }
 
+// The same snapshot and configuration are the same decision.
+func TestDeciderDecidesNothingTwice(t *testing.T) {
+	d, snap := NewDecider(Config{Node: nodeName(0)}), many(3, cluster.AnnounceBGP)
+	if first := d.Decide(snap); d.Decide(snap) != first {
+		t.Error("decided again")
+	}
+}
+
 // node replaces a node of a snapshot by a copy that may be written.
 func node(s *cluster.Snapshot, i int) *cluster.Node {
 	n := *s.Nodes[i]

@@ -54,11 +54,13 @@ type Address struct {
 	holding                 // what the decision is about
 	Services []cluster.Name // that hold it, in the order of precedence
 	VIP      *proxy.VIP
-	Refusal  string      // why it is not forwarded for any Service, empty if it is
-	Announce bool        // by any protocol
-	Routes   []bgp.Route // that announce it, sorted by prefix
-	OverL2   bool        // it is announced over Layer 2
-	Owner    string      // the node that answers for it over Layer 2, empty if none does
+	Refusal  string // why it is not forwarded for any Service, empty if it is
+	// Obstruction is why the kernel certainly drops flows to it, empty if it may not.
+	Obstruction string
+	Announce    bool        // by any protocol
+	Routes      []bgp.Route // that announce it, sorted by prefix
+	OverL2      bool        // it is announced over Layer 2
+	Owner       string      // the node that answers for it over Layer 2, empty if none does
 	// Handover: this node does not announce the address because it leaves or is excluded, or
 	// because only other nodes have endpoints. These nodes announce it, or will soon.
 	Handover bool
@@ -174,12 +176,13 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 
 // RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted.
 func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	var out []bgp.Route
+	out := make([]bgp.Route, 0, len(prefixes))
+	lists = slices.Clone(lists)
 	for _, p := range prefixes {
-		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return sortedset.ComparePrefixes(r.Prefix, p) })
-			if ok {
-				out = append(out, list[i])
+		for i := range lists {
+			var found bool
+			if lists[i], found = sortedset.Seek(lists[i], p, comparePrefix); found {
+				out = append(out, lists[i][0])
 				break
 			}
 		}

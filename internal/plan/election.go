@@ -173,7 +173,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
 		out.Standing = election.StandingOf(n, true)
-		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, interfacesOf(c.Interfaces), c.Returning
+		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, c.Interfaces, c.Returning
 		return out
 	}
 	if c.Members == nil {
@@ -184,14 +184,6 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	m, _ := c.Members.Find(n.Name)
 	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
 	out.Interfaces = m.Interfaces
-	return out
-}
-
-// interfacesOf keeps of this node's interfaces what an election compares.
-func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
-	for _, i := range list {
-		out = append(out, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
-	}
 	return out
 }
 
@@ -206,8 +198,8 @@ func speakerMACs(m *membership.Members, self string) (all []l2.MAC) {
 			continue
 		}
 		for _, i := range n.Interfaces {
-			if len(i.MAC) == len(l2.MAC{}) {
-				all = append(all, l2.MAC(i.MAC))
+			if i.MAC != (l2.MAC{}) {
+				all = append(all, i.MAC)
 			}
 		}
 	}

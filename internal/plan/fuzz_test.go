@@ -67,7 +67,7 @@ func (c *choices) service(i int) cluster.Service {
 	if c.next(4) == 0 {
 		spec.Communities = &cluster.Communities{}
 		for n := range c.size(900) {
-			spec.Communities.Standard = append(spec.Communities.Standard, 64500<<16|uint32(n))
+			spec.Communities.Standard = append(spec.Communities.Standard, 64500<<16|bgp.Community(n))
 		}
 	}
 	protocols := []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -97,7 +98,7 @@ func TestOversizedAttributesRefused(t *testing.T) {
 	numbers := func(n int) *cluster.Communities {
 		c := &cluster.Communities{}
 		for i := range n {
-			c.Standard = append(c.Standard, 64500<<16|uint32(i))
+			c.Standard = append(c.Standard, 64500<<16|bgp.Community(i))
 		}
 		return c
 	}

@@ -64,6 +64,8 @@ func (v *View) explainBGP(d decision, s share, message, remote string, reason fu
 		reason("bgp", v.noAnnounce, "not announced: %s", v.RefusalMessage)
 	case d.remote != nil:
 		reason("bgp", d.remote.code, "not announced: %s shares the address, and its %s", d.remote.service.Name, remote)
+	case d.Obstruction != "":
+		reason("bgp", cluster.Obstructed, "not announced: %s", d.Obstruction)
 	case len(p.routes) == 0 && len(p.invalid) > 0:
 		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.invalid, "; "))
 	case len(p.routes) == 0:

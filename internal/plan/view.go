@@ -55,7 +55,8 @@ type View struct {
 	planned    bool         // that is on purpose, and there is time to withdraw gracefully
 
 	limits       proxy.Limits
-	refused      *Refused // from the Config
+	refused      *Refused        // from the Config
+	blockade     *proxy.Blockade // from the Config
 	clients      proxy.LocalClients
 	pods         PodNetwork // from the Config
 	nodeCIDR     bool       // from the Config
@@ -76,6 +77,7 @@ type View struct {
 	mostSilent       bool                 // half of all kubelets or more: it may be the control plane's fault
 	speakerMACs      []l2.MAC             // of other nodes
 	nodeAddrs        []netip.Addr         // of other nodes
+	l2Pools          []netip.Prefix       // of IPv4
 }
 
 // newView reads the Config and the snapshot. The order matters: the refusal depends on the
@@ -83,7 +85,7 @@ type View struct {
 func newView(c Config, snap *cluster.Snapshot) *View {
 	v := &View{Node: c.Node, Self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, Members: c.Members}
 	v.silent = c.Members.Silent(c.Node)
-	v.refused = c.Refused
+	v.refused, v.blockade = c.Refused, c.Blockade
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
 	}
@@ -98,6 +100,9 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 	v.readForeign(peers)
 	v.noAnnounce, v.RefusalMessage = v.announceRefusal(len(snap.Peers))
 	v.readL2(c, snap)
+	if v.usesL2 {
+		v.l2Pools = l2Pools(snap.Pools)
+	}
 	// A node that fails has no time to announce its shutdown; one that leaves has.
 	v.planned = v.noAnnounce == cluster.NodeLeaving || v.noAnnounce == cluster.NodeExcluded
 	return v
@@ -105,7 +110,7 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 
 // isCurrent reports whether newView would return an equal View.
 func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
-	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && v.pods == c.Pods && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && v.blockade == c.Blockade && v.pods == c.Pods && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.isCurrentL2(c, snap)
 }
 
@@ -119,7 +124,7 @@ func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
 // origin of the address, the silent nodes and the candidates are the same.
 func (v *View) decidesLike(o *View) bool {
 	alike := func(a, b bgp.Session) bool { return a.Name == b.Name && a.Weights == b.Weights }
-	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.refused == o.refused && v.limits == o.limits && v.usesL2 == o.usesL2 &&
+	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.refused == o.refused && v.obstructsLike(o) && v.limits == o.limits && v.usesL2 == o.usesL2 &&
 		(v.Self == nil) == (o.Self == nil) && (v.Self == nil || maps.Equal(v.Self.Labels, o.Self.Labels)) && slices.EqualFunc(v.sessions, o.sessions, alike) &&
 		slices.Equal(v.fromAdverts, o.fromAdverts) && slices.Equal(v.fromL2, o.fromL2) &&
 		(!slices.ContainsFunc(v.fromAdverts, (*cluster.Advertisement).Aggregates) || v.refusesLike(o))
@@ -140,6 +145,9 @@ func (v *View) keep(last *View) {
 		v.candidates = last.candidates
 	}
 }
+
+// Blockade returns the flows that certainly fail on this node, as the decision knows.
+func (v *View) Blockade() *proxy.Blockade { return v.blockade }
 
 // NodeAddresses returns the InternalIPs of this node.
 func (v *View) NodeAddresses() []netip.Addr {
@@ -162,7 +170,7 @@ func (v *View) Problems() (all []cluster.Problem) {
 // interfaces, once these are known.
 func (v *View) interfaceProblems() (all []cluster.Problem) {
 	for _, a := range v.fromL2 {
-		if v.Interfaces == nil || v.Self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.Self.Labels) {
+		if v.Interfaces == nil || v.blockade != nil || v.Self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.Self.Labels) {
 			continue
 		}
 		if !slices.ContainsFunc(v.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
@@ -214,6 +222,13 @@ func ownedPrefixes(pools []*cluster.Pool) []netip.Prefix {
 		}
 	}
 	return sortedset.BuildPrefixes(&b)
+}
+
+// l2Pools returns the IPv4 networks of pools that may be announced over Layer 2, without addresses
+// that the cluster itself has.
+func l2Pools(pools []*cluster.Pool) []netip.Prefix {
+	some := slices.DeleteFunc(slices.Clone(pools), func(p *cluster.Pool) bool { return p.Announce == cluster.AnnounceBGP })
+	return slices.DeleteFunc(ownedPrefixes(some), func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 func first(list []netip.Addr, is func(netip.Addr) bool) netip.Addr {

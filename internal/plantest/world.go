@@ -59,7 +59,7 @@ func NewWorld(seed uint64) *World {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
 	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")},
-		ServiceCommunities: &cluster.Communities{Standard: []uint32{0, 1}}}} // and not 2, which Services ask for as well
+		ServiceCommunities: &cluster.Communities{Standard: []bgp.Community{0, 1}}}} // and not 2, which Services ask for as well
 	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()
@@ -152,7 +152,7 @@ func (w *World) ChangeView() {
 			pool.Occupied = []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.3-192.0.2.3")}}
 		}
 		w.Pools = []*cluster.Pool{&pool}
-		pool.ServiceCommunities = &cluster.Communities{Standard: []uint32{uint32(w.view.IntN(2))}}
+		pool.ServiceCommunities = &cluster.Communities{Standard: []bgp.Community{bgp.Community(w.view.IntN(2))}}
 		pool.AllowL2Node = w.view.IntN(2) == 0
 		w.announce = []cluster.Announce{"", cluster.AnnounceL2, cluster.AnnounceAdvertised}[w.view.IntN(3)]
 	default:
@@ -240,7 +240,7 @@ func (w *World) Advertise() {
 }
 
 func (w *World) communities() *cluster.Communities {
-	return &cluster.Communities{Standard: []uint32{uint32(w.attributes.IntN(3))}}
+	return &cluster.Communities{Standard: []bgp.Community{bgp.Community(w.attributes.IntN(3))}}
 }
 
 // ToggleService creates or deletes a Service. A new one gets endpoints and, mostly, an address.

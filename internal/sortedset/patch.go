@@ -66,3 +66,16 @@ func Differ[T comparable](a, b []T, compare func(a, b T) int) (only []T) {
 	}
 	return slices.Concat(only, a, b)
 }
+
+// Seek returns the part of a sorted list from a key on, and whether the first element has that key.
+// It is fast if the key is one of the first: for keys in order, call it with what it returned last.
+func Seek[T, K any](list []T, key K, compare func(T, K) int) (rest []T, found bool) {
+	for n := 0; n < 2 && len(list) > 0; n++ {
+		if order := compare(list[0], key); order >= 0 {
+			return list, order == 0
+		}
+		list = list[1:]
+	}
+	i, found := slices.BinarySearchFunc(list, key, compare)
+	return list[i:], found
+}

@@ -176,31 +176,28 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 
 // start begins to watch what o asks for. It sends the first requests, and does not wait for the answers.
 func (a *API) start(ctx context.Context, o Options) error {
-	errs := []error{
-		start[*corev1.Service](ctx, a, services),
-		start[*v1alpha1.AddressPool](ctx, a, pools),
-		start[*v1alpha1.BGPPeer](ctx, a, peers),
-	}
-	if !o.SkipAdvertisements {
-		errs = append(errs, start[*v1alpha1.BGPAdvertisement](ctx, a, advertisements),
-			start[*v1alpha1.L2Advertisement](ctx, a, l2Advertisements))
-	}
-	if !o.SkipClaims {
-		errs = append(errs, start[*v1alpha1.AddressClaim](ctx, a, claims))
-	}
-	if !o.SkipEndpointSlices {
-		errs = append(errs, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices))
-	}
-	if !o.SkipNamespaces {
-		errs = append(errs, start[*corev1.Namespace](ctx, a, namespaces))
-	}
-	if !o.SkipServiceCIDRs {
-		errs = append(errs, start[*networkingv1.ServiceCIDR](ctx, a, serviceCIDRs))
-	}
-	if !o.SkipNodes {
-		r := nodes
-		r.one = o.NodeName
-		errs = append(errs, start[*corev1.Node](ctx, a, r))
+	node := nodes
+	node.one = o.NodeName
+	var errs []error
+	for _, w := range []struct {
+		skip     bool
+		start    func(context.Context, *API, resource) error
+		resource resource
+	}{
+		{false, start[*corev1.Service], services},
+		{false, start[*v1alpha1.AddressPool], pools},
+		{false, start[*v1alpha1.BGPPeer], peers},
+		{o.SkipAdvertisements, start[*v1alpha1.BGPAdvertisement], advertisements},
+		{o.SkipAdvertisements, start[*v1alpha1.L2Advertisement], l2Advertisements},
+		{o.SkipClaims, start[*v1alpha1.AddressClaim], claims},
+		{o.SkipEndpointSlices, start[*discoveryv1.EndpointSlice], endpointSlices},
+		{o.SkipNamespaces, start[*corev1.Namespace], namespaces},
+		{o.SkipServiceCIDRs, start[*networkingv1.ServiceCIDR], serviceCIDRs},
+		{o.SkipNodes, start[*corev1.Node], node},
+	} {
+		if !w.skip {
+			errs = append(errs, w.start(ctx, a, w.resource))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -206,7 +206,7 @@ func communitiesText(c *cluster.Communities) string {
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf(" communities %x %d", c.Standard, c.Large)
+	return fmt.Sprintf(" communities %s %s", c.Standard, c.Large)
 }
 
 func renderPeer(b *strings.Builder, p *cluster.Peer) {

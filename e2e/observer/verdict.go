@@ -1,19 +1,21 @@
-package lab
+package observer
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 )
 
-// sendDelay bounds the time from a speaker's decision to withdraw, at which the linger time
-// starts, to the arrival of the message at the router.
-const sendDelay = 50 * time.Millisecond
+// Linger is the speakers' default linger time: how long a node forwards an address after
+// the withdrawal of its route.
+const Linger = 5 * time.Second
 
-// SendDelay returns that bound for this lab.
-func (l *Lab) SendDelay() time.Duration { return l.within(sendDelay) }
+// SendDelay bounds the time from a speaker's decision to withdraw, at which the linger time
+// starts, to the arrival of the message at the router.
+const SendDelay = 50 * time.Millisecond
 
 // A Verdict says whether speakers kept the promised order of rules and routes, by
 // everything that an Observer has recorded.
@@ -49,13 +51,18 @@ const clock = "15:04:05.000000"
 // and never while the router still routes it there. A withdrawal may reach the router up to
 // late after the decision, so the observed linger time may be shorter by that. Nothing is
 // promised while a deleted table is being restored.
-func (o *Observer) Verdict(late time.Duration) Verdict { return o.snapshot().checker(Linger, late) }
+func (o *Observer) Verdict(late time.Duration) Verdict {
+	o.mu.Lock()
+	lingerL2 := o.lingerL2
+	o.mu.Unlock()
+	return o.snapshot().checker(slices.Collect(maps.Keys(o.config.Nodes)), Linger, lingerL2, late)
+}
 
-func (r eventLog) checker(linger, late time.Duration) Verdict {
-	j := checker{events: r, linger: linger, late: late, nodes: map[string]*nodeState{}}
-	for _, n := range NodeNames {
-		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
-			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}}
+func (r eventLog) checker(nodes []string, linger, lingerL2, late time.Duration) Verdict {
+	j := checker{events: r, linger: linger, lingerL2: lingerL2, late: late, nodes: map[string]*nodeState{}}
+	for _, n := range nodes {
+		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]change{}, fenced: map[frontendKey]bool{},
+			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
 	}
 	for _, err := range r.errs {
 		j.violate(time.Now(), "", netip.Addr{}, "the observer missed an event: %v", err)
@@ -73,6 +80,9 @@ func (r eventLog) checker(linger, late time.Duration) Verdict {
 	}
 	for _, e := range r.routes {
 		all = append(all, event{e.at, func() { j.route(e) }})
+	}
+	for _, e := range r.claims {
+		all = append(all, event{e.at, func() { j.claimed(e) }})
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return a.at.Compare(b.at) })
 	for _, e := range all {
@@ -93,16 +103,21 @@ type checker struct {
 	linger time.Duration
 	late   time.Duration
 	nodes  map[string]*nodeState
+
+	lingerL2 time.Duration
 }
 
 type nodeState struct {
 	vips        map[netip.Addr]bool      // addresses in the table
 	since       map[netip.Addr]time.Time // when forwarding began
-	frontends   map[frontendKey]bool     // frontends in the table; true: it forwards
+	frontends   map[frontendKey]change   // frontends in the table
+	fenced      map[frontendKey]bool     // frontends behind a fence; true: it forwards
 	routed      map[netip.Addr]bool      // addresses that the router routes here
 	withdrawnAt map[netip.Addr]time.Time // when the router received the withdrawal
 	early       map[netip.Addr]time.Time // when it was announced, not being forwarded
 	ended       map[netip.Addr]time.Time // when forwarding ended
+	claimed     map[netip.Addr]time.Time // the last claim over layer 2
+	dark        map[netip.Addr]bool      // that claim was not forwarded
 	restoring   bool                     // another program has deleted the table
 }
 
@@ -156,12 +171,15 @@ func (r eventLog) history(around time.Time, node string, vip netip.Addr) []strin
 // forwards says whether a frontend of the address leads to backends.
 func (n *nodeState) forwards(vip netip.Addr) bool {
 	for k, f := range n.frontends {
-		if k.vip == vip && f {
+		if k.vip == vip && n.leads(f) {
 			return true
 		}
 	}
 	return false
 }
+
+// leads says whether a frontend leads to backends.
+func (n *nodeState) leads(f change) bool { return f.forwards || f.fence && n.fenced[f.key] }
 
 func (j *checker) announced(e updateEvent) {
 	n := j.nodes[e.node]
@@ -180,6 +198,20 @@ func (j *checker) announced(e updateEvent) {
 	case !n.restoring:
 		n.early[e.vip] = e.at
 	}
+}
+
+// claimed checks that a node claims an address over layer 2 only while it forwards it.
+func (j *checker) claimed(e claimEvent) {
+	n := j.nodes[e.node]
+	if n == nil {
+		return
+	}
+	n.claimed[e.vip] = e.at
+	dark := !n.forwards(e.vip) && !n.restoring
+	if dark && !n.dark[e.vip] {
+		j.violate(e.at, e.node, e.vip, "claimed over layer 2, but not forwarded")
+	}
+	n.dark[e.vip] = dark
 }
 
 // maxFlight bounds how long a withdrawal may be in flight, as in the speaker.
@@ -239,14 +271,17 @@ func (j *checker) table(e tableEvent) {
 		}
 		clear(n.vips)
 		clear(n.frontends)
+		clear(n.fenced)
 	}
 	before := n.forwarded()
 	for _, c := range e.changes {
 		switch {
 		case c.in == frontends && c.added:
-			n.frontends[c.key] = c.forwards
+			n.frontends[c.key] = c
 		case c.in == frontends:
 			delete(n.frontends, c.key)
+		case c.in == fenced:
+			n.fenced[c.key] = c.added && c.forwards
 		case c.in == vips && c.added:
 			n.vips[c.key.vip] = true
 			n.restoring = false
@@ -272,7 +307,7 @@ func (j *checker) table(e tableEvent) {
 func (n *nodeState) forwarded() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for k, f := range n.frontends {
-		if f {
+		if n.leads(f) {
 			all[k.vip] = true
 		}
 	}
@@ -295,6 +330,10 @@ func (j *checker) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 		j.violate(e.at, e.node, vip, "removed while the router still routes it here")
 		return
 	}
+	if last, ok := n.claimed[vip]; ok && j.lingerL2 > 0 && e.at.Sub(last) < j.lingerL2-j.late {
+		j.violate(e.at, e.node, vip, "removed %s after it was last claimed over layer 2: want %s", e.at.Sub(last).Round(time.Millisecond), j.lingerL2)
+	}
+	delete(n.claimed, vip)
 	withdrawnAt, ok := n.withdrawnAt[vip]
 	if !ok || j.events.isTolerated(e.at, e.node) {
 		return // it was never announced, or another program removed it
@@ -321,3 +360,6 @@ func (v Verdict) String() string {
 	}
 	return s
 }
+
+// ms formats a duration in milliseconds with one decimal.
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }

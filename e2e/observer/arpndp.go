@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"

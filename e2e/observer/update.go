@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"bytes"
@@ -19,13 +19,15 @@ import (
 type updateEvent struct {
 	at        time.Time
 	node      string
+	source    netip.Addr // of the packet, until the node is known
 	vip       netip.Addr
+	wider     netip.Prefix // a prefix of several addresses, instead of vip
 	withdrawn bool
 }
 
-// openTap opens a socket that receives all IPv4 packets of an interface in the calling
-// thread's namespace, without link-layer header. The sessions run over IPv4.
-func openTap(iface string) (int, error) {
+// openTap opens a socket that receives all packets of a protocol, such as ETH_P_IP, on an
+// interface in the calling thread's namespace, without link-layer header.
+func openTap(iface string, protocol uint16) (int, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
@@ -37,7 +39,7 @@ func openTap(iface string) (int, error) {
 	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, req); err != nil {
 		return 0, fmt.Errorf("interface %s: %w", iface, err)
 	}
-	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
+	protocol = binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, protocol))
 	return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: int(req.Uint32())}))
 }
@@ -55,7 +57,7 @@ type bgpStream struct {
 // maxEarly bounds the segments that wait for a missing predecessor.
 const maxEarly = 16
 
-// readPacket adds one IPv4 packet and returns the events of the messages that it completes.
+// readPacket adds one packet and returns the events of the messages that it completes.
 func readPacket(streams map[netip.Addr]*bgpStream, packet []byte) (events []updateEvent, err error) {
 	src, segment, ok := segmentToBGP(packet)
 	if !ok {
@@ -80,7 +82,7 @@ func readPacket(streams map[netip.Addr]*bgpStream, packet []byte) (events []upda
 	v.add(seq, payload)
 	events, v.text, err = readMessages(v.text)
 	for i := range events {
-		events[i].node = nodeName(src)
+		events[i].source = src
 	}
 	return events, err
 }
@@ -103,6 +105,9 @@ func (v *bgpStream) add(seq uint32, payload []byte) {
 
 // segmentToBGP returns the TCP segment of a packet to port 179.
 func segmentToBGP(packet []byte) (src netip.Addr, segment []byte, ok bool) {
+	if len(packet) > 40 && packet[0]>>4 == 6 {
+		return segment6ToBGP(packet)
+	}
 	if len(packet) < 20 || packet[0]>>4 != 4 || packet[9] != unix.IPPROTO_TCP {
 		return src, nil, false
 	}
@@ -111,6 +116,18 @@ func segmentToBGP(packet []byte) (src netip.Addr, segment []byte, ok bool) {
 		return src, nil, false
 	}
 	src, _ = netip.AddrFromSlice(packet[12:16])
+	segment = packet[header:total]
+	return src, segment, binary.BigEndian.Uint16(segment[2:]) == 179
+}
+
+// segment6ToBGP does so for IPv6. Nodes send no extension headers.
+func segment6ToBGP(packet []byte) (src netip.Addr, segment []byte, ok bool) {
+	const header = 40
+	total := header + int(binary.BigEndian.Uint16(packet[4:]))
+	if packet[6] != unix.IPPROTO_TCP || total > len(packet) || header+20 > total {
+		return src, nil, false
+	}
+	src, _ = netip.AddrFromSlice(packet[8:24])
 	segment = packet[header:total]
 	return src, segment, binary.BigEndian.Uint16(segment[2:]) == 179
 }
@@ -154,7 +171,7 @@ func readUpdate(b []byte) (events []updateEvent, err error) {
 	if !ok {
 		return nil, errors.New("UPDATE: withdrawn routes are cut short")
 	}
-	events = append(events, hostPrefixes(withdrawn, 4, true)...)
+	events = append(events, prefixes(withdrawn, 4, true)...)
 	attrs, reached, ok := cutCounted(b)
 	if !ok {
 		return nil, errors.New("UPDATE: attributes are cut short")
@@ -172,12 +189,12 @@ func readUpdate(b []byte) (events []updateEvent, err error) {
 		attrs = attrs[header+length:]
 		switch {
 		case kind == mpReach && length >= 5: // family, next hop, one reserved byte
-			events = append(events, hostPrefixes(value[min(length, 5+int(value[3])):], addrSize(value), false)...)
+			events = append(events, prefixes(value[min(length, 5+int(value[3])):], addrSize(value), false)...)
 		case kind == mpUnreach && length >= 3:
-			events = append(events, hostPrefixes(value[3:], addrSize(value), true)...)
+			events = append(events, prefixes(value[3:], addrSize(value), true)...)
 		}
 	}
-	return append(events, hostPrefixes(reached, 4, false)...), nil
+	return append(events, prefixes(reached, 4, false)...), nil
 }
 
 // cutCounted cuts off a field that begins with its two-byte length.
@@ -198,14 +215,17 @@ func addrSize(value []byte) int {
 	return 4
 }
 
-// hostPrefixes returns the prefixes that contain a single address.
-func hostPrefixes(b []byte, size int, withdrawn bool) (events []updateEvent) {
+// prefixes reads prefixes of addresses of a size.
+func prefixes(b []byte, size int, withdrawn bool) (events []updateEvent) {
 	for len(b) > 0 {
 		bits := int(b[0])
 		end := min(len(b), 1+(bits+7)/8)
-		if bits == size*8 && end == 1+size {
-			vip, _ := netip.AddrFromSlice(b[1:end])
+		vip, _ := netip.AddrFromSlice(append(bytes.Clone(b[1:end]), make([]byte, max(0, size+1-end))...))
+		switch {
+		case bits == size*8 && end == 1+size:
 			events = append(events, updateEvent{vip: vip, withdrawn: withdrawn})
+		case bits < size*8:
+			events = append(events, updateEvent{wider: netip.PrefixFrom(vip, bits), withdrawn: withdrawn})
 		}
 		b = b[end:]
 	}

@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"context"
@@ -30,6 +30,7 @@ type Claims struct {
 	stop context.CancelFunc
 	done chan struct{}
 	node map[string]string // hardware address -> node
+	log  func(claimEvent)
 
 	mu        sync.Mutex
 	requested []time.Time
@@ -45,20 +46,14 @@ type claim struct {
 
 // A tap receives the claims of one address family and sends the requests for them.
 type tap struct {
-	*listener
+	*Listener
 	requests [][]byte
 }
 
-// WatchClaims sends requests for addresses from the host until Close.
-func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
-	c = &Claims{node: map[string]string{}, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
-	for _, n := range NodeNames {
-		mac, err := l.MAC(n)
-		if err != nil {
-			return nil, err
-		}
-		c.node[mac] = n
-	}
+// WatchClaims sends requests for addresses from a host's interface until Close. The nodes are
+// by hardware address. The claims also count in the Verdict.
+func (o *Observer) WatchClaims(host Namespace, iface string, nodes map[string]string, vips ...netip.Addr) (c *Claims, err error) {
+	c = &Claims{log: o.recordClaim, node: nodes, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
 	for _, vip := range vips {
 		c.of[vip] = nil
 	}
@@ -69,9 +64,9 @@ func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
 				t.requests = append(t.requests, f.request(vip))
 			}
 		}
-		open := func(func(int) error) (int, error) { return f.open("eth1") }
+		open := func(func(int) error) (int, error) { return f.open(iface) }
 		record := func(at time.Time, frame []byte) error { c.record(f, at, frame); return nil }
-		if t.listener, err = listen(l.namespaces["host"], "claims by "+f.name, open, record, c.fail); err != nil {
+		if t.Listener, err = Listen(host, "claims by "+f.name, open, record, c.fail); err != nil {
 			c.closeTaps()
 			return nil, err
 		}
@@ -121,6 +116,7 @@ func (c *Claims) record(f claimFamily, at time.Time, frame []byte) {
 		node = mac.String()
 	}
 	c.of[vip] = append(c.of[vip], claim{at, node})
+	c.log(claimEvent{at, node, vip})
 }
 
 func (c *Claims) fail(err error) {
@@ -138,7 +134,7 @@ func (c *Claims) Close() {
 
 func (c *Claims) closeTaps() {
 	for _, t := range c.taps {
-		t.close()
+		t.Close()
 	}
 }
 

@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"net/netip"
@@ -21,7 +21,9 @@ func TestVerdictFindsViolations(t *testing.T) {
 		return tableEvent{at: at(ms), node: "n1", changes: rule(ms, false, false).changes[1:]}
 	}
 	deleted := func(ms int) tableEvent { return tableEvent{at: at(ms), node: "n1", deleted: true} }
-	update := func(ms int, withdrawn bool) updateEvent { return updateEvent{at(ms), "n1", vip, withdrawn} }
+	update := func(ms int, withdrawn bool) updateEvent {
+		return updateEvent{at: at(ms), node: "n1", vip: vip, withdrawn: withdrawn}
+	}
 	route := func(ms int, via ...string) routeEvent { return routeEvent{at(ms), vip, via} }
 
 	for name, c := range map[string]struct {
@@ -37,6 +39,28 @@ func TestVerdictFindsViolations(t *testing.T) {
 			tables:  []tableEvent{rule(21, true, true)},
 			updates: []updateEvent{update(20, false)},
 		}, want: "1ms before it was forwarded"},
+		"claimed too early": {r: eventLog{
+			tables: []tableEvent{rule(21, true, true)},
+			claims: []claimEvent{{at(20), "n1", vip}, {at(40), "n1", vip}},
+		}, want: "claimed over layer 2, but not forwarded"},
+		"claimed and removed in order": {r: eventLog{
+			tables: []tableEvent{rule(10, true, true), rule(1100, false, false)},
+			claims: []claimEvent{{at(20), "n1", vip}, {at(40), "n1", vip}},
+		}},
+		"removed too early after a claim": {r: eventLog{
+			tables: []tableEvent{rule(10, true, true), rule(900, false, false)},
+			claims: []claimEvent{{at(20), "n1", vip}, {at(40), "n1", vip}},
+		}, want: "removed 860ms after it was last claimed"},
+		"forwarded to allowed sources": {r: eventLog{
+			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, fence: true}, {in: fenced, key: frontendKey{vip, 6, 80}, added: true, forwards: true}}}},
+			updates: []updateEvent{update(20, false)},
+		}},
+		"refused to allowed sources": {r: eventLog{
+			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, fence: true}, {in: fenced, key: frontendKey{vip, 6, 80}, added: true}}}},
+			updates: []updateEvent{update(20, false)},
+		}, want: "never forwarded"},
 		"announced and refused": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, false)},
 			updates: []updateEvent{update(20, false)},
@@ -85,7 +109,7 @@ func TestVerdictFindsViolations(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := c.r.checker(time.Second, sendDelay)
+			v := c.r.checker([]string{"n1", "n2", "n3"}, time.Second, time.Second, SendDelay)
 			if c.want == "" && len(v.Violations) > 0 || c.want != "" && (len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, c.want)) {
 				t.Errorf("want one violation with %q, or none if that is empty; got:\n%s", c.want, v)
 			}
@@ -95,7 +119,7 @@ func TestVerdictFindsViolations(t *testing.T) {
 
 func TestVerdictReportsMissedEvents(t *testing.T) {
 	r := eventLog{errs: []error{errTest}}
-	if v := r.checker(0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
+	if v := r.checker([]string{"n1"}, 0, 0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
 		t.Errorf("an observer that missed an event: %v: want a violation", v)
 	}
 }

@@ -1,12 +1,16 @@
-package lab
+package observer
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // An Observer records every change of the nodes' rules, every BGP UPDATE that reaches the
@@ -15,9 +19,14 @@ import (
 // The times are the kernel's: when it committed a rule, and when a packet arrived. The
 // order of the records is therefore the order of the events.
 type Observer struct {
-	listeners []*listener
+	config    Config
+	listeners []*Listener
+	polls     context.CancelFunc // nil unless PollSets runs
+	polling   sync.WaitGroup
 
-	mu sync.Mutex
+	mu       sync.Mutex
+	covered  []netip.Addr  // by an aggregate
+	lingerL2 time.Duration // zero: not checked
 	eventLog
 }
 
@@ -36,37 +45,61 @@ type tableEvent struct {
 	changes []change
 }
 
-// segment is the router's interface to the nodes.
-const segment = "br0"
+// A claimEvent is a packet in which a node claims an address over layer 2.
+type claimEvent struct {
+	at   time.Time
+	node string
+	vip  netip.Addr
+}
 
-// observe starts the recording. It must run before there is a table or a route to a VIP.
-func (l *Lab) observe() (*Observer, error) {
-	o := &Observer{}
-	if err := o.listen(l); err != nil {
+// A Config says what to observe.
+type Config struct {
+	Nodes  map[string]Namespace
+	Router Namespace
+	// Segment is the router's interface to all nodes. Links are interfaces to one node each, over
+	// which the sessions use IPv6.
+	Segment string
+	Links   map[string]string // interface -> node
+	// NodeOf returns the node with an address, NextHop the node that a next hop of the router
+	// leads to.
+	NodeOf  func(netip.Addr) string
+	NextHop func(link int, gateway net.IP) string
+}
+
+// New starts the recording. It must run before there is a table or a route to a VIP.
+func New(c Config) (*Observer, error) {
+	o := &Observer{config: c}
+	if err := o.listen(); err != nil {
 		o.Close()
 		return nil, err
 	}
 	return o, nil
 }
 
-func (o *Observer) listen(l *Lab) error {
-	tor1 := l.Router.Namespace
-	tap := func(func(int) error) (int, error) { return openTap(segment) }
-	if err := o.add(listen(tor1, "BGP", tap, o.recordUpdates(), o.fail)); err != nil {
+func (o *Observer) listen() error {
+	router := o.config.Router
+	tap := func(func(int) error) (int, error) { return openTap(o.config.Segment, unix.ETH_P_IP) }
+	if err := o.add(Listen(router, "BGP", tap, o.recordUpdates(""), o.fail)); err != nil {
 		return err
 	}
-	if err := o.add(listen(tor1, "routes", openRoutes, o.recordRoutes, o.fail)); err != nil {
+	for iface, node := range o.config.Links {
+		tap := func(func(int) error) (int, error) { return openTap(iface, unix.ETH_P_IPV6) }
+		if err := o.add(Listen(router, "BGP of "+node, tap, o.recordUpdates(node), o.fail)); err != nil {
+			return err
+		}
+	}
+	if err := o.add(Listen(router, "routes", openRoutes, o.recordRoutes, o.fail)); err != nil {
 		return err
 	}
-	for _, node := range NodeNames {
-		if err := o.add(listen(l.namespaces[node], "nftables of "+node, openTables, o.recordTables(node), o.fail)); err != nil {
+	for node, n := range o.config.Nodes {
+		if err := o.add(WatchTables(n, node, o.recordTables(node), o.fail)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (o *Observer) add(l *listener, err error) error {
+func (o *Observer) add(l *Listener, err error) error {
 	if err == nil {
 		o.listeners = append(o.listeners, l)
 	}
@@ -75,8 +108,12 @@ func (o *Observer) add(l *listener, err error) error {
 
 // Close stops the recording.
 func (o *Observer) Close() {
+	if o.polls != nil {
+		o.polls()
+		o.polling.Wait()
+	}
 	for _, l := range o.listeners {
-		l.close()
+		l.Close()
 	}
 }
 
@@ -93,7 +130,7 @@ func (o *Observer) recordRoutes(at time.Time, text []byte) error {
 		return err
 	}
 	for _, m := range messages {
-		e, ok, err := routeChange(m)
+		e, prefix, ok, err := o.config.routeChange(m)
 		if err != nil {
 			return err
 		}
@@ -102,22 +139,66 @@ func (o *Observer) recordRoutes(at time.Time, text []byte) error {
 		}
 		e.at = at
 		o.mu.Lock()
-		o.routes = append(o.routes, e)
+		for _, e.vip = range o.addresses(e.vip, prefix) {
+			o.routes = append(o.routes, e)
+		}
 		o.mu.Unlock()
 	}
 	return nil
 }
 
-func (o *Observer) recordUpdates() func(time.Time, []byte) error {
+// Cover makes announcements and routes of prefixes that contain an address count as the
+// address's own. It is for an address that is forwarded already: the nodes refuse other
+// addresses of an aggregate, and announce it all the same.
+func (o *Observer) Cover(vip netip.Addr) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.covered = append(o.covered, vip)
+}
+
+// LingerL2 sets how long nodes forward an address after their last claim. By default that is
+// not checked.
+func (o *Observer) LingerL2(linger time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lingerL2 = linger
+}
+
+func (o *Observer) recordClaim(e claimEvent) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.claims = append(o.claims, e)
+}
+
+// addresses returns the address, or if it has none the covered ones of a prefix.
+func (o *Observer) addresses(vip netip.Addr, prefix netip.Prefix) (all []netip.Addr) {
+	if vip.IsValid() {
+		return []netip.Addr{vip}
+	}
+	for _, a := range o.covered {
+		if prefix.Contains(a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// recordUpdates records the UPDATEs on a tap. If the tap sees one node only, it is named.
+func (o *Observer) recordUpdates(node string) func(time.Time, []byte) error {
 	streams := map[netip.Addr]*bgpStream{}
 	return func(at time.Time, packet []byte) error {
 		events, err := readPacket(streams, packet)
-		for i := range events {
-			events[i].at = at
-		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.updates = append(o.updates, events...)
+		for _, e := range events {
+			e.at, e.node = at, node
+			if node == "" {
+				e.node = o.config.NodeOf(e.source)
+			}
+			for _, vip := range o.addresses(e.vip, e.wider) {
+				o.updates = append(o.updates, updateEvent{at: e.at, node: e.node, vip: vip, withdrawn: e.withdrawn})
+			}
+		}
 		return err
 	}
 }
@@ -168,6 +249,7 @@ type tolerance struct {
 type eventLog struct {
 	tolerated []tolerance
 	updates   []updateEvent
+	claims    []claimEvent
 	routes    []routeEvent
 	tables    []tableEvent
 	errs      []error

@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"errors"
@@ -9,8 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener is a socket whose messages carry the kernel's time.
-type listener struct {
+// A Namespace is a network namespace. Do runs a function in it.
+type Namespace interface{ Do(func() error) error }
+
+// A Listener is a socket whose messages carry the kernel's time.
+type Listener struct {
 	name   string
 	fd     int
 	stamps *stamper // nil for packets
@@ -18,15 +21,15 @@ type listener struct {
 	done   chan struct{}
 }
 
-// An opener opens a socket in the calling thread's namespace. For netlink, it calls stamp
+// An Opener opens a socket in the calling thread's namespace. For netlink, it calls stamp
 // before the socket can receive a message: the stamps are matched to messages by their
 // order.
-type opener func(stamp func(socket int) error) (socket int, err error)
+type Opener func(stamp func(socket int) error) (socket int, err error)
 
-// listen opens a socket in a namespace and calls handle for every message. Any error ends
+// Listen opens a socket in a namespace and calls handle for every message. Any error ends
 // it and is passed to fail.
-func listen(n *Namespace, name string, open opener, handle func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
-	l := &listener{name: name, done: make(chan struct{})}
+func Listen(n Namespace, name string, open Opener, handle func(at time.Time, message []byte) error, fail func(error)) (*Listener, error) {
+	l := &Listener{name: name, done: make(chan struct{})}
 	err := n.Do(func() (err error) {
 		if l.fd, err = open(l.stamp); err != nil {
 			return err
@@ -51,17 +54,19 @@ func listen(n *Namespace, name string, open opener, handle func(at time.Time, me
 	return l, nil
 }
 
-func (l *listener) stamp(socket int) (err error) {
+func (l *Listener) stamp(socket int) (err error) {
 	l.stamps, err = newStamper(socket)
 	return err
 }
 
-func (l *listener) run(handle func(time.Time, []byte) error) error {
+func (l *Listener) run(handle func(time.Time, []byte) error) error {
 	message, control := make([]byte, 1<<20), make([]byte, 128)
 	for !l.closed.Load() {
 		n, c, _, _, err := unix.Recvmsg(l.fd, message, control, 0)
 		switch {
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ENETDOWN): // the interface of a packet socket; it stays bound
 			continue
 		case err != nil:
 			return err // among others ENOBUFS: messages were lost
@@ -77,14 +82,14 @@ func (l *listener) run(handle func(time.Time, []byte) error) error {
 	return nil
 }
 
-func (l *listener) time(control []byte) (time.Time, error) {
+func (l *Listener) time(control []byte) (time.Time, error) {
 	if l.stamps != nil {
 		return l.stamps.next()
 	}
 	return packetTime(control)
 }
 
-func (l *listener) release() error {
+func (l *Listener) release() error {
 	err := unix.Close(l.fd)
 	if l.stamps != nil {
 		err = errors.Join(err, l.stamps.close())
@@ -92,7 +97,8 @@ func (l *listener) release() error {
 	return err
 }
 
-func (l *listener) close() {
+// Close ends the listening.
+func (l *Listener) Close() {
 	l.closed.Store(true)
 	<-l.done
 }

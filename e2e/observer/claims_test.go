@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"fmt"
@@ -48,7 +48,7 @@ func TestClaimsNeedRecentRequests(t *testing.T) {
 			if !f.is4 {
 				vip, other = netip.MustParseAddr("2001:db8:51::200"), netip.MustParseAddr("2001:db8:51::201")
 			}
-			c := &Claims{node: map[string]string{"02:00:00:00:00:01": "n1"}, of: map[netip.Addr][]claim{vip: nil}}
+			c := &Claims{log: func(claimEvent) {}, node: map[string]string{"02:00:00:00:00:01": "n1"}, of: map[netip.Addr][]claim{vip: nil}}
 			began := time.Now().Add(-10 * time.Second)
 			for _, x := range []struct {
 				at  time.Duration

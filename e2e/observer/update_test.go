@@ -1,4 +1,4 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
@@ -48,11 +48,11 @@ func TestReadMessages(t *testing.T) {
 		"end of RIB":       {updateMessage(nil, nil, nil), nil},
 		"IPv4":             {updateMessage(nil, []byte{0x40, 1, 1, 0}, prefix4(four)), []updateEvent{{vip: four}}},
 		"IPv4 withdrawn":   {updateMessage(prefix4(four), nil, nil), []updateEvent{{vip: four, withdrawn: true}}},
-		"a wider prefix":   {updateMessage(nil, nil, []byte{24, 192, 0, 2}), nil},
+		"a wider prefix":   {updateMessage(nil, nil, []byte{24, 192, 0, 2}), []updateEvent{{wider: netip.MustParsePrefix("192.0.2.0/24")}}},
 		"IPv6":             {updateMessage(nil, attribute(mpReach, false, reach), nil), []updateEvent{{vip: six}}},
 		"IPv6 at length":   {updateMessage(nil, attribute(mpReach, true, reach), nil), []updateEvent{{vip: six}}},
 		"IPv6 withdrawn":   {updateMessage(nil, attribute(mpUnreach, false, unreach), nil), []updateEvent{{vip: six, withdrawn: true}}},
-		"one after a wide": {updateMessage(nil, nil, append([]byte{24, 192, 0, 3}, prefix4(four)...)), []updateEvent{{vip: four}}},
+		"one after a wide": {updateMessage(nil, nil, append([]byte{24, 192, 0, 3}, prefix4(four)...)), []updateEvent{{wider: netip.MustParsePrefix("192.0.3.0/24")}, {vip: four}}},
 	} {
 		got, rest, err := readMessages(append(message(4), c.stream...))
 		if err != nil || len(rest) > 0 || !slices.Equal(got, c.want) {
@@ -86,7 +86,7 @@ func TestBGPStreamReassembly(t *testing.T) {
 		t.Errorf("got %v before the first part arrived", got)
 	}
 	send(16, 120, stream[20:40])
-	if want := []updateEvent{{node: "n2", vip: four}}; !slices.Equal(got, want) {
+	if want := []updateEvent{{source: netip.MustParseAddr("198.51.100.12"), vip: four}}; !slices.Equal(got, want) {
 		t.Errorf("got %v: want %v", got, want)
 	}
 	gap := 100 + uint32(len(stream)) + 1
@@ -103,7 +103,7 @@ func packetToBGP(flags byte, seq uint32, payload []byte) []byte {
 	p := make([]byte, 40)
 	p[0], p[9] = 0x45, 6
 	binary.BigEndian.PutUint16(p[2:], uint16(40+len(payload)))
-	copy(p[12:], NodeAddr("n2", four).AsSlice())
+	copy(p[12:], netip.MustParseAddr("198.51.100.12").AsSlice())
 	binary.BigEndian.PutUint16(p[20:], 40000)
 	binary.BigEndian.PutUint16(p[22:], 179)
 	binary.BigEndian.PutUint32(p[24:], seq)

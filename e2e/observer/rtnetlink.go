@@ -1,9 +1,10 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -25,57 +26,66 @@ func openRoutes(stamp func(socket int) error) (int, error) {
 	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups})
 }
 
-// routeChange reads a notification. ok is false unless it is about a BGP route to a single
-// address.
-func routeChange(m syscall.NetlinkMessage) (e routeEvent, ok bool, err error) {
+// routeChange reads a notification. ok is false unless it is about a BGP route. The event has
+// no address if the route is to several; they are in prefix.
+func (c Config) routeChange(m syscall.NetlinkMessage) (e routeEvent, prefix netip.Prefix, ok bool, err error) {
 	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE {
-		return e, false, nil
+		return e, prefix, false, nil
 	}
 	// struct rtmsg: family, dst_len, src_len, tos, table, protocol, …
 	if len(m.Data) < unix.SizeofRtMsg || m.Data[5] != unix.RTPROT_BGP && m.Data[5] != unix.RTPROT_BIRD {
-		return e, false, nil
+		return e, prefix, false, nil
 	}
 	ad, err := netlink.NewAttributeDecoder(m.Data[unix.SizeofRtMsg:])
 	if err != nil {
-		return e, false, fmt.Errorf("route: %w", err)
+		return e, prefix, false, fmt.Errorf("route: %w", err)
 	}
+	var to netip.Addr
+	var link int
+	var gateway net.IP
 	for ad.Next() {
 		switch ad.Type() {
 		case unix.RTA_DST:
-			e.vip, _ = netip.AddrFromSlice(ad.Bytes())
+			to, _ = netip.AddrFromSlice(ad.Bytes())
 		case unix.RTA_GATEWAY:
-			e.via = append(e.via, gateway(ad.Bytes()))
+			gateway = ad.Bytes()
+		case unix.RTA_OIF:
+			link = int(ad.Int32())
 		case unix.RTA_MULTIPATH:
-			e.via = append(e.via, gateways(ad.Bytes())...)
+			e.via = append(e.via, c.readNextHops(ad.Bytes())...)
 		}
+	}
+	if e.via == nil {
+		e.via = []string{c.NextHop(link, gateway)}
 	}
 	slices.Sort(e.via)
 	if m.Header.Type == unix.RTM_DELROUTE {
 		e.via = nil
 	}
-	return e, e.vip.IsValid() && int(m.Data[1]) == e.vip.BitLen(), ad.Err()
+	if prefix = netip.PrefixFrom(to, int(m.Data[1])); prefix.IsSingleIP() {
+		e.vip = to
+	}
+	return e, prefix, prefix.IsValid(), ad.Err()
 }
 
-// gateways reads a list of struct rtnexthop, each with attributes.
-func gateways(b []byte) (via []string) {
+// readNextHops reads a list of struct rtnexthop, each with attributes.
+func (c Config) readNextHops(b []byte) (via []string) {
 	for len(b) >= unix.SizeofRtNexthop {
 		length := int(binary.NativeEndian.Uint16(b))
 		if length < unix.SizeofRtNexthop || length > len(b) {
 			break
 		}
+		link := int(binary.NativeEndian.Uint32(b[4:]))
+		var gateway net.IP
 		if ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtNexthop:length]); err == nil {
 			for ad.Next() {
 				if ad.Type() == unix.RTA_GATEWAY {
-					via = append(via, gateway(ad.Bytes()))
+					gateway = ad.Bytes()
 				}
 			}
 		}
+		via = append(via, c.NextHop(link, gateway))
 		b = b[min(len(b), (length+3)&^3):]
 	}
 	return via
-}
-
-func gateway(b []byte) string {
-	a, _ := netip.AddrFromSlice(b)
-	return nodeName(a)
 }

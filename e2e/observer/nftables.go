@@ -1,10 +1,9 @@
-package lab
+package observer
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"syscall"
 	"time"
@@ -17,8 +16,8 @@ import (
 // that matter to a client's packet. The lab reads the kernel's own notifications and shares
 // no code with the program that wrote the rules.
 
-// table is the name of Fanfare's table.
-const table = "fanfare"
+// Table is the name of Fanfare's table.
+const Table = "fanfare"
 
 // A role is the purpose of a set element.
 type role int
@@ -27,6 +26,7 @@ const (
 	vips      role = iota + 1 // addresses that Fanfare serves
 	frontends                 // VIP . protocol . port -> verdict
 	backends                  // VIP . protocol . port . slot -> backend
+	fenced                    // as frontends, for allowed sources of a frontend with source ranges
 )
 
 // followed lists the table's sets and maps for clients outside the node, with the size of
@@ -38,6 +38,7 @@ var followed = map[string]struct {
 	"vips4": {vips, 4}, "vips6": {vips, 16},
 	"xsvc4": {frontends, 4}, "xsvc6": {frontends, 16},
 	"xeps4": {backends, 4}, "xeps6": {backends, 16},
+	"xfenced4": {fenced, 4}, "xfenced6": {fenced, 16},
 }
 
 // A frontendKey is the beginning of such a key.
@@ -53,6 +54,7 @@ type change struct {
 	key      frontendKey
 	added    bool
 	forwards bool // the frontend leads to backends instead of a refusal
+	fence    bool // the frontend leads to where the fenced one of its key does
 }
 
 func (c change) String() string {
@@ -67,21 +69,10 @@ func (c change) String() string {
 }
 
 // WatchTables calls handle for each netlink message about nftables in the namespace,
-// whichever program caused it, with the kernel's time, until the returned Closer is closed.
+// whichever program caused it, with the kernel's time, until the returned Listener is closed.
 // Any error ends the watch and is passed to fail.
-func (n *Namespace) WatchTables(handle func(at time.Time, messages []byte) error, fail func(error)) (io.Closer, error) {
-	l, err := listen(n, "nftables of "+n.Name, openTables, handle, fail)
-	if err != nil {
-		return nil, err
-	}
-	return closer{l}, nil
-}
-
-type closer struct{ *listener }
-
-func (c closer) Close() error {
-	c.close()
-	return nil
+func WatchTables(n Namespace, name string, handle func(at time.Time, messages []byte) error, fail func(error)) (*Listener, error) {
+	return Listen(n, "nftables of "+name, openTables, handle, fail)
 }
 
 // openTables opens a socket for nftables notifications in the calling thread's namespace.
@@ -109,7 +100,7 @@ func (e *tableEvent) add(m syscall.NetlinkMessage) (end bool, err error) {
 		return true, nil
 	case unix.NFT_MSG_DELTABLE:
 		name, err := stringAttribute(attrs, unix.NFTA_TABLE_NAME)
-		if err == nil && name == table {
+		if err == nil && name == Table {
 			// The table's content before this transaction's additions was deleted.
 			e.deleted = true
 		}
@@ -135,7 +126,7 @@ func (e *tableEvent) addElements(attrs []byte, added bool) error {
 		case unix.NFTA_SET_ELEM_LIST_SET:
 			set = ad.String()
 		case unix.NFTA_SET_ELEM_LIST_ELEMENTS:
-			if m, ok := followed[set]; ok && in == table {
+			if m, ok := followed[set]; ok && in == Table {
 				like := change{added: added, in: m.role}
 				ad.Nested(func(list *netlink.AttributeDecoder) error { return e.addList(list, m.addrSize, like) })
 			}
@@ -154,7 +145,7 @@ func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, like 
 				case unix.NFTA_SET_ELEM_KEY:
 					elem.Nested(func(d *netlink.AttributeDecoder) error { c.key, err = decodeKey(d, addrSize); return err })
 				case unix.NFTA_SET_ELEM_DATA:
-					elem.Nested(func(d *netlink.AttributeDecoder) error { c.forwards = leadsToBackends(d); return nil })
+					elem.Nested(func(d *netlink.AttributeDecoder) error { c.forwards, c.fence = destination(d); return nil })
 				}
 			}
 			return nil
@@ -183,16 +174,21 @@ func decodeKey(d *netlink.AttributeDecoder, addrSize int) (k frontendKey, err er
 	return k, nil
 }
 
-// leadsToBackends says whether a frontend's number stands for one of the chains x1, x2, …
-// or s1, s2, …, which select one of n backends at random: 10:1, 10:2, … and 30:1, 30:2, … .
-func leadsToBackends(d *netlink.AttributeDecoder) (yes bool) {
+// destination says where a frontend's number leads. 10:1 to 1f:… and 30:1 to 3f:… are chains
+// that select one of n backends, for clients outside this node and for all. 1:1 to 1:4 refuse,
+// 1:5 asks for the source first, and 1:6 to 1:c first look for affinity or take turns.
+func destination(d *netlink.AttributeDecoder) (forwards, fence bool) {
 	for d.Next() {
-		if b := d.Bytes(); d.Type() == unix.NFTA_DATA_VALUE && len(b) == 4 {
-			major := binary.NativeEndian.Uint32(b) >> 16
-			yes = major == 0x10 || major == 0x30
+		b := d.Bytes()
+		if d.Type() != unix.NFTA_DATA_VALUE || len(b) != 4 {
+			continue
 		}
+		number := binary.NativeEndian.Uint32(b)
+		major, minor := number>>16, number&0xffff
+		fence = major == 1 && minor == 5
+		forwards = major>>4 == 1 || major>>4 == 3 || major == 1 && minor > 5
 	}
-	return yes
+	return forwards, fence
 }
 
 func stringAttribute(attrs []byte, kind uint16) (string, error) {
