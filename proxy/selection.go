@@ -93,7 +93,7 @@ func (n *selection) follow(vips []*VIP) {
 	}
 }
 
-// part notes the VIPs whose flows begin to leave a backend, and turns those that have left.
+// part notes the VIPs whose flows begin to leave a backend, and turns the VIPs whose flows have left.
 func (n *selection) part(changes []state.VipChange, now time.Time) {
 	for _, c := range changes {
 		until, was := n.parting[c.Have]

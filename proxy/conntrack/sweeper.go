@@ -69,7 +69,7 @@ type partingBackend struct {
 	goneBackend
 }
 
-// A delay keeps what is to be swept in a while. What comes while other things wait is the next
+// A delay keeps a Purge for a while before the sweep. What comes while other things wait is the next
 // to wait, so that one sweep serves many.
 type delay struct {
 	patience      time.Duration
