@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
+.PHONY: help lab lab-down matrix e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -14,6 +14,10 @@ IMAGE ?= bin/fanfare-image.tar
 # templates, which find methods by name, so that the linker would keep all exported methods
 # of all types: 6 MB in the memory of every node.
 TAGS := grpcnotrace
+
+# What bounds on delays of milliseconds are multiplied by in `make matrix`: clients, router and
+# nodes share the machine's processors.
+SLACK ?= 10
 
 # KEEP=1 leaves the laboratory up after `make lab`.
 KEEP ?=
@@ -30,18 +34,23 @@ lab-down: build ## remove every trace of the laboratory
 e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make test` does it too
 	go test -count=1 -timeout=20m -v ./e2e/kubelet
 
+# The results are merged into matrix.json, so that a run of some cells changes only these.
+matrix: setup build kube-tools ## run every feature under every disturbance, under load; writes docs/benchmarks/matrix.md
+	go test -count=1 -timeout=60m -v ./e2e/matrix -run '^TestMatrix$$' -all -slack=$(SLACK) -results='$(CURDIR)/docs/benchmarks/matrix.json' -page='$(CURDIR)/docs/benchmarks/matrix.md'
+
 # Many tests ask the kernel or a router, which Go's cache of results cannot see:
 # -count=1 asks again.
 # The packages that take longest begin first: most of them wait, for routers and for
 # time to pass, while others work, and at the end none of them is left alone. The race
 # detector would wait for a second at the end of each package.
-# The laboratory counts lost requests and measures delays: it comes last and has the
-# machine to itself.
+# The laboratory counts lost requests and measures delays: it and the matrix, of which a tenth
+# runs, come last and have the machine to themselves.
 test: export GORACE := atexit_sleep_ms=50
 test: setup build kube-tools ## run every test that this machine can run, with the race detector
-	packages=$$(go list ./e2e/... ./proxy ./... | grep -v '/e2e/lab$$'); code=0; \
+	packages=$$(go list ./e2e/... ./proxy ./... | grep -v -e '/e2e/lab$$' -e '/e2e/matrix$$'); code=0; \
 	{ go test -race -count=1 -timeout=20m -json $$packages || code=$$?; \
-	  go test -race -count=1 -timeout=20m -json ./e2e/lab || code=$$?; exit $$code; } | go run ./hack/testsum
+	  go test -race -count=1 -timeout=20m -json ./e2e/lab || code=$$?; \
+	  go test -race -count=1 -timeout=20m -json ./e2e/matrix || code=$$?; exit $$code; } | go run ./hack/testsum
 
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...

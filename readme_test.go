@@ -54,6 +54,7 @@ func TestLayer2(t *testing.T) {
 	if !ok {
 		t.Fatal(why)
 	}
+	eligibility.AllowNode = cluster.PoolNamed(snap.Pools, snap.Assignments[0].Pool).PermitsL2Node()
 	lan := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	node := func(name string, labels map[string]string, interfaces ...string) election.Node {
 		n := election.Node{Name: name, Labels: labels}

@@ -40,10 +40,11 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 	if i < 0 {
 		return nil, fmt.Errorf("no session is called %q", name)
 	}
-	hops, up := sessions[i].established()
+	w, up := sessions[i].connection()
 	if !up {
 		return nil, nil
 	}
+	hops := w.hops() // GoBGP only has stand-ins
 	var routes []AdvertisedRoute
 	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
 		more, err := e.advertised(ctx, sessions[i].alias, f)
@@ -59,18 +60,6 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
 	})
 	return routes, nil
-}
-
-// established returns the next hops of the session, and whether it is established. GoBGP itself only
-// has the stand-ins of next hops.
-func (s *session) established() (hops, bool) {
-	s.mu.Lock()
-	w, up := s.facts.wire, s.facts.state == Established
-	s.mu.Unlock()
-	if !up || w == nil {
-		return hops{}, false
-	}
-	return w.hops(), true
 }
 
 func (e *engine) advertised(ctx context.Context, router netip.Addr, f packet.Family) (routes []AdvertisedRoute, err error) {

@@ -42,22 +42,30 @@ func MetricOf(n uint32) Metric { return Metric{true, n} }
 // A Community is an AS number and a number of that AS's own (RFC 1997), 16 bits each.
 type Community uint32
 
-// llgrStale marks routes of a router that is gone. GoBGP exports them to no
+// LLGRStale marks routes of a router that is gone (RFC 9494 §4.4). GoBGP exports them to no
 // router, and this node is not gone.
-const llgrStale Community = 0xffff0006
+const LLGRStale Community = 0xffff0006
 
-// communityNames are the well-known ones, as FRR and most routers call them.
-var communityNames = map[Community]string{
-	0xffff0000: "graceful-shutdown", // RFC 8326
-	0xffff0001: "accept-own",        // RFC 7611
-	llgrStale:  "llgr-stale",        // RFC 9494
-	0xffff0007: "no-llgr",           // RFC 9494
-	0xffff029a: "blackhole",         // RFC 7999
-	0xffffff01: "no-export",         // RFC 1997
-	0xffffff02: "no-advertise",      // RFC 1997
-	0xffffff03: "local-as",          // RFC 1997: NO_EXPORT_SUBCONFED
-	0xffffff04: "no-peer",           // RFC 3765
+// CommunityNames are the well-known communities that a route may have, by the names that FRR and
+// most routers give them.
+var CommunityNames = map[string]Community{
+	"graceful-shutdown": 0xffff0000, // RFC 8326
+	"accept-own":        0xffff0001, // RFC 7611
+	"no-llgr":           0xffff0007, // RFC 9494
+	"blackhole":         0xffff029a, // RFC 7999
+	"no-export":         0xffffff01, // RFC 1997
+	"no-advertise":      0xffffff02, // RFC 1997
+	"local-as":          0xffffff03, // RFC 1997: NO_EXPORT_SUBCONFED
+	"no-peer":           0xffffff04, // RFC 3765
 }
+
+var communityNames = func() map[Community]string {
+	names := map[Community]string{LLGRStale: "llgr-stale"}
+	for name, c := range CommunityNames {
+		names[c] = name
+	}
+	return names
+}()
 
 func (c Community) String() string {
 	if name, ok := communityNames[c]; ok {
@@ -74,7 +82,8 @@ type LargeCommunity struct{ ASN, Local1, Local2 uint32 }
 
 func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c.ASN, c.Local1, c.Local2) }
 
-func (c LargeCommunity) compare(d LargeCommunity) int {
+// Compare orders by AS number first.
+func (c LargeCommunity) Compare(d LargeCommunity) int {
 	return cmp.Or(cmp.Compare(c.ASN, d.ASN), cmp.Compare(c.Local1, d.Local1), cmp.Compare(c.Local2, d.Local2))
 }
 
@@ -105,13 +114,7 @@ func (s Communities) All() iter.Seq[Community] {
 
 // With is the union of two sets.
 func (s Communities) With(t Communities) Communities {
-	switch {
-	case t == "":
-		return s
-	case s == "":
-		return t
-	}
-	return CommunitiesOf(slices.AppendSeq(slices.Collect(s.All()), t.All())...)
+	return union(s, t, Communities.All, CommunitiesOf)
 }
 
 func (s Communities) String() string { return words(s.All()) }
@@ -122,7 +125,7 @@ type LargeCommunities string
 // LargeCommunitiesOf makes a set.
 func LargeCommunitiesOf(list ...LargeCommunity) LargeCommunities {
 	list = slices.Clone(list)
-	slices.SortFunc(list, LargeCommunity.compare)
+	slices.SortFunc(list, LargeCommunity.Compare)
 	var b []byte
 	for _, c := range slices.Compact(list) {
 		for _, n := range []uint32{c.ASN, c.Local1, c.Local2} {
@@ -146,16 +149,21 @@ func (s LargeCommunities) All() iter.Seq[LargeCommunity] {
 
 // With is the union of two sets.
 func (s LargeCommunities) With(t LargeCommunities) LargeCommunities {
+	return union(s, t, LargeCommunities.All, LargeCommunitiesOf)
+}
+
+func (s LargeCommunities) String() string { return words(s.All()) }
+
+// union is without cost if one of the sets is empty, which is usual.
+func union[S ~string, T any](s, t S, all func(S) iter.Seq[T], of func(...T) S) S {
 	switch {
 	case t == "":
 		return s
 	case s == "":
 		return t
 	}
-	return LargeCommunitiesOf(slices.AppendSeq(slices.Collect(s.All()), t.All())...)
+	return of(slices.AppendSeq(slices.Collect(all(s)), all(t))...)
 }
-
-func (s LargeCommunities) String() string { return words(s.All()) }
 
 func words[T fmt.Stringer](list iter.Seq[T]) string {
 	var out []string
@@ -206,7 +214,7 @@ func (a Attributes) fault() error {
 		return fmt.Errorf("prepend %d: must be at most %d", a.Prepend, maxPrepend)
 	}
 	for c := range a.Communities.All() {
-		if c == llgrStale {
+		if c == LLGRStale {
 			return fmt.Errorf("community %s: is for what others have announced (RFC 9494 §4.4)", c)
 		}
 	}
@@ -336,8 +344,8 @@ func (p PeerAttributes) split() (shared Attributes, rest []group) {
 // of GoBGP's can set it.
 func (a Attributes) and(b Attributes) Attributes {
 	return Attributes{
-		Communities:      CommunitiesOf(common(a.Communities.All(), b.Communities.All())...),
-		LargeCommunities: LargeCommunitiesOf(common(a.LargeCommunities.All(), b.LargeCommunities.All())...),
+		Communities:      CommunitiesOf(filter(a.Communities.All(), b.Communities.All(), true)...),
+		LargeCommunities: LargeCommunitiesOf(filter(a.LargeCommunities.All(), b.LargeCommunities.All(), true)...),
 		LocalPref:        sharedPreference(a.LocalPref, b.LocalPref),
 		MED:              sameMetric(a.MED, b.MED),
 	}
@@ -353,8 +361,8 @@ func (a Attributes) without(shared Attributes) Attributes {
 	if a.MED == shared.MED {
 		a.MED = Metric{}
 	}
-	a.Communities = CommunitiesOf(except(a.Communities.All(), shared.Communities.All())...)
-	a.LargeCommunities = LargeCommunitiesOf(except(a.LargeCommunities.All(), shared.LargeCommunities.All())...)
+	a.Communities = CommunitiesOf(filter(a.Communities.All(), shared.Communities.All(), false)...)
+	a.LargeCommunities = LargeCommunitiesOf(filter(a.LargeCommunities.All(), shared.LargeCommunities.All(), false)...)
 	return a
 }
 
@@ -375,22 +383,13 @@ func sharedPreference(a, b Metric) Metric {
 	return sameMetric(a, b)
 }
 
-func common[T comparable](a, b iter.Seq[T]) (both []T) {
+// filter is what of a is in b, or is not.
+func filter[T comparable](a, b iter.Seq[T], in bool) (some []T) {
 	other := slices.Collect(b)
 	for x := range a {
-		if slices.Contains(other, x) {
-			both = append(both, x)
+		if slices.Contains(other, x) == in {
+			some = append(some, x)
 		}
 	}
-	return both
-}
-
-func except[T comparable](a, b iter.Seq[T]) (rest []T) {
-	other := slices.Collect(b)
-	for x := range a {
-		if !slices.Contains(other, x) {
-			rest = append(rest, x)
-		}
-	}
-	return rest
+	return some
 }

@@ -139,7 +139,7 @@ func TestUnusedAttributeSetsAreRemoved(t *testing.T) {
 // A route that cannot be sent to any router is refused, and other routes are not affected.
 func TestAttributeFaults(t *testing.T) {
 	bad := map[string]Attributes{
-		"route 192.0.2.1/32: community llgr-stale: is for what others have announced (RFC 9494 §4.4)": {Communities: CommunitiesOf(1, llgrStale)},
+		"route 192.0.2.1/32: community llgr-stale: is for what others have announced (RFC 9494 §4.4)": {Communities: CommunitiesOf(1, LLGRStale)},
 		"route 192.0.2.1/32: large community 4294967295:0:1: AS 4294967295 is reserved (RFC 7300)":    {LargeCommunities: LargeCommunitiesOf(LargeCommunity{markASN, 0, 1})},
 		"route 192.0.2.1/32: prepend 17: must be at most 16":                                          {Prepend: 17},
 	}

@@ -8,11 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
 )
 
 // The port of RFC 5881 section 4, and the first one to send from.
@@ -24,20 +22,9 @@ const (
 // dialBFD binds to an address of this node and a port that RFC 5881 section 4 allows, and sends
 // with the TTL that proves that no router has forwarded the packet (section 5).
 func dialBFD(ctx context.Context, local, peer netip.Addr, device string) (net.Conn, error) {
-	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		var opterr error
-		err := c.Control(func(fd uintptr) {
-			if opterr = bindDevice(int(fd), device); opterr != nil {
-				return
-			}
-			if peer.Is4() {
-				opterr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, maxTTL)
-			} else {
-				opterr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, maxTTL)
-			}
-		})
-		return errors.Join(err, opterr)
-	}}
+	dialer := net.Dialer{Control: prepare(func(fd int) error {
+		return errors.Join(bindDevice(fd, device), setTTL(fd, peer.Is4(), maxTTL))
+	})}
 	var conn net.Conn
 	var err error
 	for range 10 { // another program may have the port

@@ -67,6 +67,7 @@ type Server struct {
 	mu          sync.Mutex
 	engine      *engine // nil until there are sessions
 	sessions    []*session
+	closing     []*session        // ended, and not closed yet
 	routes      []Route           // in GoBGP's table, sorted
 	targets     map[string]uint32 // that the table's routes are marked for
 	weightAS    uint16            // that the table's routes have weights with; 0: none have
@@ -108,13 +109,14 @@ func (s *Server) notify() {
 
 // Set makes want the state of this node. It does as much as possible, and
 // returns, also with an error, the prefixes that are sent to routers, or will be
-// as soon as their session is up, sorted. Routes that cannot be sent to any router
+// as soon as their session is up, sorted. A session that ends counts until it is closed;
+// [Server.Changed] signals that. Routes that cannot be sent to any router
 // are missing in it; [Server.Status] says why. An error joins [Faults], if something
 // is wrong with want, and what failed, which the next Set tries again.
 //
 // GoBGP has the routes of a Set before its sessions open, so that a router receives all of
-// them first. Set does not wait until sessions are established, but until ended sessions
-// are closed.
+// them first. Set waits neither until sessions are established nor until ended ones are
+// closed, which takes up to 2 s; a session with the same router opens after that.
 //
 // A Set with the same slices as the Set before costs nothing. The caller must not write to the
 // returned slice or, from then on, to want.
@@ -150,13 +152,23 @@ func (s *Server) recordResult(problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = problems
-	if have := announced(s.routes, s.confs()); !slices.Equal(have, s.have) {
-		s.have = have // the same slice otherwise, for callers that compare pointers
-	}
+	s.recordHave()
 	if s.syncing == nil {
 		s.syncing = newSyncing(time.Now(), nil)
 	}
 	s.notify()
+}
+
+// recordHave keeps the prefixes that Set returns: the same slice if they are equal, for callers
+// that compare pointers. The caller holds mu.
+func (s *Server) recordHave() {
+	sessions := s.confs()
+	for _, x := range s.closing {
+		sessions = append(sessions, x.conf)
+	}
+	if have := announced(s.routes, sessions); !slices.Equal(have, s.have) {
+		s.have = have
+	}
 }
 
 // Synced returns when all routers that had graceful restart in the first State
@@ -192,7 +204,8 @@ func (s *Server) apply(ctx context.Context, want State) error {
 	if len(want.identityFaults()) > 0 {
 		return err // open sessions stay, with the identity that they have
 	}
-	return errors.Join(err, s.setSessions(ctx, want))
+	s.setSessions(want)
+	return err
 }
 
 // identify records the AS number and router ID, and starts an engine if want needs one.
@@ -220,9 +233,9 @@ func (s *Server) identify(ctx context.Context, want State) error {
 // error.
 func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
-	e, sessions := s.engine, s.sessions
+	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.routes, s.targets, s.weightAS, s.have = nil, nil, nil, nil, 0, nil
+	s.engine, s.sessions, s.closing, s.routes, s.targets, s.weightAS, s.have = nil, nil, nil, nil, nil, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil
@@ -381,18 +394,18 @@ func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route,
 
 // setSessions closes the sessions that are not in want, or not as they are, and
 // then opens the missing ones.
-func (s *Server) setSessions(ctx context.Context, want State) error {
+func (s *Server) setSessions(want State) {
 	if s.engine == nil {
-		return nil
+		return
 	}
 	sessions := make([]Session, len(want.Sessions))
 	for i, x := range want.Sessions {
 		sessions[i] = x.resolved(want)
 	}
 	del, add := diff(s.confs(), sessions, compareSessions)
-	err := s.closeSessions(ctx, del)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closeSessions(del)
 	first := !s.hadSessions && len(want.Sessions) > 0
 	if first {
 		s.hadSessions = true
@@ -402,7 +415,6 @@ func (s *Server) setSessions(ctx context.Context, want State) error {
 	for _, conf := range add {
 		s.open(conf, first)
 	}
-	return err
 }
 
 // confs are the open sessions as they were configured, resolved.
@@ -431,7 +443,14 @@ func (s *Server) open(conf Session, first bool) {
 	}
 	i, _ := slices.BinarySearchFunc(s.sessions, x, func(a, b *session) int { return compareSessions(a.conf, b.conf) })
 	s.sessions = slices.Insert(slices.Clone(s.sessions), i, x)
-	x.start()
+	// GoBGP knows a session by the router's address.
+	var before []*session
+	for _, old := range s.closing {
+		if old.alias == x.alias {
+			before = append(before, old)
+		}
+	}
+	x.start(before)
 }
 
 func (s *Server) markSynced(name string, at time.Time) {
@@ -440,21 +459,35 @@ func (s *Server) markSynced(name string, at time.Time) {
 	s.syncing.mark(name, at)
 }
 
-// closeSessions forgets the sessions even when ctx ends before they have closed:
-// they go on closing.
-func (s *Server) closeSessions(ctx context.Context, del []Session) error {
-	var ending, staying []*session
+// closeSessions ends sessions. They go on closing: a router may take its time, for which the others
+// need not wait. The caller holds mu.
+func (s *Server) closeSessions(del []Session) {
+	var staying []*session
 	for _, x := range s.sessions {
-		if slices.Contains(del, x.conf) {
-			ending = append(ending, x)
-		} else {
+		if !slices.Contains(del, x.conf) {
 			staying = append(staying, x)
+			continue
 		}
+		s.closing = append(slices.Clip(s.closing), x)
+		x.cancel(errClosing)
+		go s.forget(x)
 	}
-	s.mu.Lock()
 	s.sessions = staying
+}
+
+// forget waits until a session is closed.
+func (s *Server) forget(x *session) {
+	<-x.done
+	s.mu.Lock()
+	i := slices.Index(s.closing, x)
+	if i >= 0 { // else the Server was stopped
+		s.closing = slices.Delete(slices.Clone(s.closing), i, i+1)
+		s.recordHave()
+	}
 	s.mu.Unlock()
-	return end(ctx, ending, errClosing)
+	if i >= 0 {
+		s.notify()
+	}
 }
 
 // end ends sessions at once and waits for all of them.

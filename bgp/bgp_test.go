@@ -419,3 +419,47 @@ func TestPacing(t *testing.T) {
 		t.Errorf("after a long session: %s, then %s", d, p.last)
 	}
 }
+
+// A router that does not take the end of its session holds up neither Set nor the other sessions:
+// its routes count until the session is closed, and a changed one opens after that.
+func TestSetDoesNotWaitForClosing(t *testing.T) {
+	stuck := make(chan struct{})
+	r := startFake(t, func(c *fakeConn) {
+		c.establish()
+		<-stuck // reads nothing more, and closes nothing
+	})
+	defer close(stuck)
+	s := newServer(t, Options{})
+	want := state([]Session{r.session()}, routes("192.0.2.1/32"))
+	_, err := s.Set(t.Context(), want)
+	must(t, err)
+	eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
+	closing := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.closing) > 0
+	}
+
+	changed := r.session()
+	changed.HoldTime = 6 * time.Second
+	want.Sessions = []Session{changed}
+	_, err = s.Set(t.Context(), want)
+	must(t, err)
+	if !closing() {
+		t.Fatal("Set has waited until the session was closed")
+	}
+	eventually(t, "the changed session", func() bool { return s.sessionStatus("tor1").State == Established && !closing() })
+
+	want.Sessions = nil
+	have, err := s.Set(t.Context(), want)
+	must(t, err)
+	if !closing() || joined(have) != "192.0.2.1/32" {
+		t.Errorf("while the last session closes: have %q", joined(have))
+	}
+	eventually(t, "no session", func() bool {
+		<-s.Changed()
+		have, err := s.Set(t.Context(), want)
+		must(t, err)
+		return !closing() && len(have) == 0
+	})
+}

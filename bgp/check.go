@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,12 +25,6 @@ const (
 func (s State) Validate() error {
 	_, bad := check(s)
 	return errors.Join(bad...)
-}
-
-// Validate names everything in s that cannot work on its own. What two sessions
-// cannot share, a name or an address, is [State.Validate]'s business.
-func (s Session) Validate() error {
-	return errors.Join(s.faults()...)
 }
 
 // check parts s into what can be done and what is wrong with the rest. The
@@ -253,11 +248,11 @@ func wholeSeconds(d time.Duration) bool { return d%time.Second == 0 }
 // checkRoutes returns all itself when it is sorted and right, which is the
 // usual case and takes one walk without an allocation.
 func checkRoutes(all []Route) (good []Route, bad []error) {
-	if inOrder(all) && !slices.ContainsFunc(all, func(r Route) bool { return r.fault() != nil }) {
+	if inOrder(all) && !slices.ContainsFunc(all, func(r Route) bool { return r.Validate() != nil }) {
 		return all, nil
 	}
 	for _, r := range all {
-		if err := r.fault(); err != nil {
+		if err := r.Validate(); err != nil {
 			bad = append(bad, err)
 			continue
 		}
@@ -284,10 +279,7 @@ func inOrder(routes []Route) bool {
 
 // Validate says why r cannot be sent to any router, nil if it can. A Set leaves out such a route,
 // and announces all others.
-func (r Route) Validate() error { return r.fault() }
-
-// fault says why r cannot be sent to any router, nil if it can.
-func (r Route) fault() error {
+func (r Route) Validate() error {
 	switch {
 	case !r.Prefix.IsValid() || r.Prefix.Addr().Is4In6():
 		return fmt.Errorf("route %s: must be an IPv4 or IPv6 prefix", r.Prefix)
@@ -300,27 +292,15 @@ func (r Route) fault() error {
 	return nil
 }
 
-func (s Session) port() uint16 {
-	if s.PeerPort == 0 {
-		return defaultPort
-	}
-	return s.PeerPort
-}
+func (s Session) port() uint16 { return cmp.Or(s.PeerPort, defaultPort) }
 
-func (s Session) holdTime() time.Duration { return orDefault(s.HoldTime, defaultHoldTime) }
+func (s Session) holdTime() time.Duration { return cmp.Or(s.HoldTime, defaultHoldTime) }
 
 // keepaliveTime is rounded to whole seconds, which is what GoBGP's timer has.
 func (s Session) keepaliveTime() time.Duration {
-	return orDefault(s.KeepaliveTime, max(s.holdTime()/3, time.Second).Truncate(time.Second))
+	return cmp.Or(s.KeepaliveTime, max(s.holdTime()/3, time.Second).Truncate(time.Second))
 }
 
-func (s Session) connectTime() time.Duration { return orDefault(s.ConnectTime, defaultConnectTime) }
+func (s Session) connectTime() time.Duration { return cmp.Or(s.ConnectTime, defaultConnectTime) }
 
-func (s Session) restartTime() time.Duration { return orDefault(s.RestartTime, defaultRestartTime) }
-
-func orDefault(d, def time.Duration) time.Duration {
-	if d == 0 {
-		return def
-	}
-	return d
-}
+func (s Session) restartTime() time.Duration { return cmp.Or(s.RestartTime, defaultRestartTime) }

@@ -30,7 +30,9 @@ func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 		KeepAliveConfig: net.KeepAliveConfig{Enable: false},
 		KeepAlive:       -1,
 		LocalAddr:       local,
-		Control:         prepare(s),
+		Control: prepare(func(fd int) error {
+			return errors.Join(bindDevice(fd, s.Device), setHops(fd, s), setPassword(fd, s))
+		}),
 	}
 	// Multipath TCP would be tried first otherwise, and has no TCP MD5.
 	d.SetMultipathTCP(false)
@@ -41,15 +43,16 @@ func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
-// prepare sets what must be set before the first packet.
-func prepare(s Session) func(network, address string, c syscall.RawConn) error {
-	return func(_, _ string, c syscall.RawConn) error {
-		var opterr error
-		err := c.Control(func(fd uintptr) {
-			opterr = errors.Join(bindDevice(int(fd), s.Device), setHops(int(fd), s), setPassword(int(fd), s))
-		})
-		return errors.Join(err, opterr)
-	}
+// prepare returns the control function of a dialler or listener: set sees the socket before
+// its first packet.
+func prepare(set func(fd int) error) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error { return control(c, set) }
+}
+
+// control calls set with the file descriptor of c.
+func control(c syscall.RawConn, set func(fd int) error) (err error) {
+	failed := c.Control(func(fd uintptr) { err = set(int(fd)) })
+	return errors.Join(failed, err)
 }
 
 // bindDevice binds a socket to one device, or to a VRF.

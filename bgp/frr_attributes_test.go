@@ -136,7 +136,7 @@ func TestFRRAttributes(t *testing.T) {
 			all = append(all, told(c.told, routes(fmt.Sprintf("192.0.2.%d/%d", 16*i, 32-4*(i%2)))...)...)
 		}
 		names := slices.Sorted(maps.Keys(communityNames))
-		names = slices.DeleteFunc(names, func(c Community) bool { return c == llgrStale }) // is refused
+		names = slices.DeleteFunc(names, func(c Community) bool { return c == LLGRStale }) // is refused
 		for i, c := range names {
 			all = append(all, told(ForAll(Attributes{Communities: CommunitiesOf(c)}), routes(fmt.Sprintf("198.51.100.%d/32", i))...)...)
 		}

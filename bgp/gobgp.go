@@ -77,14 +77,14 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
-	if err := e.addDefinedSets(ctx); err != nil {
+	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"), largeCommunitySet(everyMarkSet, everyMark), neighborSet(unweightedSet, noRouter)); err != nil {
 		return err
 	}
-	imports := []*api.Policy{{Name: "import", Statements: importStatements()}}
-	exports := append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}, {Name: attributesPolicy}}, selectionPolicies()...)
-	shutdown := &api.Policy{Name: shutdownPolicy, Statements: []*api.Statement{shutdownStatement()}} // see setShutdown
-	for _, policy := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
-		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+	imports := []*api.Policy{policy("import", importStatement())}
+	exports := append([]*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)}, selectionPolicies()...)
+	shutdown := policy(shutdownPolicy, shutdownStatement()) // see setShutdown
+	for _, p := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
+		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: p}); err != nil {
 			return err
 		}
 	}
@@ -94,20 +94,6 @@ func (e *engine) configure(ctx context.Context) error {
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exports)
 }
 
-// addDefinedSets adds the sets that statements refer to.
-func (e *engine) addDefinedSets(ctx context.Context) error {
-	for _, set := range []*api.DefinedSet{
-		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markedSet, List: []string{"^" + mark(markAny) + "$"}},
-		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: everyMarkSet, List: []string{everyMark}},
-		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}},
-	} {
-		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // assign makes policies, in their order, those of a direction.
 func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, otherwise api.RouteAction, policies []*api.Policy) error {
 	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
@@ -115,15 +101,15 @@ func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, othe
 	}})
 }
 
-// importStatements let in our own routes, to which GoBGP applies the import
+// importStatement lets in our own routes, to which GoBGP applies the import
 // policy as well. All else is rejected, and so there is nothing to pass on from
 // one router to another.
-func importStatements() []*api.Statement {
-	return []*api.Statement{{
+func importStatement() *api.Statement {
+	return &api.Statement{
 		Name:       "ours",
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
 		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
-	}}
+	}
 }
 
 // shutdownPolicy is the export policy of a graceful shutdown. It comes after the
@@ -148,11 +134,11 @@ func shutdownStatement() *api.Statement {
 
 // setShutdown sends all routes again: GoBGP does not when only a policy changes.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
-	policies := []*api.Policy{{Name: exportPolicy}, {Name: attributesPolicy}}
+	policies := []*api.Policy{policy(exportPolicy), policy(attributesPolicy)}
 	if on {
-		policies = append(policies, &api.Policy{Name: shutdownPolicy})
+		policies = append(policies, policy(shutdownPolicy))
 	}
-	policies = append(policies, &api.Policy{Name: selectedPolicy}, &api.Policy{Name: restrictedPolicy}, &api.Policy{Name: stripPolicy})
+	policies = append(policies, policy(selectedPolicy), policy(restrictedPolicy), policy(stripPolicy))
 	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies); err != nil {
 		return err
 	}
@@ -168,10 +154,9 @@ func (e *engine) resendRoutes(ctx context.Context) error {
 // route already has the stand-in of the session (nexthop.go).
 func exportStatements() []*api.Statement {
 	reject := func(name string, family *api.Family, standIn netip.Addr) *api.Statement {
-		nextHops := []string{netip.PrefixFrom(standIn, standIn.BitLen()).String()}
 		return &api.Statement{
 			Name:       name,
-			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: nextHops},
+			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: hostPrefixes(standIn)},
 			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
 		}
 	}

@@ -122,11 +122,9 @@ func listen(key listenKey, sessions []Session) (*listener, error) {
 		return nil, err
 	}
 	l := &listener{}
-	config := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
-		var opterr error
-		err := c.Control(func(fd uintptr) { opterr = errors.Join(key.set(int(fd)), l.change(int(fd), sessions)) })
-		return errors.Join(err, opterr)
-	}}
+	config := net.ListenConfig{KeepAlive: -1, Control: prepare(func(fd int) error {
+		return errors.Join(key.set(fd), l.change(fd, sessions))
+	})}
 	config.SetMultipathTCP(false) // it has no TCP MD5
 	network, any := "tcp6", netip.IPv6Unspecified()
 	if key.is4 {
@@ -148,11 +146,7 @@ func (key listenKey) set(fd int) error {
 	if key.shared {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 	}
-	level, option := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
-	if key.is4 {
-		level, option = unix.IPPROTO_IP, unix.IP_TTL
-	}
-	return errors.Join(err, bindDevice(fd, key.device), unix.SetsockoptInt(fd, level, option, maxTTL))
+	return errors.Join(err, bindDevice(fd, key.device), setTTL(fd, key.is4, maxTTL))
 }
 
 // admit makes a listening socket accept only the routers of sessions.
@@ -161,9 +155,7 @@ func (l *listener) admit(sessions []Session) error {
 	if err != nil {
 		return err
 	}
-	var opterr error
-	err = c.Control(func(fd uintptr) { opterr = l.change(int(fd), sessions) })
-	return errors.Join(err, opterr)
+	return control(c, func(fd int) error { return l.change(fd, sessions) })
 }
 
 // change never accepts a router without its password, not for a moment.
@@ -309,9 +301,7 @@ func (s *session) prepareAccepted(conn *net.TCPConn) error {
 	if err != nil {
 		return err
 	}
-	var opterr error
-	err = c.Control(func(fd uintptr) { opterr = setHops(int(fd), s.conf) })
-	return errors.Join(err, opterr)
+	return control(c, func(fd int) error { return setHops(fd, s.conf) })
 }
 
 // rightAddress says what is wrong with the local address that the router connected to.
@@ -337,13 +327,13 @@ func (s *session) rightAddress(local netip.Addr) error {
 func (s *session) offer(conn *net.TCPConn) bool {
 	wrong := s.rightAddress(addrOf(conn.LocalAddr()))
 	s.mu.Lock()
-	w, up := s.facts.wire, s.facts.state == Established
 	s.rejection = wrong
 	s.mu.Unlock()
 	if wrong != nil {
 		return false
 	}
-	if up && w != nil {
+	w, up := s.connection()
+	if up {
 		if o := w.seen().open; !s.conf.GracefulRestart || o == nil || !o.gracefulRestart {
 			return false
 		}

@@ -76,13 +76,13 @@ func (p Peers) marks(targets map[string]uint32) []*packet.LargeCommunity {
 // has no statement at first: targets adds one for each router.
 func selectionPolicies() []*api.Policy {
 	return []*api.Policy{
-		{Name: selectedPolicy},
-		{Name: restrictedPolicy, Statements: []*api.Statement{{
+		policy(selectedPolicy),
+		policy(restrictedPolicy, &api.Statement{
 			Name:       restrictedPolicy,
-			Conditions: &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: markedSet}},
+			Conditions: &api.Conditions{LargeCommunitySet: anyOf(markedSet)},
 			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
-		}}},
-		{Name: stripPolicy, Statements: []*api.Statement{stripStatement()}},
+		}),
+		policy(stripPolicy, stripStatement()),
 	}
 }
 
@@ -128,23 +128,12 @@ func routerName(n uint32) string { return fmt.Sprintf("router %d", n) }
 // target lets routes that are marked with n out to a router.
 func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error {
 	name := routerName(n)
-	for _, set := range []*api.DefinedSet{
-		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: []string{netip.PrefixFrom(router, router.BitLen()).String()}},
-		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: []string{"^" + mark(n) + "$"}},
-	} {
-		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set, Replace: true}); err != nil {
-			return err
-		}
+	if err := e.define(ctx, neighborSet(name, router), largeCommunitySet(name, "^"+mark(n)+"$")); err != nil {
+		return err
 	}
-	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: selectedPolicy, Statements: []*api.Statement{{
-		Name: name,
-		Conditions: &api.Conditions{
-			NeighborSet:       &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: name},
-			LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: name},
-		},
-		Actions: &api.Actions{
-			RouteAction:    api.RouteAction_ROUTE_ACTION_ACCEPT,
-			LargeCommunity: stripMarks(),
-		},
-	}}}})
+	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy(selectedPolicy, &api.Statement{
+		Name:       name,
+		Conditions: &api.Conditions{NeighborSet: anyOf(name), LargeCommunitySet: anyOf(name)},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT, LargeCommunity: stripMarks()},
+	})})
 }

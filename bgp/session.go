@@ -84,17 +84,23 @@ type sessionFacts struct {
 	router      netip.Addr // on the session's interface; invalid until it advertises itself
 }
 
-func (s *session) start() {
+// start begins once the sessions before are closed.
+func (s *session) start(before []*session) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.cancel, s.done, s.loggedReasons = cancel, make(chan struct{}), map[string]bool{}
 	s.incoming = make(chan *net.TCPConn, 1)
 	s.facts = sessionFacts{state: Idle, since: time.Now()}
-	go s.run(ctx)
+	go func() {
+		defer close(s.done)
+		for _, old := range before {
+			<-old.done
+		}
+		s.run(ctx)
+	}()
 }
 
 // run makes attempts until ctx ends.
 func (s *session) run(ctx context.Context) {
-	defer close(s.done)
 	defer func() {
 		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see stopBFD
 			s.stopDetector()
@@ -358,16 +364,22 @@ func (s *session) stopDetector() {
 // lost ends the connection that there is, if it is established: while one is being
 // made, that is a better proof of whether the router is there.
 func (s *session) lost(reason string) {
-	s.mu.Lock()
-	w, up := s.facts.wire, s.facts.state == Established
-	s.mu.Unlock()
-	if !up || w == nil {
+	w, up := s.connection()
+	if !up {
 		return
 	}
 	go func() { // Close waits for a moment for the router to read
 		w.refuse(reason, codeCease, ceaseBFDDown)
 		_ = w.Close()
 	}()
+}
+
+// connection returns the session's wire, nil between connections, and whether it is
+// established.
+func (s *session) connection() (w *wire, up bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.facts.wire, s.facts.wire != nil && s.facts.state == Established
 }
 
 // ended records why an attempt ended. An end that this node asked for is no error.

@@ -71,16 +71,15 @@ func setName(n uint32) string { return fmt.Sprintf("set %d", n) }
 
 // addSet adds the statement for set n.
 func (e *engine) addSet(ctx context.Context, k attributeSet, n uint32) error {
-	marked := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: setName(n), List: []string{"^" + k.mark(n).String() + "$"}}
-	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: marked, Replace: true}); err != nil {
+	if err := e.define(ctx, largeCommunitySet(setName(n), "^"+k.mark(n).String()+"$")); err != nil {
 		return err
 	}
-	conditions := &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: setName(n)}}
+	conditions := &api.Conditions{LargeCommunitySet: anyOf(setName(n))}
 	if k.router != allRouters {
-		conditions.NeighborSet = &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: routerName(k.router)}
+		conditions.NeighborSet = anyOf(routerName(k.router))
 	}
-	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: attributesPolicy,
-		Statements: []*api.Statement{{Name: setName(n), Conditions: conditions, Actions: k.attributes.actions()}}}})
+	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy(attributesPolicy,
+		&api.Statement{Name: setName(n), Conditions: conditions, Actions: k.attributes.actions()})})
 }
 
 // actions add a to a route. UseLeftMost is the session's own AS number, which GoBGP
@@ -144,15 +143,14 @@ func (e *engine) forget(ctx context.Context, table []Route, targets map[string]u
 
 func (e *engine) removeSet(ctx context.Context, n uint32) error {
 	statement := &api.Statement{Name: setName(n)}
-	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: &api.Policy{Name: attributesPolicy, Statements: []*api.Statement{statement}}}); err != nil {
+	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: policy(attributesPolicy, statement)}); err != nil {
 		return err
 	}
 	// GoBGP removes the statement from the policy, and keeps it.
 	if err := e.gobgp.DeleteStatement(ctx, &api.DeleteStatementRequest{Statement: statement, All: true}); err != nil {
 		return err
 	}
-	return e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true,
-		DefinedSet: &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: setName(n)}})
+	return e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true, DefinedSet: largeCommunitySet(setName(n))})
 }
 
 // stripStatement takes the marks off routes that go to all routers: those to some
@@ -160,7 +158,7 @@ func (e *engine) removeSet(ctx context.Context, n uint32) error {
 func stripStatement() *api.Statement {
 	return &api.Statement{
 		Name:       stripPolicy,
-		Conditions: &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: everyMarkSet}},
+		Conditions: &api.Conditions{LargeCommunitySet: anyOf(everyMarkSet)},
 		Actions:    &api.Actions{LargeCommunity: stripMarks()},
 	}
 }

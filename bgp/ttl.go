@@ -30,21 +30,33 @@ func (s Session) leastTTL() int { return maxTTL + 1 - int(s.TTLSecurityHops) }
 // setHops sets how far our packets go, and how far the router's may have come: the
 // kernel drops the others, the answer to our SYN included.
 func setHops(fd int, s Session) error {
-	level, hops, least := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
-	if s.PeerAddress.Is4() {
-		level, hops, least = unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
-	}
+	is4 := s.PeerAddress.Is4()
 	if n := ttl(s); n != 0 {
-		if err := unix.SetsockoptInt(fd, level, hops, n); err != nil {
-			return fmt.Errorf("TTL %d: %w", n, err)
+		if err := setTTL(fd, is4, n); err != nil {
+			return err
 		}
 	}
 	if s.TTLSecurityHops == 0 {
 		return nil
 	}
-	n := s.leastTTL()
+	level, least, n := unix.IPPROTO_IPV6, unix.IPV6_MINHOPCOUNT, s.leastTTL()
+	if is4 {
+		level, least = unix.IPPROTO_IP, unix.IP_MINTTL
+	}
 	if err := unix.SetsockoptInt(fd, level, least, n); err != nil {
 		return fmt.Errorf("least TTL %d: %w", n, err)
+	}
+	return nil
+}
+
+// setTTL sets the TTL, or hop limit, of what a socket sends.
+func setTTL(fd int, is4 bool, n int) error {
+	level, option := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+	if is4 {
+		level, option = unix.IPPROTO_IP, unix.IP_TTL
+	}
+	if err := unix.SetsockoptInt(fd, level, option, n); err != nil {
+		return fmt.Errorf("TTL %d: %w", n, err)
 	}
 	return nil
 }

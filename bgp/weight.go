@@ -49,7 +49,7 @@ var noRouter = netip.MustParseAddr(engineRouterID)
 func unweighted() *api.Statement {
 	return &api.Statement{
 		Name:       "no weight",
-		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: unweightedSet}},
+		Conditions: &api.Conditions{NeighborSet: anyOf(unweightedSet)},
 		Actions:    &api.Actions{ExtCommunity: &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE}},
 	}
 }
@@ -72,23 +72,16 @@ func (e *engine) kept(s State) (routers []netip.Addr) {
 // setUnweighted withholds weights from these routers only. Routes that they already have
 // stay.
 func (e *engine) setUnweighted(ctx context.Context, routers []netip.Addr) error {
-	set := func(addrs []netip.Addr) *api.DefinedSet {
-		s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet}
-		for _, a := range addrs {
-			s.List = append(s.List, netip.PrefixFrom(a, a.BitLen()).String())
-		}
-		return s
-	}
 	// First add, then remove: the set changes in place, and statements hold on to it.
 	// One that replaces it would be another one's.
 	gone, come := diff(e.unweighted, routers, netip.Addr.Compare)
 	if len(come) > 0 {
-		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set(come)}); err != nil {
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(unweightedSet, come...)}); err != nil {
 			return err
 		}
 	}
 	if len(gone) > 0 {
-		if err := e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: set(gone)}); err != nil {
+		if err := e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: neighborSet(unweightedSet, gone...)}); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ func many(b *testing.B, n int) *store {
 	w := &world{store: s}
 	pool := from(b, map[string]any{
 		"metadata": object{"name": "big"},
-		"spec":     object{"addresses": []string{"10.0.0.0/16"}},
+		"spec":     object{"addresses": []string{"10.0.0.0/16"}, "announce": "BGP"},
 	})
 	s.put("/apis/fanfare.io/v1alpha1/addresspools/big", nil, pool)
 	for i := range n {
@@ -50,6 +51,44 @@ func BenchmarkUnchanged(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPass is a whole pass after one change of one Service that needs no write.
+func BenchmarkPass(b *testing.B) {
+	for _, n := range []int{1_000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := many(b, n)
+			c, err := newController(options(s))
+			if err != nil {
+				b.Fatal(err)
+			}
+			c.source = s.source()
+			c.carryOut(b.Context(), planned(c.source.Snapshot()), time.Now().Add(time.Hour))
+			snap := s.source().Snapshot()
+			if len(snap.Assignments) != n {
+				b.Fatalf("%d Services have an address", len(snap.Assignments))
+			}
+			source := &fixedSource{snapshot: snap}
+			c.source = source
+			c.pass(b.Context())
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				next, spec := *snap, *snap.Services[i%n].Spec
+				next.Services = slices.Clone(snap.Services)
+				next.Services[i%n].Spec = &spec
+				source.snapshot = &next
+				if _, errs := c.pass(b.Context()); len(errs) != 0 {
+					b.Fatal(errs[0])
+				}
+			}
+		})
+	}
+}
+
+// A fixedSource returns the given snapshot.
+type fixedSource struct{ snapshot *cluster.Snapshot }
+
+func (s *fixedSource) Snapshot() *cluster.Snapshot { return s.snapshot }
+func (s *fixedSource) Changed() <-chan struct{}    { return nil }
 
 // BenchmarkStart gives addresses to 1,000 Services that have none, with an API
 // server that answers at once: the controller's own part of it.

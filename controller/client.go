@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -98,6 +99,16 @@ func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, err er
 func (c *client) service(ctx context.Context, n cluster.Name) (*corev1.Service, error) {
 	s := &corev1.Service{}
 	return s, c.core.Get().Namespace(n.Namespace).Resource("services").Name(n.Name).Do(ctx).Into(s)
+}
+
+// namespaceGone reports whether a Namespace is deleted or being deleted, as it is now.
+func (c *client) namespaceGone(ctx context.Context, name string) (bool, error) {
+	ns := &corev1.Namespace{}
+	err := c.core.Get().Resource("namespaces").Name(name).Do(ctx).Into(ns)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && ns.DeletionTimestamp != nil, err
 }
 
 // patchStatus changes the status of s if it is still at the version that was

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 )
 
 const (
@@ -49,11 +50,11 @@ type Options struct {
 	// Key is the Secret with the key that encrypts messages between speakers. The
 	// controller creates it where it is missing; the zero value turns that off.
 	Key cluster.Name
-	// Listen is a TCP address for metrics and health, empty for none.
-	Listen   string
-	Instance string // the name of this process, in Events
-	Log      *slog.Logger
-	Registry *prometheus.Registry
+	// Monitoring says where metrics and health are served.
+	Monitoring monitoring.Options
+	Instance   string // the name of this process, in Events
+	Log        *slog.Logger
+	Registry   *prometheus.Registry
 	// ClassOnly leaves Services without a class to other implementations, as Open must, too.
 	ClassOnly bool
 	// Settle is how long a change of a node has to last before addresses are spread over
@@ -278,6 +279,9 @@ func (c *controller) release(ctx context.Context, r release) error {
 	c.metrics.wrote("release", err)
 	if err == nil {
 		c.Log.Info("claim released", "vip", r.old.Addr, "holders", len(r.old.Holders)-len(r.from), "reserved", r.old.Reserved, "reason", r.why)
+		for _, refused := range r.refused {
+			c.events.recordUnreserved(ctx, refused)
+		}
 	}
 	return err
 }

@@ -42,6 +42,12 @@ func (e *events) recordService(ctx context.Context, s *corev1.Service, written c
 	e.send(ctx, newEvent(s, written, e.instance))
 }
 
+// recordUnreserved sends the Event of a deleted Service that asked to keep its address and does not.
+func (e *events) recordUnreserved(ctx context.Context, r refusedReservation) {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: r.holder.Name.Namespace, Name: r.holder.Name.Name, UID: r.holder.UID, ResourceVersion: r.holder.ResourceVersion}}
+	e.send(ctx, newEvent(s, cluster.AddressCondition{Code: cluster.QuotaExceeded, Message: r.why}, e.instance))
+}
+
 // recordPool sends the Event of a pool's condition that was written over live. The name of the Event is a
 // hash of what it is about: a retry after a lost answer creates no second one.
 func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {

@@ -62,9 +62,13 @@ func newField(t *testing.T, services int, nodes ...string) *field {
 
 // announce changes how the pool is announced.
 func (f *field) announce(a v1alpha1.Announce) {
+	f.editPool(func(s *v1alpha1.AddressPoolSpec) { s.Announce = a })
+}
+
+func (f *field) editPool(edit func(*v1alpha1.AddressPoolSpec)) {
 	const path = "/apis/fanfare.io/v1alpha1/addresspools/lan"
 	pool := into[v1alpha1.AddressPool](f.t, f.objects[path])
-	pool.Spec.Announce = a
+	edit(&pool.Spec)
 	f.put(path, f.objects[path], from(f.t, &pool))
 }
 
@@ -201,6 +205,11 @@ func TestOwnersFollowConfiguration(t *testing.T) {
 		pinned := into[corev1.Service](t, f.objects[servicesPath+"s05"])
 		pinned.Annotations = map[string]string{"fanfare.io/l2-node": "n3"}
 		f.put(servicesPath+"s05", f.objects[servicesPath+"s05"], from(t, pinned))
+		// Without the pool's permission, the annotation moves nothing.
+		if f.run(5 * time.Second); f.spread() != "[n1:6 n2:6]" {
+			t.Errorf("spread %s", f.spread())
+		}
+		f.editPool(func(s *v1alpha1.AddressPoolSpec) { s.AllowL2Node = true })
 		if f.run(5 * time.Second); f.spread() != "[n1:6 n2:5 n3:1]" && f.spread() != "[n1:5 n2:6 n3:1]" {
 			t.Errorf("spread %s", f.spread())
 		}

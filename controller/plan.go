@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A todo is what must be written, in this order: release the claims of deleted Services,
@@ -50,15 +51,17 @@ type claim struct {
 type release struct {
 	old  *cluster.Claim
 	from []cluster.Holder // some of the claim's holders, or all
-	// kept are the Services that the claim is kept for. Deleted Services of from that asked to
-	// keep the address are added.
-	kept []cluster.Name
-	gone bool   // the Services of from are deleted
-	why  string // in the log, and after the Service in the plan's text
+	// kept are the Services that the claim is kept for. Deleted Services of from in reserve are
+	// added.
+	kept, reserve []cluster.Name
+	// expired are the namespaces whose reservations end, since they are gone.
+	expired []string
+	refused []refusedReservation
+	why     string // in the log, and after the Service in the plan's text
 }
 
 // keeps says whether the address is kept for a holder that it is released from.
-func (r release) keeps(h cluster.Holder) bool { return r.gone && h.Reserve }
+func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve, h.Name) }
 
 // plan returns the writes that make claims and status what was decided. A settled Service
 // needs none, and is not looked at: the cost is that of the open Services and loose claims.
@@ -72,16 +75,15 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 		p.addrs[spec.Name] = nil
 	}
 	if len(s.Open) != 0 {
-		for _, a := range assignments {
-			if list, open := p.addrs[a.Service]; open {
-				p.addrs[a.Service] = append(list, a)
-			}
+		for _, a := range sortedset.Differ(s.Held, assignments, cluster.Assignment.Compare) {
+			p.addrs[a.Service] = append(p.addrs[a.Service], a)
 		}
 	}
 	for _, r := range reasons {
 		p.reasons[r.Service] = append(p.reasons[r.Service], r)
 	}
 	var t todo
+	p.reserved = newReservedUsage(s.Snap, s.Loose, p.kept)
 	for _, c := range s.Loose {
 		p.release(&t, c)
 	}
@@ -102,22 +104,41 @@ type planner struct {
 	// addrs and reasons are those of the Services that are not settled.
 	addrs   map[cluster.Name][]cluster.Assignment
 	reasons map[cluster.Name][]cluster.Reason
+	// reserved counts the reserved addresses of namespaces.
+	reserved *reservedUsage
 }
 
 // settled is the Rule by which a Service needs no write: it has the wanted addresses, and
 // its condition reports them.
 func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned || s.Reported.Code != cluster.Assigned {
+	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned {
 		return false
 	}
-	var text []byte
-	for _, a := range s.Status {
+	code, text, pools := cluster.Assigned, []byte(nil), make([]string, len(s.Status))
+	for i, a := range s.Status {
 		if snap.Claim(a).Holders[0].Reserve != s.Reserve {
 			return false
 		}
-		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(snap.Pools, a)})
+		pools[i] = cluster.PoolOf(snap.Pools, a)
+		text = appendHas(text, cluster.Assignment{Addr: a, Pool: pools[i]})
 	}
-	return string(text) == s.Reported.Message
+	for _, why := range refusedAnnotations(snap, s, pools) {
+		code, text = cluster.AnnotationRefused, append(separate(text), why...)
+	}
+	return s.Reported.Code == code && s.Reported.Message == cut(string(text))
+}
+
+// refusedAnnotations says which annotations of a Service have no effect, since the pools that its
+// addresses are from do not allow it.
+func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []string) {
+	for _, name := range pools {
+		for _, why := range cluster.PoolNamed(snap.Pools, name).RefusedAnnotations(s) {
+			if !slices.Contains(all, why) {
+				all = append(all, why)
+			}
+		}
+	}
+	return all
 }
 
 // holders are the Services that should have an address, sorted by name. There are several if they share it.
@@ -156,29 +177,23 @@ func (p *planner) release(t *todo, c *cluster.Claim) {
 			leftover = append(leftover, h)
 		}
 	}
-	kept := p.kept(c)
+	r := release{old: c, kept: p.kept(c), expired: p.expired(c)}
 	// Two writes to one claim in one pass would meet as a conflict.
 	switch {
 	case len(gone) != 0:
-		t.gone = append(t.gone, release{old: c, from: gone, kept: kept, gone: true, why: "is gone"})
-	case len(c.Holders) == 0 && !c.Reserved && len(kept) == 0:
-		t.gone = append(t.gone, release{old: c, why: "no Service holds it, and it is not reserved"})
+		r.from, r.why = gone, "is gone"
+		p.reserve(&r)
+		t.gone = append(t.gone, r)
+	case len(c.Holders) == 0 && !c.Reserved && len(r.kept) == 0:
+		r.why = "no Service holds it, and it is not reserved"
+		t.gone = append(t.gone, r)
 	case len(leftover) != 0:
-		t.leftover = append(t.leftover, release{old: c, from: leftover, kept: kept, why: "does not need it"})
-	case len(kept) != len(c.ReservedFor):
-		t.leftover = append(t.leftover, release{old: c, kept: kept, why: "it is kept for a Service that has another address"})
+		r.from, r.why = leftover, "does not need it"
+		t.leftover = append(t.leftover, r)
+	case len(r.kept) != len(c.ReservedFor):
+		r.why = "it is kept for a Service that has another address, or whose namespace is gone"
+		t.leftover = append(t.leftover, r)
 	}
-}
-
-// kept are the Services that a claim is still kept for: not one that is back and does not
-// take it. A reservation that a user made stays.
-func (p *planner) kept(c *cluster.Claim) []cluster.Name {
-	if c.Reserved {
-		return c.ReservedFor
-	}
-	return slices.DeleteFunc(slices.Clone(c.ReservedFor), func(name cluster.Name) bool {
-		return p.snap.Service(name) != nil && !p.foreign(name) && !p.shouldHave(name, c.Addr)
-	})
 }
 
 // settle plans the wanted state of the Service. ok is false when the Service has it, when
@@ -249,6 +264,12 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 		}
 		text = append(separate(text), r.Message...)
 	}
+	for _, why := range refusedAnnotations(p.snap, spec, p.poolsOf(spec.Name)) {
+		if c.Code == cluster.Assigned {
+			c.Code = cluster.AnnotationRefused
+		}
+		text = append(separate(text), why...)
+	}
 	if len(text) == 0 {
 		// Every Service without an address has a reason; it wants an address of
 		// at least one family.
@@ -256,6 +277,14 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 	}
 	c.Message = cut(string(text))
 	return c
+}
+
+// poolsOf are the pools that the addresses of a Service are from.
+func (p *planner) poolsOf(name cluster.Name) (pools []string) {
+	for _, a := range p.addrs[name] {
+		pools = append(pools, p.snap.OriginOf(a).Pool)
+	}
+	return pools
 }
 
 // appendHas adds "has ADDRESS of pool POOL" to a message.
@@ -338,6 +367,9 @@ func (r release) String() string {
 		if r.keeps(h) {
 			kept = keep(kept, h.Name)
 		}
+	}
+	for _, refused := range r.refused {
+		fmt.Fprintf(&b, "%s\n", refused.why)
 	}
 	switch keeps := len(r.old.Holders) > len(r.from); {
 	case len(kept) != 0:

@@ -223,6 +223,31 @@ func TestPoolNamespaces(t *testing.T) {
 	}
 }
 
+// Reserved addresses count for the pool if no Service has them, and for the namespaces that they
+// are reserved for and that do not have them.
+func TestPoolReserved(t *testing.T) {
+	addr := netip.MustParseAddr
+	service := func(namespace, name string) cluster.Name { return cluster.Name{Namespace: namespace, Name: name} }
+	snap := &cluster.Snapshot{
+		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.15")}}},
+		Claims: []*cluster.Claim{
+			{Addr: addr("192.0.2.1"), ReservedFor: []cluster.Name{service("shop", "a"), service("shop", "b")}},
+			{Addr: addr("192.0.2.2"), Reserved: true},
+			{Addr: addr("192.0.2.3"), ReservedFor: []cluster.Name{service("dev", "a"), service("shop", "c")}, Holders: []cluster.Holder{{Name: service("shop", "d")}}},
+			{Addr: addr("192.0.2.4"), Holders: []cluster.Holder{{Name: service("shop", "e")}}},
+		},
+	}
+	as := []cluster.Assignment{{Addr: addr("192.0.2.3"), Service: service("shop", "d"), Pool: "lan"}, {Addr: addr("192.0.2.4"), Service: service("shop", "e"), Pool: "lan"}}
+	s := poolStatuses(snap, as)["lan"]
+	if want := (v1alpha1.PoolAddresses{Total: 16, Assigned: 2, Reserved: 2, Available: 12}); *s.IPv4 != want {
+		t.Errorf("%+v, want %+v", *s.IPv4, want)
+	}
+	want := []v1alpha1.NamespaceAddresses{{Namespace: "shop", IPv4: 2, Reserved: 1}, {Namespace: "dev", Reserved: 1}}
+	if !slices.Equal(s.Namespaces, want) {
+		t.Errorf("%+v, want %+v", s.Namespaces, want)
+	}
+}
+
 // Each change of a pool's condition has one Event, also with the next leader, and numbers
 // are no change of it.
 func TestPoolEvents(t *testing.T) {

@@ -64,6 +64,7 @@ type count struct {
 // familyCount counts the addresses of one family.
 type familyCount struct {
 	assigned int64 // that Services have
+	reserved int64 // that no Service has
 	spent    int64 // of the addresses that the pool gives out: assigned, or only claimed
 }
 
@@ -86,12 +87,43 @@ func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	}
 	for _, claim := range snap.Claims {
 		c := u.pools[cluster.PoolOf(snap.Pools, claim.Addr)]
-		_, assigned := slices.BinarySearchFunc(all, claim.Addr, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
-		if c != nil && !assigned {
+		i, assigned := slices.BinarySearchFunc(all, claim.Addr, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+		if c == nil {
+			continue
+		}
+		if !assigned {
 			c.spend(claim.Addr)
 		}
+		if !assigned && (claim.Reserved || len(claim.ReservedFor) != 0) {
+			c.family(claim.Addr).reserved++
+		}
+		c.reserve(claim, all[i:])
 	}
 	return u
+}
+
+// reserve counts an address for the namespaces that it is reserved for, unless one of their Services
+// has it: the first of assigned, if any do.
+func (c *count) reserve(claim *cluster.Claim, assigned []cluster.Assignment) {
+	for _, ns := range namespacesOf(claim.ReservedFor) {
+		n := 0
+		for n < len(assigned) && assigned[n].Addr == claim.Addr && assigned[n].Service.Namespace != ns {
+			n++
+		}
+		if n == len(assigned) || assigned[n].Addr != claim.Addr {
+			c.namespace(ns).Reserved++
+		}
+	}
+}
+
+// namespace is the count of a namespace, to add to.
+func (c *count) namespace(name string) *v1alpha1.NamespaceAddresses {
+	n := c.namespaces[name]
+	if n == nil {
+		n = &v1alpha1.NamespaceAddresses{Namespace: name}
+		c.namespaces[name] = n
+	}
+	return n
 }
 
 // family is the count of the family of a, to add to.
@@ -120,11 +152,7 @@ func (c *count) assign(shared []cluster.Assignment) {
 		if slices.ContainsFunc(shared[:i], func(o cluster.Assignment) bool { return o.Service.Namespace == ns }) {
 			continue
 		}
-		n := c.namespaces[ns]
-		if n == nil {
-			n = &v1alpha1.NamespaceAddresses{Namespace: ns}
-			c.namespaces[ns] = n
-		}
+		n := c.namespace(ns)
 		if a.Is4() {
 			n.IPv4++
 		} else {
@@ -144,7 +172,7 @@ func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
 	if total == 0 && n.assigned == 0 {
 		return nil
 	}
-	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Available: max(0, total-n.spent)}
+	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Reserved: n.reserved, Available: max(0, total-n.spent)}
 }
 
 // most are the namespaces with the most addresses, maxNamespaces at most, and the number of the others:
@@ -154,7 +182,7 @@ func (c *count) most() (list []v1alpha1.NamespaceAddresses, others int64) {
 		list = append(list, *n)
 	}
 	slices.SortFunc(list, func(a, b v1alpha1.NamespaceAddresses) int {
-		return cmp.Or(cmp.Compare(b.IPv4+b.IPv6, a.IPv4+a.IPv6), cmp.Compare(a.Namespace, b.Namespace))
+		return cmp.Or(cmp.Compare(b.IPv4+b.IPv6+b.Reserved, a.IPv4+a.IPv6+a.Reserved), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	if others = int64(len(list) - maxNamespaces); others > 0 {
 		return list[:maxNamespaces], others

@@ -44,7 +44,7 @@ func ask(r *http.Request) string {
 		group = "." + strings.Split(p, "/")[0]
 		p = strings.Join(strings.Split(p, "/")[2:], "/")
 	}
-	if rest, ok := strings.CutPrefix(p, "namespaces/"); ok {
+	if rest, ok := strings.CutPrefix(p, "namespaces/"); ok && strings.Contains(rest, "/") {
 		p = rest[strings.Index(rest, "/")+1:]
 	}
 	if p, ok := strings.CutSuffix(p, "/status"); ok {
@@ -103,6 +103,9 @@ func everything(t *testing.T) map[string]bool {
 		ctl.source = s.source()
 		ctl.pass(ctx)
 		s.remove(servicesPath + "s0")
+		// A reservation that ends with its namespace.
+		s.put(namespacesPath+"default", nil, object{"metadata": object{"name": "default"}})
+		s.put(claimsPath+"/192.0.2.99", nil, from(t, reservedClaim("192.0.2.99", "gone")))
 		// A claim of which the controller's cache does not know.
 		ctl.source = forgetful{s.source()}
 		ctl.pass(ctx)

@@ -2,12 +2,12 @@ package controller
 
 import (
 	"fmt"
-	"net"
-	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 )
 
 // stuckAfter is how long a pass may be without any progress before the
@@ -39,36 +39,29 @@ func (h *health) stuck() time.Duration {
 
 // serve begins to answer /metrics, /healthz and /readyz. Stop ends it.
 func (c *controller) serve() (stop func(), err error) {
-	if c.Listen == "" {
-		return func() {}, nil
-	}
-	l, err := net.Listen("tcp", c.Listen)
+	s, err := monitoring.Serve(c.Monitoring, c.handler(), c.Log)
 	if err != nil {
-		return nil, fmt.Errorf("metrics and health: %w", err)
+		return nil, err
 	}
-	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: 5 * time.Second}
-	go srv.Serve(l)
-	return func() { srv.Close() }, nil
+	return s.Close, nil
 }
 
 // handler answers the probes of the kubelet, and Prometheus.
-func (c *controller) handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if d := c.health.stuck(); d > stuckAfter {
-			http.Error(w, fmt.Sprintf("a pass has made no progress for %s", d.Round(time.Second)), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	// A controller that waits for the Lease is ready, too: it can take over at once.
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !c.health.ready.Load() {
-			http.Error(w, "the API server has not been read yet", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	return mux
+func (c *controller) handler() monitoring.Handler {
+	return monitoring.Handler{
+		Metrics: promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{}),
+		Healthy: func() string {
+			if d := c.health.stuck(); d > stuckAfter {
+				return fmt.Sprintf("a pass has made no progress for %s", d.Round(time.Second))
+			}
+			return ""
+		},
+		// A controller that waits for the Lease is ready, too: it can take over at once.
+		Ready: func() string {
+			if !c.health.ready.Load() {
+				return "the API server has not been read yet"
+			}
+			return ""
+		},
+	}
 }

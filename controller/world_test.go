@@ -127,6 +127,13 @@ func (w *world) typed(c change) (runtime.Object, cluster.Key) {
 			return new(into[corev1.Service](w.t, c.object)), cluster.Key{}
 		}
 		return nil, cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "shop", Name: name}}
+	case strings.HasPrefix(c.path, namespacesPath) && len(part) == 5:
+		if c.object != nil {
+			return new(into[corev1.Namespace](w.t, c.object)), cluster.Key{}
+		}
+		return nil, cluster.Key{Kind: "Namespace", Name: cluster.Name{Name: name}}
+	case strings.Contains(c.path, "/events/"):
+		return nil, cluster.Key{} // No snapshot has them.
 	case strings.Contains(c.path, "/addressclaims/"):
 		if c.object != nil {
 			return new(into[v1alpha1.AddressClaim](w.t, c.object)), cluster.Key{}
@@ -311,7 +318,10 @@ func (r *request) String() string {
 	return fmt.Sprint(r.node.id, r.req.Method, r.req.URL.Path, string(r.body))
 }
 
-const servicesPath = "/api/v1/namespaces/shop/services/"
+const (
+	namespacesPath = "/api/v1/namespaces/"
+	servicesPath   = namespacesPath + "shop/services/"
+)
 
 // watchOver checks the promises after each write.
 func (w *world) watchOver(path string, before, after object) {

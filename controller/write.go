@@ -271,6 +271,11 @@ func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Co
 // have the address, and cannot get it by a write in flight.
 func (w writer) release(ctx context.Context, r release) error {
 	var errs []error
+	for _, ns := range r.expired {
+		if gone, err := w.namespaceGone(ctx, ns); err != nil || !gone {
+			return fmt.Errorf("reservation of %s for namespace %s: %w", r.old.Addr, ns, cmp.Or(err, errStale))
+		}
+	}
 	left, kept := slices.Clone(r.old.Holders), r.kept
 	for _, h := range r.from {
 		if err := w.confirmReleased(ctx, r.old.Addr, h); err != nil {

@@ -280,7 +280,7 @@ func TestRun(t *testing.T) {
 	s.populate(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	o := options(s)
-	o.Listen = "127.0.0.1:0"
+	o.Monitoring.MetricsAddress, o.Monitoring.HealthAddress = "127.0.0.1:0", "127.0.0.1:0"
 	o.Open = func(context.Context) (cluster.Source, error) { return s.source(), nil }
 	told := make(chan struct{}, 10)
 	s.wrote = func(path string, _, _ object) {

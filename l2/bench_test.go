@@ -66,7 +66,7 @@ func BenchmarkPlanPorts(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, plan := range planPorts(want, []Interface{iface}) {
+				for _, plan := range planPorts(State{Addresses: want}, []Interface{iface}) {
 					if len(plan.addresses) != n {
 						b.Fatal(len(plan.addresses))
 					}

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
@@ -137,7 +138,7 @@ func (k *worker) neighbours() neighbourTable {
 func (n neighbourTable) known(index int, mac MAC, but netip.Addr) (others []netip.Addr, gateway bool) {
 	others = []netip.Addr{} // not nil: it has been looked up
 	for _, e := range n.entries {
-		m, is := macOf(e.HardwareAddr)
+		m, is := hwaddr.Of(e.HardwareAddr)
 		ip, ok := netip.AddrFromSlice(e.IP)
 		if ip = ip.Unmap(); is && ok && m == mac && e.LinkIndex == index && ip != but && !slices.Contains(others, ip) {
 			others = append(others, ip)

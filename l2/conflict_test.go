@@ -68,6 +68,7 @@ func TestProbe(t *testing.T) {
 		for announced := 0; announced < 2; {
 			p := listener.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
 			switch a := p.target; {
+			case p.tentative: // for hosts that wait
 			case p.op == opRequest && p.sender.IsUnspecified():
 				asked[a]++
 			case p.sender == ip("10.0.0.101"), p.sender == ip("fd00::101"):
@@ -136,6 +137,7 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 		for len(announced) < len(both) {
 			p := listener.next(func(p packet) bool { return p.from == here })
 			switch {
+			case p.tentative: // for hosts that wait
 			case p.op == opRequest && p.sender.IsUnspecified():
 				count[p.target]++
 			case p.sender == both[0].Addr, p.sender == both[1].Addr:

@@ -27,6 +27,20 @@ func number(a netip.Addr) uint32 {
 	return binary.BigEndian.Uint32(b[12:])
 }
 
+// spansOf returns at most maxSpans spans of IPv4 networks, which are sorted.
+func spansOf(pools []netip.Prefix) (spans []span) {
+	for _, p := range pools {
+		first := number(p.Masked().Addr())
+		last := first | (1<<(32-p.Bits()) - 1)
+		if n := len(spans); n > 0 && spans[n-1].last+1 == first {
+			spans[n-1].last = last
+		} else if n < maxSpans {
+			spans = append(spans, span{first, last})
+		}
+	}
+	return spans
+}
+
 // covering returns at most maxSpans spans, sorted, that contain all addresses and as few
 // others as possible: only the widest gaps separate spans.
 func covering(addresses []netip.Addr) []span {

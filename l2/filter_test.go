@@ -43,6 +43,26 @@ func TestCovering(t *testing.T) {
 	}
 }
 
+// Networks that touch are one span, and there are never too many.
+func TestSpansOfPools(t *testing.T) {
+	pool := func(list ...string) (all []netip.Prefix) {
+		for _, s := range list {
+			all = append(all, netip.MustParsePrefix(s))
+		}
+		return all
+	}
+	if got := fmt.Sprintf("%x", spansOf(pool("192.0.2.4/30", "192.0.2.8/29", "192.0.2.17/32", "192.0.2.18/32"))); got != "[{c0000204 c000020f} {c0000211 c0000212}]" {
+		t.Errorf("spans %s", got)
+	}
+	var many []netip.Prefix
+	for i := range 100 {
+		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 24))
+	}
+	if got := spansOf(many); len(got) != maxSpans {
+		t.Errorf("%d spans", len(got))
+	}
+}
+
 // The spans cover all addresses and are sorted, for any addresses.
 func TestCoveringRandom(t *testing.T) {
 	seed := rand.Uint64()

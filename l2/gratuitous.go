@@ -63,6 +63,14 @@ func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 		}
 		a.schedule.follow(t, now)
 		return len(x.claims)
+	case listened:
+		if wait := a.schedule.delays[listened]; now.Sub(t.due) > wait {
+			// This node had no processor, and a reply may wait to be read.
+			a.schedule.add(t, now)
+			return 0
+		}
+		frames = a.answerEarly(x, now)
+		a.schedule.follow(t, now)
 	case passed:
 		x.timer, x.needsProbe = nil, false
 		a.advance(x, nil, now)

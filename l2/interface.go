@@ -3,7 +3,12 @@ package l2
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
+
+// A MAC is an Ethernet hardware address.
+type MAC = hwaddr.MAC
 
 // An Interface can answer for addresses: Ethernet, up, with a carrier, with ARP, and not a
 // port of a bridge or bond, whose master answers instead.

@@ -87,6 +87,11 @@ type address struct {
 	// needsProbe is set if another host may hold the address: it must be probed first.
 	needsProbe bool
 	timer      *timer // probing, or the retry after a conflict; nil: none
+	// early is set while the address is probed and the first probe has found no host.
+	// Requests are answered then, and nothing is announced to hosts that know another
+	// owner: if a slow one turns up, only hosts that have asked meanwhile are misled.
+	early bool
+	asked []request // what came before
 
 	conflict *Conflict
 	defended time.Time // the last announcement that answered a conflict
@@ -127,8 +132,9 @@ func (a *Announcer) Changed() <-chan struct{} { return a.changed }
 
 // Set applies want, in the network namespace of the first call's thread. It does as much as
 // possible and returns, even with an error, the addresses that are held now, sorted.
-// Addresses that are still probed are not among them: Set does not wait for probes or
-// announcements, and Changed signals when there are more or fewer. The error says what is
+// Addresses that are still probed are not among them, although requests for them may be
+// answered: Set does not wait for probes or announcements, and Changed signals when there
+// are more or fewer. The error says what is
 // invalid in want, and what could not be done and is retried every second.
 //
 // When Set returns, no more frames are sent for an address that want leaves out.
@@ -215,7 +221,7 @@ func (a *Announcer) Close(ctx context.Context) error {
 
 // check separates the valid addresses from what is invalid.
 func check(s State) (good State, faults []error) {
-	good.Speakers, good.Nodes = s.Speakers, s.Nodes
+	good.Speakers, good.Nodes, good.Pools = s.Speakers, s.Nodes, s.Pools
 	good.Addresses = make([]Address, 0, len(s.Addresses))
 	var last netip.Addr
 	for _, x := range s.Addresses {

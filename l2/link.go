@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 // listAttempts bounds how often the interfaces are listed again because they changed during
@@ -71,8 +73,8 @@ func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface,
 	}
 	for _, l := range links {
 		attrs := l.Attrs()
-		mac, ok := macOf(attrs.HardwareAddr)
-		if !ok || !mac.unicast() {
+		mac, ok := hwaddr.Of(attrs.HardwareAddr)
+		if !ok || !mac.Unicast() {
 			continue
 		}
 		own[mac] = true

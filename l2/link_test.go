@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
@@ -74,7 +75,7 @@ func macOn(t testing.TB, ns *nstest.NS, name string) (m MAC) {
 	inside(t, ns, func() error {
 		l, err := netlink.LinkByName(name)
 		if err == nil {
-			m, _ = macOf(l.Attrs().HardwareAddr)
+			m, _ = hwaddr.Of(l.Attrs().HardwareAddr)
 		}
 		return err
 	})
@@ -187,7 +188,7 @@ func neighbour(t testing.TB, ns *nstest.NS, a string) (m MAC, state int) {
 		entries, err := netlink.NeighList(0, family)
 		for _, e := range entries {
 			if got, ok := netip.AddrFromSlice(e.IP); ok && got.Unmap() == ip(a) {
-				m, _ = macOf(e.HardwareAddr)
+				m, _ = hwaddr.Of(e.HardwareAddr)
 				state = e.State
 			}
 		}
@@ -278,7 +279,7 @@ func (s *station) read() {
 		if err != nil {
 			return
 		}
-		if m, _ := macOf(from.(*afpacket.Addr).HardwareAddr); m == s.mac {
+		if m, _ := hwaddr.Of(from.(*afpacket.Addr).HardwareAddr); m == s.mac {
 			continue
 		}
 		for _, proto := range []*protocol{arpProtocol, ndpProtocol} {

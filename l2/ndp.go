@@ -10,6 +10,8 @@ import (
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/icmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 var ndpProtocol = &protocol{
@@ -138,14 +140,14 @@ func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from
 	if !found {
 		mac = from
 	}
-	p.op, p.from, p.sender, p.target = opReply, mac, m.TargetAddress, ip.destination
+	p.op, p.from, p.sender, p.target, p.tentative = opReply, mac, m.TargetAddress, ip.destination, !m.Override
 	return nil
 }
 
 func linkLayer(options []ndp.Option, d ndp.Direction) (MAC, bool) {
 	for _, o := range options {
 		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == d {
-			return macOf(l.Addr)
+			return hwaddr.Of(l.Addr)
 		}
 	}
 	return MAC{}, false
@@ -159,7 +161,7 @@ func marshalNDP(p packet) ([]byte, error) {
 	case p.op == opReply:
 		m = &ndp.NeighborAdvertisement{
 			// Not a router, and it overrides cached entries (RFC 4861 §7.2.5).
-			Solicited: !p.target.IsMulticast(), Override: true,
+			Solicited: !p.target.IsMulticast(), Override: !p.tentative,
 			TargetAddress: p.sender,
 			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: p.from[:]}},
 		}

@@ -28,6 +28,9 @@ type packet struct {
 	// about is ARP's target hardware address: zero in requests, and significant in
 	// unsolicited replies.
 	about MAC
+	// tentative says that the sender still probes for the address: a neighbour advertisement
+	// does not override what hosts know (RFC 4429 §2.2). ARP cannot say it.
+	tentative bool
 }
 
 // A protocol is ARP or Neighbor Discovery.
@@ -73,6 +76,21 @@ func replyTo(p packet, mac MAC) packet {
 	return a
 }
 
+// tentativeReply answers p for an address that is still probed.
+func tentativeReply(p packet, mac MAC) packet {
+	a := replyTo(p, mac)
+	a.tentative = a.sender.Is6()
+	return a
+}
+
+// tentativeAnnouncement is for hosts that wait for an answer about an IPv6 address. Others
+// ignore it if they know another owner (RFC 4861 §7.2.5).
+func tentativeAnnouncement(addr netip.Addr, mac MAC) packet {
+	a := announcement(addr, mac)
+	a.tentative = true
+	return a
+}
+
 // announcement says to all hosts that addr is at mac. For ARP it is a request (RFC 5227
 // §2.3).
 func announcement(addr netip.Addr, mac MAC) packet {
@@ -101,7 +119,7 @@ func probe(addr netip.Addr, mac MAC) packet {
 // check rejects packets that are invalid in both protocols.
 func (p packet) check() error {
 	switch {
-	case !p.from.unicast():
+	case !p.from.Unicast():
 		return errors.New("sender hardware address is not unicast")
 	case p.sender.IsMulticast(), p.sender.IsLoopback(), p.sender == limitedBroadcast:
 		return errors.New("sender address is not unicast")

@@ -44,7 +44,7 @@ type port struct {
 	failed atomic.Bool // the socket must be reopened
 
 	// Used by the worker only.
-	applied map[netip.Addr]bool // that spans and groups were made for
+	applied *portPlan // that spans and groups were made for; nil: none
 	spans   []span
 	groups  groups
 
@@ -52,6 +52,8 @@ type port struct {
 	iface   Interface
 	claims  claims
 	limiter limiter
+	pools   []netip.Prefix
+	heard   record
 }
 
 // openPort opens a port without addresses and starts reading.
@@ -97,22 +99,22 @@ func (p *port) close() {
 	p.conn.Close()
 }
 
-// setAddresses makes the port receive packets for the addresses, and few others.
-func (p *port) setAddresses(addresses map[netip.Addr]bool) error {
-	if p.applied != nil && maps.Equal(p.applied, addresses) {
+// apply makes the port receive packets for the planned addresses and pools, and few others.
+func (p *port) apply(plan *portPlan) error {
+	if p.applied != nil && maps.Equal(p.applied.addresses, plan.addresses) && slices.Equal(p.applied.pools, plan.pools) {
 		return nil
 	}
 	p.applied = nil
-	if err := p.program(addresses); err != nil {
+	if err := p.program(plan); err != nil {
 		return err
 	}
-	p.applied = addresses
+	p.applied = plan
 	return nil
 }
 
-func (p *port) program(addresses map[netip.Addr]bool) error {
-	all := slices.Collect(maps.Keys(addresses))
-	if spans := covering(all); !slices.Equal(spans, p.spans) {
+func (p *port) program(plan *portPlan) error {
+	all := slices.Collect(maps.Keys(plan.addresses))
+	if spans := slices.Concat(spansOf(plan.pools), covering(all)); !slices.Equal(spans, p.spans) {
 		filter, err := bpf.Assemble(p.key.protocol.filter(p.key.index, spans))
 		if err == nil {
 			err = p.conn.SetBPF(filter)
@@ -166,6 +168,10 @@ func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 		v = rateLimited
 	case v == answered:
 		a.send(p, out)
+	case v == deferred && !p.claims.addresses[in.target].wait(request{p, in, now}):
+		v = notHeld
+	case v == otherAddress:
+		p.remember(in, now)
 	case v == conflicting:
 		a.handleConflict(p, in, now)
 	}

@@ -14,12 +14,14 @@ import (
 type portPlan struct {
 	iface     Interface
 	addresses map[netip.Addr]bool
+	pools     []netip.Prefix // whose requests are remembered
 }
 
-// planPorts assigns each address to the ports that should answer for it.
-func planPorts(want []Address, interfaces []Interface) map[portKey]*portPlan {
+// planPorts assigns each address to the ports that should answer for it, and each pool to those
+// of its links.
+func planPorts(want State, interfaces []Interface) map[portKey]*portPlan {
 	named := make(map[string]bool)
-	for _, x := range want {
+	for _, x := range want.Addresses {
 		for _, name := range x.Interfaces {
 			named[name] = true
 		}
@@ -29,15 +31,23 @@ func planPorts(want []Address, interfaces []Interface) map[portKey]*portPlan {
 		if len(i.Prefixes) == 0 && !named[i.Name] {
 			continue // most interfaces of pods, of which there may be hundreds
 		}
-		for _, x := range want {
-			if !i.Carries(x) {
-				continue
-			}
-			key := portKey{i.Index, protocolOf(x.Addr)}
+		plan := func(p *protocol) *portPlan {
+			key := portKey{i.Index, p}
 			if plans[key] == nil {
-				plans[key] = &portPlan{i, make(map[netip.Addr]bool)}
+				plans[key] = &portPlan{iface: i, addresses: make(map[netip.Addr]bool)}
 			}
-			plans[key].addresses[x.Addr] = true
+			return plans[key]
+		}
+		for _, x := range want.Addresses {
+			if i.Carries(x) {
+				plan(protocolOf(x.Addr)).addresses[x.Addr] = true
+			}
+		}
+		for _, pool := range want.Pools {
+			if pool.Addr().Is4() && slices.ContainsFunc(i.Prefixes, pool.Overlaps) {
+				b := plan(arpProtocol)
+				b.pools = append(b.pools, pool)
+			}
 		}
 	}
 	return plans
@@ -45,7 +55,7 @@ func planPorts(want []Address, interfaces []Interface) map[portKey]*portPlan {
 
 // reconcile applies the State: it releases addresses first, then assigns.
 func (a *Announcer) reconcile() {
-	plans := planPorts(a.want.Addresses, a.interfaces) // written by this goroutine only
+	plans := planPorts(a.want, a.interfaces) // written by this goroutine only
 	a.mu.Lock()
 	a.release(plans)
 	a.mu.Unlock()
@@ -74,7 +84,7 @@ func (k *worker) openPorts(a *Announcer, plans map[portKey]*portPlan) map[portKe
 		}
 		if err == nil {
 			k.ports[key] = p
-			err = p.setAddresses(b.addresses)
+			err = p.apply(b)
 		}
 		if err != nil {
 			failed[key] = fmt.Errorf("%s on %s: %w", key.protocol.name, b.iface.Name, err)
@@ -118,7 +128,7 @@ func (a *Announcer) assign(plans map[portKey]*portPlan, now time.Time) {
 		if p.claims.mac != b.iface.MAC {
 			fresh[p] = true
 		}
-		p.iface = b.iface
+		p.iface, p.pools = b.iface, b.pools
 		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.worker.own, speakers
 	}
 	for _, w := range a.want.Addresses {
@@ -203,6 +213,8 @@ func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
 	case x.needsProbe:
 		if x.phase != Probing || len(begin) > 0 {
 			x.enter(Probing, now)
+			x.early, x.asked = false, nil
+			x.recall(now)
 			x.timer = &timer{address: x, stage: probe1}
 			a.schedule.add(x.timer, now)
 		}
@@ -218,7 +230,7 @@ func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
 
 func (x *address) enter(p Phase, now time.Time) {
 	if x.phase != p {
-		x.phase, x.since = p, now
+		x.phase, x.since, x.early, x.asked = p, now, false, nil
 	}
 }
 

@@ -7,6 +7,7 @@ type verdict uint8
 
 const (
 	answered     verdict = iota
+	deferred             // asked a moment too early: answered when the first probe has had its time
 	rateLimited          // the sender exceeds the rate limit
 	otherAddress         // about an address that this node does not have: filters pass a few
 	notHeld              // about an address of the State that is not held (yet)
@@ -18,7 +19,7 @@ const (
 )
 
 // verdicts are the label values of the metric.
-var verdicts = [numVerdicts]string{"answered", "limited", "not-ours", "not-held", "own", "speaker", "conflict", "malformed"}
+var verdicts = [numVerdicts]string{"answered", "deferred", "limited", "not-ours", "not-held", "own", "speaker", "conflict", "malformed"}
 
 func (v verdict) String() string { return verdicts[v] }
 
@@ -48,6 +49,10 @@ func reply(p packet, c claims) (packet, verdict) {
 		// Another host probes at the same time. Neither gets the address, and both retry
 		// (RFC 5227 §2.1.1, RFC 4862 §5.4.3).
 		return packet{}, conflicting
+	case x.phase == Probing && x.early && !p.sender.IsUnspecified():
+		return tentativeReply(p, c.mac), answered
+	case x.phase == Probing && x.answersEarly() && !p.sender.IsUnspecified():
+		return packet{}, deferred
 	}
 	return packet{}, notHeld
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // The answer to each packet, or the verdict. The node has 02:…:01 and :02. It holds .1
-// and probes .2; .3 belongs to another host, .4 has no interface.
+// and has just begun to probe .2; .3 belongs to another host, .4 has no interface. Of .5 the first
+// probe has found no host; .6 is probed again after a conflict.
 func TestReplyDecisions(t *testing.T) {
 	for _, family := range []struct{ name, prefix, unspecified string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
 		at := func(last string) netip.Addr {
@@ -21,6 +22,7 @@ func TestReplyDecisions(t *testing.T) {
 			mac: mac(1), own: map[MAC]bool{mac(1): true, mac(2): true}, speakers: map[MAC]bool{mac(3): true},
 			addresses: map[netip.Addr]*address{
 				at("1"): {phase: Held}, at("2"): {phase: Probing}, at("3"): {phase: Conflicting}, at("4"): {phase: Waiting},
+				at("5"): {phase: Probing, early: true}, at("6"): {phase: Probing, strikes: 1},
 			},
 		}
 		for _, tt := range []struct {
@@ -36,7 +38,13 @@ func TestReplyDecisions(t *testing.T) {
 			{"another speaker's kernel asks", opRequest, 3, "9", "1", answered},
 			{"another speaker probes what we hold", opRequest, 3, "", "1", answered},
 			{"asks for another", opRequest, 0x10, "9", "7", otherAddress},
-			{"asks for a probed address", opRequest, 0x10, "9", "2", notHeld},
+			{"asks for an address whose first probe is out", opRequest, 0x10, "9", "2", deferred},
+			{"asks for an address that the first probe found free", opRequest, 0x10, "9", "5", answered},
+			{"probes it", opRequest, 0x10, "", "5", conflicting},
+			{"another speaker probes it", opRequest, 3, "", "5", notHeld},
+			{"another speaker has it", opReply, 3, "5", "9", fromSpeaker},
+			{"answers the second probe", opReply, 0x10, "5", "9", conflicting},
+			{"asks for an address that was in use", opRequest, 0x10, "9", "6", notHeld},
 			{"asks for an address that was given up", opRequest, 0x10, "9", "3", notHeld},
 			{"asks for an address without an interface", opRequest, 0x10, "9", "4", notHeld},
 			{"probes what we probe", opRequest, 0x10, "", "2", conflicting},
@@ -60,7 +68,9 @@ func TestReplyDecisions(t *testing.T) {
 				if got != tt.want {
 					t.Errorf("%s, want %s", got, tt.want)
 				}
-				if want := replyTo(in, mac(1)); got == answered && out != want || got != answered && out != (packet{}) {
+				want := replyTo(in, mac(1))
+				want.tentative = in.target == at("5") && family.name == "IPv6"
+				if got == answered && out != want || got != answered && out != (packet{}) {
 					t.Errorf("answer %+v", out)
 				}
 			})
@@ -137,14 +147,14 @@ func TestSchedule(t *testing.T) {
 	}{
 		{"announcements", 0, time.Hour, []*timer{at("192.0.2.1", announce), at("2001:db8::1", announce)},
 			"0s 192.0.2.1 0; 0s 2001:db8::1 0; 0s 192.0.2.1 1;" +
-				" 100ms 2001:db8::1 6; 100ms 192.0.2.1 6; 500ms 2001:db8::1 7; 500ms 192.0.2.1 7; 1.5s 2001:db8::1 8; 1.5s 192.0.2.1 8;" +
-				" 3.5s 2001:db8::1 9; 3.5s 192.0.2.1 9; 7.5s 2001:db8::1 10; 7.5s 192.0.2.1 10; nothing more"},
+				" 100ms 2001:db8::1 7; 100ms 192.0.2.1 7; 500ms 2001:db8::1 8; 500ms 192.0.2.1 8; 1.5s 2001:db8::1 9; 1.5s 192.0.2.1 9;" +
+				" 3.5s 2001:db8::1 10; 3.5s 192.0.2.1 10; 7.5s 2001:db8::1 11; 7.5s 192.0.2.1 11; nothing more"},
 		{"refreshing", time.Minute, 3 * time.Minute, []*timer{at("2001:db8::1", again5)},
-			"4s 2001:db8::1 10; 1m4s 2001:db8::1 11; 2m4s 2001:db8::1 11"},
+			"4s 2001:db8::1 11; 1m4s 2001:db8::1 12; 2m4s 2001:db8::1 12"},
 		{"probing, with an announcement that comes first", 0, time.Second, []*timer{at("192.0.2.2", probe1), at("192.0.2.1", announce)},
-			"0s 192.0.2.1 0; 0s 192.0.2.1 1; 0s 192.0.2.2 2; 100ms 192.0.2.1 6; 200ms 192.0.2.2 3; 400ms 192.0.2.2 4; 500ms 192.0.2.1 7; 700ms 192.0.2.2 5"},
+			"0s 192.0.2.1 0; 0s 192.0.2.1 1; 0s 192.0.2.2 2; 20ms 192.0.2.2 3; 100ms 192.0.2.1 7; 200ms 192.0.2.2 4; 400ms 192.0.2.2 5; 500ms 192.0.2.1 8; 700ms 192.0.2.2 6"},
 		{"after a conflict", 0, time.Hour, []*timer{at("192.0.2.2", retry5), at("192.0.2.1", retry1)},
-			"30s 192.0.2.1 12; 5m0s 192.0.2.2 16; nothing more"},
+			"30s 192.0.2.1 13; 5m0s 192.0.2.2 17; nothing more"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := run(schedule{delays: defaultDelays(tt.refresh)}, tt.until, tt.turns...)

@@ -11,6 +11,7 @@ const (
 	announce stage = iota // the first announcement
 	confirm               // the same in ARP's other form
 	probe1                // probe for another host
+	listened              // a host that is awake would have answered
 	probe2
 	probe3
 	passed // no host has answered
@@ -42,10 +43,13 @@ type delays [numStages]time.Duration
 // shorter times on faster networks, without numbers. Hosts answer within milliseconds,
 // power-saving ones within a few beacons of 0.1 s, and a slower host is detected by its
 // next packet. IPv6 uses the same times (RFC 4862 §5.1 has one probe and a second).
+//
+// The first milliseconds find the hosts that are awake. From then on requests are answered,
+// as by an optimistic address (RFC 4429): see address.early.
 func defaultDelays(period time.Duration) delays {
 	const ms = time.Millisecond
 	return delays{
-		probe2: 200 * ms, probe3: 200 * ms, passed: 300 * ms,
+		listened: 20 * ms, probe2: 180 * ms, probe3: 200 * ms, passed: 300 * ms,
 		again1: 100 * ms, again2: 400 * ms, again3: time.Second, again4: 2 * time.Second, again5: 4 * time.Second,
 		refresh: period,
 		retry1:  30 * time.Second, retry2: time.Minute, retry3: 2 * time.Minute, retry4: 4 * time.Minute, retry5: 5 * time.Minute,

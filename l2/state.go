@@ -20,6 +20,10 @@ type State struct {
 	// table has the sender of a conflicting packet under one of them, its MAC counts as one
 	// of Speakers. This covers clusters where speakers do not exchange hardware addresses.
 	Nodes []netip.Addr
+	// Pools are IPv4 networks, sorted, whose addresses may become this node's. Requests for
+	// them are remembered for a second: a host that asked before the address had a node is
+	// answered as soon as it has one, and need not ask again.
+	Pools []netip.Prefix
 }
 
 // An Address is an address to answer for.
@@ -69,7 +73,7 @@ func (a Address) String() string {
 }
 
 func (s State) equal(t State) bool {
-	return slices.Equal(s.Speakers, t.Speakers) && slices.Equal(s.Nodes, t.Nodes) && slices.EqualFunc(s.Addresses, t.Addresses, Address.Equal)
+	return slices.Equal(s.Speakers, t.Speakers) && slices.Equal(s.Nodes, t.Nodes) && slices.Equal(s.Pools, t.Pools) && slices.EqualFunc(s.Addresses, t.Addresses, Address.Equal)
 }
 
 // Equal reports whether a and b are the same request, with the same probe and round.

@@ -14,7 +14,8 @@ type Phase string
 const (
 	// Held: this node answers for the address. Set returns only these.
 	Held Phase = "Held"
-	// Probing: the link is probed for another host that uses the address.
+	// Probing: the link is probed for another host that uses the address. Requests are answered
+	// once the first probe has found none; nothing is announced.
 	Probing Phase = "Probing"
 	// Waiting: no interface can answer for the address.
 	Waiting Phase = "Waiting"

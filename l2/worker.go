@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	rtnl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/linkwatch"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
@@ -142,38 +142,12 @@ func (k *worker) close() {
 	k.netns.Close()
 }
 
-// watchLinks signals changes of links and addresses. A new subscription counts as a change:
-// events may have been lost before.
+// watchLinks signals changes of links and addresses in the namespace.
 func (k *worker) watchLinks(ctx context.Context) {
 	if k.enter() != nil {
 		return // runWorker has logged it
 	}
-	for ctx.Err() == nil {
-		conn, err := subscribeLinks()
-		if err == nil {
-			stop := context.AfterFunc(ctx, func() { conn.Close() })
-			k.readChanges(conn)
-			stop()
-			conn.Close()
-		}
-		select {
-		case <-time.After(retryTime):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// subscribeLinks subscribes to changes of links and addresses.
-func subscribeLinks() (*rtnl.Conn, error) {
-	return rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
-}
-
-// readChanges signals each event, and each overflow of the socket's buffer, until the
-// socket fails.
-func (k *worker) readChanges(conn *rtnl.Conn) {
-	for err := error(nil); err == nil || errors.Is(err, unix.ENOBUFS); _, err = conn.Receive() {
-		notify.Changed(k.changes)
-	}
+	linkwatch.Run(ctx, k.changes, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 }
 
 // setState applies the valid part of want.

@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
@@ -220,4 +223,38 @@ func BenchmarkLook(b *testing.B) {
 			look.Judge(obstacle.PriorityNFTables)
 		}
 	}
+}
+
+// BenchmarkSetBesideConntrack is a pool that comes and goes, with a change of one endpoint, among 10,000 VIPs
+// and 100,000 conntrack entries of other flows: the time of the change, and until the pool's
+// addresses may be announced.
+func BenchmarkSetBesideConntrack(b *testing.B) {
+	p := benchProxy(b)
+	s := proxytest.BenchState(benchVIPs)
+	s.Owned = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}
+	mustSet(b, p, s)
+	const entries = 100_000
+	fillConntrack(b, 0, entries)
+	flows := 0
+	if _, err := conntrack.ListFlows(p.sock, conntrack.Request{Family: unix.AF_INET}, func(*conntrack.Flow) bool { flows++; return false }); err != nil || flows < entries {
+		b.Fatalf("%d entries, %v", flows, err)
+	}
+	var until time.Duration
+	for i := 0; b.Loop(); i++ {
+		s.VIPs = slices.Clone(s.VIPs)
+		s.VIPs[0] = proxytest.BenchVIP(0, i+1)
+		s.Owned = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}
+		if i%2 == 0 {
+			s.Owned = append(s.Owned, netip.MustParsePrefix("198.19.0.0/24"))
+		}
+		began := time.Now()
+		if err := p.Set(b.Context(), s); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		prepared(p)
+		until += time.Since(began)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(until.Microseconds())/float64(b.N)/1e3, "ms-until-prepared/op")
 }

@@ -11,6 +11,10 @@
 //     the State says if only the tidying up failed. The next Set reads the
 //     kernel's rules first.
 //
+// What takes longer than a change of rules runs beside Set: a walk through conntrack's table, and
+// programs that open FORWARD. [Proxy.Unprepared] returns the prefixes that wait for it, and no new
+// address of these should be announced.
+//
 // New flows follow the rules at once. Flows that have become wrong, because their backend
 // has gone or their source is forbidden, end within about a second, after Set has returned.
 // [Proxy.Changed] signals that another program changed the rules; the next Set repairs

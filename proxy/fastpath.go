@@ -72,16 +72,25 @@ type FastPathStatus struct {
 	Frontends int            `json:"frontends"`
 	Left      []LeftFrontend `json:"left,omitempty"`
 	// Flows are there now, of Capacity at most. Full counts the flows that were left to the
-	// rules for lack of room.
+	// rules for lack of room, in the table or for another flow of their address.
 	Flows    int    `json:"flows"`
 	Capacity int    `json:"capacity"`
 	Full     uint64 `json:"full"`
+	// Limited are the addresses that have as many flows as they may have.
+	Limited []LimitedAddress `json:"limited,omitempty"`
 	// Error is why new flows are left to the rules, or may be.
 	Error string `json:"error,omitempty"`
 	// Repairs counts how often another program had removed a part of it. Found says what, the
 	// last time.
 	Repairs uint64 `json:"repairs,omitempty"`
 	Found   string `json:"found,omitempty"`
+}
+
+// A LimitedAddress has as many flows in the fast path as there is room for flows of others.
+type LimitedAddress struct {
+	Addr     netip.Addr `json:"addr"`
+	Flows    int        `json:"flows"`
+	Rejected uint64     `json:"rejected"` // new flows that the rules got instead
 }
 
 // A LeftFrontend is a frontend that the fast path leaves to the rules.
@@ -266,6 +275,9 @@ func (b *bypass) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
 	}
 	p = path.Status()
 	st.Interfaces, st.Flows, st.Capacity, st.Full, st.Repairs, st.Found = p.Interfaces, p.Flows, p.Capacity, p.Full, p.Repairs, p.Found
+	for _, l := range p.Limited {
+		st.Limited = append(st.Limited, LimitedAddress(l))
+	}
 	if err != "" {
 		return st, p, false
 	}
@@ -286,9 +298,11 @@ func (b *bypass) register(r prometheus.Registerer) error {
 	return errors.Join(
 		gauge("fast_path_frontends", "Frontends whose new flows the fast path takes.", func(s *FastPathStatus) float64 { return float64(s.Frontends) }),
 		gauge("fast_path_flows", "Flows that go past netfilter by the fast path.", func(s *FastPathStatus) float64 { return float64(s.Flows) }),
+		gauge("fast_path_capacity", "Flows for which the fast path has room.", func(s *FastPathStatus) float64 { return float64(s.Capacity) }),
+		gauge("fast_path_limited_addresses", "Addresses that have as many flows in the fast path as they may have.", func(s *FastPathStatus) float64 { return float64(len(s.Limited)) }),
 		r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: "fanfare", Subsystem: "proxy", Name: "fast_path_full_total",
-			Help: "New flows that the fast path left to the rules, since its table was full.",
+			Help: "New flows that the fast path left to the rules, since it had no room for another flow of their address.",
 		}, func() float64 { return float64(count().Full) })),
 	)
 }

@@ -218,6 +218,7 @@ func (b *bypass) busy() bool { return b != nil && b.path.Status().Busy }
 func TestFastPathStatus(t *testing.T) {
 	path := &fakePath{status: fastpath.Status{
 		Interfaces: []string{"eth0"}, Flows: 7, Capacity: 100, Full: 3,
+		Limited:  []fastpath.Limit{{Addr: proxytest.At("vip2", 0), Flows: 5, Rejected: 3}},
 		Left:     []fastpath.Left{{Addr: netip.AddrPortFrom(proxytest.At("vip2", 0), 80), Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
 		Problems: []string{"there is no interface eth1"},
 	}}
@@ -233,7 +234,8 @@ func TestFastPathStatus(t *testing.T) {
 		{"192.0.2.1 tcp/81", "backends on other nodes"},
 		{"192.0.2.2 tcp/80 shop/web", "no interface leads to backend 10.244.1.11:8080"},
 	}
-	if got.Frontends != 1 || !slices.Equal(got.Left, want) || got.Error != "there is no interface eth1" || got.Flows != 7 || got.Capacity != 100 {
+	if got.Frontends != 1 || !slices.Equal(got.Left, want) || got.Error != "there is no interface eth1" || got.Flows != 7 || got.Capacity != 100 ||
+		!slices.Equal(got.Limited, []LimitedAddress{{proxytest.At("vip2", 0), 5, 3}}) {
 		t.Errorf("%+v; want 1 frontend, and left\n%+v", got, want)
 	}
 	r := prometheus.NewRegistry()
@@ -241,15 +243,21 @@ func TestFastPathStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := testutil.GatherAndCompare(r, strings.NewReader(`
+# HELP fanfare_proxy_fast_path_capacity Flows for which the fast path has room.
+# TYPE fanfare_proxy_fast_path_capacity gauge
+fanfare_proxy_fast_path_capacity 100
 # HELP fanfare_proxy_fast_path_flows Flows that go past netfilter by the fast path.
 # TYPE fanfare_proxy_fast_path_flows gauge
 fanfare_proxy_fast_path_flows 7
 # HELP fanfare_proxy_fast_path_frontends Frontends whose new flows the fast path takes.
 # TYPE fanfare_proxy_fast_path_frontends gauge
 fanfare_proxy_fast_path_frontends 1
-# HELP fanfare_proxy_fast_path_full_total New flows that the fast path left to the rules, since its table was full.
+# HELP fanfare_proxy_fast_path_full_total New flows that the fast path left to the rules, since it had no room for another flow of their address.
 # TYPE fanfare_proxy_fast_path_full_total counter
 fanfare_proxy_fast_path_full_total 3
+# HELP fanfare_proxy_fast_path_limited_addresses Addresses that have as many flows in the fast path as they may have.
+# TYPE fanfare_proxy_fast_path_limited_addresses gauge
+fanfare_proxy_fast_path_limited_addresses 1
 `)); err != nil {
 		t.Error(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 )
 
@@ -17,47 +18,47 @@ func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
 	if before := p.record.redirect(err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
 	}
-	if err != nil {
-		return
-	}
-	if err := p.forgetEnded(ctx, want); err != nil {
-		p.metrics.flowErrors.Inc()
-		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
-	}
 }
 
-// forgetEnded deletes what conntrack and the fast path remember of connections to VIPs that
-// have ended, once for each VIP that this node takes from another one.
+// deleteEnded deletes what conntrack remembers of connections to VIPs that have ended, once for
+// each VIP that this node takes from another one.
 //
 // It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
-// ports may come as soon as Set returns, and packets that fit an ended one would be sent to
+// ports come as soon as the node answers, and packets that fit an ended one would be sent to
 // its backend, which resets them. Nor is it done when the node answers already, as when
 // it learns only then which node did before: a client may have begun another connection by the port of
 // an ended one since that was listed, and would lose it (see deleteAll).
-//
-// What fails is tried by the next Set.
-func (p *Proxy) forgetEnded(ctx context.Context, want State) error {
-	taken, fresh := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
-	for _, h := range want.Redirects {
-		if _, taking := slices.BinarySearchFunc(want.Taking, h.VIP, netip.Addr.Compare); !taking {
-			continue
-		}
-		if p.forgotten[h.VIP] {
-			taken[h.VIP] = true
-		} else {
-			fresh[h.VIP] = true
-		}
-	}
-	p.forgotten = taken
-	if len(fresh) == 0 {
-		return nil
-	}
-	r := conntrack.RequestOf(maps.Keys(fresh))
+func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error) {
+	r := conntrack.RequestOf(maps.Keys(vips))
 	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT
-	deleted, err := conntrack.DeleteFlowsIf(p.sock, r, func(f *conntrack.Flow) bool { return f.DNAT && f.Ended && fresh[f.VIP] })
-	p.metrics.flows.Add(float64(len(deleted)))
-	if err = errors.Join(err, p.bypass.forget(ctx, fresh)); err == nil {
-		maps.Copy(p.forgotten, fresh)
+	deleted, err := conntrack.DeleteFlowsIf(sock, r, func(f *conntrack.Flow) bool { return f.DNAT && f.Ended && vips[f.VIP] })
+	return len(deleted), err
+}
+
+// freshlyTaken returns the VIPs of which ended connections must be forgotten.
+func (p *Proxy) freshlyTaken(want State) map[netip.Addr]bool {
+	fresh := map[netip.Addr]bool{}
+	for _, r := range want.Redirects {
+		if _, taking := slices.BinarySearchFunc(want.Taking, r.VIP, netip.Addr.Compare); taking && !p.forgotten[r.VIP] {
+			fresh[r.VIP] = true
+		}
 	}
-	return err
+	return fresh
+}
+
+// finishForgetting records the VIPs whose ended connections conntrack has forgotten, after the fast
+// path has: it learns flows from conntrack.
+func (p *Proxy) finishForgetting(ctx context.Context, t *preparation) {
+	if len(t.taken) == 0 {
+		return
+	}
+	if err := errors.Join(t.forgetErr, p.bypass.forget(ctx, t.taken)); err != nil {
+		p.metrics.flowErrors.Inc()
+		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
+		return
+	}
+	if p.forgotten == nil {
+		p.forgotten = map[netip.Addr]bool{}
+	}
+	maps.Copy(p.forgotten, t.taken)
 }

@@ -321,8 +321,8 @@ func allSaved(t *testing.T) string {
 	return b.String()
 }
 
-// While FORWARD cannot be opened, addresses are forwarded, it is said, and it is
-// tried until it can be.
+// While FORWARD cannot be opened, addresses are forwarded, it is said, flows to pods count as
+// blocked, and it is tried until it can be.
 func TestForwardFails(t *testing.T) {
 	withIPTables(t, func(t *testing.T, lock string) {
 		legacyOrSkip(t)
@@ -342,13 +342,21 @@ func TestForwardFails(t *testing.T) {
 		if e := p.Status().ForwardError; !strings.Contains(e, "iptables-legacy-restore") {
 			t.Errorf("FORWARD was opened against a lock, or it is not said: %q", e)
 		}
+		for family, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
+			b, vip := p.Blockade(), proxytest.At("vip", state.SetID(family))
+			if why := b.Why(vip, ToPods); !strings.HasPrefix(why, "chain FORWARD of "+program+" drops traffic") || b.Why(vip, ToOtherNodes) == "" || !b.BlocksForwarding(vip) {
+				t.Errorf("to pods of this node: %q; to others: %q", why, b.Why(vip, ToOtherNodes))
+			}
+			if why := b.Why(vip, ToThisNode); why != "" {
+				t.Errorf("to this node's processes, which FORWARD does not concern: %q", why)
+			}
+		}
 		if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
 			t.Fatal(err)
 		}
-		awaitChanged(t, p, "the next attempt")
-		mustSet(t, p, s)
-		if e := p.Status().ForwardError; e != "" {
-			t.Errorf("still %q", e)
+		for p.Status().ForwardError != "" || p.Blockade() != nil {
+			awaitChanged(t, p, "the next attempt, and the end of the blockade")
+			mustSet(t, p, s)
 		}
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
 	})

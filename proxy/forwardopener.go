@@ -16,10 +16,11 @@ const forwardRetry = 5 * time.Second
 
 // A forwardOpener keeps the chain FORWARD of iptables open for our flows, on nodes where its
 // policy is to drop, as Docker sets it. It reads the chain only when something may have
-// changed, and costs a Set nothing otherwise.
+// changed, in a preparation.
 type forwardOpener struct {
 	owned    []netip.Prefix // of the last plan
 	prefixes []netip.Prefix // whose flows must pass, sorted
+	opened   []netip.Prefix // whose flows pass, since the last attempt that succeeded
 	settled  bool           // the State of the last plan was set
 	due      bool
 	failed   time.Time // the last time; zero: it did not fail
@@ -41,26 +42,34 @@ func (o *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
 	o.owned, o.prefixes = want.Owned, prefixes
 }
 
-// openForward opens FORWARD if that is due. An error stops nothing else: it is
-// logged, and retried.
-func (p *Proxy) openForward(ctx context.Context) {
-	o := &p.forward
-	o.settled = true
+// begin reports whether FORWARD must be opened now, and counts that as begun.
+func (o *forwardOpener) begin() bool {
 	if !o.due || !o.failed.IsZero() && time.Since(o.failed) < forwardRetry {
-		return
+		return false
 	}
-	opened, changed, err := iptables.OpenForward(ctx, o.prefixes)
-	if len(changed) > 0 {
-		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(changed, opened))
+	o.due = false
+	return true
+}
+
+// finishForward records an attempt to open FORWARD. An error stops nothing else: it is
+// logged, and retried.
+func (p *Proxy) finishForward(ctx context.Context, t *preparation) {
+	o := &p.forward
+	if len(t.changed) > 0 {
+		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(t.changed, t.opened))
 	}
-	if before := p.record.forward(opened, err); err != nil && before != err.Error() {
+	err := t.forwardErr
+	p.monitor.SetClosed(iptables.ClosedBy(err))
+	if before := p.record.forward(t.opened, err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "FORWARD of iptables may drop traffic to our addresses", "err", err)
 	}
-	o.due, o.failed = false, time.Time{}
+	o.failed = time.Time{}
 	if err != nil {
 		o.due, o.failed = true, time.Now()
 		o.retry = time.AfterFunc(forwardRetry, p.watch.poke)
+		return
 	}
+	o.opened = t.through
 }
 
 func changedForward(changed, opened []string) string {

@@ -29,6 +29,16 @@ func newProxy(t testing.TB) *Proxy {
 	return p
 }
 
+// prepared waits until what the last Set began is done.
+func prepared(p *Proxy) {
+	p.mu.Lock()
+	running := p.preparer.running
+	p.mu.Unlock()
+	if running != nil {
+		<-running.done
+	}
+}
+
 func mustSet(t testing.TB, p *Proxy, s State) {
 	t.Helper()
 	if testFast != "" {
@@ -37,6 +47,7 @@ func mustSet(t testing.TB, p *Proxy, s State) {
 	if err := p.Set(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
+	prepared(p)
 	if f := p.Status().FastPath; f != nil && f.Error != "" {
 		t.Fatalf("fast path: %s", f.Error)
 	}

@@ -240,7 +240,7 @@ func TestUnseen(t *testing.T) {
 }
 
 // fillConntrack adds the entries of these numbers, which nothing can evict.
-func fillConntrack(t *testing.T, n, want int) {
+func fillConntrack(t testing.TB, n, want int) {
 	t.Helper()
 	s, err := nfnl.Dial()
 	if err != nil {

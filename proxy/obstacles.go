@@ -7,6 +7,21 @@ import "github.com/fanfare-lb/fanfare/proxy/obstacle"
 type (
 	Obstacle     = obstacle.Obstacle
 	ObstacleCode = obstacle.ObstacleCode
+	// A Blockade is the flows that obstacles certainly block.
+	Blockade    = obstacle.Blockade
+	Destination = obstacle.Destination
+)
+
+// For simulations in tests.
+var (
+	NewBlockade = obstacle.NewBlockade
+	FlowsTo     = obstacle.FlowsTo
+)
+
+const (
+	ToPods       = obstacle.ToPods
+	ToThisNode   = obstacle.ToThisNode
+	ToOtherNodes = obstacle.ToOtherNodes
 )
 
 const (

@@ -44,9 +44,11 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 	sweeper *conntrack.Sweeper
-	monitor *obstacle.Monitor
-	poller  *iptables.Poller // of iptables; nil in another mode
-	memory  *nftables.Memory
+	// preparer does what addresses need before they are announced; mu guards it.
+	preparer *preparer
+	monitor  *obstacle.Monitor
+	poller   *iptables.Poller // of iptables; nil in another mode
+	memory   *nftables.Memory
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *nfnl.Socket
@@ -69,7 +71,7 @@ type Proxy struct {
 	// damage is what other programs were found to have changed, until all of it is repaired: an
 	// attempt that fails may have repaired some.
 	damage string
-	// swept are prefixes that hold no untranslated flows: they were deleted, and
+	// swept are prefixes of want.Owned that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
 	swept   []netip.Prefix
 	forward forwardOpener
@@ -99,8 +101,11 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.memory.Close(), p.sock.Close()))
 	}
-	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
+	if p.preparer, err = newPreparer(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.memory.Close(), p.sock.Close()))
+	}
+	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.sweeper.Close(), p.watch.close(), p.memory.Close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.poke)
@@ -158,6 +163,11 @@ func (p *Proxy) Obstacles() []Obstacle {
 	return all
 }
 
+// Blockade returns the flows that certainly fail on this node; nil if none do. It is known when the
+// first Set with addresses of a family returns. The pointer is the same as long as nothing changes,
+// and [Proxy.Changed] signals when something does.
+func (p *Proxy) Blockade() *Blockade { return p.monitor.Blockade() }
+
 // Changed signals that the next Set may have something to do: another program has changed
 // our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
 // Whether the rules still forward, [Proxy.Intact] says.
@@ -171,14 +181,18 @@ func (p *Proxy) Intact() Integrity { return p.watch.rules.get() }
 // Close ends the connections. The kernel goes on forwarding.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+	closed, running := p.closed, p.preparer.running
+	p.closed = true
+	p.mu.Unlock()
+	if closed {
 		return nil
 	}
-	p.closed = true
+	err := p.preparer.close(running)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.memory.Close(), p.watch.close(), p.sock.Close())
+	return errors.Join(err, p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.memory.Close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -195,7 +209,8 @@ func Cleanup(ctx context.Context) error {
 
 // Set makes the kernel forward what want says and nothing else, in one transaction,
 // with another before it for what that leads to, and after it for what it left; a change
-// of more than 1 MiB takes several of each. After
+// of more than 1 MiB takes several of each. What an address needs besides, and takes longer, is under way when
+// Set returns: see [Proxy.Unprepared]. After
 // an error the kernel forwards what it did before, or already what want says if it was
 // the tidying up or one of several transactions that failed, and the next Set begins by looking at what that is. If it
 // cannot open FORWARD of iptables, or the fast path does not do as it should, that is no
@@ -218,10 +233,10 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if err == nil {
 		p.redirect(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
-		p.sweepOwned(want.Owned)
-		p.openForward(ctx)
-		p.monitor.SetState(want, recheck)
+		p.prepare(ctx, want)
+		looked := p.monitor.SetState(want, recheck)
 		p.leave(ctx)
+		p.monitor.Await(ctx, looked)
 	} else {
 		p.examine(ctx)
 	}

@@ -154,6 +154,7 @@ func (s *segment) set(node int, redirecting bool) {
 	}
 	var err error
 	s.nodes[node].Do(func() { err = s.proxy[node].Set(s.t.Context(), want) })
+	prepared(s.proxy[node]) // the node answers after that
 	if err != nil {
 		s.t.Fatal(err)
 	}

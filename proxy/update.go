@@ -91,6 +91,9 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	out, err := p.renderer.Converge(ctx, have, want)
 	if out.Leaked {
 		p.swept = nil
+		if r := p.preparer.running; r != nil {
+			r.stale = true
+		}
 	}
 	if expected && p.damage == "" {
 		p.damage = out.Found

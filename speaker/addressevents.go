@@ -139,7 +139,7 @@ func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol
 	if a == nil || !slices.Contains(a.Services, name) {
 		return "the Service no longer holds it"
 	}
-	for _, r := range a.Reasons {
+	for _, r := range now.desired.ReasonsOf(a) {
 		if r.Protocol == protocol && r.Service == name && !r.Code.Announces() {
 			return strings.TrimPrefix(r.Message, "not announced: ")
 		}

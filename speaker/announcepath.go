@@ -115,14 +115,28 @@ func (p *announcePath) delays(d *plan.Desired, addr netip.Addr, now time.Time) b
 // remaining returns what stays announced until the kernel has what want needs, and false if
 // that is everything. An unwanted prefix stays until a wanted one covers the same address.
 func (p *announcePath) remaining(want target) (target, bool) {
+	if len(sortedset.Minus(p.announcedAddrs, want.addrs)) == 0 && len(sortedset.MinusFunc(p.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)) == 0 {
+		return target{}, false // as nearly always, without a copy
+	}
 	addrs := sortedset.Intersect(p.announcedAddrs, want.addrs)
 	prefixes := sortedset.IntersectFunc(p.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
-	if len(addrs) == len(p.announcedAddrs) && len(prefixes) == len(p.announcedPrefixes) {
-		return target{}, false
-	}
 	bridges := sortedset.Holding(sortedset.MinusFunc(p.announcedPrefixes, prefixes, sortedset.ComparePrefixes), sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
 	prefixes = sortedset.Union(prefixes, bridges, sortedset.ComparePrefixes)
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
+}
+
+// withoutNew returns the target without what is not announced yet and overlaps a prefix of hold.
+func (p *announcePath) withoutNew(want target, hold []netip.Prefix) target {
+	if len(hold) == 0 {
+		return want
+	}
+	overlaps := func(n netip.Prefix) bool { return slices.ContainsFunc(hold, n.Overlaps) }
+	prefixes := slices.DeleteFunc(sortedset.MinusFunc(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes), func(n netip.Prefix) bool { return !overlaps(n) })
+	addrs := slices.DeleteFunc(sortedset.Minus(want.addrs, p.announcedAddrs), func(a netip.Addr) bool { return !overlaps(sortedset.HostPrefix(a)) })
+	if len(prefixes)+len(addrs) == 0 {
+		return want
+	}
+	return target{sortedset.MinusFunc(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Minus(want.addrs, addrs)}
 }
 
 // record records what is announced after a call with want, and returns which addresses left

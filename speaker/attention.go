@@ -61,6 +61,11 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 	if f := p.FastPath; f != nil && f.Error != "" {
 		all.add("new flows use the rules although --fast-path is set: %s", oneLine(f.Error))
 	}
+	if f := p.FastPath; f != nil {
+		for _, l := range f.Limited {
+			all.add("address %s has %d flows in the fast path, as many as there is room for others; %d more used the rules", l.Addr, l.Flows, l.Rejected)
+		}
+	}
 	if f := p.FastPath; f != nil && f.Found != "" {
 		all.add("another program changed the kernel's part of --fast-path; it was repaired %d times, last: %s", f.Repairs, f.Found)
 	}

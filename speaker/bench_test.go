@@ -5,13 +5,17 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"go4.org/netipx"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -26,8 +30,19 @@ func BenchmarkPass(b *testing.B) {
 		p, decider := benchPass(b)
 		snap := benchSnapshot()
 		benchRun(b, p, decider, snap)
+		defer reportCPU(b)()
 		for i := 0; b.Loop(); i++ {
 			snap = changed(snap, i)
+			benchRun(b, p, decider, snap)
+		}
+	})
+	// An event that changes nothing here.
+	b.Run("nothing", func(b *testing.B) {
+		p, decider := benchPass(b)
+		snap := benchSnapshot()
+		benchRun(b, p, decider, snap)
+		defer reportCPU(b)()
+		for b.Loop() {
 			benchRun(b, p, decider, snap)
 		}
 	})
@@ -35,6 +50,21 @@ func BenchmarkPass(b *testing.B) {
 		p, decider := benchPass(b)
 		snap := benchSnapshot()
 		benchRun(b, p, decider, snap)
+		defer reportCPU(b)()
+		for i := 0; b.Loop(); i++ {
+			benchRun(b, p, decider, without(snap, i))
+		}
+	})
+	// The same with a session, whose router never responds: all routes change hands inside of this
+	// process.
+	b.Run("one Service, routes", func(b *testing.B) {
+		p, decider := benchPass(b)
+		snap := benchSnapshot()
+		peer := *snap.Peers[0]
+		peer.NodeSelector, peer.PeerAddress, peer.PeerPort, peer.ConnectTime = cluster.Selector{}, netip.MustParseAddr("127.0.0.2"), 9, time.Hour
+		snap.Peers = []*cluster.Peer{&peer}
+		benchRun(b, p, decider, snap)
+		defer reportCPU(b)()
 		for i := 0; b.Loop(); i++ {
 			benchRun(b, p, decider, without(snap, i))
 		}
@@ -61,6 +91,7 @@ func BenchmarkDecide(b *testing.B) {
 	b.Run("one endpoint", func(b *testing.B) {
 		decider, snap := plan.NewDecider(c), benchSnapshot()
 		decider.Decide(snap)
+		defer reportCPU(b)()
 		for i := 0; b.Loop(); i++ {
 			snap = changed(snap, i)
 			decider.Decide(snap)
@@ -68,16 +99,87 @@ func BenchmarkDecide(b *testing.B) {
 	})
 	b.Run("one Service", func(b *testing.B) {
 		decider, snap := plan.NewDecider(c), benchSnapshot()
+		defer reportCPU(b)()
 		for i := 0; b.Loop(); i++ {
 			decider.Decide(without(snap, i))
 		}
 	})
+	// A node dies and returns, on which 100 of the Services have endpoints.
+	b.Run("a member", func(b *testing.B) {
+		decider, snap := plan.NewDecider(c), benchSnapshot()
+		for i := range 100 {
+			snap.Services[100*i].Endpoints = benchEndpoints(100*i, 0)
+			snap.Services[100*i].Endpoints.List[1].Node = "n3"
+		}
+		decider.Decide(snap)
+		defer reportCPU(b)()
+		for i := 0; b.Loop(); i++ {
+			decider.Config.Members = benchMembers(5, i%2 == 0)
+			decider.Decide(snap)
+		}
+	})
+	// The same over Layer 2, among 100 nodes that all can answer.
+	b.Run("a member, Layer 2", func(b *testing.B) {
+		decider, snap := plan.NewDecider(c), benchSnapshot()
+		pool := *snap.Pools[0]
+		pool.Announce = cluster.AnnounceL2
+		snap.Pools, snap.L2Ready = []*cluster.Pool{&pool}, true
+		for i := 2; i <= 100; i++ {
+			snap.Nodes = append(snap.Nodes, &cluster.Node{Name: fmt.Sprintf("n%d", i)})
+		}
+		slices.SortFunc(snap.Nodes, func(a, b *cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+		decider.Decide(snap)
+		defer reportCPU(b)()
+		for i := 0; b.Loop(); i++ {
+			decider.Config.Members = benchMembers(100, i%2 == 0)
+			decider.Decide(snap)
+		}
+	})
+	b.Run("this node is drained", func(b *testing.B) {
+		decider, snap := plan.NewDecider(c), benchSnapshot()
+		defer reportCPU(b)()
+		for i := 0; b.Loop(); i++ {
+			next, node := *snap, *snap.Nodes[0]
+			if i%2 == 0 {
+				node.Leaving = "drain"
+			}
+			next.Nodes = []*cluster.Node{&node}
+			decider.Decide(&next)
+		}
+	})
 	b.Run("everything", func(b *testing.B) {
 		snap := benchSnapshot()
+		defer reportCPU(b)()
 		for b.Loop() {
 			plan.Decide(c, snap)
 		}
 	})
+}
+
+// benchMembers are so many members, of which n3 is dead or not.
+func benchMembers(nodes int, dead bool) *membership.Members {
+	m := &membership.Members{}
+	for i := 1; i <= nodes; i++ {
+		name := fmt.Sprintf("n%d", i)
+		m.Nodes = append(m.Nodes, membership.Member{Node: name, Alive: name != "n3" || !dead,
+			Interfaces: []cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}}}})
+	}
+	slices.SortFunc(m.Nodes, func(a, b membership.Member) int { return strings.Compare(a.Node, b.Node) })
+	return m
+}
+
+// reportCPU reports the CPU time of the process for each operation, with the garbage collector: beside other
+// work, it says more than the elapsed time.
+func reportCPU(b *testing.B) func() {
+	cpu := func() time.Duration {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := cpu()
+	return func() { b.ReportMetric(float64(cpu()-before)/float64(b.N)/1e6, "cpu-ms/op") }
 }
 
 func benchPass(b *testing.B) (*pass, *plan.Decider) {

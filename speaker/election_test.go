@@ -67,7 +67,7 @@ func TestElection(t *testing.T) {
 			d := plan.Decide(tt.config, f.snap)
 			a := d.Address(netip.MustParseAddr("192.0.2.200"))
 			var got []cluster.Reason
-			for _, r := range a.Reasons {
+			for _, r := range d.ReasonsOf(a) {
 				if r.Protocol != "proxy" {
 					got = append(got, r)
 				}

@@ -255,7 +255,10 @@ func (r *reported) forwardingEvents(was reported, now observation) []event {
 func (r *reported) refusalEvents(was reported, now observation, limit int) (all []event) {
 	r.refused = map[serviceAddress]bool{}
 	for _, a := range now.desired.Addresses {
-		for _, reason := range a.Reasons {
+		if !a.Refused() {
+			continue
+		}
+		for _, reason := range now.desired.ReasonsOf(a) {
 			if reason.Code != cluster.ProxyRefused || reason.Protocol != "proxy" {
 				continue
 			}

@@ -161,6 +161,10 @@ type fleetKernel fleetNode
 
 func (*fleetKernel) Intact() proxy.Integrity { return intact{}.Intact() }
 
+func (*fleetKernel) Blockade() *proxy.Blockade { return nil }
+
+func (*fleetKernel) Unprepared() []netip.Prefix { return nil }
+
 func (k *fleetKernel) Set(_ context.Context, want proxy.State) error {
 	clear(k.kernel)
 	for _, v := range want.VIPs {

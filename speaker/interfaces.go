@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"net"
 	"reflect"
 	"slices"
 
@@ -33,15 +32,11 @@ func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, bounde
 		return o
 	}
 	n := &interfaceOffer{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
-	var offered []cluster.Interface
-	for _, i := range relevantInterfaces(snap, all) {
-		offered = append(offered, cluster.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
-		n.list = append(n.list, i)
-	}
+	n.list = append(n.list, relevantInterfaces(snap, all)...)
 	if bounded {
 		var omitted []string
-		if n.meta.Encoded, omitted = membership.EncodeInterfaces(withAddresses(offered, n.list)); len(omitted) > 0 {
-			n.meta.Encoded, omitted = membership.EncodeInterfaces(offered)
+		if n.meta.Encoded, omitted = membership.EncodeInterfaces(withAddresses(n.list)); len(omitted) > 0 {
+			n.meta.Encoded, omitted = membership.EncodeInterfaces(n.list)
 		}
 		n.meta.Omitted = len(omitted)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(omitted, i.Name) })
@@ -55,10 +50,10 @@ func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, bounde
 // withAddresses adds the interfaces' own addresses, as prefixes of one address. If the
 // message has no room for them, other nodes redirect connections to this node's InternalIP
 // only.
-func withAddresses(offered []cluster.Interface, list []l2.Interface) (all []cluster.Interface) {
-	for n, i := range offered {
+func withAddresses(list []l2.Interface) (all []l2.Interface) {
+	for _, i := range list {
 		i.Prefixes = slices.Clone(i.Prefixes)
-		for _, a := range list[n].Addrs {
+		for _, a := range i.Addrs {
 			i.Prefixes = append(i.Prefixes, sortedset.HostPrefix(a))
 		}
 		all = append(all, i)
@@ -80,7 +75,7 @@ func relevantInterfaces(snap *cluster.Snapshot, all []l2.Interface) (list []l2.I
 		return nil
 	}
 	for _, i := range all {
-		if election.Relevant(snap, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes}) {
+		if election.Relevant(snap, i) {
 			list = append(list, i)
 		}
 	}

@@ -34,7 +34,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	if !sortedset.Same(allowed, d.Hosts) {
 		want = addressesOf(allowed, d.L2.Addresses, a.sent)
 	}
-	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: a.handover.admit(want, time.Now())}
+	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Pools: d.L2.Pools, Addresses: a.handover.admit(want, time.Now())}
 	if slices.EqualFunc(state.Addresses, a.sent, l2.Address.Equal) {
 		state.Addresses = a.sent
 	}
@@ -51,11 +51,12 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 // are sorted.
 func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	out := make([]l2.Address, 0, len(prefixes))
+	lists = slices.Clone(lists)
 	for _, p := range prefixes {
-		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p.Addr(), func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) })
-			if ok {
-				out = append(out, list[i])
+		for i := range lists {
+			var found bool
+			if lists[i], found = sortedset.Seek(lists[i], p.Addr(), func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }); found {
+				out = append(out, lists[i][0])
 				break
 			}
 		}

@@ -34,6 +34,7 @@ type layer2 struct {
 	send           func(node string, b []byte) // to one of them
 	clustered      bool                        // speakers communicate
 	offer          *interfaceOffer             // of the last pass
+	offerable      offerable                   // its interfaces
 	members        *membership.Members         // that handover knows
 	assigned       []*plan.Address             // that handover knows
 	holdDown       membership.HoldDown         // of this node
@@ -86,10 +87,10 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	return l
 }
 
-// offeredInterfaces returns the interfaces by which this node can be elected. Interfaces
-// that are not known yet do not count.
-func (l *layer2) offeredInterfaces(snap *cluster.Snapshot) []l2.Interface {
-	l.offer = l.offer.next(snap, l.announcer.Interfaces(), l.clustered)
+// offeredInterfaces returns the interfaces by which this node can be elected, without families
+// that are withheld. Interfaces that are not known yet do not count.
+func (l *layer2) offeredInterfaces(snap *cluster.Snapshot, withheld [2]bool) []l2.Interface {
+	l.offer = l.offer.next(snap, l.offerable.without(withheld, l.announcer.Interfaces()), l.clustered)
 	return l.offer.list
 }
 
@@ -147,8 +148,9 @@ func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, now time
 }
 
 // pauseEnd returns until when no new address is admitted: until all nodes have been seen and
-// all reachable ones are synced, for a bounded time. The same holds for a node that was
-// alone and has an interface again: it may have been cut off.
+// all reachable ones are synced, for a bounded time. The same holds for a node that has an
+// interface again and misses others: it may have been cut off, and the last one that it hears
+// may be the owner of its addresses.
 func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced bool, now time.Time) time.Time {
 	if l.discoveryEnd.IsZero() {
 		l.discoveryEnd = now.Add(discoveryTime)
@@ -158,7 +160,7 @@ func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced b
 		end = time.Time{}
 		l.discoveryEnd = now
 	}
-	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || !synced) && back.After(end) {
+	if back := l.interfaceAdded.Add(discoveryTime); (len(m.Dead(l.handover.node)) > 0 || m.Alone(l.handover.node) || !synced) && back.After(end) {
 		end = back
 	}
 	return end

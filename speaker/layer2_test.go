@@ -1,9 +1,11 @@
 package speaker
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,7 +123,7 @@ func TestDiscoveryAtStart(t *testing.T) {
 	})
 }
 
-// A node that was alone and has its interface back admits nothing until the others have
+// A node that misses others and has its interface back admits nothing until all others have
 // sent their state, for a bounded time. It keeps what it has.
 func TestDiscoveryAfterLinkLoss(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
@@ -163,6 +165,24 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 		step("and back", false, both, eth0)
 		time.Sleep(discoveryTime)
 		step("and the other sends nothing", true, both, eth0)
+
+		// The owner of the addresses may be the last one to be heard again.
+		third := func(alive bool) *membership.Members {
+			return &membership.Members{Nodes: append(slices.Clone(both.Nodes), membership.Member{Node: "n3", Alive: alive})}
+		}
+		step("the link is lost once more", true, third(false))
+		step("and back", false, third(false), eth0)
+		deliverState(t, l.handover, "n2")
+		step("one of two others has sent its state", false, third(false), eth0)
+		step("the second one is reachable", false, third(true), eth0)
+		deliverState(t, l.handover, "n3")
+		step("and has sent its state", true, third(true), eth0)
+		time.Sleep(time.Minute)
+		step("the link is lost while a node is dead", true, third(false))
+		step("and back", false, third(false), eth0)
+		deliverState(t, l.handover, "n2")
+		time.Sleep(discoveryTime)
+		step("for long", true, third(false), eth0)
 	})
 }
 
@@ -277,4 +297,15 @@ func TestL2Events(t *testing.T) {
 	p.l2Statuses = nil
 	p.world(linkedWorld)
 	p.expectEvents("the Service is gone")
+}
+
+// The announcer learns for which addresses it should remember requests.
+func TestL2AnnouncerPassesPools(t *testing.T) {
+	pools := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	var got l2.State
+	set := func(_ context.Context, s l2.State) ([]netip.Addr, error) { got = s; return nil, nil }
+	a := &l2Announcer{set: set, handover: newHandoverState("n1", nil)}
+	if _, err := a.Set(t.Context(), &plan.Desired{UsesL2: true, L2: l2.State{Pools: pools}}, nil); err != nil || !slices.Equal(got.Pools, pools) {
+		t.Errorf("pools %v: %v", got.Pools, err)
+	}
 }

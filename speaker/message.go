@@ -156,7 +156,8 @@ func (h *handoverState) receive(node string, packet []byte) error {
 	return nil
 }
 
-// process records the content of a message.
+// process records the content of a message. Gossip delivers none of a node's earlier process
+// after one of a later process, so that another instance is a newer one.
 func (h *handoverState) process(node string, m message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,7 +21,15 @@ type forwarder interface {
 	Set(ctx context.Context, want proxy.State) error
 	// Intact reports whether the kernel still has what the last successful Set wrote.
 	Intact() proxy.Integrity
+	// Blockade returns the flows that certainly fail on this node, as of the last Set.
+	Blockade() *proxy.Blockade
+	// Unprepared returns prefixes, sorted, of which no address may be announced yet that was
+	// not before: what takes longer than Set is still under way.
+	Unprepared() []netip.Prefix
 }
+
+// errBlockade reports that d was decided by another Blockade than there is now.
+var errBlockade = errors.New("the flows that obstacles of this node block have changed")
 
 // A pass applies Desired values in an order that keeps I1 and I2. It is not safe for
 // concurrent use.
@@ -63,6 +71,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
 	}
 	switch {
+	case forwarded == nil && d.View != nil && d.View.Blockade() != p.forwarder.Blockade():
+		// An address whose flows fail must not be announced, not even for a moment.
+		return errors.Join(append(errs, errBlockade)...)
 	case forwarded == nil:
 	case errors.As(forwarded, &refused):
 		// The kernel has all other addresses. The caller decides again without the refused
@@ -75,8 +86,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	default:
 		clear(wants)
 	}
+	hold := p.forwarder.Unprepared()
 	for i, path := range p.paths {
-		errs = append(errs, p.announce(ctx, path, d, wants[i]))
+		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold)))
 	}
 	return errors.Join(errs...)
 }

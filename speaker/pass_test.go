@@ -65,10 +65,18 @@ func (broken) Set(context.Context, proxy.State) error {
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
+func (broken) Blockade() *proxy.Blockade { return nil }
+
+func (b broken) Unprepared() []netip.Prefix { return nil }
+
 // An intact forwarder's table is never changed by other programs.
 type intact struct{}
 
 func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
+
+func (intact) Blockade() *proxy.Blockade { return nil }
+
+func (intact) Unprepared() []netip.Prefix { return nil }
 
 // While the table is intact, no error withdraws what is wanted, however often it occurs.
 func TestFailureKeepsAnnouncements(t *testing.T) {
@@ -177,5 +185,59 @@ func TestWithdrawalIsDelayed(t *testing.T) {
 		expect("back", true, 1)
 		trial.Services[0] = cluster.Service{Spec: &spec}
 		expect("no endpoint anywhere", false, 0)
+	})
+}
+
+// A waiting forwarder programs everything, and has not prepared some prefixes.
+type waiting struct {
+	forwarder
+	hold []netip.Prefix
+}
+
+func (w waiting) Unprepared() []netip.Prefix { return w.hold }
+
+// What is not prepared is not announced, unless it was before; all else is.
+func TestPassHoldsUnprepared(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kept, held := 0, 0
+		for seed := range uint64(200) {
+			trial := newTrial(seed)
+			trial.failing = false
+			p, hold := trial.pass, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30")}
+			run := func(hold []netip.Prefix) (announced map[netip.Prefix]bool) {
+				p.forwarder = waiting{(*trialKernel)(trial), hold}
+				trial.desired = trial.decider.Decide(trial.Snapshot())
+				if err := p.run(t.Context(), trial.desired); err != nil {
+					t.Fatal(err)
+				}
+				return maps.Clone(trial.network)
+			}
+			before := run(nil)
+			trial.ToggleService(0)
+			trial.ToggleService(1)
+			for prefix := range run(hold) {
+				switch {
+				case !prefix.Overlaps(hold[0]):
+				case before[prefix]:
+					kept++
+				default:
+					t.Fatalf("seed %d: %s is announced before it is prepared", seed, prefix)
+				}
+			}
+			after := run(nil)
+			for prefix := range after {
+				if prefix.Overlaps(hold[0]) && !before[prefix] {
+					held++
+				}
+			}
+			for _, prefix := range trial.desired.Prefixes {
+				if !after[prefix] {
+					t.Fatalf("seed %d: %s is not announced", seed, prefix)
+				}
+			}
+		}
+		if kept == 0 || held == 0 {
+			t.Errorf("%d prefixes stayed, and %d waited", kept, held)
+		}
 	})
 }

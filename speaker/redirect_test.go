@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"net"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -181,7 +180,7 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces offered %d addresses", n, got)
 		}
-		announced, _ := membership.EncodeInterfaces([]cluster.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		announced, _ := membership.EncodeInterfaces([]cluster.Interface{{Name: "vlan", MAC: l2.MAC{2}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(announced); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are offered", len(list), n)
 		}

@@ -126,6 +126,10 @@ func (p *proxyOf) Set(_ context.Context, want proxy.State) error {
 // Intact implements forwarder: no other program changes the table.
 func (p *proxyOf) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
+func (*proxyOf) Blockade() *proxy.Blockade { return nil }
+
+func (p *proxyOf) Unprepared() []netip.Prefix { return nil }
+
 // A refused address is not retried for a while, unless it changes. Passes succeed
 // meanwhile, and the status has the reason.
 func TestKernelRefusal(t *testing.T) {

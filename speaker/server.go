@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 )
 
 const (
@@ -33,20 +34,18 @@ func SocketPath(runDir string) string { return socketFile.in(runDir) }
 // before the API server has been read.
 type server struct {
 	Options
-	began         time.Time
-	opened        atomic.Pointer[time.Time] // when the source was opened; nil before
-	speaker       atomic.Pointer[speaker]   // nil before the speaker has started
-	local, public *http.Server
+	began   time.Time
+	opened  atomic.Pointer[time.Time] // when the source was opened; nil before
+	speaker atomic.Pointer[speaker]   // nil before the speaker has started
+	local   *http.Server
+	public  *monitoring.Server
 }
 
 // serve starts a server. The socket has /status, /routes, /metrics, /healthz and /readyz.
 // TCP lacks the first two, which contain every Service and address.
 func serve(o Options) (*server, error) {
 	srv := &server{Options: o, began: time.Now()}
-	public := http.NewServeMux()
-	public.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
-	public.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, srv.unhealthy()) })
-	public.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, srv.unready()) })
+	public := monitoring.Handler{Metrics: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}), Healthy: srv.unhealthy, Ready: srv.unready}
 	local := http.NewServeMux()
 	local.Handle("/", public)
 	local.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { srv.write(w, srv.status()) })
@@ -57,34 +56,17 @@ func serve(o Options) (*server, error) {
 	}
 	srv.local = &http.Server{Handler: local, ReadHeaderTimeout: 5 * time.Second}
 	go srv.local.Serve(l)
-	if o.Listen == "" {
-		return srv, nil
-	}
-	l, err = net.Listen("tcp", o.Listen)
-	if err != nil {
+	if srv.public, err = monitoring.Serve(o.Monitoring, public, o.Log); err != nil {
 		srv.Close()
-		return nil, fmt.Errorf("metrics and health: %w", err)
+		return nil, err
 	}
-	srv.public = &http.Server{Handler: public, ReadHeaderTimeout: 5 * time.Second}
-	go srv.public.Serve(l)
 	return srv, nil
 }
 
-// Close closes both listeners at once.
+// Close closes all listeners at once.
 func (s *server) Close() {
 	s.local.Close()
-	if s.public != nil {
-		s.public.Close()
-	}
-}
-
-// writeHealth writes "ok", or 503 with the reason.
-func writeHealth(w http.ResponseWriter, trouble string) {
-	if trouble != "" {
-		http.Error(w, trouble, http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprintln(w, "ok")
+	s.public.Close()
 }
 
 // unhealthy returns what hangs, so that a restart may help, and is empty otherwise. Waiting
@@ -106,7 +88,7 @@ func (s *server) unready() string {
 	sp := s.speaker.Load()
 	switch {
 	case s.opened.Load() == nil:
-		return fmt.Sprintf("waiting since %s for the API server, without a saved snapshot of an earlier speaker; the log has the error",
+		return fmt.Sprintf("waiting since %s for the API server, without a recent snapshot of an earlier speaker; the log has the reason",
 			s.began.UTC().Format(time.RFC3339))
 	case sp == nil || !sp.result.Load().ready:
 		return "the kernel is not programmed yet"

@@ -17,6 +17,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -36,12 +37,13 @@ func (fixedSource) Changed() <-chan struct{}      { return nil }
 
 // probes returns the responses of /healthz and /readyz.
 func (s *server) probes() (health, ready int, why string) {
-	get := func(trouble string) int {
+	h := monitoring.Handler{Healthy: s.unhealthy, Ready: s.unready}
+	get := func(path string) int {
 		w := httptest.NewRecorder()
-		writeHealth(w, trouble)
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Code
 	}
-	return get(s.unhealthy()), get(s.unready()), s.unhealthy() + s.unready()
+	return get("/healthz"), get("/readyz"), s.unhealthy() + s.unready()
 }
 
 // Only a hanging pass is unhealthy. Waiting for the API server is not, nor is a kernel that

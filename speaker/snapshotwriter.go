@@ -10,42 +10,56 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// snapshotInterval is the least time between two writes. Writing 5,000 Services takes
-// longer than a pass, and after a crash a few seconds do not matter.
-const snapshotInterval = 10 * time.Second
+const (
+	// snapshotInterval is the least time between two writes. Writing 5,000 Services takes
+	// longer than a pass, and after a crash a few seconds do not matter.
+	snapshotInterval = 10 * time.Second
+	// confirmInterval is the time between two confirmations of a snapshot that has not
+	// changed: each is a file of some 70 bytes.
+	confirmInterval = 15 * time.Second
+)
 
 // ClusterPath is the file of the last snapshot.
 func ClusterPath(runDir string) string { return clusterFile.in(runDir) }
 
+// Saved is the last snapshot, and when it was last in step with the API server.
+func Saved(runDir string) watch.SavedSnapshot {
+	return watch.SavedSnapshot{Path: clusterFile.in(runDir), InStepPath: inStepFile.in(runDir)}
+}
+
 // A snapshotWriter writes the newest snapshot to the run directory at intervals, beside the
-// loop.
+// loop, and confirms it for as long as it is what the API server has.
 type snapshotWriter struct {
-	path string
-	log  *slog.Logger
-	// fresh reports whether the newest snapshot came from the API server, not from this
-	// file.
-	fresh func() bool
-	wake  chan struct{} // has room for one
-	quit  chan struct{}
-	done  chan struct{}
+	saved watch.SavedSnapshot
+	log   *slog.Logger
+	// inStep reports whether the newest snapshot is what the API server has: it is neither
+	// from the file nor from before an outage.
+	inStep func() bool
+	wake   chan struct{} // has room for one
+	quit   chan struct{}
+	done   chan struct{}
 
 	mu     sync.Mutex
 	newest *cluster.Snapshot
+
+	// These belong to run, and to close after it.
+	written bool // saved has the newest snapshot but for one that wake announces
+	failed  bool // to confirm, which is logged once
 }
 
 // newSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
-func newSnapshotWriter(o Options, fresh func() bool) *snapshotWriter {
-	if fresh == nil {
+func newSnapshotWriter(o Options, saved watch.SavedSnapshot, inStep func() bool) *snapshotWriter {
+	if inStep == nil {
 		return nil
 	}
-	d := &snapshotWriter{path: ClusterPath(o.RunDir), log: o.Log, fresh: fresh, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
-	go d.run()
-	return d
+	w := &snapshotWriter{saved: saved, log: o.Log, inStep: inStep, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	go w.run()
+	return w
 }
 
 // update requests that s is written.
 func (w *snapshotWriter) update(s *cluster.Snapshot) {
-	if w == nil || !w.fresh() {
+	if w == nil || !w.inStep() {
 		return
 	}
 	w.mu.Lock()
@@ -61,15 +75,21 @@ func (w *snapshotWriter) update(s *cluster.Snapshot) {
 // run writes at once after a quiet time, then once each snapshotInterval.
 func (w *snapshotWriter) run() {
 	defer close(w.done)
+	idle := time.NewTicker(confirmInterval)
+	defer idle.Stop()
+	wake := w.wake
+	var rested <-chan time.Time
 	for {
 		select {
-		case <-w.wake:
+		case <-wake:
 			w.write()
-		case <-w.quit:
-			return
-		}
-		select {
-		case <-time.After(snapshotInterval):
+			wake, rested = nil, time.After(snapshotInterval)
+		case <-rested:
+			wake, rested = w.wake, nil
+		case <-idle.C:
+			if len(w.wake) == 0 {
+				w.confirm(w.saved.Clock())
+			}
 		case <-w.quit:
 			return
 		}
@@ -77,12 +97,31 @@ func (w *snapshotWriter) run() {
 }
 
 func (w *snapshotWriter) write() {
+	at, clock := w.saved.Clock() // before the newest is read, which may change meanwhile
 	w.mu.Lock()
 	s := w.newest
 	w.mu.Unlock()
-	if err := watch.WriteSnapshot(w.path, s); err != nil {
-		w.log.Warn("snapshot not written; a start without the API server would use an older one", "err", err)
+	err := w.saved.Save(s)
+	if w.written = err == nil; err != nil {
+		w.log.Warn("snapshot not written; a start without the API server would use an older one, or none", "err", err)
+		return
 	}
+	w.confirm(at, clock)
+}
+
+// confirm records that the written snapshot is what the API server had at a Moment, or that
+// the clock failed.
+func (w *snapshotWriter) confirm(at watch.Moment, err error) {
+	if !w.written || !w.inStep() {
+		return
+	}
+	if err == nil {
+		err = w.saved.Confirm(at)
+	}
+	if err != nil && !w.failed {
+		w.log.Warn("snapshot not confirmed; a start without the API server would wait for it", "err", err)
+	}
+	w.failed = err != nil
 }
 
 // close writes the newest snapshot and ends the goroutine.

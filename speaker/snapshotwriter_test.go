@@ -15,13 +15,13 @@ import (
 // The file has the newest snapshot soon, not every one, and never one that was read from
 // it.
 func TestSnapshotWriter(t *testing.T) {
-	dir := t.TempDir()
 	bubble.Test(t, func(t *testing.T) {
-		var fresh atomic.Bool
-		d := newSnapshotWriter(Options{RunDir: dir, Log: slog.New(slog.DiscardHandler)}, fresh.Load)
+		var inStep atomic.Bool
+		saved := savedInBubble(t)
+		d := newSnapshotWriter(Options{Log: slog.New(slog.DiscardHandler)}, saved, inStep.Load)
 		pools := func() (names []string) {
 			bubble.Wait()
-			s, _, err := watch.ReadSnapshot(ClusterPath(dir))
+			s, _, err := watch.ReadSnapshot(saved.Path)
 			if os.IsNotExist(err) || s == nil {
 				return nil
 			}
@@ -36,26 +36,96 @@ func TestSnapshotWriter(t *testing.T) {
 				t.Errorf("%s: %v, want %v", when, got, want)
 			}
 		}
-		world := func(name string) *cluster.Snapshot { return &cluster.Snapshot{Pools: []*cluster.Pool{{Name: name}}} }
-		d.update(world("recalled"))
-		expect("not fresh")
-		fresh.Store(true)
-		d.update(world("first"))
+		d.update(poolNamed("recalled"))
+		expect("not in step")
+		inStep.Store(true)
+		d.update(poolNamed("first"))
 		expect("first", "first")
-		d.update(world("second"))
-		d.update(world("third"))
+		d.update(poolNamed("second"))
+		d.update(poolNamed("third"))
 		expect("too soon", "first")
 		time.Sleep(snapshotInterval)
 		expect("later", "third")
-		d.update(world("last"))
+		d.update(poolNamed("last"))
 		d.close()
 		expect("closed", "last")
 	})
 }
 
+// While nothing changes, the age of the snapshot stays small. It grows from the moment at which
+// the API server is away, and with it the speaker.
+func TestSnapshotAge(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var inStep atomic.Bool
+		inStep.Store(true)
+		saved := savedInBubble(t)
+		d := newSnapshotWriter(Options{Log: slog.New(slog.DiscardHandler)}, saved, inStep.Load)
+		expect := func(when string, least, most time.Duration) {
+			t.Helper()
+			bubble.Wait()
+			if _, age, err := saved.Recall(); err != nil || age < least || age > most {
+				t.Errorf("%s: age %s, error %v; want %s to %s", when, age, err, least, most)
+			}
+		}
+		d.update(poolNamed("a"))
+		expect("written", 0, 0)
+		time.Sleep(10 * time.Hour)
+		expect("idle for hours", 0, confirmInterval)
+		inStep.Store(false)
+		d.update(poolNamed("with the problem that the API server is away"))
+		time.Sleep(3 * time.Minute)
+		expect("API server away", 3*time.Minute, 3*time.Minute+confirmInterval)
+		inStep.Store(true)
+		d.update(poolNamed("b"))
+		expect("back", 0, 0)
+		d.update(poolNamed("c"))
+		d.close()
+		expect("closed", 0, 0)
+		time.Sleep(watch.MaxSnapshotAge)
+		expect("speaker down", watch.MaxSnapshotAge, watch.MaxSnapshotAge)
+		time.Sleep(time.Nanosecond)
+		if _, _, err := saved.Recall(); err == nil {
+			t.Error("a speaker that was down for longer uses the snapshot")
+		}
+	})
+}
+
+// A snapshot that could not be written is not confirmed: the file has an older one.
+func TestSnapshotNotWritten(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		saved := savedInBubble(t)
+		if err := saved.Save(poolNamed("old")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(saved.Path+".tmp", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		d := newSnapshotWriter(Options{Log: slog.New(slog.DiscardHandler)}, saved, func() bool { return true })
+		d.update(poolNamed("new"))
+		time.Sleep(time.Hour)
+		bubble.Wait()
+		if _, age, err := saved.Recall(); err == nil {
+			t.Errorf("the old snapshot has age %s", age)
+		}
+		d.close()
+	})
+}
+
+func poolNamed(name string) *cluster.Snapshot {
+	return &cluster.Snapshot{Pools: []*cluster.Pool{{Name: name}}}
+}
+
+// savedInBubble is a file with the clock of the bubble.
+func savedInBubble(t *testing.T) watch.SavedSnapshot {
+	saved, began := Saved(t.TempDir()), time.Now()
+	saved.Now = func() (watch.Moment, error) { return watch.Moment{Boot: "b", Uptime: time.Since(began)}, nil }
+	return saved
+}
+
 // A speaker that reads a folder saves no snapshot.
 func TestNilSnapshotWriter(t *testing.T) {
-	d := newSnapshotWriter(Options{RunDir: t.TempDir()}, nil)
+	dir := t.TempDir()
+	d := newSnapshotWriter(Options{RunDir: dir}, Saved(dir), nil)
 	d.update(&cluster.Snapshot{})
 	d.close()
 	if d != nil {

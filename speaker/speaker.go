@@ -18,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/suspend"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -66,12 +67,12 @@ type Options struct {
 	// Leaser renews this node's Lease each LeaseInterval; nil or zero: never.
 	Leaser        *membership.LeaseClient
 	LeaseInterval time.Duration
-	// Listen is a TCP address for metrics and health; empty: none.
-	Listen string
+	// Monitoring says where metrics and health are served.
+	Monitoring monitoring.Options
 	// Open returns the source of cluster objects as soon as there is something to read. The
-	// speaker saves a snapshot if fresh reports that it is new, for a start without the API
-	// server; nil: never.
-	Open func(context.Context) (source cluster.Source, fresh func() bool, err error)
+	// speaker saves snapshots for a start without the API server while inStep reports that
+	// they have what the API server has; nil: never.
+	Open func(context.Context) (source cluster.Source, inStep func() bool, err error)
 	// Reporter writes the SpeakerStatus and Events; nil: neither is written.
 	Reporter *Reporter
 	Log      *slog.Logger
@@ -95,6 +96,7 @@ type speaker struct {
 	events     *eventRecorder
 	metrics    *metrics
 	gateway    *gatewayWatch
+	pods       *podNetworkWatch
 	uplinks    *uplinkWatch        // nil without a fast path
 	membership *membership.Tracker // nil without a key
 
@@ -126,7 +128,7 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	defer serving.Close()
-	source, fresh, err := o.Open(ctx)
+	source, inStep, err := o.Open(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped before there was anything to do
@@ -134,13 +136,14 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	serving.opened.Store(new(time.Now()))
-	s, err := start(ctx, o, source, fresh)
+	s, err := start(ctx, o, source, inStep)
 	if err != nil {
 		return err
 	}
 	defer s.proxy.Close()
 	defer s.health.Close()
 	defer s.gateway.stop()
+	defer s.pods.stop()
 	defer s.uplinks.stop()
 	s.membership.Start(kill, s.layer2.handover.receive)
 	defer s.membership.Close()
@@ -154,7 +157,7 @@ func Run(ctx, kill context.Context, o Options) error {
 }
 
 // start opens everything, and changes neither the kernel nor the network.
-func start(ctx context.Context, o Options, source cluster.Source, fresh func() bool) (*speaker, error) {
+func start(ctx context.Context, o Options, source cluster.Source, inStep func() bool) (*speaker, error) {
 	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath()})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
@@ -166,11 +169,11 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
-	s.gateway = newGatewayWatch(o.Log)
+	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.state = stateDirectory{dir: o.RunDir}
-	s.snapshots = newSnapshotWriter(o, fresh)
+	s.snapshots = newSnapshotWriter(o, Saved(o.RunDir), inStep)
 	var known reported
 	if len(s.adopted) > 0 || s.state.hasSnapshot() {
 		known = reportedBefore(s.adopted, s.started)
@@ -217,6 +220,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
+		case <-s.pods.changed:
 		case <-s.uplinks.changes():
 		case <-s.membership.Changed():
 		case <-s.membership.Renewed():
@@ -276,9 +280,10 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		c.Gateways = s.gateway.current()
 	}
-	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap), s.membership.Members(snap)
+	c.Refused, c.Blockade = c.Refused.Still(began), s.pass.forwarder.Blockade()
+	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap, withheldFamilies(c.Blockade, s.pass.last)), s.membership.Members(snap)
+	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
-	c.Refused = c.Refused.Still(began)
 	if s.membership.Released() {
 		s.layer2.handover.reannounceAll()
 	}
@@ -300,15 +305,23 @@ func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired 
 // answer.
 const maxRefused = 4
 
-// apply makes the pass. If the proxy refuses addresses, apply decides again without them:
-// they are withdrawn, and all others are served. It returns what was applied.
+// apply makes the pass. If the proxy refuses addresses, or finds that obstacles block them, apply
+// decides again without them: they are withdrawn, and all others are served. It returns what was
+// applied.
 func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
 		s.pass.uplinks = s.uplinks.current(d.View.NodeAddresses())
 		s.pass.redirects = s.layer2.nextRedirects(d, began)
 		err := s.pass.run(ctx, d)
 		var refused *proxy.Refused
-		if !errors.As(err, &refused) || attempt == maxRefused {
+		switch {
+		case attempt == maxRefused:
+			return d, err
+		case errors.Is(err, errBlockade):
+			s.decider.Config.Blockade = s.pass.forwarder.Blockade()
+			d = s.decide(d.Snapshot, began)
+			continue
+		case !errors.As(err, &refused):
 			return d, err
 		}
 		for _, r := range refused.Refusals {

@@ -209,7 +209,7 @@ func (s *speaker) status() Status {
 
 // address combines the decision about an address with its result.
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: a.OwnerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: p.desired.OwnerBy(a), RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
 	st.routed = sortedset.Has(p.bgpAddrs, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
@@ -220,14 +220,15 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Routes {
 		st.Weight = max(st.Weight, r.Weight)
 	}
-	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(a.Reasons))
+	reasons := p.desired.ReasonsOf(a)
+	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(reasons))
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())
 	}
 	for _, f := range a.VIP.Frontends {
 		st.Ports = append(st.Ports, fmt.Sprintf("%s/%d", f.Protocol, f.Port))
 	}
-	for _, r := range a.Reasons {
+	for _, r := range reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
 	for _, r := range p.desired.AggregateReasons {

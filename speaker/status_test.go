@@ -11,6 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 const toldToOne = `---
@@ -68,6 +69,20 @@ func TestAttentionForSecondRouter(t *testing.T) {
 	st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, Interface: "eth1",
 		PeerAddress: netip.MustParseAddr("fe80::1%eth1"), OtherRouter: netip.MustParseAddr("fe80::66%eth1")}}}}
 	const want = "router tor1: fe80::66%eth1, too, sends router advertisements on eth1; the session remains with fe80::1%eth1, which sent the first: leave one router on the link"
+	if got := strings.Join(st.Attention(time.Now()), "\n"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// An address with as many flows in the fast path as it may have, and a reason why the fast path
+// takes none, need attention.
+func TestAttentionForFastPath(t *testing.T) {
+	st := &Status{Proxy: proxy.Status{FastPath: &proxy.FastPathStatus{
+		Error:   "IPv4: the routing rule with priority 100 selects by fwmark 0x1/0x1, which netfilter sets",
+		Limited: []proxy.LimitedAddress{{Addr: netip.MustParseAddr("192.0.2.1"), Flows: 50, Rejected: 7}},
+	}}}
+	const want = "new flows use the rules although --fast-path is set: IPv4: the routing rule with priority 100 selects by fwmark 0x1/0x1, which netfilter sets\n" +
+		"address 192.0.2.1 has 50 flows in the fast path, as many as there is room for others; 7 more used the rules"
 	if got := strings.Join(st.Attention(time.Now()), "\n"); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -28,10 +28,18 @@ type tableTest struct {
 	passes atomic.Uint64 // passes that have begun
 	failed atomic.Uint64 // those with refused requests
 	lost   atomic.Bool   // a pass began with no announcement after one with some
+
+	announced atomic.Bool // a pass began with an announcement
 }
 
 // newTableTest starts its passes.
 func newTableTest(t *testing.T) *tableTest {
+	t.Helper()
+	return newTableTestWith(t, func(*nstest.NS) {})
+}
+
+// newTableTestWith starts its passes on a node that was prepared.
+func newTableTestWith(t *testing.T, prepare func(node *nstest.NS)) *tableTest {
 	t.Helper()
 	tools := t.TempDir()
 	nft, err := exec.LookPath("nft")
@@ -53,6 +61,7 @@ func newTableTest(t *testing.T) *tableTest {
 	node.Addr("cali1", "10.244.1.254/24")
 	node.Route("0.0.0.0/0", "10.0.0.1", "")
 	node.Forward()
+	prepare(node)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
@@ -69,6 +78,7 @@ func newTableTest(t *testing.T) *tableTest {
 		now := len(s.bgpPath.announcedPrefixes) > 0
 		u.lost.Store(u.lost.Load() || announced && !now)
 		announced = now
+		u.announced.Store(u.announced.Load() || now)
 		u.passes.Add(1)
 		if !u.spoil.Load() {
 			return d
@@ -125,9 +135,9 @@ func nftables(t *testing.T, script string) {
 	}
 }
 
-// While the table is intact, nothing withdraws what it forwards: neither an obstacle, nor
-// retried errors of FORWARD and the fast path, nor passes that fail. If the table is lost
-// and the repair fails, everything is withdrawn, and announced again with the table.
+// While the table is intact, nothing withdraws what it forwards: neither an obstacle that may let
+// traffic pass, nor retried errors of FORWARD and the fast path, nor passes that fail. If the
+// table is lost and the repair fails, everything is withdrawn, and announced again with the table.
 func TestAnnouncementsFollowTable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 16 s: it awaits three retries, which come every five seconds")
@@ -145,10 +155,10 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		obstructed := func() bool {
 			return slices.ContainsFunc(u.proxy.Obstacles(), func(o proxy.Obstacle) bool { return strings.Contains(o.About, "firewall") })
 		}
-		nftables(t, "table inet firewall { chain forward { type filter hook forward priority 0; policy drop; }; }")
+		nftables(t, "table ip firewall { chain pre { type nat hook prerouting priority -150; ip protocol tcp dnat to 10.244.1.99; }; }")
 		u.await(t, "the obstacle", obstructed)
 		u.awaitPasses(t, 2, &u.failed)
-		nftables(t, "delete table inet firewall")
+		nftables(t, "delete table ip firewall")
 		u.await(t, "no obstacle", func() bool { return !obstructed() })
 
 		// With backoff, so many passes take longer than the five seconds after which

@@ -123,6 +123,10 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 
 func (k *trialKernel) Intact() proxy.Integrity { return proxy.Integrity{Intact: k.intact} }
 
+func (*trialKernel) Blockade() *proxy.Blockade { return nil }
+
+func (k *trialKernel) Unprepared() []netip.Prefix { return nil }
+
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // worldAddrs returns the addresses that Services may have, and some around them.

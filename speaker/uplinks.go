@@ -137,6 +137,13 @@ func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
 	if len(w.named) > 0 {
 		return links, nil // missing ones may appear
 	}
+	return uplinksOf(own)
+}
+
+// uplinksOf returns the interfaces that lead to other machines, by index: the interfaces of
+// default routes and of the node's own addresses.
+func uplinksOf(own []netip.Addr) (links map[int]string, err error) {
+	links = make(map[int]string)
 	_, hops4, err4 := defaultGateway(netlink.FAMILY_V4)
 	_, hops6, err6 := defaultGateway(netlink.FAMILY_V6)
 	indexes := slices.Concat(hops4, hops6)

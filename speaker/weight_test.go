@@ -88,6 +88,10 @@ type logForwarder struct{ *log }
 
 func (logForwarder) Intact() proxy.Integrity { return intact{}.Intact() }
 
+func (logForwarder) Blockade() *proxy.Blockade { return nil }
+
+func (logForwarder) Unprepared() []netip.Prefix { return nil }
+
 func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 	for _, v := range want.VIPs {
 		if v.Addr == netip.MustParseAddr("192.0.2.1") {

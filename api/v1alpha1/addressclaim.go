@@ -55,8 +55,9 @@ type AddressClaimSpec struct {
 	// holds it. A named Service gets it without a request once it exists. Other Services
 	// of the same namespace get it only if they request the address, and Services of
 	// other namespaces never. The controller adds a deleted Service that had the
-	// annotation fanfare.io/reserve, and removes it when the Service exists again. To
-	// end such a reservation, delete the claim.
+	// annotation fanfare.io/reserve, up to namespaceReservedQuota of the AddressPool. It
+	// removes the Service when it exists again, or when its namespace is gone. To end such
+	// a reservation, delete the claim.
 	//
 	// +optional
 	// +listType=atomic
@@ -138,6 +139,7 @@ type ClaimHolder struct {
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
 // +kubebuilder:printcolumn:name="Services",type=string,JSONPath=`.spec.services`
 // +kubebuilder:printcolumn:name="Reserved",type=boolean,JSONPath=`.spec.reserved`
+// +kubebuilder:printcolumn:name="Reserved For",type=string,JSONPath=`.spec.reservedFor[0].namespace`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == (self.spec.address.startsWith(':') ? '0' : \"\") + self.spec.address.replace(':', '-') + (self.spec.address.endsWith(':') ? '0' : \"\")",message="metadata.name must be spec.address with '-' for ':', such as 192.0.2.10 or 2001-db8--10 (0--1 for ::1, 2001-db8--0 for 2001:db8::)"

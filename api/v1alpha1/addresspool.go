@@ -111,12 +111,40 @@ type AddressPoolSpec struct {
 
 	// NamespaceQuota is how many addresses of the pool, of each family, the
 	// Services of one namespace may have together; at least 1, any number when
-	// unset. If a namespace has more after the quota is lowered, it keeps them, and
-	// gets no others until it has fewer.
+	// unset. Reserved addresses count. If a namespace has more after the quota is
+	// lowered, it keeps them, and gets no others until it has fewer.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	NamespaceQuota int32 `json:"namespaceQuota,omitempty"`
+
+	// NamespaceReservedQuota is how many addresses of the pool, of each family, stay
+	// reserved for deleted Services of one namespace that had the annotation
+	// fanfare.io/reserve. Beyond it, the address of a deleted Service is free. 0: the
+	// annotation has no effect.
+	//
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=0
+	NamespaceReservedQuota *int32 `json:"namespaceReservedQuota,omitempty"`
+
+	// AllowedServiceCommunities are the communities that a Service may add to the BGP
+	// routes of its own addresses, by the annotation fanfare.io/bgp-communities; none when
+	// unset. They are written as in BGPAdvertisements. Aggregates never have communities
+	// of Services.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.matches('^[0-9]{1,5}:[0-9]{1,5}$') ? c != '65535:6' && c.split(':').all(n, int(n) <= 65535) : c.matches('^(large:)?[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}$') ? c.replace('large:', '').split(':').all(n, int(n) <= 4294967295) && int(c.replace('large:', '').split(':')[0]) < 4294967295 : c in ['accept-own', 'blackhole', 'graceful-shutdown', 'local-as', 'no-advertise', 'no-export', 'no-llgr', 'no-peer'])",message="each must be two numbers up to 65535, as in 64500:1 (and not LLGR_STALE, 65535:6), or three up to 4294967295, as in 64500:1:2 (and not AS 4294967295, which RFC 7300 reserves), or one of accept-own, blackhole, graceful-shutdown, local-as, no-advertise, no-export, no-llgr, no-peer"
+	AllowedServiceCommunities []string `json:"allowedServiceCommunities,omitempty"`
+
+	// AllowL2Node lets a Service name the node that answers for its address over Layer 2,
+	// by the annotation fanfare.io/l2-node. The annotation has no effect when it is unset.
+	//
+	// +optional
+	AllowL2Node bool `json:"allowL2Node,omitempty"`
 }
 
 // PoolAddresses counts the addresses of one family. A larger number than
@@ -126,11 +154,16 @@ type PoolAddresses struct {
 	Total int64 `json:"total"`
 	// Assigned is the number of addresses that Services hold.
 	Assigned int64 `json:"assigned"`
+	// Reserved is the number of addresses that are reserved and that no Service holds.
+	//
+	// +optional
+	Reserved int64 `json:"reserved,omitempty"`
 	// Available is the number of addresses that are neither assigned nor reserved.
 	Available int64 `json:"available"`
 }
 
-// NamespaceAddresses counts the addresses that the Services of a namespace have.
+// NamespaceAddresses counts the addresses that the Services of a namespace have, or that
+// are reserved for them.
 type NamespaceAddresses struct {
 	// Namespace is the name of the namespace.
 	Namespace string `json:"namespace"`
@@ -142,6 +175,10 @@ type NamespaceAddresses struct {
 	//
 	// +optional
 	IPv6 int64 `json:"ipv6,omitempty"`
+	// Reserved is how many addresses are reserved for its Services in addition.
+	//
+	// +optional
+	Reserved int64 `json:"reserved,omitempty"`
 }
 
 // AddressPoolStatus reports the use of a pool's addresses, and whether the pool is ready.
@@ -156,17 +193,17 @@ type AddressPoolStatus struct {
 	// +optional
 	IPv6 *PoolAddresses `json:"ipv6,omitempty"`
 
-	// Namespaces counts the assigned addresses by namespace: the 100 namespaces with
-	// the most, in descending order. A shared address counts for each of its
-	// namespaces.
+	// Namespaces counts the assigned and reserved addresses by namespace: the 100
+	// namespaces with the most, in descending order. A shared address counts for each of
+	// its namespaces.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=namespace
 	Namespaces []NamespaceAddresses `json:"namespaces,omitempty"`
 
-	// OtherNamespaces is how many namespaces have addresses of the pool and are
-	// not in the list.
+	// OtherNamespaces is how many namespaces have addresses of the pool, or reserved
+	// ones, and are not in the list.
 	//
 	// +optional
 	OtherNamespaces int64 `json:"otherNamespaces,omitempty"`
@@ -190,6 +227,7 @@ type AddressPoolStatus struct {
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
 // +kubebuilder:printcolumn:name="IPv4 Assigned",type=integer,JSONPath=`.status.ipv4.assigned`
+// +kubebuilder:printcolumn:name="IPv4 Reserved",type=integer,JSONPath=`.status.ipv4.reserved`,priority=1
 // +kubebuilder:printcolumn:name="IPv4 Available",type=integer,JSONPath=`.status.ipv4.available`
 // +kubebuilder:printcolumn:name="IPv6 Assigned",type=integer,JSONPath=`.status.ipv6.assigned`
 // +kubebuilder:printcolumn:name="IPv6 Available",type=integer,JSONPath=`.status.ipv6.available`,priority=1

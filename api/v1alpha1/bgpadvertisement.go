@@ -67,9 +67,10 @@ type BGPAdvertisementSpec struct {
 
 	// Communities of the routes: 64500:1, a large one as 64500:1:2 (large:64500:1:2 is
 	// the same), or a name: accept-own, blackhole, graceful-shutdown, local-as,
-	// no-advertise, no-export, no-llgr, no-peer. A Service adds its own with the
-	// annotation fanfare.io/bgp-communities. If several advertisements announce one
-	// prefix to one router, the route has the communities of all.
+	// no-advertise, no-export, no-llgr, no-peer. A Service can add the
+	// communities that its AddressPool lists in allowedServiceCommunities. If several
+	// advertisements announce one prefix to one router, the route has the communities of
+	// all.
 	//
 	// +optional
 	// +listType=set

@@ -200,7 +200,8 @@ type BGPPeerSpec struct {
 }
 
 // PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace
-// fanfare-system, whose key password is used. Changing it resets the session.
+// fanfare-system, whose key password is used. A role must let speakers read it. Changing
+// it resets the session.
 type PasswordSecretRef struct {
 	// Name of the Secret.
 	//

@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
 
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
@@ -30,12 +31,15 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// A conn sends and receives router advertisements on one interface.
+// A conn sends and receives router advertisements on one interface. It is bound to the
+// link-local address: BGP's peers know each other by it, so advertisements must come from it.
 type conn struct {
 	*ndp.Conn
 	end linkEnd
 }
 
+// listen opens a raw socket, which needs CAP_NET_RAW. The kernel still receives the same
+// messages: a filter of this socket does not take them away from it.
 func listen(name string, here linkEnd) (*conn, error) {
 	// By index: package net caches interface names for a minute.
 	iface := &net.Interface{Index: here.index, Name: strconv.Itoa(here.index), MTU: 4096} // size of the read buffer, more than advertisements need
@@ -86,6 +90,7 @@ func (c *conn) receive(answer chan<- struct{}, found func(netip.Addr)) error {
 func (c *conn) advertise(ctx context.Context, answer <-chan struct{}) error {
 	next := time.NewTimer(0)
 	defer next.Stop()
+	// last limits answers: many hosts that solicit at once get one multicast.
 	var last time.Time
 	for sent := 0; ; {
 		select {
@@ -109,10 +114,12 @@ func (c *conn) advertise(ctx context.Context, answer <-chan struct{}) error {
 	}
 }
 
+// advertisement has the sender's hardware address, so that the router need not solicit it before
+// its first packet (RFC 4861 §6.2.3).
 func (c *conn) advertisement() *ndp.RouterAdvertisement {
 	ra := &ndp.RouterAdvertisement{} // zero: no default router, no parameters
-	if mac := c.end.hardware(); len(mac) == 6 {
-		ra.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac}}
+	if c.end.mac != (hwaddr.MAC{}) {
+		ra.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: c.end.mac[:]}}
 	}
 	return ra
 }

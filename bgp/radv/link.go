@@ -3,18 +3,19 @@ package radv
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/hwaddr"
 )
 
 // A linkEnd is this node's end of a link. It is comparable: after a change, earlier
 // advertisements may no longer hold.
 type linkEnd struct {
 	index int
-	mac   string // as by net.HardwareAddr.String; empty without one
+	mac   hwaddr.MAC // zero without one
 	local netip.Addr
 }
 
@@ -27,6 +28,7 @@ func inspect(name string) (linkEnd, error) {
 	if err != nil {
 		return linkEnd{}, fmt.Errorf("interface %s: %w", name, err)
 	}
+	// RUNNING is the carrier: an interface that is only UP accepts packets and loses them.
 	switch attrs := link.Attrs(); {
 	case attrs.RawFlags&unix.IFF_UP == 0:
 		return linkEnd{}, fmt.Errorf("interface %s is down", name)
@@ -41,7 +43,9 @@ func inspect(name string) (linkEnd, error) {
 	if !local.IsValid() {
 		return linkEnd{}, fmt.Errorf("interface %s has no link-local address yet; is IPv6 disabled on it?", name)
 	}
-	return linkEnd{link.Attrs().Index, link.Attrs().HardwareAddr.String(), local.WithZone(name)}, nil
+	// Links without Ethernet, such as tunnels, have no address of 48 bits, and need none.
+	mac, _ := hwaddr.Of(link.Attrs().HardwareAddr)
+	return linkEnd{link.Attrs().Index, mac, local.WithZone(name)}, nil
 }
 
 // linkLocal is the first usable address: duplicate address detection has passed (RFC 4862
@@ -54,12 +58,4 @@ func linkLocal(addrs []netlink.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-func (e linkEnd) hardware() net.HardwareAddr {
-	mac, err := net.ParseMAC(e.mac)
-	if err != nil {
-		return nil
-	}
-	return mac
 }

@@ -18,6 +18,7 @@ type routers struct {
 
 // received records an advertisement, and reports whether chosen or other changed.
 func (r *routers) received(from netip.Addr, now time.Time) (changed bool) {
+	// Every advertisement renews a time, but only a change of the addresses is news to a session.
 	before := [2]netip.Addr{r.chosen, r.other}
 	switch {
 	case !r.chosen.IsValid(), from != r.chosen && now.Sub(r.lastChosen) > silence:
@@ -30,6 +31,8 @@ func (r *routers) received(from netip.Addr, now time.Time) (changed bool) {
 	if from == r.other {
 		r.lastOther = now
 	}
+	// The second host is only for a warning: it ends when that host is silent, or has become the
+	// router.
 	if r.other == r.chosen || now.Sub(r.lastOther) > silence {
 		r.other = netip.Addr{}
 	}

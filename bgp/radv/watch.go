@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	rtnl "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/linkwatch"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
@@ -68,7 +68,7 @@ func (w *Watch) Other() netip.Addr {
 // run handles one state of the interface after the other.
 func (w *Watch) run(ctx context.Context) {
 	changes := make(chan struct{}, 1)
-	go watchLinks(ctx, changes)
+	go linkwatch.Run(ctx, changes, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV6_IFADDR)
 	for ctx.Err() == nil {
 		here, err := inspect(w.name)
 		if err == nil {
@@ -96,6 +96,7 @@ func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct
 	ctx, cancel := context.WithCancel(ctx)
 	failed, ended := make(chan error, 2), make(chan struct{}, 2)
 	answer := make(chan struct{}, 1)
+	// Both end before the next session opens its socket: two sockets would answer twice.
 	start := func(f func() error) {
 		go func() {
 			failed <- f()
@@ -112,6 +113,8 @@ func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct
 	return err
 }
 
+// await returns why the session on the link must end. Most changes of links are those of other
+// interfaces, or of counters: the state of this one decides.
 func (w *Watch) await(ctx context.Context, here linkEnd, changes <-chan struct{}, failed <-chan error) error {
 	for {
 		select {
@@ -134,6 +137,7 @@ func (w *Watch) await(ctx context.Context, here linkEnd, changes <-chan struct{}
 	}
 }
 
+// begin opens a link: sessions over it hold until its context ends.
 func (w *Watch) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,31 +159,11 @@ func (w *Watch) forget(err error) {
 	}
 }
 
+// setRouter is called for each advertisement, most of which change nothing.
 func (w *Watch) setRouter(router netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.routers.received(router, time.Now()) {
 		notify.Changed(w.changed)
-	}
-}
-
-// watchLinks signals changes of any link or IPv6 address. A receive buffer overflow counts
-// as a change.
-func watchLinks(ctx context.Context, changes chan<- struct{}) {
-	for ctx.Err() == nil {
-		conn, err := rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV6_IFADDR})
-		if err == nil {
-			stop := context.AfterFunc(ctx, func() { conn.Close() })
-			for err == nil {
-				notify.Changed(changes)
-				_, err = conn.Receive()
-			}
-			stop()
-			conn.Close()
-		}
-		select {
-		case <-time.After(retryTime):
-		case <-ctx.Done():
-		}
 	}
 }

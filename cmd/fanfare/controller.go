@@ -41,7 +41,7 @@ type controllerFlags struct {
 	kubeconfig string
 	elect      bool   // of several replicas, one writes
 	namespace  string // of the Lease and the Secret
-	listen     string
+	monitoring monitoringFlags
 	logLevel   string
 	settle     time.Duration
 	key        string // name of the Secret; empty: none
@@ -53,7 +53,7 @@ func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
-	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty: none")
+	f.monitoring.add(set, "7473")
 	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
 	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
@@ -76,8 +76,12 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	if err != nil {
 		return o, err
 	}
+	m, err := f.monitoring.options(config)
+	if err != nil {
+		return o, err
+	}
 	o = controller.Options{
-		Config: config, Listen: f.listen, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {

@@ -48,7 +48,7 @@ func TestUsageErrors(t *testing.T) {
 		{"plan --node-name n1 --kubeconfig " + dir + "/none", dir + "/none"},
 		{"plan --node-name n1 --files " + dir + "/none", dir + "/none"},
 		{"plan --node-name n1 --files " + dir + " --detect-local cidr=10.0.0.0/99", `--detect-local "cidr=10.0.0.0/99": want a prefix such as`},
-		{"plan --node-name n1 --files " + dir + " --detect-local pods", `--detect-local "pods": want node-cidr`},
+		{"plan --node-name n1 --files " + dir + " --detect-local pods", `--detect-local "pods": want auto, node-cidr`},
 		{"plan --node-name n1 --files " + dir + " --health-check-node-ports some", `--health-check-node-ports "some": want labelled, all or none`},
 		{"plan --node-name n1 --files " + dir + " --snat-ports none", `--snat-ports "none": want fully-random`},
 		{"speaker --node-name n1 --files " + dir + " --log-level loud", `--log-level "loud": want debug`},

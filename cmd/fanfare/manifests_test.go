@@ -132,21 +132,27 @@ func parse(t *testing.T, cmd *cobra.Command, c corev1.Container) *cobra.Command 
 	return cmd
 }
 
-// checkProbes checks that probes ask where the command listens, and what it
-// answers.
+// checkProbes checks that probes ask where the command listens, and what it answers, and that
+// metrics have a port of their own. The health address is the probes' host, or every one.
 func checkProbes(t *testing.T, cmd *cobra.Command, c corev1.Container) {
 	t.Helper()
-	if len(c.Ports) != 1 {
-		t.Fatalf("container %s: %d ports, want that of metrics and health", c.Name, len(c.Ports))
+	if len(c.Ports) != 2 || c.Ports[0].Name != "metrics" || c.Ports[1].Name != "health" {
+		t.Fatalf("container %s: ports %v, want those of metrics and health", c.Name, c.Ports)
 	}
+	host := ""
 	for path, p := range map[string]*corev1.Probe{"/healthz": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
-		if p == nil || p.HTTPGet == nil || p.HTTPGet.Path != path || p.HTTPGet.Port.StrVal != c.Ports[0].Name {
-			t.Errorf("container %s: probe %v, want %s on port %s", c.Name, p, path, c.Ports[0].Name)
+		if p == nil || p.HTTPGet == nil || p.HTTPGet.Path != path || p.HTTPGet.Port.StrVal != "health" {
+			t.Fatalf("container %s: probe %v, want %s on port health", c.Name, p, path)
 		}
+		host = p.HTTPGet.Host
 	}
-	listen := cmd.Flags().Lookup("metrics-address").Value.String()
-	if want := fmt.Sprintf(":%d", c.Ports[0].ContainerPort); listen != want {
-		t.Errorf("container %s listens on %s, and its port is %s", c.Name, listen, want)
+	for flag, want := range map[string]string{
+		"metrics-address": fmt.Sprintf(":%d", c.Ports[0].ContainerPort),
+		"health-address":  fmt.Sprintf("%s:%d", host, c.Ports[1].ContainerPort),
+	} {
+		if listen := cmd.Flags().Lookup(flag).Value.String(); listen != want {
+			t.Errorf("container %s: --%s=%s, and its probes and ports are of %s", c.Name, flag, listen, want)
+		}
 	}
 }
 

@@ -47,8 +47,8 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default: $NODE_NAME")
 	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder of the socket and of state for the next speaker")
-	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
-		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
+	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"auto"},
+		"which clients are pods of this node: auto, node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
 		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
@@ -94,10 +94,13 @@ var healthChecks = map[string]plan.HealthChecks{
 // --detect-local-mode. Of several bridges or interface prefixes the last one counts.
 func addCriterion(c *plan.Config, criterion string) error {
 	kind, value, _ := strings.Cut(criterion, "=")
-	if kind != "node-cidr" && value == "" {
-		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
+	const want = "want auto, node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME"
+	if kind != "auto" && kind != "node-cidr" && value == "" {
+		return errors.New(want)
 	}
 	switch kind {
+	case "auto":
+		c.DetectPods = true
 	case "node-cidr":
 		c.NodeCIDR = true
 	case "cidr":
@@ -111,7 +114,7 @@ func addCriterion(c *plan.Config, criterion string) error {
 	case "bridge":
 		c.DetectLocal.Bridge = value
 	default:
-		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")
+		return errors.New(want)
 	}
 	return nil
 }
@@ -121,10 +124,10 @@ func addCriterion(c *plan.Config, criterion string) error {
 // which routers keep the routes of a speaker.
 const standbyDelay = 5 * time.Second
 
-// source opens a folder or an API server, and returns when it has a first snapshot. fresh reports
-// whether the API server's objects are current, rather than saved by the previous speaker; it is
-// nil for a folder.
-func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, fresh func() bool, err error) {
+// source opens a folder or an API server, and returns when it has a first snapshot. inStep reports
+// whether the source has what the API server has, rather than what the previous speaker saved or
+// what was known before an outage; it is nil for a folder.
+func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, inStep func() bool, err error) {
 	if f.files != "" {
 		source, err = f.folder(ctx, log)
 		return source, nil, err
@@ -134,21 +137,21 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		return nil, nil, err
 	}
 	known := f.savedConfiguration(log)
-	open := func(ctx context.Context) (cluster.Source, error) {
+	open := func(ctx context.Context) (watch.LiveSource, error) {
 		// A speaker that uses only BGP and has no members needs its own Node only.
 		one := f.node
 		if f.allNodes {
 			one = ""
 		}
-		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
-	// previous one saved, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, speaker.ClusterPath(f.runDir), standbyDelay, log, open)
+	// previous one saved a short time ago, and replaces it once the API server responds.
+	standby, err := watch.OpenStandby(ctx, speaker.Saved(f.runDir), standbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
-	return ipam.NewReader(standby), standby.Fresh, nil
+	return ipam.NewReader(standby), standby.InStep, nil
 }
 
 // savedConfiguration returns the last valid versions of the objects, saved by the previous

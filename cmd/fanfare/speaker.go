@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/monitoring"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -17,15 +18,15 @@ import (
 // A speakerFlags value holds the flags of `fanfare speaker`, as the user wrote them. It shares
 // groups with other commands, so that a flag means the same in each.
 type speakerFlags struct {
-	node     nodeFlags
-	members  membersFlags
-	fast     fastPathFlags
-	linger   time.Duration // after a withdrawal by BGP
-	lingerL2 time.Duration // after this node stopped answering ARP and NDP
-	refresh  time.Duration // of gratuitous ARP
-	listen   string        // empty: no TCP port
-	logLevel string
-	mode     string // of the proxy
+	node       nodeFlags
+	members    membersFlags
+	fast       fastPathFlags
+	monitoring monitoringFlags
+	linger     time.Duration // after a withdrawal by BGP
+	lingerL2   time.Duration // after this node stopped answering ARP and NDP
+	refresh    time.Duration // of gratuitous ARP
+	logLevel   string
+	mode       string // of the proxy
 }
 
 // add defines the flags. manifests/speaker.yaml sets some of them, and must leave the pod
@@ -37,7 +38,7 @@ func (f *speakerFlags) add(set *pflag.FlagSet) {
 	set.DurationVar(&f.linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
 	set.DurationVar(&f.lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped answering for it by ARP and NDP")
 	set.DurationVar(&f.refresh, "l2-refresh", 0, "interval of repeated announcements to neighbours (gratuitous ARP and NDP), for switches that forget; 0: never")
-	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty: none")
+	f.monitoring.add(set, "7472")
 	set.StringVar(&f.mode, "proxy-mode", string(proxy.ModeAuto), "nftables, iptables, or auto: nftables if it works, else iptables")
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -65,7 +66,7 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 	o = speaker.Options{
 		MembersKeyFile: f.members.keyFile, MembersPort: f.members.port, LeaseInterval: f.members.lease,
 		FastPath: f.fast.on, FastPathInterfaces: f.fast.interfaces, FastPathDir: f.fast.dir,
-		RunDir: f.node.runDir, Linger: f.linger, LingerL2: f.lingerL2, RefreshL2: f.refresh, Listen: f.listen,
+		RunDir: f.node.runDir, Linger: f.linger, LingerL2: f.lingerL2, RefreshL2: f.refresh,
 		Log: log, Registry: registry(), Version: version(),
 	}
 	if o.Config, err = f.node.config(); err != nil {
@@ -83,6 +84,9 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 	if o.Leaser, err = f.node.leaser(f.members); err != nil {
 		return o, err
 	}
+	if o.Monitoring, err = f.monitoringOptions(); err != nil {
+		return o, err
+	}
 	// Membership needs the InternalIPs of all nodes.
 	f.node.allNodes = f.members.keyFile != ""
 	// The speaker opens the source itself: it serves its status meanwhile.
@@ -90,6 +94,18 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 		return f.node.source(ctx, log, o.Registry)
 	}
 	return o, nil
+}
+
+// monitoringOptions lets the API server, unless there is none, decide who may read metrics.
+func (f *speakerFlags) monitoringOptions() (monitoring.Options, error) {
+	if f.node.files != "" {
+		return f.monitoring.options(nil)
+	}
+	config, err := f.node.api()
+	if err != nil {
+		return monitoring.Options{}, err
+	}
+	return f.monitoring.options(config)
 }
 
 // speakerCommand runs the agent of a node until SIGTERM. The rules in the kernel and the saved

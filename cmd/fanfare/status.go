@@ -87,6 +87,9 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	if f.Full > 0 {
 		fmt.Fprintf(w, "  %d flows found no room and use the rules\n", f.Full)
 	}
+	for _, l := range f.Limited {
+		fmt.Fprintf(w, "  %s has %d flows, as many as there is room for others; %d more used the rules\n", l.Addr, l.Flows, l.Rejected)
+	}
 	// One reason, such as a missing interface, mostly applies to many frontends.
 	var reasons []string
 	first, count := map[string]string{}, map[string]int{}

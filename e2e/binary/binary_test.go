@@ -1,8 +1,11 @@
 package binary
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -35,4 +38,23 @@ func buildAndRun(ctx context.Context, path string) error {
 		err = fmt.Errorf("--version: %s", out)
 	}
 	return err
+}
+
+// The next version works, and has another schema.
+func TestBuildNextVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("links a program")
+	}
+	now, next := filepath.Join(t.TempDir(), "now"), filepath.Join(t.TempDir(), "next")
+	if err := errors.Join(Build(t.Context(), now), BuildNext(t.Context(), next)); err != nil {
+		t.Fatal(err)
+	}
+	a, errA := os.ReadFile(now)
+	b, errB := os.ReadFile(next)
+	if err := errors.Join(errA, errB); err != nil || bytes.Equal(a, b) {
+		t.Errorf("the next version is this one (%v)", err)
+	}
+	if out, err := exec.CommandContext(t.Context(), next, "--version").CombinedOutput(); err != nil {
+		t.Errorf("--version: %v: %s", err, out)
+	}
 }

@@ -34,6 +34,7 @@ type LabOptions struct {
 	Fanfare string // path of the program
 	Tools   string // path of Kubernetes' programs
 	L2      bool   // a layer 2 lab, see lab.Options.ForL2
+	Members bool   // see lab.Options; a layer 2 lab has them in any case
 }
 
 // controlPlaneNode is the overlay's node for the control plane.
@@ -53,6 +54,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 		Objects:  filepath.Join(e2e, "cluster"),
 		Binary:   o.Fanfare,
 		Slack:    lab.Shared,
+		Members:  o.Members,
 		Store: func(ctx context.Context, wired *lab.Lab) (lab.Store, error) {
 			l.Lab = wired
 			return l.open(ctx, o)

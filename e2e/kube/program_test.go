@@ -23,6 +23,7 @@ type program struct {
 	name    string
 	log     string // path of its log file
 	metrics string // host:port, empty when it has none
+	health  string // the same
 	cmd     *exec.Cmd
 	done    chan struct{} // closed when it has ended
 }
@@ -37,6 +38,9 @@ func (f *fanfare) run(command string, args ...string) *program {
 	for _, arg := range args {
 		if addr, ok := strings.CutPrefix(arg, "--metrics-address="); ok {
 			p.metrics = addr
+		}
+		if addr, ok := strings.CutPrefix(arg, "--health-address="); ok {
+			p.health = addr
 		}
 	}
 	log, err := os.Create(p.log)

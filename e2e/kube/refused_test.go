@@ -60,7 +60,7 @@ func TestRefusedServiceDelaysNoOther(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
-		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
+		speaker := f.speaker("--health-address=127.0.0.1:7474")
 		must(t, f.Admin().Apply(t.Context(), oneNode))
 		f.timeToServe("first", "10.244.1.1")
 		var before, after []time.Duration

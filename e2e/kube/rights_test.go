@@ -26,6 +26,8 @@ create addressclaims.fanfare.io
 create events.events.k8s.io
 create leases.coordination.k8s.io in fanfare-system
 create secrets in fanfare-system
+create subjectaccessreviews.authorization.k8s.io
+create tokenreviews.authentication.k8s.io
 delete addressclaims.fanfare.io
 get addressclaims.fanfare.io
 get addresspools.fanfare.io
@@ -64,6 +66,8 @@ watch speakerstatuses.fanfare.io
 create events.events.k8s.io
 create leases.coordination.k8s.io in fanfare-node-lease
 create speakerstatuses.fanfare.io
+create subjectaccessreviews.authorization.k8s.io
+create tokenreviews.authentication.k8s.io
 list addressclaims.fanfare.io
 list addresspools.fanfare.io
 list bgpadvertisements.fanfare.io
@@ -71,7 +75,6 @@ list bgppeers.fanfare.io
 list endpointslices.discovery.k8s.io
 list l2advertisements.fanfare.io
 list nodes
-list secrets in fanfare-system
 list services
 patch events.events.k8s.io
 patch leases.coordination.k8s.io in fanfare-node-lease
@@ -84,7 +87,6 @@ watch endpointslices.discovery.k8s.io
 watch l2advertisements.fanfare.io
 watch leases.coordination.k8s.io in fanfare-node-lease
 watch nodes
-watch secrets in fanfare-system
 watch services
 `,
 }

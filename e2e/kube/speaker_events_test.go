@@ -23,7 +23,7 @@ var routedNode = strings.NewReplacer("127.0.0.1", "198.51.100.1", "127.0.0.9, ",
 
 // bgpd starts a real router for the BGPPeer of routedNode. It ends with the test at the
 // latest.
-func (f *fanfare) bgpd() *exec.Cmd {
+func (f *fanfare) bgpd(lines ...string) *exec.Cmd {
 	f.Helper()
 	const program = "/usr/lib/frr/bgpd"
 	if _, err := os.Stat(program); err != nil || os.Geteuid() != 0 {
@@ -38,7 +38,7 @@ router bgp 65000
  neighbor 198.51.100.1 remote-as 65001
  neighbor 198.51.100.1 passive
  neighbor 198.51.100.1 disable-connected-check
-`), 0o644))
+ `+strings.Join(lines, "\n ")+"\n"), 0o644))
 	cmd := exec.Command(program, "--no_zebra", "--no_kernel", "-l", "198.51.100.9", "-p", "179", "-A", "127.0.0.1", "-P", "0",
 		"--vty_socket", dir, "-i", filepath.Join(dir, "bgpd.pid"), "-u", "frr", "-g", "frr", "-f", config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -217,7 +217,7 @@ func TestKernelRefusalIsAnEvent(t *testing.T) {
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
 		unlock := lockTable(t)
-		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
+		speaker := f.speaker("--health-address=127.0.0.1:7474")
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
 		f.awaitEvent("node/n1", "ForwardingFailed", "node n1 cannot program the kernel, and announces nothing new: ")
 		speaker.awaitProbe("/readyz", "503 the kernel is not programmed yet")

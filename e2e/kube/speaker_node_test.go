@@ -15,7 +15,7 @@ import (
 
 // probe returns the status and the text of an answer.
 func (p *program) probe(path string) (string, error) {
-	resp, err := http.Get("http://" + p.metrics + path)
+	resp, err := http.Get("http://" + p.health + path)
 	if err != nil {
 		return "", err
 	}
@@ -72,13 +72,13 @@ func TestNodeRecreatedAndRemoved(t *testing.T) {
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
 		f.APIServer.Kill()
-		speaker := f.speaker("--metrics-address=127.0.0.1:7472", "--linger-bgp=1s")
-		controller := f.run("controller", "--metrics-address=127.0.0.1:7473")
+		speaker := f.speaker("--health-address=127.0.0.1:7474", "--linger-bgp=1s")
+		controller := f.run("controller", "--health-address=127.0.0.1:7475")
 		speaker.awaitProbe("/healthz", "200 ok")
 		speaker.awaitProbe("/readyz", "503 waiting since ")
 		controller.awaitProbe("/healthz", "200 ok")
 		controller.awaitProbe("/readyz", "503 the API server has not been read yet")
-		f.awaitOutput("for the API server, without a saved snapshot", "status", "--run-dir", f.runDir())
+		f.awaitOutput("for the API server, without a recent snapshot", "status", "--run-dir", f.runDir())
 
 		must(t, f.StartAPIServer(t.Context()))
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 )
@@ -118,35 +117,6 @@ func restartWithout(t *testing.T, file string) {
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1"))
 	if n := len(l.Observer.RouteChanges(vip, began, time.Now())); n > 0 {
 		t.Errorf("the route changed %d times: want it untouched", n)
-	}
-	expectNoLoss(t, l, load, began)
-}
-
-// A node withdraws its routes when it has the taint out-of-service, before it stops. At the
-// end it lingers while routers process the withdrawal.
-func TestBGPTaintedNodeWithdrawsBeforeStop(t *testing.T) {
-	l, ctx := laboratory(t), t.Context()
-	vip := serve(t, l, Service{Name: "drained", Endpoints: At("p21", "p31")}, NodeNames...)
-	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
-	await(t, err)
-	// The first Node of the file is n1.
-	tainted := strings.Replace(string(text), "\nspec:\n", "\nspec:\n  taints: [{key: node.kubernetes.io/out-of-service, effect: NoExecute}]\n", 1)
-	began := time.Now()
-	load := l.Client.StartLoad(ctx, port(vip, 80))
-	await(t, l.Cluster.PutText("nodes", tainted))
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		await(t, l.Cluster.PutText("nodes", string(text)))
-		await(t, l.StartSpeakers(ctx, "n1"))
-		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
-	})
-	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
-	t.Logf("tainted: n1 was no longer a next hop after %s", time.Since(began).Round(time.Millisecond))
-	stopped := time.Now()
-	await(t, l.Speaker("n1").Terminate())
-	t.Logf("SIGTERM: the speaker ended after %s", time.Since(stopped).Round(time.Millisecond))
-	if early := l.Observer.RulesGone("n1", vip, began); !early.IsZero() && early.Sub(began) < Linger {
-		t.Errorf("the rules were removed after %s: want the linger time, %s", early.Sub(began), Linger)
 	}
 	expectNoLoss(t, l, load, began)
 }

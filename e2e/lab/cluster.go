@@ -112,6 +112,9 @@ type Service struct {
 
 	Port uint16 // of web, without an echo port; 0: both default ports
 
+	Affinity     corev1.ServiceAffinity // empty: None
+	SourceRanges []string               // of clients; empty: all
+
 	Annotations map[string]string // in addition to the one for Ask
 }
 
@@ -184,6 +187,7 @@ func (s Service) service() *corev1.Service {
 			},
 		},
 	}
+	o.Spec.SessionAffinity, o.Spec.LoadBalancerSourceRanges = s.Affinity, s.SourceRanges
 	if s.Port != 0 {
 		o.Spec.Ports = o.Spec.Ports[:1]
 		o.Spec.Ports[0].Port = int32(s.Port)

@@ -5,13 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 )
 
-// Flows are long-lived TCP connections. Each exchanges a line every 50 ms.
+// Flows are long-lived TCP connections, or UDP sockets that keep their ports. Each exchanges a
+// line every 50 ms.
 type Flows struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -20,22 +22,36 @@ type Flows struct {
 
 // A Flow is one connection.
 type Flow struct {
-	Pod   string         // the pod that answers
-	From  netip.AddrPort // the client's end
-	Saw   netip.AddrPort // the client's end, as the pod sees it
-	conn  net.Conn
-	lines *bufio.Scanner
+	Pod  string         // the pod that answers
+	From netip.AddrPort // the client's end
+	Saw  netip.AddrPort // the client's end, as the pod sees it
+	conn net.Conn
+	read *bufio.Reader
+	// patience is how long it waits for an answer. A datagram without one is lost, and the next
+	// may be answered; a connection has ended then.
+	patience time.Duration
+	udp      bool
 
 	mu        sync.Mutex
 	err       error
+	ended     time.Time
 	exchanged int // lines exchanged
 }
 
 // OpenFlows opens the given number of connections.
 func (c *Client) OpenFlows(ctx context.Context, number int, to netip.AddrPort) (*Flows, error) {
+	return c.openFlows(ctx, number, to, false)
+}
+
+// OpenUDPFlows opens UDP sockets. A Flow's error is that of its last datagram.
+func (c *Client) OpenUDPFlows(ctx context.Context, number int, to netip.AddrPort) (*Flows, error) {
+	return c.openFlows(ctx, number, to, true)
+}
+
+func (c *Client) openFlows(ctx context.Context, number int, to netip.AddrPort, udp bool) (*Flows, error) {
 	f := &Flows{}
 	for range number {
-		flow, err := c.openFlow(ctx, to)
+		flow, err := c.openFlow(ctx, to, udp)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("flow %d: %w", len(f.All)+1, err), f.Close())
 		}
@@ -48,14 +64,18 @@ func (c *Client) OpenFlows(ctx context.Context, number int, to netip.AddrPort) (
 	return f, nil
 }
 
-func (c *Client) openFlow(ctx context.Context, to netip.AddrPort) (*Flow, error) {
+func (c *Client) openFlow(ctx context.Context, to netip.AddrPort, udp bool) (*Flow, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	conn, err := c.Dial(ctx, "tcp", netip.AddrPort{}, to)
+	network, patience := "tcp", Patience
+	if udp {
+		network, patience = "udp", time.Second
+	}
+	conn, err := c.Dial(ctx, network, netip.AddrPort{}, to)
 	if err != nil {
 		return nil, err
 	}
-	f := &Flow{conn: conn, lines: bufio.NewScanner(conn)}
+	f := &Flow{conn: conn, read: bufio.NewReader(conn), patience: patience, udp: udp}
 	line, err := f.exchange()
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -67,14 +87,15 @@ func (c *Client) openFlow(ctx context.Context, to netip.AddrPort) (*Flow, error)
 
 // exchange sends a line and reads the answer.
 func (f *Flow) exchange() (string, error) {
-	f.conn.SetDeadline(time.Now().Add(Patience))
+	f.conn.SetDeadline(time.Now().Add(f.patience))
 	if _, err := f.conn.Write([]byte("?\n")); err != nil {
 		return "", err
 	}
-	if !f.lines.Scan() {
-		return "", errors.Join(errors.New("closed by the other end"), f.lines.Err())
+	line, err := f.read.ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		err = errors.New("closed by the other end")
 	}
-	return f.lines.Text(), nil
+	return line, err
 }
 
 // exchangeLines exchanges lines until ctx or the connection ends.
@@ -83,12 +104,19 @@ func (f *Flow) exchangeLines(ctx context.Context) {
 		_, err := f.exchange()
 		f.mu.Lock()
 		f.exchanged++
-		f.err = err
+		f.err, f.ended = err, time.Now()
 		f.mu.Unlock()
-		if err != nil {
+		if err != nil && !f.udp {
 			return
 		}
 	}
+}
+
+// Ended returns when the last exchange ended: that of the end, for a connection that has ended.
+func (f *Flow) Ended() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ended
 }
 
 // Err returns the reason why the connection ended, or nil while it is open.

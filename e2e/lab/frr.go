@@ -24,10 +24,12 @@ type frr struct {
 	router *Router
 	dir    string
 	config string // path of frr.conf
+	more   string // path of Options.RouterConfig
 }
 
 func newFRR(r *Router, n Node) (*frr, error) {
 	f := &frr{router: r, dir: r.lab.path("frr"), config: n.Binds["/etc/frr/frr.conf"]}
+	f.more = filepath.Join(f.dir, "more.conf")
 	if f.config == "" {
 		return nil, fmt.Errorf("topology.nodes.%s.binds: FRR needs /etc/frr/frr.conf", n.Name)
 	}
@@ -50,7 +52,8 @@ func (f *frr) makeDir() error {
 	uid, errU := strconv.Atoi(owner.Uid)
 	gid, errG := strconv.Atoi(owner.Gid)
 	return errors.Join(errU, errG, os.Mkdir(f.dir, 0o755), os.Chown(f.dir, uid, gid),
-		os.WriteFile(filepath.Join(f.dir, "vtysh.conf"), nil, 0o644))
+		os.WriteFile(filepath.Join(f.dir, "vtysh.conf"), nil, 0o644),
+		os.WriteFile(f.more, []byte(f.router.lab.RouterConfig), 0o644))
 }
 
 func (f *frr) Start(ctx context.Context) error {
@@ -59,8 +62,12 @@ func (f *frr) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := f.vtysh(ctx, "-f", f.config)
-	return err
+	for _, config := range []string{f.config, f.more} {
+		if _, err := f.vtysh(ctx, "-f", config); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *frr) startDaemon(ctx context.Context, name string) error {
@@ -107,7 +114,7 @@ func (f *frr) Established(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("show bgp summary: %w: %s", err, out)
 	}
 	var summary struct {
-		Peers map[netip.Addr]struct{ State string }
+		Peers map[string]struct{ State string } // by address, or by interface
 	}
 	if len(families["ipv4Unicast"]) > 0 {
 		if err := json.Unmarshal(families["ipv4Unicast"], &summary); err != nil {
@@ -115,11 +122,22 @@ func (f *frr) Established(ctx context.Context) ([]string, error) {
 		}
 	}
 	var nodes []string
-	for addr, p := range summary.Peers {
+	for peer, p := range summary.Peers {
 		if p.State == "Established" {
-			nodes = append(nodes, nodeName(addr))
+			nodes = append(nodes, peerName(peer))
 		}
 	}
 	slices.Sort(nodes)
 	return nodes, nil
+}
+
+// peerName returns the node with an address, or at the other end of an interface.
+func peerName(peer string) string {
+	if number, ok := strings.CutPrefix(peer, directInterface); ok {
+		return "n" + number
+	}
+	if addr, err := netip.ParseAddr(peer); err == nil {
+		return nodeName(addr)
+	}
+	return peer
 }

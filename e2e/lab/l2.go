@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 // membersKey is the name of the key file for membership, in the lab's directory.
@@ -24,7 +25,7 @@ const membersKey = "members.key"
 // without BGP sessions. Containerlab is the folder with topologies and clusters.
 func (o Options) ForL2(containerlab string) Options {
 	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
-	o.Objects, o.L2 = containerlab+"/l2", true
+	o.Objects, o.Members = containerlab+"/l2", true
 	return o
 }
 
@@ -61,7 +62,7 @@ func (l *Lab) Neighbour(a netip.Addr) (n Neighbour, err error) {
 
 // Moves records when the host began to send to another node, by its kernel's clock.
 type Moves struct {
-	listener *listener
+	listener *observer.Listener
 
 	mu   sync.Mutex
 	at   map[netip.Addr][]time.Time
@@ -72,7 +73,7 @@ type Moves struct {
 // WatchNeighbours records the changes of the host's neighbour table until Close.
 func (l *Lab) WatchNeighbours() (m *Moves, err error) {
 	m = &Moves{at: map[netip.Addr][]time.Time{}, macs: map[netip.Addr]string{}}
-	m.listener, err = listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
+	m.listener, err = observer.Listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
 	return m, err
 }
 
@@ -140,7 +141,7 @@ func (m *Moves) Await(ctx context.Context, a netip.Addr, after time.Time) (at ti
 }
 
 // Close ends the watch.
-func (m *Moves) Close() { m.listener.close() }
+func (m *Moves) Close() { m.listener.Close() }
 
 func neighbourState(state int) string {
 	for name, bit := range map[string]int{"REACHABLE": unix.NUD_REACHABLE, "STALE": unix.NUD_STALE, "DELAY": unix.NUD_DELAY,
@@ -154,14 +155,7 @@ func neighbourState(state int) string {
 
 // MAC returns the hardware address of a node on the segment.
 func (l *Lab) MAC(node string) (mac string, err error) {
-	err = l.namespaces[node].Do(func() error {
-		i, err := net.InterfaceByName("eth1")
-		if err == nil {
-			mac = i.HardwareAddr.String()
-		}
-		return err
-	})
-	return mac, err
+	return l.hardwareAddress(node, "eth1")
 }
 
 // Owners returns the nodes whose speakers report that they announce an address.

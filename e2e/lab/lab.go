@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 const (
@@ -32,7 +34,10 @@ type Options struct {
 	Objects  string   // folder of YAML that the cluster starts with
 	Binary   string   // path of fanfare
 	Software string   // of the router: FRR (the default) or BIRD
-	L2       bool     // speakers share a membership key, which layer 2 needs
+	Members  bool     // speakers share a membership key, which layer 2 needs
+
+	// RouterConfig is configuration of FRR beside the topology's, in vtysh's syntax.
+	RouterConfig string
 
 	// Slack multiplies the bounds on delays; zero means one, for an idle machine. The report
 	// shows the measured delays in any case.
@@ -49,7 +54,7 @@ type Lab struct {
 	Router   *Router
 	Cluster  *Cluster
 	Client   *Client
-	Observer *Observer
+	Observer *observer.Observer
 
 	topology   *Topology
 	namespaces map[string]*Namespace
@@ -126,7 +131,7 @@ func (l *Lab) up(ctx context.Context) error {
 	if l.Observer, err = l.observe(); err != nil {
 		return err
 	}
-	if l.L2 {
+	if l.Members {
 		if err := os.WriteFile(l.path(membersKey), []byte("the laboratory's key\n"), 0o600); err != nil {
 			return err
 		}
@@ -135,7 +140,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	l.Client = l.clientIn("client")
-	l.Client.ports = &portCycle{}
+	l.Client.CyclePorts()
 	return l.startPods(ctx)
 }
 

@@ -35,6 +35,7 @@ type Load struct {
 	to      netip.AddrPort
 	slots   chan struct{} // one slot for each waiting request
 	limited bool
+	ask     func(ctx context.Context, from, to netip.AddrPort) (Answer, error)
 	ctx     context.Context
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -64,6 +65,7 @@ type answerTime struct {
 // A Loss is a request without a complete answer.
 type Loss struct {
 	Begin, End time.Time
+	From       netip.AddrPort // invalid if the kernel chose it
 	Err        error
 }
 
@@ -79,7 +81,20 @@ func (c *Client) StartLimitedLoad(ctx context.Context, to netip.AddrPort) *Load 
 	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, limited), limited: true})
 }
 
+// StartUDPLoad starts a load of one datagram from each port. Nothing repeats a lost one, so the
+// client waits for an answer no longer than for a connection.
+func (c *Client) StartUDPLoad(ctx context.Context, to netip.AddrPort) *Load {
+	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, maxOpen), ask: func(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
+		ctx, cancel := context.WithTimeout(ctx, connecting)
+		defer cancel()
+		return c.AskUDP(ctx, from, to)
+	}})
+}
+
 func (c *Client) startLoad(ctx context.Context, l *Load) *Load {
+	if l.ask == nil {
+		l.ask = c.Get
+	}
 	l.client, l.done, l.report.Pods = c, make(chan struct{}), map[string]int{}
 	l.ctx, l.stop = context.WithCancel(ctx)
 	go l.run(context.WithoutCancel(ctx))
@@ -102,7 +117,7 @@ func (l *Load) run(ctx context.Context) {
 				continue
 			}
 			now := time.Now()
-			l.count(now, now, Answer{}, errors.New("too many requests wait for an answer"))
+			l.count(now, now, netip.AddrPort{}, Answer{}, errors.New("too many requests wait for an answer"))
 		}
 	}
 	open.Wait()
@@ -110,20 +125,21 @@ func (l *Load) run(ctx context.Context) {
 
 func (l *Load) request(ctx context.Context) {
 	begin := time.Now()
-	a, err := l.client.Get(ctx, l.client.ports.next(l.to.Addr()), l.to)
+	from := l.client.ports.next(l.to.Addr())
+	a, err := l.ask(ctx, from, l.to)
 	end := time.Now()
 	if err != nil && l.lost.Add(1) <= detailed {
 		err = l.client.withConntrack(ctx, err, l.to)
 	}
-	l.count(begin, end, a, err)
+	l.count(begin, end, from, a, err)
 }
 
-func (l *Load) count(begin, end time.Time, a Answer, err error) {
+func (l *Load) count(begin, end time.Time, from netip.AddrPort, a Answer, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.report.Sent++
 	if err != nil {
-		l.report.Lost = append(l.report.Lost, Loss{begin, end, err})
+		l.report.Lost = append(l.report.Lost, Loss{begin, end, from, err})
 		return
 	}
 	l.report.Pods[a.Pod]++

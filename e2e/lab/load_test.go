@@ -17,12 +17,12 @@ func TestInterruptedNeedsResetAtRouteChange(t *testing.T) {
 		loss        Loss
 		interrupted bool
 	}{
-		{Loss{at(99), at(101), reset}, true},
-		{Loss{at(499), at(520), reset}, true},
-		{Loss{at(101), at(103), reset}, false},
-		{Loss{at(90), at(99), reset}, false},
-		{Loss{at(99), at(3099), errors.New("i/o timeout")}, false},
-		{Loss{at(99), at(101), syscall.ECONNREFUSED}, false},
+		{Loss{Begin: at(99), End: at(101), Err: reset}, true},
+		{Loss{Begin: at(499), End: at(520), Err: reset}, true},
+		{Loss{Begin: at(101), End: at(103), Err: reset}, false},
+		{Loss{Begin: at(90), End: at(99), Err: reset}, false},
+		{Loss{Begin: at(99), End: at(3099), Err: errors.New("i/o timeout")}, false},
+		{Loss{Begin: at(99), End: at(101), Err: syscall.ECONNREFUSED}, false},
 	} {
 		interrupted, rest := Report{Lost: []Loss{c.loss}}.splitInterrupted(changes)
 		if got := len(interrupted) == 1; got != c.interrupted || len(interrupted)+len(rest) != 1 {

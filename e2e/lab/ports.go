@@ -20,6 +20,9 @@ const (
 // the packets to that one, and the client gets no reset.
 type portCycle struct{ counter atomic.Uint32 }
 
+// CyclePorts makes the client's loads choose their local ports in turn.
+func (c *Client) CyclePorts() { c.ports = &portCycle{} }
+
 // next returns the local address for a connection; without a cycle it leaves the choice to
 // the kernel.
 func (p *portCycle) next(to netip.Addr) netip.AddrPort {

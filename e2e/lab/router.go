@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,6 +35,7 @@ type Router struct {
 	procs  []*Process
 	software
 	installed map[string]software // by name; each has its own files
+	direct    map[int]string      // nodes with a link of their own, by the router's interface
 }
 
 // software is a BGP implementation for a Router. The Router reads the results from its
@@ -53,6 +56,9 @@ type software interface {
 func (l *Lab) newRouter(n Node) (*Router, error) {
 	r := &Router{Namespace: l.namespaces[n.Name], lab: l, node: n, installed: map[string]software{}}
 	var err error
+	if r.direct, err = l.directLinks(n.Name); err != nil {
+		return nil, err
+	}
 	if r.kernel, err = netlink.NewHandleAt(r.handle, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("%s: %w", n.Name, err)
 	}
@@ -137,7 +143,7 @@ func (r *Router) Via(prefix netip.Prefix) ([]string, error) {
 	}
 	var nodes []string
 	for _, route := range routes {
-		nodes = append(nodes, nextHops(route)...)
+		nodes = append(nodes, r.nextHops(route)...)
 	}
 	slices.Sort(nodes)
 	return nodes, nil
@@ -161,19 +167,68 @@ func (r *Router) AwaitVia(ctx context.Context, limit time.Duration, prefix netip
 	})
 }
 
+// AwaitWeights waits until the router's kernel balances an address over nodes with these
+// weights.
+func (r *Router) AwaitWeights(ctx context.Context, vip netip.Addr, want string) error {
+	return Await(ctx, Settle, fmt.Sprintf("%s by %s in the router's kernel", vip, want), func() error {
+		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)}, netlink.RT_FILTER_DST)
+		if err != nil {
+			return err
+		}
+		var hops []string
+		for _, route := range routes {
+			for _, h := range route.MultiPath {
+				hops = append(hops, fmt.Sprintf("%s %d", r.nextHop(h.LinkIndex, h.Gw), h.Hops+1))
+			}
+		}
+		slices.Sort(hops)
+		if got := strings.Join(hops, ", "); got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
+	})
+}
+
 // nextHops returns the nodes that a route leads to.
-func nextHops(route netlink.Route) []string {
+func (r *Router) nextHops(route netlink.Route) []string {
 	var nodes []string
-	if a, ok := netip.AddrFromSlice(route.Gw); ok {
-		nodes = append(nodes, nodeName(a.Unmap()))
+	if len(route.MultiPath) == 0 {
+		nodes = append(nodes, r.nextHop(route.LinkIndex, route.Gw))
 	}
 	for _, h := range route.MultiPath {
-		if a, ok := netip.AddrFromSlice(h.Gw); ok {
-			nodes = append(nodes, nodeName(a.Unmap()))
-		}
+		nodes = append(nodes, r.nextHop(h.LinkIndex, h.Gw))
 	}
 	slices.Sort(nodes)
 	return nodes
+}
+
+// nextHop returns the node that a next hop leads to. On a link of its own that is the only
+// node; its address there may be any.
+func (r *Router) nextHop(link int, gateway net.IP) string {
+	if node, ok := r.direct[link]; ok {
+		return node
+	}
+	a, _ := netip.AddrFromSlice(gateway)
+	return nodeName(a.Unmap())
+}
+
+// directInterface begins the name of each end of a link between a node and the router alone;
+// the router's end has the node's number as well.
+const directInterface = "link"
+
+// directLinks returns the nodes with such a link, by the router's interface.
+func (l *Lab) directLinks(router string) (map[int]string, error) {
+	by := map[int]string{}
+	err := l.namespaces[router].Do(func() error {
+		for _, n := range NodeNames {
+			i, err := net.InterfaceByName(directInterface + n[1:])
+			if err == nil {
+				by[i.Index] = n
+			}
+		}
+		return nil
+	})
+	return by, err
 }
 
 // nodeName returns the node with an address, or the address as text.

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 // The last part of the scenario: invalid input, and the deletion of a Service.
@@ -148,9 +150,9 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	sent, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
 	s.Action("the Service was deleted")
 	s.Observed("after %s n1 sent the withdrawal to tor1, after %s tor1's kernel removed the route\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
-		ms(sent.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(sent).Seconds(), Linger)
-	if rules.Sub(sent) < Linger-s.SendDelay() {
-		return fmt.Errorf("kept for %s: want %s", rules.Sub(sent), Linger)
+		ms(sent.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(sent).Seconds(), observer.Linger)
+	if rules.Sub(sent) < observer.Linger-s.SendDelay() {
+		return fmt.Errorf("kept for %s: want %s", rules.Sub(sent), observer.Linger)
 	}
 	return nil
 }

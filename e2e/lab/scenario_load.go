@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 // The second part of the scenario: changes under a steady rate of new connections.
@@ -201,7 +203,7 @@ func flushTable(ctx context.Context, s *StepRun) error {
 	vip, began, r, err := s.UnderLoad(ctx, svc, 4*time.Second, func(netip.Addr) []Moment {
 		return []Moment{{time.Second, func() error {
 			deleted = time.Now()
-			_, err := s.Namespace("n1").Run(ctx, "nft", "delete", "table", "inet", table)
+			_, err := s.Namespace("n1").Run(ctx, "nft", "delete", "table", "inet", observer.Table)
 			return err
 		}}}
 	})
@@ -214,7 +216,7 @@ func flushTable(ctx context.Context, s *StepRun) error {
 	}
 	bound := s.within(repairBound)
 	restored := s.Observer.RuleSince("n1", vip, deleted)
-	s.Action("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, table)
+	s.Action("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, observer.Table)
 	s.Observed("%s\nthe table was missing for %s (bound: %s)", r, ms(outage), bound)
 	if outage > bound {
 		err = fmt.Errorf("repaired in %s: want at most %s", ms(outage), bound)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,15 +14,12 @@ import (
 	"time"
 )
 
-// Linger is the speakers' default linger time: how long a node forwards an address after
-// the withdrawal of its route.
-const Linger = 5 * time.Second
-
 // A Speaker is the fanfare binary on one node.
 type Speaker struct {
 	Node   string
 	RunDir string
 	Flags  []string // added to the lab's flags from the next start on
+	Binary string   // path of the program from the next start on; empty: the lab's
 
 	lab  *Lab
 	proc *Process // nil when it does not run
@@ -44,8 +42,8 @@ func (s *Speaker) Start() error {
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return err
 	}
-	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(s.Node), s.Flags)
-	if s.lab.L2 {
+	args := slices.Concat([]string{cmp.Or(s.Binary, s.lab.Binary), "speaker"}, s.lab.Cluster.SpeakerArgs(s.Node), s.Flags)
+	if s.lab.Members {
 		args = append(args, "--members-key-file", s.lab.path(membersKey))
 	}
 	var err error

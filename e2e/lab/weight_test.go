@@ -14,9 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/vishvananda/netlink"
-	"go4.org/netipx"
 )
 
 // With externalTrafficPolicy Local a router balances by node, so that a single pod of a
@@ -27,12 +24,12 @@ func TestBGPWeightsShareByEndpoints(t *testing.T) {
 	addPod(t, l, "p23")
 	pods := []string{"p11", "p21", "p22", "p23"}
 	vip := serve(t, l, Service{Name: "weighed", Policy: localTraffic, Endpoints: At(pods...)}, "n1", "n2")
-	await(t, l.Router.awaitWeights(ctx, vip, "n1 1, n2 1"))
+	await(t, l.Router.AwaitWeights(ctx, vip, "n1 1, n2 1"))
 	expectShares(t, requests(t, l, 1000, port(vip, 80)), 9, map[string]float64{"p11": 50, "p21": 50. / 3, "p22": 50. / 3, "p23": 50. / 3})
 
 	before := sessionLogLines(l)
 	weighByEndpoints(t, l)
-	await(t, l.Router.awaitWeights(ctx, vip, "n1 25, n2 75"))
+	await(t, l.Router.AwaitWeights(ctx, vip, "n1 25, n2 75"))
 	expectShares(t, requests(t, l, 10_000, port(vip, 80)), 2, map[string]float64{"p11": 25, "p21": 25, "p22": 25, "p23": 25})
 
 	text, err := l.Speaker("n2").StatusText(ctx)
@@ -46,7 +43,7 @@ func TestBGPWeightsShareByEndpoints(t *testing.T) {
 
 	// The kernel's weights follow the pods.
 	await(t, l.Cluster.Put(Service{Name: "weighed", Policy: localTraffic, Endpoints: At("p11", "p12", "p21", "p22")}))
-	await(t, l.Router.awaitWeights(ctx, vip, "n1 50, n2 50"))
+	await(t, l.Router.AwaitWeights(ctx, vip, "n1 50, n2 50"))
 }
 
 // BIRD sets weights from the community by a filter.
@@ -55,10 +52,10 @@ func TestBGPWeightsWithBIRD(t *testing.T) {
 	svc := Service{Name: "weighed", Policy: localTraffic, Endpoints: At("p11", "p21", "p22")}
 	vip := serve(t, l, svc, "n1", "n2")
 	weighByEndpoints(t, l)
-	await(t, l.Router.awaitWeights(ctx, vip, "n1 1, n2 2"))
+	await(t, l.Router.AwaitWeights(ctx, vip, "n1 1, n2 2"))
 	svc.Endpoints = At("p11", "p12", "p21")
 	await(t, l.Cluster.Put(svc))
-	await(t, l.Router.awaitWeights(ctx, vip, "n1 2, n2 1"))
+	await(t, l.Router.AwaitWeights(ctx, vip, "n1 2, n2 1"))
 }
 
 // weighByEndpoints turns weights on for the duration of a test.
@@ -161,27 +158,4 @@ func expectShares(t *testing.T, answers map[string]int, tolerance float64, want 
 	if len(answers) != len(want) {
 		t.Errorf("answers of %v: want %v", answers, want)
 	}
-}
-
-// awaitWeights waits until the router's kernel balances an address over nodes with these
-// weights.
-func (r *Router) awaitWeights(ctx context.Context, vip netip.Addr, want string) error {
-	return Await(ctx, Settle, fmt.Sprintf("%s by %s in the router's kernel", vip, want), func() error {
-		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)}, netlink.RT_FILTER_DST)
-		if err != nil {
-			return err
-		}
-		var hops []string
-		for _, route := range routes {
-			for _, h := range route.MultiPath {
-				addr, _ := netip.AddrFromSlice(h.Gw)
-				hops = append(hops, fmt.Sprintf("%s %d", nodeName(addr.Unmap()), h.Hops+1))
-			}
-		}
-		slices.Sort(hops)
-		if got := strings.Join(hops, ", "); got != want {
-			return fmt.Errorf("it is %s", got)
-		}
-		return nil
-	})
 }

@@ -14,10 +14,12 @@ import (
 	"strings"
 )
 
-// A code is the product's syntax: its files by directory, with slashes, below the root.
+// A code is the product's syntax: its files by directory, with slashes, below the root. It is not
+// type-checked, which needs all libraries: names are enough to find what has a type of its own.
 type code map[string][]*ast.File
 
-// parse reads the product, without tests and tools.
+// parse reads the product, without tests and tools: what those declare, no user meets. e2e and hack
+// are left out for the same reason.
 func parse(root string) (code, error) {
 	c, fset := code{}, token.NewFileSet()
 	for _, top := range []string{"bgp", "cmd", "controller", "internal", "l2", "proxy", "speaker"} {
@@ -40,7 +42,8 @@ func parse(root string) (code, error) {
 	return c, nil
 }
 
-// declared yields the declarations of constants and variables in a directory and below it.
+// declared yields the declarations of constants and variables in a directory and below it. The
+// order is that of directories and files, so that a page differs only if the code does.
 func (c code) declared(top string, yield func(*ast.GenDecl, *ast.ValueSpec) error) error {
 	var files []*ast.File
 	for _, dir := range slices.Sorted(maps.Keys(c)) {
@@ -70,11 +73,12 @@ func (c code) declared(top string, yield func(*ast.GenDecl, *ast.ValueSpec) erro
 // the code. A group's comment ends with a colon.
 func (c code) constants(dir, kind string) (string, error) {
 	var b strings.Builder
-	var group *ast.GenDecl
+	var group *ast.GenDecl // whose table is being written
 	err := c.declared(dir, func(g *ast.GenDecl, v *ast.ValueSpec) error {
 		if t, ok := v.Type.(*ast.Ident); !ok || t.Name != kind || g.Tok != token.CONST {
 			return nil
 		}
+		// A constant without a remark would be a row without a meaning: the author has to add one.
 		values, meaning := literals(v), remark(v.Comment)
 		if len(values) != 1 || meaning == "" {
 			return fmt.Errorf("%s: want one string and a comment behind it", v.Names[0])
@@ -95,8 +99,9 @@ func (c code) constants(dir, kind string) (string, error) {
 	return b.String(), err
 }
 
-// qualified are the names of annotations, labels and taints: those with a domain.
-var qualified = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z-]+$`)
+// qualified are the names of annotations, labels and taints: those with a domain. Other strings with
+// a slash, such as paths and resources of the API server, have none.
+var qualified = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z][A-Za-z0-9-]*$`)
 
 // annotations are the names that users and other programs put on objects.
 func (c code) annotations(dir string) (string, error) {
@@ -106,6 +111,7 @@ func (c code) annotations(dir string) (string, error) {
 		if !slices.ContainsFunc(names, qualified.MatchString) {
 			return nil
 		}
+		// The comment of a declaration in parentheses is about all of them, and about no name.
 		meaning := remark(v.Doc)
 		if meaning == "" && !g.Lparen.IsValid() {
 			meaning = remark(g.Doc)
@@ -122,7 +128,8 @@ func (c code) annotations(dir string) (string, error) {
 	return table(rows...), err
 }
 
-// literals are the strings in the values of a declaration.
+// literals are the strings in the values of a declaration, those in lists and maps included: a
+// variable may have several names in order of precedence.
 func literals(v *ast.ValueSpec) (all []string) {
 	for _, x := range v.Values {
 		ast.Inspect(x, func(n ast.Node) bool {
@@ -136,7 +143,8 @@ func literals(v *ast.ValueSpec) (all []string) {
 	return all
 }
 
-// remark is the first paragraph of a comment, on one line.
+// remark is the first paragraph of a comment, on one line: what follows is for contributors, and a
+// cell has no room for it.
 func remark(c *ast.CommentGroup) string {
 	text, _, _ := strings.Cut(c.Text(), "\n\n")
 	return strings.Join(strings.Fields(text), " ")

@@ -9,12 +9,15 @@ import (
 	"strings"
 )
 
+// The lines of cobra's help. The two columns of a list are separated by two spaces at least, which no
+// usage text has in it.
 var (
 	command = regexp.MustCompile(`(?m)^  ([a-z]+) +(.*)$`)
 	flag    = regexp.MustCompile(`(?m)^ +(?:-\w, |    )--([\w-]+)(?: (\w+))? {2,}(.*?)(?: \(default (.*)\))?$`)
 )
 
-// addCommands adds the flags of each command, as the program itself lists them.
+// addCommands adds the flags of each command, as the program itself lists them. It runs the program
+// and does not import it: package main cannot be imported, and the help is what users read.
 func addCommands(parts map[string]string, root string) error {
 	dir, err := os.MkdirTemp("", "reference")
 	if err != nil {
@@ -33,6 +36,7 @@ func addCommands(parts map[string]string, root string) error {
 		return err
 	}
 	var b strings.Builder
+	// The list ends at the first empty line: flags of the root follow.
 	_, list, _ := strings.Cut(help, "Available Commands:\n")
 	list, _, _ = strings.Cut(list, "\n\n")
 	for _, m := range command.FindAllStringSubmatch(list, -1) {
@@ -49,7 +53,8 @@ func addCommands(parts map[string]string, root string) error {
 	return nil
 }
 
-// helpOf is what the program prints, whatever node this runs on.
+// helpOf is what the program prints, whatever node this runs on: without an environment, so that no
+// $NODE_NAME becomes a default in the docs.
 func helpOf(program string, args ...string) (string, error) {
 	cmd := exec.Command(program, append(args, "--help")...)
 	cmd.Env = []string{}
@@ -73,7 +78,7 @@ func describe(help string) string {
 		if value != "" {
 			value = "`" + strings.Trim(value, `"`) + "`"
 		}
-		if m[2] == "" {
+		if m[2] == "" { // cobra leaves the type of a switch out
 			m[2] = "bool"
 		}
 		rows = append(rows, []string{"`--" + m[1] + "`", m[2], value, m[3]})

@@ -28,6 +28,8 @@ func main() {
 	}
 }
 
+// run fills the pages in place. Nothing is written if a part cannot be generated: a page with old
+// parts is better than one without.
 func run(root string) error {
 	parts, err := generate(root)
 	if err != nil {
@@ -47,13 +49,17 @@ func run(root string) error {
 		}
 		return os.WriteFile(path, []byte(filled), 0o644)
 	})
+	// fill has removed what has a page. A new object or command must not go undocumented because
+	// its page was forgotten.
 	if err == nil && len(parts) != 0 {
 		err = fmt.Errorf("no page has the parts %v; add the two comments where each belongs", slices.Sorted(maps.Keys(parts)))
 	}
 	return err
 }
 
-// generate returns the text of each part.
+// generate returns the text of each part. Fields come from the CRDs and flags from the program's own
+// help, since both are what users meet; the rest is read from the syntax, which needs no code of
+// its own in the product.
 func generate(root string) (map[string]string, error) {
 	parts := map[string]string{}
 	if err := addObjects(parts, filepath.Join(root, "manifests/crds")); err != nil {
@@ -66,6 +72,7 @@ func generate(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// These types have no other purpose than to mark the constants that users can see.
 	for name, c := range map[string]struct{ dir, kind string }{
 		"reason codes":      {"internal/cluster", "Code"},
 		"obstacles":         {"proxy/obstacle", "ObstacleCode"},
@@ -84,6 +91,7 @@ func generate(root string) (map[string]string, error) {
 	return parts, err
 }
 
+// part has the old text in it, so that a second run replaces what the first one wrote.
 var part = regexp.MustCompile(`(?s)<!-- generated: ([\w ]+) -->\n.*?<!-- end -->`)
 
 // fill replaces the parts of a page, and removes them from parts: each has one page.
@@ -102,7 +110,7 @@ func fill(page string, parts map[string]string) (string, error) {
 	return filled, err
 }
 
-// table is one in Markdown. A pipe within a cell would end it.
+// table is one in Markdown, whose first row is the header. A pipe within a cell would end it.
 func table(rows ...[]string) string {
 	var b strings.Builder
 	for i, row := range rows {

@@ -31,12 +31,15 @@ func (c code) metrics() (string, error) {
 	return table(append([][]string{{"metric", "type", "labels", "meaning"}}, rows...)...), nil
 }
 
-// A scope has what names stand for in a file.
+// A scope has what names stand for in a file. Names of other files are not known: metrics are made
+// where their names are.
 type scope struct {
 	values   map[string]ast.Expr
 	closures map[string]*ast.FuncLit
 }
 
+// learn records a node's names. Of variables only closures count: other values of variables may
+// change before they are used.
 func (s scope) learn(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.ValueSpec:
@@ -57,6 +60,7 @@ func (s scope) learn(n ast.Node) bool {
 // calls of closures.
 func (s scope) find(within ast.Node) (rows [][]string, err error) {
 	ast.Inspect(within, func(n ast.Node) bool {
+		// The body of a closure has parameters for names: it is read where it is called.
 		if l, ok := n.(*ast.FuncLit); ok && l != within && slices.Contains(slices.Collect(maps.Values(s.closures)), l) {
 			return false
 		}
@@ -83,6 +87,7 @@ func (s scope) find(within ast.Node) (rows [][]string, err error) {
 
 // bind returns the scope of a closure that is called with these arguments.
 func (s scope) bind(l *ast.FuncLit, args []ast.Expr) scope {
+	// Closures stay those of the file: one may call another.
 	inner := scope{values: maps.Clone(s.values), closures: s.closures}
 	i := 0
 	for _, field := range l.Type.Params.List {
@@ -98,7 +103,8 @@ func (s scope) bind(l *ast.FuncLit, args []ast.Expr) scope {
 	return inner
 }
 
-// made is the metric of a call of prometheus.New….
+// made is the metric of a call of prometheus.New…. The name of the function says the type, except for
+// NewDesc, whose value is made elsewhere.
 func (s scope) made(what string, args []ast.Expr) ([][]string, error) {
 	kind := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(what, "Vec"), "Func"))
 	fields := map[string]ast.Expr{}
@@ -114,6 +120,7 @@ func (s scope) made(what string, args []ast.Expr) ([][]string, error) {
 	default: // NewDesc
 		fields["Name"], fields["Help"], fields["labels"] = args[0], args[1], args[2]
 	}
+	// Prometheus joins the parts that are not empty.
 	var name []string
 	for _, part := range []string{"Namespace", "Subsystem", "Name"} {
 		text, err := s.strings(fields[part])
@@ -136,7 +143,8 @@ func (s scope) made(what string, args []ast.Expr) ([][]string, error) {
 	return [][]string{{"`" + full + "`", kind, strings.Join(labels, ", "), strings.Join(help, "")}}, err
 }
 
-// strings are the values of an expression that is made of strings; none for nil.
+// strings are the values of an expression that is made of strings; none for nil. What it cannot read
+// is an error: a row with a part of a name would look right.
 func (s scope) strings(x ast.Expr) (all []string, err error) {
 	var parts []ast.Expr
 	switch x := x.(type) {

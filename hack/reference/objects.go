@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// addObjects adds a part for each CustomResourceDefinition: its fields.
+// addObjects adds a part for each CustomResourceDefinition: its fields. The CRDs have been generated
+// from the same comments as the Go types, and have the limits that the API server checks.
 func addObjects(parts map[string]string, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -31,6 +32,7 @@ func addObjects(parts map[string]string, dir string) error {
 			return fmt.Errorf("%s: %w", f, err)
 		}
 		var b strings.Builder
+		// There is one version, and its schema is what users write.
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		fmt.Fprintf(&b, "%s\n\nAPI version `%s/%s`, kind `%s`, scope %s.\n", sentence(schema.Description, ""), crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Kind, crd.Spec.Scope)
 		for _, name := range []string{"spec", "status"} {
@@ -44,7 +46,8 @@ func addObjects(parts map[string]string, dir string) error {
 	return nil
 }
 
-// writeFields writes the fields of an object, and then those of the objects in it.
+// writeFields writes the fields of an object, and then those of the objects in it. Each has its full
+// path, so that a search for it finds the line.
 func writeFields(b *strings.Builder, path string, object apiextensionsv1.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(object.Properties)) {
 		p, below := object.Properties[name], path+"."+name
@@ -53,6 +56,7 @@ func writeFields(b *strings.Builder, path string, object apiextensionsv1.JSONSch
 			required = ", required"
 		}
 		fmt.Fprintf(b, "- `%s`: %s%s%s. %s%s\n", below, kind(p), required, limits(p), sentence(p.Description, name), rules(p))
+		// The limits of a list and those of its items are different rules of the same field.
 		if p.Type == "array" && p.Items != nil && p.Items.Schema != nil {
 			p, below = *p.Items.Schema, below+"[]"
 			if text := strings.TrimPrefix(limits(p), ",") + rules(p); text != "" && kind(p) != "object" {
@@ -65,7 +69,8 @@ func writeFields(b *strings.Builder, path string, object apiextensionsv1.JSONSch
 	}
 }
 
-// kind is the type of a field.
+// kind is the type of a field, as a user would call it: OpenAPI has objects and strings only, which
+// says nothing about selectors, times and maps.
 func kind(p apiextensionsv1.JSONSchemaProps) string {
 	switch {
 	case p.Properties["matchLabels"].Type != "":
@@ -82,6 +87,7 @@ func kind(p apiextensionsv1.JSONSchemaProps) string {
 	return p.Type
 }
 
+// plural leaves a list of lists readable.
 func plural(s string) string {
 	if s == "list of strings" {
 		return s
@@ -118,6 +124,7 @@ func limits(p apiextensionsv1.JSONSchemaProps) string {
 			all = append(all, l.what+" "+strconv.FormatFloat(*l.value, 'f', -1, 64))
 		}
 	}
+	// A rule says in words what its pattern says in symbols.
 	if len(p.XValidations) == 0 && p.Pattern != "" {
 		all = append(all, "matches `"+p.Pattern+"`")
 	}
@@ -127,7 +134,8 @@ func limits(p apiextensionsv1.JSONSchemaProps) string {
 	return ", " + strings.Join(all, ", ")
 }
 
-// rules are what the API server checks, in the words of its answers.
+// rules are what the API server checks, in the words of its answers. Several rules may share an
+// answer, which is said once.
 func rules(p apiextensionsv1.JSONSchemaProps) string {
 	var all []string
 	for _, v := range p.XValidations {

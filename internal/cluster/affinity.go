@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -14,12 +15,8 @@ const (
 
 // parseAffinity returns zero for a Service without session affinity.
 func parseAffinity(o *corev1.Service, p *Problems) time.Duration {
-	switch o.Spec.SessionAffinity {
-	case "", corev1.ServiceAffinityNone:
-		return 0
-	case corev1.ServiceAffinityClientIP:
-	default:
-		p.Add("spec.sessionAffinity", string(o.Spec.SessionAffinity), "must be ClientIP or None; taken for None")
+	const none, clientIP = corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP
+	if parseWord("spec.sessionAffinity", cmp.Or(o.Spec.SessionAffinity, none), none, p, clientIP, none) == none {
 		return 0
 	}
 	c := o.Spec.SessionAffinityConfig

@@ -43,6 +43,14 @@ const (
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 
+// Bounds of what one Service may request. ResourceQuotas count Services: one of them must not be
+// able to take a whole pool, or the time of every node that parses it.
+const (
+	maxRequested         = 16 // addresses
+	maxRequestedPools    = 16
+	maxSharingNamespaces = 64
+)
+
 // Sharing says which Services a Service shares its addresses with.
 type Sharing struct {
 	Key string // never empty
@@ -76,8 +84,12 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 	}
 	if len(ws) > 0 {
 		var bad string
-		if s.Requested, bad = parseAddrs(ws[0].value); bad != "" {
-			s.BadRequest = ws[0].field + ": " + bad
+		s.Requested, bad = parseAddrs(ws[0].value)
+		if n := len(s.Requested); n > maxRequested {
+			s.Requested, bad = nil, fmt.Sprintf("has %d addresses, and a Service may request %d; divide them between several Services", n, maxRequested)
+		}
+		if bad != "" {
+			s.BadRequest = ws[0].field + ": " + shorten(bad, maxMessage)
 			p.Add(ws[0].field, ws[0].value, bad)
 		}
 		s.contradict(ws, p, func(v string) bool {
@@ -86,7 +98,7 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 		})
 	}
 	if ws = requestFields(o, poolAnnotations); len(ws) > 0 {
-		s.RequestedPools = names(ws[0].value)
+		s.RequestedPools = parseNameList(ws[0], "pools", maxRequestedPools, s, p)
 		s.contradict(ws, p, func(v string) bool { return slices.Equal(names(v), s.RequestedPools) })
 	}
 	parseSharing(o, s, p)
@@ -110,13 +122,18 @@ func (s *Spec) contradict(ws []requestField, p *Problems, agrees func(string) bo
 		if s.Contradiction != "" {
 			s.Contradiction += "; "
 		}
-		s.Contradiction += fmt.Sprintf("%s says %q and %s says %q: the former counts, remove one of them", ws[0].field, ws[0].value, w.field, w.value)
+		s.Contradiction += fmt.Sprintf("%s says %q and %s says %q: the former counts, remove one of them", ws[0].field, shorten(ws[0].value, maxValue), w.field, shorten(w.value, maxValue))
 	}
 }
 
 func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	ws := requestFields(o, sharingAnnotations)
 	others := names(o.Annotations[SharingNamespacesAnnotation])
+	if n := len(others); n > maxSharingNamespaces {
+		p.Add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
+			fmt.Sprintf("has %d namespaces, and may have %d; none counts", n, maxSharingNamespaces))
+		others = nil
+	}
 	if len(ws) == 0 {
 		if len(others) > 0 {
 			p.Add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
@@ -126,16 +143,36 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	}
 	others = slices.DeleteFunc(others, func(n string) bool { return n == o.Namespace })
 	slices.Sort(others)
+	for i, name := range others {
+		others[i] = interned(name)
+	}
 	s.Sharing = &Sharing{Key: interned(ws[0].value), Namespaces: slices.Compact(others)}
 	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
+}
+
+// parseNameList is names, and a bad request if there are more than most.
+func parseNameList(f requestField, what string, most int, s *Spec, p *Problems) []string {
+	list := names(f.value)
+	if n := len(list); n > most {
+		bad := fmt.Sprintf("has %d %s, and a Service may name %d", n, what, most)
+		p.Add(f.field, f.value, bad)
+		s.BadRequest = f.field + ": " + bad
+		return nil
+	}
+	for i, name := range list {
+		list[i] = interned(name)
+	}
+	return list
 }
 
 // names splits a list at its commas.
 func names(s string) []string {
 	var list []string
+	have := map[string]bool{}
 	for n := range strings.SplitSeq(s, ",") {
-		if n = strings.TrimSpace(n); n != "" && !slices.Contains(list, n) {
-			list = append(list, interned(n))
+		if n = strings.TrimSpace(n); n != "" && !have[n] {
+			have[n] = true
+			list = append(list, n)
 		}
 	}
 	return list

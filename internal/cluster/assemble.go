@@ -27,7 +27,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
 		s.Pools = b.admitted()
 	}
-	if b.peers.changed {
+	if b.peers.changed || b.nodeLabels && b.scope.SecretsOf != "" {
 		s.Peers = b.signedPeers()
 	}
 	s.L2Ready, s.AllNodes = !b.scope.L2Pending, !b.scope.SomeNodes

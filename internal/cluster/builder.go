@@ -78,11 +78,13 @@ type Builder struct {
 	foreign     map[Name][]netip.Addr   // addresses of Services that other implementations serve
 	secrets     map[string]bgp.Password // by name; deleted ones stay while a peer needs them
 	secretsGone map[string]bool         // names without a Secret, or without a password in it
-	poolFiles   map[string]string       // where pools came from
-	versions    map[Key]Version
-	known       map[Key]runtime.Object // from an earlier process, of objects that were not set yet
-	good        map[Key]runtime.Object // the last versions without a mistake
-	problems    map[string][]Problem   // by what caused them; never an empty list
+	// secretsRefused are names that this process may not read.
+	secretsRefused map[string]bool
+	poolFiles      map[string]string // where pools came from
+	versions       map[Key]Version
+	known          map[Key]runtime.Object // from an earlier process, of objects that were not set yet
+	good           map[Key]runtime.Object // the last versions without a mistake
+	problems       map[string][]Problem   // by what caused them; never an empty list
 
 	// The rest is what differs from the last snapshot. A Service is in changed with its former
 	// Spec, nil when it had none.
@@ -111,6 +113,9 @@ type Scope struct {
 	ReadOnly bool
 	// NoSecrets: peers are as if they had no password.
 	NoSecrets bool
+	// SecretsOf is the Node that needs passwords: those of peers that select it. Empty: those
+	// of all peers.
+	SecretsOf string
 	// NoAdvertisements: pools without one, and what those refer to, are no Problem.
 	NoAdvertisements bool
 	// SomeNodes: there may be more Nodes than are set.
@@ -128,23 +133,24 @@ func (b *Builder) ReadL2() { b.scope.L2Pending, b.scope.SomeNodes, b.l2Read = fa
 // NewBuilder returns a Builder that knows no object.
 func NewBuilder() *Builder {
 	return &Builder{
-		last:        &Snapshot{L2Ready: true, AllNodes: true},
-		services:    map[Name]*Spec{},
-		slices:      map[Name]*slice{},
-		byService:   map[Name][]*slice{},
-		endpoints:   map[Name]*Endpoints{},
-		claims:      map[string]*Claim{},
-		secrets:     map[string]bgp.Password{},
-		foreign:     map[Name][]netip.Addr{},
-		secretsGone: map[string]bool{},
-		poolFiles:   map[string]string{},
-		versions:    map[Key]Version{},
-		known:       map[Key]runtime.Object{},
-		good:        map[Key]runtime.Object{},
-		problems:    map[string][]Problem{},
-		changed:     map[Name]*Spec{},
-		joins:       map[Name]struct{}{},
-		claimed:     map[netip.Addr]struct{}{},
+		last:           &Snapshot{L2Ready: true, AllNodes: true},
+		services:       map[Name]*Spec{},
+		slices:         map[Name]*slice{},
+		byService:      map[Name][]*slice{},
+		endpoints:      map[Name]*Endpoints{},
+		claims:         map[string]*Claim{},
+		secrets:        map[string]bgp.Password{},
+		foreign:        map[Name][]netip.Addr{},
+		secretsGone:    map[string]bool{},
+		secretsRefused: map[string]bool{},
+		poolFiles:      map[string]string{},
+		versions:       map[Key]Version{},
+		known:          map[Key]runtime.Object{},
+		good:           map[Key]runtime.Object{},
+		problems:       map[string][]Problem{},
+		changed:        map[Name]*Spec{},
+		joins:          map[Name]struct{}{},
+		claimed:        map[netip.Addr]struct{}{},
 	}
 }
 

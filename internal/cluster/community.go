@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // communitiesAnnotation of a Service: communities of its BGP routes, separated by commas.
@@ -16,28 +18,9 @@ const communitiesAnnotation = "fanfare.io/bgp-communities"
 
 // Communities are what routers sort routes by.
 type Communities struct {
-	Standard []uint32         // RFC 1997, sorted
-	Large    []LargeCommunity // RFC 8092, sorted
+	Standard []bgp.Community      // RFC 1997, sorted
+	Large    []bgp.LargeCommunity // RFC 8092, sorted
 }
-
-// A LargeCommunity is an AS number and two numbers of that AS's own.
-type LargeCommunity [3]uint32
-
-// CommunityNames are the well-known communities that have a name here, which is
-// FRR's: other routers have others for some.
-var CommunityNames = map[string]uint32{
-	"graceful-shutdown": 0xffff0000, // RFC 8326
-	"accept-own":        0xffff0001, // RFC 7611
-	"no-llgr":           0xffff0007, // RFC 9494
-	"blackhole":         0xffff029a, // RFC 7999
-	"no-export":         0xffffff01, // RFC 1997
-	"no-advertise":      0xffffff02, // RFC 1997
-	"local-as":          0xffffff03, // RFC 1997: NO_EXPORT_SUBCONFED
-	"no-peer":           0xffffff04, // RFC 3765
-}
-
-// llgrStale is for routes that other speakers originated (RFC 9494 §4.4): routers would drop it.
-const llgrStale = 0xffff0006
 
 // parseCommunities leaves out what is no community. What follows from that is said
 // with it.
@@ -52,31 +35,36 @@ func parseCommunities(field string, list []string, consequence string, p *Proble
 			p.Add(where, text, err.Error()+consequence)
 		}
 	}
+	slices.Sort(c.Standard)
+	slices.SortFunc(c.Large, bgp.LargeCommunity.Compare)
+	c.Standard, c.Large = slices.Compact(c.Standard), slices.Compact(c.Large)
+	return c.orNil()
+}
+
+// orNil is nil for no community.
+func (c *Communities) orNil() *Communities {
 	if len(c.Standard)+len(c.Large) == 0 {
 		return nil
 	}
-	slices.Sort(c.Standard)
-	slices.SortFunc(c.Large, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })
-	c.Standard, c.Large = slices.Compact(c.Standard), slices.Compact(c.Large)
-	return &c
+	return c
 }
 
 // parse adds the community that text says.
 func (c *Communities) parse(text string) error {
-	if n, ok := CommunityNames[text]; ok {
+	if n, ok := bgp.CommunityNames[text]; ok {
 		c.Standard = append(c.Standard, n)
 		return nil
 	}
 	words := strings.Split(strings.TrimPrefix(text, "large:"), ":")
 	large := len(words) == 3
 	if len(words) != 2 && !large || !large && strings.HasPrefix(text, "large:") {
-		return fmt.Errorf("must be two numbers such as 64500:1, three such as 64500:1:2, or one of %s", strings.Join(slices.Sorted(maps.Keys(CommunityNames)), ", "))
+		return fmt.Errorf("must be two numbers such as 64500:1, three such as 64500:1:2, or one of %s", strings.Join(slices.Sorted(maps.Keys(bgp.CommunityNames)), ", "))
 	}
 	bits, digits := 16, 5
 	if large {
 		bits, digits = 32, 10
 	}
-	var numbers LargeCommunity
+	var numbers [3]uint32
 	for i, word := range words {
 		n, err := strconv.ParseUint(word, 10, bits)
 		if err == nil && len(word) > digits {
@@ -91,18 +79,21 @@ func (c *Communities) parse(text string) error {
 		}
 		numbers[i] = uint32(n)
 	}
-	switch {
-	case !large && numbers[0]<<16|numbers[1] == llgrStale:
+	switch standard := bgp.Community(numbers[0]<<16 | numbers[1]); {
+	case !large && standard == bgp.LLGRStale:
 		return errors.New("is LLGR_STALE, which is for routes of a router that is gone (RFC 9494); leave it out")
 	case !large:
-		c.Standard = append(c.Standard, numbers[0]<<16|numbers[1])
+		c.Standard = append(c.Standard, standard)
 	case numbers[0] == 1<<32-1:
 		return fmt.Errorf("AS number %d is reserved (RFC 7300); use that of your own network", numbers[0])
 	default:
-		c.Large = append(c.Large, numbers)
+		c.Large = append(c.Large, bgp.LargeCommunity{ASN: numbers[0], Local1: numbers[1], Local2: numbers[2]})
 	}
 	return nil
 }
+
+// maxServiceCommunities is how many communities a Service may have: as many as a pool can allow.
+const maxServiceCommunities = 64
 
 // parseServiceCommunities uses those of a Service's communities that are right: a
 // Service is announced without the others rather than not at all.
@@ -111,9 +102,13 @@ func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
 	if strings.TrimSpace(v) == "" {
 		return nil
 	}
-	var list []string
-	for _, word := range strings.Split(v, ",") {
-		list = append(list, strings.TrimSpace(word))
+	list := strings.Split(v, ",")
+	if len(list) > maxServiceCommunities {
+		p.Add(annotation(communitiesAnnotation), v, fmt.Sprintf("has %d entries, and may have %d; all are left out", len(list), maxServiceCommunities))
+		return nil
+	}
+	for i, word := range list {
+		list[i] = strings.TrimSpace(word)
 	}
 	return parseCommunities(annotation(communitiesAnnotation), list, "; it is left out", p)
 }

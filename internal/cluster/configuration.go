@@ -48,12 +48,7 @@ func addObjects[T runtime.Object](all map[Key]runtime.Object, list []T) {
 // newConfiguration sorts objects into lists.
 func newConfiguration(objects map[Key]runtime.Object) *Configuration {
 	c := &Configuration{}
-	keys := make([]Key, 0, len(objects))
-	for key := range objects {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b Key) int { return a.Name.Compare(b.Name) })
-	for _, key := range keys {
+	for _, key := range slices.SortedFunc(maps.Keys(objects), func(a, b Key) int { return a.Name.Compare(b.Name) }) {
 		switch o := objects[key].(type) {
 		case *v1alpha1.AddressPool:
 			c.Pools = append(c.Pools, o)

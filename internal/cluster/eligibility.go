@@ -24,6 +24,31 @@ func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 		pool.Quota = 1
 		p.Add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
 	}
+	pool.ReservedQuota = parseReservedQuota(s.NamespaceReservedQuota, p)
+}
+
+// DefaultReservedQuota is the CRD's default of spec.namespaceReservedQuota.
+const DefaultReservedQuota = 4
+
+func parseReservedQuota(n *int32, p *Problems) int {
+	switch {
+	case n == nil:
+		return DefaultReservedQuota
+	case *n < 0:
+		p.Add("spec.namespaceReservedQuota", fmt.Sprint(*n), "must be 0 or more; taken for 0")
+		return 0
+	}
+	return int(*n)
+}
+
+// parsePermissions reads what Services may change by annotation. A community with a mistake
+// is not allowed.
+func parsePermissions(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
+	const field = "spec.allowedServiceCommunities"
+	p.bound(field, len(s.AllowedServiceCommunities), 64)
+	p.once(field, s.AllowedServiceCommunities)
+	pool.ServiceCommunities = parseCommunities(field, s.AllowedServiceCommunities, "", p)
+	pool.AllowL2Node = s.AllowL2Node
 }
 
 // Excludes says why a Service gets no address of the pool, as the end of a sentence

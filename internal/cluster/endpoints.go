@@ -133,7 +133,7 @@ func hint[T any](in []T, name func(T) string) Hint {
 	return interned(Hint(strings.Join(slices.Compact(names), ",")))
 }
 
-func orDefault(v *bool, def bool) bool {
+func orDefault[T any](v *T, def T) T {
 	if v == nil {
 		return def
 	}

@@ -13,12 +13,14 @@ import (
 type Namespace struct {
 	Name   string
 	Labels labels.Set
+	// Terminating: it is being deleted, and no Service can be created in it.
+	Terminating bool
 }
 
 // parseNamespace adds the label by which every Namespace of an API server can be
 // selected, which one in a file lacks.
 func parseNamespace(o *corev1.Namespace) *Namespace {
-	n := &Namespace{Name: o.Name, Labels: labels.Set(maps.Clone(o.Labels))}
+	n := &Namespace{Name: o.Name, Labels: labels.Set(maps.Clone(o.Labels)), Terminating: o.DeletionTimestamp != nil}
 	if n.Labels == nil {
 		n.Labels = labels.Set{}
 	}
@@ -28,6 +30,13 @@ func parseNamespace(o *corev1.Namespace) *Namespace {
 
 func findNamespace(sorted []*Namespace, name string) *Namespace {
 	return find(sorted, name, func(n *Namespace, name string) int { return cmp.Compare(n.Name, name) })
+}
+
+// NamespaceGone reports whether a namespace is deleted or being deleted. Without any Namespace,
+// they were not read, and none counts as gone.
+func (s *Snapshot) NamespaceGone(name string) bool {
+	n := findNamespace(s.Namespaces, name)
+	return len(s.Namespaces) != 0 && (n == nil || n.Terminating)
 }
 
 func has(sorted []string, s string) bool {

@@ -106,13 +106,27 @@ func occupy(pools []*Pool, files map[string]string, all []Occupied) ([]*Pool, []
 // occupiedIn is what of all is in the pool, sorted.
 func occupiedIn(pool *Pool, all []Occupied) (mine []Occupied) {
 	for _, r := range pool.Ranges {
-		i, _ := slices.BinarySearchFunc(all, r.From(), func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
-		for ; i < len(all) && all[i].Range.From().Compare(r.To()) <= 0; i++ {
-			mine = append(mine, Occupied{intersection(all[i].Range, r), all[i].By, all[i].Foreign})
+		for _, o := range startingAt(all, r.From()) {
+			if !o.Range.Overlaps(r) {
+				break
+			}
+			mine = append(mine, o.within(r))
 		}
 	}
 	slices.SortFunc(mine, func(a, b Occupied) int { return a.Range.From().Compare(b.Range.From()) })
 	return mine
+}
+
+// startingAt is the part of a sorted list whose ranges do not end before a.
+func startingAt(sorted []Occupied, a netip.Addr) []Occupied {
+	i, _ := slices.BinarySearchFunc(sorted, a, func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
+	return sorted[i:]
+}
+
+// within is the part of o in a range that it overlaps.
+func (o Occupied) within(r netipx.IPRange) Occupied {
+	o.Range = intersection(o.Range, r)
+	return o
 }
 
 // occupiedProblems names the first few: the pool of a whole link has all nodes in it. Addresses
@@ -143,9 +157,8 @@ func rangeText(r netipx.IPRange) string {
 // OccupiedIn is the first part of Occupied in a prefix, zero when there is none.
 func (s *Snapshot) OccupiedIn(p netip.Prefix) Occupied {
 	r := netipx.RangeOfPrefix(p)
-	i, _ := slices.BinarySearchFunc(s.Occupied, r.From(), func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
-	if i < len(s.Occupied) && s.Occupied[i].Range.Overlaps(r) {
-		return Occupied{intersection(s.Occupied[i].Range, r), s.Occupied[i].By, s.Occupied[i].Foreign}
+	if rest := startingAt(s.Occupied, r.From()); len(rest) > 0 && rest[0].Range.Overlaps(r) {
+		return rest[0].within(r)
 	}
 	return Occupied{}
 }
@@ -158,9 +171,8 @@ func (p *Pool) OccupiedBy(a netip.Addr) string { return p.OccupiedAt(a).By }
 
 // OccupiedAt is the part of Occupied that has address a, zero when none has.
 func (p *Pool) OccupiedAt(a netip.Addr) Occupied {
-	i, _ := slices.BinarySearchFunc(p.Occupied, a, func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
-	if i < len(p.Occupied) && p.Occupied[i].Range.Contains(a) {
-		return p.Occupied[i]
+	if rest := startingAt(p.Occupied, a); len(rest) > 0 && rest[0].Range.Contains(a) {
+		return rest[0]
 	}
 	return Occupied{}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -56,7 +57,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	}
 	parseOurEnd(s, peer, &p)
 	parseMultihop(s, peer, &p)
-	if hold := orHold(peer.HoldTime); peer.KeepaliveTime >= hold {
+	if hold := cmp.Or(peer.HoldTime, defaultHoldTime); peer.KeepaliveTime >= hold {
 		p.Add("spec.keepaliveTime", peer.KeepaliveTime.String(),
 			fmt.Sprintf("must be less than holdTime, which is %s; a third of it is usual", hold))
 	}
@@ -70,13 +71,6 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		return nil, p
 	}
 	return peer, nil
-}
-
-func orHold(d time.Duration) time.Duration {
-	if d == 0 {
-		return defaultHoldTime
-	}
-	return d
 }
 
 // namedOnce has the words of the CRD's rule.

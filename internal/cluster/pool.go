@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -31,22 +32,16 @@ func parseAnnounce(field string, s v1alpha1.Announce, p *Problems) Announce {
 func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 	var p Problems
 	pool := &Pool{
-		Name:          o.Name,
-		Created:       o.CreationTimestamp.UTC(),
-		Allocation:    Automatic,
+		Name:    o.Name,
+		Created: o.CreationTimestamp.UTC(),
+		// A wrong word is not what the author meant, but OnRequest assigns the fewest addresses.
+		Allocation: Allocation(parseWord("spec.allocation", cmp.Or(o.Spec.Allocation, v1alpha1.Automatic), v1alpha1.OnRequest, &p,
+			v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained)),
 		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 		Priority:      o.Spec.Priority,
 	}
 	parseEligibility(&o.Spec, pool, &p)
-	switch a := o.Spec.Allocation; a {
-	case "":
-	case v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained:
-		pool.Allocation = Allocation(a)
-	default:
-		// Not what the author meant, but the value that assigns the fewest addresses.
-		pool.Allocation = OnRequest
-		p.Add("spec.allocation", string(a), "must be Automatic, OnRequest or Drained; taken for OnRequest")
-	}
+	parsePermissions(&o.Spec, pool, &p)
 	if len(o.Spec.Addresses) == 0 {
 		p.Add("spec.addresses", "", "missing; name at least one CIDR or range, such as 192.0.2.0/26")
 	}
@@ -82,11 +77,7 @@ func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 	for _, o := range others {
 		b.RemoveRange(o)
 	}
-	set, err := b.IPSet()
-	if err != nil {
-		panic("BUG: " + err.Error()) // Only invalid ranges make one.
-	}
-	return set.Ranges()
+	return ipSet(&b).Ranges()
 }
 
 // admit returns the pools, cut so that no two contain one address, sorted by
@@ -96,11 +87,7 @@ func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem) {
 	var admitted []*Pool
 	var p []Problem
-	byAge := make([]*Pool, 0, len(pools))
-	for _, pool := range pools {
-		byAge = append(byAge, pool)
-	}
-	slices.SortFunc(byAge, func(a, b *Pool) int {
+	byAge := slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
 		return cmp.Or(CompareAge(a.Created, b.Created), cmp.Compare(a.Name, b.Name))
 	})
 	for _, pool := range byAge {
@@ -131,20 +118,14 @@ func overlapping(pool *Pool, file string, older *Pool, both netipx.IPRange) Prob
 
 // without is the pool less the addresses of others.
 func (p *Pool) without(others []*Pool) *Pool {
+	var taken []netipx.IPRange
+	for _, other := range others {
+		taken = append(taken, other.Ranges...)
+	}
 	rest := *p
 	rest.Ranges = nil
 	for _, r := range p.Ranges {
-		var b netipx.IPSetBuilder
-		b.AddRange(r)
-		for _, other := range others {
-			for _, o := range other.Ranges {
-				b.RemoveRange(o)
-			}
-		}
-		// The builder complains about nothing but bad ranges, and these were parsed.
-		if set, err := b.IPSet(); err == nil {
-			rest.Ranges = append(rest.Ranges, set.Ranges()...)
-		}
+		rest.Ranges = append(rest.Ranges, without(r, taken)...)
 	}
 	return &rest
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Problems are those of one object while it is parsed: its name and file are
@@ -11,7 +12,17 @@ import (
 type Problems []Problem
 
 func (p *Problems) Add(field, value, message string) {
-	*p = append(*p, Problem{Field: field, Value: value, Message: message})
+	*p = append(*p, Problem{Field: field, Value: shorten(value, maxValue), Message: shorten(message, maxMessage)})
+}
+
+// An annotation may have 256 KiB, and Problems are shown on every node.
+const maxValue, maxMessage = 200, 1000
+
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // bound reports a list with more entries than the CRD allows, which keeps the cost of
@@ -20,6 +31,20 @@ func (p *Problems) bound(field string, have, most int) {
 	if have > most {
 		p.Add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects", have, most))
 	}
+}
+
+// parseWord reads one of the words known. Otherwise is taken for any other.
+func parseWord[S ~string](field string, v, otherwise S, p *Problems, known ...S) S {
+	if slices.Contains(known, v) {
+		return v
+	}
+	last := len(known) - 1
+	words := make([]string, last)
+	for i := range words {
+		words[i] = string(known[i])
+	}
+	p.Add(field, string(v), fmt.Sprintf("must be %s or %s; taken for %s", strings.Join(words, ", "), known[last], otherwise))
+	return otherwise
 }
 
 // once reports entries that a list has twice. The CRDs' sets refuse those.
@@ -31,8 +56,15 @@ func (p *Problems) once(field string, list []string) {
 	}
 }
 
+// maxProblems is how many problems of one object are kept: a list in an annotation may have
+// tens of thousands of mistakes.
+const maxProblems = 20
+
 // Of fills in whose problems they are.
 func (p Problems) Of(object, file string) []Problem {
+	if more := len(p) - maxProblems; more > 0 {
+		p = append(p[:maxProblems:maxProblems], Problem{Message: fmt.Sprintf("has %d more problems, which follow when these are corrected", more)})
+	}
 	for i := range p {
 		p[i].Object, p[i].File = object, file
 	}

@@ -75,8 +75,9 @@ const (
 
 // Announced, with a restriction because of the Service:
 const (
-	Elsewhere       Code = "Elsewhere"       // `Local`, but no node has pods of all Services that share the address: clients of the others do not keep their address.
-	HealthPortTaken Code = "HealthPortTaken" // Another process listens on the Service's `healthCheckNodePort`.
+	Elsewhere         Code = "Elsewhere"         // `Local`, but no node has pods of all Services that share the address: clients of the others do not keep their address.
+	HealthPortTaken   Code = "HealthPortTaken"   // Another process listens on the Service's `healthCheckNodePort`.
+	AnnotationRefused Code = "AnnotationRefused" // An annotation asks for a community or a node that the AddressPool does not allow, or for a community on an aggregate: left out.
 )
 
 // Not announced, because of the node or its routers:
@@ -84,6 +85,7 @@ const (
 	NoPeer          Code = "NoPeer"          // No BGPPeer selects this node.
 	NodeExcluded    Code = "NodeExcluded"    // The node has the label `node.kubernetes.io/exclude-from-external-load-balancers`.
 	NodeLeaving     Code = "NodeLeaving"     // A taint marks the node as leaving.
+	Obstructed      Code = "Obstructed"      // A setting or a rule of the node certainly drops traffic to the address's endpoints; the reason says which.
 	NodeUnavailable Code = "NodeUnavailable" // No Node object has this name, the Node is not Ready, or its network is not up.
 )
 
@@ -93,7 +95,7 @@ const (
 	AggregateRefused  Code = "AggregateRefused"  // The aggregate would contain addresses outside of the pools: announced without it.
 	AggregateTooWide  Code = "AggregateTooWide"  // The aggregate contains addresses of no pool; announced.
 	NoNode            Code = "NoNode"            // The nodeSelector matches no Node.
-	AttributesRefused Code = "AttributesRefused" // Its communities do not fit into a BGP message: the route, or in an aggregate the communities, are left out.
+	AttributesRefused Code = "AttributesRefused" // Communities do not fit into a BGP message: the route is left out.
 	AttributeOverride Code = "AttributeOverride" // Two set different attributes for one prefix and router: the more specific one applies.
 	AttributeClash    Code = "AttributeClash"    // Two set different attributes, and none is more specific: the first by name applies.
 )
@@ -142,7 +144,7 @@ func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere }
 // Announces says whether an address with this reason of BGP's is announced: there
 // are reasons for how as well.
 func (c Code) Announces() bool {
-	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash
+	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash || c == AnnotationRefused
 }
 
 // Enumerate lists names for a sentence: the first ones, and how many more there are.

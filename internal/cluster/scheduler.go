@@ -1,8 +1,7 @@
 package cluster
 
 import (
-	"fmt"
-	"slices"
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,17 +18,8 @@ const (
 	SchedulerMaglev     = "maglev"
 )
 
-var schedulers = []string{SchedulerRandom, SchedulerRoundRobin, SchedulerSourceHash, SchedulerMaglev}
-
-// parseScheduler returns one of schedulers.
+// parseScheduler returns one of these.
 func parseScheduler(o *corev1.Service, p *Problems) string {
-	v := strings.TrimSpace(o.Annotations[schedulerAnnotation])
-	switch {
-	case v == "":
-		return SchedulerRandom
-	case slices.Contains(schedulers, v):
-		return v
-	}
-	p.Add(annotation(schedulerAnnotation), v, fmt.Sprintf("must be one of %s; taken for %s", strings.Join(schedulers, ", "), SchedulerRandom))
-	return SchedulerRandom
+	v := cmp.Or(strings.TrimSpace(o.Annotations[schedulerAnnotation]), SchedulerRandom)
+	return parseWord(annotation(schedulerAnnotation), v, SchedulerRandom, p, SchedulerRandom, SchedulerRoundRobin, SchedulerSourceHash, SchedulerMaglev)
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 )
 
-// SecretNamespace is the namespace of the Secrets that BGPPeers name. The role cannot read
-// those of other namespaces.
+// SecretNamespace is the namespace of the Secrets that BGPPeers name.
 const SecretNamespace = "fanfare-system"
 
 // maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
@@ -54,6 +53,41 @@ func (b *Builder) setSecret(name Name, password bgp.Password) {
 	b.peers.changed = true
 }
 
+// SecretNames returns the names of the Secrets that this process needs, sorted: those of peers
+// that select the Node of the scope. If changed is false, they are those of the last snapshot.
+func (b *Builder) SecretNames() (names []string, changed bool) {
+	if b.scope.NoSecrets || !b.peers.changed && !b.nodeLabels {
+		return nil, false
+	}
+	for _, peer := range b.peers.objects {
+		if peer.Secret != "" && b.needsSecret(peer) {
+			names = append(names, peer.Secret)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), true
+}
+
+// needsSecret says whether this process opens sessions of a peer.
+func (b *Builder) needsSecret(peer *Peer) bool {
+	if b.scope.SecretsOf == "" {
+		return true
+	}
+	node := b.nodes.objects[b.scope.SecretsOf]
+	return node != nil && peer.NodeSelector.Matches(node.Labels)
+}
+
+// RefuseSecret records whether the API server lets this process read a Secret.
+func (b *Builder) RefuseSecret(name string, refused bool) {
+	if refused == b.secretsRefused[name] {
+		return
+	}
+	b.peers.changed = true
+	if b.secretsRefused[name] = refused; !refused {
+		delete(b.secretsRefused, name)
+	}
+}
+
 // signedPeers are the peers with their passwords.
 func (b *Builder) signedPeers() []*Peer {
 	var p []Problem
@@ -64,9 +98,10 @@ func (b *Builder) signedPeers() []*Peer {
 			continue
 		}
 		signed := *peer
-		if b.scope.NoSecrets {
+		switch {
+		case b.scope.NoSecrets:
 			signed.Secret = ""
-		} else {
+		case b.needsSecret(peer):
 			used[peer.Secret] = true
 			signed.Password = b.secrets[peer.Secret]
 			p = append(p, b.secretProblems(peer)...)
@@ -79,15 +114,24 @@ func (b *Builder) signedPeers() []*Peer {
 	return peers
 }
 
+// allowSecret is how an administrator lets speakers read a Secret. Speakers of all nodes have
+// one account.
+const allowSecret = "kubectl -n %[1]s create role bgp-password-%[2]s --verb=list,watch --resource=secrets --resource-name=%[2]s" +
+	" && kubectl -n %[1]s create rolebinding bgp-password-%[2]s --role=bgp-password-%[2]s --serviceaccount=%[1]s:speaker"
+
 func (b *Builder) secretProblems(peer *Peer) []Problem {
 	say := func(message string) []Problem {
 		return []Problem{{Object: "BGPPeer " + peer.Name, Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message}}
 	}
-	known, there := b.secrets[peer.Secret]
-	switch {
+	known := b.secrets[peer.Secret]
+	switch allow := fmt.Sprintf(allowSecret, SecretNamespace, peer.Secret); {
+	case b.secretsRefused[peer.Secret] && known == "":
+		return say("the speaker may not read this Secret, so there is no session; allow it: " + allow)
+	case b.secretsRefused[peer.Secret]:
+		return say("the speaker may no longer read this Secret; the password before stays in use until the speaker restarts; allow it: " + allow)
 	case known == "":
 		return say("there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + SecretNamespace + "; there is no session until there is one")
-	case there && b.secretsGone[peer.Secret]:
+	case b.secretsGone[peer.Secret]:
 		return say("the Secret is gone from " + SecretNamespace + ", or no longer has a password; the one before stays in use until the speaker restarts")
 	}
 	return nil

@@ -112,25 +112,13 @@ func knownProtocol(p corev1.Protocol) bool {
 }
 
 func parseExternalPolicy(v corev1.ServiceExternalTrafficPolicy, p *Problems) corev1.ServiceExternalTrafficPolicy {
-	switch v {
-	case "", corev1.ServiceExternalTrafficPolicyCluster:
-		return corev1.ServiceExternalTrafficPolicyCluster
-	case corev1.ServiceExternalTrafficPolicyLocal:
-		return v
-	}
-	p.Add("spec.externalTrafficPolicy", string(v), "must be Cluster or Local; taken for Cluster")
-	return corev1.ServiceExternalTrafficPolicyCluster
+	const cluster, local = corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal
+	return parseWord("spec.externalTrafficPolicy", cmp.Or(v, cluster), cluster, p, cluster, local)
 }
 
 func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *Problems) corev1.ServiceInternalTrafficPolicy {
-	if v == nil || *v == corev1.ServiceInternalTrafficPolicyCluster {
-		return corev1.ServiceInternalTrafficPolicyCluster
-	}
-	if *v != corev1.ServiceInternalTrafficPolicyLocal {
-		p.Add("spec.internalTrafficPolicy", string(*v), "must be Cluster or Local; taken for Cluster")
-		return corev1.ServiceInternalTrafficPolicyCluster
-	}
-	return *v
+	const cluster, local = corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal
+	return parseWord("spec.internalTrafficPolicy", orDefault(v, cluster), cluster, p, cluster, local)
 }
 
 func parseHealthCheckPort(o *corev1.Service, p *Problems) uint16 {
@@ -225,12 +213,8 @@ func parseFamilyPolicy(v *corev1.IPFamilyPolicy, families int, p *Problems) core
 		}
 		return corev1.IPFamilyPolicySingleStack
 	}
-	switch *v {
-	case corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack:
-		return *v
-	}
-	p.Add("spec.ipFamilyPolicy", string(*v), "must be SingleStack, PreferDualStack or RequireDualStack; taken for SingleStack")
-	return corev1.IPFamilyPolicySingleStack
+	return parseWord("spec.ipFamilyPolicy", *v, corev1.IPFamilyPolicySingleStack, p,
+		corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)
 }
 
 // impliedFamilies are the families of the addresses that the object names.

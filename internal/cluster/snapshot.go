@@ -280,6 +280,13 @@ type Pool struct {
 	// Quota is how many addresses of each family one namespace may have, 0 for any
 	// number.
 	Quota int
+	// ReservedQuota is how many addresses of each family stay reserved for deleted Services
+	// of one namespace.
+	ReservedQuota int
+	// ServiceCommunities are the communities that Services may add to their routes, nil for none.
+	ServiceCommunities *Communities
+	// AllowL2Node: Services may name the node that answers for their addresses.
+	AllowL2Node bool
 
 	// Occupied are the addresses in Ranges that the cluster itself has, sorted;
 	// none overlaps another. They keep their place in the pool and are not given out.
@@ -321,12 +328,7 @@ const (
 
 // Contains says whether addr belongs to the pool.
 func (p *Pool) Contains(addr netip.Addr) bool {
-	for _, r := range p.Ranges {
-		if r.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Ranges, func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
 // PoolOf is the name of the pool that contains addr, empty when none does.
@@ -422,8 +424,11 @@ func (s *Snapshot) OriginOf(a Assignment) Origin {
 }
 
 // pool finds a pool, nil if there is none of that name.
-func (s *Snapshot) pool(name string) *Pool {
-	return find(s.Pools, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
+func (s *Snapshot) pool(name string) *Pool { return PoolNamed(s.Pools, name) }
+
+// PoolNamed finds a pool in a list that is sorted by name; nil if it is not there.
+func PoolNamed(all []*Pool, name string) *Pool {
+	return find(all, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
 }
 
 // UsesL2 says whether an address may be announced by ARP and NDP.

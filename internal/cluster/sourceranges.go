@@ -33,8 +33,5 @@ func parseSources(o *corev1.Service, s *Spec, p *Problems) {
 		}
 		b.AddPrefix(n)
 	}
-	// The parts are valid, and a builder reports nothing but parts that are not.
-	if set, err := b.IPSet(); err == nil {
-		s.Sources = set.Prefixes()
-	}
+	s.Sources = ipSet(&b).Prefixes()
 }

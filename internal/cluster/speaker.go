@@ -2,11 +2,11 @@ package cluster
 
 import (
 	"cmp"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/l2"
 )
 
 // A Speaker is what the speaker of a node reports about the node. It is no sign of life.
@@ -16,22 +16,9 @@ type Speaker struct {
 	Interfaces []Interface
 }
 
-// An Interface is a network interface of a node.
-type Interface struct {
-	Name     string
-	MAC      net.HardwareAddr // nil if unknown
-	Prefixes []netip.Prefix   // its subnets, sorted
-}
-
-// Has says whether addr is in one of the interface's subnets.
-func (i *Interface) Has(addr netip.Addr) bool {
-	for _, p := range i.Prefixes {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
-}
+// An Interface is a network interface of a node. Of other nodes only the name, the subnets and
+// perhaps the MAC are known.
+type Interface = l2.Interface
 
 // parseSpeaker ignores what it cannot read: it was written by a speaker, perhaps of
 // another version, and is nothing that a user could correct.

@@ -16,8 +16,8 @@ type Address struct {
 	Local [][]string
 	// Anywhere says that every node can serve one of the address's Services.
 	Anywhere bool
-	// Pinned is the node that a Service names by annotation, Preferred the node that the
-	// claim names; empty for none.
+	// Pinned is the node that a Service names by annotation, if the address's pool allows it;
+	// Preferred is the node that the claim names. Empty for none.
 	Pinned, Preferred string
 }
 
@@ -29,7 +29,7 @@ func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.
 		a.Preferred = claim.Node
 	}
 	for _, s := range services {
-		if a.Pinned == "" {
+		if a.Pinned == "" && t.AllowNode {
 			a.Pinned = s.L2Node
 		}
 		if s.ExternalTrafficPolicy != "Local" {

@@ -7,12 +7,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// Candidates are the nodes of a cluster at one instant. Not safe for concurrent use.
+// Candidates are the nodes of a cluster at one instant. Safe for concurrent use.
 type Candidates struct {
 	nodes  []Node   // sorted by name
 	hashes []uint64 // of their names
+
+	mu sync.Mutex // guards the caches
 	// entries caches the nodes by Eligibility: most addresses have the same.
 	entries map[string][]entry
 	// equals caches the last result of Equals by Eligibility: the next is likely the same.
@@ -94,8 +99,63 @@ func boolToInt(b bool) int {
 // Elect returns the owner, and the criterion by which it comes before the next, as text
 // that follows its name.
 func (e *Candidates) Elect(a *Address) (owner, why string) {
-	var best, second rank
-	first, candidates := -1, 0
+	first, best, second, candidates := e.best(a)
+	switch candidates {
+	case 0:
+		return "", ""
+	case 1:
+		return e.nodes[first].Name, "the only candidate"
+	default:
+		return e.nodes[first].Name, best.before(second, candidates)
+	}
+}
+
+// Owner is Elect without the criterion.
+func (e *Candidates) Owner(a *Address) string {
+	first, _, _, candidates := e.best(a)
+	if candidates == 0 {
+		return ""
+	}
+	return e.nodes[first].Name
+}
+
+// Keeps reports whether an owner, or none, remains, if only these nodes differ from the candidates
+// that it was elected from. It compares only them, and so may be false for an owner that remains.
+func (e *Candidates) Keeps(a *Address, owner string, differ []string) bool {
+	was, known := e.find(owner)
+	entries, hash := e.entriesFor(a.Eligibility), hashAddr(a.Addr)
+	best, fits := e.rankOf(a, entries, hash, was, known)
+	if slices.Contains(differ, owner) || owner != "" && !fits {
+		return false
+	}
+	for _, name := range differ {
+		i, known := e.find(name)
+		r, is := e.rankOf(a, entries, hash, i, known)
+		if is && (!fits || r.compare(best) < 0 || r.compare(best) == 0 && i < was) {
+			return false
+		}
+	}
+	return true
+}
+
+// rankOf returns the rank of the node with an index, and false if it is not a candidate.
+func (e *Candidates) rankOf(a *Address, entries []entry, hash uint64, i int, known bool) (r rank, fits bool) {
+	if !known {
+		return r, false
+	}
+	not, serves := e.check(a, &entries[i], i)
+	if not != fit {
+		return r, false
+	}
+	n := &e.nodes[i]
+	return rank{
+		steady: !n.Returning, stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
+		weight: entries[i].weight, hash: score(hash, e.hashes[i]),
+	}, true
+}
+
+// best returns the first candidate, its rank and that of the next one.
+func (e *Candidates) best(a *Address) (first int, best, second rank, candidates int) {
 	e.each(a, func(i int, r rank) {
 		// Nodes are in order of names: of two with the same hash the first wins.
 		switch {
@@ -106,14 +166,7 @@ func (e *Candidates) Elect(a *Address) (owner, why string) {
 		}
 		candidates++
 	})
-	switch candidates {
-	case 0:
-		return "", ""
-	case 1:
-		return e.nodes[first].Name, "the only candidate"
-	default:
-		return e.nodes[first].Name, best.before(second, candidates)
-	}
+	return first, best, second, candidates
 }
 
 // before names the criterion by which r comes before o.
@@ -140,7 +193,9 @@ func (r rank) before(o rank, candidates int) string {
 // name. The slice is shared.
 func (e *Candidates) Equals(a *Address) []string {
 	key := a.Eligibility.key()
+	e.mu.Lock()
 	last := e.equals[key]
+	e.mu.Unlock()
 	names := make([]string, 0, len(e.nodes))
 	best := rank{}
 	e.each(a, func(i int, r rank) {
@@ -155,6 +210,8 @@ func (e *Candidates) Equals(a *Address) []string {
 	if slices.Equal(names, last) {
 		return last
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.equals[key] = names
 	return names
 }
@@ -180,12 +237,12 @@ func (e *Candidates) None(a *Address) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, ineligible(not).describe(a, n)))
 		}
 	}
-	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), cluster.Plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
 }
 
 // describe returns the predicate of a sentence whose subject is n nodes.
 func (not ineligible) describe(a *Address, n int) string {
-	is, has := plural(n, "is", "are"), plural(n, "has", "have")
+	is, has := cluster.Plural(n, "is", "are"), cluster.Plural(n, "has", "have")
 	switch not {
 	case isDead:
 		return has + " no live speaker"
@@ -230,27 +287,14 @@ func (t Eligibility) interfaces() string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
-
 // each calls f with the index in nodes and the rank of every candidate, in order of names.
 func (e *Candidates) each(a *Address, f func(i int, r rank)) {
 	entries := e.entriesFor(a.Eligibility)
 	hash := hashAddr(a.Addr)
 	for i := range e.nodes {
-		not, serves := e.check(a, &entries[i], i)
-		if not != fit {
-			continue
+		if r, fits := e.rankOf(a, entries, hash, i, true); fits {
+			f(i, r)
 		}
-		n := &e.nodes[i]
-		f(i, rank{
-			steady: !n.Returning, stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
-			weight: entries[i].weight, hash: score(hash, e.hashes[i]),
-		})
 	}
 }
 
@@ -292,6 +336,8 @@ func (in *entry) reaches(addr netip.Addr) bool {
 // entriesFor returns the nodes under t, in their order.
 func (e *Candidates) entriesFor(t Eligibility) []entry {
 	key := t.key()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if r, ok := e.entries[key]; ok {
 		return r
 	}

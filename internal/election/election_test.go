@@ -341,6 +341,16 @@ func TestEligibilityOf(t *testing.T) {
 	}
 }
 
+// Only the pool that an address is from lets a Service name the node.
+func TestEligibilityAllowsNode(t *testing.T) {
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan"}, {Name: "open", AllowL2Node: true}}}
+	for pool, want := range map[string]bool{"lan": false, "open": true, "gone": false, "": false} {
+		if e, _, _ := EligibilityOf(snap, cluster.Origin{Pool: pool, Announce: cluster.AnnounceL2}, nil); e.AllowNode != want {
+			t.Errorf("pool %q: allowed %t, want %t", pool, e.AllowNode, want)
+		}
+	}
+}
+
 // The nodes that can serve a Service with externalTrafficPolicy Local.
 func TestAddress(t *testing.T) {
 	endpoint := func(port, addr, node string, ready, serving, terminating bool) cluster.Endpoint {
@@ -370,10 +380,13 @@ func TestAddress(t *testing.T) {
 		"shared":           {[]cluster.Service{local("n6", endpoint("", "10.0.0.1", "a", true, true, false)), everywhere}, "[[a]] true n6"},
 		"no slices at all": {[]cluster.Service{{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local"}}, everywhere}, "[] true n7"},
 	} {
-		a := e.Address(vip, Eligibility{}, tt.services, &cluster.Claim{Node: "n1"})
+		a := e.Address(vip, Eligibility{AllowNode: true}, tt.services, &cluster.Claim{Node: "n1"})
 		if got := fmt.Sprintf("%v %t %s", a.Local, a.Anywhere, a.Pinned); got != tt.want || a.Preferred != "n1" {
 			t.Errorf("%s: %s, preferred %s; want %s", name, got, a.Preferred, tt.want)
 		}
+	}
+	if a := e.Address(vip, Eligibility{}, []cluster.Service{everywhere}, nil); a.Pinned != "" {
+		t.Errorf("a Service names node %s, although the pool does not allow it", a.Pinned)
 	}
 	ready := local("", endpoint("", "10.0.0.1", "a", false, false, false))
 	ready.PublishNotReady = true

@@ -13,13 +13,16 @@ type Eligibility struct {
 	// By are the L2Advertisements that select the address, by name. If it is empty, every
 	// node may answer, on every interface with the address's subnet.
 	By []*cluster.L2Advertisement
+	// AllowNode: the pool that the address is from lets a Service name the node by annotation.
+	AllowNode bool
 }
 
 // EligibilityOf reports whether an address of services is announced by ARP and NDP: its
 // pool's announce is L2, or it is Advertised and an L2Advertisement selects the pool and
 // one of the Services. If an L2Advertisement selects the pool only, why says what is
-// missing.
+// missing. It reads the L2Advertisements and Pools of snap.
 func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin, services []cluster.Service) (t Eligibility, ok bool, why string) {
+	t.AllowNode = cluster.PoolNamed(snap.Pools, from.Pool).PermitsL2Node()
 	if from.Announce != cluster.AnnounceAdvertised {
 		return t, from.Announce == cluster.AnnounceL2, ""
 	}

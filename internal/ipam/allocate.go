@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -111,8 +112,6 @@ type holder struct {
 	// settled are families that get no other address: the Service requested one that it
 	// cannot have, or its status names one that it cannot have.
 	settled []corev1.IPFamily
-	// foreign: another implementation allocated its address; leave it alone.
-	foreign bool
 }
 
 // A pool is a Pool with its addresses laid out.
@@ -228,8 +227,8 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 // run allocates in the order that Allocate documents: held addresses, then requested addresses,
 // then any address. It fills in taken and reasons.
 func (p *plan) run() {
-	p.keep()
 	p.leaveForeign()
+	p.keep()
 	for _, h := range p.holders {
 		p.grant(h)
 	}
@@ -333,8 +332,11 @@ func (p *plan) assignments() []cluster.Assignment {
 	return merge(p.Held, placed)
 }
 
-// merge merges two sorted lists.
+// merge merges two sorted lists: long itself if the other is empty, as nearly always.
 func merge(long, short []cluster.Assignment) []cluster.Assignment {
+	if len(short) == 0 {
+		return long
+	}
 	out := make([]cluster.Assignment, 0, len(long)+len(short))
 	for _, a := range short {
 		i, _ := slices.BinarySearchFunc(long, a, cluster.Assignment.Compare)
@@ -359,15 +361,22 @@ func (p *plan) describePools() string {
 	}
 	var s []string
 	for _, pool := range p.pools {
-		const most = 3
-		ranges := pool.Ranges[:min(most, len(pool.Ranges))]
-		more := ""
-		if len(pool.Ranges) > most {
-			more = ", …"
-		}
-		s = append(s, fmt.Sprintf("%s (%s, %s%s)", pool.Name, pool.Allocation, join(ranges), more))
+		s = append(s, fmt.Sprintf("%s (%s, %s)", pool.Name, pool.Allocation, describeRanges(pool.Ranges)))
 	}
 	return "pools are " + strings.Join(s, "; ")
+}
+
+// describeRanges lists the first ranges of a pool. A pool has none if others that are older have
+// all its addresses.
+func describeRanges(ranges []netipx.IPRange) string {
+	const most = 3
+	switch {
+	case len(ranges) == 0:
+		return "no addresses"
+	case len(ranges) > most:
+		return join(ranges[:most]) + ", …"
+	}
+	return join(ranges)
 }
 
 // names lists pools for a message. There must be one at least.

@@ -65,3 +65,40 @@ func BenchmarkSource(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReader is one change among 10,000 Services with addresses, as a speaker reads it: a new
+// endpoint, and a Service that comes and gets its address.
+func BenchmarkReader(b *testing.B) {
+	snap := settledAtScale(10_000)
+	read := func(b *testing.B, change func(i int) *cluster.Snapshot) {
+		source := &scripted{snap}
+		r := NewReader(source)
+		r.Snapshot()
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			source.snapshot = change(i)
+			if len(r.Snapshot().Refusals) != 0 {
+				b.Fatal("a claim is missing")
+			}
+		}
+	}
+	b.Run("endpoint", func(b *testing.B) {
+		read(b, func(i int) *cluster.Snapshot {
+			next := *snap
+			next.Services = slices.Clone(snap.Services)
+			next.Services[i%len(next.Services)].Endpoints = &cluster.Endpoints{}
+			return &next
+		})
+	})
+	b.Run("service", func(b *testing.B) {
+		read(b, func(i int) *cluster.Snapshot {
+			next := *snap
+			i = i * 7919 % len(snap.Assignments)
+			at, _ := find(snap.Services, snap.Assignments[i].Service)
+			next.Services = slices.Delete(slices.Clone(snap.Services), at, at+1)
+			next.Assignments = slices.Delete(slices.Clone(snap.Assignments), i, i+1)
+			next.Claims = slices.Delete(slices.Clone(snap.Claims), i, i+1)
+			return &next
+		})
+	})
+}

@@ -11,10 +11,6 @@ import (
 func (p *plan) keep() {
 	for _, h := range p.holders {
 		slices.SortFunc(h.claims, func(a, b claim) int { return a.addr.Compare(b.addr) })
-		if h.StatusHost != "" {
-			h.foreign = true
-			p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so another implementation allocated it: to get an address from Fanfare, remove the status", h.StatusHost)
-		}
 	}
 	for _, better := range []struct{ fits, written bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
 		for _, h := range p.holders {
@@ -27,19 +23,6 @@ func (p *plan) keep() {
 	}
 }
 
-// leaveForeign leaves alone the Services that have addresses of another implementation: two
-// implementations cannot both write one status.
-func (p *plan) leaveForeign() {
-	for _, h := range p.holders {
-		if h.foreign {
-			for _, a := range slices.Clone(h.addrs) {
-				p.release(h, a)
-			}
-		}
-	}
-	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool { return h.foreign })
-}
-
 // keepOne lets h keep the address of claim c, unless another Service has it by now or h has another
 // address of the family. Only a status that is overruled is reported: users can see it.
 func (p *plan) keepOne(h *holder, c claim) {
@@ -50,10 +33,6 @@ func (p *plan) keepOne(h *holder, c claim) {
 		// It no longer wants it.
 	case slices.Contains(h.addrs, c.addr):
 		// Claimed by status and by memory.
-	case c.pool == nil && !c.ours:
-		h.foreign = true
-		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so another implementation allocated it: to get an address from Fanfare, remove the status, or add %s to a pool; %s",
-			c.addr, c.addr, p.describePools())
 	case other != nil && c.written && p.claimed(c.addr, other.Name):
 		// The conflict is resolved, so h gets another address.
 		p.refuse(h, cluster.AddressConflict, "the status said %s, which %s has claimed", c.addr, other.Name)

@@ -26,8 +26,8 @@ type usage struct {
 	open map[share]map[netip.Addr]int
 }
 
-// newUsage counts settled and reserved addresses: deleting and creating Services must not
-// evade the quota.
+// newUsage counts settled and reserved addresses, and the addresses that deleted Services are about
+// to leave reserved: deleting and creating Services must not evade the quota.
 func (p *plan) newUsage() {
 	p.usage.limited = map[string]bool{}
 	for _, pool := range p.Snap.Pools {
@@ -47,6 +47,11 @@ func (p *plan) newUsage() {
 	for _, c := range p.Loose {
 		for _, name := range c.ReservedFor {
 			p.count(name, c.Addr, 1)
+		}
+		for _, h := range c.Holders {
+			if h.Reserve && p.Snap.Service(h.Name) == nil {
+				p.count(h.Name, c.Addr, 1)
+			}
 		}
 	}
 }

@@ -1,11 +1,14 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // NewReader returns a Source for speakers of a cluster with a controller. Its
@@ -15,7 +18,7 @@ import (
 // Services wait for the controller.
 //
 // A snapshot in which no status and no claim has changed shares both with the
-// one before.
+// one before; otherwise only the changed ones are looked at.
 func NewReader(inner cluster.Source) cluster.Source { return &reader{inner: inner} }
 
 // A reader caches the snapshot that it returned last: Snapshot is called for each change of any
@@ -38,49 +41,98 @@ func (r *reader) Snapshot() *cluster.Snapshot {
 	if in == r.in {
 		return r.out
 	}
-	out := *in
-	if r.in != nil && sameClaims(r.in, in) {
-		out.Assignments, out.Refusals = r.out.Assignments, r.out.Refusals
-	} else {
-		out.Assignments, out.Refusals = confirmed(in)
-		if r.out != nil && slices.Equal(out.Assignments, r.out.Assignments) {
-			out.Assignments = r.out.Assignments
-		}
+	last := r.out
+	if last == nil {
+		r.in, last = &cluster.Snapshot{}, &cluster.Snapshot{}
 	}
+	out := *in
+	out.Assignments, out.Refusals = confirmed(r.in, last, in)
 	r.in, r.out = in, &out
 	return r.out
 }
 
-// sameClaims says whether confirmed would find nothing new in b.
-func sameClaims(a, b *cluster.Snapshot) bool {
-	return slices.Equal(a.Claims, b.Claims) && slices.Equal(a.Assignments, b.Assignments) &&
-		slices.EqualFunc(a.Services, b.Services, func(x, y cluster.Service) bool { return x.Spec == y.Spec })
+// confirmed returns the assignments of in that claims confirm, and says what is wrong with the
+// others and with Services that have none. It looks only at what differs from the snapshot was,
+// about which last says the same.
+func confirmed(was, last, in *cluster.Snapshot) (ours []cluster.Assignment, why []cluster.Reason) {
+	changed := sortedset.Differ(was.Assignments, in.Assignments, cluster.Assignment.Compare)
+	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
+		changed = append(changed, assignmentsOf(in, c.Addr)...)
+	}
+	slices.SortFunc(changed, cluster.Assignment.Compare)
+	changed = slices.CompactFunc(changed, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
+	unclaimed := func(a cluster.Assignment) bool {
+		_, there := slices.BinarySearchFunc(in.Assignments, a, cluster.Assignment.Compare)
+		return there && !claims(in, a)
+	}
+	if len(changed) > 0 && len(last.Assignments) == len(was.Assignments) && !slices.ContainsFunc(changed, unclaimed) {
+		ours = in.Assignments // all are confirmed, as nearly always: no second copy
+	} else {
+		ours = patchConfirmed(in, last.Assignments, changed)
+	}
+	names := map[cluster.Name]bool{}
+	for _, s := range differ(was.Services, in.Services, func(a, b cluster.Service) bool { return a.Spec == b.Spec }, compareServices) {
+		names[s.Name] = true
+	}
+	for _, a := range changed {
+		names[a.Service] = true
+	}
+	return ours, refusals(in, last.Refusals, names)
 }
 
-// confirmed returns the assignments that claims confirm, and says what is wrong
-// with the others and with Services that have none.
-func confirmed(snap *cluster.Snapshot) (ours []cluster.Assignment, why []cluster.Reason) {
-	has := make(map[cluster.Name]bool, len(snap.Services))
-	ours = make([]cluster.Assignment, 0, len(snap.Assignments))
-	for _, a := range snap.Assignments {
-		has[a.Service] = true
-		if claims(snap, a) {
-			ours = append(ours, a)
-			continue
+// patchConfirmed returns the confirmed assignments, of which those in changed may differ.
+func patchConfirmed(in *cluster.Snapshot, confirmed, changed []cluster.Assignment) []cluster.Assignment {
+	equal := func(a, b cluster.Assignment) bool { return a == b }
+	return sortedset.Patch(confirmed, changed, cluster.Assignment.Compare, equal, func(i int) (a cluster.Assignment, ok bool) {
+		at, found := slices.BinarySearchFunc(in.Assignments, changed[i], cluster.Assignment.Compare)
+		if found {
+			a = in.Assignments[at]
 		}
-		why = append(why, cluster.Reason{VIP: a.Addr, Service: a.Service, Protocol: "ipam", Code: cluster.NotOurs, Message: fmt.Sprintf(
-			"the status says %s, and no AddressClaim that %s holds it: another implementation gave it, or the controller has yet to claim it", a.Addr, a.Service)})
-	}
-	for _, s := range snap.Services {
-		if !has[s.Name] {
-			why = append(why, waiting(s.Spec))
+		return a, found && claims(in, a)
+	})
+}
+
+// refusals returns all Reasons, with those of the named Services made again; last itself if none of them has one.
+func refusals(in *cluster.Snapshot, last []cluster.Reason, names map[cluster.Name]bool) []cluster.Reason {
+	named := func(r cluster.Reason) bool { return names[r.Service] }
+	var why []cluster.Reason
+	for name := range names {
+		if s := in.Service(name); s != nil {
+			why = append(why, refusalsOf(in, s)...)
 		}
 	}
-	if len(ours) == len(snap.Assignments) {
-		ours = snap.Assignments // as nearly always: no second copy
+	if len(why) == 0 && !slices.ContainsFunc(last, named) {
+		return last
 	}
-	slices.SortStableFunc(why, func(a, b cluster.Reason) int { return a.Service.Compare(b.Service) })
-	return ours, why
+	why = append(slices.DeleteFunc(slices.Clone(last), named), why...)
+	slices.SortFunc(why, func(a, b cluster.Reason) int { return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP)) })
+	return why
+}
+
+// refusalsOf says which addresses in the status of a Service no claim confirms, or what a Service
+// without any waits for.
+func refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluster.Reason) {
+	for _, a := range s.Status {
+		if !claims(in, cluster.Assignment{Addr: a, Service: s.Name}) {
+			why = append(why, cluster.Reason{VIP: a, Service: s.Name, Protocol: "ipam", Code: cluster.NotOurs, Message: fmt.Sprintf(
+				"the status says %s, and no AddressClaim that %s holds it: another implementation gave it, or the controller has yet to claim it", a, s.Name)})
+		}
+	}
+	if len(s.Status) == 0 {
+		why = append(why, waiting(s))
+	}
+	return why
+}
+
+// assignmentsOf returns the Assignments of an address.
+func assignmentsOf(snap *cluster.Snapshot, addr netip.Addr) []cluster.Assignment {
+	all := snap.Assignments
+	i, _ := slices.BinarySearchFunc(all, addr, func(a cluster.Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
+	n := i
+	for n < len(all) && all[n].Addr == addr {
+		n++
+	}
+	return all[i:n]
 }
 
 // waiting is why a Service has no address, in the controller's words if it has

@@ -1,6 +1,8 @@
 package ipam
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -19,8 +21,8 @@ func TestReaderNeedsClaims(t *testing.T) {
 	addr := netip.MustParseAddr
 	snap := &cluster.Snapshot{
 		Services: []cluster.Service{
-			{Spec: &cluster.Spec{Name: name("claimed")}}, {Spec: &cluster.Spec{Name: name("foreign")}},
-			{Spec: &cluster.Spec{Name: name("taken")}}, {Spec: &cluster.Spec{Name: name("waiting")}},
+			{Spec: &cluster.Spec{Name: name("claimed"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("foreign"), Status: []netip.Addr{addr("203.0.113.1")}}},
+			{Spec: &cluster.Spec{Name: name("taken"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("waiting")}},
 		},
 		Assignments: []cluster.Assignment{
 			{Addr: addr("192.0.2.1"), Service: name("claimed")}, {Addr: addr("192.0.2.1"), Service: name("taken")},
@@ -50,4 +52,69 @@ func TestReaderNeedsClaims(t *testing.T) {
 	if again := r.Snapshot(); &again.Assignments[0] != &got.Assignments[0] || again.Services[0].Endpoints == nil {
 		t.Error("assignments were copied, or the change was lost")
 	}
+}
+
+// After any sequence of snapshots, a Reader says the same as one that has seen only the last.
+func TestReaderEqualsANewOne(t *testing.T) {
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		specs, held := make([]*cluster.Spec, 6), make([]*cluster.Claim, 4)
+		source := &scripted{}
+		reader := NewReader(source)
+		for range 30 {
+			changeAtRandom(r, specs, held)
+			source.snapshot = snapshotOf(specs, held)
+			got, want := reader.Snapshot(), NewReader(source).Snapshot()
+			if !slices.Equal(got.Assignments, want.Assignments) || !slices.Equal(got.Refusals, want.Refusals) {
+				t.Fatalf("seed %d: got\n%v\n%v\nwant\n%v\n%v", seed, got.Assignments, got.Refusals, want.Assignments, want.Refusals)
+			}
+		}
+	}
+}
+
+// changeAtRandom changes a Service, or a claim, or both.
+func changeAtRandom(r *rand.Rand, specs []*cluster.Spec, held []*cluster.Claim) {
+	name := func() cluster.Name { return cluster.Name{Namespace: "shop", Name: fmt.Sprint(r.IntN(len(specs)))} }
+	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(len(held)))}) }
+	if n := r.IntN(2 * len(specs)); n < len(specs) {
+		specs[n] = nil
+		if r.IntN(4) > 0 {
+			specs[n] = &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: fmt.Sprint(n)}}
+			for range r.IntN(3) {
+				if a := addr(); !slices.Contains(specs[n].Status, a) {
+					specs[n].Status = append(specs[n].Status, a)
+				}
+			}
+		}
+	}
+	if n := r.IntN(2 * len(held)); n < len(held) {
+		held[n] = nil
+		if r.IntN(4) > 0 {
+			held[n] = &cluster.Claim{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)})}
+			for range r.IntN(3) {
+				held[n].Holders = append(held[n].Holders, cluster.Holder{Name: name()})
+			}
+		}
+	}
+}
+
+// snapshotOf has the Services and claims that are not nil.
+func snapshotOf(specs []*cluster.Spec, held []*cluster.Claim) *cluster.Snapshot {
+	snap := &cluster.Snapshot{}
+	for _, s := range specs {
+		if s == nil {
+			continue
+		}
+		snap.Services = append(snap.Services, cluster.Service{Spec: s})
+		for _, a := range s.Status {
+			snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: a, Service: s.Name})
+		}
+	}
+	for _, c := range held {
+		if c != nil {
+			snap.Claims = append(snap.Claims, c)
+		}
+	}
+	slices.SortFunc(snap.Assignments, cluster.Assignment.Compare)
+	return snap
 }

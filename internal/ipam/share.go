@@ -77,9 +77,15 @@ func (o *obstacle) String() string {
 	return o.Name.String() + " holds: " + o.why
 }
 
+// MaxSharing is how many Services may share an address: as many as an AddressClaim holds.
+const MaxSharing = 256
+
 // owner is a Service that has address a, or precedes h for it, and does not share it with
 // h; nil if there is none.
 func (p *plan) owner(a netip.Addr, h *holder) *obstacle {
+	if all := p.taken[a]; len(all) >= MaxSharing && !slices.Contains(all, h) {
+		return &obstacle{all[0].Name, fmt.Sprintf("%d Services share it, and no more can", len(all))}
+	}
 	for _, o := range p.taken[a] {
 		if o != h {
 			if in := p.between(a, h.Spec, o.Spec); in != nil {

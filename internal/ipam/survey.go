@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A Survey parts a snapshot into what is settled and what is not. Of thousands of
@@ -50,12 +51,18 @@ func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
 		return NewSurvey(snap, s.rule)
 	}
-	n := &Survey{Snap: snap, Held: slices.Clone(s.Held), rule: s.rule, settled: s.carry(snap)}
+	n := &Survey{Snap: snap, rule: s.rule, settled: s.carry(snap)}
 	doubtful := slices.Concat(s.Loose, claims)
+	var was, is []cluster.Assignment // of these Services
 	for name := range names {
-		doubtful = append(doubtful, n.unsettle(s, name)...)
+		before := s.heldBy(name)
+		for _, a := range before {
+			doubtful = append(doubtful, s.Snap.Claim(a.Addr))
+		}
 		n.settle(name)
+		was, is = append(was, before...), append(is, n.heldBy(name)...)
 	}
+	n.Held = replaceHeld(s.Held, was, is)
 	n.open()
 	n.findLoose(doubtful)
 	return n
@@ -103,35 +110,35 @@ func (s *Survey) carry(snap *cluster.Snapshot) []bool {
 	return settled
 }
 
-// unsettle drops what a Service held in the Survey before, and returns the Claims
-// of that.
-func (s *Survey) unsettle(before *Survey, name cluster.Name) (claims []*cluster.Claim) {
-	i, found := find(before.Snap.Services, name)
-	if !found || !before.settled[i] {
+// heldBy returns the addresses of a Service, none unless it is settled.
+func (s *Survey) heldBy(name cluster.Name) []cluster.Assignment {
+	i, found := find(s.Snap.Services, name)
+	if !found || !s.settled[i] {
 		return nil
 	}
-	for _, a := range held(before.Snap, before.Snap.Services[i].Spec) {
-		if at, found := slices.BinarySearchFunc(s.Held, a, cluster.Assignment.Compare); found {
-			s.Held = slices.Delete(s.Held, at, at+1)
+	return held(s.Snap, s.Snap.Services[i].Spec)
+}
+
+// replaceHeld returns a sorted list with other assignments in place of some; list itself if they are
+// the same, as when an endpoint or a label changes.
+func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
+	slices.SortFunc(is, cluster.Assignment.Compare)
+	keys := slices.Concat(was, is)
+	slices.SortFunc(keys, cluster.Assignment.Compare)
+	keys = slices.CompactFunc(keys, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
+	return sortedset.Patch(list, keys, cluster.Assignment.Compare, func(a, b cluster.Assignment) bool { return a == b }, func(i int) (a cluster.Assignment, there bool) {
+		at, there := slices.BinarySearchFunc(is, keys[i], cluster.Assignment.Compare)
+		if there {
+			a = is[at]
 		}
-		claims = append(claims, before.Snap.Claim(a.Addr))
-	}
-	return claims
+		return a, there
+	})
 }
 
 // settle looks at a Service, if it is there.
 func (s *Survey) settle(name cluster.Name) {
-	i, found := find(s.Snap.Services, name)
-	if !found {
-		return
-	}
-	spec := s.Snap.Services[i].Spec
-	if s.settled[i] = s.rule(s.Snap, spec); !s.settled[i] {
-		return
-	}
-	for _, a := range held(s.Snap, spec) {
-		at, _ := slices.BinarySearchFunc(s.Held, a, cluster.Assignment.Compare)
-		s.Held = slices.Insert(s.Held, at, a)
+	if i, found := find(s.Snap.Services, name); found {
+		s.settled[i] = s.rule(s.Snap, s.Snap.Services[i].Spec)
 	}
 }
 

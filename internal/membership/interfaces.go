@@ -2,9 +2,7 @@ package membership
 
 import (
 	"errors"
-	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
@@ -23,9 +21,6 @@ type NodeMeta struct {
 	Encoded []byte // by EncodeInterfaces
 	Omitted int    // the number of relevant interfaces without room in it
 }
-
-// macLength is Ethernet's: package l2 supports no other links.
-const macLength = 6
 
 // EncodeInterfaces encodes a node's interfaces. It returns the names of interfaces without
 // room in the metadata.
@@ -53,10 +48,8 @@ func isReturning(b []byte) bool { return len(b) > 0 && b[0] == metaReturning }
 // encodeInterface encodes one interface, with only the significant bytes of each prefix. Names
 // of interfaces have 15 bytes at most, and 255 prefixes exceed the metadata anyway.
 func encodeInterface(i cluster.Interface) []byte {
-	mac := make([]byte, macLength)
-	copy(mac, i.MAC)
 	b := append([]byte{byte(len(i.Name))}, i.Name...)
-	b = append(b, mac...)
+	b = append(b, i.MAC[:]...)
 	b = append(b, byte(min(len(i.Prefixes), 255)))
 	for _, p := range i.Prefixes[:min(len(i.Prefixes), 255)] {
 		addr := p.Addr().AsSlice()
@@ -97,9 +90,7 @@ func decodeInterface(b []byte) (i cluster.Interface, rest []byte, err error) {
 		return part
 	}
 	i.Name = string(take(int(take(1)[0])))
-	if mac := net.HardwareAddr(slices.Clone(take(macLength))); !slices.Equal(mac, make([]byte, macLength)) {
-		i.MAC = mac
-	}
+	copy(i.MAC[:], take(len(i.MAC)))
 	for n := take(1)[0]; n > 0 && err == nil; n-- {
 		family, bits := int(take(1)[0]), int(take(1)[0])
 		if family != 4 && family != 16 || bits > family*8 {

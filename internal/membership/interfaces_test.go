@@ -2,7 +2,6 @@ package membership
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -12,12 +11,8 @@ import (
 )
 
 func TestInterfacesRoundTrip(t *testing.T) {
-	mac, err := net.ParseMAC("02:00:00:00:00:01")
-	if err != nil {
-		t.Fatal(err)
-	}
 	list := []cluster.Interface{
-		{Name: "eth0", MAC: mac, Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.128/25"), netip.MustParsePrefix("2001:db8::/61"), netip.MustParsePrefix("2001:db8::1/128")}},
+		{Name: "eth0", MAC: [6]byte{2, 0, 0, 0, 0, 1}, Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.128/25"), netip.MustParsePrefix("2001:db8::/61"), netip.MustParsePrefix("2001:db8::1/128")}},
 		{Name: "an-interface-15"},
 	}
 	b, left := EncodeInterfaces(list)

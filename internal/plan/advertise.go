@@ -27,23 +27,21 @@ type announcement struct {
 	refusedAggregates []string  // a sentence each: the aggregate and why it is not used
 	conflicts         []finding // of advertisements
 	invalid           []string  // a sentence each: a route that exceeds a BGP message
+	oversized         string    // why the communities of Services are left out, empty if they are not
 }
 
 // announcementOf merges the advertisements of an address; a prefix of two of them goes to the
 // routers of both. It is empty if the address is not announced.
 func (v *View) announcementOf(a *Address, shares []share, remote *share) announcement {
 	var p announcement
-	if remote != nil || v.noAnnounce != "" {
+	if remote != nil || v.noAnnounce != "" || a.Obstruction != "" {
 		return p
 	}
-	// Services that cannot be announced contribute nothing, also no communities.
 	var adverts []*cluster.Advertisement
-	var attributes bgp.Attributes
 	for _, s := range shares {
 		if !s.good() {
 			continue
 		}
-		attributes = withCommunities(attributes, communities(s.service.Communities))
 		list, _ := v.advertisementsFor(a.origin, s.service.Spec)
 		for _, ad := range list {
 			if !slices.Contains(adverts, ad) {
@@ -55,13 +53,35 @@ func (v *View) announcementOf(a *Address, shares []share, remote *share) announc
 	if local >= 0 {
 		p.localService = shares[local].service.Name
 	}
-	var specs []routeSpec
+	p.addRoutes(v, v.specsOf(&p, a, adverts, local >= 0, v.ownCommunities(a, shares)))
+	return p
+}
+
+// specsOf returns what adverts ask for. Communities of Services are only on routes of their
+// address alone.
+func (v *View) specsOf(p *announcement, a *Address, adverts []*cluster.Advertisement, local bool, own bgp.Attributes) (specs []routeSpec) {
 	for i, ad := range adverts {
-		specs = addSpec(specs, routeSpec{p.prefix(v, ad, a.Addr, local >= 0), adverts[i : i+1], attributes})
+		s := routeSpec{prefix: p.prefix(v, ad, a.Addr, local), adverts: adverts[i : i+1]}
+		if s.prefix.IsSingleIP() {
+			s.communities = own
+		}
+		specs = addSpec(specs, s)
 	}
+	return specs
+}
+
+// addRoutes adds the routes of specs.
+func (p *announcement) addRoutes(v *View, specs []routeSpec) {
 	for _, s := range specs {
 		r, findings := v.route(s)
-		if err := r.Validate(); err != nil {
+		err := r.Validate()
+		if err != nil && s.communities != (bgp.Attributes{}) {
+			// A Service must not lose its route by its own annotation.
+			p.oversized, s.communities = err.Error(), bgp.Attributes{}
+			r, findings = v.route(s)
+			err = r.Validate()
+		}
+		if err != nil {
 			p.invalid = append(p.invalid, err.Error())
 			continue
 		}
@@ -73,7 +93,6 @@ func (v *View) announcementOf(a *Address, shares []share, remote *share) announc
 			p.aggregated = append(p.aggregated, s)
 		}
 	}
-	return p
 }
 
 // text describes the announcement.

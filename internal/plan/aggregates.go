@@ -4,43 +4,59 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// aggregateRoutes merges the aggregates of all addresses. Reasons about an aggregate go to its
-// first address.
-func (d *Desired) aggregateRoutes(v *View) (routes []bgp.Route) {
-	d.AggregateReasons = nil
+// An aggregate is a route for several addresses, which contribute to its attributes.
+type aggregate struct {
+	route   bgp.Route // its Prefix is also set if the route is not announced
+	refused bool      // it is not announced
+	reasons []cluster.Reason
+}
+
+func (a aggregate) equal(b aggregate) bool {
+	return a.route == b.route && a.refused == b.refused && slices.Equal(a.reasons, b.reasons)
+}
+
+func (a aggregate) comparePrefix(p netip.Prefix) int {
+	return sortedset.ComparePrefixes(a.route.Prefix, p)
+}
+
+// aggregateOf merges the aggregates of a prefix, and returns false if there are none. Its addresses
+// are a part of all, which are sorted; Reasons go to the first of them.
+func (v *View) aggregateOf(prefix netip.Prefix, all []*Address) (merged aggregate, found bool) {
+	var specs []routeSpec // one, once found
+	var first *Address
 	explain := func(a *Address, code cluster.Code, message string) {
-		d.AggregateReasons = append(d.AggregateReasons, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: code, Message: message})
+		merged.reasons = append(merged.reasons, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: code, Message: message})
 	}
-	var specs []routeSpec
-	first := map[netip.Prefix]*Address{}
-	for _, a := range d.Addresses {
-		for _, s := range a.aggregated {
-			var err error
-			// One Service must not take the routes of others along, so only its communities
-			// are left out.
-			if specs, err = v.addWithinLimit(specs, s); err != nil {
-				explain(a, cluster.AttributesRefused, fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err))
+	i, _ := slices.BinarySearchFunc(all, prefix.Addr(), compareAddress)
+	for ; i < len(all) && prefix.Contains(all[i].Addr); i++ {
+		for _, s := range all[i].aggregated {
+			if s.prefix != prefix {
+				continue
 			}
-			first[s.prefix] = cmp.Or(first[s.prefix], a)
+			specs = addSpec(specs, s)
+			first = cmp.Or(first, all[i])
 		}
 	}
-	for _, s := range specs {
-		r, findings := v.route(s)
-		if err := r.Validate(); err != nil {
-			explain(first[s.prefix], cluster.AttributesRefused, "the aggregate is not announced: "+err.Error())
-			continue
-		}
-		routes = append(routes, r)
-		for _, f := range findings {
-			explain(first[s.prefix], f.code, f.message)
-		}
+	if first == nil {
+		return merged, false
 	}
-	return routes
+	r, findings := v.route(specs[0])
+	if merged.route = r; r.Validate() != nil {
+		merged.refused = true
+		explain(first, cluster.AttributesRefused, "the aggregate is not announced: "+r.Validate().Error())
+		return merged, true
+	}
+	for _, f := range findings {
+		explain(first, f.code, f.message)
+	}
+	return merged, true
 }
 
 // prefix returns the prefix by which an advertisement announces an address. If any Service of

@@ -7,65 +7,110 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// setAnnouncements derives what is announced from the addresses. Slices that are equal to
-// those of last, which may be nil, are the same slices.
-func (d *Desired) setAnnouncements(v *View, last *Desired) {
-	if last == nil {
-		last = &Desired{}
-	}
-	d.setL2Addresses(last)
-	// Aggregates come from all addresses together: a prefix has one route, whose attributes
-	// several addresses contribute to.
-	aggregates := d.aggregateRoutes(v)
-	routed, routes := d.hostRoutes()
-	if len(aggregates) > 0 {
-		routes = append(routes, aggregates...)
-		slices.SortFunc(routes, func(a, b bgp.Route) int { return sortedset.ComparePrefixes(a.Prefix, b.Prefix) })
-	}
-	d.Routed, d.Aggregates = sortedset.Keep(last.Routed, routed), sortedset.Keep(last.Aggregates, PrefixesOf(aggregates))
-	d.Announce = sortedset.Keep(last.Announce, sortedset.Union(d.Routed, d.Answered, netip.Addr.Compare))
-	d.BGP.Routes, d.Prefixes = sortedset.Keep(last.BGP.Routes, routes), sortedset.Keep(last.Prefixes, PrefixesOf(routes))
-	// An aggregate may exceed the pools: the node rejects traffic to the rest of it, which would
-	// otherwise loop between the node and the router.
-	d.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, sortedset.AddPrefixes(v.Owned, d.Aggregates))
+// A revision is a set of addresses that were decided again: what they are now, nil if no Service
+// holds them, and what they were, nil if none did. All are in the order of addresses.
+type revision struct {
+	addrs    []netip.Addr
+	was, now []*Address
 }
 
-// setL2Addresses collects the addresses that this node answers for over Layer 2. Hosts is
-// computed only after a change: it costs an allocation for each address.
-func (d *Desired) setL2Addresses(last *Desired) {
-	var answered []netip.Addr
-	var addresses []l2.Address
-	for _, a := range d.Addresses {
-		if a.l2 != nil {
-			answered, addresses = append(answered, a.Addr), append(addresses, *a.l2)
+// patch derives from a revision what is forwarded and announced. Lists that do not change stay the
+// same slices.
+func (d *Desired) patch(v *View, r revision) {
+	d.Addresses = sortedset.Patch(d.Addresses, r.addrs, compareAddress, equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
+	d.Proxy.VIPs = sortedset.Patch(d.Proxy.VIPs, r.addrs, compareVIP, equal, func(i int) (*proxy.VIP, bool) {
+		if r.now[i] == nil {
+			return nil, false
 		}
+		return r.now[i].VIP, true
+	})
+	patchAddrs := func(list []netip.Addr, has func(*Address) bool) []netip.Addr {
+		return sortedset.Patch(list, r.addrs, netip.Addr.Compare, equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
 	}
-	if d.L2.Addresses = addresses; slices.EqualFunc(last.L2.Addresses, addresses, l2.Address.Equal) {
-		d.L2.Addresses = last.L2.Addresses
+	d.Routed = patchAddrs(d.Routed, func(a *Address) bool { return len(a.Routes) > 0 })
+	d.Announce = patchAddrs(d.Announce, func(a *Address) bool { return a.Announce })
+	if answered := patchAddrs(d.Answered, func(a *Address) bool { return a.l2 != nil }); !sortedset.Same(answered, d.Answered) {
+		d.Answered, d.Hosts = answered, sortedset.HostPrefixes(answered)
 	}
-	if d.Answered = sortedset.Keep(last.Answered, answered); !sortedset.Same(d.Answered, last.Answered) {
-		d.Hosts = sortedset.HostPrefixes(d.Answered)
-	} else {
-		d.Hosts = last.Hosts
+	d.L2.Addresses = sortedset.Patch(d.L2.Addresses, r.addrs, func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }, l2.Address.Equal, func(i int) (l2.Address, bool) {
+		if r.now[i] == nil || r.now[i].l2 == nil {
+			return l2.Address{}, false
+		}
+		return *r.now[i].l2, true
+	})
+	d.patchRoutes(v, r)
+}
+
+// patchRoutes patches the routes: those of single addresses, then aggregates, which come from all
+// their addresses together.
+func (d *Desired) patchRoutes(v *View, r revision) {
+	hosts := make([]netip.Prefix, len(r.addrs))
+	for i, a := range r.addrs {
+		hosts[i] = sortedset.HostPrefix(a)
+	}
+	routes := d.BGP.Routes
+	routes = sortedset.Patch(routes, hosts, comparePrefix, equal, func(i int) (bgp.Route, bool) { return r.now[i].hostRoute() })
+	if prefixes := r.aggregated(); len(prefixes) > 0 {
+		d.patchAggregates(v, prefixes)
+		routes = sortedset.Patch(routes, prefixes, comparePrefix, equal, func(i int) (bgp.Route, bool) {
+			at, found := slices.BinarySearchFunc(d.aggregates, prefixes[i], aggregate.comparePrefix)
+			if !found || d.aggregates[at].refused {
+				return bgp.Route{}, false
+			}
+			return d.aggregates[at].route, true
+		})
+	}
+	if !sortedset.Same(routes, d.BGP.Routes) {
+		d.BGP.Routes, d.Prefixes = routes, sortedset.Keep(d.Prefixes, PrefixesOf(routes))
 	}
 }
 
-// hostRoutes collects the addresses with routes, and the routes that are not aggregates.
-func (d *Desired) hostRoutes() (routed []netip.Addr, routes []bgp.Route) {
-	routed, routes = make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
-	for _, a := range d.Addresses {
-		if len(a.Routes) > 0 {
-			routed = append(routed, a.Addr)
+// patchAggregates merges the aggregates of these prefixes again.
+func (d *Desired) patchAggregates(v *View, prefixes []netip.Prefix) {
+	patched := sortedset.Patch(d.aggregates, prefixes, aggregate.comparePrefix, aggregate.equal, func(i int) (aggregate, bool) { return v.aggregateOf(prefixes[i], d.Addresses) })
+	if sortedset.Same(patched, d.aggregates) {
+		return
+	}
+	d.aggregates, d.AggregateReasons = patched, nil
+	var announced []netip.Prefix
+	for _, a := range patched {
+		d.AggregateReasons = append(d.AggregateReasons, a.reasons...)
+		if !a.refused {
+			announced = append(announced, a.route.Prefix)
 		}
-		for _, r := range a.Routes {
-			if r.Prefix.IsSingleIP() {
-				routes = append(routes, r)
+	}
+	d.Aggregates = sortedset.Keep(d.Aggregates, announced)
+}
+
+// aggregated returns the prefixes of aggregates that an address of the revision has or had, sorted.
+func (r revision) aggregated() (prefixes []netip.Prefix) {
+	for i := range r.addrs {
+		for _, a := range []*Address{r.was[i], r.now[i]} {
+			if a == nil {
+				continue
+			}
+			for _, s := range a.aggregated {
+				prefixes = append(prefixes, s.prefix)
 			}
 		}
 	}
-	return routed, routes
+	slices.SortFunc(prefixes, sortedset.ComparePrefixes)
+	return slices.Compact(prefixes)
+}
+
+// hostRoute returns the route of the address alone, if it has one.
+func (a *Address) hostRoute() (bgp.Route, bool) {
+	if a != nil {
+		for _, r := range a.Routes {
+			if r.Prefix.IsSingleIP() {
+				return r, true
+			}
+		}
+	}
+	return bgp.Route{}, false
 }
 
 // PrefixesOf returns the prefixes of routes, in their order.

@@ -14,25 +14,22 @@ import (
 
 // A routeSpec is a prefix with the advertisements that announce it.
 type routeSpec struct {
-	prefix      netip.Prefix
-	adverts     []*cluster.Advertisement // the most specific first
-	communities bgp.Attributes           // those of Services
-}
-
-func (s routeSpec) equal(o routeSpec) bool {
-	return s.prefix == o.prefix && s.communities == o.communities && slices.Equal(s.adverts, o.adverts)
+	prefix  netip.Prefix
+	adverts []*cluster.Advertisement // the most specific first
+	// communities are what Services add: none on an aggregate, which other Services'
+	// addresses depend on.
+	communities bgp.Attributes
 }
 
 // compareSpecs sorts by prefix: a list has one spec for a prefix.
 func compareSpecs(a, b routeSpec) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) }
 
-// addSpec adds s to sorted specs. It merges the advertisements and communities of a prefix.
+// addSpec adds s to sorted specs. It merges the advertisements of a prefix.
 func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
 	i, found := slices.BinarySearchFunc(specs, s, compareSpecs)
 	if !found {
 		return slices.Insert(specs, i, s)
 	}
-	specs[i].communities = withCommunities(specs[i].communities, s.communities)
 	for _, ad := range s.adverts {
 		if !slices.Contains(specs[i].adverts, ad) {
 			// Another spec may share the slice.
@@ -43,19 +40,36 @@ func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
 	return specs
 }
 
-// addWithinLimit is addSpec, but leaves out the communities of s, with the reason, if the
-// route would exceed the size of a BGP message with them.
-func (v *View) addWithinLimit(specs []routeSpec, s routeSpec) (merged []routeSpec, why error) {
-	i, found := slices.BinarySearchFunc(specs, s, compareSpecs)
-	if !found || withCommunities(specs[i].communities, s.communities) == specs[i].communities {
-		return addSpec(specs, s), nil
+// ownCommunities returns the communities that Services may add to the route of an address.
+func (v *View) ownCommunities(a *Address, shares []share) (own bgp.Attributes) {
+	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
+	for _, s := range shares {
+		if s.good() { // Services that cannot be announced contribute nothing.
+			allowed, _ := pool.PermitCommunities(s.service.Communities)
+			own = withCommunities(own, communities(allowed))
+		}
 	}
-	alone := addSpec(slices.Clone(specs[i:i+1]), s)
-	r, _ := v.route(alone[0])
-	if why = r.Validate(); why != nil {
-		s.communities = bgp.Attributes{}
+	return own
+}
+
+// refusedCommunities says which communities of a Service are not on the routes of its address,
+// empty if all are.
+func (v *View) refusedCommunities(a *Address, s share, p announcement) (all []string) {
+	if s.service.Communities == nil {
+		return nil
 	}
-	return addSpec(specs, s), why
+	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
+	if why := pool.RefusedCommunities(s.service.Spec); why != "" {
+		all = append(all, why)
+	}
+	if p.oversized != "" {
+		return append(all, "the communities of Services are left out: with them, "+p.oversized)
+	}
+	allowed, _ := pool.PermitCommunities(s.service.Communities)
+	if i := slices.IndexFunc(p.routes, func(r bgp.Route) bool { return !r.Prefix.IsSingleIP() }); i >= 0 && allowed != nil {
+		all = append(all, fmt.Sprintf("its communities are not on %s, which is the route of other addresses, too", p.routes[i].Prefix))
+	}
+	return all
 }
 
 // moreSpecific sorts advertisements by precedence where they contradict each other: fewer
@@ -221,14 +235,7 @@ func communities(c *cluster.Communities) bgp.Attributes {
 	if c == nil {
 		return bgp.Attributes{}
 	}
-	standard, large := make([]bgp.Community, len(c.Standard)), make([]bgp.LargeCommunity, len(c.Large))
-	for i, n := range c.Standard {
-		standard[i] = bgp.Community(n)
-	}
-	for i, n := range c.Large {
-		large[i] = bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}
-	}
-	return bgp.Attributes{Communities: bgp.CommunitiesOf(standard...), LargeCommunities: bgp.LargeCommunitiesOf(large...)}
+	return bgp.Attributes{Communities: bgp.CommunitiesOf(c.Standard...), LargeCommunities: bgp.LargeCommunitiesOf(c.Large...)}
 }
 
 // withCommunities returns a with the communities of b added.

@@ -3,8 +3,6 @@ package plan
 import (
 	"net/netip"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -15,10 +13,11 @@ type Config struct {
 	Node string // the name of this node's Node object
 
 	// DetectLocal is which traffic is from this node's own pods; see proxy.LocalClients. With
-	// NodeCIDR, the Node's podCIDRs count too: right for most networks, wrong with the IPAM of
-	// Calico and Cilium.
-	DetectLocal proxy.LocalClients
-	NodeCIDR    bool
+	// NodeCIDR, the Node's podCIDRs count too, and with DetectPods what Pods says.
+	DetectLocal          proxy.LocalClients
+	NodeCIDR, DetectPods bool
+	// Pods is what is known about the network of this node's pods, which may change.
+	Pods PodNetwork
 
 	// SNAT is how sources are masqueraded.
 	SNAT proxy.SNAT
@@ -40,6 +39,9 @@ type Config struct {
 	// HealthChecks selects the Services whose healthCheckNodePort is served here.
 	HealthChecks HealthChecks
 
+	// Blockade is the flows that certainly fail on this node, which may change; nil: none.
+	Blockade *proxy.Blockade
+
 	// Limits are the limits of this node's proxy; zero: the limits of nftables mode.
 	Limits proxy.Limits
 	// Refused are the addresses that this node's proxy has refused, which may change.
@@ -48,13 +50,6 @@ type Config struct {
 
 // Gateways are a node's default gateways by address family, invalid if unknown.
 type Gateways struct{ IPv4, IPv6 netip.Addr }
-
-func (g Gateways) address(family corev1.IPFamily) netip.Addr {
-	if family == corev1.IPv6Protocol {
-		return g.IPv6
-	}
-	return g.IPv4
-}
 
 // HealthChecks selects Services whose healthCheckNodePort is served.
 type HealthChecks uint8

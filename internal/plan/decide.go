@@ -9,97 +9,84 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Decide decides what a node does about a snapshot. It is pure: equal arguments give equal
-// results, on every node and at any time.
-func Decide(c Config, snap *cluster.Snapshot) *Desired {
-	return NewDecider(c).Decide(snap)
+// A holding is what the decision about an address is about.
+type holding struct {
+	origin   cluster.Origin
+	services []cluster.Service // that hold it, in the order of precedence
+	claim    *cluster.Claim    // nil without Layer 2
 }
 
-// decide decides about one address of services, which are in the order of precedence.
-func (v *View) decide(addr netip.Addr, pool string, origin cluster.Origin, services []cluster.Service, claim *cluster.Claim) *Address {
-	a := &Address{Addr: addr, Pool: pool, origin: origin, VIP: &proxy.VIP{Addr: addr}, services: services, claim: claim}
-	shares, pods := v.addFrontends(a)
+// A decision is an Address, and what its Reasons are made of.
+type decision struct {
+	*Address
+	shares       []share
+	conflicts    []cluster.Reason // of ports
+	remote       *share           // keeps the address from being announced here; nil: none does
+	announcement announcement
+	owner        ownerDecision
+}
+
+// decide decides about one address. Its Reasons are made when they are asked for.
+func (v *View) decide(addr netip.Addr, pool string, h holding) decision {
+	d := decision{Address: &Address{Addr: addr, Pool: pool, holding: h, VIP: &proxy.VIP{Addr: addr}}}
+	a := d.Address
+	var pods []netip.Addr
+	d.shares, d.conflicts, pods = v.addFrontends(a)
 	// The owner over Layer 2 is elected first: it forwards all Services of the address, also
 	// those without endpoints on this node.
-	owner := v.electOwner(a, shares)
-	if len(shares) > 1 {
-		a.VIP.Frontends = v.forwardElsewhere(addr, shares, owner.address != nil)
+	d.owner = v.electOwner(a, d.shares)
+	if len(d.shares) > 1 {
+		a.VIP.Frontends = forwardElsewhere(d.shares, d.owner.address != nil)
 	}
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
 	if a.Refusal = v.refusalOf(a.VIP); a.Refusal != "" {
-		a.VIP = &proxy.VIP{Addr: addr}
-		for i := range shares {
-			shares[i].verdict = refused(a.Refusal)
+		a.VIP = &proxy.VIP{Addr: a.Addr}
+		for i := range d.shares {
+			d.shares[i].verdict = refused(a.Refusal)
 		}
 		// No Service can be served now, so this node must not answer for the address.
-		owner = v.electOwner(a, shares)
+		if d.owner.overL2 {
+			d.owner = ownerDecision{overL2: true}
+		}
 	}
-	remote := remoteOnly(shares)
-	p := v.announcementOf(a, shares, remote)
-	v.setWeights(p.routes, pods)
-	for _, s := range shares {
-		a.Reasons = append(a.Reasons, v.explain(a, s, remote, p, owner)...)
-	}
-	a.Routes, a.aggregated, a.OverL2, a.Owner, a.OwnerBy, a.l2 = p.routes, p.aggregated, owner.overL2, owner.node, owner.by, owner.address
+	d.remote = remoteOnly(d.shares)
+	a.Obstruction = v.obstructionOf(a.VIP)
+	d.owner = d.owner.withhold(v, a.Addr, a.Obstruction)
+	d.announcement = v.announcementOf(a, d.shares, d.remote)
+	v.setWeights(d.announcement.routes, pods)
+	a.Routes, a.aggregated, a.OverL2, a.Owner, a.l2 = d.announcement.routes, d.announcement.aggregated, d.owner.overL2, d.owner.node, d.owner.address
 	a.Announce = len(a.Routes) > 0 || a.l2 != nil
-	a.Handover = remote != nil && v.noAnnounce == "" || v.planned && remote == nil && slices.ContainsFunc(shares, share.good)
-	return a
+	a.Handover = d.remote != nil && v.noAnnounce == "" || v.planned && d.remote == nil && slices.ContainsFunc(d.shares, share.good)
+	return d
 }
 
 // addFrontends adds the frontends of all Services to an address, and returns each Service's
-// share and the pods for weights.
-func (v *View) addFrontends(a *Address) (shares []share, pods []netip.Addr) {
+// share, the ports that it lost to another Service, and the pods for weights.
+func (v *View) addFrontends(a *Address) (shares []share, conflicts []cluster.Reason, pods []netip.Addr) {
 	shares = make([]share, len(a.services))
+	a.Services = make([]cluster.Name, len(a.services))
 	for i, s := range a.services {
-		a.Services = append(a.Services, s.Name)
-		fronts, verdict := v.serve(a.Addr, s)
-		fronts, conflicts := disjoint(a.VIP.Frontends, fronts, a.Addr, s.Name)
+		a.Services[i] = s.Name
+		fronts, e, code := v.serve(a.Addr, s)
+		is := verdict{code: code}
+		fronts, lost := disjoint(a.VIP.Frontends, fronts, a.Addr, s.Name)
 		if why := v.exceedsLimits(a.VIP, fronts, len(a.services)); why != "" {
 			// The other Services of the address are not affected.
-			fronts, conflicts, verdict = nil, nil, refused(why)
+			fronts, lost, is = nil, nil, refused(why)
+			a.refusedOne = true
 		}
 		pods = v.appendLocalPods(pods, s.Spec, fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
-		a.Reasons = append(a.Reasons, conflicts...)
-		if len(conflicts) > 0 && len(fronts) == 0 {
-			verdict.code, verdict.message = cluster.AddressConflict, conflicts[0].Message
+		conflicts = append(conflicts, lost...)
+		if len(lost) > 0 && len(fronts) == 0 {
+			is.code, is.message = cluster.AddressConflict, lost[0].Message
 		}
-		shares[i] = share{s, fronts, verdict}
+		shares[i] = share{s, fronts, e, is}
 	}
-	return shares, pods
+	return shares, conflicts, pods
 }
-
-// A share is one Service of an address: its frontends, and how it is served here.
-type share struct {
-	service cluster.Service
-	fronts  []proxy.Frontend
-	verdict
-}
-
-// A verdict is how a Service is served on this node.
-type verdict struct {
-	// code is why the Service is not announced, empty if it may be.
-	code    cluster.Code
-	message string
-	// elsewhere: its endpoints are on other nodes, and this node forwards to them despite the
-	// policy Local.
-	elsewhere bool
-}
-
-func (v verdict) good() bool { return v.code == "" }
-
-// served is the code for connections that are neither refused nor dropped.
-func (v verdict) served() cluster.Code {
-	if v.elsewhere {
-		return cluster.Elsewhere
-	}
-	return cluster.Programmed
-}
-
-// refused is the verdict on a Service that the proxy cannot hold.
-func refused(why string) verdict { return verdict{code: cluster.ProxyRefused, message: why} }
 
 // remoteOnly finds a Service that only other nodes can serve. It keeps the address from being
 // announced here, since the address attracts the traffic of all its Services. A Service that
@@ -110,20 +97,4 @@ func remoteOnly(shares []share) *share {
 		return nil
 	}
 	return &shares[i]
-}
-
-// byPrecedence sorts older Services first: a new Service must not take a port from an older one.
-func byPrecedence(services []cluster.Service) {
-	slices.SortFunc(services, func(a, b cluster.Service) int {
-		return cmp.Or(a.Created.Compare(b.Created), a.Name.Compare(b.Name))
-	})
-}
-
-// find returns the index of a Service, or -1.
-func find(snap *cluster.Snapshot, name cluster.Name) int {
-	i, ok := slices.BinarySearchFunc(snap.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
-	if !ok {
-		return -1
-	}
-	return i
 }

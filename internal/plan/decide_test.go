@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -38,16 +40,31 @@ func TestDeciderEqualsDecide(t *testing.T) {
 			for range w.IntN(3) {
 				w.Step()
 			}
+			if w.IntN(2) == 0 {
+				w.ChangeView()
+			}
 			snap := w.Snapshot()
 			c.Members, c.Returning = w.Members, w.Returning
 			decider.Config.Members, decider.Config.Returning = w.Members, w.Returning
 			c.Interfaces, decider.Config.Interfaces = w.Interfaces, w.Interfaces
+			if vips := decider.last; vips != nil && w.IntN(8) == 0 {
+				c.Refused = refusedAtRandom(w, vips.Proxy.VIPs)
+				decider.Config.Refused = c.Refused
+			}
 			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
 			}
 		}
 	}
+}
+
+// refusedAtRandom is what a proxy may have refused, often nothing.
+func refusedAtRandom(w *plantest.World, vips []*proxy.VIP) *Refused {
+	if len(vips) == 0 || w.IntN(3) == 0 {
+		return nil
+	}
+	return (*Refused)(nil).With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vips[w.IntN(len(vips))], Err: errors.New("too many")}}}, time.Unix(0, 0))
 }
 
 // A changed endpoint changes the addresses of its Service only. All others keep their pointers,

@@ -2,168 +2,216 @@ package plan
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
-	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A Decider decides about successive snapshots, and computes only what has changed between
-// them. Its results equal those of Decide.
+// Decide decides what a node does about a snapshot. It is pure: equal arguments give equal
+// results, on every node and at any time.
+func Decide(c Config, snap *cluster.Snapshot) *Desired {
+	return NewDecider(c).Decide(snap)
+}
+
+// A Decider decides about successive snapshots, and only about the addresses that may be decided
+// otherwise than for the last one. Its results equal those of Decide.
 type Decider struct {
-	Config  Config
-	last    *Desired
-	holders holders // of the last Assignments
+	Config Config
+	last   *Desired // nil before the first
+	// held has the addresses of the Services in last, by the Assignments.
+	held map[cluster.Name][]netip.Addr
 }
 
 // NewDecider returns a Decider without a last snapshot.
-func NewDecider(c Config) *Decider { return &Decider{Config: c} }
+func NewDecider(c Config) *Decider { return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}} }
 
 // Decide decides about snap.
 func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
-	v := d.view(snap)
-	if d.last != nil && d.last.View == v {
-		if changed, ok := d.changed(snap); ok {
-			d.last = d.update(snap, v, changed)
-			return d.last
-		}
+	last := d.last
+	if last == nil {
+		last = &Desired{Snapshot: &cluster.Snapshot{}}
 	}
-	d.last = d.rebuild(snap, v)
+	v := d.view(last.View, snap)
+	if v == last.View && snap == last.Snapshot {
+		return last
+	}
+	services := sortedset.Differ(last.Snapshot.Services, snap.Services, compareServices)
+	r := v.revise(last, snap, d.changed(last, snap, v, services))
+	// The last Desired is immutable, and other goroutines may read it.
+	next := *last
+	next.Snapshot = snap
+	if v != last.View {
+		next.setView(d.Config, v)
+	}
+	next.patch(v, r)
+	next.patchChecks(v, services)
+	// An aggregate may exceed the pools: the node rejects traffic to the rest of it, which would
+	// otherwise loop between the node and the router.
+	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) {
+		next.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, sortedset.AddPrefixes(v.Owned, next.Aggregates))
+	}
+	d.last = &next
 	return d.last
 }
 
 // view returns the last View if nothing that it depends on has changed.
-func (d *Decider) view(snap *cluster.Snapshot) *View {
-	if d.last != nil && d.last.View.isCurrent(d.Config, snap) {
-		return d.last.View
+func (d *Decider) view(last *View, snap *cluster.Snapshot) *View {
+	if last != nil && last.isCurrent(d.Config, snap) {
+		return last
 	}
-	return newView(d.Config, snap)
+	v := newView(d.Config, snap)
+	if last != nil {
+		v.keep(last)
+	}
+	return v
 }
 
-// changed returns the indexes of the Services that have changed, sorted, and false if any
-// Service holds other addresses.
-func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
-	have := d.last.Snapshot
-	// A claim names the preferred owner of its address.
-	if d.last.View.usesL2 && !sortedset.Same(have.Claims, snap.Claims) {
-		return nil, false
-	}
-	// With equal Assignments and names, all indexes of the holders are still valid.
-	if !sortedset.Same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
-		return nil, false
-	}
-	var changed []int
-	for i := range snap.Services {
-		if snap.Services[i] == have.Services[i] {
-			continue
-		}
-		if snap.Services[i].Name != have.Services[i].Name {
-			return nil, false
-		}
-		changed = append(changed, i)
-	}
-	return changed, true
+// setView sets what does not depend on Services.
+func (d *Desired) setView(c Config, v *View) {
+	d.View, d.UsesL2 = v, v.usesL2
+	d.Proxy.Node, d.Proxy.Clients, d.Proxy.SNAT = v.Node, v.clients, c.SNAT
+	d.BGP = bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned, Routes: d.BGP.Routes}
+	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
 }
 
-// update decides about the addresses of changed Services and keeps the others.
-func (d *Decider) update(snap *cluster.Snapshot, v *View, changed []int) *Desired {
-	// Slices are cloned before they are changed: the last Desired is immutable, and other
-	// goroutines may read it.
-	next := *d.last
-	next.Snapshot = snap
-	next.updateChecks(v, changed)
-	addresses := d.holders.addressesOf(changed)
-	if len(addresses) == 0 {
-		return &next
+// changed returns the addresses that may be decided otherwise than last, sorted: those of changed
+// Services, Assignments and Claims, and the addresses which a changed View concerns.
+func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (addrs []netip.Addr) {
+	have := last.Snapshot
+	for _, a := range sortedset.Differ(have.Assignments, snap.Assignments, cluster.Assignment.Compare) {
+		addrs = append(addrs, a.Addr)
 	}
-	next.Addresses = slices.Clone(next.Addresses)
-	next.Proxy.VIPs = slices.Clone(next.Proxy.VIPs)
-	announced := false
-	for _, i := range addresses {
-		last := next.Addresses[i]
-		a := v.decide(last.Addr, last.Pool, last.origin, d.services(nil, snap, i), last.claim).reuse(last)
-		announced = announced || !equalOptionalL2(a.l2, last.l2) || !slices.Equal(a.Routes, last.Routes) || !slices.EqualFunc(a.aggregated, last.aggregated, routeSpec.equal)
-		next.Addresses[i], next.Proxy.VIPs[i] = a, a.VIP
+	d.index(have, snap, addrs)
+	for _, s := range services {
+		addrs = append(addrs, d.held[s.Name]...)
 	}
-	if announced {
-		next.setAnnouncements(v, d.last)
+	if v.usesL2 {
+		// A claim names the preferred owner of its address.
+		for _, c := range sortedset.Differ(have.Claims, snap.Claims, compareClaims) {
+			addrs = append(addrs, c.Addr)
+		}
 	}
-	return &next
+	if v != last.View {
+		addrs = append(addrs, v.concerned(last, snap)...)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }
 
-// rebuild decides about all addresses.
-func (d *Decider) rebuild(snap *cluster.Snapshot, v *View) *Desired {
-	d.holders = d.holders.next(snap)
-	next := &Desired{
-		Proxy:    proxy.State{Node: v.Node, Clients: v.clients, SNAT: d.Config.SNAT},
-		BGP:      bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
-		L2:       l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs},
-		UsesL2:   v.usesL2,
-		Snapshot: snap,
-		View:     v,
+// index updates held for the addresses whose Assignments differ.
+func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
+	for _, addr := range addrs {
+		for _, a := range assignmentsOf(have, addr) {
+			rest := slices.DeleteFunc(d.held[a.Service], func(b netip.Addr) bool { return b == addr })
+			if d.held[a.Service] = rest; len(rest) == 0 {
+				delete(d.held, a.Service)
+			}
+		}
 	}
-	// Assignments are sorted by address; an address that Services share has several.
-	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
-	next.Addresses = make([]*Address, len(assigned))
-	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))
-	previous := d.previous()
-	var services []cluster.Service // reused: most addresses have not changed and do not keep it
-	for i, a := range assigned {
-		last := previous(a.Addr)
-		services = d.services(services[:0], snap, i)
-		var claim *cluster.Claim
-		if v.usesL2 {
-			claim = snap.Claim(a.Addr)
+	for _, addr := range addrs {
+		for _, a := range assignmentsOf(snap, addr) {
+			if !slices.Contains(d.held[a.Service], addr) {
+				d.held[a.Service] = append(d.held[a.Service], addr)
+			}
 		}
-		origin := snap.OriginOf(a)
-		if last != nil && d.last.View == v && last.Pool == a.Pool && last.origin == origin && last.claim == claim && slices.Equal(last.services, services) {
-			next.Addresses[i] = last
-		} else {
-			next.Addresses[i] = v.decide(a.Addr, a.Pool, origin, slices.Clone(services), claim).reuse(last)
-		}
-		next.Proxy.VIPs[i] = next.Addresses[i].VIP
-	}
-	next.setAnnouncements(v, d.last)
-	next.setChecks(v)
-	return next
-}
-
-// previous returns a function that finds the last decision for an address, or nil. It must be
-// called with addresses in their order.
-func (d *Decider) previous() func(netip.Addr) *Address {
-	var last []*Address
-	if d.last != nil {
-		last = d.last.Addresses
-	}
-	return func(addr netip.Addr) *Address {
-		for len(last) > 0 && last[0].Addr.Less(addr) {
-			last = last[1:]
-		}
-		if len(last) == 0 || last[0].Addr != addr {
-			return nil
-		}
-		return last[0]
 	}
 }
 
-// reuse returns a with the VIP of last, which may be nil, if they are equal: the proxy skips
-// equal pointers.
-func (a *Address) reuse(last *Address) *Address {
-	if last != nil && last.VIP.Equal(a.VIP) {
-		a.VIP = last.VIP
+// concerned returns the addresses that this View may decide otherwise than the last one, with the
+// same Services.
+func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.Addr) {
+	if last.View == nil {
+		return nil // there is no address yet
 	}
-	return a
+	all, pools := !v.decidesLike(last.View), !slices.Equal(v.fromPools, last.View.fromPools)
+	silence, election := v.silenceDiffers(last.View), v.electionChange(last.View)
+	if !all && !pools && !silence && !election.changed {
+		return nil
+	}
+	for _, a := range last.Addresses {
+		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
+			addrs = append(addrs, a.Addr)
+		}
+	}
+	return addrs
 }
 
-// services appends the Services that hold an address to an empty slice, in the order of
-// precedence.
-func (d *Decider) services(list []cluster.Service, snap *cluster.Snapshot, address int) []cluster.Service {
-	for _, s := range d.holders.servicesOf(address) {
-		list = append(list, snap.Services[s])
+// permitsOther reports whether a pool permits other annotations of Services than in the last View.
+func (v *View) permitsOther(pool string, last *View) bool {
+	is, was := cluster.PoolNamed(v.fromPools, pool), cluster.PoolNamed(last.fromPools, pool)
+	if is == was || is == nil || was == nil {
+		return is != was
 	}
-	byPrecedence(list)
-	return list
+	return is.AllowL2Node != was.AllowL2Node || !reflect.DeepEqual(is.ServiceCommunities, was.ServiceCommunities)
+}
+
+// originOf returns where an assigned address comes from.
+func originOf(snap *cluster.Snapshot, addr netip.Addr) (from cluster.Origin) {
+	if all := assignmentsOf(snap, addr); len(all) > 0 {
+		from = snap.OriginOf(all[0])
+	}
+	return from
+}
+
+// revisePart is how many addresses are decided one after the other. More are decided at the same
+// time: a change that concerns all takes one core longer than a pass should last.
+const revisePart = 1000
+
+// revise decides about these addresses.
+func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr) revision {
+	r := revision{addrs: addrs, was: make([]*Address, len(addrs)), now: make([]*Address, len(addrs))}
+	var parts sync.WaitGroup
+	for from := 0; from < len(addrs); from += revisePart {
+		part := revision{addrs[from:min(from+revisePart, len(addrs))], r.was[from:], r.now[from:]}
+		if len(addrs) <= revisePart {
+			v.revisePart(last, snap, part)
+			break
+		}
+		parts.Go(func() { v.revisePart(last, snap, part) })
+	}
+	parts.Wait()
+	return r
+}
+
+// revisePart fills in a part of a revision.
+func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
+	rest := last.Addresses
+	for i, addr := range r.addrs {
+		var found bool
+		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
+			r.was[i] = rest[0]
+		}
+		if all := assignmentsOf(snap, addr); len(all) > 0 {
+			r.now[i] = v.decide(addr, all[0].Pool, v.holdingOf(snap, all)).reuse(r.was[i])
+		}
+	}
+}
+
+// reuse returns the decision with the VIP of the last one, which may be nil, if they are equal: the
+// proxy skips equal pointers.
+func (d decision) reuse(last *Address) *Address {
+	if last != nil && last.VIP.Equal(d.VIP) {
+		d.VIP = last.VIP
+	}
+	return d.Address
+}
+
+// holdingOf returns what there is to decide about the address of all these Assignments.
+func (v *View) holdingOf(snap *cluster.Snapshot, all []cluster.Assignment) holding {
+	h := holding{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
+	for _, a := range all {
+		if i := find(snap, a.Service); i >= 0 {
+			h.services = append(h.services, snap.Services[i])
+		}
+	}
+	byPrecedence(h.services)
+	if v.usesL2 {
+		h.claim = snap.Claim(all[0].Addr)
+	}
+	return h
 }

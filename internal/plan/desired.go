@@ -40,38 +40,43 @@ type Desired struct {
 	// AggregateReasons are about the attributes of aggregates; each names the first address.
 	AggregateReasons []cluster.Reason
 
+	aggregates []aggregate // sorted by prefix
+
 	// The decision is about Snapshot and View.
 	Snapshot *cluster.Snapshot
 	View     *View
 }
 
-// An Address is the decision for one address.
+// An Address is the decision for one address. [Desired.ReasonsOf] explains it.
 type Address struct {
 	Addr     netip.Addr
 	Pool     string
+	holding                 // what the decision is about
 	Services []cluster.Name // that hold it, in the order of precedence
 	VIP      *proxy.VIP
-	Refusal  string      // why it is not forwarded for any Service, empty if it is
-	Announce bool        // by any protocol
-	Routes   []bgp.Route // that announce it, sorted by prefix
-	OverL2   bool        // it is announced over Layer 2
-	Owner    string      // the node that answers for it over Layer 2, empty if none does
-	OwnerBy  string      // what decided between the candidates
+	Refusal  string // why it is not forwarded for any Service, empty if it is
+	// Obstruction is why the kernel certainly drops flows to it, empty if it may not.
+	Obstruction string
+	Announce    bool        // by any protocol
+	Routes      []bgp.Route // that announce it, sorted by prefix
+	OverL2      bool        // it is announced over Layer 2
+	Owner       string      // the node that answers for it over Layer 2, empty if none does
 	// Handover: this node does not announce the address because it leaves or is excluded, or
 	// because only other nodes have endpoints. These nodes announce it, or will soon.
 	Handover bool
-	// Reasons has at least one for "proxy" for each Service, and one for each of "bgp" and
-	// "l2" by which the address is, or might be expected to be, announced.
-	Reasons []cluster.Reason
 
 	l2         *l2.Address // how this node answers for it, nil if it does not
 	aggregated []routeSpec // of the Routes that are aggregates
-
-	// The decision is about these:
-	origin   cluster.Origin
-	services []cluster.Service
-	claim    *cluster.Claim
+	refusedOne bool        // it is not forwarded for some of several Services
+	// What an election depends on: the Services that some node can serve, and whether this node
+	// can serve any.
+	able []cluster.Service
+	good bool
 }
+
+// Refused reports whether the address is not forwarded for all its Services, since the proxy
+// cannot hold them.
+func (a *Address) Refused() bool { return a.Refusal != "" || a.refusedOne }
 
 // Address returns the decision for addr, or nil.
 func (d *Desired) Address(addr netip.Addr) *Address {
@@ -97,7 +102,7 @@ func (d *Desired) Why(addr netip.Addr, protocol string) string {
 		return "no Service holds the address"
 	}
 	var why []string
-	for _, r := range a.Reasons {
+	for _, r := range d.ReasonsOf(a) {
 		if r.Protocol == protocol {
 			why = append(why, r.Service.String()+" "+r.Message)
 		}
@@ -105,12 +110,25 @@ func (d *Desired) Why(addr netip.Addr, protocol string) string {
 	return strings.Join(why, "; ")
 }
 
+// ReasonsOf explains the decision about one of the Addresses. It has at least one Reason for
+// "proxy" for each Service, and one for each of "bgp" and "l2" by which the address is, or
+// might be expected to be, announced. It decides again, since few Reasons are ever read, and the
+// texts of all take longer than the decisions.
+func (d *Desired) ReasonsOf(a *Address) []cluster.Reason {
+	return d.View.explain(d.View.decide(a.Addr, a.Pool, a.holding))
+}
+
+// OwnerBy says what decided between the candidates for an address over Layer 2.
+func (d *Desired) OwnerBy(a *Address) string {
+	return d.View.ownerBy(d.View.decide(a.Addr, a.Pool, a.holding).owner)
+}
+
 // Reasons returns all Reasons: about addresses, in their order, about aggregates, and about
 // Services without an address.
 func (d *Desired) Reasons() []cluster.Reason {
 	var all []cluster.Reason
 	for _, a := range d.Addresses {
-		all = append(all, a.Reasons...)
+		all = append(all, d.ReasonsOf(a)...)
 	}
 	return slices.Concat(all, d.AggregateReasons, d.Snapshot.Refusals)
 }
@@ -158,12 +176,13 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 
 // RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted.
 func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	var out []bgp.Route
+	out := make([]bgp.Route, 0, len(prefixes))
+	lists = slices.Clone(lists)
 	for _, p := range prefixes {
-		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return sortedset.ComparePrefixes(r.Prefix, p) })
-			if ok {
-				out = append(out, list[i])
+		for i := range lists {
+			var found bool
+			if lists[i], found = sortedset.Seek(lists[i], p, comparePrefix); found {
+				out = append(out, lists[i][0])
 				break
 			}
 		}
@@ -206,4 +225,34 @@ func (d *Desired) Restartable() *Desired {
 		}
 	}
 	return &q
+}
+
+// Lingering returns how an address that is withdrawn is forwarded for clients that still send
+// to it: as decided for the Services that hold it, or held it last. Without endpoints on this
+// node, it is forwarded to other nodes, masqueraded. Deleted pods get no traffic: another
+// tenant's pod may have their addresses by now.
+func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP {
+	a := d.Address(addr)
+	if a == nil {
+		var services []cluster.Service
+		for _, name := range holders {
+			if i := find(d.Snapshot, name); i >= 0 {
+				services = append(services, d.Snapshot.Services[i])
+			}
+		}
+		// The last decision is gone with the address: decide again for its last Services.
+		byPrecedence(services)
+		a = d.View.decide(addr, "", holding{services: services}).Address
+	}
+	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
+	for i := range vip.Frontends {
+		f := &vip.Frontends[i]
+		if len(f.External.Backends) == 0 {
+			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
+		}
+	}
+	if d.View.refusalOf(vip) != "" {
+		return &proxy.VIP{Addr: addr}
+	}
+	return vip
 }

@@ -6,20 +6,23 @@
 // kernel forwards (proxy.State), what routers receive (bgp.State), and what this node
 // answers for by ARP and NDP (l2.State).
 //
-// The decision runs in this order, and no value returns to an earlier step:
+// The files are in this order, which is that of the decision: a function calls only functions
+// of its own file and of later ones, and no value returns to an earlier file.
 //
-//   - view.go: what does not depend on Services: the node, its routers (peers.go), candidates
-//     for owners (election.go), and which nodes are silent (silent.go).
-//   - holders.go: which Services hold which address.
-//   - decide.go, for each address: endpoints.go (which endpoints get new flows and which only
-//     keep existing ones) with hints.go, frontends.go with sources.go, election.go (the owner
-//     over Layer 2), sharing.go (an address of several Services), refusals.go (what the proxy
-//     cannot hold), advertise.go, attributes.go and weights.go (the routes), reasons.go.
-//   - announcements.go: the routes of all addresses, with aggregates.go; healthchecks.go.
-//   - lingering.go: how a withdrawn address is still forwarded.
-//
-// A [Decider] computes the same incrementally: what has not changed since the last snapshot
-// keeps its pointers and slices, so that callers compare only these.
+//   - config.go, desired.go: the contract.
+//   - decider.go: [Decider] computes the same as Decide about successive snapshots. It decides
+//     only about the addresses that a change concerns; everything else keeps its pointers and
+//     slices, so that callers compare only these.
+//   - view.go: what does not depend on Services: the node, its pools and its candidates;
+//     podnetwork.go: its pods.
+//   - announcements.go: the lists of all addresses; healthchecks.go.
+//   - decide.go decides about one address, and reasons.go explains that when it is asked for.
+//   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep
+//     existing ones), silent.go (nodes whose endpoints are left out) and hints.go.
+//   - election.go (the owner over Layer 2), sharing.go (an address of several Services),
+//     refusals.go (what the proxy cannot hold).
+//   - The routes: advertise.go, aggregates.go, attributes.go, weights.go, peers.go.
+//   - What several of these use: share.go, sources.go, readiness.go, lookup.go.
 //
 // Nothing here touches the kernel, the network or the API server; package speaker
 // applies a Desired, and package internal/election elects.

@@ -1,10 +1,12 @@
 package plan
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
-	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
@@ -12,15 +14,15 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// An ownerDecision is which node answers for an address over Layer 2, and why.
+// An ownerDecision is which node answers for an address over Layer 2.
 type ownerDecision struct {
 	// overL2: the address is announced over Layer 2. If not, why may say what is missing.
-	overL2  bool
-	node    string
-	by      string // what decided between the candidates
-	code    cluster.Code
-	why     string
-	address *l2.Address // on the owner; nil elsewhere
+	overL2    bool
+	node      string
+	code      cluster.Code
+	why       string
+	candidacy election.Address // what was elected by
+	address   *l2.Address      // on the owner; nil elsewhere
 }
 
 // electOwner decides which node answers for an address.
@@ -29,65 +31,109 @@ func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
 		return o
 	}
 	// A Service with endpoints only on other nodes counts: the owner may be one of these.
-	var able []cluster.Service
 	for _, s := range shares {
 		if s.good() || s.code == cluster.NoLocalEndpoint {
-			able = append(able, s.service)
+			a.able = append(a.able, s.service)
 		}
 	}
-	eligibility, overL2, why := election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
+	a.good = slices.ContainsFunc(shares, share.good)
+	return v.elect(a)
+}
+
+// An electionChange is what differs between the candidates of two Views.
+type electionChange struct {
+	changed bool
+	nodes   []string // that differ; nil: the elections have nothing in common
+}
+
+// electionChange compares the candidates with those of the last View.
+func (v *View) electionChange(last *View) electionChange {
+	c := electionChange{changed: v.candidates != last.candidates}
+	if !c.changed || v.candidates == nil || last.candidates == nil {
+		return c
+	}
+	c.nodes = []string{}
+	nodes := make(map[string]election.Node, len(last.electorate))
+	for _, n := range last.electorate {
+		nodes[n.Name] = n
+	}
+	for _, n := range v.electorate {
+		if before, was := nodes[n.Name]; !was || !reflect.DeepEqual(n, before) {
+			c.nodes = append(c.nodes, n.Name)
+		}
+		delete(nodes, n.Name)
+	}
+	c.nodes = slices.AppendSeq(c.nodes, maps.Keys(nodes))
+	return c
+}
+
+// electionConcerns reports whether other candidates may decide otherwise about an address.
+func (v *View) electionConcerns(a *Address, c electionChange) bool {
+	if !a.OverL2 {
+		return false
+	}
+	// Why a refused address would be announced was not kept.
+	if a.Refusal != "" || c.nodes == nil || v.servedBy(a, c.nodes) {
+		o := v.elect(a)
+		return a.Refusal != "" || o.node != a.Owner || !equalOptionalL2(o.address, a.l2)
+	}
+	if len(a.able) == 0 {
+		return false
+	}
+	eligibility, _, _ := v.eligibilityOf(a)
+	candidacy := v.candidates.Address(a.Addr, eligibility, a.able, a.claim)
+	return !v.candidates.Keeps(&candidacy, a.Owner, c.nodes)
+}
+
+// servedBy reports whether a Service with the policy Local has endpoints on one of these nodes. Others
+// may count as able to serve it, or no longer, because of that.
+func (v *View) servedBy(a *Address, nodes []string) bool {
+	return slices.ContainsFunc(a.able, func(s cluster.Service) bool {
+		return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && s.Endpoints != nil &&
+			slices.ContainsFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return slices.Contains(nodes, e.Node) })
+	})
+}
+
+// elect decides by what the Address knows of its Services.
+func (v *View) elect(a *Address) (o ownerDecision) {
+	eligibility, overL2, why := v.eligibilityOf(a)
 	switch o.overL2 = overL2; {
 	case !overL2:
 		o.code, o.why = cluster.NotAdvertised, why
 		return o
-	case len(able) == 0:
+	case len(a.able) == 0:
 		return o // Each Service has its own Reason.
 	case v.candidates == nil:
-		o.code, o.why = cluster.WaitingForNodes, "the other nodes are not known yet"
+		o.code = cluster.WaitingForNodes
 		return o
 	}
-	from := v.candidates.Address(a.Addr, eligibility, able, a.claim)
-	switch o.node, o.by = v.candidates.Elect(&from); {
+	o.candidacy = v.candidates.Address(a.Addr, eligibility, a.able, a.claim)
+	switch o.node = v.candidates.Owner(&o.candidacy); {
 	case o.node == "":
-		o.code, o.why = cluster.NoCandidate, v.candidates.None(&from)
+		o.code = cluster.NoCandidate
 	case o.node != v.Node:
-		o.code, o.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it (%s)", o.node, o.by)
-	case !slices.ContainsFunc(shares, share.good):
-		o.code, o.why = cluster.NoLocalEndpoint, "this node must answer for it, and has no endpoint yet"
+		o.code = cluster.AnotherNode
+	case !a.good:
+		o.code = cluster.NoLocalEndpoint
 	default:
-		o.address = &l2.Address{Addr: a.Addr}
-		if len(eligibility.By) > 0 {
-			o.address.Interfaces = eligibility.Interfaces(a.Addr, &v.candidate)
-			o.address.Yield = slices.ContainsFunc(eligibility.By, func(a *cluster.L2Advertisement) bool { return a.Yield })
-		}
-		o.code, o.why = cluster.Announced, fmt.Sprintf("announced on %s (%s)", v.interfacesText(eligibility, a.Addr), o.by)
+		o.code, o.address = cluster.Announced, v.answer(a.Addr, eligibility)
 	}
 	return o
 }
 
-// interfacesText lists the interfaces of an address for a sentence. They are unknown in a plan
-// for another node.
-func (v *View) interfacesText(e election.Eligibility, addr netip.Addr) string {
-	if names := e.Interfaces(addr, &v.candidate); len(names) > 0 {
-		return strings.Join(names, ", ")
-	}
-	text := fmt.Sprintf("the interfaces with the subnet of %s", addr)
-	for _, a := range e.By {
-		if len(a.Interfaces) > 0 {
-			text += fmt.Sprintf(", if L2Advertisement %s allows them (%s)", a.Name, strings.Join(a.Interfaces, ", "))
-		}
-	}
-	return text
+// eligibilityOf says which nodes may answer for an address, or why it is not announced over Layer 2.
+func (v *View) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
+	return election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
 }
 
-// isL2Only reports whether an address is not for BGP: its pool has announce L2, or Advertised
-// and only L2Advertisements select it.
-func (v *View) isL2Only(from cluster.Origin) bool {
-	if from.Announce != cluster.AnnounceAdvertised {
-		return from.Announce == cluster.AnnounceL2
+// answer is how this node answers for an address.
+func (v *View) answer(addr netip.Addr, e election.Eligibility) *l2.Address {
+	a := &l2.Address{Addr: addr}
+	if len(e.By) > 0 {
+		a.Interfaces = e.Interfaces(addr, &v.candidate)
+		a.Yield = slices.ContainsFunc(e.By, func(a *cluster.L2Advertisement) bool { return a.Yield })
 	}
-	return !slices.ContainsFunc(v.fromAdverts, func(a *cluster.Advertisement) bool { return a.SelectsPool(from.Pool) }) &&
-		slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(from.Pool) })
+	return a
 }
 
 // readL2 takes what decides about Layer 2 from the snapshot: nothing in a cluster with only BGP.
@@ -97,7 +143,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 		return
 	}
 	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
-	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
+	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
 	v.speakerMACs, v.nodeAddrs = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node)
 	if !snap.L2Ready {
 		return
@@ -115,7 +161,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	for i, n := range snap.Nodes {
 		nodes[i] = v.electionNode(c, n)
 	}
-	v.candidates = election.New(nodes)
+	v.electorate, v.candidates = nodes, election.New(nodes)
 	if i := slices.IndexFunc(nodes, func(n election.Node) bool { return n.Name == c.Node }); i >= 0 {
 		v.candidate = nodes[i]
 	}
@@ -127,7 +173,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
 		out.Standing = election.StandingOf(n, true)
-		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, interfacesOf(c.Interfaces), c.Returning
+		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, c.Interfaces, c.Returning
 		return out
 	}
 	if c.Members == nil {
@@ -138,14 +184,6 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	m, _ := c.Members.Find(n.Name)
 	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
 	out.Interfaces = m.Interfaces
-	return out
-}
-
-// interfacesOf keeps of this node's interfaces what an election compares.
-func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
-	for _, i := range list {
-		out = append(out, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
-	}
 	return out
 }
 
@@ -160,8 +198,8 @@ func speakerMACs(m *membership.Members, self string) (all []l2.MAC) {
 			continue
 		}
 		for _, i := range n.Interfaces {
-			if len(i.MAC) == len(l2.MAC{}) {
-				all = append(all, l2.MAC(i.MAC))
+			if i.MAC != (l2.MAC{}) {
+				all = append(all, i.MAC)
 			}
 		}
 	}

@@ -75,35 +75,6 @@ func (v *View) classify(all []cluster.Endpoint, s *cluster.Spec, like *cluster.E
 // isLocal reports whether an endpoint is on this node.
 func (v *View) isLocal(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == v.Node }
 
-func ready(e *cluster.Endpoint, notReady bool) bool { return e.Ready || notReady }
-
-// usable returns the ready endpoints or, without any, terminating endpoints that still serve
-// (KEP-1669).
-func usable(all []cluster.Endpoint, notReady bool) []cluster.Endpoint {
-	if use := filter(all, func(e *cluster.Endpoint) bool { return ready(e, notReady) }); len(use) > 0 {
-		return use
-	}
-	return filter(all, func(e *cluster.Endpoint) bool { return e.Serving && e.Terminating })
-}
-
-// filter returns the wanted endpoints: list itself if all are wanted, as nearly always.
-func filter(list []cluster.Endpoint, wanted func(*cluster.Endpoint) bool) []cluster.Endpoint {
-	i := 0
-	for i < len(list) && wanted(&list[i]) {
-		i++
-	}
-	if i == len(list) {
-		return list
-	}
-	some := slices.Clone(list[:i])
-	for i++; i < len(list); i++ {
-		if wanted(&list[i]) {
-			some = append(some, list[i])
-		}
-	}
-	return some
-}
-
 // remaining returns the endpoints of all that are neither in one nor in other; both are parts of
 // all, in its order.
 func remaining(all, one, other []cluster.Endpoint) (rest []cluster.Endpoint) {
@@ -135,25 +106,4 @@ func (e endpoints) forPort(p cluster.Port) portEndpoints {
 		return portEndpoints{}
 	}
 	return e[i]
-}
-
-// join joins one list of all ports. With one port, as nearly always, it does not copy.
-func (e endpoints) join(list func(portEndpoints) []cluster.Endpoint) (all []cluster.Endpoint) {
-	if len(e) == 1 {
-		return list(e[0])
-	}
-	for _, p := range e {
-		all = append(all, list(p)...)
-	}
-	return all
-}
-
-// silentText names silent nodes as the end of a sentence.
-func (e endpoints) silentText() string {
-	for _, p := range e {
-		if p.silentText != "" {
-			return "; " + p.silentText
-		}
-	}
-	return ""
 }

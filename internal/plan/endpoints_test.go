@@ -61,7 +61,7 @@ func asked(t *testing.T, question string) string {
 		}
 	}
 	v := &View{Node: "n1", Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
-	fronts, is := v.serve(netip.MustParseAddr("192.0.2.1"), s)
+	fronts, _, code := v.serve(netip.MustParseAddr("192.0.2.1"), s)
 	if len(fronts) != 1 {
 		t.Fatalf("%s: %d frontends", question, len(fronts))
 	}
@@ -71,7 +71,7 @@ func asked(t *testing.T, question string) string {
 	} else if indexes(fronts[0].External) != indexes(fronts[0].Internal) {
 		t.Errorf("%s: external and internal clients have other endpoints", question)
 	}
-	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external, is.code != cluster.NoEndpoints)
+	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external, code != cluster.NoEndpoints)
 }
 
 // endpoint reads "rs@n1/a+b/n1": conditions, node, zone hints, node hints.

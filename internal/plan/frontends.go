@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -10,11 +11,11 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// serve makes the frontends of a Service on addr, and decides whether it may be announced.
-func (v *View) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verdict) {
-	e := v.endpointsOf(s, addr)
+// serve makes the frontends of a Service on addr, and decides whether it may be announced: the
+// code is empty if so.
+func (v *View) serve(addr netip.Addr, s cluster.Service) (fronts []proxy.Frontend, e endpoints, code cluster.Code) {
+	e = v.endpointsOf(s, addr)
 	networks, open := allowedSources(s.Spec, addr)
-	var fronts []proxy.Frontend
 	for _, p := range s.Ports {
 		f := v.frontend(s.Spec, p, e.forPort(p))
 		f.Sources = networks
@@ -23,10 +24,23 @@ func (v *View) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verd
 		}
 		fronts = append(fronts, f)
 	}
-	// Whether the Service is announced depends on all its ports together: an address is
-	// announced as a whole.
-	code, message := v.assess(s.Spec, addr, e)
-	return fronts, verdict{code: code, message: message}
+	return fronts, e, v.assess(s.Spec, e, open)
+}
+
+// assess decides whether a Service may be announced. That depends on all its ports together:
+// an address is announced as a whole.
+func (v *View) assess(s *cluster.Spec, e endpoints, open bool) cluster.Code {
+	usable := e.join(func(p portEndpoints) []cluster.Endpoint { return p.usable })
+	switch {
+	case !open:
+		return cluster.NoSource
+	case len(usable) == 0:
+		return cluster.NoEndpoints
+	case s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && !slices.ContainsFunc(usable, func(e cluster.Endpoint) bool { return v.isLocal(&e) }):
+		return cluster.NoLocalEndpoint
+	default:
+		return ""
+	}
 }
 
 // frontend makes the frontend of one port.

@@ -67,7 +67,7 @@ func (c *choices) service(i int) cluster.Service {
 	if c.next(4) == 0 {
 		spec.Communities = &cluster.Communities{}
 		for n := range c.size(900) {
-			spec.Communities.Standard = append(spec.Communities.Standard, 64500<<16|uint32(n))
+			spec.Communities.Standard = append(spec.Communities.Standard, 64500<<16|bgp.Community(n))
 		}
 	}
 	protocols := []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP}
@@ -139,7 +139,7 @@ func FuzzState(f *testing.F) {
 				t.Fatalf("%s: BGP: %.2000s", mode, problems)
 			}
 			for _, a := range d.Addresses {
-				refused := slices.ContainsFunc(a.Reasons, func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
+				refused := slices.ContainsFunc(d.ReasonsOf(a), func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
 				if a.Refusal != "" && (!refused || a.Announce || len(a.VIP.Frontends) > 0) {
 					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.Refusal, a.Announce, len(a.VIP.Frontends))
 				}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // servesHealthCheck reports whether the healthCheckNodePort of a Service is served here.
@@ -52,41 +54,32 @@ func (v *View) localReady(f healthcheck.Family, s cluster.Service) int {
 	return len(slices.Compact(pods))
 }
 
-// setChecks collects the checks of all Services, in their order.
-func (d *Desired) setChecks(v *View) {
-	d.Checks = nil
-	for _, s := range d.Snapshot.Services {
-		d.Checks = append(d.Checks, v.checks(s)...)
+// patchChecks patches the checks of changed Services, which are sorted.
+func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
+	var keys, checks []healthcheck.Check
+	for i, s := range changed {
+		if i > 0 && s.Name == changed[i-1].Name {
+			continue // as it was, and as it is
+		}
+		for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
+			keys = append(keys, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Family: f})
+		}
+		if at := find(d.Snapshot, s.Name); at >= 0 {
+			checks = append(checks, v.checks(d.Snapshot.Services[at])...)
+		}
 	}
+	d.Checks = sortedset.Patch(d.Checks, keys, compareChecks, equal, func(i int) (c healthcheck.Check, there bool) {
+		at, there := slices.BinarySearchFunc(checks, keys[i], compareChecks)
+		if there {
+			c = checks[at]
+		}
+		return c, there
+	})
 }
 
-// updateChecks is setChecks if only the Services of these indexes, sorted, have changed.
-func (d *Desired) updateChecks(v *View, changed []int) {
-	same := func(i int) bool {
-		from, to := d.checksOf(d.Snapshot.Services[i].Name)
-		return slices.Equal(d.Checks[from:to], v.checks(d.Snapshot.Services[i]))
-	}
-	// Most changes leave the counts alone, and then d.Checks is the same slice as before.
-	if !slices.ContainsFunc(changed, func(i int) bool { return !same(i) }) {
-		return
-	}
-	var now []healthcheck.Check
-	kept := 0
-	for _, i := range changed {
-		from, to := d.checksOf(d.Snapshot.Services[i].Name)
-		now = append(append(now, d.Checks[kept:from]...), v.checks(d.Snapshot.Services[i])...)
-		kept = to
-	}
-	d.Checks = append(now, d.Checks[kept:]...)
-}
-
-// checksOf finds the Checks of a Service: d.Checks[from:to].
-func (d *Desired) checksOf(name cluster.Name) (from, to int) {
-	from, _ = slices.BinarySearchFunc(d.Checks, name, func(c healthcheck.Check, n cluster.Name) int { return ServiceOf(c).Compare(n) })
-	for to = from; to < len(d.Checks) && ServiceOf(d.Checks[to]) == name; {
-		to++
-	}
-	return from, to
+// compareChecks orders by Service and family.
+func compareChecks(a, b healthcheck.Check) int {
+	return cmp.Or(ServiceOf(a).Compare(ServiceOf(b)), cmp.Compare(a.Family, b.Family))
 }
 
 // ServiceOf returns the Service of a Check.

@@ -61,13 +61,3 @@ func (v *View) zone() string {
 	}
 	return v.Self.Labels[corev1.LabelTopologyZone]
 }
-
-// hintsText describes topology hints as the end of a sentence. Ports hardly ever differ.
-func (e endpoints) hintsText() string {
-	for _, p := range e {
-		if p.hintsText != "" {
-			return ", " + p.hintsText
-		}
-	}
-	return ""
-}

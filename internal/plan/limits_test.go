@@ -9,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -20,7 +24,7 @@ func TestServiceOverLimitRefused(t *testing.T) {
 	fits, over := Decide(c, plantest.HugeService(t, 65535)), Decide(c, plantest.HugeService(t, 65536))
 	text := func(d *Desired, addr string) string {
 		var lines []string
-		for _, r := range d.Address(netip.MustParseAddr(addr)).Reasons {
+		for _, r := range d.ReasonsOf(d.Address(netip.MustParseAddr(addr))) {
 			lines = append(lines, r.String())
 		}
 		return strings.Join(lines, "\n")
@@ -76,7 +80,7 @@ func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 			got += fmt.Sprintf(" %s/%d", f.Protocol, f.Port)
 		}
 		separator := ": "
-		for _, r := range a.Reasons {
+		for _, r := range d.ReasonsOf(a) {
 			if r.Protocol == "proxy" {
 				got += separator + r.Service.Name + " " + string(r.Code)
 				separator = ", "
@@ -88,32 +92,32 @@ func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 	}
 }
 
-// A route whose communities exceed a BGP message is left out with a Reason, and all others are
-// announced. In an aggregate, the communities of one Service are left out.
+// Communities that exceed a BGP message are left out if a Service asks for them, and the
+// address stays announced. If advertisements do, the route is left out, and all others are announced.
 func TestOversizedAttributesRefused(t *testing.T) {
-	annotated := func(first, n int) string {
-		var list []string
+	numbers := func(n int) *cluster.Communities {
+		c := &cluster.Communities{}
 		for i := range n {
-			list = append(list, fmt.Sprintf("64500:%d", first+i))
+			c.Standard = append(c.Standard, 64500<<16|bgp.Community(i))
 		}
-		return "metadata: {annotations: {fanfare.io/bgp-communities: \"" + strings.Join(list, ",") + "\"}, namespace"
+		return c
 	}
-	service := func(name, addr string, first, n int) string {
-		return strings.Replace(plantest.LocalService(name, "uid", addr, "n1"), "metadata: {namespace", annotated(first, n), 1)
-	}
-	text := func(aggregate string, services ...string) string {
-		yaml := plantest.TwoRouters + strings.Join(services, "")
-		if aggregate != "" {
-			yaml = plantest.Advertised + aggregate + strings.Join(services, "")
-		}
-		d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(yaml)))
+	text := func(advertised, annotated int) string {
+		snap := advertWorld(&cluster.Advertisement{Name: "all", Length4: 32, Length6: 128},
+			&cluster.Advertisement{Name: "some", Length4: 32, Length6: 128, Communities: numbers(advertised),
+				ServiceSelector: cluster.Selecting(labels.SelectorFromSet(labels.Set{"tier": "gold"}))})
+		snap.Pools[0].ServiceCommunities = numbers(1000)
+		give(snap, "gold", "192.0.2.1", corev1.ServiceExternalTrafficPolicyCluster, 80)
+		give(snap, "plain", "192.0.2.3", corev1.ServiceExternalTrafficPolicyCluster, 80)
+		snap.Services[0].Spec.Labels = labels.Set{"tier": "gold"}
+		snap.Services[0].Spec.Communities = numbers(annotated)
+		d := Decide(Config{Node: "n1"}, snap)
 		var lines []string
 		for _, r := range d.BGP.Routes {
-			a := r.Attributes.Of("tor1")
-			lines = append(lines, fmt.Sprintf("%s with %d", r.Prefix, len(a.Communities)/4))
+			lines = append(lines, fmt.Sprintf("%s with %d", r.Prefix, len(r.Attributes.Of("tor1").Communities)/4))
 		}
 		for _, r := range d.Reasons() {
-			if r.Code == cluster.AttributesRefused {
+			if r.Code == cluster.AttributesRefused || r.Code == cluster.AnnotationRefused {
 				lines = append(lines, r.String())
 			}
 		}
@@ -122,25 +126,21 @@ func TestOversizedAttributesRefused(t *testing.T) {
 		}
 		return strings.Join(lines, "\n")
 	}
-	const room = "take 3604 bytes: a BGP message has room for 3600; remove some"
-	got := text("", service("full", "192.0.2.1", 0, 900), service("over", "192.0.2.2", 0, 901), service("plain", "192.0.2.3", 0, 1))
-	want := "192.0.2.1/32 with 900\n192.0.2.3/32 with 1\n" +
-		"192.0.2.2 shop/over bgp AttributesRefused: not announced: route 192.0.2.2/32: 901 communities and 0 large communities " + room
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	const aggregate = `---
-apiVersion: fanfare.io/v1alpha1
-kind: BGPAdvertisement
-metadata: {name: all}
-spec: {aggregationLength: 24}
-`
-	cluster := func(s string) string { return strings.Replace(s, "externalTrafficPolicy: Local, ", "", 1) }
-	got = text(aggregate, cluster(service("first", "192.0.2.1", 0, 600)), cluster(service("second", "192.0.2.2", 1000, 301)), cluster(service("third", "192.0.2.3", 2000, 300)))
-	want = "192.0.2.0/24 with 900\n" +
-		"192.0.2.2 shop/second bgp AttributesRefused: its communities are left out of those of the aggregate: with them, route 192.0.2.0/24: 901 communities and 0 large communities " + room
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+	const room = "901 communities and 0 large communities take 3604 bytes: a BGP message has room for 3600; remove some"
+	for _, tt := range []struct {
+		name                  string
+		advertised, annotated int
+		want                  string
+	}{
+		{"both fit", 2, 900, "192.0.2.1/32 with 900\n192.0.2.3/32 with 0"},
+		{"the Service's do not fit", 2, 901, "192.0.2.1/32 with 2\n192.0.2.3/32 with 0\n" +
+			"192.0.2.1 shop/gold bgp AnnotationRefused: the communities of Services are left out: with them, route 192.0.2.1/32: " + room},
+		{"the advertisements' do not fit", 901, 1, "192.0.2.3/32 with 0\n" +
+			"192.0.2.1 shop/gold bgp AttributesRefused: not announced: route 192.0.2.1/32: " + room},
+	} {
+		if got := text(tt.advertised, tt.annotated); got != tt.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -21,3 +21,17 @@ func TestOwnedExcludesNodesAndRouters(t *testing.T) {
 		t.Errorf("owned %s, want %s", got, want)
 	}
 }
+
+// Requests are remembered for addresses that Layer 2 may announce, and for no node's own.
+func TestL2Pools(t *testing.T) {
+	ranges := func(s string) []netipx.IPRange { return []netipx.IPRange{netipx.MustParseIPRange(s)} }
+	pools := []*cluster.Pool{
+		{Announce: cluster.AnnounceL2, Ranges: ranges("192.0.2.4-192.0.2.7"), Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.6-192.0.2.6"), By: "Node n1"}}},
+		{Announce: cluster.AnnounceAdvertised, Ranges: ranges("192.0.2.8-192.0.2.15")},
+		{Announce: cluster.AnnounceBGP, Ranges: ranges("198.51.100.0-198.51.100.255")},
+		{Announce: cluster.AnnounceL2, Ranges: ranges("2001:db8::-2001:db8::ff")},
+	}
+	if got, want := fmt.Sprint(l2Pools(pools)), "[192.0.2.4/31 192.0.2.7/32 192.0.2.8/29]"; got != want {
+		t.Errorf("pools %s, want %s", got, want)
+	}
+}

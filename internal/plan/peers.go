@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
@@ -46,6 +48,14 @@ func (v *View) resolveGateways(peers []*cluster.Peer) []*cluster.Peer {
 		}
 	}
 	return resolved
+}
+
+// address returns the gateway of a family.
+func (g Gateways) address(family corev1.IPFamily) netip.Addr {
+	if family == corev1.IPv6Protocol {
+		return g.IPv6
+	}
+	return g.IPv4
 }
 
 // duplicate returns the older peer of which this one is a duplicate, or nil.

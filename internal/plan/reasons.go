@@ -7,43 +7,69 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
 )
 
-// explain returns the Reasons for one Service of an address, which is announced by p and owner:
-// first how it is forwarded, then each protocol by which it is, or might be, announced.
-func (v *View) explain(a *Address, s share, remote *share, p announcement, owner ownerDecision) (reasons []cluster.Reason) {
-	reason := func(protocol string, code cluster.Code, format string, args ...any) {
-		reasons = append(reasons, cluster.Reason{VIP: a.Addr, Service: s.service.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
+// explain returns the Reasons of a decision: first the ports that Services do not get, then for each
+// Service how it is forwarded, and each protocol by which it is, or might be, announced.
+func (v *View) explain(d decision) []cluster.Reason {
+	reasons := d.conflicts
+	remote := ""
+	if d.remote != nil {
+		remote = v.messageOf(d.Addr, *d.remote)
 	}
-	switch s.code {
+	owner := v.ownerText(d.Addr, d.owner)
+	for _, s := range d.shares {
+		message := v.messageOf(d.Addr, s)
+		reason := func(protocol string, code cluster.Code, format string, args ...any) {
+			reasons = append(reasons, cluster.Reason{VIP: d.Addr, Service: s.service.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
+		}
+		explainProxy(s.verdict, message, reason)
+		explainL2(d.owner, owner, s.verdict, message, reason)
+		if s.service.L2Node != "" && d.owner.overL2 {
+			if why := cluster.PoolNamed(v.fromPools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
+				reason("l2", cluster.AnnotationRefused, "%s", why)
+			}
+		}
+		if !v.isL2Only(d.origin) {
+			v.explainBGP(d, s, message, remote, reason)
+		}
+	}
+	return reasons
+}
+
+// explainProxy gives the Reason for how a Service is forwarded.
+func explainProxy(is verdict, message string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+	switch is.code {
 	case cluster.NoEndpoints:
-		reason("proxy", s.code, "connections are refused: %s", s.message)
+		reason("proxy", is.code, "connections are refused: %s", message)
 	case cluster.NoSource:
-		reason("proxy", s.code, "connections are dropped: %s", s.message)
+		reason("proxy", is.code, "connections are dropped: %s", message)
 	case cluster.ProxyRefused:
-		reason("proxy", s.code, "not forwarded: %s", s.message)
+		reason("proxy", is.code, "not forwarded: %s", message)
 	case cluster.AddressConflict: // Each port has a Reason.
 	default:
-		reason("proxy", s.served(), "%s", s.message)
+		reason("proxy", is.served(), "%s", message)
 	}
-	explainL2(owner, s.verdict, reason)
-	if v.isL2Only(a.origin) {
-		return reasons
-	}
+}
+
+// explainBGP gives the Reasons for how the routes of an address are announced for a Service, or are not.
+func (v *View) explainBGP(d decision, s share, message, remote string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+	p := d.announcement
 	switch {
 	case !s.good():
-		reason("bgp", s.code, "not announced: %s", s.message)
+		reason("bgp", s.code, "not announced: %s", message)
 	case v.noAnnounce != "":
 		reason("bgp", v.noAnnounce, "not announced: %s", v.RefusalMessage)
-	case remote != nil:
-		reason("bgp", remote.code, "not announced: %s shares the address, and its %s", remote.service.Name, remote.message)
+	case d.remote != nil:
+		reason("bgp", d.remote.code, "not announced: %s shares the address, and its %s", d.remote.service.Name, remote)
+	case d.Obstruction != "":
+		reason("bgp", cluster.Obstructed, "not announced: %s", d.Obstruction)
 	case len(p.routes) == 0 && len(p.invalid) > 0:
 		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.invalid, "; "))
 	case len(p.routes) == 0:
-		_, why := v.advertisementsFor(a.origin, s.service.Spec)
+		_, why := v.advertisementsFor(d.origin, s.service.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
 	default:
 		reason("bgp", cluster.Announced, "%s", p.text(v))
@@ -53,49 +79,122 @@ func (v *View) explain(a *Address, s share, remote *share, p announcement, owner
 		for _, c := range p.conflicts {
 			reason("bgp", c.code, "%s", c.message)
 		}
+		for _, refused := range v.refusedCommunities(d.Address, s, p) {
+			reason("bgp", cluster.AnnotationRefused, "%s", refused)
+		}
 		for _, invalid := range p.invalid {
 			reason("bgp", cluster.AttributesRefused, "left out: %s", invalid)
 		}
 	}
-	return reasons
 }
 
 // explainL2 gives the Reason for one Service of an address that is, or may be, announced over
 // Layer 2.
-func explainL2(o ownerDecision, is verdict, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func explainL2(o ownerDecision, owner string, is verdict, message string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
 	switch {
-	case !o.overL2 && o.why == "":
+	case !o.overL2 && owner == "":
 	case o.address != nil && is.good():
-		reason("l2", o.code, "%s", o.why)
+		reason("l2", o.code, "%s", owner)
 	case o.address != nil:
-		reason("l2", is.code, "%s for other Services that share the address; %s", o.why, is.message)
+		reason("l2", is.code, "%s for other Services that share the address; %s", owner, message)
 	case o.code == "":
-		reason("l2", is.code, "not announced: %s", is.message)
+		reason("l2", is.code, "not announced: %s", message)
 	default:
-		reason("l2", o.code, "not announced: %s", o.why)
+		reason("l2", o.code, "not announced: %s", owner)
 	}
 }
 
-// assess decides whether a Service may be announced from this node: the code is empty if so,
-// and the message describes its endpoints.
-func (v *View) assess(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Code, string) {
-	local := s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	usable := e.join(func(p portEndpoints) []cluster.Endpoint { return p.usable })
-	text := "endpoints: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.preferred })) + e.hintsText() + e.silentText()
-	if local {
-		text = "endpoints on this node: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.local }))
-	}
-	networks, open := allowedSources(s, addr)
-	switch {
-	case !open:
-		return cluster.NoSource, fmt.Sprintf("none of its source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
-	case len(usable) == 0:
-		return cluster.NoEndpoints, "no endpoint is ready anywhere"
-	case local && !slices.ContainsFunc(usable, func(e cluster.Endpoint) bool { return v.isLocal(&e) }):
-		return cluster.NoLocalEndpoint, fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", v.Node, nodesText(usable))
+// ownerText explains an election.
+func (v *View) ownerText(addr netip.Addr, o ownerDecision) string {
+	switch o.code {
+	case cluster.WaitingForNodes:
+		return "the other nodes are not known yet"
+	case cluster.NoCandidate:
+		return v.candidates.None(&o.candidacy)
+	case cluster.AnotherNode:
+		return fmt.Sprintf("node %s answers for it (%s)", o.node, v.ownerBy(o))
+	case cluster.NoLocalEndpoint:
+		return "this node must answer for it, and has no endpoint yet"
+	case cluster.Announced:
+		return fmt.Sprintf("announced on %s (%s)", v.interfacesText(o.candidacy.Eligibility, addr), v.ownerBy(o))
 	default:
-		return "", text + clientText(s, networks)
+		return o.why
 	}
+}
+
+// ownerBy says what decided between the candidates.
+func (v *View) ownerBy(o ownerDecision) string {
+	if o.node == "" {
+		return ""
+	}
+	_, by := v.candidates.Elect(&o.candidacy)
+	return by
+}
+
+// interfacesText lists the interfaces of an address for a sentence. They are unknown in a plan
+// for another node.
+func (v *View) interfacesText(e election.Eligibility, addr netip.Addr) string {
+	if names := e.Interfaces(addr, &v.candidate); len(names) > 0 {
+		return strings.Join(names, ", ")
+	}
+	text := fmt.Sprintf("the interfaces with the subnet of %s", addr)
+	for _, a := range e.By {
+		if len(a.Interfaces) > 0 {
+			text += fmt.Sprintf(", if L2Advertisement %s allows them (%s)", a.Name, strings.Join(a.Interfaces, ", "))
+		}
+	}
+	return text
+}
+
+// isL2Only reports whether an address is not for BGP: its pool has announce L2, or Advertised
+// and only L2Advertisements select it.
+func (v *View) isL2Only(from cluster.Origin) bool {
+	if from.Announce != cluster.AnnounceAdvertised {
+		return from.Announce == cluster.AnnounceL2
+	}
+	return !slices.ContainsFunc(v.fromAdverts, func(a *cluster.Advertisement) bool { return a.SelectsPool(from.Pool) }) &&
+		slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(from.Pool) })
+}
+
+// messageOf describes how a Service is served, or why it is not.
+func (v *View) messageOf(addr netip.Addr, s share) string {
+	e, spec := s.endpoints, s.service.Spec
+	networks, _ := allowedSources(spec, addr)
+	switch {
+	case s.message != "":
+		return s.message
+	case s.code == cluster.NoSource:
+		return fmt.Sprintf("none of its source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
+	case s.code == cluster.NoEndpoints:
+		return "no endpoint is ready anywhere"
+	case s.code == cluster.NoLocalEndpoint:
+		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", v.Node,
+			nodesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.usable })))
+	case s.local():
+		return "endpoints on this node: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.local })) + clientText(spec, networks)
+	default:
+		return "endpoints: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.preferred })) + e.hintsText() + e.silentText() + clientText(spec, networks)
+	}
+}
+
+// hintsText describes topology hints as the end of a sentence. Ports hardly ever differ.
+func (e endpoints) hintsText() string {
+	for _, p := range e {
+		if p.hintsText != "" {
+			return ", " + p.hintsText
+		}
+	}
+	return ""
+}
+
+// silentText names silent nodes as the end of a sentence.
+func (e endpoints) silentText() string {
+	for _, p := range e {
+		if p.silentText != "" {
+			return "; " + p.silentText
+		}
+	}
+	return ""
 }
 
 // clientText describes source ranges, session affinity and scheduler where they are not the

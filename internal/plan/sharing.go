@@ -2,32 +2,19 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
-
-// local reports whether the Service needs endpoints on the node.
-func (s share) local() bool {
-	return s.service.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-}
-
-// needsEndpoint reports whether the Service needs a node with endpoints, and there is one.
-func (s share) needsEndpoint() bool {
-	return s.local() && (s.good() || s.code == cluster.NoLocalEndpoint)
-}
 
 // forwardElsewhere returns the frontends of an address that Services share. It changes them if
 // the policy Local of several Services has no node in common. Nodes that can serve one of
 // these Services then announce the address and forward the others to other nodes, masqueraded:
 // without the client's address rather than not at all. If some node can serve all, only such
 // nodes announce; but an owner over Layer 2 is the only node that does, so it forwards.
-func (v *View) forwardElsewhere(addr netip.Addr, shares []share, owner bool) (fronts []proxy.Frontend) {
-	if why, must := v.mustForward(addr, shares, owner); must {
+func forwardElsewhere(shares []share, owner bool) (fronts []proxy.Frontend) {
+	if why, must := mustForward(shares, owner); must {
 		for i := range shares {
 			s := &shares[i]
 			if s.code != cluster.NoLocalEndpoint {
@@ -47,7 +34,7 @@ func (v *View) forwardElsewhere(addr netip.Addr, shares []share, owner bool) (fr
 }
 
 // mustForward decides whether this node forwards Services of an address to other nodes, and why.
-func (v *View) mustForward(addr netip.Addr, shares []share, owner bool) (why string, must bool) {
+func mustForward(shares []share, owner bool) (why string, must bool) {
 	// If no Service needs another node, or this node has none of the endpoints and is not the
 	// owner, other nodes announce the address.
 	remote := slices.ContainsFunc(shares, func(s share) bool { return s.code == cluster.NoLocalEndpoint })
@@ -55,7 +42,7 @@ func (v *View) mustForward(addr netip.Addr, shares []share, owner bool) (why str
 	if !remote || !local && !owner {
 		return "", false
 	}
-	switch complete := v.completeNodes(addr, shares); {
+	switch complete := completeNodes(shares); {
 	case len(complete) == 0:
 		return fmt.Sprintf("no node has endpoints of all of %s, which share the address", cluster.Enumerate(needingEndpoint(shares))), true
 	case owner:
@@ -75,13 +62,13 @@ func needingEndpoint(shares []share) (names []string) {
 }
 
 // completeNodes returns the nodes that can serve all Services that need an endpoint.
-func (v *View) completeNodes(addr netip.Addr, shares []share) (nodes []string) {
+func completeNodes(shares []share) (nodes []string) {
 	first := true
 	for _, s := range shares {
 		if !s.needsEndpoint() {
 			continue
 		}
-		has := v.nodesOf(s.service, addr)
+		has := s.nodes()
 		if first {
 			nodes, first = has, false
 			continue
@@ -91,9 +78,9 @@ func (v *View) completeNodes(addr netip.Addr, shares []share) (nodes []string) {
 	return nodes
 }
 
-// nodesOf returns the nodes with endpoints of a Service that get new connections.
-func (v *View) nodesOf(s cluster.Service, addr netip.Addr) (nodes []string) {
-	for _, e := range v.endpointsOf(s, addr).join(func(p portEndpoints) []cluster.Endpoint { return p.usable }) {
+// nodes returns the nodes with endpoints of the Service that get new connections.
+func (s share) nodes() (nodes []string) {
+	for _, e := range s.endpoints.join(func(p portEndpoints) []cluster.Endpoint { return p.usable }) {
 		if e.Node != "" && !slices.Contains(nodes, e.Node) {
 			nodes = append(nodes, e.Node)
 		}

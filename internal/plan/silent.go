@@ -33,6 +33,27 @@ func (v *View) IsSilent(node string) bool {
 	return silent
 }
 
+// silenceDiffers reports whether endpoints of other nodes are left out than in another View.
+func (v *View) silenceDiffers(o *View) bool {
+	if len(v.silent) != len(o.silent) {
+		return true
+	}
+	for node := range v.silent {
+		if !o.IsSilent(node) {
+			return true
+		}
+	}
+	return false
+}
+
+// silenceConcerns reports whether an address has an endpoint on a node whose silence differs from
+// that in another View.
+func (v *View) silenceConcerns(a *Address, o *View) bool {
+	return slices.ContainsFunc(a.services, func(s cluster.Service) bool {
+		return s.Endpoints != nil && slices.ContainsFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return v.IsSilent(e.Node) != o.IsSilent(e.Node) })
+	})
+}
+
 // silenceText says since when the nodes of endpoints do not respond.
 func (v *View) silenceText(of []cluster.Endpoint) string {
 	var names []string

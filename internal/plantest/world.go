@@ -33,6 +33,9 @@ type World struct {
 	Members        *membership.Members // nil at first
 	Returning      bool
 
+	// view is the random source of ChangeView.
+	view     *rand.Rand
+	announce cluster.Announce // of the pools without advertisements; empty: by the routers
 	// layer2 is the random source for what Layer 2 depends on.
 	layer2           *rand.Rand
 	L2Advertisements []*cluster.L2Advertisement
@@ -51,11 +54,12 @@ var Nodes = []string{"n1", "n2", "n3"}
 
 // NewWorld makes the World of a seed: always the same.
 func NewWorld(seed uint64) *World {
-	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), attributes: rand.New(rand.NewPCG(seed, 2)), layer2: rand.New(rand.NewPCG(seed, 4))}
+	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), attributes: rand.New(rand.NewPCG(seed, 2)), view: rand.New(rand.NewPCG(seed, 5)), layer2: rand.New(rand.NewPCG(seed, 4))}
 	for _, name := range Nodes {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
-	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
+	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")},
+		ServiceCommunities: &cluster.Communities{Standard: []bgp.Community{0, 1}}}} // and not 2, which Services ask for as well
 	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()
@@ -79,6 +83,8 @@ func (w *World) announcedPools() (list []*cluster.Pool) {
 	switch {
 	case len(w.Advertisements)+len(w.L2Advertisements) > 0:
 		announce = cluster.AnnounceAdvertised
+	case w.announce != "":
+		announce = w.announce
 	case len(w.Peers) > 0:
 		announce = cluster.AnnounceBGP
 	}
@@ -121,6 +127,51 @@ func (w *World) Step() {
 	case len(w.Services) > 0:
 		w.SetEndpoints(w.IntN(len(w.Services)))
 	}
+}
+
+// ChangeView changes a router, a node, a pool or topology hints: no address may depend on the
+// change, or all may. Step does not do so.
+func (w *World) ChangeView() {
+	switch n := w.view.IntN(4); {
+	case n == 0 && len(w.Peers) > 0:
+		w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, HoldTime: time.Duration(w.view.IntN(3)) * time.Minute, Weights: w.view.IntN(3) == 0}, MyASN: 65001}}
+		if w.view.IntN(2) == 0 {
+			w.Peers = append(w.Peers, &cluster.Peer{Session: bgp.Session{Name: "tor2", PeerASN: 65000, PeerAddress: netip.MustParseAddr("192.0.2.1")}, MyASN: 65001})
+		}
+	case n == 1:
+		i := w.view.IntN(len(w.Nodes))
+		node := *w.Nodes[i]
+		node.Labels = labels.Set{corev1.LabelTopologyZone: fmt.Sprintf("z%d", w.view.IntN(2))}
+		node.InternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.view.IntN(2))})}
+		node.NotReady, node.Silent = w.view.IntN(6) == 0, w.view.IntN(4) == 0
+		w.Nodes[i] = &node
+	case n == 2:
+		pool := *w.Pools[0]
+		pool.Occupied = nil
+		if w.view.IntN(2) == 0 {
+			pool.Occupied = []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.3-192.0.2.3")}}
+		}
+		w.Pools = []*cluster.Pool{&pool}
+		pool.ServiceCommunities = &cluster.Communities{Standard: []bgp.Community{bgp.Community(w.view.IntN(2))}}
+		pool.AllowL2Node = w.view.IntN(2) == 0
+		w.announce = []cluster.Announce{"", cluster.AnnounceL2, cluster.AnnounceAdvertised}[w.view.IntN(3)]
+	default:
+		w.Services = slices.Clone(w.Services)
+		for i := range w.Services {
+			if e := w.Services[i].Endpoints; e != nil {
+				w.Services[i].Endpoints = w.hinted(e)
+			}
+		}
+	}
+}
+
+// hinted returns endpoints with topology hints.
+func (w *World) hinted(e *cluster.Endpoints) *cluster.Endpoints {
+	list := slices.Clone(e.List)
+	for i := range list {
+		list[i].ForZones = cluster.Hint(fmt.Sprintf("z%d", w.view.IntN(2)))
+	}
+	return &cluster.Endpoints{List: list}
 }
 
 // changeL2 changes what the election of owners depends on.
@@ -189,7 +240,7 @@ func (w *World) Advertise() {
 }
 
 func (w *World) communities() *cluster.Communities {
-	return &cluster.Communities{Standard: []uint32{uint32(w.attributes.IntN(3))}}
+	return &cluster.Communities{Standard: []bgp.Community{bgp.Community(w.attributes.IntN(3))}}
 }
 
 // ToggleService creates or deletes a Service. A new one gets endpoints and, mostly, an address.

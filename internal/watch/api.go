@@ -47,6 +47,9 @@ type Options struct {
 	ReadOnly bool
 	// SkipSecrets is for processes without BGP sessions: peers are as if they had no password.
 	SkipSecrets bool
+	// SecretsOf is the Node that has sessions: only Secrets of peers that select it are read.
+	// Empty: those of all peers.
+	SecretsOf string
 
 	Log        *slog.Logger          // slog.Default when nil
 	Registerer prometheus.Registerer // nil: metrics are not registered
@@ -83,7 +86,8 @@ type API struct {
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
-	losses *atomic.Int64 // how often the connection was lost; see listWatch
+	losses *atomic.Int64   // how often the connection was lost; see listWatch
+	life   context.Context // of the watches
 
 	mu       sync.Mutex
 	builder  *cluster.Builder
@@ -93,6 +97,7 @@ type API struct {
 	// watchMore begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
 	watchMore func()
+	secrets   secretWatches
 }
 
 // OpenAPI watches the API server until ctx ends. It returns when everything has
@@ -107,10 +112,15 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 		}
 	}()
 	if a, err = newAPI(cfg, o); err == nil {
+		ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
+		a.life = ctx
 		err = a.start(ctx, o)
 	}
 	if err == nil {
 		err = a.wait(ctx)
+	}
+	if err == nil {
+		err = a.startSecrets(ctx)
 	}
 	if err == nil {
 		err = a.watchL2(ctx, o.L2)
@@ -142,7 +152,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	b.Know(o.Known)
 	someNodes := o.NodeName != "" || o.SkipNodes
 	b.Limit(cluster.Scope{
-		ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, NoAdvertisements: o.SkipAdvertisements,
+		ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
 		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
 	})
 	a := &API{
@@ -166,35 +176,28 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 
 // start begins to watch what o asks for. It sends the first requests, and does not wait for the answers.
 func (a *API) start(ctx context.Context, o Options) error {
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
-	errs := []error{
-		start[*corev1.Service](ctx, a, services),
-		start[*v1alpha1.AddressPool](ctx, a, pools),
-		start[*v1alpha1.BGPPeer](ctx, a, peers),
-	}
-	if !o.SkipSecrets {
-		errs = append(errs, start[*corev1.Secret](ctx, a, secrets))
-	}
-	if !o.SkipAdvertisements {
-		errs = append(errs, start[*v1alpha1.BGPAdvertisement](ctx, a, advertisements),
-			start[*v1alpha1.L2Advertisement](ctx, a, l2Advertisements))
-	}
-	if !o.SkipClaims {
-		errs = append(errs, start[*v1alpha1.AddressClaim](ctx, a, claims))
-	}
-	if !o.SkipEndpointSlices {
-		errs = append(errs, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices))
-	}
-	if !o.SkipNamespaces {
-		errs = append(errs, start[*corev1.Namespace](ctx, a, namespaces))
-	}
-	if !o.SkipServiceCIDRs {
-		errs = append(errs, start[*networkingv1.ServiceCIDR](ctx, a, serviceCIDRs))
-	}
-	if !o.SkipNodes {
-		r := nodes
-		r.one = o.NodeName
-		errs = append(errs, start[*corev1.Node](ctx, a, r))
+	node := nodes
+	node.one = o.NodeName
+	var errs []error
+	for _, w := range []struct {
+		skip     bool
+		start    func(context.Context, *API, resource) error
+		resource resource
+	}{
+		{false, start[*corev1.Service], services},
+		{false, start[*v1alpha1.AddressPool], pools},
+		{false, start[*v1alpha1.BGPPeer], peers},
+		{o.SkipAdvertisements, start[*v1alpha1.BGPAdvertisement], advertisements},
+		{o.SkipAdvertisements, start[*v1alpha1.L2Advertisement], l2Advertisements},
+		{o.SkipClaims, start[*v1alpha1.AddressClaim], claims},
+		{o.SkipEndpointSlices, start[*discoveryv1.EndpointSlice], endpointSlices},
+		{o.SkipNamespaces, start[*corev1.Namespace], namespaces},
+		{o.SkipServiceCIDRs, start[*networkingv1.ServiceCIDR], serviceCIDRs},
+		{o.SkipNodes, start[*corev1.Node], node},
+	} {
+		if !w.skip {
+			errs = append(errs, w.start(ctx, a, w.resource))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -317,6 +320,7 @@ func (a *API) change(f func(*cluster.Builder)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f(a.builder)
+	a.watchSecrets()
 	if a.builder.Dirty() {
 		notify.Changed(a.changed)
 	}

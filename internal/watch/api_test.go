@@ -241,6 +241,9 @@ func TestAPIAway(t *testing.T) {
 	if len(gone.Problems) != 1 {
 		t.Errorf("problems: %v", gone.Problems)
 	}
+	if a.InStep() {
+		t.Error("in step with an API server that is away")
+	}
 	if !clustertest.SameArray(before.Services, gone.Services) || !clustertest.SameArray(before.Claims, gone.Claims) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
 		t.Error("not everything stayed as it was")
 	}
@@ -260,11 +263,40 @@ func TestAPIAway(t *testing.T) {
 	if back.Services[0].Spec != before.Services[0].Spec || back.Claims[0] != before.Claims[0] {
 		t.Error("listing again made other pointers of what had not changed")
 	}
-	if at := testutil.ToFloat64(m.since); at != 0 {
-		t.Errorf("failing since %v although it is back", at)
+	if at := testutil.ToFloat64(m.since); at != 0 || !a.InStep() {
+		t.Errorf("failing since %v, in step %t, although it is back", at, a.InStep())
 	}
 	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) != 0 {
 		t.Errorf("metrics: %v %v", problems, err)
+	}
+}
+
+// A speaker that stops still forwards for the linger time. It no longer follows the API server.
+func TestAPIInStepUntilItEnds(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	ctx, stop := context.WithCancel(t.Context())
+	a, err := OpenAPI(ctx, s.config(), Options{Log: quiet})
+	must(t, err)
+	if !a.InStep() {
+		t.Error("not in step after the start")
+	}
+	s.refuse("endpointslices", apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "", fmt.Errorf("no role")))
+	s.forget()
+	s.drop()
+	awaitAPI(t, a, func(s *cluster.Snapshot) string {
+		if len(s.Problems) == 0 {
+			return "no problem"
+		}
+		return ""
+	})
+	if a.InStep() {
+		t.Error("in step, although EndpointSlices cannot be read")
+	}
+	s.refuse("endpointslices", nil)
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
+	stop()
+	if a.InStep() {
+		t.Error("in step, although the watches have ended")
 	}
 }
 
@@ -394,7 +426,7 @@ func TestAPILostCRD(t *testing.T) {
 		}
 		return ""
 	})
-	if len(a.Snapshot().Peers) != 1 {
-		t.Error("the peer went although no client deleted it")
+	if len(a.Snapshot().Peers) != 1 || !a.InStep() {
+		t.Error("the peer went although no client deleted it, or an answer of the API server does not count")
 	}
 }

@@ -189,7 +189,7 @@ func (s *apiServer) restore(b backup) {
 	s.version, s.objects, s.history, s.forgot = b.version, maps.Clone(b.objects), nil, b.version
 }
 
-// refuse answers requests for a resource with err; nil ends it.
+// refuse answers requests for a resource, or for "resource name", with err; nil ends it.
 func (s *apiServer) refuse(resource string, err *apierrors.StatusError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,6 +219,7 @@ func (s *apiServer) all() []runtime.Object {
 // An apiRequest is a parsed request.
 type apiRequest struct {
 	resource string
+	name     string // of the only object, by the field selector
 	gvk      schema.GroupVersionKind
 	matches  func(object) bool
 	version  int // -1 when none was named
@@ -252,6 +253,10 @@ func (s *apiServer) parse(r *http.Request) (q apiRequest, err error) {
 	}
 	f, err := fields.ParseSelector(v.Get("fieldSelector"))
 	l, lerr := labels.Parse(v.Get("labelSelector"))
+	q.name, _ = f.RequiresExactMatch("metadata.name")
+	if q.resource == "secrets" && q.name == "" {
+		return q, errors.New("the role permits no list of all Secrets")
+	}
 	q.matches = func(o object) bool {
 		gvk, _, _ := scheme.ObjectKinds(o)
 		set := fields.Set{"metadata.name": o.GetName()}
@@ -298,9 +303,14 @@ func (s *apiServer) refusal(q apiRequest) *apierrors.StatusError {
 		verb = "stream " + q.resource
 	}
 	s.requests[verb]++
+	if q.name != "" {
+		s.requests[verb+" "+q.name]++
+	}
 	switch {
 	case s.refused[q.resource] != nil:
 		return s.refused[q.resource]
+	case s.refused[q.resource+" "+q.name] != nil:
+		return s.refused[q.resource+" "+q.name]
 	case q.stream && !s.streams:
 		return apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", nil)
 	case q.version > s.version && (q.stream || !q.watch):

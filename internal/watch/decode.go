@@ -29,34 +29,24 @@ import (
 
 // A kind is a kind of object that is read from files.
 type kind struct {
-	new        func() runtime.Object
+	version    string
 	namespaced bool
 }
 
 // kinds are the kinds that are read, by group and kind: a wrong version is reported, and no reason to
 // ignore the object.
-var kinds = map[schema.GroupKind]struct {
-	version string
-	kind
-}{
-	{Kind: "Service"}:   {"v1", kind{func() runtime.Object { return new(corev1.Service) }, true}},
-	{Kind: "Node"}:      {"v1", kind{func() runtime.Object { return new(corev1.Node) }, false}},
-	{Kind: "Namespace"}: {"v1", kind{func() runtime.Object { return new(corev1.Namespace) }, false}},
-	{Group: networkingv1.GroupName, Kind: "ServiceCIDR"}: {
-		"v1", kind{func() runtime.Object { return new(networkingv1.ServiceCIDR) }, false}},
-	{Kind: "Secret"}: {"v1", kind{func() runtime.Object { return new(corev1.Secret) }, true}},
-	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}: {
-		"v1", kind{func() runtime.Object { return new(discoveryv1.EndpointSlice) }, true}},
-	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressPool"}: {
-		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.AddressPool) }, false}},
-	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPPeer"}: {
-		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.BGPPeer) }, false}},
-	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPAdvertisement"}: {
-		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.BGPAdvertisement) }, false}},
-	{Group: v1alpha1.GroupVersion.Group, Kind: "L2Advertisement"}: {
-		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.L2Advertisement) }, false}},
-	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressClaim"}: {
-		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.AddressClaim) }, false}},
+var kinds = map[schema.GroupKind]kind{
+	{Kind: "Service"}:   {"v1", true},
+	{Kind: "Node"}:      {"v1", false},
+	{Kind: "Namespace"}: {"v1", false},
+	{Kind: "Secret"}:    {"v1", true},
+	{Group: networkingv1.GroupName, Kind: "ServiceCIDR"}:           {"v1", false},
+	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}:          {"v1", true},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressPool"}:      {v1alpha1.GroupVersion.Version, false},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPPeer"}:          {v1alpha1.GroupVersion.Version, false},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPAdvertisement"}: {v1alpha1.GroupVersion.Version, false},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "L2Advertisement"}:  {v1alpha1.GroupVersion.Version, false},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressClaim"}:     {v1alpha1.GroupVersion.Version, false},
 }
 
 // scheme has the kinds that exist: a kind that is not in it is misspelt, and the others are none of
@@ -334,7 +324,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
 		return []item{it}
 	}
-	it.obj, it.problems = decodeTyped(j, k.new())
+	it.obj, it.problems = decodeTyped(j, newObject(gvk))
 	if gvk.Kind == "Secret" { // whose values must not get into a status
 		for i := range it.problems {
 			it.problems[i].Value = ""
@@ -344,6 +334,15 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		o.SetNamespace(it.key.Name.Namespace)
 	}
 	return []item{it}
+}
+
+// newObject is an empty object of one of kinds. The scheme has all of them.
+func newObject(gvk schema.GroupVersionKind) runtime.Object {
+	obj, err := scheme.New(gvk)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return obj
 }
 
 // listOf says what the items of a list are: of a List anything, of a typed list

@@ -54,7 +54,7 @@ type Files struct {
 // A file was read or seen.
 type file struct {
 	name string
-	id   identity
+	read fs.FileInfo // what was read; nil before
 	docs []document
 	// trouble is what is wrong with the file itself, if anything.
 	trouble []cluster.Problem
@@ -235,7 +235,7 @@ func (f *Files) rescan() error {
 func (f *Files) compare(name string) {
 	st, err := os.Stat(filepath.Join(f.dir, name))
 	known := f.files[name]
-	other := known == nil || err == nil && !known.id.sameFile(identityOf(st))
+	other := known == nil || err == nil && !os.SameFile(known.read, st)
 	f.look(name, other)
 }
 
@@ -265,7 +265,7 @@ func (f *Files) look(name string, placed bool) {
 	st, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if known != nil && known.id.isAt(path+backupSuffix) {
+		if known != nil && known.isAt(path+backupSuffix) {
 			f.trouble(known, 0, "was renamed to "+name+backupSuffix+", as editors do before they write in place"+cluster.StaysInUse)
 			return
 		}
@@ -276,7 +276,7 @@ func (f *Files) look(name string, placed bool) {
 		f.remove(name)
 	case placed || linked(path, known, st):
 		f.read(name)
-	case known != nil && known.id.unchanged(identityOf(st)):
+	case known != nil && known.unchanged(st):
 		// Opened for writing and closed again, or back where it was.
 	default:
 		f.trouble(f.touch(name), 0, "written in place; write it elsewhere on the same filesystem and rename it into the folder")
@@ -290,12 +290,11 @@ const backupSuffix = "~"
 // linked says whether a name that was created is a link, symbolic or hard, to a
 // file that was whole before it had this name.
 func linked(path string, known *file, st fs.FileInfo) bool {
-	id := identityOf(st)
-	if known != nil && known.id.sameFile(id) {
+	if known != nil && os.SameFile(known.read, st) {
 		return false
 	}
 	l, err := os.Lstat(path)
-	return err == nil && (l.Mode()&fs.ModeSymlink != 0 || id.links > 1)
+	return err == nil && (l.Mode()&fs.ModeSymlink != 0 || st.Sys().(*syscall.Stat_t).Nlink > 1)
 }
 
 // touch is the file of a name. A new one has no objects: it is there to carry a Problem.
@@ -310,12 +309,12 @@ func (f *Files) touch(name string) *file {
 // keeps the objects that it had.
 func (f *Files) read(name string) {
 	fl := f.touch(name)
-	b, id, err := readFile(filepath.Join(f.dir, name))
+	b, st, err := readFile(filepath.Join(f.dir, name))
 	if err != nil {
 		f.trouble(fl, 0, err.Error())
 		return
 	}
-	fl.id = id
+	fl.read = st
 	docs, err := decodeFile(name, b, fl.docs)
 	var syntax *syntaxError
 	switch {
@@ -419,31 +418,15 @@ func (fl *file) problems() []cluster.Problem {
 	return p
 }
 
-// An identity shows whether a file is still the file that was read, unchanged.
-type identity struct {
-	dev, ino, links uint64
-	size            int64
-	mtime           syscall.Timespec
+// unchanged says whether the file that was read is at st with the same size and time of modification.
+func (fl *file) unchanged(st fs.FileInfo) bool {
+	return os.SameFile(fl.read, st) && fl.read.Size() == st.Size() && fl.read.ModTime().Equal(st.ModTime())
 }
 
-// identityOf works for files of Linux only, where Sys returns a Stat_t.
-func identityOf(st fs.FileInfo) identity {
-	s := st.Sys().(*syscall.Stat_t)
-	return identity{dev: uint64(s.Dev), ino: s.Ino, links: uint64(s.Nlink), size: s.Size, mtime: s.Mtim}
-}
-
-// sameFile says whether both are one inode, also if it was written to.
-func (id identity) sameFile(o identity) bool { return id.dev == o.dev && id.ino == o.ino }
-
-// unchanged says whether both are one inode with the same size and time of modification.
-func (id identity) unchanged(o identity) bool {
-	return id.sameFile(o) && id.size == o.size && id.mtime == o.mtime
-}
-
-// isAt says whether the file has the name path now.
-func (id identity) isAt(path string) bool {
+// isAt says whether the file that was read has the name path now.
+func (fl *file) isAt(path string) bool {
 	st, err := os.Stat(path)
-	return err == nil && id.sameFile(identityOf(st))
+	return err == nil && os.SameFile(fl.read, st)
 }
 
 // maxFile bounds the bytes of one file: more than all objects of a large cluster, and less than would
@@ -452,19 +435,19 @@ const maxFile = 256 << 20
 
 // readFile also says which file it was. O_NONBLOCK: a pipe with the name of a
 // file must not hold everything up.
-func readFile(path string) ([]byte, identity, error) {
+func readFile(path string) ([]byte, fs.FileInfo, error) {
 	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, identity{}, err
+		return nil, nil, err
 	}
 	defer r.Close()
 	st, err := r.Stat()
 	if err != nil {
-		return nil, identity{}, err
+		return nil, nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxFile {
-		return nil, identity{}, fmt.Errorf("is no file, or one of more than %d MiB", maxFile>>20)
+		return nil, nil, fmt.Errorf("is no file, or one of more than %d MiB", maxFile>>20)
 	}
 	b, err := io.ReadAll(r)
-	return b, identityOf(st), err
+	return b, st, err
 }

@@ -135,6 +135,8 @@ func renderPool(b *strings.Builder, p *cluster.Pool) {
 	for _, o := range p.Occupied {
 		fmt.Fprintf(b, " but %s", o.Text())
 	}
+	b.WriteString(when(p.ReservedQuota != cluster.DefaultReservedQuota, fmt.Sprint(" reserves ", p.ReservedQuota)) +
+		when(p.ServiceCommunities != nil, " allows"+communitiesText(p.ServiceCommunities)) + when(p.AllowL2Node, " allows nodes"))
 	b.WriteString("\n")
 }
 
@@ -204,7 +206,7 @@ func communitiesText(c *cluster.Communities) string {
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf(" communities %x %d", c.Standard, c.Large)
+	return fmt.Sprintf(" communities %s %s", c.Standard, c.Large)
 }
 
 func renderPeer(b *strings.Builder, p *cluster.Peer) {

@@ -50,11 +50,11 @@ type trouble struct {
 // record records the result of a request: metrics, one line in the log, and a Problem for as long as the
 // resource cannot be read. What was read before stays as it is.
 func (a *API) record(ctx context.Context, r resource, err error) {
-	if ctx.Err() != nil {
-		return // This process ended the request.
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if ctx.Err() != nil {
+		return // This process ended the request; with the lock, since endSecret does.
+	}
 	old, now := a.troubles[r], faultOf(err)
 	switch {
 	case old.fault == now || now == none && err != nil:
@@ -68,9 +68,12 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 			t.since = time.Now()
 		}
 		a.troubles[r] = t
-		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
+		if !t.refusedSecret(r) { // The Problem of its BGPPeer is logged.
+			a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
+		}
 	}
 	a.metrics.of(r).failing(a.troubles[r].since)
+	a.refuseSecret(r)
 	a.recordOutage(a.troubles[r])
 	a.builder.Report("API server", a.healthProblems())
 	notify.Changed(a.changed)
@@ -96,7 +99,7 @@ func (a *API) recordOutage(t trouble) {
 func (a *API) healthProblems() []cluster.Problem {
 	var p []cluster.Problem
 	for r, t := range a.troubles {
-		if t.fault != unreachable {
+		if t.fault != unreachable && !t.refusedSecret(r) { // The Builder has those.
 			p = append(p, t.problem(r))
 		}
 	}
@@ -107,6 +110,22 @@ func (a *API) healthProblems() []cluster.Problem {
 		return cmp.Or(cmp.Compare(x.Object, y.Object), cmp.Compare(x.Message, y.Message))
 	})
 	return p
+}
+
+// InStep reports whether Snapshot has what the API server has, as far as is known. A resource
+// that the API server does not know is in step: it has no objects.
+func (a *API) InStep() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.life.Err() != nil {
+		return false // the watches have ended
+	}
+	for _, t := range a.troubles {
+		if t.fault != missing {
+			return false
+		}
+	}
+	return true
 }
 
 // problem is what a user has to do: install a CRD, grant a right, or look at the API server.

@@ -62,12 +62,6 @@ var (
 		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 		labels:               "!" + corev1.IsHeadlessService,
 	}
-	// The API server sends only the namespace's Secrets that can hold a password.
-	secrets = resource{
-		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
-		namespace:            cluster.SecretNamespace,
-		typ:                  corev1.SecretTypeBasicAuth,
-	}
 	nodes      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
 	namespaces = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), optional: true}
 	// Kubernetes has them as of 1.33.
@@ -119,11 +113,15 @@ func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, er
 
 // narrow has the API server leave out what is not wanted.
 func (r resource) narrow(o *metav1.ListOptions) {
+	var wanted []fields.Selector
 	if r.one != "" {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.one).String()
+		wanted = append(wanted, fields.OneTermEqualSelector(metav1.ObjectNameField, r.one))
 	}
 	if r.typ != "" {
-		o.FieldSelector = fields.OneTermEqualSelector("type", string(r.typ)).String()
+		wanted = append(wanted, fields.OneTermEqualSelector("type", string(r.typ)))
+	}
+	if len(wanted) > 0 {
+		o.FieldSelector = fields.AndSelectors(wanted...).String()
 	}
 	o.LabelSelector = r.labels
 }
@@ -133,6 +131,7 @@ func (r resource) narrow(o *metav1.ListOptions) {
 // objects: the Builder has their contents.
 type store[T object] struct {
 	api    *API
+	ctx    context.Context // of the watch
 	count  counters
 	synced func() // called when the whole resource was read
 	kind   string // of the objects in known; empty before the first
@@ -143,15 +142,20 @@ type store[T object] struct {
 // API server that is back has news of a minute by then.
 var backoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second}
 
-// start watches r until ctx ends.
-func start[T object](ctx context.Context, a *API, r resource) error {
+// start watches r until ctx ends. OpenAPI waits until r was read.
+func start[T object](ctx context.Context, a *API, r resource) (err error) {
+	a.synced[r], err = watchResource[T](ctx, a, r)
+	return err
+}
+
+// watchResource watches r until ctx ends. The channel is closed when r was read for the first time.
+func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan struct{}, error) {
 	client, err := r.client(a.config, a.http)
 	if err != nil {
-		return fmt.Errorf("client for %s: %w", r, err)
+		return nil, fmt.Errorf("client for %s: %w", r, err)
 	}
 	synced := make(chan struct{})
-	a.synced[r] = synced
-	w := &store[T]{api: a, count: a.metrics.of(r), known: map[cluster.Name]struct{}{}}
+	w := &store[T]{api: a, ctx: ctx, count: a.metrics.of(r), known: map[cluster.Name]struct{}{}}
 	w.synced = sync.OnceFunc(func() { close(synced) })
 	absent := func() {}
 	if r.optional {
@@ -167,7 +171,7 @@ func start[T object](ctx context.Context, a *API, r resource) error {
 	pause := backoff
 	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
 	go reflector.RunWithContext(ctx)
-	return nil
+	return synced, nil
 }
 
 // Add is called for an object that is new, or was when the watch began.
@@ -176,14 +180,14 @@ func (w *store[T]) Add(obj any) error { return w.Update(obj) }
 // Update is called for an object that has changed.
 func (w *store[T]) Update(obj any) error {
 	w.count.events.Inc()
-	w.api.change(func(b *cluster.Builder) { w.set(b, obj) })
+	w.change(func(b *cluster.Builder) { w.set(b, obj) })
 	return nil
 }
 
 // Delete is called with the last version of an object that is gone.
 func (w *store[T]) Delete(obj any) error {
 	w.count.events.Inc()
-	w.api.change(func(b *cluster.Builder) {
+	w.change(func(b *cluster.Builder) {
 		if key, ok := cluster.KeyOf(obj.(T)); ok {
 			delete(w.known, key.Name)
 			b.Delete(key)
@@ -197,7 +201,7 @@ func (w *store[T]) Delete(obj any) error {
 // deleted: the API server deleted them while it was not watched.
 func (w *store[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
-	w.api.change(func(b *cluster.Builder) {
+	w.change(func(b *cluster.Builder) {
 		gone := w.known
 		w.known = make(map[cluster.Name]struct{}, len(objs))
 		for _, obj := range objs {
@@ -210,6 +214,15 @@ func (w *store[T]) Replace(objs []any, _ string) error {
 	})
 	w.synced()
 	return nil
+}
+
+// change has f write to the Builder, unless the watch has ended.
+func (w *store[T]) change(f func(*cluster.Builder)) {
+	w.api.change(func(b *cluster.Builder) {
+		if w.ctx.Err() == nil {
+			f(b)
+		}
+	})
 }
 
 // set hands an object to the Builder, and returns its name.
@@ -227,7 +240,7 @@ func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
 // assume has the Builder use what an earlier process knew, when the API server does not
 // have the resource, or does not let us read it, from the start.
 func (w *store[T]) assume() {
-	w.api.change(func(b *cluster.Builder) {
+	w.change(func(b *cluster.Builder) {
 		for _, obj := range b.Known() {
 			if o, ok := obj.(T); ok {
 				w.set(b, o)

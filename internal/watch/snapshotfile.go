@@ -14,7 +14,7 @@ import (
 
 // fileVersion is in the file. A file of another version is not read: its fields may mean
 // something else.
-const fileVersion = 7
+const fileVersion = 8
 
 // A savedSnapshot is the content of the file. Problems and Versions are not in it: they are about objects
 // that the API server has, and it may have others by then.

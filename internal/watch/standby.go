@@ -11,17 +11,25 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
+// A LiveSource is a Source that knows whether its snapshots are up to date.
+type LiveSource interface {
+	cluster.Source
+	// InStep reports whether Snapshot has what the API server has, as far as is known: a dead
+	// connection is noticed within a minute.
+	InStep() bool
+}
+
 // A Standby is a Source that has the snapshot of a file until another Source was opened.
 type Standby struct {
-	source  atomic.Pointer[cluster.Source] // nil until it was opened
-	stale   *cluster.Snapshot              // from the file; nil if it was not needed
+	source  atomic.Pointer[LiveSource] // nil until it was opened
+	stale   *cluster.Snapshot          // from the file; nil if it was not needed
 	changed chan struct{}
 }
 
 // OpenStandby calls open, which may take as long as the API server does not answer. It returns
-// when open has, or after patience if there is a snapshot in the file at path: then the Source
-// takes over later. It fails if open fails, or ctx ends, before there is any snapshot.
-func OpenStandby(ctx context.Context, path string, patience time.Duration, log *slog.Logger, open func(context.Context) (cluster.Source, error)) (*Standby, error) {
+// when open has, or after patience if the saved snapshot may be used: then the Source takes over
+// later. It fails if open fails, or ctx ends, before there is any snapshot.
+func OpenStandby(ctx context.Context, saved SavedSnapshot, patience time.Duration, log *slog.Logger, open func(context.Context) (LiveSource, error)) (*Standby, error) {
 	s := &Standby{changed: make(chan struct{}, 1)}
 	opened := make(chan error, 1)
 	go func() {
@@ -40,14 +48,14 @@ func OpenStandby(ctx context.Context, path string, patience time.Duration, log *
 		return s, err
 	case <-timer.C:
 	}
-	stale, written, err := ReadSnapshot(path)
+	stale, age, err := saved.Recall()
 	if err != nil {
-		log.Warn("API server does not answer, and there is no snapshot from before", "err", err)
+		log.Warn("API server does not answer, and there is no snapshot that may be used: waiting", "err", err)
 		return s, <-opened
 	}
-	log.Warn("API server does not answer: using the snapshot from before", "written", written)
+	log.Warn("API server does not answer: using the snapshot from before", "age", age.Round(time.Second))
 	stale.Problems = []cluster.Problem{{Object: "API server", Message: fmt.Sprintf(
-		"has not answered since the speaker started; its objects as of %s stay in use", written.UTC().Format(time.RFC3339))}}
+		"has not answered since the speaker started; its objects as of %s stay in use", time.Now().Add(-age).UTC().Format(time.RFC3339))}}
 	s.stale = stale
 	return s, nil
 }
@@ -60,8 +68,11 @@ func (s *Standby) Snapshot() *cluster.Snapshot {
 	return s.stale
 }
 
-// Fresh says whether Snapshot is the other source's.
-func (s *Standby) Fresh() bool { return s.source.Load() != nil }
+// InStep reports whether Snapshot has what the API server has: not while it is the saved one.
+func (s *Standby) InStep() bool {
+	source := s.source.Load()
+	return source != nil && (*source).InStep()
+}
 
 // Changed gets a value when there is another snapshot.
 func (s *Standby) Changed() <-chan struct{} { return s.changed }

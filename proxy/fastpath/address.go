@@ -17,6 +17,8 @@ const (
 	flowOpen = 1 << iota
 	flowFIN
 	flowRST
+	flowLeft  // the rules have the flow
+	flowLeave // the flow must be moved to the rules
 )
 
 // countFull is an index of the counters in flow.bpf.c: new flows for which there was no room.

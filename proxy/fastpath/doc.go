@@ -16,6 +16,10 @@
 // Maps and links are pinned in [DefaultDir]. They outlive the process: the programs take
 // new flows for another minute, and the next process adopts them. [Cleanup] removes them.
 //
+// An address may have as many flows as the table has room for others, and no flow is evicted.
+// What needs the stack is left to the rules: flows whose fragments overtake each other, and
+// all new flows where netfilter's marks or IPsec decide about routes.
+//
 // Packets that are taken bypass rp_filter, and network policies and firewalls made of
 // netfilter rules.
 //

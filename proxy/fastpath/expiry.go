@@ -23,6 +23,9 @@ const (
 	udpStreamTimeout   = 120
 
 	shortestTimeout = resetTimeout
+	// A flow without an answer ends after this time where its address has more than half of the
+	// flows that it may have. Conntrack drops such flows first, too, when it is full.
+	pressedTimeout = 5
 )
 
 // seconds returns the time by the clock of kernelFlow.Seen: seconds since boot.
@@ -35,8 +38,12 @@ func seconds() uint32 {
 }
 
 // timeoutOf returns how long a flow may be without packets, by its state in both directions.
-func timeoutOf(protocol uint8, there, back uint32) uint32 {
+// pressed says that its address has many flows.
+func timeoutOf(protocol uint8, there, back uint32, pressed bool) uint32 {
+	answered := back&flowOpen != 0 && (protocol == UDP || there&flowOpen != 0)
 	switch {
+	case pressed && !answered:
+		return pressedTimeout
 	case protocol == UDP && back&flowOpen != 0:
 		return udpStreamTimeout
 	case protocol == UDP:
@@ -101,22 +108,36 @@ func within(all []netip.Prefix, a netip.Addr) bool {
 // A walk is one iteration over all flows. The programs insert flows meanwhile, which the walk
 // may miss.
 type walk struct {
-	path    *Path
-	now     uint32 // when the walk began; see seconds
-	want    *State // nil: flows end by timeouts only
-	flows   int
+	path  *Path
+	now   uint32 // when the walk began; see seconds
+	want  *State // nil: flows end by timeouts only
+	flows int
+	used  map[kernelAddress]int // flows, by the VIP
+	// before is what the programs had counted when the walk began.
+	before  counts
+	pressed map[kernelAddress]bool // the addresses that have many flows
 	began   time.Time
 	pending bool // a flow waits for endDelay or for a reply
 	expired map[kernelTuple]time.Time
-	ended   []Flow // open connections that were deleted, to report
+	ended   []Flow                     // open connections that were deleted, to report
+	leaving map[kernelTuple]kernelFlow // to be moved, by the client's entry
 	errs    []error
+}
+
+// newWalk returns a walk that has seen nothing.
+func (p *Path) newWalk() *walk {
+	return &walk{path: p, now: seconds(), began: time.Now(), used: make(map[kernelAddress]int),
+		expired: make(map[kernelTuple]time.Time), leaving: make(map[kernelTuple]kernelFlow)}
 }
 
 // walk deletes flows that have timed out and flows that p.want ends. It reports whether the
 // next walk should come soon.
 func (p *Path) walk() (again bool) {
-	w := walk{path: p, now: seconds(), began: time.Now(), expired: make(map[kernelTuple]time.Time)}
+	w := p.newWalk()
+	before, err := p.readCounts()
+	w.before, w.errs = before, append(w.errs, err)
 	p.mu.Lock()
+	w.pressed = p.pressed
 	if p.grown && p.uncheckedGrows > 0 {
 		want := p.want
 		w.want, p.walking = &want, true
@@ -127,6 +148,10 @@ func (p *Path) walk() (again bool) {
 	p.mu.Unlock()
 
 	w.all(w.check)
+	w.errs = append(w.errs, w.move())
+	if err == nil {
+		w.errs = append(w.errs, p.correct(w))
+	}
 	p.mu.Lock()
 	p.status.Flows, p.walking = w.flows, false
 	if w.want != nil {
@@ -153,7 +178,7 @@ func (p *Path) walk() (again bool) {
 // node. Otherwise packets of a connection that began there from the same client port would match
 // the old flow. It reads the whole flow table, without the lock. Open connections stay.
 func (p *Path) Forget(_ context.Context, vips map[netip.Addr]bool) error {
-	w := walk{path: p}
+	w := p.newWalk()
 	w.all(func(key kernelTuple, f *kernelFlow) {
 		if key.Direction == inward || key.Protocol != TCP || !vips[key.Destination.addr()] {
 			return
@@ -170,22 +195,26 @@ func closed(there, back *kernelFlow) bool {
 	return (there.State|back.State)&flowRST != 0 || there.State&back.State&flowFIN != 0
 }
 
-// all calls f for each entry; a flow has two. It reads entries in batches, because one system
-// call for each takes seconds for a full table. f must not keep the pointer.
+// all calls f for each entry; a flow has two.
 func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
+	if err := eachEntry(w.path.kernel.Flows, f); err != nil {
+		w.errs = append(w.errs, err)
+	}
+}
+
+// eachEntry calls f for each entry of a map. It reads entries in batches, because one system
+// call for each takes seconds for a full table. f must not keep the pointer.
+func eachEntry[K, V any](m *ebpf.Map, f func(K, *V)) error {
 	const chunk = 4096
-	keys, values := make([]kernelTuple, chunk), make([]kernelFlow, chunk)
+	keys, values := make([]K, chunk), make([]V, chunk)
 	var cursor ebpf.MapBatchCursor
 	for {
-		n, err := w.path.kernel.Flows.BatchLookup(&cursor, keys, values, nil)
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
 			f(keys[i], &values[i])
 		}
 		if err != nil {
-			if !errors.Is(err, ebpf.ErrKeyNotExist) { // the end of the map
-				w.errs = append(w.errs, err)
-			}
-			return
+			return ignoreNotExist(err) // the end of the map
 		}
 	}
 }
@@ -196,15 +225,24 @@ func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen
 // check ends a flow that the State does not allow or that has timed out. A flow that had a
 // packet within the shortest timeout needs no second lookup.
 func (w *walk) check(key kernelTuple, f *kernelFlow) {
+	w.findLeaving(key, f)
 	if key.Direction == inward {
 		w.deleteOrphan(key, f)
 		return
 	}
 	w.flows++
+	w.used[key.Destination]++
+	if f.State&flowLeft != 0 {
+		if w.idle(f) > udpStreamTimeout && w.same(key, f) {
+			w.end(key, f)
+		}
+		return
+	}
+	pressed := w.pressed[key.Destination]
 	if w.want != nil && w.endIfUnwanted(key, f) {
 		return
 	}
-	if w.idle(f) <= shortestTimeout {
+	if w.idle(f) <= pressedTimeout || !pressed && w.idle(f) <= shortestTimeout {
 		return
 	}
 	back, found := w.lookup(key.reply(f))
@@ -212,7 +250,7 @@ func (w *walk) check(key kernelTuple, f *kernelFlow) {
 		w.end(key, f)
 		return
 	}
-	if min(w.idle(f), w.idle(back)) > timeoutOf(key.Protocol, f.State, back.State) && w.same(key, f) {
+	if min(w.idle(f), w.idle(back)) > timeoutOf(key.Protocol, f.State, back.State, pressed) && w.same(key, f) {
 		w.end(key, f)
 	}
 }
@@ -286,6 +324,7 @@ func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 // connection.
 func (w *walk) end(key kernelTuple, f *kernelFlow) {
 	w.flows--
+	w.used[key.Destination]--
 	for _, k := range []kernelTuple{key, key.reply(f)} {
 		if err := ignoreNotExist(w.path.kernel.Flows.Delete(k)); err != nil {
 			w.errs = append(w.errs, err)

@@ -24,7 +24,7 @@ func TestFlowLifetime(t *testing.T) {
 		{TCP, flowOpen | flowRST, flowOpen | flowFIN, 10},
 		{TCP, flowOpen, flowOpen | flowRST, 10},
 	} {
-		if got := timeoutOf(tt.protocol, tt.there, tt.back); got != tt.want {
+		if got := timeoutOf(tt.protocol, tt.there, tt.back, false); got != tt.want {
 			t.Errorf("protocol %d, %d, %d: %d s; want %d", tt.protocol, tt.there, tt.back, got, tt.want)
 		}
 	}

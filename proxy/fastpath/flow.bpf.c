@@ -44,6 +44,8 @@ enum {
 	FLOW_OPEN = 1, // packets have arrived; from a TCP client, other than a SYN
 	FLOW_FIN = 2,
 	FLOW_RST = 4,
+	FLOW_LEFT = 8,   // an entry without translation: the rules have the flow
+	FLOW_LEAVE = 16, // the process moves the flow to the rules; see overtaken
 };
 
 // A flow says how to translate packets of one direction, and has the flow's state.
@@ -106,6 +108,39 @@ struct ports {
 	__u16 destination;
 };
 
+// What the first fragment of a datagram says about the later ones.
+struct first {
+	struct ports ports;
+	__u32 seen;  // seconds, CLOCK_MONOTONIC
+	__u32 stack; // the first fragment was left to the stack, translated: so are the others
+};
+
+// Fragments of a datagram arrive within so many seconds. Senders use a datagram's number
+// again sooner than the stack's timeout of 30 s (RFC 4963).
+#define FRAGMENT_SECONDS 2
+
+// The flows of an address. The process sets flows after each walk, so that it does not drift.
+struct usage {
+	__s32 flows;
+	__u32 rejected; // new flows, because the address has as many as there is room for others
+};
+
+// Two addresses: the sender of packets that are too large, and where it sends them.
+struct pair {
+	struct address from;
+	struct address to;
+};
+
+// How many ICMP errors a sender was sent in the given second.
+struct answers {
+	__u32 second;
+	__u32 count;
+};
+
+// The kernel does not limit these errors, since path MTU discovery needs them. One sender
+// and destination need few: RFC 4443 §2.4 (f) has 10 each second as an example.
+#define ERRORS_PER_SECOND 10
+
 // A source whose new flows were valid on an interface in the given second; see
 // valid_source.
 struct source {
@@ -118,12 +153,14 @@ struct source {
 
 enum counter {
 	COUNT_BEGUN,  // new flows
-	COUNT_FULL,   // new flows for which the table had no room
+	COUNT_FULL,   // new flows for which the table had no room, or none for their address
 	COUNT_MOVED,  // new flows whose client port was in use at the backend
 	COUNT_STACK,  // packets that were translated and left to the stack
 	COUNT_ERRORS, // ICMP errors that were translated
 	COUNT_LARGE,  // packets that were answered by an ICMP error, because they are too large
-	COUNTERS,
+	COUNT_QUIET,  // packets that are too large and were dropped, because of the limit for ICMP errors
+	COUNT_LATE,   // first fragments that later ones had overtaken
+	COUNTERS = 32, // with room for more: a pinned map of another size could not be adopted
 };
 
 struct {
@@ -179,13 +216,51 @@ struct {
 	__type(value, struct source);
 } sources SEC(".maps");
 
+// The datagrams of flows whose first fragment has arrived.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct datagram);
-	__type(value, struct ports);
-} fragments SEC(".maps");
+	__type(value, struct first);
+} datagrams SEC(".maps");
+
+// When a fragment of a datagram was left to the stack before the first one arrived. Any
+// sender can fill this map: it is apart from datagrams, so that those keep their room.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct datagram);
+	__type(value, __u32);
+} overtaken SEC(".maps");
+
+// The addresses whose new flows may be taken.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct address);
+	__type(value, struct usage);
+} usages SEC(".maps");
+
+// For how many more flows the table has room.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __s32);
+} room SEC(".maps");
+
+// The ICMP errors of the current second. It is not pinned: the next process starts empty.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct pair);
+	__type(value, struct answers);
+} answered SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -193,7 +268,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, __u64);
-} counters SEC(".maps");
+} statistics SEC(".maps");
 
 // The time until which new flows may be taken, in seconds since boot.
 struct {
@@ -277,6 +352,7 @@ struct packet {
 	__u8 flags;      // of TCP
 	__u8 fragment;
 	__u8 intact; // must not be fragmented (DF, or IPv6)
+	__u8 stack;  // a later fragment, the first of which was left to the stack
 };
 
 // The coarse clock takes 30 to 40 ns less than the others; seconds suffice.
@@ -287,7 +363,7 @@ static __always_inline __u32 seconds(void)
 
 static __always_inline void count(__u32 what)
 {
-	__u64 *n = bpf_map_lookup_elem(&counters, &what);
+	__u64 *n = bpf_map_lookup_elem(&statistics, &what);
 
 	if (n)
 		(*n)++;
@@ -419,29 +495,46 @@ static __always_inline void datagram_of(const struct packet *p, struct datagram 
 	d->zero = 0;
 }
 
-// recall sets the ports of a later fragment; false if the first one has not arrived.
+// recall sets the ports of a later fragment; false if the first one has not arrived. Then the
+// stack gets all fragments: it would wait for a first one that was forwarded here.
 static __noinline int recall(struct packet *p)
 {
+	__u32 now = seconds();
 	struct datagram d;
-	struct ports *ports;
+	struct first *first;
 
 	datagram_of(p, &d);
-	ports = bpf_map_lookup_elem(&fragments, &d);
-	if (!ports)
+	first = bpf_map_lookup_elem(&datagrams, &d);
+	if (!first || now - first->seen > FRAGMENT_SECONDS) {
+		bpf_map_update_elem(&overtaken, &d, &now, BPF_ANY);
 		return 0;
-	p->tuple.source_port = ports->source;
-	p->tuple.destination_port = ports->destination;
+	}
+	p->tuple.source_port = first->ports.source;
+	p->tuple.destination_port = first->ports.destination;
+	p->stack = first->stack;
 	return 1;
 }
 
-static __noinline int remember(struct packet *p)
+// remember records a first fragment, for recall.
+static __noinline int remember(struct packet *p, __u32 stack)
 {
-	struct ports ports = {.source = p->tuple.source_port, .destination = p->tuple.destination_port};
+	struct first first = {.ports = {p->tuple.source_port, p->tuple.destination_port}, .seen = seconds(), .stack = stack};
 	struct datagram d;
 
 	datagram_of(p, &d);
-	bpf_map_update_elem(&fragments, &d, &ports, BPF_ANY);
+	bpf_map_update_elem(&datagrams, &d, &first, BPF_ANY);
 	return 0;
+}
+
+// is_overtaken reports whether the stack has a later fragment of the datagram already.
+static __noinline int is_overtaken(struct packet *p)
+{
+	struct datagram d;
+	__u32 *seen;
+
+	datagram_of(p, &d);
+	seen = bpf_map_lookup_elem(&overtaken, &d);
+	return seen && seconds() - *seen <= FRAGMENT_SECONDS;
 }
 
 // parse_ports reads the layer 4 header.
@@ -697,6 +790,20 @@ static __always_inline int quote6(struct __sk_buff *skb, const struct packet *p,
 	return !bpf_skb_store_bytes(skb, ETH_HLEN, &e, sizeof(e), BPF_F_RECOMPUTE_CSUM);
 }
 
+// may_refuse reports whether a sender gets another ICMP error about a destination. Two CPUs
+// may count one error twice, or not at all: the limit need not be exact.
+static __noinline int may_refuse(struct packet *p)
+{
+	struct pair pair = {.from = p->tuple.source, .to = p->tuple.destination};
+	struct answers now = {.second = seconds(), .count = 1}, *had = bpf_map_lookup_elem(&answered, &pair);
+
+	if (!had || had->second != now.second) {
+		bpf_map_update_elem(&answered, &pair, &now, BPF_ANY);
+		return 1;
+	}
+	return had->count++ < ERRORS_PER_SECOND;
+}
+
 // refuse answers a packet that is too large for the next link by an ICMP error, with the
 // packet's destination as source. The stack's error would quote the translated packet, which
 // the sender does not know.
@@ -705,6 +812,10 @@ static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
 	__u32 size = (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + (p->tuple.protocol == IPPROTO_TCP ? sizeof(struct tcp) : sizeof(struct udp));
 	__u8 macs[12], swapped[12];
 
+	if (!may_refuse(p)) {
+		count(COUNT_QUIET);
+		return TCX_DROP;
+	}
 	if (bpf_skb_load_bytes(skb, 0, macs, 12) || bpf_skb_change_tail(skb, ETH_HLEN + size, 0))
 		return TCX_NEXT;
 	if (!(p->v6 ? quote6(skb, p, mtu, size) : quote4(skb, p, mtu, size)))
@@ -718,10 +829,13 @@ static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
 }
 
 // deliver translates a packet of a flow and forwards it by the route found; without a
-// route, it leaves the translated packet to the stack.
+// route, it leaves the translated packet to the stack. All fragments of a datagram go where
+// the first one goes: the stack reassembles them.
 static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, const struct flow *flow, const struct bpf_fib_lookup *fib, long found)
 {
-	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
+	if (p->fragment == FIRST)
+		remember(p, found != BPF_FIB_LKUP_RET_SUCCESS);
+	if (found == BPF_FIB_LKUP_RET_SUCCESS && !p->stack) {
 		if (!translate(skb, p, flow, p->hops - 1))
 			return TCX_NEXT;
 		return send(skb, fib, p->tuple.direction);
@@ -729,6 +843,8 @@ static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, cons
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED && p->intact && p->fragment == WHOLE &&
 	    p->offset == ETH_HLEN + (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)))
 		return refuse(skb, p, fib->tot_len);
+	if (p->fragment == LATER && !p->stack)
+		return TCX_DROP; // the first one has been forwarded, so that the stack would wait for it
 	count(COUNT_STACK);
 	translate(skb, p, flow, p->hops);
 	return TCX_NEXT;
@@ -793,6 +909,36 @@ static __noinline int schedule(struct packet *p, struct backend *b)
 		return 0;
 	*b = bpf_get_prandom_u32() <= slot->keep ? slot->backend : slot->other;
 	return 1;
+}
+
+// admitting returns the usage of an address that may have another flow; else 0. An address
+// may have as many flows as the table has room for others: so however many flows one has,
+// there is room for the next address (dynamic thresholds, as switches share their buffers).
+static __noinline struct usage *admitting(const struct address *vip)
+{
+	__u32 zero = 0;
+	struct usage *usage = bpf_map_lookup_elem(&usages, vip);
+	__s32 *left = bpf_map_lookup_elem(&room, &zero);
+
+	if (!usage || !left)
+		return 0;
+	if (usage->flows < *left)
+		return usage;
+	__sync_fetch_and_add(&usage->rejected, 1);
+	count(COUNT_FULL);
+	return 0;
+}
+
+// account adds flows of an address, or removes them.
+static __always_inline void account(struct usage *usage, __s32 flows)
+{
+	__u32 zero = 0;
+	__s32 *left = bpf_map_lookup_elem(&room, &zero);
+
+	if (usage)
+		__sync_fetch_and_add(&usage->flows, flows);
+	if (left)
+		__sync_fetch_and_add(left, -flows);
 }
 
 // insert adds both entries of a flow, the one for replies first, and sets there to the
@@ -877,7 +1023,8 @@ static __noinline int delete_if_ended(struct packet *p, struct flow *flow)
 		}
 		return 0;
 	}
-	bpf_map_delete_elem(&flows, &p->tuple);
+	if (!bpf_map_delete_elem(&flows, &p->tuple))
+		account(bpf_map_lookup_elem(&usages, &p->tuple.destination), -1);
 	bpf_map_delete_elem(&flows, &back);
 	return 1;
 }
@@ -900,12 +1047,15 @@ static __noinline int delete_if_reopened(struct packet *p, struct flow *flow)
 		.direction = OUTWARD,
 	};
 	struct flow *asked = bpf_map_lookup_elem(&flows, &there);
+	struct address vip;
 
 	// A flow that was reset and opened again has only FLOW_RST: see delete_if_ended.
 	if (asked && !(flow->state & FLOW_RST) && (asked->state & (FLOW_RST | FLOW_OPEN)) != (FLOW_RST | FLOW_OPEN) &&
 	    !(asked->state & flow->state & FLOW_FIN))
 		return 0;
-	bpf_map_delete_elem(&flows, &there);
+	vip = flow->address;
+	if (!bpf_map_delete_elem(&flows, &there))
+		account(bpf_map_lookup_elem(&usages, &vip), -1);
 	bpf_map_delete_elem(&flows, &p->tuple);
 	return 1;
 }
@@ -937,6 +1087,7 @@ static __always_inline void update_state(const struct packet *p, struct flow *fl
 static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+	struct usage *usage;
 	struct backend b = {};
 	struct flow there = {};
 	long err;
@@ -949,12 +1100,37 @@ static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 	fib.dport = swap16(b.port);
 	if (route_flow(skb, &fib, p, &b.address) != BPF_FIB_LKUP_RET_SUCCESS || !has_role(fib.ifindex, INWARD) || !valid_source(skb, p, &b))
 		return TCX_NEXT;
+	usage = admitting(&p->tuple.destination);
+	if (!usage)
+		return TCX_NEXT;
 	err = insert(p, &b, &there);
 	if (err)
 		return err == -EEXIST ? BEGUN : TCX_NEXT;
-	if (p->fragment == FIRST)
-		remember(p);
+	account(usage, 1);
 	return deliver(skb, p, &there, &fib, BPF_FIB_LKUP_RET_SUCCESS);
+}
+
+// leave handles a first fragment that later ones have overtaken: the stack has those. If the
+// flow is new, the stack gets this fragment too, and the rules all packets of the flow. A
+// known flow must keep its backend: its datagram is dropped, and the process moves it to
+// conntrack with that backend.
+static __noinline int leave(struct __sk_buff *skb, struct packet *p, struct flow *flow)
+{
+	struct flow left = {.seen = seconds(), .state = FLOW_LEFT};
+	struct usage *usage;
+	struct backend b;
+
+	count(COUNT_LATE);
+	if (flow) {
+		__sync_fetch_and_or(&flow->state, FLOW_LEAVE);
+		return TCX_DROP;
+	}
+	if (p->tuple.protocol != IPPROTO_UDP || !leased() || !has_role(skb->ifindex, OUTWARD) || !schedule(p, &b))
+		return TCX_NEXT;
+	usage = admitting(&p->tuple.destination);
+	if (usage && !bpf_map_update_elem(&flows, &p->tuple, &left, BPF_NOEXIST))
+		account(usage, 1);
+	return TCX_NEXT;
 }
 
 // Offsets in an ICMP error.
@@ -1019,7 +1195,7 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	if (!same(&p->tuple.destination, &t.destination))
 		return TCX_NEXT;
 	flow = bpf_map_lookup_elem(&flows, &t);
-	if (!flow)
+	if (!flow || flow->state & FLOW_LEFT)
 		return TCX_NEXT;
 	new_ports.source = swap16(outward ? flow->port : flow->client_port);
 	new_ports.destination = swap16(outward ? flow->client_port : flow->port);
@@ -1087,18 +1263,22 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 		flow = 0;
 	if (flow && direction == INWARD && is_syn_ack(&p) && delete_if_reopened(&p, flow))
 		flow = 0;
+	if (flow && flow->state & FLOW_LEFT) {
+		flow->seen = seconds();
+		return TCX_NEXT;
+	}
+	if (p.fragment == FIRST && is_overtaken(&p))
+		return leave(skb, &p, flow);
 	if (!flow) {
 		int verdict = direction == OUTWARD ? begin(skb, &p) : TCX_NEXT;
 
 		if (verdict != BEGUN)
 			return verdict;
 		flow = bpf_map_lookup_elem(&flows, &p.tuple);
-		if (!flow)
+		if (!flow || flow->state & FLOW_LEFT)
 			return TCX_NEXT;
 	}
 	update_state(&p, flow);
-	if (p.fragment == FIRST)
-		remember(&p);
 	return forward(skb, &p, flow);
 }
 

@@ -11,9 +11,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What a program may return for a frame: TCX_NEXT and TC_ACT_REDIRECT.
+// What a program may return for a frame: TCX_NEXT, TCX_DROP and TC_ACT_REDIRECT.
 const (
 	next     = -1
+	drop     = 2
 	redirect = 7
 )
 

@@ -31,6 +31,27 @@ type kernelChoice struct {
 	Count uint32
 }
 
+type kernelDatagram struct {
+	_           structs.HostLayout
+	Source      kernelAddress
+	Destination kernelAddress
+	Id          uint32
+	Protocol    uint8
+	Direction   uint8
+	Zero        uint16
+}
+
+type kernelFirst struct {
+	_     structs.HostLayout
+	Ports struct {
+		_           structs.HostLayout
+		Source      uint16
+		Destination uint16
+	}
+	Seen  uint32
+	Stack uint32
+}
+
 type kernelFlow struct {
 	_          structs.HostLayout
 	Address    kernelAddress
@@ -78,19 +99,29 @@ type kernelTuple struct {
 	Zero            uint16
 }
 
+type kernelUsage struct {
+	_        structs.HostLayout
+	Flows    int32
+	Rejected uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapAnswered   = "answered"
 	kernelMapClients    = "clients"
-	kernelMapCounters   = "counters"
+	kernelMapDatagrams  = "datagrams"
 	kernelMapFlows      = "flows"
-	kernelMapFragments  = "fragments"
 	kernelMapFrontends  = "frontends"
 	kernelMapInterfaces = "interfaces"
 	kernelMapLease      = "lease"
+	kernelMapOvertaken  = "overtaken"
+	kernelMapRoom       = "room"
 	kernelMapSlots      = "slots"
 	kernelMapSources    = "sources"
+	kernelMapStatistics = "statistics"
+	kernelMapUsages     = "usages"
 	kernelProgInward    = "inward"
 	kernelProgOutward   = "outward"
 )
@@ -145,15 +176,19 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	Answered   *ebpf.MapSpec `ebpf:"answered"`
 	Clients    *ebpf.MapSpec `ebpf:"clients"`
-	Counters   *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams  *ebpf.MapSpec `ebpf:"datagrams"`
 	Flows      *ebpf.MapSpec `ebpf:"flows"`
-	Fragments  *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends  *ebpf.MapSpec `ebpf:"frontends"`
 	Interfaces *ebpf.MapSpec `ebpf:"interfaces"`
 	Lease      *ebpf.MapSpec `ebpf:"lease"`
+	Overtaken  *ebpf.MapSpec `ebpf:"overtaken"`
+	Room       *ebpf.MapSpec `ebpf:"room"`
 	Slots      *ebpf.MapSpec `ebpf:"slots"`
 	Sources    *ebpf.MapSpec `ebpf:"sources"`
+	Statistics *ebpf.MapSpec `ebpf:"statistics"`
+	Usages     *ebpf.MapSpec `ebpf:"usages"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -182,28 +217,36 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	Answered   *ebpf.Map `ebpf:"answered"`
 	Clients    *ebpf.Map `ebpf:"clients"`
-	Counters   *ebpf.Map `ebpf:"counters"`
+	Datagrams  *ebpf.Map `ebpf:"datagrams"`
 	Flows      *ebpf.Map `ebpf:"flows"`
-	Fragments  *ebpf.Map `ebpf:"fragments"`
 	Frontends  *ebpf.Map `ebpf:"frontends"`
 	Interfaces *ebpf.Map `ebpf:"interfaces"`
 	Lease      *ebpf.Map `ebpf:"lease"`
+	Overtaken  *ebpf.Map `ebpf:"overtaken"`
+	Room       *ebpf.Map `ebpf:"room"`
 	Slots      *ebpf.Map `ebpf:"slots"`
 	Sources    *ebpf.Map `ebpf:"sources"`
+	Statistics *ebpf.Map `ebpf:"statistics"`
+	Usages     *ebpf.Map `ebpf:"usages"`
 }
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.Answered,
 		m.Clients,
-		m.Counters,
+		m.Datagrams,
 		m.Flows,
-		m.Fragments,
 		m.Frontends,
 		m.Interfaces,
 		m.Lease,
+		m.Overtaken,
+		m.Room,
 		m.Slots,
 		m.Sources,
+		m.Statistics,
+		m.Usages,
 	)
 }
 

@@ -36,35 +36,6 @@ func TestClosedPort(t *testing.T) {
 	})
 }
 
-// The rules get new flows while the table is full, and no existing flow is evicted.
-func TestTableFull(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		o := l.options()
-		o.Flows = 3
-		p := l.pathWith(o)
-		l.set(p, state("pod1"))
-		l.rules(port("vip", 0, 80), port("pod2", 0, 8081))
-		var in []net.Conn
-		for range 3 {
-			in = append(in, l.mustDial("tcp", 0, port("vip", 0, 80)))
-		}
-		l.bypassed()
-		for range 3 {
-			if got := l.probe("tcp", port("vip", 0, 80)); got != "pod2 saw client" {
-				t.Errorf("without room: %s", got)
-			}
-		}
-		for _, c := range in {
-			if got := ask(c, "?"); got != "pod1 saw client" {
-				t.Errorf("with room: %s", got)
-			}
-		}
-		if s := p.Status(); s.Full < 3 || s.Capacity != 3 {
-			t.Errorf("status %+v", s)
-		}
-	})
-}
-
 // A connection to a removed backend is no longer translated, and reported. One to a draining
 // backend continues, and new connections go to other backends.
 func TestBackendRemoved(t *testing.T) {

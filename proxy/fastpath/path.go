@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/fanfare-lb/fanfare/internal/notify"
@@ -70,16 +69,22 @@ type Path struct {
 	uncheckedGrows int  // how many Grows there were since flows were last checked
 	walking        bool // a walk checks flows now
 	// expired has the connections that must end, and since when. Only walk uses it.
-	expired    map[kernelTuple]time.Time
-	taken      map[kernelFrontend]*taken
-	seeding    map[kernelFrontend]bool // of UDP, to be taken once seed has copied their flows
-	left       map[kernelFrontend]string
-	uses       map[kernelFrontend][]netip.Addr // the backends of frontends with Take
-	routes     map[netip.Addr]*backendRoute    // to those
-	unresolved int                             // routes that have not been looked up yet
-	linkUsers  map[uint32]int                  // how many routes use each interface
-	outward    map[uint32]bool                 // the interfaces of State.Outward that exist
-	nextSet    uint32
+	expired map[kernelTuple]time.Time
+	taken   map[kernelFrontend]*taken
+	usages  map[kernelAddress]*usage // of the map usages
+	// usagesStale says that some of usages may have no taken frontend. pressed are those with
+	// more than half of the flows that they may have, at the last walk.
+	usagesStale bool
+	pressed     map[kernelAddress]bool
+	policies    policies
+	seeding     map[kernelFrontend]bool // of UDP, to be taken once seed has copied their flows
+	left        map[kernelFrontend]string
+	uses        map[kernelFrontend][]netip.Addr // the backends of frontends with Take
+	routes      map[netip.Addr]*backendRoute    // to those
+	unresolved  int                             // routes that have not been looked up yet
+	linkUsers   map[uint32]int                  // how many routes use each interface
+	outward     map[uint32]bool                 // the interfaces of State.Outward that exist
+	nextSet     uint32
 	// retired are sets of slots without a frontend, retiring those from before the last
 	// walk.
 	retired, retiring []kernelChoice
@@ -110,6 +115,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
 		dirty: make(map[kernelFrontend]bool), seeding: make(map[kernelFrontend]bool),
+		usages: make(map[kernelAddress]*usage),
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -120,9 +126,12 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	if err := p.adopt(); err != nil {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.closeHandles())
 	}
+	p.policies = findPolicies()
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
 	p.work.Go(func() { p.listen(ctx, p.watchQueues) })
+	p.work.Go(func() { p.listen(ctx, p.watchRules) })
+	p.work.Go(func() { p.listen(ctx, p.watchIPsec) })
 	p.work.Go(func() { p.run(ctx) })
 	return p, nil
 }
@@ -292,9 +301,11 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+	s.Limited = p.limits()
+	s.Problems = append(s.Problems, p.policies.problems()...)
 	s.Capacity, s.Busy = p.room, p.uncheckedGrows > 0 || p.walking || len(p.seeding) > 0 || p.unresolved > 0
 	var full []uint64
-	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
+	if err := p.kernel.Statistics.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))
 	}
 	for _, n := range full {
@@ -349,6 +360,12 @@ func (p *Path) obstacle(f *Frontend) string {
 	case len(f.Backends) == 0:
 		return "no backends"
 	}
+	if why := p.policies.of(f.Addr.Addr()); why != "" {
+		return why
+	}
+	if u := p.usages[addressOf(f.Addr.Addr())]; u != nil && u.limited && f.Protocol == UDP {
+		return limitedWhy
+	}
 	for _, b := range f.Backends {
 		if b.Addr.Addr().Unmap().Is4() != f.Addr.Addr().Unmap().Is4() {
 			return fmt.Sprintf("backend %s is of another family", b.Addr)
@@ -378,6 +395,7 @@ func (p *Path) run(ctx context.Context) {
 		case <-p.due:
 		case <-timer.C:
 			p.refresh()
+			p.checkPolicies()
 			p.checkPeers()
 			p.useNeighbours()
 		}
@@ -393,6 +411,7 @@ func (p *Path) run(ctx context.Context) {
 
 // refreshRoutes looks up interfaces and routes again after they may have changed.
 func (p *Path) refreshRoutes() {
+	p.checkPolicies()
 	p.mu.Lock()
 	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
 	p.mu.Unlock()
@@ -442,57 +461,7 @@ func (p *Path) renewLease() error {
 	return p.kernel.Lease.Put(uint32(0), seconds()+60)
 }
 
-// load creates or adopts the maps, and loads the programs.
-func (p *Path) load(flows uint32) error {
-	if err := p.pins.prepare(); err != nil {
-		return err
-	}
-	had, err := p.pins.list()
-	if err != nil {
-		return err
-	}
-	if err := checkTCX(); err != nil {
-		return errors.Join(err, p.pins.removeExcept(had))
-	}
-	err = p.loadInto(flows)
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		// Released maps of one version are equal: only development builds get here.
-		p.log.Warn("fast path: pinned maps have another layout; they are deleted with their flows", "err", err)
-		if err := p.pins.remove(); err != nil {
-			return err
-		}
-		if err := p.pins.prepare(); err != nil {
-			return err
-		}
-		had, err = nil, p.loadInto(flows)
-	}
-	if err != nil {
-		// Remove the new maps, which are incomplete. Earlier ones have flows: keep them.
-		return errors.Join(err, p.pins.removeExcept(had))
-	}
-	return nil
-}
-
-// loadInto loads the programs and maps with room for flows, or for as many as the pinned map has:
-// the library rejects a pinned map of another size, and a new one would lose the flows.
-func (p *Path) loadInto(flows uint32) error {
-	spec, err := loadKernel()
-	if err != nil {
-		return fmt.Errorf("read the program: %w", err)
-	}
-	spec.Maps["flows"].MaxEntries = 2 * flows
-	if had, err := ebpf.LoadPinnedMap(p.pins.path("flows"), nil); err == nil {
-		if n := had.MaxEntries(); n != 2*flows {
-			p.log.Info("fast path: the existing flow table keeps its size", "flows", n/2, "wanted", flows)
-			spec.Maps["flows"].MaxEntries = n
-		}
-		had.Close()
-	}
-	p.room = int(spec.Maps["flows"].MaxEntries / 2)
-	return spec.LoadAndAssign(&p.kernel, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.pins.dir()}})
-}
-
 // adopt reads the maps and adopts the links.
 func (p *Path) adopt() error {
-	return errors.Join(p.adoptTaken(), p.adoptClients(), p.adoptRoles(), p.adoptHooks())
+	return errors.Join(p.adoptTaken(), p.adoptUsages(), p.adoptClients(), p.adoptRoles(), p.adoptHooks())
 }

@@ -14,8 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is the version of the maps' layout. Increase it with every change of a key or
-// value in flow.bpf.c: flows of another version cannot be read.
+// version is the version of the layout of flows. Increase it with every change of a key or
+// value of the map flows in flow.bpf.c, and of the maps that the process reads at its start:
+// flows of another version cannot be read, and end. Give another map that changes a new name instead,
+// so that flows survive the upgrade.
 const version = "v1"
 
 // pins is the directory that has a subdirectory for each version.
@@ -121,14 +123,33 @@ func checkTCX() error {
 	return nil
 }
 
+// maps returns the pinned maps, by the names of their pins.
+func (p *Path) maps() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{
+		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
+		"interfaces": p.kernel.Interfaces, "datagrams": p.kernel.Datagrams, "overtaken": p.kernel.Overtaken,
+		"usages": p.kernel.Usages, "room": p.kernel.Room, "statistics": p.kernel.Statistics, "lease": p.kernel.Lease,
+	}
+}
+
+// removeStale removes those of the pinned objects that this program does not have: maps that
+// another one, with the same flows, had beside them.
+func (p *Path) removeStale(had []string) error {
+	var errs []error
+	for _, name := range had {
+		var index uint32
+		isLink := scan(name, "outward-%d", &index) || scan(name, "inward-%d", &index)
+		if !isLink && p.maps()[name] == nil {
+			errs = append(errs, os.Remove(p.pins.path(name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // repairPins pins maps again whose pins another program removed, and returns their names.
 func (p *Path) repairPins() (found []string, err error) {
-	all := map[string]*ebpf.Map{
-		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
-		"interfaces": p.kernel.Interfaces, "fragments": p.kernel.Fragments, "counters": p.kernel.Counters, "lease": p.kernel.Lease,
-	}
 	var errs []error
-	for name, m := range all {
+	for name, m := range p.maps() {
 		if _, err := os.Lstat(p.pins.path(name)); err == nil {
 			continue
 		}
@@ -150,3 +171,59 @@ func (p *Path) restorePin(m interface {
 
 // isFull reports whether a map has no room: a hash map returns E2BIG, an LPM trie ENOSPC.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
+
+// load creates or adopts the maps, and loads the programs.
+func (p *Path) load(flows uint32) error {
+	if err := p.pins.prepare(); err != nil {
+		return err
+	}
+	had, err := p.pins.list()
+	if err != nil {
+		return err
+	}
+	if err := checkTCX(); err != nil {
+		return errors.Join(err, p.pins.removeExcept(had))
+	}
+	err = p.loadInto(flows)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		// Released maps of one version are equal: only development builds get here.
+		p.log.Warn("fast path: pinned maps have another layout; they are deleted with their flows", "err", err)
+		if err := p.pins.remove(); err != nil {
+			return err
+		}
+		if err := p.pins.prepare(); err != nil {
+			return err
+		}
+		had, err = nil, p.loadInto(flows)
+	}
+	if err != nil {
+		// Remove the new maps, which are incomplete. Earlier ones have flows: keep them.
+		return errors.Join(err, p.pins.removeExcept(had))
+	}
+	return p.removeStale(had)
+}
+
+// loadInto loads the programs and maps with room for flows, or for as many as the pinned map has:
+// the library rejects a pinned map of another size, and a new one would lose the flows.
+func (p *Path) loadInto(flows uint32) error {
+	spec, err := loadKernel()
+	if err != nil {
+		return fmt.Errorf("read the program: %w", err)
+	}
+	spec.Maps["flows"].MaxEntries = 2 * flows
+	fresh := true
+	if had, err := ebpf.LoadPinnedMap(p.pins.path("flows"), nil); err == nil {
+		if n := had.MaxEntries(); n != 2*flows {
+			p.log.Info("fast path: the existing flow table keeps its size", "flows", n/2, "wanted", flows)
+			spec.Maps["flows"].MaxEntries = n
+		}
+		fresh = false
+		had.Close()
+	}
+	p.room = int(spec.Maps["flows"].MaxEntries / 2)
+	err = spec.LoadAndAssign(&p.kernel, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.pins.dir()}})
+	if err != nil || !fresh {
+		return err // without a count of flows, the first walk makes one
+	}
+	return p.kernel.Room.Put(uint32(0), int32(p.room))
+}

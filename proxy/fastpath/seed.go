@@ -80,10 +80,16 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 // insertTracked copies the flows of a frontend whose clients are behind an outward
 // interface, by the routes to them. Flows of pods stay with the rules.
 func (p *Path) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
-	var errs []error
+	vip := addressOf(fe.Addr.Addr())
+	errs := []error{p.admit(vip)}
+	spare := p.spare(vip)
 	for _, f := range entries[fe.Addr] {
+		if spare == 0 {
+			break // the others stay with the rules
+		}
 		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && p.roles[f.index]&outward != 0 {
 			errs = append(errs, p.insert(f))
+			spare--
 		}
 	}
 	return errors.Join(errs...)

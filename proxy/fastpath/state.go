@@ -75,9 +75,12 @@ type Flow struct {
 type Status struct {
 	Interfaces []string // the interfaces of State.Outward that have the program
 	// Flows is the number of flows at the last walk, Capacity the maximum. Full counts new
-	// flows that the rules got because the table was full, since its maps were created.
+	// flows that the rules got because the table had no room, or none for another flow of their
+	// address, since its maps were created.
 	Flows, Capacity int
 	Full            uint64
+	// Limited are the addresses that have as many flows as they may have; sorted.
+	Limited []Limit
 	// Left are frontends with Take whose new flows the rules still get; sorted.
 	Left []Left
 	// Problems are sentences about what differs from State, such as a missing interface.

@@ -45,6 +45,7 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 			return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 		}
 		delete(p.taken, key)
+		p.usagesStale = true
 		p.retired = append(p.retired, had.choice)
 		return nil
 	}
@@ -57,7 +58,11 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 	if _, err := p.kernel.Slots.BatchUpdate(places, slotsOf(backends), nil); err != nil {
 		return errors.Join(p.leaveFull(key, had, "backends", err), p.clear(now))
 	}
-	if err := p.kernel.Frontends.Put(key, now); err != nil {
+	err := p.admit(key.Address)
+	if err == nil {
+		err = p.kernel.Frontends.Put(key, now)
+	}
+	if err != nil {
 		return errors.Join(p.leaveFull(key, had, "frontends", err), p.clear(now))
 	}
 	p.taken[key] = &taken{now, slices.Clone(backends)}
@@ -65,6 +70,15 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 		p.retired = append(p.retired, had.choice)
 	}
 	return nil
+}
+
+// redo makes the next apply decide again about frontends that may take new flows.
+func (p *Path) redo(is func(kernelFrontend) bool) {
+	for key := range p.uses {
+		if is(key) {
+			p.dirty[key] = true
+		}
+	}
 }
 
 // leaveFull leaves a frontend to the rules if err says that a map is full, and records the

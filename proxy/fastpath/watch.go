@@ -23,7 +23,7 @@ func (p *Path) listen(ctx context.Context, watch func(context.Context) error) {
 	for ctx.Err() == nil {
 		if err := watch(ctx); err != nil && ctx.Err() == nil {
 			// Watches signal a change when they begin, in case one was missed.
-			p.log.Debug("fast path: watch interfaces, routes and queues", "err", err)
+			p.log.Debug("fast path: watch interfaces, routes, rules and queues", "err", err)
 			await(ctx, time.Second)
 		}
 	}

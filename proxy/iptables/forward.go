@@ -69,7 +69,7 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 		return f.chain, false, nil
 	}
 	if err := i.restore(ctx, script); err != nil {
-		return f.chain, false, err
+		return f.chain, false, f.blame(i, prefixes, err)
 	}
 	if f, err = i.filter(ctx); err != nil {
 		return false, true, err
@@ -80,6 +80,37 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.Name)
 	}
 	return f.chain, true, nil
+}
+
+// A closedError is that FORWARD of a program drops flows to the prefixes, and could not be opened.
+type closedError struct {
+	program string
+	err     error
+}
+
+func (e *closedError) Error() string { return e.err.Error() }
+func (e *closedError) Unwrap() error { return e.err }
+
+// blame makes an error of writing rules a closedError if the rules would have opened FORWARD.
+func (f *filter) blame(i Program, prefixes []netip.Prefix, err error) error {
+	if _, closed := f.closed(); closed && len(prefixes) > 0 {
+		return &closedError{i.Name, err}
+	}
+	return err
+}
+
+// ClosedBy returns the programs whose FORWARD drops flows to the prefixes, by the error of
+// OpenForward. A program that could not be read is not among them.
+func ClosedBy(err error) (programs []string) {
+	if closed, ok := err.(*closedError); ok {
+		return []string{closed.program}
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			programs = append(programs, ClosedBy(err)...)
+		}
+	}
+	return programs
 }
 
 // filter reads the rules of FORWARD and of Fanfare's chain in table filter.

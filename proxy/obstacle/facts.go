@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mdlayher/netlink"
-	rtnetlink "github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
@@ -56,7 +56,8 @@ type Tallies struct {
 // What cannot be read is in Unseen. It blocks for a system call for each interface and sample,
 // and must not run on the path of a change.
 func Survey(state state.State, before *Tallies) *survey {
-	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
+	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0}}
+	s.Facts.samples, s.Facts.partial = takeSamples(state, localSamples, remoteSamples)
 	s.links()
 	s.routes()
 	s.sysctls()
@@ -67,24 +68,17 @@ func Survey(state state.State, before *Tallies) *survey {
 // links lists the interfaces. Only netlink reports whether a bridge calls netfilter
 // (IFLA_BR_NF_CALL_IPTABLES): a container cannot read the bridge's sysfs of its own namespace.
 func (s *survey) links() {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
-		s.miss("interfaces", err)
-		return
-	}
-	defer conn.Close()
-	messages, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request | netlink.Dump},
-		Data:   make([]byte, unix.SizeofIfInfomsg),
-	})
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 	s.miss("interfaces", err)
 	for _, m := range messages {
-		if len(m.Data) < unix.SizeofIfInfomsg {
+		if len(m) < unix.SizeofIfInfomsg {
 			continue
 		}
-		flags, all := binary.NativeEndian.Uint32(m.Data[8:]), m.Data[unix.SizeofIfInfomsg:]
+		flags, all := binary.NativeEndian.Uint32(m[8:]), m[unix.SizeofIfInfomsg:]
 		name := nfnl.CString(nfnl.Attribute(all, unix.IFLA_IFNAME))
-		s.names[int(int32(binary.NativeEndian.Uint32(m.Data[4:])))] = name
+		s.names[int(int32(binary.NativeEndian.Uint32(m[4:])))] = name
 		s.plugin(name)
 		if flags&unix.IFF_UP == 0 || flags&unix.IFF_LOOPBACK != 0 {
 			continue
@@ -157,15 +151,25 @@ func (s *survey) routes() {
 			s.networks(f)
 		}
 	}
+	s.routeSamples()
+}
+
+func (s *survey) routeSamples() {
 	for i := range s.Facts.samples {
 		s.route(&s.Facts.samples[i])
 	}
 }
 
+// sampleAll takes as many samples as there are flows, up to a limit.
+func (s *survey) sampleAll(state state.State) {
+	s.Facts.samples, s.Facts.partial = takeSamples(state, allSamples, allSamples)
+	s.routeSamples()
+}
+
 // networks records which interfaces lead to networks, by the main table. Tables of policy
 // routing are not read: their rules select packets that are unknown here.
 func (s *survey) networks(f state.SetID) {
-	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
+	routes, err := netlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	s.miss("routes", err)
 	for _, r := range routes {
 		indexes := []int{r.LinkIndex}
@@ -201,7 +205,7 @@ func (s *survey) iface(name string) *iface {
 // route asks the kernel how it would send to a sample's backend.
 func (s *survey) route(p *sample) {
 	to := p.backend.Addr()
-	routes, err := rtnetlink.RouteGetWithOptions(net.IP(to.AsSlice()), &rtnetlink.RouteGetOptions{FIBMatch: true})
+	routes, err := netlink.RouteGetWithOptions(net.IP(to.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {
 		return // no route: the pod is gone, or another node's
 	}

@@ -50,23 +50,36 @@ func passages() (all []passage) {
 	return all
 }
 
+// flows returns the kind of flows of the passage.
+func (p passage) flows() Flows { return FlowsTo(p.family, p.destination()) }
+
+func (p passage) destination() Destination { return sample{own: p.own, remote: p.remote}.to() }
+
 // of reports whether a sample belongs to this passage.
 func (p passage) of(s sample) bool {
 	return s.family == p.family && s.own == p.own && (s.remote == p.remote || s.own)
 }
 
 // judgeRules finds chains that drop, translate or exclude from conntrack all samples of a
-// passage; each chain is reported once.
-func judgeRules(r *ruleset, samples []sample) (all []Obstacle) {
-	told := make(map[string]bool)
+// passage; each chain is reported once, with all flows that it blocks for certain.
+func judgeRules(r *ruleset, samples []sample, more partial) (all []Obstacle) {
+	told := make(map[string]int)
 	for _, base := range r.bases {
 		for _, p := range passages() {
 			if !base.sees(p.family) {
 				continue
 			}
-			if o, found := judgeChain(r, base, p, samples); found && !told[o.About] {
-				told[o.About] = true
-				all = append(all, o)
+			o, found := judgeChain(r, base, p, samples)
+			if !found {
+				continue
+			}
+			at, known := told[o.About]
+			if !known {
+				at = len(all)
+				told[o.About], all = at, append(all, o)
+			}
+			if o.Code == all[at].Code && o.Code != TranslatedBefore && !more[p.family][p.destination()] {
+				all[at].Blocks |= p.flows()
 			}
 		}
 	}
@@ -148,14 +161,14 @@ func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, b
 	switch {
 	case out == mayDrop:
 		about := chain(w.dropped)
-		return Obstacle{Firewall, about, fmt.Sprintf("%s drops traffic %s: %s", about, direction, cure(base, p.reply))}, true
+		return Obstacle{Code: Firewall, About: about, Message: fmt.Sprintf("%s drops traffic %s: %s", about, direction, cure(base, p.reply))}, true
 	case w.untracked != "" && base.priority < priorityConntrack:
 		about := chain(w.untracked)
-		return Obstacle{Untracked, about, fmt.Sprintf(
+		return Obstacle{Code: Untracked, About: about, Message: fmt.Sprintf(
 			"%s has traffic %s not tracked (notrack), so that it cannot be translated: except it there", about, direction)}, true
 	case w.translated != "" && base.kind == "nat":
 		about := chain(w.translated)
-		return Obstacle{TranslatedBefore, about, fmt.Sprintf(
+		return Obstacle{Code: TranslatedBefore, About: about, Message: fmt.Sprintf(
 			"%s translates traffic %s, at priority %d, before Fanfare at %d: except it there, or give that chain a higher priority",
 			about, direction, base.priority, w.rules.nat)}, true
 	}
@@ -170,7 +183,7 @@ func judgeOrder(r *ruleset, families [2]bool) (all []Obstacle) {
 			continue
 		}
 		about := fmt.Sprintf("chain %s %s", c.table, c.name)
-		all = append(all, Obstacle{TranslatedBefore, about, fmt.Sprintf(
+		all = append(all, Obstacle{Code: TranslatedBefore, About: about, Message: fmt.Sprintf(
 			"%s has the priority that iptables has (%d), and whichever of kube-proxy's rules and Fanfare's came last translates first: start Fanfare with --proxy-mode=nftables, or kube-proxy in its iptables mode",
 			about, c.priority)})
 	}

@@ -13,14 +13,24 @@ import (
 
 // iptables-legacy shows its rules as text only. This file simulates FORWARD and the chains that
 // it leads to, such as DOCKER-USER, as simulate.go does for nftables: an option that is not
-// implemented may match. A drop in FORWARD itself, or by its policy, does not count: package
-// iptables accepts Fanfare's traffic before FORWARD drops the rest.
+// implemented may match. A drop in FORWARD itself, or by its policy, counts only if package
+// iptables could not accept Fanfare's traffic before it. Then the rules of iptables-nft are judged
+// here as well: of their text more is known than of their expressions.
+
+// kubeProxyMark is how kube-proxy accepts its own flows. Its chains of nat set the mark, and the
+// kernel does not ask them about a flow that Fanfare's rules have translated before. But Fanfare
+// may set the same mark.
+const (
+	kubeProxyMark    = "-m mark --mark 0x4000/0x4000"
+	kubeProxyMarkBit = 0x4000
+)
 
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
 	chains map[string][]string
 	packet legacyPacket
-	budget int // of rules
+	marked bool // Fanfare may set kube-proxy's mark
+	budget int  // of rules
 	// dropped is the chain in which the packet was dropped last.
 	dropped string
 }
@@ -44,35 +54,54 @@ func legacyPacketOf(s sample, reply bool) legacyPacket {
 	return legacyPacket{proto: s.proto, dst: s.backend, in: s.in, out: s.out, vip: s.vip.Addr()}
 }
 
-// judgeLegacy finds chains of iptables-legacy that drop all samples of a passage. save is the
-// output of iptables-save for the table filter.
-func judgeLegacy(i iptables.Program, save string, samples []sample) (all []Obstacle) {
-	chains := parseChains(save)
-	told := make(map[string]bool)
+// judgeLegacy finds chains of iptables that drop all samples of a passage. save is the output of
+// iptables-save for the table filter. closed: package iptables could not open FORWARD.
+func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []Obstacle) {
+	chains, samples := parseChains(save), f.arrivals()
+	told := make(map[string]int)
 	for _, p := range passages() {
 		if p.own || p.family != i.Family() {
 			continue
 		}
-		chain := ""
-		for _, s := range samples {
-			if !p.of(s) || s.out == "" {
-				continue
-			}
-			w := &legacyWalk{chains: chains, packet: legacyPacketOf(s, p.reply), budget: walkBudget}
-			if out := w.chain("FORWARD", 0); out != mayDrop || w.dropped == "FORWARD" {
-				chain = ""
-				break
-			}
-			chain = w.dropped
-		}
-		about := fmt.Sprintf("chain %s of %s", chain, i.Name)
-		if chain == "" || told[about] {
+		chain := legacyDrop(legacyWalk{chains: chains, marked: f.marked}, p, samples, closed)
+		if chain == "" {
 			continue
 		}
-		told[about] = true
-		all = append(all, Obstacle{Firewall, about, legacyMessage(about, p)})
+		about := fmt.Sprintf("chain %s of %s", chain, i.Name)
+		at, known := told[about]
+		if !known {
+			at = len(all)
+			told[about], all = at, append(all, Obstacle{Code: Firewall, About: about, Message: legacyMessage(about, p)})
+		}
+		if !f.partial[p.family][p.destination()] {
+			all[at].Blocks |= p.flows()
+		}
 	}
 	return all
+}
+
+// legacyDrop returns the chain that drops the last sample of a passage, empty unless all are
+// dropped.
+func legacyDrop(walk legacyWalk, p passage, samples []sample, closed bool) (chain string) {
+	for _, s := range samples {
+		if !p.of(s) || s.out == "" {
+			continue
+		}
+		w := walk
+		w.packet, w.budget = legacyPacketOf(s, p.reply), walkBudget
+		out := w.chain("FORWARD", 0)
+		if closed && out&mayFall != 0 { // to the policy, which is to drop, or FORWARD would not be closed
+			if w.dropped == "" {
+				w.dropped = "FORWARD"
+			}
+			out = out&^mayFall | mayDrop
+		}
+		if out != mayDrop || w.dropped == "FORWARD" && !closed {
+			return ""
+		}
+		chain = w.dropped
+	}
+	return chain
 }
 
 // legacyMessage returns an Obstacle's message, with a remedy in the words of iptables.
@@ -111,7 +140,7 @@ func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
 			return out | mayAccept | mayDrop | mayFall
 		}
 		match, how, target := w.packet.meets(iptables.RuleWords(rule))
-		if match == no {
+		if match == no || !w.marked && name == "KUBE-FORWARD" && strings.Contains(rule, kubeProxyMark) {
 			continue
 		}
 		may, ends := w.target(how, target, name, depth)
@@ -238,11 +267,13 @@ func named(name, iface string) tri {
 	return triOf(name == iface)
 }
 
-// legacyRules judges the tables of iptables-legacy. It does not read a table that does not
-// exist, because reading would load the kernel module.
-func (s *survey) legacyRules() (all []Obstacle) {
+// textRules judges the tables of iptables-legacy, and of programs whose chain FORWARD could not be
+// opened. It does not read a table that does not exist, because reading would load the kernel
+// module.
+func (s *survey) textRules(closed []string) (all []Obstacle) {
 	for _, i := range iptables.Programs {
-		if !i.Legacy() {
+		shut := slices.Contains(closed, i.Name)
+		if !i.Legacy() && !shut {
 			continue
 		}
 		has, err := i.Has()
@@ -253,7 +284,7 @@ func (s *survey) legacyRules() (all []Obstacle) {
 		save, err := i.Save(context.Background()) // Save has a timeout of its own
 		s.miss("rules of "+i.Name, err)
 		if err == nil {
-			all = append(all, judgeLegacy(i, save, s.Facts.arrivals())...)
+			all = append(all, judgeLegacy(i, save, &s.Facts, shut)...)
 		}
 	}
 	return all

@@ -24,8 +24,13 @@ import (
 const (
 	lookSoon  = time.Second     // between two looks, after a notification
 	lookAgain = 5 * time.Second // while there is an obstacle: a user who removes it wants to see that
-	lookLater = time.Minute     // between two looks because a State changed
-	lookShare = 20              // looks take at most 1/lookShare of the time
+	// lookConfirm is how soon a new obstacle is looked for again before it blocks flows:
+	// firewalls drop everything for a moment while they load their rules.
+	lookConfirm = 2 * time.Second
+	// lookPatience is how long new addresses wait for a look.
+	lookPatience = 5 * time.Second
+	lookLater    = time.Minute // between two looks because a State changed
+	lookShare    = 20          // looks take at most 1/lookShare of the time
 )
 
 // A Monitor finds obstacles to traffic on this node. It runs in its own goroutine: Set of
@@ -34,16 +39,18 @@ type Monitor struct {
 	log    *slog.Logger
 	looks  prometheus.Observer // how long each took, in seconds
 	count  func(now []Obstacle)
-	notify func() // obstacles have come or gone
+	notify func() // obstacles or the Blockade have come or gone
 	netns  *os.File
 
-	state atomic.Pointer[state.State]
-	nat   atomic.Int32  // the priority at which our rules translate
-	soon  chan struct{} // capacity 1: look soon
-	later chan struct{} // capacity 1: look within lookLater
-	quit  context.CancelFunc
-	done  chan struct{}
-	once  sync.Once
+	state    atomic.Pointer[state.State]
+	closed   atomic.Pointer[[]string] // the iptables whose FORWARD could not be opened
+	blockade atomic.Pointer[Blockade]
+	nat      atomic.Int32  // the priority at which our rules translate
+	soon     chan struct{} // capacity 1: look soon
+	later    chan struct{} // capacity 1: look within lookLater
+	quit     context.CancelFunc
+	done     chan struct{}
+	once     sync.Once
 
 	// Met are the chains that the last look simulated: changes of other chains are not worth
 	// a look. It is nil before the first look. Met is exported for the tests of package proxy.
@@ -54,6 +61,9 @@ type Monitor struct {
 	mu        sync.Mutex
 	obstacles []Obstacle
 	unseen    []string
+	found     []finding       // the obstacles, which belong to run
+	seen      [2]bool         // the families that had VIPs at the last look
+	waiting   []chan struct{} // of SetState
 }
 
 // New starts a Monitor for the network namespace of the calling thread, and keeps a file
@@ -71,6 +81,7 @@ func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), no
 		soon: make(chan struct{}, 1), later: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
 	}
 	l.nat.Store(PriorityNFTables)
+	l.closed.Store(new([]string))
 	go l.run(ctx)
 	return l, nil
 }
@@ -79,18 +90,73 @@ func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), no
 // look on; the default is PriorityNFTables.
 func (l *Monitor) TranslateAt(priority int32) { l.nat.Store(priority) }
 
-// SetState reports what the kernel forwards now. A look follows soon, mostly within a second, if
-// look is true, if s is the first State, or if it has the first address or lost the last one;
-// else within a minute. The Monitor keeps s, which must not be modified.
-func (l *Monitor) SetState(s state.State, look bool) {
-	before := l.state.Swap(&s)
-	switch {
-	case look || before == nil || (len(before.VIPs) == 0) != (len(s.VIPs) == 0):
+// SetClosed reports the programs of iptables whose chain FORWARD drops Fanfare's traffic and
+// could not be changed. A look follows a change.
+func (l *Monitor) SetClosed(programs []string) {
+	if before := l.closed.Swap(&programs); !slices.Equal(*before, programs) {
 		notify.Changed(l.soon)
-	default:
-		notify.Changed(l.later)
 	}
 }
+
+// SetState reports what the kernel forwards now. A look follows soon, mostly within a second, if
+// look is true, if s is the first State, or if a family has its first address or lost its last
+// one; else within a minute. The Monitor keeps s, which must not be modified.
+//
+// If s has addresses of a family of which no look has seen any, the result is a channel that is
+// closed after the next look: until then it is not known whether they are blocked.
+func (l *Monitor) SetState(s state.State, look bool) (looked <-chan struct{}) {
+	before := l.state.Swap(&s)
+	now, had := vipFamilies(&s), [2]bool{}
+	if before != nil {
+		had = vipFamilies(before)
+	}
+	if now[0] && !had[0] || now[1] && !had[1] {
+		looked = l.nextLook()
+	}
+	if look || before == nil || now != had {
+		notify.Changed(l.soon)
+	} else {
+		notify.Changed(l.later)
+	}
+	return looked
+}
+
+// vipFamilies reports which families have VIPs, which are sorted: IPv4 first.
+func vipFamilies(s *state.State) (has [2]bool) {
+	if n := len(s.VIPs); n > 0 {
+		has[state.Family(s.VIPs[0].Addr)], has[state.Family(s.VIPs[n-1].Addr)] = true, true
+	}
+	return has
+}
+
+// nextLook returns a channel that is closed after the next look that has not begun.
+func (l *Monitor) nextLook() <-chan struct{} {
+	c := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, c)
+	return c
+}
+
+// Await waits for a look that SetState has announced, and not for long: a look takes milliseconds.
+func (l *Monitor) Await(ctx context.Context, looked <-chan struct{}) {
+	if looked == nil {
+		return
+	}
+	timer := time.NewTimer(lookPatience)
+	defer timer.Stop()
+	select {
+	case <-looked:
+	case <-l.done:
+	case <-timer.C:
+		l.log.WarnContext(ctx, "the search for obstacles takes long: addresses are announced meanwhile")
+	case <-ctx.Done():
+	}
+}
+
+// Blockade returns the flows that certainly fail on this node, as far as looks have confirmed;
+// nil if none do. The pointer stays the same as long as the Blockade does.
+func (l *Monitor) Blockade() *Blockade { return l.blockade.Load() }
 
 // run looks when it is signalled, and again while there are obstacles, until ctx ends. It delays
 // looks so that they take at most 1/lookShare of the time.
@@ -100,9 +166,18 @@ func (l *Monitor) run(ctx context.Context) {
 	// with this goroutine.
 	runtime.LockOSThread()
 	if err := enter(l.netns); err != nil {
-		l.publish(ctx, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
+		for ctx.Err() == nil {
+			l.publish(ctx, [2]bool{}, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
+			l.release(l.takeWaiting())
+			select {
+			case <-l.soon:
+			case <-l.later:
+			case <-ctx.Done():
+			}
+		}
 		return
 	}
+	defer l.watchForwarding()()
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	var before Tallies
@@ -120,16 +195,23 @@ func (l *Monitor) run(ctx context.Context) {
 			timer.Stop()
 			return
 		case <-l.soon:
+			if l.state.Load() == nil {
+				continue // a change of the node before the first State
+			}
 			by(last.Add(interval))
 		case <-l.later:
 			by(last.Add(lookLater))
 		case <-timer.C:
-			began := time.Now()
-			obstacles, unseen := l.look(&before)
-			l.publish(ctx, obstacles, unseen)
+			began, waiting, state := time.Now(), l.takeWaiting(), *l.state.Load()
+			obstacles, unseen := l.look(state, &before)
+			unconfirmed := l.publish(ctx, vipFamilies(&state), obstacles, unseen)
+			l.release(waiting)
 			last, due = time.Now(), time.Time{}
 			interval = max(lookSoon, lookShare*last.Sub(began))
-			if len(obstacles) > 0 {
+			switch {
+			case unconfirmed:
+				by(last.Add(lookConfirm))
+			case len(obstacles) > 0:
 				by(last.Add(lookAgain))
 			}
 		}
@@ -153,21 +235,28 @@ func enter(netns *os.File) error {
 }
 
 // look returns the obstacles at present, and what could not be read.
-func (l *Monitor) look(before *Tallies) (obstacles []Obstacle, unseen []string) {
+func (l *Monitor) look(state state.State, before *Tallies) (obstacles []Obstacle, unseen []string) {
 	l.looking.Store(true)
 	defer l.looking.Store(false)
 	start := time.Now()
-	s := Survey(*l.state.Load(), before)
-	obstacles, met := s.Judge(l.nat.Load())
+	closed := *l.closed.Load()
+	s := Survey(state, before)
+	obstacles, met := s.Judge(l.nat.Load(), closed...)
+	if s.Facts.partial != (partial{}) && slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.Code == Firewall || o.Code == Untracked || o.Code == ForwardingOff }) {
+		s.sampleAll(state)
+		obstacles, met = s.Judge(l.nat.Load(), closed...)
+	}
 	l.Met.Store(&met)
 	l.looks.Observe(time.Since(start).Seconds())
-	return obstacles, s.Unseen
+	slices.Sort(s.Unseen)
+	return obstacles, slices.Compact(s.Unseen)
 }
 
 // Judge reads the rules of other programs and returns all obstacles, sorted by Code and About,
 // and the chains that it read. nat is the priority of the hook at which Fanfare's rules
-// translate. It adds to Unseen what it could not read.
-func (s *survey) Judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
+// translate, and closed are the iptables whose FORWARD could not be opened. It adds to Unseen what
+// it could not read.
+func (s *survey) Judge(nat int32, closed ...string) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.Facts), make(map[chainID]bool)
 	sock, err := nfnl.Dial()
 	if err != nil {
@@ -177,23 +266,26 @@ func (s *survey) Judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
-	obstacles = append(obstacles, judgeRules(rules, s.Facts.arrivals())...)
+	obstacles = append(obstacles, judgeRules(rules, s.Facts.arrivals(), s.Facts.partial)...)
 	obstacles = append(obstacles, judgeOrder(rules, s.Facts.families)...)
 	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
 	}
-	obstacles = append(obstacles, s.legacyRules()...)
+	obstacles = append(obstacles, s.textRules(closed)...)
 	slices.SortFunc(obstacles, Obstacle.compare)
 	return obstacles, met
 }
 
-// publish stores the obstacles, logs what has changed, and notifies.
-func (l *Monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []string) {
+// publish stores the obstacles of a look, logs what has changed, and notifies. A new obstacle
+// blocks flows only if all looks find it for lookConfirm, which unconfirmed reports to be missing,
+// but at once if the family had no VIPs before. An obstacle that is gone blocks nothing from now on.
+func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obstacle, unseen []string) (unconfirmed bool) {
 	l.count(obstacles)
 	l.mu.Lock()
 	before := l.obstacles
-	l.obstacles, l.unseen = obstacles, unseen
+	fresh := [2]bool{!l.seen[0], !l.seen[1]}
+	l.obstacles, l.unseen, l.seen = obstacles, unseen, families
 	l.mu.Unlock()
 	for _, o := range obstacles {
 		if !slices.ContainsFunc(before, o.Same) {
@@ -205,8 +297,31 @@ func (l *Monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []st
 			l.log.InfoContext(ctx, "no longer in the way of traffic", "reason", b.About)
 		}
 	}
-	if !slices.EqualFunc(before, obstacles, Obstacle.Same) {
+	now := time.Now()
+	l.found = findings(l.found, obstacles, fresh, now)
+	next := NewBlockade(blocking(l.found, now.Add(-lookConfirm))...)
+	changed := !next.equal(l.blockade.Load())
+	if changed {
+		l.blockade.Store(next)
+	}
+	if changed || !slices.EqualFunc(before, obstacles, Obstacle.Same) {
 		l.notify()
+	}
+	return !next.equal(NewBlockade(obstacles...))
+}
+
+// takeWaiting returns the channels to close after a look that begins now.
+func (l *Monitor) takeWaiting() []chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.waiting
+	l.waiting = nil
+	return waiting
+}
+
+func (l *Monitor) release(waiting []chan struct{}) {
+	for _, c := range waiting {
+		close(c)
 	}
 }
 

@@ -19,6 +19,9 @@ type Obstacle struct {
 	// Message is a sentence that says what is lost and what to change. It contains no number
 	// that changes while the obstacle remains, so that logs do not repeat it.
 	Message string `json:"message"`
+	// Blocks are the flows of external clients that certainly fail because of it. No address
+	// is announced whose flows may be among them.
+	Blocks Flows `json:"-"`
 }
 
 // An ObstacleCode is the kind of an Obstacle. The codes are part of the API: they are values of
@@ -54,8 +57,10 @@ type facts struct {
 	families   [2]bool // families that have VIPs
 	interfaces []iface
 	samples    []sample
-	forward6   bool // net.ipv6.conf.all.forwarding
-	forward4   bool // net.ipv4.ip_forward
+	partial    partial // of the samples
+	marked     bool    // Fanfare sets kube-proxy's mark
+	forward6   bool    // net.ipv6.conf.all.forwarding
+	forward4   bool    // net.ipv4.ip_forward
 	// reversed: rp_filter has dropped packets since the last survey.
 	reversed  bool
 	Conntrack conntrackFacts
@@ -125,10 +130,10 @@ func judgeConntrack(f *facts) []Obstacle {
 	c := f.Conntrack
 	switch {
 	case c.Refused || c.evicted:
-		return []Obstacle{{ConntrackFull, name, fmt.Sprintf(
+		return []Obstacle{{Code: ConntrackFull, About: name, Message: fmt.Sprintf(
 			"conntrack is full (%s is %d): the kernel drops new flows, or makes room by forgetting others; raise it", name, c.max)}}
 	case c.max > 0 && c.count*100 >= c.max*NearlyFull:
-		return []Obstacle{{ConntrackFull, name, fmt.Sprintf(
+		return []Obstacle{{Code: ConntrackFull, About: name, Message: fmt.Sprintf(
 			"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", NearlyFull, name, c.max)}}
 	}
 	return nil
@@ -148,7 +153,7 @@ func judgeBridges(f *facts) (all []Obstacle) {
 				continue
 			}
 			name := []string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}[family]
-			all = append(all, Obstacle{BridgeBypass, name + " " + w.name, fmt.Sprintf(
+			all = append(all, Obstacle{Code: BridgeBypass, About: name + " " + w.name, Message: fmt.Sprintf(
 				"%s is 0 or absent: a pod on bridge %s that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1",
 				name, w.name)})
 		}
@@ -160,15 +165,15 @@ func judgeBridges(f *facts) (all []Obstacle) {
 func judgePlugin(p pluginFacts) (all []Obstacle) {
 	const what = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
 	if p.calico {
-		all = append(all, Obstacle{ForeignDataPath, "Calico", "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Calico", Message: "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
 			"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})
 	}
 	const cure = "; to have Fanfare forward, set kubeProxyReplacement to false and run kube-proxy"
 	switch {
 	case p.cilium && p.nodePort:
-		all = append(all, Obstacle{ForeignDataPath, "Cilium", "Cilium replaces kube-proxy on this node: " + what + cure})
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium replaces kube-proxy on this node: " + what + cure})
 	case p.cilium && p.blind != "":
-		all = append(all, Obstacle{ForeignDataPath, "Cilium", "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind + "): if it does, " + what + cure})
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind + "): if it does, " + what + cure})
 	}
 	return all
 }

@@ -86,6 +86,30 @@ func (w *iface) forwards(f *facts, family state.SetID) bool {
 	return f.forward6 || w.force6
 }
 
+// unforwarded returns the flows of a family that fail because interfaces do not forward: all that
+// are forwarded, if requests arrive by no interface that forwards, and those to a Destination from
+// which no reply arrives by one.
+func (f *facts) unforwarded(family state.SetID) (blocked Flows) {
+	arrivals := slices.DeleteFunc(slices.Clone(f.interfaces), func(w iface) bool { return !w.network[family] || f.leadsToPods(&w) })
+	if len(arrivals) > 0 && !slices.ContainsFunc(arrivals, func(w iface) bool { return w.forwards(f, family) }) {
+		return forwarded(family)
+	}
+	for _, to := range []Destination{ToPods, ToOtherNodes} {
+		back := slices.DeleteFunc(slices.Clone(f.samples), func(s sample) bool { return s.family != family || s.to() != to })
+		if len(back) > 0 && !f.partial[family][to] && !slices.ContainsFunc(back, func(s sample) bool { return f.replyForwarded(s) }) {
+			blocked |= FlowsTo(family, to)
+		}
+	}
+	return blocked
+}
+
+// replyForwarded reports whether a reply to the sample may be forwarded. The interface may be
+// unknown.
+func (f *facts) replyForwarded(s sample) bool {
+	i := slices.IndexFunc(f.interfaces, func(w iface) bool { return w.name == s.out })
+	return i < 0 || f.interfaces[i].forwards(f, s.family)
+}
+
 // forwardingOff returns one obstacle for each sysctl to change: the global one if it is 0, since
 // it sets those of all interfaces, else those of the interfaces shut. learnt are the interfaces
 // that would lose their default route.
@@ -99,15 +123,15 @@ func forwardingOff(f *facts, family state.SetID, shut, learnt []string) []Obstac
 			// rt6_purge_dflt_routers: with 2 the interface still accepts router advertisements.
 			message += fmt.Sprintf("; before that set net.ipv6.conf.%s.accept_ra to 2, or the default route that a router told %s is lost", sysctlName(iface), iface)
 		}
-		return []Obstacle{{ForwardingOff, name, message}}
+		return []Obstacle{{ForwardingOff, name, message, f.unforwarded(family)}}
 	case !f.forward4:
 		const name = "net.ipv4.ip_forward"
-		return []Obstacle{{ForwardingOff, name, fmt.Sprintf(sentence, name, enumerate(shut), "IPv4")}}
+		return []Obstacle{{ForwardingOff, name, fmt.Sprintf(sentence, name, enumerate(shut), "IPv4"), f.unforwarded(family)}}
 	}
 	var all []Obstacle
 	for _, iface := range shut {
 		name := "net.ipv4.conf." + sysctlName(iface) + ".forwarding"
-		all = append(all, Obstacle{ForwardingOff, name, fmt.Sprintf(sentence, name, iface, "IPv4")})
+		all = append(all, Obstacle{ForwardingOff, name, fmt.Sprintf(sentence, name, iface, "IPv4"), f.unforwarded(family)})
 	}
 	return all
 }
@@ -133,7 +157,7 @@ func judgeReversePath(f *facts) []Obstacle {
 		return nil
 	}
 	const name = "net.ipv4.conf.*.rp_filter"
-	return []Obstacle{{ReversePath, name, fmt.Sprintf(
+	return []Obstacle{{Code: ReversePath, About: name, Message: fmt.Sprintf(
 		"rp_filter is 1 (strict) for %s, and by it the kernel drops packets now that come in by one interface while the route to their source leads by another: if clients reach this node so, set net.ipv4.conf.%s.rp_filter and net.ipv4.conf.all.rp_filter to 2 (loose)",
 		enumerate(strict), sysctlName(strict[0]))}}
 }

@@ -92,6 +92,10 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if err := l.StartL2Speakers(ctx, lab.NodeNames...); err != nil {
 		return r, err
 	}
+	slog.Info("measure", "services", "created")
+	if r.Created, err = create(ctx, l, o.runs); err != nil {
+		return r, fmt.Errorf("created: %w", err)
+	}
 	for _, w := range failureKinds {
 		slog.Info("measure", "way", w.name)
 		one, err := failures(ctx, l, w, o.runs)

@@ -17,6 +17,7 @@ type report struct {
 	Began   time.Time
 	Took    time.Duration
 	Machine measure.Machine
+	Created []created
 	Results []result
 	Pods    podLoss
 	Rest    rest
@@ -46,3 +47,4 @@ func threeOf(s measure.Sample) string {
 func (r report) Runs() int      { return r.runs }
 func (r report) Addresses() int { return r.addresses }
 func (r report) Rate() int      { return lab.Rate }
+func (r report) Waited() string { return measure.Pretty(waited) }

@@ -42,8 +42,8 @@ func (o *options) check() error {
 	switch {
 	case os.Geteuid() != 0:
 		return errors.New("network namespaces need root")
-	case o.runs < 1:
-		return fmt.Errorf("-runs %d: want at least one", o.runs)
+	case o.runs < 1 || o.runs > 24: // each creates Services with addresses of its own
+		return fmt.Errorf("-runs %d: want 1 to 24", o.runs)
 	case o.addresses < 1 || o.addresses > 1000:
 		return fmt.Errorf("-addresses %d: want 1 to 1000", o.addresses)
 	}

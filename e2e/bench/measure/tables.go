@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"syscall"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 )
 
 // A TableWatch waits for the first change of a node's nftables that adds an object
@@ -19,7 +19,7 @@ import (
 // that of the kernel's notification.
 type TableWatch struct {
 	node   string
-	closer io.Closer
+	closer *observer.Listener
 	found  chan time.Time // capacity 1
 	failed chan error     // capacity 1
 
@@ -31,7 +31,7 @@ type TableWatch struct {
 func WatchTable(n *lab.Namespace, want []byte) (*TableWatch, error) {
 	l := &TableWatch{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
 	var err error
-	l.closer, err = n.WatchTables(l.handle, func(err error) { l.failed <- err })
+	l.closer, err = observer.WatchTables(n, n.Name, l.handle, func(err error) { l.failed <- err })
 	return l, err
 }
 

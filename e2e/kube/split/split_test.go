@@ -17,13 +17,14 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"github.com/fanfare-lb/fanfare/e2e/observer"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // A matrix is the laboratory with its recorded claims.
 type matrix struct {
 	*kube.Lab
-	claims        *lab.Claims
+	claims        *observer.Claims
 	first, second pair
 	frozen        string // the node whose speaker is frozen; empty for none
 }

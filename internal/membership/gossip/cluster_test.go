@@ -28,7 +28,8 @@ type testCluster struct {
 	*testing.T
 	nodes   []Node
 	running map[string]*testNode
-	network *network // nil: real sockets
+	network *network  // nil: real sockets
+	clock   time.Time // of nodes that start now; zero: the right one
 }
 
 // A testNode is a node of it.
@@ -61,6 +62,9 @@ func (c *testCluster) start(name string, at netip.Addr, keys string) *testNode {
 	g := New(Options{Node: name, Port: 7946, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
 	if c.network != nil {
 		g.open = c.network.open
+	}
+	if clock := c.clock; !clock.IsZero() {
+		g.now = func() time.Time { return clock }
 	}
 	nodes := slices.Clone(c.nodes)
 	for i := range nodes {
@@ -162,6 +166,7 @@ type network struct {
 	cut       map[string]bool
 	suspended map[string]bool
 	sent      map[int]int // packets, by their size
+	recorder  *recorder   // of all traffic; nil: none
 }
 
 func newNetwork() *network {
@@ -223,6 +228,7 @@ func (e *endpoint) WriteTo(b []byte, addr string) (time.Time, error) {
 	to, lost := e.lookup(addr)
 	e.network.mu.Lock()
 	e.network.sent[len(b)]++
+	e.network.recorder.packet(e.at, addr, b)
 	e.network.mu.Unlock()
 	if to != nil && !lost && !e.isSuspended(addr) {
 		select {
@@ -247,7 +253,9 @@ func (e *endpoint) DialTimeout(addr string, timeout time.Duration) (net.Conn, er
 		return pipe{ours, to.at}, nil // No process reads at the other end.
 	}
 	to.streams <- pipe{theirs, e.at}
-	return pipe{ours, to.at}, nil
+	e.network.mu.Lock()
+	defer e.network.mu.Unlock()
+	return e.network.recorder.stream(pipe{ours, to.at}, e.at), nil
 }
 
 func (e *endpoint) PacketCh() <-chan *memberlist.Packet { return e.packets }

@@ -15,10 +15,10 @@ import (
 // header.
 const MaxMeta = memberlist.MetaMaxSize - metaHeaderBytes
 
-// The header of metadata is a byte that says whether the node leaves, and the low half of
-// its process ID. Without that ID memberlist may not report a new process: a node that has
-// not received the end of the first one sees equal metadata in the second one.
-const metaHeaderBytes = 1 + 4
+// The header of metadata is a byte that says whether the node leaves, and its boot number.
+// Without that number memberlist may not report a new process: a node that has not received
+// the end of the first one sees equal metadata in the second one.
+const metaHeaderBytes = 1 + 8
 
 // The first byte of the metadata.
 const (
@@ -26,16 +26,16 @@ const (
 	metaLeaving
 )
 
-func metaHeader(state byte, processID uint64) []byte {
-	return binary.BigEndian.AppendUint32([]byte{state}, uint32(processID))
+func metaHeader(state byte, boot uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{state}, boot)
 }
 
 // splitMeta separates the header. Metadata without one is that of a node that stays.
-func splitMeta(b []byte) (state byte, processID uint32, meta []byte) {
+func splitMeta(b []byte) (state byte, boot uint64, meta []byte) {
 	if len(b) < metaHeaderBytes {
 		return metaStaying, 0, nil
 	}
-	return b[0], binary.BigEndian.Uint32(b[1:]), slices.Clone(b[metaHeaderBytes:])
+	return b[0], binary.BigEndian.Uint64(b[1:]), slices.Clone(b[metaHeaderBytes:])
 }
 
 // maxDeadSent is how many dead nodes an exchange of the full state lists.
@@ -53,7 +53,7 @@ func (d delegate) NodeMeta(int) []byte {
 	if d.leaving {
 		state = metaLeaving
 	}
-	return append(metaHeader(state, d.processID), d.meta...)
+	return append(metaHeader(state, d.boot), d.meta...)
 }
 
 // NotifyAlive rejects members that are not nodes at their own addresses.
@@ -92,9 +92,12 @@ func (d delegate) NotifyLeave(n *memberlist.Node) { d.update(n, Dead) }
 
 // update records a member's state in memberlist.
 func (d delegate) update(n *memberlist.Node, state State) {
+	meta, boot, rest := splitMeta(n.Meta)
+	if at := netip.AddrPortFrom(addrOf(n.Addr), n.Port); at.IsValid() && state == Alive && n.Name != d.Node {
+		d.currentTransport().restarted(at, boot)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	meta, processID, rest := splitMeta(n.Meta)
 	e := d.members[n.Name]
 	if e == nil {
 		e = &entry{Member: Member{Node: n.Name, State: state, Since: time.Now()}}
@@ -105,7 +108,15 @@ func (d delegate) update(n *memberlist.Node, state State) {
 		state = Left
 	}
 	d.setState(e, state)
-	e.processID, e.Meta = processID, rest
+	e.boot, e.Meta = boot, rest
+}
+
+// currentTransport returns memberlist's Transport, nil after stop. It calls methods that lock mu, so it must
+// be called without that lock.
+func (g *Gossip) currentTransport() *sealedTransport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.transport
 }
 
 // setState changes the state of a member. A death starts a probe.
@@ -170,13 +181,13 @@ func (d delegate) accept(e envelope) bool {
 	}
 	window := d.windows[e.Node]
 	if window == nil {
-		window = &replayWindow{}
+		window = &bootWindow{}
 		d.windows[e.Node] = window
 	}
-	if !window.accept(e) {
+	if !window.accept(e.boot, e.seq) {
 		return false
 	}
-	if m := d.members[e.Node]; e.kind == kindLeave && m != nil && m.processID == uint32(e.processID) {
+	if m := d.members[e.Node]; e.kind == kindLeave && m != nil && m.boot == e.boot {
 		m.left = true
 		d.setState(m, Left)
 	}

@@ -1,7 +1,7 @@
 // Package gossip detects within a fraction of a second which nodes' speakers are alive,
 // and carries short messages between them.
 //
-// It is hashicorp/memberlist (SWIM with Lifeguard) with other timers and five additions:
+// It is hashicorp/memberlist (SWIM with Lifeguard) with other timers and six additions:
 //
 //   - No node is dead on the word of another one. A node that receives the report probes
 //     the suspect itself, by packets and over TCP, for 80 ms in which it has itself been
@@ -9,6 +9,8 @@
 //     suspended, hung or short of processor time: it is dead only after a second.
 //   - Only nodes of the cluster are members, at their own addresses. Senders without a key
 //     of the key file are counted and named.
+//   - A copy of earlier traffic is rejected, whatever it was. Memberlist's own encryption
+//     accepts it, so session.go (packets) and stream.go (connections) replace that.
 //   - Members ping a dead node at once and regularly, together twenty times a second, until
 //     it is back or its Node is deleted. Memberlist alone waits for the next exchange with a
 //     node that remembers the dead one, which takes half a minute or never happens.
@@ -19,12 +21,20 @@
 //
 // # Keys
 //
-// All messages are encrypted and authenticated by AES-256-GCM. The key file has one key a
-// line, any text of 16 bytes or more; the key is its SHA-256. Messages under any of these
-// keys are accepted. The first key encrypts, but not in the first five minutes after it
+// All traffic is encrypted and authenticated by AES-256-GCM, with keys that are derived for
+// each process and connection from that of the key file. The key file has one key a
+// line, any text of 16 bytes or more; the key is its SHA-256. Traffic under any of these
+// keys is accepted. The first key encrypts, but not in the first five minutes after it
 // appeared: until then the previous key does, so that nodes whose file changes later can
 // decrypt. A removed key is accepted for ten more minutes. To change the key, add a new line
 // before the old one, and remove the old one ten minutes later.
+//
+// # Boot numbers
+//
+// Each process has a boot number, the time of its start in nanoseconds. Others accept neither
+// packets nor messages of a lower one than they know of a node: those are of its earlier
+// processes. A process learns from others whether they know a higher one, as after a clock
+// was set back, and takes one above it.
 //
 // # Timers
 //

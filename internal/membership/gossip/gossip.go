@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -81,10 +81,10 @@ func (m Member) equal(o Member) bool {
 // An entry is a member in memberlist's state and, while it is suspect, its state before.
 type entry struct {
 	Member
-	before    Member
-	probe     *probe // of a suspect: memberlist takes it for dead; nil otherwise
-	processID uint32
-	left      bool // it has left
+	before Member
+	probe  *probe // of a suspect: memberlist takes it for dead; nil otherwise
+	boot   uint64
+	left   bool // it has left
 }
 
 // effective is the member as View shows it.
@@ -119,9 +119,10 @@ type Gossip struct {
 	wake      chan struct{} // has room for one
 	received  chan Message
 	queue     *memberlist.TransmitLimitedQueue
-	processID uint64
-	// open listens: listenSockets, except in tests.
+	keysInUse atomic.Pointer[keysInUse] // of keys; nil before the first
+	// open listens: listenSockets, except in tests. now tells the time of the start.
 	open func(netip.AddrPort, *log.Logger) (memberlist.Transport, error)
+	now  func() time.Time
 
 	// Only Run uses these:
 	keys          keyring
@@ -134,11 +135,12 @@ type Gossip struct {
 	mu        sync.Mutex
 	nodes     map[string]Node
 	members   map[string]*entry
-	windows   map[string]*replayWindow
+	windows   map[string]*bootWindow // of messages
 	list      *memberlist.Memberlist
-	transport memberlist.Transport // of list
-	ring      *memberlist.Keyring
-	addr      netip.Addr // where list listens
+	transport *sealedTransport // of list
+	addr      netip.Addr       // where list listens
+	boot      uint64           // a higher one than of any earlier process of this node
+	raised    bool             // boot was, and the metadata must be sent again
 	meta      []byte
 	leaving   bool
 	seq       uint64
@@ -152,7 +154,7 @@ type Gossip struct {
 func New(o Options) *Gossip {
 	g := &Gossip{
 		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), received: make(chan Message, receiveQueue),
-		processID: rand.Uint64(), open: listenSockets, joinAt: map[string]time.Time{}, nodes: map[string]Node{}, members: map[string]*entry{}, windows: map[string]*replayWindow{},
+		open: listenSockets, now: time.Now, joinAt: map[string]time.Time{}, nodes: map[string]Node{}, members: map[string]*entry{}, windows: map[string]*bootWindow{},
 		joining: map[string]bool{}, pingedBy: map[string]bool{}, problems: problems{}, view: &View{},
 	}
 	g.queue = &memberlist.TransmitLimitedQueue{NumNodes: g.countAlive, RetransmitMult: 3}
@@ -223,6 +225,7 @@ func (g *Gossip) Run(ctx context.Context) {
 		now := time.Now()
 		g.readKeys(now)
 		g.listen(now)
+		g.sendRaisedBoot()
 		g.joinMissing(now)
 		g.joinBack(now)
 		g.publish()

@@ -201,9 +201,7 @@ func TestKeyChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.await(name+" has the key", []string{name}, func(r *testNode) error {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				if len(r.ring.GetKeys()) != 2 {
+				if len(r.keysInUse.Load().accepted) != 2 {
 					return errors.New("has not read it")
 				}
 				return nil

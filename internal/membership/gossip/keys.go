@@ -9,8 +9,6 @@ import (
 	"os"
 	"slices"
 	"time"
-
-	"github.com/hashicorp/memberlist"
 )
 
 // keyDelay is how long it may take until all nodes have read a changed key file: a
@@ -41,35 +39,22 @@ func (g *Gossip) readKeys(now time.Time) {
 	keys, err := readKeys(g.KeyFile)
 	g.mu.Lock()
 	g.problems.set("key", now, err)
-	ring := g.ring
 	g.mu.Unlock()
 	switch {
 	case err == nil:
 		g.keys.update(keys, now)
 	case len(g.keys.file) > 0:
 		g.keys.choose(now)
+	default:
+		return
 	}
-	if ring != nil {
-		if err := setKeys(ring, &g.keys); err != nil {
-			g.Log.Error("keys", "err", err)
-		}
-	}
+	g.keysInUse.Store(&keysInUse{g.keys.use, g.keys.accepted()})
 }
 
-// setKeys makes memberlist's ring equal to keys.
-func setKeys(ring *memberlist.Keyring, keys *keyring) error {
-	var errs []error
-	accepted := keys.accepted()
-	for _, k := range accepted {
-		errs = append(errs, ring.AddKey(k[:]))
-	}
-	errs = append(errs, ring.UseKey(keys.use[:]))
-	for _, have := range ring.GetKeys() {
-		if !slices.Contains(accepted, key(have)) {
-			errs = append(errs, ring.RemoveKey(have))
-		}
-	}
-	return errors.Join(errs...)
+// keysInUse are a keyring's keys at one time. They are immutable.
+type keysInUse struct {
+	use      key   // seals
+	accepted []key // open, and include use
 }
 
 // readKeys reads a key file: one key a line, of which the first one encrypts. Empty lines and

@@ -52,39 +52,47 @@ func (g *Gossip) listen(now time.Time) {
 
 // start starts memberlist at an address.
 func (g *Gossip) start(at netip.Addr) error {
-	ring, err := memberlist.NewKeyring(nil, g.keys.use[:])
-	if err != nil {
-		return err
-	}
-	if err := setKeys(ring, &g.keys); err != nil {
-		return err
-	}
 	c := config()
 	c.Name, c.BindAddr, c.AdvertiseAddr = g.Node, at.String(), at.String()
 	c.BindPort, c.AdvertisePort = int(g.Port), int(g.Port)
-	c.Keyring, c.Logger = ring, log.New(logWriter{g.Log, g.recordUnknownSender}, "", 0)
+	c.Logger = log.New(logWriter{g.Log}, "", 0)
 	d := delegate{g}
 	c.Delegate, c.Events, c.Alive, c.Conflict = d, d, d, d
-	if c.Transport, err = g.open(netip.AddrPortFrom(at, g.Port), c.Logger); err != nil {
+	socket, err := g.open(netip.AddrPortFrom(at, g.Port), c.Logger)
+	if err != nil {
 		return err
 	}
+	t := sealTransport(socket, g, netip.AddrPortFrom(at, g.Port), g.nextBoot())
+	g.mu.Lock()
+	g.transport = t
+	g.mu.Unlock()
+	c.Transport = t
 	list, err := memberlist.Create(c)
 	if err != nil {
-		return errors.Join(err, c.Transport.Shutdown())
+		return errors.Join(err, t.Shutdown())
 	}
 	g.mu.Lock()
-	g.list, g.transport, g.ring, g.addr = list, c.Transport, ring, at
+	g.list, g.addr = list, at
 	g.problems.set("listen", time.Now(), nil)
 	g.mu.Unlock()
 	g.Log.Info("listening for other speakers", "at", netip.AddrPortFrom(at, g.Port))
 	return nil
 }
 
+// nextBoot takes the next boot number: the time in nanoseconds since 1970, if that is higher
+// than the last one.
+func (g *Gossip) nextBoot() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.boot = max(uint64(max(g.now().UnixNano(), 0)), g.boot+1)
+	return g.boot
+}
+
 // stop ends memberlist and forgets the members. It does not leave: see Leave.
 func (g *Gossip) stop() {
 	g.mu.Lock()
 	list := g.list
-	g.list, g.transport, g.ring, g.addr = nil, nil, nil, netip.Addr{}
+	g.list, g.transport, g.addr = nil, nil, netip.Addr{}
 	g.members = map[string]*entry{}
 	g.mu.Unlock()
 	if list == nil {

@@ -10,36 +10,13 @@ import (
 )
 
 // A logWriter receives memberlist's log, at DEBUG. This package logs what matters of it,
-// once. Only messages under an unknown key appear nowhere else.
-type logWriter struct {
-	log           *slog.Logger
-	unknownSender func(netip.Addr)
-}
+// once.
+type logWriter struct{ log *slog.Logger }
 
 // Write receives one line.
 func (w logWriter) Write(line []byte) (int, error) {
-	text := strings.TrimSpace(string(line))
-	if addr, ok := unknownSender(text); ok {
-		w.unknownSender(addr)
-	}
-	w.log.Debug("memberlist", "line", text)
+	w.log.Debug("memberlist", "line", strings.TrimSpace(string(line)))
 	return len(line), nil
-}
-
-// unknownSender finds the sender that has no key of this node in a line of memberlist's
-// log, which is the only place that has it. A test compares these words with memberlist's.
-func unknownSender(line string) (netip.Addr, bool) {
-	packet := strings.Contains(line, "Decrypt packet failed")
-	stream := strings.Contains(line, "to receive:") && strings.Contains(line, "crypt")
-	_, from, named := strings.Cut(line, "from=")
-	if !named || !packet && !stream {
-		return netip.Addr{}, false
-	}
-	at, err := netip.ParseAddrPort(from)
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	return at.Addr().Unmap().WithZone(""), true
 }
 
 // recordUnknownSender records a message under an unknown key.
@@ -53,5 +30,5 @@ func (g *Gossip) recordUnknownSender(from netip.Addr) {
 			sender = "node " + name + " (" + sender + ")"
 		}
 	}
-	g.problems.set("sender "+from.String(), time.Now(), fmt.Errorf("%s sends messages with another key, or without one, which are rejected; is its key file the same, and is port %d open to nodes only?", sender, g.Port))
+	g.problems.set("sender "+from.String(), time.Now(), fmt.Errorf("%s sends messages with another key, or without one, which are rejected; is its key file the same, is its release compatible, and is port %d open to nodes only?", sender, g.Port))
 }

@@ -28,17 +28,17 @@ const (
 	kindAck                       // the answer to a ping, with its seq
 )
 
-// An envelope is a message as it is sent. The processID and seq identify it among those of
-// its node.
+// An envelope is a message as it is sent. The boot number and seq identify it among those of
+// its node, since members pass broadcasts on: each arrives several times.
 type envelope struct {
 	Message
-	kind           kind
-	processID, seq uint64
+	kind      kind
+	boot, seq uint64
 }
 
 // bytes encodes e.
 func (e envelope) bytes() []byte {
-	b := binary.BigEndian.AppendUint64([]byte{byte(e.kind)}, e.processID)
+	b := binary.BigEndian.AppendUint64([]byte{byte(e.kind)}, e.boot)
 	b = binary.BigEndian.AppendUint64(b, e.seq)
 	b = append(b, byte(len(e.Node)))
 	b = append(b, e.Node...)
@@ -52,7 +52,7 @@ func parse(b []byte) (envelope, error) {
 	if len(b) < 18 || kind(b[0]) < kindBroadcast || kind(b[0]) > kindAck {
 		return envelope{}, errMessage
 	}
-	e := envelope{kind: kind(b[0]), processID: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}
+	e := envelope{kind: kind(b[0]), boot: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}
 	n := int(b[17])
 	if b = b[18:]; n == 0 || len(b) < n || len(b)-n > MaxMessage {
 		return envelope{}, errMessage
@@ -70,36 +70,6 @@ func checkSize(node string, data []byte) error {
 		return fmt.Errorf("message of %d bytes; want %d at most", len(data), MaxMessage)
 	}
 	return nil
-}
-
-// A replayWindow detects copies of one node's messages: each arrives several times. It is
-// that of IPsec (RFC 4303 §3.4.3).
-type replayWindow struct {
-	processID  uint64
-	previousID uint64 // of the process before
-	newest     uint64
-	recent     uint64 // bit i: newest-i has arrived
-}
-
-// accept reports whether a message is new, and records it. A message more than 63 older than
-// the newest is taken for a copy, and so are those of the node's previous process.
-func (w *replayWindow) accept(e envelope) bool {
-	switch {
-	case e.processID == w.previousID:
-		return false
-	case e.processID != w.processID:
-		*w = replayWindow{processID: e.processID, previousID: w.processID, newest: e.seq, recent: 1}
-		return true
-	case e.seq > w.newest:
-		w.recent = w.recent<<min(e.seq-w.newest, 64) | 1
-		w.newest = e.seq
-		return true
-	case w.newest-e.seq >= 64 || w.recent&(1<<(w.newest-e.seq)) != 0:
-		return false
-	default:
-		w.recent |= 1 << (w.newest - e.seq)
-		return true
-	}
 }
 
 // queued is an envelope in memberlist's queue, which sends each several times. It has no

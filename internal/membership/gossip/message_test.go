@@ -2,28 +2,10 @@ package gossip
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 	"time"
 )
-
-func TestReplayWindow(t *testing.T) {
-	var s replayWindow
-	for i, tt := range []struct {
-		boot, seq uint64
-		fresh     bool
-	}{
-		{7, 1, true}, {7, 1, false}, {7, 3, true}, {7, 2, true}, {7, 2, false}, {7, 100, true}, {7, 37, true}, {7, 37, false},
-		{7, 36, false}, // too old
-		{9, 1, true},   // another process
-		{7, 101, false}, {9, 1, false}, {9, 200, true}, {9, 201, true}, {9, 200, false},
-	} {
-		if got := s.accept(envelope{processID: tt.boot, seq: tt.seq}); got != tt.fresh {
-			t.Errorf("%d: %d/%d is new: %v", i, tt.boot, tt.seq, got)
-		}
-	}
-}
 
 func TestMessageSize(t *testing.T) {
 	if err := checkSize("n1", make([]byte, MaxMessage)); err != nil {
@@ -46,21 +28,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%x became %x", b, e.bytes())
 		}
 	})
-}
-
-// The file has lines of memberlist's log, each below the sender that it shows to be unknown.
-func TestUnknownSenderInLog(t *testing.T) {
-	text, err := os.ReadFile("testdata/memberlist.log")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	for i := 0; i+1 < len(lines); i += 2 {
-		got, ok := unknownSender(lines[i+1])
-		if want := strings.TrimPrefix(lines[i], "# "); ok != (want != "none") || ok && got.String() != want {
-			t.Errorf("%s: %s, want %s", lines[i+1], got, want)
-		}
-	}
 }
 
 // All nodes together try to reach a lost node about twenty times a second.

@@ -7,6 +7,7 @@ type metrics struct {
 	deaths         prometheus.Counter
 	falsePositives prometheus.Counter
 	rejected       prometheus.Counter
+	replayed       prometheus.Counter
 	dropped        prometheus.Counter
 }
 
@@ -22,10 +23,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		deaths:         counter("deaths_total", "Nodes that stopped responding."),
 		falsePositives: counter("false_positives_total", "Nodes that were reported dead and were alive."),
 		rejected:       counter("rejected_total", "Packets and connections rejected because they have an unknown key, or none."),
+		replayed:       counter("replayed_total", "Packets rejected because they are copies, or were sent to an earlier speaker of this node."),
 		dropped:        counter("messages_dropped_total", "Messages of other speakers dropped because the queue was full."),
 	}
 	if r != nil {
-		r.MustRegister(m.members, m.deaths, m.falsePositives, m.rejected, m.dropped)
+		r.MustRegister(m.members, m.deaths, m.falsePositives, m.rejected, m.replayed, m.dropped)
 	}
 	return m
 }

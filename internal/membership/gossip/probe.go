@@ -76,7 +76,7 @@ func (g *Gossip) startRound(name string, e *entry, p *probe) bool {
 	}
 	nonce := rand.Uint64()
 	if p.begin(nonce) {
-		go g.probeTCP(g.transport, netip.AddrPortFrom(to, g.Port), p)
+		go g.probeTCP(g.transport.Transport, netip.AddrPortFrom(to, g.Port), p)
 	}
 	g.sendPacket(name, envelope{kind: kindPing, Message: Message{Node: g.Node}, seq: nonce})
 	return true

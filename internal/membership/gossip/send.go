@@ -60,7 +60,7 @@ func (g *Gossip) seal(k kind, data []byte) (list *memberlist.Memberlist, b []byt
 		return nil, nil, errors.New("this node is not a member")
 	}
 	g.seq++
-	return g.list, envelope{Message{g.Node, data}, k, g.processID, g.seq}.bytes(), nil
+	return g.list, envelope{Message{g.Node, data}, k, g.boot, g.seq}.bytes(), nil
 }
 
 // sendPacket sends a packet to a node, member or not, without blocking. A packet needs no

@@ -41,6 +41,7 @@ func config() *memberlist.Config {
 	c.DeadNodeReclaimTime = time.Millisecond
 	// Packets are small; compressing each would cost more than it saves.
 	c.EnableCompression = false
+	c.UDPBufferSize -= sealedBytes
 	return c
 }
 

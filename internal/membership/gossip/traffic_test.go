@@ -15,8 +15,8 @@ import (
 // Sizes on the wire in bytes, with the headers of IPv4 and UDP or TCP, for names of
 // about 16 letters and no metadata. A test measures them.
 const (
-	pingBytes  = 165
-	ackBytes   = 75
+	pingBytes  = 174
+	ackBytes   = 87
 	stateBytes = 125 // of one node in an exchange of the full state
 )
 
@@ -41,8 +41,8 @@ func trafficOf(nodes int) traffic {
 	exchanges := 2 * float64(time.Second) / exchange
 	state := float64(nodes) * stateBytes
 	return traffic{
-		Packets: 2*probes + exchanges*(4+math.Ceil(state/1400)),
-		Bytes:   probes*(pingBytes+ackBytes) + exchanges*(state+4*60),
+		Packets: 2*probes + exchanges*(6+math.Ceil(state/1400)),
+		Bytes:   probes*(pingBytes+ackBytes) + exchanges*(state+6*60),
 	}
 }
 
@@ -66,8 +66,8 @@ func TestTrafficIsMeasured(t *testing.T) {
 		}
 		c.network.mu.Lock()
 		defer c.network.mu.Unlock()
-		// As docs/reference/layer2.md computes: envelope, name, checksum and encryption.
-		if size := 300 + 18 + len(c.nodes[0].Name) + 5 + 30; c.network.sent[size] != 1 {
+		// As docs/reference/layer2.md computes: envelope, name, checksum, kind and seal.
+		if size := 300 + 18 + len(c.nodes[0].Name) + 5 + 1 + sealedBytes; c.network.sent[size] != 1 {
 			t.Errorf("no packet of %d bytes: %v", size, c.network.sent)
 		}
 		var sizes []int

@@ -1,0 +1,44 @@
+package bgp
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/osrg/gobgp/v4/api"
+)
+
+// policy is a policy of GoBGP's by its name, with the statements that it has or gets.
+func policy(name string, statements ...*api.Statement) *api.Policy {
+	return &api.Policy{Name: name, Statements: statements}
+}
+
+// anyOf is a condition: a route, or the router that it goes to, is in a defined set.
+func anyOf(set string) *api.MatchSet { return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set} }
+
+// largeCommunitySet is a defined set of the communities that regular expressions match.
+func largeCommunitySet(name string, patterns ...string) *api.DefinedSet {
+	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: patterns}
+}
+
+func neighborSet(name string, routers ...netip.Addr) *api.DefinedSet {
+	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: hostPrefixes(routers...)}
+}
+
+// hostPrefixes are addresses as GoBGP's policies have them.
+func hostPrefixes(addrs ...netip.Addr) (list []string) {
+	for _, a := range addrs {
+		list = append(list, netip.PrefixFrom(a, a.BitLen()).String())
+	}
+	return list
+}
+
+// define gives GoBGP sets that statements can refer to. A set that an interrupted call has left
+// behind is replaced.
+func (e *engine) define(ctx context.Context, sets ...*api.DefinedSet) error {
+	for _, set := range sets {
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set, Replace: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A node whose kernel does not forward announces nothing that it would have to forward: the route
+// leaves the router, clients are served by other nodes, and when the kernel forwards again the
+// route is back at once. A speaker that starts on such a node does not announce for a moment
+// either.
+func TestObstacleHoldsAnnouncementBack(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := serve(t, l, Service{Name: "obstructed", Endpoints: At("p11", "p31")}, "n1", "n2", "n3")
+	forward := func(value string) { run(t, l, "n3", "sysctl", "-w", "net.ipv4.ip_forward="+value) }
+	t.Cleanup(func() { forward("1") })
+
+	forward("0")
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n2"))
+	holdsBack(t, l, vip)
+	forward("1")
+	began := time.Now()
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n2", "n3"))
+	t.Logf("announced again after %s", time.Since(began).Round(time.Millisecond))
+
+	// The router keeps the route of a speaker that restarts, and drops it when the new one
+	// does not announce it.
+	await(t, l.Speaker("n3").Terminate())
+	forward("0")
+	await(t, l.StartSpeakers(ctx, "n3"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n2"))
+	holdsBack(t, l, vip)
+	forward("1")
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n2", "n3"))
+}
+
+// holdsBack checks for longer than two looks for obstacles that n3 announces nothing, names the
+// reason, and that clients do not notice.
+func holdsBack(t *testing.T, l *Lab, vip netip.Addr) {
+	t.Helper()
+	text, err := l.Speaker("n3").StatusText(t.Context())
+	await(t, err)
+	if !strings.Contains(text, "not announced: net.ipv4.ip_forward is 0") {
+		t.Errorf("n3 does not say why:\n%s", text)
+	}
+	for i, end := 0, time.Now().Add(6*time.Second); time.Now().Before(end); i++ {
+		hops, err := l.Router.NextHops(vip)
+		await(t, err)
+		if !slices.Equal(hops, []string{"n1", "n2"}) {
+			t.Fatalf("the router has %v", hops)
+		}
+		if _, err := l.Client.Get(t.Context(), netip.AddrPortFrom(ClientAddr, 0), port(vip, 80)); err != nil {
+			t.Fatal(fmt.Errorf("request %d: %w", i, err))
+		}
+		await(t, pause(t.Context(), 50*time.Millisecond))
+	}
+}

@@ -1,0 +1,12 @@
+// Package matrix tests every feature under every disturbance: Layer 2 while a speaker is
+// killed, BFD while the router restarts, and so on. Faults are mostly in combinations that
+// no test has.
+//
+// A cell is one feature under one disturbance, in the laboratory of e2e/lab. While it
+// happens, a client opens 200 connections a second and keeps 60 open, and the observer
+// records announcements and rules. The cell fails if more is lost than the documentation
+// promises for it: promises_test.go is the table of these promises.
+//
+//	go test ./e2e/matrix -run 'TestMatrix/l2-ipv4/speaker-killed'
+//	make matrix
+package matrix

@@ -1,0 +1,219 @@
+package matrix
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// A file holds the results that the page shows. A run replaces those of its own cells.
+type file struct {
+	Machine measure.Machine
+	Cells   []cellResult
+}
+
+// A cellResult is the last result of a cell.
+type cellResult struct {
+	Feature, Disturbance string
+	Measured             time.Time
+	Fanfare              string // the version
+	Kept                 bool   // the promise was kept
+	Result               result
+}
+
+// measured collects the results of a run.
+type measured struct{ cells []cellResult }
+
+func (m *measured) add(f feature, d disturbance, r result, kept bool) {
+	m.cells = append(m.cells, cellResult{Feature: f.name, Disturbance: d.name, Measured: time.Now().UTC().Truncate(time.Second), Kept: kept, Result: r})
+}
+
+// save adds the results to those in a file, and writes the page if it has a name.
+func (m *measured) save(ctx context.Context, fanfare, path, page string) error {
+	var all file
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if all.Machine, err = measure.Describe(ctx, fanfare, measure.FRR, measure.NFT); err != nil {
+		return err
+	}
+	for i := range m.cells {
+		m.cells[i].Fanfare = all.Machine.Fanfare
+	}
+	all.merge(m.cells)
+	if text, err = all.lines(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil || page == "" {
+		return err
+	}
+	rendered, err := all.render()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(page, []byte(strings.TrimSpace(rendered)+"\n"), 0o644)
+}
+
+// lines returns the file as JSON with a line for each cell.
+func (all file) lines() ([]byte, error) {
+	machine, err := json.Marshal(all.Machine)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "{\"Machine\": %s,\n\"Cells\": [", machine)
+	for i, c := range all.Cells {
+		line, err := json.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "\n%s", line)
+	}
+	b.WriteString("\n]}\n")
+	return b.Bytes(), nil
+}
+
+// merge replaces results of the same cells, and removes results of cells that no longer
+// exist.
+func (all *file) merge(fresh []cellResult) {
+	var cells []cellResult
+	for _, f := range features {
+		for _, d := range disturbances {
+			for _, list := range [][]cellResult{fresh, all.Cells} {
+				i := slices.IndexFunc(list, func(c cellResult) bool { return c.Feature == f.name && c.Disturbance == d.name })
+				if i >= 0 && find(f, d).reason == "" {
+					cells = append(cells, list[i])
+					break
+				}
+			}
+		}
+	}
+	all.Cells = cells
+}
+
+//go:embed matrix.md.tmpl
+var document string
+
+func (all file) render() (string, error) {
+	return measure.Render(document, template.FuncMap{"cell": all.cell, "rate": func() int { return lab.Rate }, "short": shorten}, all)
+}
+
+// cell returns a cell's text in the table of results.
+func (all file) cell(f feature, d disturbance) string {
+	if find(f, d).reason != "" {
+		return "–"
+	}
+	i := slices.IndexFunc(all.Cells, func(c cellResult) bool { return c.Feature == f.name && c.Disturbance == d.name })
+	if i < 0 {
+		return "?"
+	}
+	c := all.Cells[i]
+	text := fmt.Sprintf("%d/%d/%d/%.1f", c.Result.Requests.Lost, c.Result.Connections.Lost, c.Result.Flaps, c.Result.Back.Seconds())
+	if !c.Kept {
+		return "**" + text + "**"
+	}
+	return text
+}
+
+// shorten makes a name a heading of a narrow column.
+func shorten(name string) string { return strings.ReplaceAll(name, "-", " ") }
+
+// Accessors for the template.
+
+func (all file) Features() []feature         { return features }
+func (all file) Disturbances() []disturbance { return disturbances }
+func (all file) Connections() int            { return connections }
+
+// Dates returns the first and the last day of the results.
+func (all file) Dates() string {
+	var days []string
+	for _, c := range all.Cells {
+		days = append(days, c.Measured.Format(time.DateOnly))
+	}
+	slices.Sort(days)
+	if days = slices.Compact(days); len(days) > 1 {
+		return days[0] + " to " + days[len(days)-1]
+	}
+	return strings.Join(days, "")
+}
+
+// Versions returns the versions that were measured.
+func (all file) Versions() string {
+	var versions []string
+	for _, c := range all.Cells {
+		versions = append(versions, c.Fanfare)
+	}
+	slices.Sort(versions)
+	return strings.Join(slices.Compact(versions), ", ")
+}
+
+// Requests returns the number of all requests.
+func (all file) Requests() (n int) {
+	for _, c := range all.Cells {
+		n += c.Result.Requests.All
+	}
+	return n
+}
+
+// A promiseLine is a line of the table of promises.
+type promiseLine struct{ Disturbance, Features, Requests, Connections, Flaps, Back, Page, Heading, Reason string }
+
+// Promises returns the table of promises in the order of the disturbances.
+func (all file) Promises() (lines []promiseLine) {
+	for _, d := range disturbances {
+		for i, r := range promises[d.name] {
+			l := promiseLine{Disturbance: shorten(d.name), Features: strings.Join(r.features, ", "), Reason: r.reason}
+			if l.Features == "*" {
+				l.Features = "all"
+				if i > 0 {
+					l.Features = "all others"
+				}
+			}
+			if r.reason == "" {
+				l.Requests, l.Connections = r.requests.String(), r.connections.String()
+				l.Flaps, l.Back = atMost(r.flaps), "–"
+				if r.back > 0 {
+					l.Back = fmt.Sprintf("%.0f s", r.back.Seconds())
+				}
+				l.Page = r.page
+				_, l.Heading, _ = strings.Cut(r.page, "#")
+				l.Heading = shorten(l.Heading)
+			}
+			lines = append(lines, l)
+		}
+	}
+	return lines
+}
+
+func atMost(n int) string {
+	if n == anyNumber {
+		return "–"
+	}
+	return fmt.Sprint(n)
+}
+
+// Accessors of rows and columns for the template.
+
+func (f feature) Name() string      { return f.name }
+func (f feature) Title() string     { return f.title }
+func (d disturbance) Name() string  { return d.name }
+func (d disturbance) Title() string { return d.title }

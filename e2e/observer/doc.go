@@ -1,0 +1,7 @@
+// Package observer records what a network of namespaces does, on one clock, for the
+// laboratory of e2e/lab: changes of nodes' rules, BGP UPDATEs that reach a router, changes of
+// the router's routes, claims of addresses over layer 2, and the paths of packets. A [Verdict]
+// says whether nodes announced only what they forwarded.
+//
+// It reads sockets and notifications of the kernel, and shares no code with Fanfare.
+package observer

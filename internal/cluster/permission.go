@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+)
+
+// What a Service may change by annotation about the announcement of its addresses. Users of
+// a namespace write the annotations, administrators the AddressPool: without its word, an
+// annotation has no effect on the network.
+
+// PermitCommunities returns those of a Service's communities that the pool allows, and the
+// others as text. A nil pool, of an address whose pool is gone, allows none.
+func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused []string) {
+	if c == nil { // as most Services
+		return nil, nil
+	}
+	var list, in Communities
+	if p != nil && p.ServiceCommunities != nil {
+		list = *p.ServiceCommunities
+	}
+	for _, n := range c.Standard {
+		if slices.Contains(list.Standard, n) {
+			in.Standard = append(in.Standard, n)
+		} else {
+			refused = append(refused, n.String())
+		}
+	}
+	for _, n := range c.Large {
+		if slices.Contains(list.Large, n) {
+			in.Large = append(in.Large, n)
+		} else {
+			refused = append(refused, n.String())
+		}
+	}
+	return in.orNil(), refused
+}
+
+// PermitsL2Node reports whether a Service may name the node that answers for its address. A nil
+// pool does not permit it.
+func (p *Pool) PermitsL2Node() bool { return p != nil && p.AllowL2Node }
+
+// RefusedCommunities says which communities of a Service the pool does not allow, empty if none.
+func (p *Pool) RefusedCommunities(s *Spec) string {
+	_, refused := p.PermitCommunities(s.Communities)
+	if len(refused) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), Plural(len(refused), "is", "are"),
+		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them")))
+}
+
+// RefusedL2Node says why the node that a Service names does not count, empty if it does or the
+// Service names none.
+func (p *Pool) RefusedL2Node(s *Spec) string {
+	if s.L2Node == "" || p.PermitsL2Node() {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s is ignored: %s", annotation(l2NodeAnnotation), s.L2Node, p.withoutPermission("spec.allowL2Node", "is not true"))
+}
+
+// withoutPermission continues a sentence with the field that does not give the permission.
+func (p *Pool) withoutPermission(field, why string) string {
+	if p == nil {
+		return "the AddressPool of the address is gone"
+	}
+	return fmt.Sprintf("%s of AddressPool %s %s", field, p.Name, why)
+}
+
+// RefusedAnnotations says which annotations of a Service have no effect on its addresses in the
+// pool, as one clause for each; nil if all have, or have none anyway.
+func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
+	if why := p.RefusedCommunities(s); why != "" && (p == nil || p.Announce != AnnounceL2) {
+		all = append(all, why)
+	}
+	if why := p.RefusedL2Node(s); why != "" && (p == nil || p.Announce != AnnounceBGP) {
+		all = append(all, why)
+	}
+	return all
+}
+
+// Plural is the word for n things.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

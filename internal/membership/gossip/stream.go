@@ -1,0 +1,186 @@
+package gossip
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	tagBytes    = 16 // of AES-GCM
+	cipherNonce = 12
+	streamNonce = 16
+	maxRecord   = 16 << 10 // bytes of plain text
+)
+
+var errUnknownKey = errors.New("sealed with another key, not sealed, or a copy of an earlier connection")
+
+// deriveCipher returns AES-256-GCM with a key that is derived from another one, for one use.
+func deriveCipher(k key, use string) cipher.AEAD {
+	derived, err := hkdf.Key(sha256.New, k[:], nil, use, len(k))
+	if err == nil {
+		var block cipher.Block
+		if block, err = aes.NewCipher(derived); err == nil {
+			var aead cipher.AEAD
+			if aead, err = cipher.NewGCM(block); err == nil {
+				return aead
+			}
+		}
+	}
+	panic("BUG: " + err.Error()) // All lengths are constants.
+}
+
+// nonceOf is the nonce of AES-GCM with a number.
+func nonceOf(seq uint64) []byte {
+	return binary.BigEndian.AppendUint64(make([]byte, cipherNonce-8, cipherNonce), seq)
+}
+
+// A sealedConn is a connection of memberlist, in sealed records. Each side begins with random
+// bytes, from which the keys of this connection are derived: a copy of an earlier
+// connection's records cannot be opened by either side.
+//
+// The exchange takes place in the first Write of the side that has connected, and in the
+// first Read of the other one: memberlist has set its deadline then.
+type sealedConn struct {
+	net.Conn
+	transport *sealedTransport
+	dialed    bool
+	nonces    []byte // of the side that has connected, and of the other; nil before the exchange
+	in, out   records
+	rest      []byte // opened, and not read yet
+}
+
+// records are those of one direction.
+type records struct {
+	aead cipher.AEAD // nil: the key is not known yet
+	seq  uint64
+}
+
+func (r *records) seal(b []byte) []byte {
+	r.seq++
+	length := binary.BigEndian.AppendUint16(nil, uint16(len(b)+tagBytes))
+	return r.aead.Seal(length, nonceOf(r.seq), b, nil)
+}
+
+func (r *records) open(b []byte) ([]byte, error) {
+	plain, err := r.aead.Open(nil, nonceOf(r.seq+1), b, nil)
+	if err == nil {
+		r.seq++
+	}
+	return plain, err
+}
+
+// DialTimeout connects.
+func (t *sealedTransport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	c, err := t.Transport.DialTimeout(addr, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &sealedConn{Conn: c, transport: t, dialed: true}, nil
+}
+
+func (t *sealedTransport) accepted(c net.Conn) net.Conn {
+	return &sealedConn{Conn: c, transport: t}
+}
+
+// begin exchanges the random bytes. The side that has connected chooses the key.
+func (c *sealedConn) begin() error {
+	if c.nonces != nil {
+		return nil
+	}
+	own, other := make([]byte, streamNonce), make([]byte, streamNonce)
+	rand.Read(own) // It never fails, or ends the process.
+	send := func() error { _, err := c.Conn.Write(own); return err }
+	receive := func() error { _, err := io.ReadFull(c.Conn, other); return err }
+	if !c.dialed {
+		if err := errors.Join(receive(), send()); err != nil {
+			return err
+		}
+		c.nonces = append(other, own...)
+		return nil
+	}
+	if err := send(); err != nil {
+		return err
+	}
+	if err := receive(); err != nil {
+		return err
+	}
+	c.nonces = append(own, other...)
+	c.use(c.transport.gossip.keysInUse.Load().use)
+	return nil
+}
+
+// use derives the keys of both directions.
+func (c *sealedConn) use(k key) {
+	c.out, c.in = records{aead: deriveCipher(k, "fanfare stream to "+string(c.nonces))}, records{aead: deriveCipher(k, "fanfare stream from "+string(c.nonces))}
+	if !c.dialed {
+		c.in, c.out = c.out, c.in
+	}
+}
+
+// Write sends records.
+func (c *sealedConn) Write(b []byte) (n int, err error) {
+	if c.dialed {
+		if err := c.begin(); err != nil {
+			return 0, err
+		}
+	}
+	if c.out.aead == nil {
+		return 0, errUnknownKey // Nothing was received that shows the key.
+	}
+	for len(b) > n {
+		part := b[n:min(len(b), n+maxRecord)]
+		if _, err := c.Conn.Write(c.out.seal(part)); err != nil {
+			return n, err
+		}
+		n += len(part)
+	}
+	return n, nil
+}
+
+// Read returns what the next record has.
+func (c *sealedConn) Read(b []byte) (int, error) {
+	if err := c.begin(); err != nil {
+		return 0, err
+	}
+	for len(c.rest) == 0 {
+		var length [2]byte
+		if _, err := io.ReadFull(c.Conn, length[:]); err != nil {
+			return 0, err
+		}
+		record := make([]byte, binary.BigEndian.Uint16(length[:]))
+		if _, err := io.ReadFull(c.Conn, record); err != nil {
+			return 0, err
+		}
+		var err error
+		if c.rest, err = c.open(record); err != nil {
+			c.transport.gossip.recordUnknownSender(addrPortOf(c.RemoteAddr()).Addr())
+			return 0, err
+		}
+	}
+	n := copy(b, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// open opens a record. The first one shows which key the other side uses.
+func (c *sealedConn) open(record []byte) ([]byte, error) {
+	if c.in.aead != nil {
+		return c.in.open(record)
+	}
+	for _, k := range c.transport.gossip.keysInUse.Load().accepted {
+		c.use(k)
+		if b, err := c.in.open(record); err == nil {
+			return b, nil
+		}
+	}
+	c.in, c.out = records{}, records{}
+	return nil, errUnknownKey
+}

@@ -1,0 +1,51 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// assignmentsOf returns the Assignments of an address.
+func assignmentsOf(snap *cluster.Snapshot, addr netip.Addr) []cluster.Assignment {
+	all := snap.Assignments
+	i, _ := slices.BinarySearchFunc(all, addr, func(a cluster.Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
+	n := i
+	for n < len(all) && all[n].Addr == addr {
+		n++
+	}
+	return all[i:n]
+}
+
+// byPrecedence sorts older Services first: a new Service must not take a port from an older one.
+func byPrecedence(services []cluster.Service) {
+	slices.SortFunc(services, func(a, b cluster.Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), a.Name.Compare(b.Name))
+	})
+}
+
+// find returns the index of a Service, or -1.
+func find(snap *cluster.Snapshot, name cluster.Name) int {
+	i, ok := slices.BinarySearchFunc(snap.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+	if !ok {
+		return -1
+	}
+	return i
+}
+
+// Orders of lists.
+
+func compareServices(a, b cluster.Service) int       { return a.Name.Compare(b.Name) }
+func compareClaims(a, b *cluster.Claim) int          { return a.Addr.Compare(b.Addr) }
+func compareAddress(a *Address, addr netip.Addr) int { return a.Addr.Compare(addr) }
+func compareVIP(v *proxy.VIP, addr netip.Addr) int   { return v.Addr.Compare(addr) }
+func comparePrefix(r bgp.Route, prefix netip.Prefix) int {
+	return sortedset.ComparePrefixes(r.Prefix, prefix)
+}
+
+func equal[T comparable](a, b T) bool { return a == b }

@@ -1,0 +1,141 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// A PodNetwork is what the speaker has found out about the network of this node's pods. The
+// zero value says that their addresses are the Node's podCIDRs, as far as is known.
+type PodNetwork struct {
+	// InterfacePrefix is the beginning of the names of pods' interfaces by a known network
+	// plug-in, such as cali; empty: none was found.
+	InterfacePrefix string
+	// Stray contradicts the Node's podCIDRs.
+	Stray Stray
+	// Interface leads to all pods of this node, Stray among them; empty: unknown.
+	Interface string
+}
+
+// A Stray is an endpoint that shows that pods of this node do not have the addresses of the
+// Node's podCIDRs, all of them and alone: it is a pod of this node outside of them, or a pod of
+// another node inside. The zero value is none.
+type Stray struct {
+	Addr netip.Addr
+	Node string
+}
+
+// A StrayFinder looks for a Stray in successive snapshots, in each only at what is new. It keeps
+// what it has found until the Node's podCIDRs change: a node does not change its IPAM.
+type StrayFinder struct {
+	cidrs    []netip.Prefix
+	services []cluster.Service // that were searched
+	found    PodNetwork
+}
+
+// Find returns the first Stray that confirm confirms, and the interface that confirm returns. A
+// Service's endpoints are looked at once.
+func (f *StrayFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(Stray) (iface string, ok bool)) PodNetwork {
+	if self == nil {
+		return f.found
+	}
+	if !slices.Equal(f.cidrs, self.PodCIDRs) {
+		*f = StrayFinder{cidrs: self.PodCIDRs}
+	}
+	if f.found.Stray != (Stray{}) {
+		return f.found
+	}
+	aligned := len(f.services) == len(services)
+	for i, s := range services {
+		if s.Endpoints == nil || aligned && f.services[i].Endpoints == s.Endpoints {
+			continue
+		}
+		for e := range s.Endpoints.List {
+			stray := strayAt(self, &s.Endpoints.List[e])
+			if stray == (Stray{}) {
+				continue
+			}
+			if iface, ok := confirm(stray); ok {
+				f.services, f.found = nil, PodNetwork{Stray: stray, Interface: iface}
+				return f.found
+			}
+		}
+	}
+	f.services = services
+	return PodNetwork{}
+}
+
+// strayAt returns the Stray that an endpoint is, if it is one.
+func strayAt(self *cluster.Node, e *cluster.Endpoint) Stray {
+	a := e.Addr.Addr()
+	inside := slices.ContainsFunc(self.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	switch own := e.Node == self.Name; {
+	case e.Node == "", own == inside:
+		return Stray{}
+	case own && slices.Contains(self.InternalIPs, a): // a pod in the network of the host
+		return Stray{}
+	}
+	return Stray{a, e.Node}
+}
+
+// localClients returns which clients are pods of this node.
+func localClients(c Config, self *cluster.Node) proxy.LocalClients {
+	clients := c.DetectLocal
+	if self == nil {
+		return clients
+	}
+	cidrs := c.NodeCIDR
+	if c.DetectPods {
+		switch n := c.Pods; {
+		case n.InterfacePrefix != "":
+			if clients.InterfacePrefix == "" {
+				clients.InterfacePrefix = n.InterfacePrefix
+			}
+		case n.Stray != Stray{}:
+			if clients.Bridge == "" {
+				clients.Bridge = n.Interface
+			}
+		default:
+			cidrs = true
+		}
+	}
+	if cidrs {
+		clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(clients.CIDRs), self.PodCIDRs...))
+	}
+	return clients
+}
+
+// podNetworkProblems reports that pods of this node are not recognised, or by the wrong
+// addresses.
+func (v *View) podNetworkProblems() []cluster.Problem {
+	s := v.pods.Stray
+	if s == (Stray{}) || v.pods.InterfacePrefix != "" || v.Self == nil {
+		return nil
+	}
+	evidence := fmt.Sprintf("%s is a pod of this node and not one of these addresses", s.Addr)
+	if s.Node != v.Node {
+		evidence = fmt.Sprintf("%s is a pod of node %s and one of these addresses", s.Addr, s.Node)
+	}
+	what := "so pods of this node count as clients from outside"
+	switch {
+	case v.nodeCIDR: // as the user wants it
+		what = "and by --detect-local=node-cidr these addresses count as pods of this node"
+	case v.clients.Bridge != "" || v.clients.InterfacePrefix != "" || len(v.clients.CIDRs) > 0:
+		return nil
+	}
+	return []cluster.Problem{{Object: "Node " + v.Node, Field: "spec.podCIDRs", Value: prefixesText(v.Self.PodCIDRs), Warning: true,
+		Message: fmt.Sprintf("%s, %s; start the speaker with --detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX", evidence, what)}}
+}
+
+func prefixesText(list []netip.Prefix) string {
+	var names []string
+	for _, p := range list {
+		names = append(names, p.String())
+	}
+	return cluster.Enumerate(names)
+}

@@ -1,0 +1,145 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+func prefixes(text ...string) (all []netip.Prefix) {
+	for _, p := range text {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return all
+}
+
+// serviceAt is a Service with endpoints, each "node address".
+func serviceAt(endpoints ...string) cluster.Service {
+	e := &cluster.Endpoints{}
+	for _, text := range endpoints {
+		node, addr, _ := strings.Cut(text, " ")
+		e.List = append(e.List, cluster.Endpoint{Node: node, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 80)})
+	}
+	return cluster.Service{Spec: &cluster.Spec{}, Endpoints: e}
+}
+
+// A pod of this node outside of its podCIDRs, or of another node inside, shows that podCIDRs do
+// not say which pods are on this node.
+func TestStray(t *testing.T) {
+	n1 := func(cidrs ...string) *cluster.Node {
+		return &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}, PodCIDRs: prefixes(cidrs...)}
+	}
+	for _, tt := range []struct {
+		what      string
+		self      *cluster.Node
+		endpoints []string
+		want      string
+	}{
+		{"inside", n1("10.244.1.0/24"), []string{"n1 10.244.1.5", "n2 10.244.2.5"}, ""},
+		{"both families", n1("10.244.1.0/24", "fd00:1::/64"), []string{"n1 10.244.1.5", "n1 fd00:1::5"}, ""},
+		{"Calico's block", n1("10.244.1.0/24"), []string{"n1 10.244.1.5", "n1 10.244.77.5"}, "n1 10.244.77.5"},
+		{"another node's block inside", n1("10.244.1.0/24"), []string{"n2 10.244.1.70"}, "n2 10.244.1.70"},
+		{"of the other family", n1("10.244.1.0/24", "fd00:1::/64"), []string{"n1 fd00:2::5"}, "n1 fd00:2::5"},
+		{"no podCIDRs", n1(), []string{"n1 10.0.7.5"}, "n1 10.0.7.5"},
+		{"no podCIDRs, pods elsewhere", n1(), []string{"n2 10.0.7.5"}, ""},
+		{"in the host's network", n1("10.244.1.0/24"), []string{"n1 10.0.0.1", "n1 fd00::1", "n2 10.0.0.2"}, ""},
+		{"without a node", n1("10.244.1.0/24"), []string{" 198.51.100.1", " 10.244.1.9"}, ""},
+		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
+	} {
+		var f StrayFinder
+		got := f.Find(tt.self, []cluster.Service{{Spec: &cluster.Spec{}}, serviceAt(tt.endpoints...)}, func(Stray) (string, bool) { return "br0", true })
+		text := ""
+		if s := got.Stray; s != (Stray{}) {
+			text = s.Node + " " + s.Addr.String()
+		}
+		if text != tt.want || (text != "") != (got.Interface == "br0") {
+			t.Errorf("%s: %+v, want %q", tt.what, got, tt.want)
+		}
+	}
+}
+
+// Each Service is looked at once, what was found stays while its pod goes, and other podCIDRs
+// start a new search.
+func TestStrayFinderRemembers(t *testing.T) {
+	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
+	var f StrayFinder
+	var asked []string
+	find := func(confirmed bool, services ...cluster.Service) string {
+		asked = nil
+		n := f.Find(self, services, func(s Stray) (string, bool) {
+			asked = append(asked, s.Addr.String())
+			return "", confirmed
+		})
+		return n.Stray.Node
+	}
+	expect := func(when, got, want string, wantAsked ...string) {
+		t.Helper()
+		if got != want || !slices.Equal(asked, wantAsked) {
+			t.Errorf("%s: found %q, want %q; asked about %q, want %q", when, got, want, asked, wantAsked)
+		}
+	}
+	vm, web := serviceAt("n1 192.168.9.9"), serviceAt("n1 10.244.1.5")
+	expect("a machine, not a pod", find(false, vm, web), "", "192.168.9.9")
+	expect("nothing new", find(false, vm, web), "")
+	moved := serviceAt("n1 10.244.9.5")
+	expect("another endpoint", find(true, vm, moved), "n1", "10.244.9.5")
+	expect("gone", find(true, vm), "n1")
+	self = &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.0.0/16")}
+	expect("other podCIDRs", find(false, vm, moved), "", "192.168.9.9")
+}
+
+func TestLocalClients(t *testing.T) {
+	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24", "fd00:1::/64")}
+	stray := Stray{netip.MustParseAddr("10.9.0.5"), "n1"}
+	intruder := Stray{netip.MustParseAddr("10.244.1.7"), "n2"}
+	bare := &cluster.Node{Name: "n1"}
+	for _, tt := range []struct {
+		what    string
+		c       Config
+		self    *cluster.Node
+		want    string // CIDRs, interface prefix, bridge
+		problem string
+	}{
+		{"auto: podCIDRs", Config{DetectPods: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
+		{"auto: Calico", Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] cali ", ""},
+		{"auto: a bridge", Config{DetectPods: true, Pods: PodNetwork{Stray: stray, Interface: "weave"}}, self, "[]  weave", ""},
+		{"auto: unknown", Config{DetectPods: true, Pods: PodNetwork{Stray: stray}}, self, "[]  ",
+			`Node n1: spec.podCIDRs "10.244.1.0/24, fd00:1::/64": 10.9.0.5 is a pod of this node and not one of these addresses, so pods of this node count as clients from outside; start the speaker with`},
+		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Stray: intruder}}, self, "[]  ", "10.244.1.7 is a pod of node n2 and one of these addresses, so pods"},
+		{"auto: no podCIDRs", Config{DetectPods: true, Pods: PodNetwork{Stray: stray}}, bare, "[]  ", "10.9.0.5 is a pod of this node"},
+		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{Stray: stray}}, self, "[] veth ", ""},
+		{"auto and another interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] veth ", ""},
+		{"node-cidr", Config{NodeCIDR: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
+		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Stray: stray}}, self, "[10.244.1.0/24 fd00:1::/64]  ", "and by --detect-local=node-cidr these addresses count as pods"},
+		{"cidr", Config{DetectLocal: proxy.LocalClients{CIDRs: prefixes("10.9.0.0/16")}}, self, "[10.9.0.0/16]  ", ""},
+		{"no Node", Config{DetectPods: true}, nil, "[]  ", ""},
+	} {
+		tt.c.Node = "n1"
+		snap := &cluster.Snapshot{}
+		if tt.self != nil {
+			snap.Nodes = []*cluster.Node{tt.self}
+		}
+		v := newView(tt.c, snap)
+		cidrs := []string{}
+		for _, p := range v.clients.CIDRs {
+			cidrs = append(cidrs, p.String())
+		}
+		got := "[" + strings.Join(cidrs, " ") + "] " + v.clients.InterfacePrefix + " " + v.clients.Bridge
+		var problem string
+		for _, p := range v.podNetworkProblems() {
+			problem += p.String()
+		}
+		if got != tt.want || !strings.Contains(problem, tt.problem) || (tt.problem == "") != (problem == "") {
+			t.Errorf("%s: %q, want %q; problem %q, want %q", tt.what, got, tt.want, problem, tt.problem)
+		}
+		changed := tt.c
+		changed.Pods.Stray.Node += "x"
+		if !v.isCurrent(tt.c, snap) || v.isCurrent(changed, snap) {
+			t.Errorf("%s: the view does not follow the network of pods", tt.what)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// secret is one Secret by its name: roles name the Secrets that speakers may read, and permit
+// no list of all. A Secret that may not be read is a Problem of the BGPPeers that name it, and
+// everything else goes on.
+func secret(name string) resource {
+	return resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		one:                  name,
+		namespace:            cluster.SecretNamespace,
+		typ:                  corev1.SecretTypeBasicAuth,
+		optional:             true,
+	}
+}
+
+// secretWatches are the watches on Secrets. They follow the BGPPeers. The zero value has not
+// begun.
+type secretWatches struct {
+	ctx  context.Context
+	ends map[string]context.CancelFunc // by name
+}
+
+// startSecrets watches the Secrets that peers name, and follows the peers from then on. It
+// returns when each was read or refused: a speaker that restarts opens all sessions at once.
+func (a *API) startSecrets(ctx context.Context) error {
+	a.mu.Lock()
+	a.secrets = secretWatches{ctx, map[string]context.CancelFunc{}}
+	started := a.watchSecrets()
+	a.mu.Unlock()
+	for _, synced := range started {
+		select {
+		case <-synced:
+		case <-ctx.Done():
+			return fmt.Errorf("secrets not read: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// watchSecrets watches the Secrets that are needed now, and ends the other watches. The
+// channels of new watches are closed when they have read their Secret, or may not.
+func (a *API) watchSecrets() (started []<-chan struct{}) {
+	if a.secrets.ctx == nil {
+		return nil
+	}
+	names, changed := a.builder.SecretNames()
+	if !changed {
+		return nil
+	}
+	for name := range a.secrets.ends {
+		if _, needed := slices.BinarySearch(names, name); !needed {
+			a.endSecret(name)
+		}
+	}
+	for _, name := range names {
+		if a.secrets.ends[name] != nil {
+			continue
+		}
+		ctx, end := context.WithCancel(a.secrets.ctx)
+		synced, err := watchResource[*corev1.Secret](ctx, a, secret(name))
+		if err != nil {
+			panic(fmt.Sprintf("BUG: %v", err)) // Other resources have clients of the same configuration.
+		}
+		a.secrets.ends[name], started = end, append(started, synced)
+	}
+	return started
+}
+
+// endSecret ends the watch on a Secret, and forgets what it read.
+func (a *API) endSecret(name string) {
+	a.secrets.ends[name]()
+	delete(a.secrets.ends, name)
+	r := secret(name)
+	delete(a.troubles, r)
+	a.refuseSecret(r)
+	a.recordOutage(trouble{})
+	a.builder.Report("API server", a.healthProblems())
+	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
+}
+
+// refuseSecret has the Builder report whether a Secret may be read.
+func (a *API) refuseSecret(r resource) {
+	if r == secret(r.one) {
+		a.builder.RefuseSecret(r.one, a.troubles[r].refusedSecret(r))
+	}
+}
+
+// refusedSecret says whether the role does not let this process read a Secret.
+func (t trouble) refusedSecret(r resource) bool {
+	return r == secret(r.one) && t.fault == forbidden && apierrors.IsForbidden(t.err)
+}

@@ -1,0 +1,100 @@
+package l2
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A request waits for its answer.
+type request struct {
+	port *port
+	in   packet
+	when time.Time
+}
+
+const (
+	// maxAsked bounds the requests that wait for one address, maxHeard what a port remembers.
+	// Hosts repeat the others.
+	maxAsked = 64
+	maxHeard = 256
+	// repeatTime is when a host repeats a request: Linux after a second, three times in all.
+	// An older request was answered, repeated or given up.
+	repeatTime = time.Second
+)
+
+// A record has a port's latest requests for addresses that this node does not have.
+type record struct {
+	requests []request
+	next     int // the oldest one, once there are maxHeard
+}
+
+func (r *record) add(q request) {
+	if len(r.requests) < maxHeard {
+		r.requests = append(r.requests, q)
+		return
+	}
+	r.requests[r.next] = q
+	r.next = (r.next + 1) % maxHeard
+}
+
+// remember records a request for an address that this node may get.
+func (p *port) remember(in packet, now time.Time) {
+	if in.op == opRequest && in.sender.IsValid() && !in.sender.IsUnspecified() && inPools(p.pools, in.target) {
+		p.heard.add(request{p, in, now})
+	}
+}
+
+func inPools(pools []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// recall makes the requests wait that came before the address was this node's.
+func (x *address) recall(now time.Time) {
+	for _, c := range x.claims {
+		for _, q := range c.port.heard.requests {
+			if q.in.target == x.want.Addr && now.Sub(q.when) < repeatTime {
+				x.wait(q)
+			}
+		}
+	}
+}
+
+// wait reports whether there is room for one more request. A host that repeats itself waits once.
+func (x *address) wait(q request) bool {
+	if slices.ContainsFunc(x.asked, func(o request) bool { return o.port == q.port && o.in.from == q.in.from }) {
+		return true
+	}
+	if len(x.asked) == maxAsked {
+		return false
+	}
+	x.asked = append(x.asked, q)
+	return true
+}
+
+// answersEarly reports whether an address is answered for before all probes are over. An address
+// that was in use is not: its host may be slow again.
+func (x *address) answersEarly() bool { return x.strikes == 0 }
+
+// answerEarly begins to answer for an address while it is still probed, with the requests that
+// wait. It announces nothing that overrides what hosts know: IPv6 has a form for that, and ARP
+// has none.
+func (a *Announcer) answerEarly(x *address, now time.Time) (frames int) {
+	if !x.answersEarly() {
+		return 0
+	}
+	x.early = true
+	for _, q := range x.asked {
+		if slices.Contains(x.ports(), q.port) && q.port.limiter.allow(q.in.from, now) {
+			a.send(q.port, tentativeReply(q.in, q.port.claims.mac))
+			frames++
+		}
+	}
+	x.asked = nil
+	if x.want.Addr.Is6() {
+		for _, c := range x.claims {
+			frames += a.gratuitous(c.port, tentativeAnnouncement(x.want.Addr, c.port.claims.mac))
+		}
+	}
+	return frames
+}

@@ -1,0 +1,126 @@
+package obstacle
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// A Destination is where flows of external clients to addresses go.
+type Destination uint8
+
+const (
+	ToPods       Destination = iota // of this node
+	ToThisNode                      // its own processes, such as pods with hostNetwork
+	ToOtherNodes                    // pods of other nodes
+	destinations
+)
+
+// Flows is a set of kinds of flows, by family and Destination.
+type Flows uint8
+
+// FlowsTo returns the flows of a family to a Destination.
+func FlowsTo(family state.SetID, to Destination) Flows {
+	return 1 << (Destination(family)*destinations + to)
+}
+
+// forwarded are the flows of a family that the kernel forwards, rather than delivers.
+func forwarded(family state.SetID) Flows {
+	return FlowsTo(family, ToPods) | FlowsTo(family, ToOtherNodes)
+}
+
+// Has reports whether flows of a family to a Destination are in the set.
+func (f Flows) Has(family state.SetID, to Destination) bool { return f&FlowsTo(family, to) != 0 }
+
+// A Blockade is the flows of external clients that certainly fail on this node, and why. It is
+// immutable; nil blocks nothing.
+type Blockade struct {
+	flows Flows
+	by    []Obstacle
+}
+
+// NewBlockade returns the Blockade by obstacles, nil if they block nothing.
+func NewBlockade(by ...Obstacle) *Blockade {
+	b := &Blockade{}
+	for _, o := range by {
+		if o.Blocks != 0 {
+			b.flows |= o.Blocks
+			b.by = append(b.by, o)
+		}
+	}
+	if b.flows == 0 {
+		return nil
+	}
+	return b
+}
+
+// Why explains why flows to a VIP fail whose backend is at a Destination, empty if they may succeed.
+func (b *Blockade) Why(vip netip.Addr, to Destination) string {
+	family := state.Family(vip)
+	if b == nil || !b.flows.Has(family, to) {
+		return ""
+	}
+	i := slices.IndexFunc(b.by, func(o Obstacle) bool { return o.Blocks.Has(family, to) })
+	return b.by[i].Message
+}
+
+// BlocksForwarding reports whether all flows of the address's family fail that the kernel must
+// forward.
+func (b *Blockade) BlocksForwarding(a netip.Addr) bool {
+	all := forwarded(state.Family(a))
+	return b != nil && b.flows&all == all
+}
+
+// equal reports whether both block the same flows for the same reasons.
+func (b *Blockade) equal(o *Blockade) bool {
+	if b == nil || o == nil {
+		return b == o
+	}
+	return slices.Equal(b.by, o.by)
+}
+
+// A finding is an obstacle of a look, and since when each look has found that it blocks a kind of
+// flow, by the bit in Flows.
+type finding struct {
+	Obstacle
+	since [2 * destinations]time.Time
+}
+
+// findings returns those of a look. before are those of the look before. What blocks flows of
+// families that had no VIPs then counts as found long ago.
+func findings(before []finding, now []Obstacle, fresh [2]bool, at time.Time) []finding {
+	all := make([]finding, len(now))
+	for n, o := range now {
+		all[n].Obstacle = o
+		i := slices.IndexFunc(before, func(f finding) bool { return f.Same(o) })
+		for bit := range all[n].since {
+			switch {
+			case fresh[Destination(bit)/destinations]:
+			case i >= 0 && before[i].Blocks&(1<<bit) != 0:
+				all[n].since[bit] = before[i].since[bit]
+			default:
+				all[n].since[bit] = at
+			}
+		}
+	}
+	return all
+}
+
+// blocking returns the obstacles that block flows, with only the flows that all looks since a
+// time have found to be blocked.
+func blocking(all []finding, since time.Time) (out []Obstacle) {
+	for _, f := range all {
+		o := f.Obstacle
+		for bit, at := range f.since {
+			if at.After(since) {
+				o.Blocks &^= 1 << bit
+			}
+		}
+		if o.Blocks != 0 {
+			out = append(out, o)
+		}
+	}
+	return out
+}

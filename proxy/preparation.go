@@ -1,0 +1,223 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// A preparation is what an address needs before it is announced, beside its rules: it deletes
+// conntrack entries, which takes a walk through the whole table, and opens FORWARD, for which it
+// starts programs. Except for the first Set, it runs beside Set, and other addresses do not wait
+// for it.
+type preparation struct {
+	owned   []netip.Prefix      // whose untranslated flows are deleted; nil: none
+	taken   map[netip.Addr]bool // VIPs whose ended connections are deleted; empty: none
+	forward bool                // FORWARD is opened for the prefixes
+	through []netip.Prefix      // the prefixes of forward
+	done    chan struct{}
+	stale   bool // flows to owned may have arisen since; guarded by the Proxy's lock
+
+	sweptErr, forgetErr, forwardErr error
+	opened, changed                 []string // by iptables
+	deleted                         int
+}
+
+func (t *preparation) empty() bool { return t.owned == nil && len(t.taken) == 0 && !t.forward }
+
+// run does what is due. sock is for this goroutine alone.
+func (t *preparation) run(ctx context.Context, sock *nfnl.Socket) {
+	if t.owned != nil {
+		n, err := deleteUntranslated(sock, t.owned)
+		t.deleted, t.sweptErr = t.deleted+n, err
+	}
+	if len(t.taken) > 0 {
+		n, err := deleteEnded(sock, t.taken)
+		t.deleted, t.forgetErr = t.deleted+n, err
+	}
+	if t.forward {
+		t.opened, t.changed, t.forwardErr = iptables.OpenForward(ctx, t.through)
+	}
+}
+
+// A preparer runs one preparation at a time.
+type preparer struct {
+	sock    *nfnl.Socket
+	thread  *os.File // the network namespace of New
+	ctx     context.Context
+	cancel  context.CancelFunc
+	begun   bool         // the first Set was prepared
+	running *preparation // nil: none
+	// unprepared are the prefixes that wait for running, sorted.
+	unprepared atomic.Pointer[[]netip.Prefix]
+}
+
+// newPreparer opens a socket of its own, in the calling thread's namespace.
+func newPreparer() (*preparer, error) {
+	thread, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	sock, err := nfnl.Dial()
+	if err != nil {
+		return nil, errors.Join(err, thread.Close())
+	}
+	p := &preparer{sock: sock, thread: thread}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p, nil
+}
+
+// close ends what is running. The caller does not hold the Proxy's lock, which it needs to end.
+func (p *preparer) close(running *preparation) error {
+	p.cancel()
+	if running != nil {
+		<-running.done
+	}
+	return errors.Join(p.sock.Close(), p.thread.Close())
+}
+
+// enter makes the calling goroutine's thread one of New's network namespace, for the programs that
+// it starts. A process of one namespace, as outside of tests, needs no right for that.
+func (p *preparer) enter() error {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	var want, have unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(p.thread.Fd()), &want), unix.Stat("/proc/thread-self/ns/net", &have)); err != nil {
+		return err
+	}
+	if want.Ino == have.Ino {
+		return nil
+	}
+	return unix.Setns(int(p.thread.Fd()), unix.CLONE_NEWNET)
+}
+
+// Unprepared returns prefixes, sorted, of which no address should be announced that was not before:
+// a Set has programmed it, and the rest is under way. Changed signals the end of that.
+func (p *Proxy) Unprepared() []netip.Prefix {
+	if list := p.preparer.unprepared.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// prepare begins what the State that was set needs, if nothing is running, and records what waits.
+func (p *Proxy) prepare(ctx context.Context, want State) {
+	p.forward.settled = true
+	p.swept = slices.DeleteFunc(slices.Clone(p.swept), func(s netip.Prefix) bool { return !covered(s, want.Owned) })
+	p.forgotten = stillTaken(p.forgotten, want)
+	if r := p.preparer.running; r != nil && slices.ContainsFunc(r.owned, func(o netip.Prefix) bool { return !covered(o, want.Owned) }) {
+		r.stale = true
+	}
+	if p.preparer.running == nil {
+		switch next := p.due(want); {
+		case next.empty():
+		case p.preparer.begun:
+			p.preparer.running = next
+			go p.runPreparation(next)
+		default: // nothing is announced yet, and all would wait
+			next.run(ctx, p.sock)
+			p.finish(ctx, next)
+		}
+	}
+	p.preparer.begun = true
+	p.recordUnprepared(want)
+}
+
+// runPreparation runs a preparation beside Set.
+func (p *Proxy) runPreparation(t *preparation) {
+	defer close(t.done)
+	if err := p.preparer.enter(); err != nil {
+		t.sweptErr, t.forgetErr, t.forwardErr = err, err, err
+	} else {
+		t.run(p.preparer.ctx, p.preparer.sock)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.preparer.running = nil; p.closed {
+		return
+	}
+	p.finish(p.preparer.ctx, t)
+	p.preparer.unprepared.Store(nil)
+	p.watch.poke() // the next Set begins what has become due since
+}
+
+// due returns what must be done for want.
+func (p *Proxy) due(want State) *preparation {
+	t := &preparation{taken: p.freshlyTaken(want), done: make(chan struct{})}
+	if slices.ContainsFunc(want.Owned, func(o netip.Prefix) bool { return !covered(o, p.swept) }) {
+		t.owned = want.Owned
+	}
+	if t.forward = p.forward.begin(); t.forward {
+		t.through = p.forward.prefixes
+	}
+	return t
+}
+
+// finish records what was done. What failed is tried by a later Set, and nothing waits for that.
+func (p *Proxy) finish(ctx context.Context, t *preparation) {
+	p.metrics.flows.Add(float64(t.deleted))
+	p.finishSweep(ctx, t)
+	p.finishForgetting(ctx, t)
+	if t.forward {
+		p.finishForward(ctx, t)
+	}
+}
+
+// recordUnprepared records the prefixes of want that wait for what is running.
+func (p *Proxy) recordUnprepared(want State) {
+	if p.preparer.running == nil {
+		p.preparer.unprepared.Store(nil)
+		return
+	}
+	var list []netip.Prefix
+	for _, o := range want.Owned {
+		if !covered(o, p.swept) {
+			list = append(list, o)
+		}
+	}
+	for _, a := range want.Taking {
+		if redirected(want, a) && !p.forgotten[a] {
+			list = append(list, sortedset.HostPrefix(a))
+		}
+	}
+	for _, f := range p.forward.prefixes {
+		if !slices.Contains(p.forward.opened, f) {
+			list = append(list, f)
+		}
+	}
+	slices.SortFunc(list, sortedset.ComparePrefixes)
+	list = slices.Compact(list)
+	p.preparer.unprepared.Store(&list)
+}
+
+// covered reports whether one of the prefixes contains another one.
+func covered(o netip.Prefix, by []netip.Prefix) bool {
+	return slices.ContainsFunc(by, func(s netip.Prefix) bool { return s.Bits() <= o.Bits() && s.Contains(o.Addr()) })
+}
+
+// redirected reports whether connections to a VIP are redirected to its previous owner.
+func redirected(s State, vip netip.Addr) bool {
+	return slices.ContainsFunc(s.Redirects, func(r state.Redirect) bool { return r.VIP == vip })
+}
+
+// stillTaken returns those of the VIPs that want takes and redirects.
+func stillTaken(vips map[netip.Addr]bool, want State) map[netip.Addr]bool {
+	out := maps.Clone(vips)
+	maps.DeleteFunc(out, func(a netip.Addr, _ bool) bool {
+		_, taking := slices.BinarySearchFunc(want.Taking, a, netip.Addr.Compare)
+		return !taking || !redirected(want, a)
+	})
+	return out
+}

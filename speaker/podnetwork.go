@@ -1,0 +1,142 @@
+package speaker
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+)
+
+// podInterfaces are the beginnings of the names of pods' interfaces, by the network plug-ins
+// that allocate addresses themselves. Kubernetes' documentation of kube-proxy names the same
+// ones (--detect-local-mode=InterfaceNamePrefix). Each interface of a pod has such a name,
+// whatever the IPAM, so that they are right also where podCIDRs would be.
+var podInterfaces = []podInterface{
+	{prefix: "cali"},                        // Calico
+	{prefix: "lxc", witness: "cilium_host"}, // Cilium; LXC has a bridge lxcbr0
+	{prefix: "eni"},                         // AWS VPC CNI
+	{prefix: "azv"},                         // Azure CNI
+}
+
+type podInterface struct {
+	prefix  string
+	witness string // an interface that has to be there, since others use such names; empty: none
+}
+
+// A podNetworkWatch finds out how this node's pods can be recognised as clients. find belongs
+// to the goroutine of Run.
+type podNetworkWatch struct {
+	*netWatch
+	finder plan.StrayFinder
+
+	mu     sync.Mutex
+	prefix string // of podInterfaces; empty: none
+}
+
+// newPodNetworkWatch reads nothing yet: a user may have said what pods are.
+func newPodNetworkWatch(log *slog.Logger) *podNetworkWatch {
+	w := &podNetworkWatch{}
+	w.netWatch = newNetWatch("the network plug-in", w.refresh, log)
+	w.link = w.concerns
+	return w
+}
+
+// find returns what is known about the pods' network.
+func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.PodNetwork) {
+	if c.DetectPods {
+		w.start()
+		w.mu.Lock()
+		n.InterfacePrefix = w.prefix
+		w.mu.Unlock()
+	}
+	if n.InterfacePrefix != "" || !c.DetectPods && !c.NodeCIDR {
+		return n
+	}
+	self := snap.Node(c.Node)
+	return w.finder.Find(self, snap.Services, func(s plan.Stray) (string, bool) {
+		if s.Node != c.Node {
+			return "", true
+		}
+		return w.confirm(s.Addr, self.InternalIPs)
+	})
+}
+
+// confirm reports whether an address may be a pod's of this node, by the interface of the route
+// to it. An uplink leads to other machines, which an EndpointSlice may name with this node. iface
+// is the interface if it is a bridge, which leads to all pods.
+func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string, is bool) {
+	routes, err := netlink.RouteGetWithOptions(net.IP(a.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil || len(routes) == 0 {
+		return "", false
+	}
+	index := routes[0].LinkIndex
+	uplinks, err := uplinksOf(own)
+	if _, is := uplinks[index]; is || err != nil {
+		return "", false
+	}
+	link, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return "", false
+	}
+	if link.Type() != "bridge" && link.Type() != "openvswitch" {
+		return "", true
+	}
+	w.log.Info("network of pods", "iface", link.Attrs().Name, "reason", fmt.Sprintf("%s is a pod of this node outside of its podCIDRs", a))
+	return link.Attrs().Name, true
+}
+
+// concerns reports whether a change of an interface may change the prefix.
+func (w *podNetworkWatch) concerns(l netlink.LinkUpdate) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := l.Attrs().Name
+	return w.prefix == "" && slices.ContainsFunc(podInterfaces, func(p podInterface) bool {
+		return strings.HasPrefix(name, p.prefix) || name == p.witness
+	})
+}
+
+// refresh looks for a network plug-in. One that was found stays: its last pod may go, and the
+// next one comes.
+func (w *podNetworkWatch) refresh() {
+	links, err := netlink.LinkList()
+	if err != nil {
+		w.log.Warn("interfaces not read", "err", err)
+		return
+	}
+	var names []string
+	for _, l := range links {
+		names = append(names, l.Attrs().Name)
+	}
+	prefix := podInterfacePrefix(names)
+	w.mu.Lock()
+	before := w.prefix
+	if before == "" {
+		w.prefix = prefix
+	}
+	w.mu.Unlock()
+	if before == "" && prefix != "" {
+		w.log.Info("network of pods", "iface", prefix+"*", "reason", "a network plug-in that allocates addresses itself uses these interfaces")
+		notify.Changed(w.changed)
+	}
+}
+
+// podInterfacePrefix returns how the names of pods' interfaces begin, empty if no known plug-in
+// is among the names.
+func podInterfacePrefix(names []string) string {
+	for _, p := range podInterfaces {
+		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, p.prefix) }) &&
+			(p.witness == "" || slices.Contains(names, p.witness)) {
+			return p.prefix
+		}
+	}
+	return ""
+}

@@ -1,0 +1,87 @@
+package speaker
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+)
+
+func TestPodInterfacePrefix(t *testing.T) {
+	for _, tt := range []struct {
+		want  string
+		names []string
+	}{
+		{"", []string{"lo", "eth0", "cni0", "veth1234", "flannel.1"}},
+		{"cali", []string{"lo", "eth0", "vxlan.calico", "cali0af3b2"}},
+		{"", []string{"lo", "eth0", "vxlan.calico"}},
+		{"lxc", []string{"lo", "cilium_net", "cilium_host", "lxc12ab"}},
+		{"", []string{"lo", "cilium_host"}},
+		{"", []string{"lo", "lxcbr0"}},
+		{"eni", []string{"ens5", "eni7f3a"}},
+		{"azv", []string{"eth0", "azv12"}},
+	} {
+		if got := podInterfacePrefix(tt.names); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.names, got, tt.want)
+		}
+	}
+}
+
+// Pods have addresses outside of podCIDRs. The kernel shows by which interfaces they come.
+func TestPodNetwork(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, other := nstest.Node(t), nstest.New(t, "other")
+		for _, name := range []string{"eth0", "pod1", "pod2"} {
+			nstest.Link(t, node, name, other, name)
+		}
+		node.Addr("eth0", "10.0.0.1/24")
+		node.Route("0.0.0.0/0", "10.0.0.254", "")
+		node.Bridge("weave", "pod1")
+		node.Addr("weave", "10.32.0.1/12")
+		node.Route("10.9.0.5/32", "", "pod2")
+		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+		snap := func(endpoint string) *cluster.Snapshot {
+			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n1", Addr: netip.MustParseAddrPort(endpoint)}}}
+			return &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: []cluster.Service{{Spec: &cluster.Spec{}, Endpoints: e}}}
+		}
+		log := slog.New(slog.NewTextHandler(t.Output(), nil))
+		find := func(endpoint string) plan.PodNetwork {
+			w := newPodNetworkWatch(log)
+			defer w.stop()
+			return w.find(&plan.Config{Node: "n1", DetectPods: true}, snap(endpoint))
+		}
+		for _, tt := range []struct {
+			what, endpoint, iface string
+			stray                 bool
+		}{
+			{"of podCIDRs", "10.244.1.5:80", "", false},
+			{"behind a bridge", "10.32.0.7:80", "weave", true},
+			{"behind an interface of its own", "10.9.0.5:80", "", true},
+			{"a machine on the node's link", "10.0.0.77:80", "", false},
+			{"a machine behind the router", "198.51.100.1:80", "", false},
+		} {
+			if got := find(tt.endpoint); got.Interface != tt.iface || (got.Stray != plan.Stray{}) != tt.stray || got.InterfacePrefix != "" {
+				t.Errorf("%s: %+v", tt.what, got)
+			}
+		}
+		w := newPodNetworkWatch(log)
+		defer w.stop()
+		c := &plan.Config{Node: "n1", DetectPods: true}
+		if got := w.find(c, snap("10.9.0.5:80")); got.InterfacePrefix != "" {
+			t.Errorf("before there is a plug-in: %+v", got)
+		}
+		nstest.Link(t, node, "cali0af3", other, "pod3")
+		select {
+		case <-w.changed:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the new interface was not noticed")
+		}
+		if got := w.find(c, snap("10.9.0.5:80")); got != (plan.PodNetwork{InterfacePrefix: "cali"}) {
+			t.Errorf("once there is one: %+v", got)
+		}
+	})
+}
