@@ -15,7 +15,7 @@ import (
 
 // Schema is the version of the table's layout for people. What machines go by
 // is the hash of the text beside it: a change of the text can not be forgotten.
-const Schema = 2
+const Schema = 3
 
 //go:embed ruleset.nft
 var staticRules string
@@ -33,7 +33,8 @@ var patternMark = state.Mark{Value: 1, Mask: 1}
 
 // patterns are the made chains that always exist. The others are copies of
 // their rules with another modulus, or another mark.
-var patterns = append(countPatterns(), patternMark.Chain(), patternLearn)
+var patterns = append(countPatterns(), patternMark.Chain(), learnPatterns[0], learnPatterns[1],
+	state.PatternAffinity(0).Recall(), state.PatternAffinity(1).Recall())
 
 func countPatterns() []string {
 	var names []string
@@ -65,6 +66,10 @@ func rulesetText(made []string) string {
 		}
 		if c, ok := state.ParseCountChain(name); ok {
 			b.WriteString(c.Text())
+			continue
+		}
+		if id, ok := state.ParseRecallChain(name); ok {
+			b.WriteString(affinityTextOf(id))
 			continue
 		}
 		fmt.Fprintf(&b, "\n\tchain %s {\n\t}\n", name) // addAffinityRules fills it
@@ -138,7 +143,7 @@ func upgradeScripts(all []state.Element) []string {
 // textHash names the text and the rules that a table was made from.
 func textHash() string {
 	parts := []string{rulesetText(nil)}
-	for _, r := range slices.Concat(learnRules(time.Second, bothFamily), staleRules(bothFamily)) {
+	for _, r := range slices.Concat(learnRules(state.PatternAffinity(0), time.Second), learnRules(state.PatternAffinity(1), time.Second)) {
 		parts = append(parts, string(r))
 	}
 	return state.ShortHash(parts...)
