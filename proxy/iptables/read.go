@@ -272,6 +272,7 @@ func (x *Renderer) plan(k ruleset, entries entrySet, s state.State, f state.SetI
 	}
 	p := planTables(have, want).entries(entries, allEntries(s, f))
 	p.jumps = k.jumpLines(f)
+	p.repairs = len(p.jumps["nat"]) > 0
 	return p
 }
 
