@@ -93,7 +93,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"github.com/mdlayher/netlink"},
-		homes:     []string{"proxy/watch.go", "e2e/lab"},
+		homes:     []string{"proxy/watch.go", "e2e/lab", "e2e/observer"},
 		why:       "vishvananda/netlink does all but netfilter (docs/decisions/0025)",
 	},
 	{

@@ -52,21 +52,21 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	st := m.server.Status()
 	gauge(m.routes, float64(st.Routes))
 	for _, s := range st.Sessions {
-		up := 0.0
-		if s.State == Established {
-			up = 1
-		}
-		gauge(m.up, up, s.Name)
+		gauge(m.up, oneIf(s.State == Established), s.Name)
 		if s.BFD != nil {
-			hears := 0.0
-			if s.BFD.Up() {
-				hears = 1
-			}
-			gauge(m.bfdUp, hears, s.Name)
+			gauge(m.bfdUp, oneIf(s.BFD.Up()), s.Name)
 		}
 		counter(m.flaps, s.Flaps, s.Name)
 		gauge(m.announced, float64(s.Advertised), s.Name)
 		gauge(m.leftOut, float64(s.LeftOut), s.Name)
 		counter(m.updates, s.Updates, s.Name)
 	}
+}
+
+// oneIf is Prometheus' truth.
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

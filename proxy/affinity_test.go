@@ -37,15 +37,10 @@ func affinityState(external, internal [2][]Backend) State {
 	return s
 }
 
-// learned is the entries of affinity in the kernel, as text, sorted.
-func learned(t *testing.T) (all []string) {
-	t.Helper()
-	for set := state.SetAff; set < state.SetAff+2; set++ {
-		for _, e := range proxytest.ReadSet(t, set) {
-			all = append(all, e.String())
-		}
-	}
-	return all
+// affinityMap is the map of a frontend's clients.
+func affinityMap(network string, to netip.AddrPort) string {
+	proto := map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[network]
+	return state.AffinityOf(to.Addr(), state.Port{Proto: proto, Port: to.Port()}).Map()
 }
 
 // eachFlow calls f for every protocol, family and port of an affinityState.
@@ -83,7 +78,7 @@ func TestAffinity(t *testing.T) {
 					t.Errorf("%s %s: %v; want turns of new clients", network, to, seen)
 				}
 			})
-			if n := len(learned(t)); n != 4*12 {
+			if n := len(proxytest.Affinity(t)); n != 4*12 {
 				t.Errorf("%d entries; want one for each client and frontend, 48", n)
 			}
 		}
@@ -112,8 +107,8 @@ func TestAffinityOfRemovedBackend(t *testing.T) {
 		}
 		ask(func(_, _, _ string) {})
 		mustSet(t, p, affinityState(fewer, fewer))
-		for _, e := range learned(t) {
-			if strings.Contains(e, " : 10.244.1.12 ") || strings.Contains(e, " : fd00:244:1::12 ") {
+		for _, e := range proxytest.Affinity(t) {
+			if strings.HasSuffix(e, " at 10.244.1.12:8080") || strings.HasSuffix(e, " at [fd00:244:1::12]:8080") {
 				t.Errorf("%s is still there", e)
 			}
 		}
@@ -129,7 +124,7 @@ func TestAffinityOfRemovedBackend(t *testing.T) {
 			}
 		})
 		mustSet(t, p, without(affinityState(all, all), Reject))
-		if left := learned(t); len(left) > 0 {
+		if left := proxytest.Affinity(t); len(left) > 0 {
 			t.Errorf("entries %v are left, with no backend", left)
 		}
 	})
@@ -254,8 +249,8 @@ func TestStaleAffinity(t *testing.T) {
 			eachFlow(func(network string, to netip.AddrPort) {
 				f := state.Family(to.Addr())
 				for _, client := range []*nstest.NS{l.Client, l.Pod2} {
-					fmt.Fprintf(&entries, "add element inet fanfare %s { %s . %s . %s . %d timeout 1h : %s . 8080 }\n",
-						state.Specs[state.SetAff+f].Name, proxytest.At(client.Name, f), to.Addr(), network, to.Port(), proxytest.At(backend, f))
+					fmt.Fprintf(&entries, "add element inet fanfare %s { %s timeout 1h : %s . 8080 }\n",
+						affinityMap(network, to), proxytest.At(client.Name, f), proxytest.At(backend, f))
 				}
 			})
 			proxytest.NFT(t, entries.String())
@@ -273,7 +268,7 @@ func TestStaleAffinity(t *testing.T) {
 				}
 			})
 			all.Wait()
-			proxytest.NFT(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
+			forgetAll(t)
 		}
 	})
 }
@@ -304,7 +299,7 @@ func TestExpiringAffinity(t *testing.T) {
 			})
 		}
 		askAll("pod1")
-		if all := learned(t); len(all) > 0 {
+		if all := proxytest.Affinity(t); len(all) > 0 {
 			t.Errorf("remembered, though their backend goes: %v", all)
 		}
 		p.Close()
@@ -313,7 +308,7 @@ func TestExpiringAffinity(t *testing.T) {
 		mustSet(t, p, s)
 		checkKernel(t, s)
 		askAll("pod2")
-		if got, want := len(learned(t)), 3*12; got != want {
+		if got, want := len(proxytest.Affinity(t)), 3*12; got != want {
 			t.Errorf("%d entries; want %d", got, want)
 		}
 	})
@@ -341,11 +336,12 @@ func TestAffinityTimeout(t *testing.T) {
 		p := newProxy(t)
 		s := affinityState(podBackends("pod1", "pod2"), podBackends("pod1", "pod2"))
 		mustSet(t, p, s)
-		proxytest.NFT(t, "add element inet fanfare aff4 { 10.0.1.2 . 192.0.2.1 . tcp . 80 timeout 1h expires 100s : 10.244.1.12 . 8080 }")
+		web := affinityMap("tcp", netip.AddrPortFrom(proxytest.At("vip", 0), 80))
+		proxytest.NFT(t, "add element inet fanfare "+web+" { 10.0.1.2 timeout 1h expires 100s : 10.244.1.12 . 8080 }")
 		if got := l.who(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), 80)); got != "pod2" {
 			t.Errorf("%s; want pod2", got)
 		}
-		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName, "aff4").CombinedOutput()
+		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName, web).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "expires 59m") && !strings.Contains(string(out), "expires 1h") {
 			t.Errorf("want an entry that expires in an hour, not in 100 seconds: %v\n%s", err, out)
 		}
@@ -360,53 +356,10 @@ func TestAffinityTimeout(t *testing.T) {
 		mustSet(t, p, s)
 		checkKernel(t, s)
 		eachFlow(func(network string, to netip.AddrPort) { l.who(l.Client, network, 0, to) })
-		for end := time.Now().Add(20 * time.Second); len(learned(t)) > 0; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(20 * time.Second); len(proxytest.Affinity(t)) > 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%v have not expired", learned(t))
+				t.Fatalf("%v have not expired", proxytest.Affinity(t))
 			}
 		}
 	})
-}
-
-// A client that the map has no place for is served all the same, and counted.
-func TestAffinityFull(t *testing.T) {
-	proxytest.InNamespace(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		s := affinityState(podBackends("pod1"), podBackends("pod1"))
-		mustSet(t, p, s)
-		fillAffinity(t, affinitySize)
-		to := netip.AddrPortFrom(proxytest.At("vip", 0), 80)
-		for range 3 {
-			if got := l.Probe(l.Client, "tcp", to, ""); got != "pod1 saw client" {
-				t.Error(got)
-			}
-		}
-		if got := p.Status().AffinityFull; got != 3 {
-			t.Errorf("%d flows counted; want 3", got)
-		}
-		start := time.Now()
-		mustSet(t, p, without(s, Reject))
-		t.Logf("%d entries looked through in %v", affinitySize, time.Since(start))
-		if n := len(learned(t)); n != affinitySize {
-			t.Errorf("%d entries; those of other frontends should stay", n)
-		}
-	})
-}
-
-// affinitySize is the size of the map in ruleset.nft.
-const affinitySize = 65536
-
-// fillAffinity puts n entries of a frontend that does not exist into the map for
-// IPv4.
-func fillAffinity(t testing.TB, n int) {
-	t.Helper()
-	data := string(state.Encoding(nil).AddrPort(netip.MustParseAddrPort("10.0.0.1:80")))
-	var all []state.Element
-	for i := range n {
-		a := netip.AddrFrom4([4]byte{172, byte(16 + i>>16), byte(i >> 8), byte(i)})
-		key := state.Encoding(nil).Addr(a).Addr(netip.MustParseAddr("192.0.2.200")).Proto(TCP).Port(80)
-		all = append(all, state.Element{Set: state.SetAff, Key: string(key), Data: data})
-	}
-	proxytest.AddElements(t, all)
 }

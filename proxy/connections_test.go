@@ -217,8 +217,8 @@ func TestConnectionsSurviveShortRemoval(t *testing.T) {
 	})
 }
 
-// A datagram's flow leaves a backend that drains at once, unless there is no other:
-// then it leaves as soon as there is one.
+// A datagram's flow leaves a backend that drains a moment later, unless there is no other: then
+// it leaves when there is one.
 func TestUDPFlowLeavesDrainingBackend(t *testing.T) {
 	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)

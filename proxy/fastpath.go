@@ -55,6 +55,8 @@ type bypass struct {
 	chosen *selection // of from's node
 	due    time.Time  // before which it is not opened again
 	retry  *time.Timer
+	// parting asks for a Set when selection.partsBy is over.
+	parting *time.Timer
 
 	mu    sync.Mutex
 	path  FastPath // nil until it could be opened
@@ -132,11 +134,22 @@ func (b *bypass) grow(ctx context.Context) {
 	if b == nil || b.path == nil {
 		return
 	}
+	b.awaitParting()
 	err := b.path.Grow(ctx, b.want)
 	if err != nil {
 		err = errors.Join(err, b.rest(ctx))
 	}
 	b.report(ctx, err)
+}
+
+// awaitParting asks for a Set when flows have left that stay for a moment.
+func (b *bypass) awaitParting() {
+	if b.parting != nil {
+		b.parting.Stop()
+	}
+	if next := b.chosen.partsBy(); !next.IsZero() {
+		b.parting = time.AfterFunc(time.Until(next), b.poke)
+	}
 }
 
 // rest leaves all new flows to the rules: the part of a change that was made is not known.
@@ -154,7 +167,7 @@ func (b *bypass) rest(ctx context.Context) error {
 
 // render makes b.want from a State. Most calls find nothing changed.
 func (b *bypass) render(s State) {
-	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
+	same := !b.chosen.parted(time.Now()) && b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
 	if same {
 		return
 	}
@@ -298,8 +311,10 @@ func (b *bypass) close() error {
 	if b == nil {
 		return nil
 	}
-	if b.retry != nil {
-		b.retry.Stop()
+	for _, t := range []*time.Timer{b.retry, b.parting} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	if b.path == nil {
 		return nil

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // fast is all that the fast path could take, sorted.
-func fastVIP(v *VIP, node string) (all []fastpath.Frontend) {
+func fastVIP(v *VIP, node string, parting bool) (all []fastpath.Frontend) {
 	for i := range v.Frontends {
 		if f := &v.Frontends[i]; f.Protocol != SCTP {
-			all = append(all, fastFrontend(f, v, node))
+			all = append(all, fastFrontend(f, v, node, parting))
 		}
 	}
 	slices.SortFunc(all, compareFast)
@@ -40,7 +41,7 @@ func internalBy(c *LocalClients, iface string) bool {
 
 // fast is one frontend for the fast path. The backends that keep their flows are those
 // of which conntrack's entries would stay; none but this node's have any there.
-func fastFrontend(f *Frontend, v *VIP, node string) fastpath.Frontend {
+func fastFrontend(f *Frontend, v *VIP, node string, parting bool) fastpath.Frontend {
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
 		if onNode(b, node) {
@@ -50,10 +51,28 @@ func fastFrontend(f *Frontend, v *VIP, node string) fastpath.Frontend {
 	switch {
 	case f.Protocol == TCP:
 		to.Draining = keeping(f, node)
-	case f.External.Empty() || f.Internal.Empty():
-		to.Draining = f.Draining // for want of a better place
+	case parting || f.External.Empty() || f.Internal.Empty():
+		to.Draining = f.Draining // for a moment, or for want of a better place
 	}
 	return to
+}
+
+// parts says whether a change makes flows leave a backend that drains.
+func parts(have, want *VIP) bool {
+	if have == nil || want == nil {
+		return false
+	}
+	for i := range want.Frontends {
+		f := &want.Frontends[i]
+		if f.Protocol != UDP || len(f.Draining) == 0 || f.External.Empty() || f.Internal.Empty() {
+			continue
+		}
+		was := (&State{VIPs: []*VIP{have}}).Frontend(have.Addr, state.Port{Proto: f.Protocol, Port: f.Port})
+		if was != nil && (was.External.Empty() || was.Internal.Empty() || slices.ContainsFunc(f.Draining, func(b netip.AddrPort) bool { return !was.Drains(b) })) {
+			return true
+		}
+	}
+	return false
 }
 
 // keeping are the backends whose connections stay though they get no new ones from

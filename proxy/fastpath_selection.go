@@ -3,7 +3,9 @@ package proxy
 import (
 	"iter"
 	"slices"
+	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -23,6 +25,9 @@ type selection struct {
 	taken  int                          // of fronts
 	// turned are the VIPs of which frontends are taken that were not, or the other way round.
 	turned map[*VIP]bool
+	// parting are the VIPs with flows that leave a backend which drains, and until when they stay:
+	// see conntrack.PartPatience.
+	parting map[*VIP]time.Time
 }
 
 // A contender is a frontend that the fast path may take.
@@ -35,7 +40,7 @@ type contender struct {
 }
 
 func newSelection(node string) *selection {
-	return &selection{node: node, fronts: make(map[frontendKey]*contender), users: make(map[frontendKey][]*contender)}
+	return &selection{node: node, fronts: make(map[frontendKey]*contender), users: make(map[frontendKey][]*contender), parting: make(map[*VIP]time.Time)}
 }
 
 // state is the fast path's part of s, a valid State of the selection's node. An unchanged VIP is
@@ -60,7 +65,8 @@ func (n *selection) state(s *State) fastpath.State {
 
 // fast is an address for the fast path.
 func (n *selection) fast(v *VIP) *fastpath.VIP {
-	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, n.node)}
+	_, parting := n.parting[v]
+	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, n.node, parting)}
 	for i := range to.Frontends {
 		f := &to.Frontends[i]
 		f.Take = !n.fronts[frontendKey{f.Addr, Protocol(f.Protocol)}].left
@@ -72,6 +78,7 @@ func (n *selection) fast(v *VIP) *fastpath.VIP {
 func (n *selection) follow(vips []*VIP) {
 	n.turned = make(map[*VIP]bool)
 	changes, _ := state.DiffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
+	n.part(changes, time.Now())
 	var bereft []*contender
 	for _, c := range changes {
 		if c.Have != nil {
@@ -84,6 +91,45 @@ func (n *selection) follow(vips []*VIP) {
 			n.add(c.Want)
 		}
 	}
+}
+
+// part notes the VIPs whose flows begin to leave a backend, and turns the VIPs whose flows have left.
+func (n *selection) part(changes []state.VipChange, now time.Time) {
+	for _, c := range changes {
+		until, was := n.parting[c.Have]
+		delete(n.parting, c.Have)
+		switch {
+		case parts(c.Have, c.Want):
+			n.parting[c.Want] = now.Add(conntrack.PartPatience)
+		case was && c.Want != nil:
+			n.parting[c.Want] = until
+		}
+	}
+	for v, until := range n.parting {
+		if !until.After(now) {
+			delete(n.parting, v)
+			n.turned[v] = true
+		}
+	}
+}
+
+// parted says whether flows have left since the last state.
+func (n *selection) parted(now time.Time) bool {
+	next := n.partsBy()
+	return !next.IsZero() && !next.After(now)
+}
+
+// partsBy is when flows have left that leave now, zero if there are none. n may be nil.
+func (n *selection) partsBy() (next time.Time) {
+	if n == nil {
+		return next
+	}
+	for _, until := range n.parting {
+		if next.IsZero() || until.Before(next) {
+			next = until
+		}
+	}
+	return next
 }
 
 // backends are those of a contender that count: what is on another node, no flow of the fast path's gets to.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
@@ -65,7 +66,9 @@ func (p *Proxy) host() renderer.Host {
 			p.record.transaction()
 		},
 		Unsupported: p.record.unsupported,
-		IgnoringOwn: p.watch.ignoringOwn,
+		IgnoringOwn: func(s *nfnl.Socket, transactions uint32, change func() error) error {
+			return p.memory.Without(func() error { return p.watch.ignoringOwn(s, transactions, change) })
+		},
 	}
 }
 

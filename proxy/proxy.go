@@ -48,8 +48,7 @@ type Proxy struct {
 	preparer *preparer
 	monitor  *obstacle.Monitor
 	poller   *iptables.Poller // of iptables; nil in another mode
-	// overflow is of affinity's maps.
-	overflow *nftables.Overflow
+	memory   *nftables.Memory
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *nfnl.Socket
@@ -92,22 +91,21 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
+	if p.memory, err = nftables.NewMemory(p.log, o.Registerer); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sock.Close()))
+	}
 	// Listen before looking, so that no change falls between.
-	if p.watch, err = newWatch(p.sock, p.log); err != nil {
-		p.sock.Close()
-		return nil, fmt.Errorf("proxy: nftables notifications: %w", nftables.Explain(ctx, err))
+	if p.watch, err = newWatch(p.log, p.sock.Port, p.memory.Port()); err != nil {
+		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(nftables.Explain(ctx, err), p.memory.Close(), p.sock.Close()))
 	}
 	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
-	}
-	if p.overflow, err = nftables.NewOverflow(o.Registerer); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.memory.Close(), p.sock.Close()))
 	}
 	if p.preparer, err = newPreparer(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.Close(), p.sweeper.Close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.memory.Close(), p.sock.Close()))
 	}
 	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.overflow.Close(), p.sweeper.Close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.sweeper.Close(), p.watch.close(), p.memory.Close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.poke)
@@ -154,7 +152,7 @@ func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.LastError()
 	s.Obstacles, s.Unseen = p.monitor.Found()
-	s.AffinityFull = p.overflow.Count()
+	s.AffinityFull = affinityFull(p.record.state(), p.memory.Full(), p.poller.Full())
 	s.FastPath = p.bypass.status(p.record.state())
 	return s
 }
@@ -194,7 +192,7 @@ func (p *Proxy) Close() error {
 	defer p.mu.Unlock()
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(err, p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.overflow.Close(), p.watch.close(), p.sock.Close())
+	return errors.Join(err, p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.memory.Close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +21,8 @@ func (s *scene) remember(t *testing.T) {
 	forgetAll(t)
 	for _, k := range s.Knows {
 		if testMode == ModeNFTables {
-			proxytest.AddElements(t, []state.Element{k.Element()})
+			set, element := k.Entry()
+			proxytest.AddElements(t, set, []string{element})
 		} else {
 			proxytest.IPSet(t, "add "+ipsetOf(k, &s.State)+" "+k.Client.String())
 		}
@@ -31,7 +33,9 @@ func (s *scene) remember(t *testing.T) {
 func forgetAll(t *testing.T) {
 	t.Helper()
 	if testMode == ModeNFTables {
-		proxytest.NFT(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
+		for _, name := range regexp.MustCompile(`aff-[46]-\S+`).FindAllString(proxytest.NFTSays(t, "list", "maps", "inet"), -1) {
+			proxytest.NFT(t, "flush map inet fanfare "+name)
+		}
 		return
 	}
 	for _, name := range proxytest.IPSets(t) {

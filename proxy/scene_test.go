@@ -6,7 +6,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A scene is a State and packets that meet it, with what only tests of this package do with these.
@@ -31,8 +30,8 @@ func (s *scene) rules(m Mode) (proxytest.Rules, error) {
 	}
 	text := nftables.Text(s.State)
 	for _, k := range s.Knows {
-		e := k.Element()
-		text += "add element inet fanfare " + state.Specs[e.Set].Name + " { " + e.Text() + " }\n"
+		set, element := k.Entry()
+		text += "add element inet fanfare " + set + " { " + element + " }\n"
 	}
 	return proxytest.ParseNft(text)
 }

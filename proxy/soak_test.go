@@ -212,27 +212,12 @@ func flowsTo(s State, r soakRequest) map[netip.AddrPort]bool {
 			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
 				all[b.Addr] = true
 			}
-			if !movesState(s, &f, r) {
-				for _, b := range f.Draining {
-					all[b] = true
-				}
+			for _, b := range f.Draining {
+				all[b] = true
 			}
 		}
 	}
 	return all
-}
-
-// moves says whether a flow of the request leaves a backend that drains. One of UDP has
-// no end that could be awaited: it goes on at another at once, if there is one, and an
-// answer that was on its way from the first is lost. Whether its client is one of this
-// node, its address must show; if it does not, there must be another for all clients, and a
-// soak's external clients find no backend that internal ones do not.
-func movesState(s State, f *Frontend, r soakRequest) bool {
-	to := &f.External
-	if state.ContainsAddr(s.Clients.CIDRs, proxytest.At(r.from, state.Family(r.to.Addr()))) {
-		to = &f.Internal
-	}
-	return r.network == "udp" && !to.Empty()
 }
 
 // run sends requests of one kind from one namespace until the soak is over.

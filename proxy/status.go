@@ -1,10 +1,14 @@
 package proxy
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A Status is what a Proxy has done, for people.
@@ -35,9 +39,8 @@ type Status struct {
 	LastRepair time.Time `json:"lastRepair,omitzero"`
 	Found      string    `json:"found,omitempty"`
 
-	// AffinityFull counts the new flows whose client could not be remembered for
-	// affinity, since the map was full, from when the rules were loaded.
-	AffinityFull uint64 `json:"affinityFull,omitempty"`
+	// AffinityFull are the frontends with affinity that had more clients than they can remember.
+	AffinityFull []AffinityFull `json:"affinityFull,omitempty"`
 
 	// LastError is that of the last Set, empty when it did all it should.
 	LastError string `json:"lastError,omitempty"`
@@ -62,6 +65,42 @@ type Status struct {
 	// compared. Unseen is what could not be looked at, and why.
 	Obstacles []Obstacle `json:"obstacles,omitempty"`
 	Unseen    []string   `json:"unseen,omitempty"`
+}
+
+// AffinityFull is a frontend with affinity that forgets the clients of longest ago.
+type AffinityFull struct {
+	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
+	// Unremembered counts new flows whose clients found no place, and Evicted the clients that were
+	// forgotten for others, since the start.
+	Unremembered uint64 `json:"unremembered"`
+	Evicted      uint64 `json:"evicted"`
+	// Last is when it was full the last time.
+	Last time.Time `json:"last"`
+}
+
+// affinityFull is what of a Proxy's frontends is full.
+func affinityFull(have State, full map[state.AffinityID]nftables.Full, sets []string) (all []AffinityFull) {
+	if len(full) == 0 && len(sets) == 0 {
+		return nil
+	}
+	for _, v := range have.VIPs {
+		for i := range v.Frontends {
+			f := &v.Frontends[i]
+			if f.Affinity == 0 {
+				continue
+			}
+			n, is := full[state.AffinityOf(v.Addr, state.Port{Proto: f.Protocol, Port: f.Port})]
+			if slices.ContainsFunc(slices.Concat(f.External.Backends, f.Internal.Backends), func(b Backend) bool {
+				return slices.Contains(sets, iptables.AffinityName(v, f, b))
+			}) {
+				is, n.Last = true, time.Now()
+			}
+			if is {
+				all = append(all, AffinityFull{strings.TrimSpace(f.Label(v) + " " + f.Name), n.Unremembered, n.Evicted, n.Last})
+			}
+		}
+	}
+	return all
 }
 
 // A record keeps what Status returns. It has a lock of its own, so that Status

@@ -41,8 +41,8 @@ type watch struct {
 	once     sync.Once
 }
 
-// newWatch starts listening. Changes made by the socket own are ignored.
-func newWatch(own *nfnl.Socket, log *slog.Logger) (*watch, error) {
+// newWatch starts listening. Changes made by our own sockets, of these ports, are ignored.
+func newWatch(log *slog.Logger, own ...uint32) (*watch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func newWatch(own *nfnl.Socket, log *slog.Logger) (*watch, error) {
 	w := &watch{conn: conn, log: log, rules: newIntegrity(time.Now()), notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
 	if err := errors.Join(
 		conn.SetReadBuffer(nfnl.BufferSize),
-		conn.SetBPF(dropPort(own.Port)),
+		conn.SetBPF(dropPorts(own)),
 		conn.JoinGroup(unix.NFNLGRP_NFTABLES),
 	); err != nil {
 		conn.Close()
@@ -60,18 +60,17 @@ func newWatch(own *nfnl.Socket, log *slog.Logger) (*watch, error) {
 	return w, nil
 }
 
-// dropPort is a filter that drops notifications of changes by the socket with this port. A datagram
+// dropPorts is a filter that drops notifications of changes by the sockets with these ports. A datagram
 // holds messages of one transaction, so its first header is enough.
-func dropPort(port uint32) []bpf.RawInstruction {
-	// The filter loads words in network order, the header is in the host's.
-	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+func dropPorts(ports []uint32) []bpf.RawInstruction {
 	const nlmsgPid = 12 // offset of nlmsg_pid in nlmsghdr
-	raw, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: nlmsgPid, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded, SkipTrue: 1},
-		bpf.RetConstant{Val: 0xffff_ffff},
-		bpf.RetConstant{Val: 0},
-	})
+	program := []bpf.Instruction{bpf.LoadAbsolute{Off: nlmsgPid, Size: 4}}
+	for i, port := range ports {
+		// The filter loads words in network order, the header is in the host's.
+		loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded, SkipTrue: uint8(len(ports) - i)})
+	}
+	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0xffff_ffff}, bpf.RetConstant{Val: 0}))
 	if err != nil {
 		panic("BUG: " + err.Error()) // constants only
 	}

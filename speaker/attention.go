@@ -44,6 +44,11 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 	if ago := now.Sub(p.LastRepair); p.Repairs > 0 && ago < recentRepair {
 		all.add("another program changed the kernel's table; it was repaired %d times, last %s ago: %s", p.Repairs, duration.HumanDuration(ago), p.Found)
 	}
+	for _, f := range p.AffinityFull {
+		if ago := now.Sub(f.Last); ago < recentRepair {
+			all.add("session affinity of %s is full, last %s ago: its clients of longest ago were forgotten for new ones, %d so far", f.Frontend, duration.HumanDuration(ago), f.Evicted)
+		}
+	}
 	if p.ConntrackError != "" {
 		all.add("flows to removed endpoints may continue: %s", p.ConntrackError)
 	}

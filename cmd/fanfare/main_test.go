@@ -241,7 +241,8 @@ func TestPrintStatus(t *testing.T) {
 			{Address: netip.MustParseAddr("192.0.2.6"), Services: []string{"shop/web"}, Programmed: true,
 				Reasons: []speaker.ReasonStatus{reason("l2", cluster.NoCandidate, "not announced: of 3 nodes none can answer: 3 are not Ready")}},
 		},
-		Proxy:    proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing"},
+		Proxy: proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing",
+			AffinityFull: []proxy.AffinityFull{{Frontend: "192.0.2.1 tcp/80 shop/web", Unremembered: 9, Evicted: 16384, Last: now.Add(-time.Minute)}}},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
 		Problems: []cluster.Problem{{Object: "AddressPool lan", File: "pool.yaml", Field: "spec.addresses[0]", Value: "x", Message: "want a prefix"}},
 	}
@@ -267,6 +268,7 @@ Needs attention:
   forward: no; announce: no
   a change has been waiting for 5s
   another program changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
+  session affinity of 192.0.2.1 tcp/80 shop/web is full, last 60s ago: its clients of longest ago were forgotten for new ones, 16384 so far
   router tor2: connection refused
   AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
   Service shop/db: there is no AddressPool

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -82,28 +83,14 @@ func printRoutes(w io.Writer, all []speaker.SessionRoutes) error {
 	fmt.Fprint(t, "ROUTER\tPREFIX\tNEXT HOP\tAS PATH\tLOCAL PREF\tMED\tCOMMUNITIES\n")
 	for _, s := range all {
 		if len(s.Routes) == 0 {
-			fmt.Fprintf(t, "%s\tnone: %s\n", s.Session, noRoutes(s))
+			fmt.Fprintf(t, "%s\tnone: %s\n", s.Session, cmp.Or(s.Error, "the session is "+string(s.State)))
 		}
 		for _, r := range s.Routes {
-			path, communities := r.ASPath, r.AllCommunities()
-			if path == "" {
-				path = "-"
-			}
-			if communities == "" {
-				communities = "-"
-			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Session, r.Prefix, r.NextHop, path, formatOptional(r.LocalPref), formatOptional(r.MED), communities)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Session, r.Prefix, r.NextHop,
+				cmp.Or(r.ASPath, "-"), formatOptional(r.LocalPref), formatOptional(r.MED), cmp.Or(r.AllCommunities(), "-"))
 		}
 	}
 	return t.Flush()
-}
-
-// noRoutes returns why a router receives no routes.
-func noRoutes(s speaker.SessionRoutes) string {
-	if s.Error != "" {
-		return s.Error
-	}
-	return "the session is " + string(s.State)
 }
 
 // formatOptional formats an optional attribute of a route: LOCAL_PREF is sent to internal peers

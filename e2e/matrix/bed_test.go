@@ -118,23 +118,30 @@ func (b *bed) start(ctx context.Context) error {
 	b.prefix = netip.PrefixFrom(b.vip, b.vip.BitLen())
 	if b.layer2 {
 		b.Observer.LingerL2(shortLinger)
-		if b.node, err = b.AwaitOwner(ctx, b.vip); err != nil {
+		if err := b.awaitLastOwner(ctx); err != nil {
 			return err
 		}
 	}
 	if err := b.awaitWhole(ctx); err != nil {
 		return err
 	}
-	if b.layer2 {
-		// A node that started later than the first owner is in its hold-down. Its end is no event.
-		if err := pause(ctx, holdDown); err != nil {
-			return err
-		}
-	}
 	if b.announce != nil {
 		return b.announce(ctx, b)
 	}
 	return nil
+}
+
+// awaitLastOwner waits for the node that has the address when all have been there for a while:
+// a node that started later than the first owner is in its hold-down, whose end is no event.
+func (b *bed) awaitLastOwner(ctx context.Context) error {
+	_, err := b.AwaitOwner(ctx, b.vip)
+	if err == nil {
+		err = pause(ctx, holdDown)
+	}
+	if err == nil {
+		b.node, err = b.AwaitOwner(ctx, b.vip)
+	}
+	return err
 }
 
 // holdDown is the shortest time in which a node that has returned takes no address, and some

@@ -210,15 +210,7 @@ func (c *cell) everywhere() bool {
 // changes counts the changes of the address's route, or of its owner, since the cell began.
 func (c *cell) changes() int {
 	if c.layer2 {
-		n := -1 // the first resolution
-		last := ""
-		for _, owner := range c.paths.Order() {
-			if owner != last {
-				last = owner
-				n++
-			}
-		}
-		return max(n, 0)
+		return max(0, len(c.paths.Order())-1)
 	}
 	return len(c.Observer.RouteChanges(c.vip, c.began, time.Now()))
 }

@@ -93,8 +93,16 @@ func clearSession(ctx context.Context, c *cell) error {
 	if c.overlay != "" {
 		peer = "link" + c.node[1:]
 	}
-	_, err := c.Router.Ask(ctx, "clear bgp "+peer)
-	return err
+	began := time.Now()
+	if _, err := c.Router.Ask(ctx, "clear bgp "+peer); err != nil {
+		return err
+	}
+	return lab.Await(ctx, lab.Settle, "the session to be cleared", func() error {
+		if len(c.Observer.RouteChanges(c.vip, began, time.Now())) == 0 {
+			return errors.New("the route has not changed yet")
+		}
+		return nil
+	})
 }
 
 func flapLink(ctx context.Context, c *cell) error {

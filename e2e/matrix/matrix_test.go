@@ -111,37 +111,44 @@ func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured)
 	var b *bed
 	for _, d := range cells {
 		t.Run(d.name, func(t *testing.T) {
-			ctx, parent := t.Context(), t
+			// The lab and its repair outlive the cell.
+			ctx := context.WithoutCancel(t.Context())
 			if b == nil {
-				var err error
-				if b, err = f.up(context.WithoutCancel(ctx), p); err != nil {
-					b = nil
-					parent.Fatal(err)
-				}
+				up, err := f.up(ctx, p)
+				must(t, err)
+				b = up
 			}
 			c := &cell{bed: b, disturbance: d}
-			r, broken, err := c.run(ctx, find(f, d).promise)
-			t.Log(d.name + ": " + r.describe())
-			if err != nil {
-				t.Error(err)
+			c.test(t, m)
+			if !t.Failed() {
+				return
 			}
-			if len(broken) > 0 {
-				t.Errorf("not as %s promises:\n%s", find(f, d).page, few(broken))
-			}
-			m.add(f, d, r, err == nil && len(broken) == 0)
-			if t.Failed() {
-				t.Log(b.logs(c.began) + b.routes(context.WithoutCancel(ctx)))
-				if err := b.repair(context.WithoutCancel(ctx)); err != nil {
-					t.Logf("the lab is built again: %v", err)
-					must(t, b.down())
-					b = nil
-				}
+			t.Log(b.logs(c.began) + b.routes(ctx))
+			if err := b.repair(ctx); err != nil {
+				t.Logf("the lab is built again: %v", err)
+				broken := b
+				b = nil
+				must(t, broken.down())
 			}
 		})
 	}
 	if b != nil {
 		must(t, b.down())
 	}
+}
+
+// test runs the cell, and records and checks its result.
+func (c *cell) test(t *testing.T, m *measured) {
+	want := find(c.feature, c.disturbance)
+	r, broken, err := c.run(t.Context(), want.promise)
+	t.Log(c.disturbance.name + ": " + r.describe())
+	if err != nil {
+		t.Error(err)
+	}
+	if len(broken) > 0 {
+		t.Errorf("not as docs/%s promises:\n%s", want.page, few(broken))
+	}
+	m.add(c.feature, c.disturbance, r, err == nil && len(broken) == 0)
 }
 
 // routes returns what the router knows about the address.

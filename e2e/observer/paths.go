@@ -23,7 +23,7 @@ type Paths struct {
 
 	mu    sync.Mutex
 	by    map[pathKey][]string
-	order []string // each node that got a packet, when another one had got the packet before
+	order []string // each node that got a packet when another one had got the packet before
 	err   error
 }
 

@@ -44,7 +44,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	s.Assignments = b.assignments(&s)
 	if b.problemsChanged {
 		s.Problems = slices.Concat(slices.Collect(maps.Values(b.problems))...)
-		slices.SortFunc(s.Problems, Problem.compare)
+		slices.SortFunc(s.Problems, Problem.Compare)
 	}
 	b.settle(&s)
 	return &s

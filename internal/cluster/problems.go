@@ -71,7 +71,8 @@ func (p Problems) Of(object, file string) []Problem {
 	return p
 }
 
-func (p Problem) compare(o Problem) int {
+// Compare orders by object, and then by the other fields.
+func (p Problem) Compare(o Problem) int {
 	return cmp.Or(
 		cmp.Compare(p.Object, o.Object),
 		cmp.Compare(p.File, o.File),

@@ -40,16 +40,6 @@ func (x *Expressions) Meta(key, register uint32) {
 	})
 }
 
-// CT loads a conntrack key of the flow's original direction, such as NFT_CT_SRC. For a packet
-// without a conntrack entry the kernel ends the rule.
-func (x *Expressions) CT(key, register uint32) {
-	x.add("ct", func(e *Encoder) {
-		e.Uint32(unix.NFTA_CT_DREG, register)
-		e.Uint32(unix.NFTA_CT_KEY, key)
-		e.Bytes(unix.NFTA_CT_DIRECTION, []byte{0})
-	})
-}
-
 // Payload loads bytes of a header; base is the header, such as NFT_PAYLOAD_NETWORK_HEADER. Offset
 // and length are in bytes. If the packet is too short, the kernel ends the rule.
 func (x *Expressions) Payload(base, offset, length, register uint32) {
@@ -61,19 +51,11 @@ func (x *Expressions) Payload(base, offset, length, register uint32) {
 	})
 }
 
-// Is continues the rule only if a register has this byte.
-func (x *Expressions) Is(register uint32, b byte) { x.compare(unix.NFT_CMP_EQ, register, []byte{b}) }
-
-// IsNot continues the rule only if a register does not have this value.
-func (x *Expressions) IsNot(register uint32, value []byte) {
-	x.compare(unix.NFT_CMP_NEQ, register, value)
-}
-
-// compare adds an expression cmp with the operator op, such as NFT_CMP_EQ.
-func (x *Expressions) compare(op, register uint32, value []byte) {
+// Is continues the rule only if a register has this value.
+func (x *Expressions) Is(register uint32, value []byte) {
 	x.add("cmp", func(e *Encoder) {
 		e.Uint32(unix.NFTA_CMP_SREG, register)
-		e.Uint32(unix.NFTA_CMP_OP, op)
+		e.Uint32(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ)
 		at := e.Open(unix.NFTA_CMP_DATA)
 		e.Bytes(unix.NFTA_DATA_VALUE, value)
 		e.Close(at)

@@ -20,7 +20,7 @@
 //   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep
 //     existing ones), silent.go (nodes whose endpoints are left out) and hints.go.
 //   - election.go (the owner over Layer 2), sharing.go (an address of several Services),
-//     refusals.go (what the proxy cannot hold).
+//     refusals.go (what the proxy cannot hold), obstructed.go (what the kernel certainly drops).
 //   - The routes: advertise.go, aggregate.go, attributes.go, weights.go, peers.go.
 //   - What several of these use: addressservice.go, sourceranges.go, readiness.go, lookup.go.
 //

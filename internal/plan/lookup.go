@@ -49,3 +49,11 @@ func comparePrefix(r bgp.Route, prefix netip.Prefix) int {
 }
 
 func equal[T comparable](a, b T) bool { return a == b }
+
+// NodeAddresses returns the InternalIPs of this node.
+func (v *View) NodeAddresses() []netip.Addr {
+	if v.Self == nil {
+		return nil
+	}
+	return v.Self.InternalIPs
+}

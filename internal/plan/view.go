@@ -148,14 +148,6 @@ func (v *View) keep(last *View) {
 // Blockade returns the flows that certainly fail on this node, as the decision knows.
 func (v *View) Blockade() *proxy.Blockade { return v.blockade }
 
-// NodeAddresses returns the InternalIPs of this node.
-func (v *View) NodeAddresses() []netip.Addr {
-	if v.Self == nil {
-		return nil
-	}
-	return v.Self.InternalIPs
-}
-
 // Problems returns what is wrong with objects on this node.
 func (v *View) Problems() (all []cluster.Problem) {
 	for _, p := range v.withoutGateway {

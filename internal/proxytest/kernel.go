@@ -3,6 +3,7 @@ package proxytest
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -61,6 +62,32 @@ func NFTSays(t testing.TB, args ...string) string {
 // one of intervals.
 func ReadSet(tb testing.TB, id state.SetID) (all []state.Element) {
 	tb.Helper()
+	for key, data := range readSet(tb, state.Specs[id].Name) {
+		all = append(all, state.Element{Set: id, Key: key, Data: data})
+	}
+	slices.SortFunc(all, state.Element.Compare)
+	return all
+}
+
+// Affinity lists the clients that frontends remember, such as
+// "192.0.2.1 tcp/80: 10.0.1.2 at 10.244.1.11:8080", sorted.
+func Affinity(tb testing.TB) (all []string) {
+	tb.Helper()
+	for _, m := range regexp.MustCompile(`map (aff-\S+)`).FindAllStringSubmatch(NFTSays(tb, "list", "maps", "inet"), -1) {
+		id, _ := state.ParseAffinityMap(m[1])
+		vip, at, _ := id.Frontend()
+		for key, data := range readSet(tb, m[1]) {
+			client, _ := netip.AddrFromSlice([]byte(key))
+			all = append(all, fmt.Sprintf("%s %s/%d: %s at %s", vip, at.Proto, at.Port, client, state.BackendOf(data)))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// readSet lists the keys and values of a set.
+func readSet(tb testing.TB, name string) map[string]string {
+	tb.Helper()
 	s, err := nfnl.Dial()
 	if err != nil {
 		tb.Fatal(err)
@@ -68,15 +95,14 @@ func ReadSet(tb testing.TB, id state.SetID) (all []state.Element) {
 	defer s.Close()
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
-	e.Text(unix.NFTA_SET_ELEM_LIST_SET, state.Specs[id].Name)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	all := make(map[string]string)
 	for range 20 { // any change meanwhile interrupts the list
-		all = nil
+		clear(all)
 		err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETSETELEM, unix.NFPROTO_INET, e.B, func(data []byte) {
 			for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-				all = append(all, state.Element{
-					Set: id, Key: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
-					Data: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-				})
+				key := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
+				all[key] = string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
 			}
 		})
 		if !errors.Is(err, unix.EINTR) {
@@ -84,24 +110,15 @@ func ReadSet(tb testing.TB, id state.SetID) (all []state.Element) {
 		}
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		tb.Fatalf("list %s: %v", state.Specs[id].Name, err)
+		tb.Fatalf("list %s: %v", name, err)
 	}
-	slices.SortFunc(all, state.Element.Compare)
 	return all
 }
 
-// AddElements puts elements into the table.
-func AddElements(tb testing.TB, all []state.Element) {
+// AddElements puts elements, in the words of nft, into a set of the table.
+func AddElements(tb testing.TB, set string, all []string) {
 	tb.Helper()
-	var script strings.Builder
-	for run := range state.BySet(all) {
-		fmt.Fprintf(&script, "add element inet %s %s {", renderer.TableName, state.Specs[run[0].Set].Name)
-		for _, e := range run {
-			fmt.Fprintf(&script, " %s,", e.Text())
-		}
-		script.WriteString(" }\n")
-	}
-	NFT(tb, script.String())
+	NFT(tb, fmt.Sprintf("add element inet %s %s { %s }\n", renderer.TableName, set, strings.Join(all, ", ")))
 }
 
 // Schema is the name of the chain that says what the table is.

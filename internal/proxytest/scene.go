@@ -351,10 +351,9 @@ func (s *Scene) learn(words []string) error {
 	return nil
 }
 
-// Element is the memory in the words of nftables.
-func (m SceneMemory) Element() state.Element {
-	key := state.Encoding(nil).Addr(m.Client).Addr(m.Vip).Proto(m.Port.Proto).Port(m.Port.Port)
-	return state.Element{Set: state.SetAff + state.Family(m.Vip), Key: string(key), Data: string(state.Encoding(nil).AddrPort(m.Backend.Addr))}
+// Entry is the map of nftables that has the client, and the element.
+func (m SceneMemory) Entry() (set, element string) {
+	return state.AffinityOf(m.Vip, m.Port).Map(), fmt.Sprintf("%s : %s . %d", m.Client, m.Backend.Addr.Addr(), m.Backend.Addr.Port())
 }
 
 // addRows reads "client any vip:80 pod1 saw client or pod2 saw client".

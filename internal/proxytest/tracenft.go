@@ -290,7 +290,9 @@ func (in *nftReader) statement() (nftStatement, error) {
 	case in.take("snat"):
 		return in.nat(snat)
 	case in.take("meta priority set none"):
-		return func(x *nftRun) nftVerdict { x.p.priority = "none"; return nftVerdict{} }, nil
+		return setPriority("none"), nil
+	case in.take("meta priority set fa17:57a1"):
+		return setPriority("fa17:57a1"), nil
 	case in.take("meta priority set"):
 		return in.priority()
 	case in.take("meta mark set meta mark &"):
@@ -298,6 +300,10 @@ func (in *nftReader) statement() (nftStatement, error) {
 	default:
 		return in.match()
 	}
+}
+
+func setPriority(to string) nftStatement {
+	return func(x *nftRun) nftVerdict { x.p.priority = to; return nftVerdict{} }
 }
 
 // redirect sends a packet to the node itself.

@@ -15,7 +15,11 @@ func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	var reach netip.Addr // the last address of all prefixes that begin before
 	for _, a := range addrs {
 		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
-			if last := netipx.PrefixLastIP(prefixes[0]); reach.Less(last) {
+			last := prefixes[0].Addr()
+			if !prefixes[0].IsSingleIP() { // most are, and the next call takes longer than all else here
+				last = netipx.PrefixLastIP(prefixes[0])
+			}
+			if reach.Less(last) {
 				reach = last
 			}
 			prefixes = prefixes[1:]

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -106,9 +105,7 @@ func (a *API) healthProblems() []cluster.Problem {
 	if a.outage.fault != none {
 		p = append(p, a.outage.problem(resource{}))
 	}
-	slices.SortFunc(p, func(x, y cluster.Problem) int {
-		return cmp.Or(cmp.Compare(x.Object, y.Object), cmp.Compare(x.Message, y.Message))
-	})
+	slices.SortFunc(p, cluster.Problem.Compare)
 	return p
 }
 

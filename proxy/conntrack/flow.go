@@ -72,8 +72,8 @@ type Flow struct {
 // deleteFlows deletes the entries that p says are wrong by all that wanted returns,
 // and returns them. wanted is called for each entry: the walk takes a while, in which
 // a new State may make an entry right. Entries that are gone by themselves
-// meanwhile are no error.
-func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State) (deleted []Flow, err error) {
+// meanwhile are no error, and spared ones stay.
+func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared func(*Flow) bool) (deleted []Flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
@@ -87,7 +87,7 @@ func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State) (deleted
 		return !slices.Contains(own(), f.Client) && unknown == nil || p.wrong(f, asHost(*want, f.Client))
 	}
 	deleted, err = DeleteFlowsIf(s, p.request(), func(f *Flow) bool {
-		if p[f.VIP] == nil {
+		if p[f.VIP] == nil || spared(f) {
 			return false
 		}
 		w := wanted()
@@ -125,7 +125,7 @@ func (p Purge) request() Request {
 	untranslated, translated := false, false
 	for _, v := range p {
 		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left
+		translated = translated || len(v.fenced) > 0 || len(v.gone) > 0 || v.left
 	}
 	switch {
 	case untranslated && !translated:

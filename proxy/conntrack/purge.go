@@ -27,7 +27,7 @@ type vipPurge struct {
 	// fenced are frontends that fewer sources may use than before. Their flows of
 	// others go.
 	fenced map[state.Port]bool
-	// filled are frontends that have a backend again. Flows of protocols that
+	// filled are frontends that have a backend again: splitParting takes them. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
 	filled map[state.Port]bool
@@ -169,6 +169,33 @@ func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
 	return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
+// splitParting takes out of p and returns the flows of protocols without an end that leave a
+// backend which drains: it gets no new flows from now on, or there is another one only now.
+// It still answers, and what is under way must arrive.
+func (p Purge) splitParting(want *state.State) Purge {
+	parting := make(Purge)
+	for vip, v := range p {
+		for b, s := range v.gone {
+			if fe := want.Frontend(vip, b.Port); b.Proto != state.TCP && fe != nil && fe.Drains(b.Backend) {
+				parting.at(vip).gone[b] = s
+				delete(v.gone, b)
+			}
+		}
+		for port := range v.filled {
+			if fe := want.Frontend(vip, port); fe != nil {
+				for _, b := range fe.Draining {
+					parting.at(vip).gone[goneBackend{port, b}] = state.SideExternal | state.SideInternal
+				}
+			}
+			delete(v.filled, port)
+		}
+		if v.empty() {
+			delete(p, vip)
+		}
+	}
+	return parting
+}
+
 // splitPatient takes out of p and returns what can wait: removed backends of TCP,
 // and what is new in prefixes that were swept. There only processes of the host can
 // have made entries before, whose packets the rules let pass.
@@ -203,7 +230,6 @@ func (p Purge) merge(o Purge) {
 		to.born, to.left = to.born || from.born, to.left || from.left
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.fenced, from.fenced)
-		maps.Copy(to.filled, from.filled)
 		maps.Copy(to.orphaned, from.orphaned)
 		for k, s := range from.gone {
 			to.gone[k] |= s
@@ -223,7 +249,7 @@ func (p Purge) wrong(f *Flow, s *state.State) bool {
 	if v.left && abandons(s, f.VIP) {
 		return true
 	}
-	if v.fenced[f.Port] && forbids(s, f) || v.filled[f.Port] && outlives(s, f) {
+	if v.fenced[f.Port] && forbids(s, f) {
 		return true
 	}
 	if v.orphaned[f.Port] && endsFlow(s, f) {
@@ -284,13 +310,6 @@ func (p Purge) spareOwn() error {
 func strands(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && fe.Drains(f.Backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
-}
-
-// outlives says whether a flow of a protocol without an end stayed with a backend
-// that drains, though there is another.
-func outlives(s *state.State, f *Flow) bool {
-	fe := s.Frontend(f.VIP, f.Port)
-	return f.Port.Proto != state.TCP && fe != nil && fe.Drains(f.Backend) && !slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
 // targets are where new flows of that client may go. An entry does not tell by which

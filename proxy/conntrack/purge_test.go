@@ -147,3 +147,35 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		}
 	}
 }
+
+// Of what a change makes wrong, flows of UDP that leave a backend which drains can wait, and no
+// others.
+func TestSplitParting(t *testing.T) {
+	vip := netip.MustParseAddr("192.0.2.1")
+	b := netip.MustParseAddrPort("10.244.1.11:8080")
+	to := state.Target{Backends: proxytest.Backends(0, "pod2")}
+	want := state.State{VIPs: []*state.VIP{{Addr: vip, Frontends: []state.Frontend{
+		{Protocol: state.UDP, Port: 53, External: to, Internal: to, Draining: []netip.AddrPort{b}},
+		{Protocol: state.UDP, Port: 54, External: to, Internal: to},
+		{Protocol: state.TCP, Port: 80, External: to, Internal: to, Draining: []netip.AddrPort{b}},
+	}}}}
+	p := make(Purge)
+	for _, port := range []state.Port{{Proto: state.UDP, Port: 53}, {Proto: state.UDP, Port: 54}, {Proto: state.TCP, Port: 80}} {
+		p.at(vip).gone[goneBackend{port, b}] = state.SideExternal
+	}
+	parting := p.splitParting(&want)
+	if got, want := purgeText(parting), "192.0.2.1 udp/53 10.244.1.11:8080 gone for external"; got != want {
+		t.Errorf("can wait: %q, want %q", got, want)
+	}
+	if got, want := purgeText(p), "192.0.2.1 tcp/80 10.244.1.11:8080 gone for external\n192.0.2.1 udp/54 10.244.1.11:8080 gone for external"; got != want {
+		t.Errorf("cannot wait: %q, want %q", got, want)
+	}
+
+	// What had stayed for want of another leaves when there is one.
+	p = make(Purge)
+	p.at(vip).filled[state.Port{Proto: state.UDP, Port: 53}] = true
+	parting = p.splitParting(&want)
+	if got, want := purgeText(parting), "192.0.2.1 udp/53 10.244.1.11:8080 gone for all"; got != want || len(p) > 0 {
+		t.Errorf("can wait: %q, want %q; left %q", got, want, purgeText(p))
+	}
+}

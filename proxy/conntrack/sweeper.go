@@ -3,6 +3,7 @@ package conntrack
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -30,6 +31,9 @@ const (
 	// removed, before it is taken for lost. A backend that only stops answers at
 	// once; the client retries after a second, and should find another one.
 	synPatience = 500 * time.Millisecond
+	// PartPatience is how long a flow without an end of its own, as of UDP, stays with a backend
+	// that drains beside others. Answers that are under way from there arrive in that time.
+	PartPatience = time.Second
 )
 
 // A Sweeper deletes conntrack entries that changes have made wrong. It does so
@@ -53,10 +57,61 @@ type Sweeper struct {
 	err     error       // of the last sweep
 	idle    bool        // nothing is pending or under way
 
-	// What is patient waits for synPatience to be pending. What comes while other
-	// things wait is the next to, so that one sweep serves many.
+	// What can wait before it is pending.
+	syns, parting delay
+	// since is when the backends of parting began to drain, the last time: an earlier purge must
+	// not end flows that have begun meanwhile.
+	since map[partingBackend]time.Time
+}
+
+type partingBackend struct {
+	vip netip.Addr
+	goneBackend
+}
+
+// A delay keeps a Purge for a while before the sweep. What comes while other things wait is the next
+// to wait, so that one sweep serves many.
+type delay struct {
+	patience      time.Duration
 	waiting, next Purge
 	timer         *time.Timer
+}
+
+// add delays p; ripe is called when it has waited. It must take what is due.
+func (d *delay) add(p Purge, ripe func()) {
+	switch {
+	case len(p) == 0:
+	case len(d.waiting) > 0:
+		d.next.merge(p)
+	default:
+		d.waiting = p
+		d.timer = time.AfterFunc(d.patience, ripe)
+	}
+}
+
+// due takes what has waited.
+func (d *delay) due() Purge {
+	p := d.waiting
+	d.waiting, d.next = d.next, make(Purge)
+	if len(d.waiting) > 0 {
+		d.timer.Reset(d.patience)
+	}
+	return p
+}
+
+// all takes everything, whether it has waited or not.
+func (d *delay) all() Purge {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	p := d.waiting
+	p.merge(d.next)
+	d.waiting, d.next = make(Purge), make(Purge)
+	return p
+}
+
+func newDelay(patience time.Duration) delay {
+	return delay{patience: patience, waiting: make(Purge), next: make(Purge)}
 }
 
 // NewSweeper opens a socket of its own, in the calling thread's namespace.
@@ -70,7 +125,8 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
 	s := &Sweeper{
-		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), waiting: make(Purge), next: make(Purge), idle: true,
+		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), idle: true,
+		syns: newDelay(synPatience), parting: newDelay(PartPatience), since: make(map[partingBackend]time.Time),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -96,11 +152,17 @@ func (s *Sweeper) wanted() [2]state.State {
 // time of the sweep is judged by that. swept are prefixes where nothing that the
 // rules refuse has left an entry.
 func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
+	parting := p.splitParting(&want)
 	patient := p.splitPatient(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want, s.coming = want, want
-	if len(p) == 0 && len(patient) == 0 {
+	for vip, v := range parting {
+		for b := range v.gone {
+			s.since[partingBackend{vip, b}] = time.Now()
+		}
+	}
+	if len(p) == 0 && len(patient) == 0 && len(parting) == 0 {
 		return
 	}
 	s.idle = false
@@ -108,26 +170,25 @@ func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
 		s.pending.merge(p)
 		s.poke()
 	}
-	switch {
-	case len(patient) == 0:
-	case len(s.waiting) > 0:
-		s.next.merge(patient)
-	default:
-		s.waiting = patient
-		s.timer = time.AfterFunc(synPatience, s.lose)
-	}
+	s.syns.add(patient, func() { s.ripen(&s.syns) })
+	s.parting.add(parting, func() { s.ripen(&s.parting) })
 }
 
-// lose gives up the SYNs that have waited long enough.
-func (s *Sweeper) lose() {
+// ripen sweeps what has waited long enough.
+func (s *Sweeper) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending.merge(s.waiting)
-	s.waiting, s.next = s.next, make(Purge)
-	if len(s.waiting) > 0 {
-		s.timer.Reset(synPatience)
-	}
+	s.pending.merge(d.due())
+	maps.DeleteFunc(s.since, func(_ partingBackend, at time.Time) bool { return time.Since(at) >= PartPatience })
 	s.poke()
+}
+
+// parts says whether a flow still has its moment with a backend that drains.
+func (s *Sweeper) parts(f *Flow) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, is := s.since[partingBackend{f.VIP, goneBackend{f.Port, f.Backend}}]
+	return is && time.Since(at) < PartPatience
 }
 
 func (s *Sweeper) run() {
@@ -171,7 +232,7 @@ func (s *Sweeper) sweep() error {
 	var deleted []Flow
 	err := p.spareOwn()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, p, s.wanted)
+		deleted, err = deleteFlows(s.sock, p, s.wanted, s.parts)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -185,7 +246,7 @@ func (s *Sweeper) sweep() error {
 	if err != nil {
 		s.pending.merge(p)
 	}
-	s.idle = len(s.pending) == 0 && len(s.waiting) == 0
+	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.parting.waiting) == 0
 	return err
 }
 
@@ -211,11 +272,8 @@ func (s *Sweeper) IsIdle() bool {
 func (s *Sweeper) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
-		if s.timer != nil {
-			s.timer.Stop()
-		}
-		s.pending.merge(s.waiting)
-		s.pending.merge(s.next)
+		s.pending.merge(s.syns.all())
+		s.pending.merge(s.parting.all())
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done

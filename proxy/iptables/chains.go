@@ -68,7 +68,13 @@ func Jumps(f state.SetID) map[string]map[string]string {
 
 // xtTables are the tables that have chains of Fanfare, in the order in which they are written.
 // Each is a transaction of its own, so the refusing rules come before the translating ones.
-var xtTables = []string{"filter", "mangle", "raw", "nat"}
+// xtRepaired is the order if nothing translates: the kernel translates packets of open
+// connections again as soon as table nat has chains, and the rules of filter would refuse them
+// before that.
+var (
+	xtTables   = []string{"filter", "mangle", "raw", "nat"}
+	xtRepaired = []string{"nat", "filter", "mangle", "raw"}
+)
 
 // chainsOf returns all chains of a State for one family, by table.
 func chainsOf(s state.State, f state.SetID) map[string]chainSet {

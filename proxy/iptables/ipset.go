@@ -48,8 +48,12 @@ const (
 
 	ipsetListNames = 1 << 1 // IPSET_FLAG_LIST_SETNAME
 
-	// maxEntries bounds each set. The kernel allocates memory only for the entries there are.
+	ipsetForceAdd = 1 << 5 // IPSET_FLAG_WITH_FORCEADD
+
+	// maxEntries bounds each set but those of affinity, and maxClients these. The kernel allocates
+	// memory only for the entries there are.
 	maxEntries = 1 << 20
+	maxClients = 1 << 14
 )
 
 // ipsetErrors are error codes of ipset itself (enum ipset_errno), which start above all errnos.
@@ -60,7 +64,7 @@ var ipsetErrors = map[unix.Errno]string{
 	4100: "ipset: the set is used by rules",
 	4102: "ipset: a set of that name has another type",
 	4103: "ipset: the entry exists, or does not",
-	4109: "ipset: the set is full",
+	4352: "ipset: the set is full", // IPSET_ERR_HASH_FULL
 }
 
 // requestSet sends one command for a set and waits for the kernel's answer. body, if not nil,
@@ -116,7 +120,10 @@ func createSet(s *nfnl.Socket, name string, form setForm) error {
 		e.Bytes(ipsetAttrRevision, []byte{0})
 		e.Bytes(ipsetAttrFamily, []byte{state.NFFamily(form.family)})
 		at := e.Open(ipsetAttrData)
-		e.Uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
+		e.Uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, form.most)
+		if form.evicts {
+			e.Uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, ipsetForceAdd)
+		}
 		if form.timeout > 0 {
 			e.Uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, uint32(form.timeout.Seconds()))
 		}

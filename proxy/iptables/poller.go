@@ -159,6 +159,24 @@ func (p *Poller) countSets() (string, error) {
 	return strings.Join(all, "\n"), err
 }
 
+// Full returns the names of the sets of affinity that are full: each new client takes the place of
+// another one. It returns none for a nil Poller.
+func (p *Poller) Full() (names []string) {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = listAllSets(p.sock, ipsetListHeader, func(data []byte) {
+		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
+		affinity := strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1))
+		if affinity && nfnl.Uint32(nfnl.Attribute(data, ipsetAttrData, ipsetAttrElements)) >= maxClients {
+			names = append(names, name)
+		}
+	})
+	return names
+}
+
 // tableInfo is struct ipt_getinfo of linux/netfilter_ipv4/ip_tables.h, which equals struct
 // ip6t_getinfo. The kernel writes into it, so layout and size must not change.
 type tableInfo struct {

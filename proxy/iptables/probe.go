@@ -180,7 +180,7 @@ func (x *Renderer) setsMissing() error {
 // does it try them one by one, for the error: each takes a process.
 func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	f := i.Family()
-	if err := createSet(x.Sock, probeSet(f), setForm{affinityKind, f, time.Second}); err != nil {
+	if err := createSet(x.Sock, probeSet(f), setForm{kind: affinityKind, family: f, timeout: time.Second, most: maxClients, evicts: true}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, destroySet(x.Sock, probeSet(f))) }()

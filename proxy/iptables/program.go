@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
@@ -51,6 +54,21 @@ func (i Program) Has() (bool, error) {
 		return false, nil
 	}
 	return slices.Contains(strings.Fields(string(tables)), "filter"), err
+}
+
+// interfaceMissing reports whether the kernel lacks what the program changes rules by.
+func (i Program) interfaceMissing() bool {
+	if i.Legacy() {
+		_, err := os.ReadFile(i.Tables)
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) // as in Has
+	}
+	s, err := nfnl.Dial()
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	_, err = s.Generation()
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
 // Save returns table filter as iptables-save shows it. With the old interface, the kernel creates

@@ -272,6 +272,7 @@ func (x *Renderer) plan(k ruleset, entries entrySet, s state.State, f state.SetI
 	}
 	p := planTables(have, want).entries(entries, allEntries(s, f))
 	p.jumps = k.jumpLines(f)
+	p.repairs = len(p.jumps["nat"]) > 0
 	return p
 }
 
@@ -446,8 +447,15 @@ func RemoveChains(ctx context.Context, keep []string) error {
 			continue
 		}
 		save, err := i.saveAll(ctx)
-		if err != nil || !strings.Contains(save, ":"+staticPrefix) {
-			continue // usually the kernel lacks the program's interface: then it has no rules
+		if err != nil && i.interfaceMissing() {
+			continue // then it has no rules
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rules of %s may remain: %w", i.Name, err))
+			continue
+		}
+		if !strings.Contains(save, ":"+staticPrefix) {
+			continue
 		}
 		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
 	}

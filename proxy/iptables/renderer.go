@@ -44,6 +44,7 @@ type xtPlan struct {
 	flush   map[string][]string // chains to empty only
 	frees   map[string]int      // how many BPF programs are deleted with a chain of Drop
 	jumps   map[string][]string // lines of input that change the kernel's built-in chains
+	repairs bool                // table nat did not lead to the chains
 	add     []setEntry
 	del     []setEntry
 	create  map[string]setForm // affinity sets to create, by name
@@ -263,7 +264,11 @@ func (p xtPlan) remember(have, want []*state.VIP, f state.SetID) xtPlan {
 // references. The text is the same for the same plan.
 func (p xtPlan) script() (text string, tables int) {
 	var b strings.Builder
-	for _, table := range xtTables {
+	order := xtTables
+	if p.repairs {
+		order = xtRepaired
+	}
+	for _, table := range order {
 		write, drop, flush, jumps := p.write[table], p.drop[table], p.flush[table], p.jumps[table]
 		if len(write) == 0 && len(drop) == 0 && len(flush) == 0 && len(jumps) == 0 {
 			continue

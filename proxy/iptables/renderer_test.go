@@ -72,3 +72,38 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 		}
 	}
 }
+
+// Of rules that are gone the translating ones come back first: the refusing ones would end open
+// connections, which nothing translates until then. A change of rules that are there begins with
+// the refusing ones.
+func TestOrderOfTables(t *testing.T) {
+	x := &Renderer{}
+	s := state.State{Node: "n1"}
+	whole := ruleset{tables: chainsOf(s, 0), others: make(map[string]chainSet)}
+	for table, chains := range Jumps(0) {
+		whole.others[table] = make(chainSet)
+		for chain, jump := range chains {
+			whole.others[table].add(chain, jump)
+		}
+	}
+	changed := ruleset{tables: map[string]chainSet{}, others: whole.others}
+	for name, c := range map[string]struct {
+		have ruleset
+		want []string
+	}{
+		"flushed":                    {ruleset{}, xtRepaired},
+		"nat flushed":                {ruleset{tables: changed.tables, others: map[string]chainSet{"filter": whole.others["filter"]}}, xtRepaired},
+		"chains gone, jumps are not": {changed, xtTables},
+	} {
+		script, _ := x.plan(c.have, nil, s, 0).script()
+		var got []string
+		for line := range strings.Lines(script) {
+			if table, ok := strings.CutPrefix(strings.TrimSpace(line), "*"); ok {
+				got = append(got, table)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: written in the order %v, want %v", name, got, c.want)
+		}
+	}
+}

@@ -178,7 +178,7 @@ func affinities(to map[string]setForm, v *state.VIP) {
 		}
 		for _, t := range []*state.Target{&fe.External, &fe.Internal} {
 			for _, b := range t.Backends {
-				to[AffinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity}
+				to[AffinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity, maxClients, true}
 			}
 		}
 	}
@@ -189,10 +189,14 @@ type setForm struct {
 	kind    string        // the set type, as in ipset(8)
 	family  state.SetID   // 0 is IPv4, 1 is IPv6
 	timeout time.Duration // the default lifetime of entries, in whole seconds; zero: no expiry
+	most    uint32        // how many entries it can have
+	evicts  bool          // a new entry takes the place of another one if the set is full
 }
 
 // staticForm returns the form of a set that is not an affinity set.
-func staticForm(m ipsetID, f state.SetID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
+func staticForm(m ipsetID, f state.SetID) setForm {
+	return setForm{kind: setShapes[m].kind, family: f, most: maxEntries}
+}
 
 // without returns the entries of a that are not in b, sorted as changeEntries requires.
 func (a entrySet) without(b entrySet) []setEntry {

@@ -12,47 +12,80 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// Chains of affinity. Their rules are not in the text: those for IPv6 need more
-// registers than nft 1.0.6 gives to a change of a map, though it lists them.
+// Chains of affinity in the text.
 const (
-	chainBack  = "back"  // in the text: passes clients that reached a backend
-	chainFull  = "full"  // in the text: counts
-	chainStale = "stale" // forgets, and drops
+	chainBack = "back" // passes clients that reached a backend, and marks others as stale
+	chainFull = "full" // counts
 )
 
-// patternLearn is the learning chain that always exists.
-var patternLearn = state.LearnChain(time.Second)
+// stale is the mark of chain stale, a packet's priority as meta shows it: in the host's order.
+var stale = binary.NativeEndian.AppendUint32(nil, 0xfa17_57a1)
 
-// learnRules are those of a learning chain. A statement that finds the map full
-// ends its rule, so that what comes through is what could not be remembered.
-func learnRules(d time.Duration, families state.SetID) [][]byte {
-	var check, full nfnl.Expressions
-	check.Verdict(unix.NFT_JUMP, chainBack)
-	full.Verdict(unix.NFT_GOTO, chainFull)
-	rules := affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
-		x.Dynset(set, unix.NFT_DYNSET_OP_UPDATE, key, value, uint64(d.Milliseconds()))
-		x.Verdict(unix.NFT_RETURN, "")
-	})
-	return slices.Concat([][]byte{check.Encoded()}, rules, [][]byte{full.Encoded()})
+// learnPatterns are the learning chains that always exist. The rules of a learning chain are not in
+// the text: those for IPv6 need more registers than nft 1.0.6 gives to a change of a map, though
+// it lists them.
+var learnPatterns = [2]string{state.PatternAffinity(0).Learn(time.Second), state.PatternAffinity(1).Learn(time.Second)}
+
+// affinityText is the map of a frontend with affinity and the chain that asks it.
+const affinityText = `
+	map %[1]s { typeof %[4]s saddr : %[4]s daddr . th dport; flags dynamic,timeout; comment "client : backend that it had"; }
+	chain %[2]s {
+		meta l4proto %[3]s dnat %[4]s to %[4]s saddr map @%[1]s
+	}
+`
+
+func affinityTextOf(id state.AffinityID) string {
+	_, at, ok := id.Frontend()
+	if !ok {
+		at.Proto = state.TCP // of a pattern
+	}
+	return fmt.Sprintf(affinityText, id.Map(), id.Recall(), at.Proto, [2]string{"ip", "ip6"}[id.Family()])
 }
 
-// staleRules are the rules of the chain for flows whose backend has gone. They are
-// dropped: the client retries, and finds another backend.
-func staleRules(families state.SetID) [][]byte {
-	return affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
-		x.Dynset(set, nfnl.DynsetDelete, key, value, 0)
-		x.Counter()
-		x.Verdict(verdictDrop, "")
-	})
+// learnRules are those of a learning chain. A statement that finds the map full ends its rule, so
+// that what comes to the last one is what could not be remembered.
+func learnRules(id state.AffinityID, d time.Duration) [][]byte {
+	var check, forget, learn, full nfnl.Expressions
+	check.Verdict(unix.NFT_JUMP, chainBack)
+	forget.Meta(unix.NFT_META_PRIORITY, nfnl.RegisterFirst)
+	forget.Is(nfnl.RegisterFirst, stale)
+	changeMap(&forget, id, nfnl.DynsetDelete, 0)
+	forget.Counter()
+	forget.Verdict(verdictDrop, "") // the client retries, and finds another backend
+	changeMap(&learn, id, unix.NFT_DYNSET_OP_UPDATE, d)
+	learn.Verdict(unix.NFT_RETURN, "")
+	full.Counter()
+	full.Verdict(unix.NFT_GOTO, chainFull)
+	return [][]byte{check.Encoded(), forget.Encoded(), learn.Encoded(), full.Encoded()}
 }
 
 const verdictDrop = 0 // NF_DROP
 
+// changeMap changes the entry of a translated flow's client: what nft writes as
+//
+//	update @aff-4-192.0.2.1-tcp-80 { ip saddr timeout 3h : ip daddr . th dport }
+func changeMap(x *nfnl.Expressions, id state.AffinityID, op uint32, d time.Duration) {
+	saddr, daddr, size := uint32(12), uint32(16), uint32(4)
+	if id.Family() == 1 {
+		saddr, daddr, size = 8, 24, 16
+	}
+	client := uint32(nfnl.RegisterFirst)
+	backend := client + 4 // where nft puts it, which gives a value registers of 16 bytes
+	// What gives the addresses a type when nft reads its own listing.
+	x.Meta(unix.NFT_META_NFPROTO, client)
+	x.Is(client, []byte{state.NFFamily(id.Family())})
+	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, client)
+	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr, size, backend)
+	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, backend+size/4)
+	x.Dynset(id.Map(), op, client, backend, uint64(d.Milliseconds()))
+}
+
 // Rules are written for IPv4 alone, or for both families. nft 1.0.6 aborts where it
-// loads from its own listing a rule that changes a map with keys longer than 16 bytes,
+// loads from its own listing a rule that puts an IPv6 address and a port into a map,
 // and loads nothing else of the file, such as a firewall that is loaded when the
 // system starts. So the rules for IPv6 are there only if a frontend needs them.
 const (
@@ -70,83 +103,49 @@ func affinityFamilies(all []state.Element) state.SetID {
 
 // affinityFamilies are the families that the table has rules for.
 func (t *table) affinityFamilies() state.SetID {
-	if len(t.chains[patternLearn].rules) < len(learnRules(time.Second, bothFamily)) {
+	if len(t.chains[learnPatterns[1]].rules) == 0 {
 		return onlyIPv4
 	}
 	return bothFamily
 }
 
-// affinityRules are one rule for each family and protocol that does something with
-// the element of a translated flow in the map of its family.
-func affinityRules(families state.SetID, do func(x *nfnl.Expressions, set string, key, value uint32)) [][]byte {
-	var rules [][]byte
-	for f := range families {
-		for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
-			var x nfnl.Expressions
-			key, value := loadAffinity(&x, f, p)
-			do(&x, state.Specs[state.SetAff+f].Name, key, value)
-			rules = append(rules, x.Encoded())
-		}
-	}
-	return rules
+// forFrontend copies the expressions of a rule of a pattern for another frontend and, in a learning
+// chain, for its timeout.
+func forFrontend(rule []byte, id state.AffinityID, d time.Duration) []byte {
+	return nfnl.MapAttributes(rule, func(_ uint16, expr []byte) []byte {
+		name := nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME))
+		return nfnl.MapAttributes(expr, func(t uint16, data []byte) []byte {
+			if t != unix.NFTA_EXPR_DATA {
+				return data
+			}
+			return nfnl.MapAttributes(data, func(t uint16, v []byte) []byte { return valueFor(name, t, v, id, d) })
+		})
+	})
 }
 
-// loadAffinity puts client and frontend into registers, and the backend behind
-// them. What nft writes as
-//
-//	tcp dport != 0 ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst : ip daddr . th dport
-func loadAffinity(x *nfnl.Expressions, family state.SetID, p state.Protocol) (key, value uint32) {
-	nfproto, saddr, daddr, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
-	original := uint32(unix.NFT_CT_DST_IP)
-	if family == 1 {
-		nfproto, saddr, daddr, size = unix.NFPROTO_IPV6, 8, 24, 16
-		original = unix.NFT_CT_DST_IP6
+// valueFor is the value of an attribute of an expression for another frontend.
+func valueFor(expr string, t uint16, v []byte, id state.AffinityID, d time.Duration) []byte {
+	_, at, _ := id.Frontend()
+	switch {
+	case expr == "lookup" && t == unix.NFTA_LOOKUP_SET, expr == "dynset" && t == unix.NFTA_DYNSET_SET_NAME:
+		return append([]byte(id.Map()), 0)
+	case expr == "dynset" && t == unix.NFTA_DYNSET_TIMEOUT && len(v) == 8 && binary.BigEndian.Uint64(v) > 0:
+		return binary.BigEndian.AppendUint64(nil, uint64(d.Milliseconds()))
+	case expr == "cmp" && t == unix.NFTA_CMP_DATA && string(nfnl.Attribute(v, unix.NFTA_DATA_VALUE)) == string([]byte{byte(state.TCP)}): // the pattern's protocol
+		return nfnl.MapAttributes(v, func(uint16, []byte) []byte { return []byte{byte(at.Proto)} })
 	}
-	key = nfnl.RegisterFirst
-	vip := key + size/4
-	proto := vip + size/4
-	value = proto + 2
-	x.Meta(unix.NFT_META_L4PROTO, key)
-	x.Is(key, byte(p))
-	// What gives the ports a type when nft reads its own listing.
-	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key)
-	x.IsNot(key, []byte{0, 0})
-	x.Meta(unix.NFT_META_NFPROTO, key)
-	x.Is(key, nfproto)
-	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, key)
-	x.CT(original, vip)
-	x.Meta(unix.NFT_META_L4PROTO, proto)
-	x.CT(unix.NFT_CT_PROTO_DST, proto+1)
-	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr, size, value)
-	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, value+size/4)
-	return key, value
+	return v
 }
 
-// withTimeout copies the expressions of a rule of a learning chain for another
-// timeout.
-func withTimeout(rule []byte, d time.Duration) []byte {
-	out := slices.Clone(rule)
-	for _, expr := range nfnl.Attributes(out) {
-		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
-			continue
-		}
-		// What attribute returns is part of out.
-		if t := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(t) == 8 {
-			binary.BigEndian.PutUint64(t, uint64(d.Milliseconds()))
-		}
-	}
-	return out
-}
-
-// addAffinityRules fills the chains of affinity of a table that was just loaded
-// with these elements.
+// addAffinityRules fills the learning chains of a table that was just loaded with these elements.
 func (n *Renderer) addAffinityRules(all []state.Element, families state.SetID) error {
 	b := newBatch(n.Sock.Seq)
-	b.addRules(chainStale, staleRules(families))
-	b.addRules(patternLearn, learnRules(time.Second, families))
+	for f := range families {
+		b.addRules(learnPatterns[f], learnRules(state.PatternAffinity(f), time.Second))
+	}
 	for name := range state.ChainUses(all) {
-		if d, ok := state.ParseLearnChain(name); ok && name != patternLearn {
-			b.addRules(name, learnRules(d, families))
+		if id, d, ok := state.ParseLearnChain(name); ok {
+			b.addRules(name, learnRules(id, d))
 		}
 	}
 	return b.commit(n.Sock)
@@ -168,17 +167,70 @@ func goneBacks(c state.Change) map[string]state.Sides {
 	return gone
 }
 
+// An entry of a frontend's map of clients.
+type affinityEntry struct {
+	key     string // the client
+	data    string // its backend
+	expires time.Duration
+}
+
+// readMap lists the entries of a frontend's map; none if there is no such map.
+func readMap(s *nfnl.Socket, id state.AffinityID) (all []affinityEntry, err error) {
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, id.Map())
+	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, func() { all = nil }, func(data []byte) {
+		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			entry := affinityEntry{
+				key:  string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+				data: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+			}
+			if ms := nfnl.Attribute(item, unix.NFTA_SET_ELEM_EXPIRATION); len(ms) == 8 {
+				entry.expires = time.Duration(binary.BigEndian.Uint64(ms)) * time.Millisecond
+			}
+			all = append(all, entry)
+		}
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// delEntries deletes entries of a frontend's map, which must be there.
+func (b *batch) delEntries(id state.AffinityID, all []affinityEntry) {
+	for len(all) > 0 {
+		b.op("delete element of "+id.Map(), unix.NFT_MSG_DELSETELEM, 0, func() {
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, id.Map())
+			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for len(all) > 0 && len(b.e.B)-at < nfnl.MaxNested {
+				b.item(all[0].key, 0, nil)
+				all = all[1:]
+			}
+			b.e.Close(at)
+		})
+	}
+}
+
 // A forgetting is which entries of affinity a change makes wrong.
 type forgetting struct {
-	gone    map[string]state.Sides // backends that it takes away
-	clients []netip.Prefix         // that are internal whatever else says so
+	gone    map[string]state.Sides    // backends that it takes away
+	ids     map[state.AffinityID]bool // of the frontends of these
+	clients []netip.Prefix            // that are internal whatever else says so
 	// kept returns all backends, if it changes who is an internal client; else it is nil.
 	kept func() map[string]state.Sides
 }
 
 // planForget derives it from a change that leads to a State.
 func planForget(c state.Change, want state.State) forgetting {
-	f := forgetting{gone: goneBacks(c), clients: want.Clients.CIDRs}
+	f := forgetting{gone: goneBacks(c), ids: make(map[state.AffinityID]bool), clients: want.Clients.CIDRs}
+	for _, e := range c.Del {
+		if set := state.Base(e.Set); set == state.SetExtBack || set == state.SetIntBack {
+			vip, proto, port := state.FrontendOf(e.Set, e.Key)
+			f.ids[state.AffinityOf(vip, state.Port{Proto: proto, Port: port})] = true
+		}
+	}
 	moves := func(e state.Element) bool { return state.Base(e.Set) == state.SetClients || e.Set == state.SetClientIf }
 	if slices.ContainsFunc(c.Del, moves) || slices.ContainsFunc(c.Add, moves) {
 		f.kept = sync.OnceValue(func() map[string]state.Sides { return goneBacks(state.Change{Del: state.RenderState(want)}) })
@@ -194,8 +246,8 @@ const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
 // change takes away, or that it takes away from them by making them clients of
-// another kind, and says whether there were any. All entries must be listed for that, 1 ms of CPU for 1,000 and
-// 200 ms for a full map. What remains does no harm: the chain stale keeps flows from
+// another kind, and says whether there were any. The maps of their frontends must be listed for that, 1 ms of
+// CPU for 1,000 entries and 200 ms for a full map. What remains does no harm: the learning chains keep flows from
 // following it, at the cost of the first packet, which this is to save.
 func (n *Renderer) forget(f forgetting) (found bool) {
 	if f.empty() {
@@ -230,26 +282,32 @@ func (n *Renderer) forgetAll(f forgetting) {
 
 func (n *Renderer) forgetOnce(f forgetting) (found bool, err error) {
 	b := newBatch(n.Sock.Seq)
-	for set := state.SetAff; set < state.SetAff+2; set++ {
-		all, err := readSet(n.Sock, set)
-		if err != nil {
-			return found, fmt.Errorf("list %s: %w", state.Specs[set].Name, err)
+	for id := range n.maps {
+		if _, _, ok := id.Frontend(); !ok || !f.concerns(id) {
+			continue
 		}
-		b.delElements(slices.DeleteFunc(all, func(e state.Element) bool { return !f.wrong(e) }))
+		all, err := readMap(n.Sock, id)
+		if err != nil {
+			return found, fmt.Errorf("list %s: %w", id.Map(), err)
+		}
+		b.delEntries(id, slices.DeleteFunc(all, func(e affinityEntry) bool { return !f.wrong(id, e) }))
 	}
 	return !b.empty(), n.commit(b)
 }
 
+// concerns says whether the frontend may have entries that are wrong.
+func (f forgetting) concerns(id state.AffinityID) bool { return f.kept != nil || f.ids[id] }
+
 // wrong says whether an entry leads to a backend that its client no longer has.
 // The entry does not show which kind of client it is, except for known addresses. One that
 // could be of either kind keeps what both have.
-func (f forgetting) wrong(e state.Element) bool {
-	n := state.Specs[e.Set].Key[0].Size()
-	client, _ := netip.AddrFromSlice([]byte(e.Key[:n]))
+func (f forgetting) wrong(id state.AffinityID, e affinityEntry) bool {
+	client, _ := netip.AddrFromSlice([]byte(e.key))
 	could := state.SideExternal | state.SideInternal
 	if state.ContainsAddr(f.clients, client) {
 		could = state.SideInternal
 	}
-	back := e.Key[n:] + e.Data
+	vip, at, _ := id.Frontend()
+	back := string(state.Encoding(nil).Addr(vip).Proto(at.Proto).Port(at.Port)) + e.data
 	return f.gone[back]&could != 0 || f.kept != nil && f.kept()[back]&could != could
 }

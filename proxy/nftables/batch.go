@@ -74,6 +74,27 @@ func (b *batch) delChain(name string) {
 	})
 }
 
+// addMap adds a map that is made like another one, by the attributes that this is shown with.
+func (b *batch) addMap(name, attributes string) {
+	b.op("add map "+name, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
+		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
+		b.e.Text(unix.NFTA_SET_NAME, name)
+		b.e.Uint32(unix.NFTA_SET_ID, uint32(len(b.what)))
+		for t, v := range nfnl.Attributes([]byte(attributes)) {
+			if len(v) > 0 {
+				b.e.Bytes(t, v)
+			}
+		}
+	})
+}
+
+func (b *batch) delMap(name string) {
+	b.op("delete map "+name, unix.NFT_MSG_DELSET, 0, func() {
+		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
+		b.e.Text(unix.NFTA_SET_NAME, name)
+	})
+}
+
 // delTable deletes a table and all that is in it.
 func (b *batch) delTable(name string) {
 	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {

@@ -61,7 +61,7 @@ func rankOf(id state.SetID) int {
 	switch state.Base(id) {
 	case state.SetOwned, state.SetClients, state.SetNever, state.SetFrom, state.SetClientIf, state.SetSources, state.SetMarks:
 		return 5
-	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed, state.SetLearn:
+	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed, state.SetLearn, state.SetRecall:
 		return 4
 	case state.SetExtFenced, state.SetIntFenced:
 		return 3

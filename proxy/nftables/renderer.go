@@ -21,8 +21,9 @@ type Renderer struct {
 	renderer.Host
 
 	// How the kernel's table stands after an update or converge without an error.
-	uses  map[string]int // made chains, and how many elements go to each
-	table *table         // as last read; its patterns are copied
+	uses  map[string]int            // made chains, and how many elements go to each
+	maps  map[state.AffinityID]bool // frontends with affinity that have a map
+	table *table                    // as last read; its patterns are copied
 
 	redirects redirectTables
 
@@ -72,7 +73,7 @@ func (n *Renderer) change(c state.Change, schema string, want state.State) error
 	if err != nil {
 		return err
 	}
-	if err := n.applyParts(now, func(b *batch) { replaceChains(b, idle, schema) }); err != nil {
+	if err := n.applyParts(now, func(b *batch) { n.replaceChains(b, idle, schema) }); err != nil {
 		return err
 	}
 	for _, name := range idle {
@@ -105,8 +106,21 @@ func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) 
 
 func (n *Renderer) addChains(b *batch, names []string) {
 	for _, name := range names {
+		n.addMapFor(b, name)
 		b.addChain(name, n.table.madeLike(name))
 		b.addElements(state.LeadElements([]string{name}))
+	}
+}
+
+// addMapFor adds the map of a frontend with affinity before the first of its chains.
+func (n *Renderer) addMapFor(b *batch, chain string) {
+	id, ok := state.ParseRecallChain(chain)
+	if !ok {
+		id, _, ok = state.ParseLearnChain(chain)
+	}
+	if ok && !n.maps[id] {
+		n.maps[id] = true // if the transaction fails, the table is read again
+		b.addMap(id.Map(), n.table.sets[state.PatternAffinity(id.Family()).Map()])
 	}
 }
 
@@ -114,7 +128,7 @@ func (n *Renderer) addChains(b *batch, names []string) {
 // comes next.
 func (n *Renderer) dropChains(idle []string) (rest []string, err error) {
 	for rest = idle; len(rest) > maxChains; rest = rest[maxChains:] {
-		if err := n.apply(state.Change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
+		if err := n.apply(state.Change{}, func(b *batch) { n.replaceChains(b, rest[:maxChains], "") }); err != nil {
 			return nil, err
 		}
 		for _, name := range rest[:maxChains] {
@@ -124,11 +138,16 @@ func (n *Renderer) dropChains(idle []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// replaceChains deletes idle chains and adds, where it is not empty, the schema's.
-func replaceChains(b *batch, idle []string, schema string) {
+// replaceChains deletes idle chains and adds, where it is not empty, the schema's. A learning
+// chain comes before the other chain of its frontend, whose map goes with that one.
+func (n *Renderer) replaceChains(b *batch, idle []string, schema string) {
 	for _, name := range idle {
 		b.delElements(state.LeadElements([]string{name}))
 		b.delChain(name)
+		if id, ok := state.ParseRecallChain(name); ok {
+			b.delMap(id.Map())
+			delete(n.maps, id)
+		}
 	}
 	if schema != "" {
 		b.addChain(schema, chain{})
@@ -237,6 +256,7 @@ func (n *Renderer) readLoaded(elements []state.Element) (*table, error) {
 // adopt takes a table that was read as the one to go on from.
 func (n *Renderer) adopt(t *table) {
 	n.table = t
+	n.maps = t.affinityMaps()
 	n.uses = state.ChainUses(t.elements)
 	for _, name := range t.madeChains() {
 		n.uses[name] += 0

@@ -28,7 +28,8 @@ var patternMark = state.Mark{Value: 1, Mask: 1}
 
 // patterns are the made chains that always exist. The others are copies of
 // their rules with another modulus, or another mark.
-var patterns = append(countPatterns(), patternMark.Chain(), patternLearn)
+var patterns = append(countPatterns(), patternMark.Chain(), learnPatterns[0], learnPatterns[1],
+	state.PatternAffinity(0).Recall(), state.PatternAffinity(1).Recall())
 
 func countPatterns() []string {
 	var names []string
@@ -60,6 +61,10 @@ func rulesetText(made []string) string {
 		}
 		if c, ok := state.ParseCountChain(name); ok {
 			b.WriteString(c.Text())
+			continue
+		}
+		if id, ok := state.ParseRecallChain(name); ok {
+			b.WriteString(affinityTextOf(id))
 			continue
 		}
 		fmt.Fprintf(&b, "\n\tchain %s {\n\t}\n", name) // addAffinityRules fills it

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -171,10 +172,15 @@ func (t *table) readSets(s *nfnl.Socket) error {
 			return
 		}
 		var made nfnl.Encoder
+		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))
+		_, affinity := state.ParseAffinityMap(name)
 		for _, a := range setAttributes {
-			made.Bytes(a, nfnl.Attribute(data, a))
+			// The size of a map of affinity is set by the first rule that fills it.
+			if !affinity || a != unix.NFTA_SET_DESC {
+				made.Bytes(a, nfnl.Attribute(data, a))
+			}
 		}
-		t.sets[nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))] = string(made.B)
+		t.sets[name] = string(made.B)
 	})
 }
 
@@ -219,15 +225,23 @@ func (t *table) madeLike(name string) chain {
 		}
 		return c
 	}
-	if d, ok := state.ParseLearnChain(name); ok {
-		for _, r := range t.chains[patternLearn].rules {
-			c.rules = append(c.rules, withTimeout(r, d))
-		}
-		return c
+	if id, d, ok := state.ParseLearnChain(name); ok {
+		return t.forFrontend(learnPatterns[id.Family()], id, d)
+	}
+	if id, ok := state.ParseRecallChain(name); ok {
+		return t.forFrontend(state.PatternAffinity(id.Family()).Recall(), id, 0)
 	}
 	count, _ := state.ParseCountChain(name)
 	for _, r := range t.chains[count.Pattern().Name()].rules {
 		c.rules = append(c.rules, withModulus(r, count.Slots))
+	}
+	return c
+}
+
+// forFrontend is a copy of a pattern for a frontend with affinity.
+func (t *table) forFrontend(pattern string, id state.AffinityID, d time.Duration) (c chain) {
+	for _, r := range t.chains[pattern].rules {
+		c.rules = append(c.rules, forFrontend(r, id, d))
 	}
 	return c
 }
@@ -371,7 +385,9 @@ func (t *table) rulesHash() string {
 		parts = append(parts, "")
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.sets)) {
-		parts = append(parts, name, t.sets[name])
+		if id, made := state.ParseAffinityMap(name); !made || isPattern(id) {
+			parts = append(parts, name, t.sets[name])
+		}
 	}
 	return state.ShortHash(parts...)
 }
@@ -415,7 +431,39 @@ func (t *table) strayMade() []string {
 			stray = append(stray, name)
 		}
 	}
+	return append(stray, t.strayMaps()...)
+}
+
+// strayMaps are the maps of affinity that are missing, not as they must be, or of no frontend.
+func (t *table) strayMaps() (stray []string) {
+	for _, name := range t.madeChains() {
+		if id, ok := state.ParseRecallChain(name); ok && t.sets[id.Map()] != t.sets[state.PatternAffinity(id.Family()).Map()] {
+			stray = append(stray, id.Map())
+		}
+	}
+	for id := range t.affinityMaps() {
+		if _, used := t.chains[id.Recall()]; !used {
+			stray = append(stray, id.Map())
+		}
+	}
+	slices.Sort(stray)
 	return stray
+}
+
+// affinityMaps are the frontends that have a map of clients.
+func (t *table) affinityMaps() map[state.AffinityID]bool {
+	all := make(map[state.AffinityID]bool)
+	for name := range t.sets {
+		if id, ok := state.ParseAffinityMap(name); ok && !isPattern(id) {
+			all[id] = true
+		}
+	}
+	return all
+}
+
+func isPattern(id state.AffinityID) bool {
+	_, _, frontend := id.Frontend()
+	return !frontend
 }
 
 // madeChains are the made chains besides the patterns, sorted.

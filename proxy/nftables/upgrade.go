@@ -12,7 +12,7 @@ import (
 
 // Schema is the version of the table's layout for people. What machines go by
 // is the hash of the text beside it: a change of the text can not be forgotten.
-const Schema = 2
+const Schema = 3
 
 // upgradeScripts put the table in the place of one with other rules, that works.
 //
@@ -42,7 +42,7 @@ func upgradeScripts(all []state.Element) []string {
 // textHash names the text and the rules that a table was made from.
 func textHash() string {
 	parts := []string{rulesetText(nil)}
-	for _, r := range slices.Concat(learnRules(time.Second, bothFamily), staleRules(bothFamily)) {
+	for _, r := range slices.Concat(learnRules(state.PatternAffinity(0), time.Second), learnRules(state.PatternAffinity(1), time.Second)) {
 		parts = append(parts, string(r))
 	}
 	return state.ShortHash(parts...)

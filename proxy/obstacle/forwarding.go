@@ -3,7 +3,7 @@ package obstacle
 import (
 	"errors"
 
-	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
@@ -24,7 +24,7 @@ const (
 // must be called on the thread in the namespace. Without such reports, a look once in a while
 // finds the change.
 func (l *Monitor) watchForwarding() (stop func()) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: 1<<(groupNetconf4-1) | 1<<(groupNetconf6-1)})
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groupNetconf4, groupNetconf6)
 	if err != nil {
 		l.log.Warn("changes of forwarding cannot be watched", "err", err)
 		return func() {}
@@ -33,7 +33,7 @@ func (l *Monitor) watchForwarding() (stop func()) {
 	go func() {
 		defer close(done)
 		for {
-			messages, err := conn.Receive()
+			messages, _, err := socket.Receive()
 			if err != nil { // closed, or the buffer overflowed, with changes of forwarding perhaps
 				notify.Changed(l.soon)
 				if !errors.Is(err, unix.ENOBUFS) {
@@ -48,7 +48,7 @@ func (l *Monitor) watchForwarding() (stop func()) {
 		}
 	}()
 	return func() {
-		conn.Close()
+		socket.Close()
 		<-done
 	}
 }

@@ -166,15 +166,7 @@ func (l *Monitor) run(ctx context.Context) {
 	// with this goroutine.
 	runtime.LockOSThread()
 	if err := enter(l.netns); err != nil {
-		for ctx.Err() == nil {
-			l.publish(ctx, [2]bool{}, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
-			l.release(l.takeWaiting())
-			select {
-			case <-l.soon:
-			case <-l.later:
-			case <-ctx.Done():
-			}
-		}
+		l.runBlind(ctx, err)
 		return
 	}
 	defer l.watchForwarding()()
@@ -214,6 +206,19 @@ func (l *Monitor) run(ctx context.Context) {
 			case len(obstacles) > 0:
 				by(last.Add(lookAgain))
 			}
+		}
+	}
+}
+
+// runBlind reports that nothing can be seen, and lets nothing wait for a look, until ctx ends.
+func (l *Monitor) runBlind(ctx context.Context, err error) {
+	for ctx.Err() == nil {
+		l.publish(ctx, [2]bool{}, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
+		l.release(l.takeWaiting())
+		select {
+		case <-l.soon:
+		case <-l.later:
+		case <-ctx.Done():
 		}
 	}
 }

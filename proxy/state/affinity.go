@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -8,17 +9,96 @@ import (
 	"time"
 )
 
-const learnPrefix = "learn" // learn10800: remembers for 10,800 s
+// An AffinityID names what a frontend with affinity has for itself in the table of nftables: a map
+// of its clients, a chain that asks it and one that fills it. It is such as 4-192.0.2.1-tcp-80,
+// or 6-2001.db8..1-udp-53: a name has no room for colons.
+//
+// One map for all would let the clients of one Service take the place of all others'.
+type AffinityID string
 
-func LearnChain(d time.Duration) string {
-	return learnPrefix + strconv.Itoa(int(d/time.Second))
+// PatternAffinity is the ID of the map and the chains that always exist, one for each family.
+// The others are copies.
+func PatternAffinity(f SetID) AffinityID { return [2]AffinityID{"4", "6"}[f] }
+
+// AffinityOf is the ID of a frontend.
+func AffinityOf(vip netip.Addr, at Port) AffinityID {
+	return AffinityID(fmt.Sprintf("%s-%s-%s-%d", PatternAffinity(Family(vip)), strings.ReplaceAll(vip.String(), ":", "."), at.Proto, at.Port))
 }
 
-// ParseLearnChain is the timeout in the name of a learning chain.
-func ParseLearnChain(name string) (d time.Duration, ok bool) {
-	n, err := strconv.Atoi(strings.TrimPrefix(name, learnPrefix))
-	d = time.Duration(n) * time.Second
-	return d, err == nil && n > 0 && LearnChain(d) == name
+// Map is the map of a frontend's clients, by their addresses; its values are backends.
+func (id AffinityID) Map() string { return affinityMap + string(id) }
+
+// Recall is the chain that asks for the backend that a client had.
+func (id AffinityID) Recall() string { return recallChain + string(id) }
+
+// Learn is the chain that remembers clients for so long.
+func (id AffinityID) Learn(d time.Duration) string {
+	return learnChain + strconv.Itoa(int(d/time.Second)) + "-" + string(id)
+}
+
+const (
+	affinityMap = "aff-"
+	recallChain = "recall-"
+	learnChain  = "learn" // learn10800-ID: for 10,800 s
+)
+
+// Family is 0 for IPv4 and 1 for IPv6.
+func (id AffinityID) Family() SetID {
+	if strings.HasPrefix(string(id), string(PatternAffinity(0))) {
+		return 0
+	}
+	return 1
+}
+
+// Frontend is what the ID names; none for that of a pattern, and for what is no ID.
+func (id AffinityID) Frontend() (vip netip.Addr, at Port, ok bool) {
+	parts := strings.Split(string(id), "-")
+	if len(parts) != 4 {
+		return vip, at, false
+	}
+	text := parts[1]
+	if parts[0] == string(PatternAffinity(1)) {
+		text = strings.ReplaceAll(text, ".", ":")
+	}
+	vip, err := netip.ParseAddr(text)
+	if err != nil {
+		return vip, at, false
+	}
+	n, err := strconv.ParseUint(parts[3], 10, 16)
+	if err != nil {
+		return vip, at, false
+	}
+	for _, p := range []Protocol{TCP, UDP, SCTP} {
+		if at = (Port{Proto: p, Port: uint16(n)}); AffinityOf(vip, at) == id {
+			return vip, at, true
+		}
+	}
+	return vip, at, false
+}
+
+func (id AffinityID) valid() bool {
+	_, _, ok := id.Frontend()
+	return ok || id == PatternAffinity(0) || id == PatternAffinity(1)
+}
+
+// ParseAffinityMap is the frontend whose map has that name.
+func ParseAffinityMap(name string) (id AffinityID, ok bool) {
+	rest, ok := strings.CutPrefix(name, affinityMap)
+	return AffinityID(rest), ok && AffinityID(rest).valid()
+}
+
+// ParseRecallChain is the frontend whose chain of that kind has that name.
+func ParseRecallChain(name string) (id AffinityID, ok bool) {
+	rest, ok := strings.CutPrefix(name, recallChain)
+	return AffinityID(rest), ok && AffinityID(rest).valid()
+}
+
+// ParseLearnChain is ParseRecallChain for a learning chain, with its timeout.
+func ParseLearnChain(name string) (id AffinityID, d time.Duration, ok bool) {
+	seconds, rest, _ := strings.Cut(strings.TrimPrefix(name, learnChain), "-")
+	n, err := strconv.Atoi(seconds)
+	id, d = AffinityID(rest), time.Duration(n)*time.Second
+	return id, d, err == nil && n > 0 && id.valid() && id.Learn(d) == name
 }
 
 // renderAffinity appends what a frontend with affinity needs on both sides.
@@ -27,8 +107,11 @@ func renderAffinity(all []Element, vip netip.Addr, fe *Frontend) []Element {
 		return all
 	}
 	f := Family(vip)
+	id := AffinityOf(vip, Port{fe.Protocol, fe.Port})
 	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
-	all = append(all, Element{Set: SetLearn + f, Key: string(key), Data: LearnChain(fe.Affinity)})
+	all = append(all,
+		Element{Set: SetLearn + f, Key: string(key), Data: id.Learn(fe.Affinity)},
+		Element{Set: SetRecall + f, Key: string(key), Data: id.Recall()})
 	for _, s := range []struct {
 		set      SetID
 		backends []Backend

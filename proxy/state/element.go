@@ -41,6 +41,7 @@ const (
 	SetIntBack                    // iback4, iback6
 	SetExpiring                   // expiring4, expiring6
 	SetLearn                      // learn4, learn6
+	SetRecall                     // recall4, recall6
 	setSticky                     // sticky4, sticky6
 	setLate                       // late4, late6
 	SetExtTurn                    // xturn4, xturn6
@@ -52,17 +53,14 @@ const (
 	SetMarks     = SetClientIf + 2
 	SetCount     = SetClientIf + 3
 
-	// What follows is no part of what a State means: the kernel learns it, or it
-	// follows from the chains that there are.
-	SetAff = SetCount // aff4, aff6
-
-	SetExtSvcTo    = SetAff + 2 // xsvcto
-	setIntSvcTo    = SetAff + 3 // isvcto
-	setExtFencedTo = SetAff + 4 // xfencedto
-	setIntFencedTo = SetAff + 5 // ifencedto
-	setExtSchedTo  = SetAff + 6 // xschedto
-	setIntSchedTo  = SetAff + 7 // ischedto
-	SetsAll        = SetAff + 8
+	// What follows is no part of what a State means: it follows from the chains that there are.
+	SetExtSvcTo    = SetCount     // xsvcto
+	setIntSvcTo    = SetCount + 1 // isvcto
+	setExtFencedTo = SetCount + 2 // xfencedto
+	setIntFencedTo = SetCount + 3 // ifencedto
+	setExtSchedTo  = SetCount + 4 // xschedto
+	setIntSchedTo  = SetCount + 5 // ischedto
+	SetsAll        = SetCount + 6
 )
 
 // A field is the type of one part of a key or a value.
@@ -158,9 +156,9 @@ func buildSpecs() [SetsAll]SetSpec {
 			SetIntBack:   {Name: "iback", Key: pair},
 			SetExpiring:  {Name: "expiring", Key: pair},
 			SetLearn:     {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
+			SetRecall:    {Name: "recall", Key: frontend, Data: []field{fieldVerdict}},
 			setSticky:    {Name: "sticky", Key: []field{addr}},
 			setLate:      {Name: "late", Key: []field{addr}},
-			SetAff:       {Name: "aff", Key: append([]field{addr}, frontend...), Data: backend},
 			SetNever:     {Name: "never", Key: []field{addr}, Interval: true},
 			SetFrom:      {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
 		} {

@@ -240,6 +240,7 @@ func CountUses(uses map[string]int, all []Element, by int) {
 func IsMade(name string) bool {
 	_, mark := ParseMarkChain(name)
 	_, count := ParseCountChain(name)
-	_, learn := ParseLearnChain(name)
-	return mark || count || learn
+	_, _, learn := ParseLearnChain(name)
+	_, recall := ParseRecallChain(name)
+	return mark || count || learn || recall
 }

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
+)
+
+// affinitySize is how many clients the kernel lets a frontend remember.
+const affinitySize = 65535
+
+// fillAffinity puts n clients into the map of a frontend, a third of which come from 172.16.0.0/12 and
+// were there long ago.
+func fillAffinity(t *testing.T, set string, n int) {
+	t.Helper()
+	var all []string
+	for i := range n {
+		a, expires := netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), "59m"
+		if i < n/3 {
+			a, expires = netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), "20m"
+		}
+		all = append(all, fmt.Sprintf("%s timeout 1h expires %s : 10.244.1.11 . 8080", a, expires))
+	}
+	proxytest.AddElements(t, set, all)
+}
+
+// A flood of clients of one Service fills its own map, and forgets those of its own clients that
+// were not there for the longest time. Clients of other Services come back to their backends all the
+// while.
+func TestAffinityFull(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		pods := podBackends("pod1", "pod2")
+		s := affinityState(pods, pods)
+		mustSet(t, p, s)
+		flooded, other := netip.AddrPortFrom(proxytest.At("vip", 0), 80), netip.AddrPortFrom(proxytest.At("vip", 0), 81)
+		set := affinityMap("udp", flooded)
+		first := l.who(l.Client, "udp", 0, other)
+		fillAffinity(t, set, affinitySize-10)
+
+		var flood []string
+		for i := range 200 {
+			flood = append(flood, fmt.Sprintf("10.98.0.%d/32", i+1))
+		}
+		l.Client.Addr("lo", flood...)
+		l.Router.Route("10.98.0.0/24", "10.0.1.2", "")
+		for i, a := range flood {
+			if got := l.askFrom(a, flooded); got != "pod1" && got != "pod2" {
+				t.Errorf("client %d of the flood: %s", i, got)
+			}
+			if got := l.who(l.Client, "udp", 0, other); got != first {
+				t.Fatalf("after %d clients of another Service: %s, then %s", i, first, got)
+			}
+		}
+		var full []AffinityFull
+		for end := time.Now().Add(20 * time.Second); len(full) == 0 || full[0].Evicted == 0; time.Sleep(10 * time.Millisecond) {
+			if full = p.Status().AffinityFull; time.Now().After(end) {
+				t.Fatalf("nothing is evicted: %+v", full)
+			}
+		}
+		if len(full) != 1 || full[0].Frontend != "192.0.2.1 udp/80" || full[0].Unremembered == 0 || full[0].Evicted > affinitySize/evictShare+1 {
+			t.Errorf("full: %+v", full)
+		}
+		old, young := 0, 0
+		for _, e := range proxytest.Affinity(t) {
+			switch {
+			case strings.Contains(e, " 172.16."):
+				old++
+			case strings.Contains(e, " 11."):
+				young++
+			}
+		}
+		if want := (affinitySize-10)/3 - int(full[0].Evicted); old != want || young != affinitySize-10-(affinitySize-10)/3 {
+			t.Errorf("%d old and %d young clients are left of %d, and %d evicted; want %d old ones and all others", old, young, affinitySize, full[0].Evicted, want)
+		}
+
+		// There is room again: clients come back.
+		got := l.askFrom(flood[199], flooded)
+		for range 5 {
+			if again := l.askFrom(flood[199], flooded); again != got {
+				t.Errorf("%s, then %s", got, again)
+			}
+		}
+		// What was evicted is no news to the proxy.
+		mustSet(t, p, s)
+		if st := p.Status(); st.Repairs != 0 || !p.Intact().Intact {
+			t.Errorf("%d repairs, %q; intact %+v", st.Repairs, st.Found, p.Intact())
+		}
+		mustSet(t, p, without(s, Reject))
+		if all := proxytest.Affinity(t); len(all) > 0 {
+			t.Errorf("%d entries are left, with no backend, such as %s", len(all), all[0])
+		}
+	})
+}
+
+// evictShare is that of package nftables.
+const evictShare = 4
+
+// askFrom asks by UDP from an address of the client, and says which pod answers.
+func (l *lab) askFrom(prefix string, to netip.AddrPort) string {
+	l.T.Helper()
+	from := netip.MustParsePrefix(prefix).Addr()
+	var c net.Conn
+	var err error
+	l.Client.Do(func() {
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		c, err = d.Dial("udp", to.String())
+	})
+	if err != nil {
+		l.T.Fatal(err)
+	}
+	defer c.Close()
+	pod, _, _ := strings.Cut(l.Ask(c), " saw ")
+	return pod
+}
