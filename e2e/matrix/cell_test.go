@@ -29,6 +29,7 @@ type cell struct {
 	flows    *lab.Flows
 	load     *lab.Load
 	began    time.Time // the cell
+	outages  int       // deletions of tables before it
 	awayFrom time.Time // zero: nothing was away
 	awayTo   time.Time
 	done     time.Time // the disturbance has ended
@@ -45,6 +46,7 @@ func (c *cell) run(ctx context.Context, p promise) (r result, broken []string, e
 			return r, nil, fmt.Errorf("prepare: %w", err)
 		}
 	}
+	c.outages = c.Observer.Verdict(c.SendDelay()).Outages
 	c.began = time.Now()
 	stop, err := c.begin(ctx)
 	if err != nil {
@@ -158,8 +160,7 @@ func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	var brokenFlows []string
 	r.Requests, broken = tally(report.Sent, requests, p.requests)
 	r.Connections, brokenFlows = tally(len(c.flows.All), ended, p.connections)
-	broken = append(append(broken, brokenFlows...), c.violations()...)
-	return r, broken, nil
+	return r, slices.Concat(c.violations(), broken, brokenFlows), nil
 }
 
 func (c *cell) loadPort() uint16 {
@@ -215,12 +216,17 @@ func (c *cell) changes() int {
 	return len(c.Observer.RouteChanges(c.vip, c.began, time.Now()))
 }
 
-// violations returns the violations of the update order since the cell began.
+// violations returns the violations of the update order since the cell began. While a table is
+// missing nothing is promised, so it must be there unless the cell deletes it.
 func (c *cell) violations() (all []string) {
-	for _, v := range c.Observer.Verdict(c.SendDelay()).Violations {
+	verdict := c.Observer.Verdict(c.SendDelay())
+	for _, v := range verdict.Violations {
 		if !v.At.Before(c.began) {
 			all = append(all, v.String())
 		}
+	}
+	if n := verdict.Outages - c.outages; n > 0 && c.disturbance.name != "table-flushed" {
+		all = append(all, fmt.Sprintf("%d times a node's table was missing", n))
 	}
 	return all
 }
