@@ -302,5 +302,3 @@ func (s Session) keepaliveTime() time.Duration {
 }
 
 func (s Session) connectTime() time.Duration { return cmp.Or(s.ConnectTime, defaultConnectTime) }
-
-func (s Session) restartTime() time.Duration { return cmp.Or(s.RestartTime, defaultRestartTime) }

@@ -35,7 +35,7 @@
 // A [Route] has [PeerAttributes]: the attributes for each router. GoBGP's table has the attributes
 // that are equal for all routers. The others, and attributes that depend on the
 // session, are marks on the route. GoBGP's export policy replaces a mark by its attributes
-// (selection.go, sets.go), so that no router sees one. The table also has a route's weight, and the policy
+// (exportpolicy.go, definedsets.go), so that no router sees one. The table also has a route's weight, and the policy
 // removes it for routers without weights (weight.go): each
 // change of a weight is an UPDATE to all routers that have the route. A route whose attributes change is
 // announced again, and not withdrawn before: the UPDATE replaces the old one

@@ -16,13 +16,6 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// deferralTime is how long GoBGP, after a restart, holds routes back from a
-// router that does not send End-of-RIB. RFC 4724 §4.1 has it for speakers that select routes
-// among those of other routers. This node has only its own, so the time is the shortest that GoBGP
-// can have, in whole seconds. (With 0 GoBGP's timer can fire before the session
-// is established, and has no effect then.)
-const deferralTime = time.Second
-
 // GoBGP's own identity. No router sees it: each session has an AS number of
 // its own, and the wire writes the session's router ID into its OPEN. GoBGP itself
 // would have to restart, with all sessions, to change it. No router has these two, so
@@ -298,14 +291,7 @@ func (n neighbor) api() *api.Peer {
 	if n.conf.TTLSecurityHops != 0 {
 		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: uint32(n.conf.leastTTL())}
 	}
-	if n.conf.GracefulRestart {
-		p.GracefulRestart = &api.GracefulRestart{
-			Enabled:         true,
-			RestartTime:     uint32(n.conf.restartTime() / time.Second),
-			DeferralTime:    uint32(deferralTime / time.Second),
-			LocalRestarting: n.restarting,
-		}
-	}
+	p.GracefulRestart = n.gracefulRestart()
 	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
 		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: apiFamily(f), Enabled: true},

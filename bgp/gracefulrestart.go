@@ -1,6 +1,33 @@
 package bgp
 
-import "time"
+import (
+	"cmp"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+)
+
+// gracefulRestart is the capability that the session's OPEN has (RFC 4724 §3), nil if it has none.
+func (n neighbor) gracefulRestart() *api.GracefulRestart {
+	if !n.conf.GracefulRestart {
+		return nil
+	}
+	return &api.GracefulRestart{
+		Enabled:         true,
+		RestartTime:     uint32(n.conf.restartTime() / time.Second),
+		DeferralTime:    uint32(deferralTime / time.Second),
+		LocalRestarting: n.restarting,
+	}
+}
+
+func (s Session) restartTime() time.Duration { return cmp.Or(s.RestartTime, defaultRestartTime) }
+
+// deferralTime is how long GoBGP, after a restart, holds routes back from a
+// router that does not send End-of-RIB. RFC 4724 §4.1 has it for speakers that select routes
+// among those of other routers. This node has only its own, so the time is the shortest that GoBGP
+// can have, in whole seconds. (With 0 GoBGP's timer can fire before the session
+// is established, and has no effect then.)
+const deferralTime = time.Second
 
 // A syncing is the wait, after a start, for routers that may hold routes from
 // before it: until each of them has received the End-of-RIB, and so knows which are gone.

@@ -25,7 +25,7 @@ func Build(ctx context.Context, path string) error {
 	return nil
 }
 
-// schema is the version of the nftables table in proxy/nftables/ruleset.go.
+// schema is the version of the nftables table in proxy/nftables/upgrade.go.
 var schema = regexp.MustCompile(`(?m)^const Schema = (\d+)$`)
 
 // BuildNext builds the program as its next version will be: with another version of the
@@ -40,7 +40,7 @@ func BuildNext(ctx context.Context, path string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	const file = "proxy/nftables/ruleset.go"
+	const file = "proxy/nftables/upgrade.go"
 	text, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func BuildNext(ctx context.Context, path string) error {
 	if bytes.Equal(next, text) {
 		return fmt.Errorf("%s: no line %s", file, schema)
 	}
-	replaced, overlay := filepath.Join(dir, "ruleset.go"), filepath.Join(dir, "overlay.json")
+	replaced, overlay := filepath.Join(dir, "upgrade.go"), filepath.Join(dir, "overlay.json")
 	of, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, file): replaced}})
 	err = errors.Join(err, os.WriteFile(replaced, next, 0o644), os.WriteFile(overlay, of, 0o644))
 	if err == nil {

@@ -21,8 +21,8 @@
 //     existing ones), silent.go (nodes whose endpoints are left out) and hints.go.
 //   - election.go (the owner over Layer 2), sharing.go (an address of several Services),
 //     refusals.go (what the proxy cannot hold), obstructed.go (what the kernel certainly drops).
-//   - The routes: advertise.go, aggregates.go, attributes.go, weights.go, peers.go.
-//   - What several of these use: share.go, sources.go, readiness.go, lookup.go.
+//   - The routes: advertise.go, aggregate.go, attributes.go, weights.go, peers.go.
+//   - What several of these use: addressservice.go, sourceranges.go, readiness.go, lookup.go.
 //
 // Nothing here touches the kernel, the network or the API server; package speaker
 // applies a Desired, and package internal/election elects.

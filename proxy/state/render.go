@@ -115,20 +115,6 @@ func renderVIP(v *VIP, node string) []Element {
 	return all
 }
 
-// masquerades says whether any backend does not see some of its clients.
-func (v *VIP) masquerades(node string) bool {
-	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool {
-		return f.External.masquerades(node) || f.Internal.masquerades(node)
-	})
-}
-
-func (t *Target) masquerades(node string) bool {
-	return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.masked(b, node) })
-}
-
-// masked says whether a backend sees an address of the node in place of its client's.
-func (t *Target) masked(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }
-
 // renderTarget appends what one kind of clients finds at one frontend.
 func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target, node string) []Element {
 	f := Family(vip)
@@ -185,21 +171,6 @@ func (f *Frontend) alike() bool {
 // splitOf is the chain that asks first whether the client is an internal one.
 func splitOf(chain string) string { return SplitPrefix + strings.TrimPrefix(chain, External.Prefix) }
 
-// renderSources appends the sources that may use a frontend, where not all may.
-func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
-	if !fe.Fenced(vip) {
-		return all
-	}
-	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
-	for _, p := range fe.Sources {
-		if Family(p.Addr()) == Family(vip) {
-			first := string(key.Addr(p.Addr())) // copied before key's array is used again
-			all = append(all, Element{Set: SetAllowed + Family(vip), Key: first, Data: string(key.Addr(lastAddr(p)))})
-		}
-	}
-	return all
-}
-
 // renderDraining appends the backends that keep the flows that they have. No rule
 // asks for them: they are there for the process that finds the table.
 func renderDraining(all []Element, vip netip.Addr, fe *Frontend) []Element {
@@ -208,12 +179,6 @@ func renderDraining(all []Element, vip netip.Addr, fe *Frontend) []Element {
 		all = append(all, Element{Set: SetDrain + Family(vip), Key: string(key.AddrPort(b))})
 	}
 	return all
-}
-
-// Fenced says whether there are sources that may not use the frontend.
-func (f *Frontend) Fenced(vip netip.Addr) bool {
-	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
-	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
 }
 
 // renderTable appends the slots of a frontend's table.
@@ -252,27 +217,6 @@ func scheduling(vip netip.Addr, fe *Frontend, s Side, t *Target) CountChain {
 		c.owner = ownerOf(vip, fe)
 	}
 	return c
-}
-
-// renderHairpin appends the pods that may meet themselves behind the VIP: pods that
-// are on this node, or may be. A pod on another node comes by that node.
-func renderHairpin(all []Element, v *VIP, node string) []Element {
-	var pods []netip.Addr
-	for i := range v.Frontends {
-		for _, t := range []*Target{&v.Frontends[i].External, &v.Frontends[i].Internal} {
-			for _, b := range t.Backends {
-				if b.Node == node || b.Node == "" {
-					pods = append(pods, b.Addr.Addr())
-				}
-			}
-		}
-	}
-	slices.SortFunc(pods, netip.Addr.Compare)
-	for _, pod := range slices.Compact(pods) {
-		key := make(Encoding, 0, 48).Addr(v.Addr).Addr(pod).Addr(pod)
-		all = append(all, Element{Set: setHairpin + Family(v.Addr), Key: string(key)})
-	}
-	return all
 }
 
 // ChainUses counts, for each made chain, the elements that go to it.

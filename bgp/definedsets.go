@@ -12,7 +12,7 @@ import (
 
 // Attributes that are equal for all routers are in GoBGP's table. For attributes of some
 // routers, and attributes that depend on the session, such as the AS path, a route has marks
-// (see selection.go): a set of attributes, and one router or all. The export policy has a statement
+// (see exportpolicy.go): a set of attributes, and one router or all. The export policy has a statement
 // for each mark, for as long as any route has it. Statements are few: differences between routers
 // come from BGPAdvertisements, not from Services.
 const (

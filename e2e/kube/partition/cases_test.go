@@ -1,4 +1,4 @@
-package split
+package partition
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package split
+package partition
 
 import (
 	"math/rand/v2"
@@ -16,7 +16,7 @@ const defaultInterval = 5 * time.Second
 // of one is blocked while the API server is up. Leases are renewed at the default interval,
 // so each run takes some seconds:
 //
-//	go test -run - -bench TwoClaim -benchtime 20x ./e2e/kube/split
+//	go test -run - -bench TwoClaim -benchtime 20x ./e2e/kube/partition
 func BenchmarkTwoClaim(b *testing.B) {
 	m := newMatrix(b)
 	var spans []time.Duration

@@ -1,0 +1,36 @@
+package plan
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// announceRefusal decides why this node announces nothing over BGP, with an empty code if it may.
+func (v *View) announceRefusal(peers int) (cluster.Code, string) {
+	// What concerns the whole node comes before its routers: users correct it first.
+	switch n := v.Self; {
+	case n == nil:
+		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.Node)
+	case n.Leaving != "":
+		return cluster.NodeLeaving, fmt.Sprintf("taint %s says that node %s is going away", n.Leaving, n.Name)
+	case n.Excluded:
+		return cluster.NodeExcluded, fmt.Sprintf("node %s has the label node.kubernetes.io/exclude-from-external-load-balancers", n.Name)
+	case n.NetworkUnavailable:
+		return cluster.NodeUnavailable, fmt.Sprintf("node %s has the condition NetworkUnavailable", n.Name)
+	case n.NotReady:
+		return cluster.NodeUnavailable, fmt.Sprintf("node %s is not Ready", n.Name)
+	case peers == 0:
+		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
+	case len(v.sessions) == 0 && len(v.withoutGateway) > 0:
+		return cluster.NoPeer, "there is no router yet: " + v.Problems()[0].String()
+	case len(v.sessions) == 0 && len(v.withoutPassword) > 0:
+		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", cluster.Enumerate(v.withoutPassword))
+	case len(v.sessions) == 0:
+		return cluster.NoPeer, fmt.Sprintf("none of the %d BGPPeers has a nodeSelector that matches node %s (labels %s)", peers, n.Name, labels.FormatLabels(n.Labels))
+	default:
+		return "", ""
+	}
+}
