@@ -30,9 +30,9 @@ type Stray struct {
 	Node string
 }
 
-// A StrayFinder looks for a Stray in successive snapshots, in each only at what is new. It keeps
+// A PodCIDRMismatchFinder looks for a Stray in successive snapshots, in each only at what is new. It keeps
 // what it has found until the Node's podCIDRs change: a node does not change its IPAM.
-type StrayFinder struct {
+type PodCIDRMismatchFinder struct {
 	cidrs    []netip.Prefix
 	services []cluster.Service // that were searched
 	found    PodNetwork
@@ -40,12 +40,12 @@ type StrayFinder struct {
 
 // Find returns the first Stray that confirm confirms, and the interface that confirm returns. A
 // Service's endpoints are looked at once.
-func (f *StrayFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(Stray) (iface string, ok bool)) PodNetwork {
+func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(Stray) (iface string, ok bool)) PodNetwork {
 	if self == nil {
 		return f.found
 	}
 	if !slices.Equal(f.cidrs, self.PodCIDRs) {
-		*f = StrayFinder{cidrs: self.PodCIDRs}
+		*f = PodCIDRMismatchFinder{cidrs: self.PodCIDRs}
 	}
 	if f.found.Stray != (Stray{}) {
 		return f.found

@@ -50,7 +50,7 @@ func TestStray(t *testing.T) {
 		{"without a node", n1("10.244.1.0/24"), []string{" 198.51.100.1", " 10.244.1.9"}, ""},
 		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
 	} {
-		var f StrayFinder
+		var f PodCIDRMismatchFinder
 		got := f.Find(tt.self, []cluster.Service{{Spec: &cluster.Spec{}}, serviceAt(tt.endpoints...)}, func(Stray) (string, bool) { return "br0", true })
 		text := ""
 		if s := got.Stray; s != (Stray{}) {
@@ -66,7 +66,7 @@ func TestStray(t *testing.T) {
 // start a new search.
 func TestStrayFinderRemembers(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
-	var f StrayFinder
+	var f PodCIDRMismatchFinder
 	var asked []string
 	find := func(confirmed bool, services ...cluster.Service) string {
 		asked = nil
