@@ -33,6 +33,7 @@ type cell struct {
 	awayFrom time.Time // zero: nothing was away
 	awayTo   time.Time
 	done     time.Time // the disturbance has ended
+	stalled  time.Duration
 }
 
 // run runs the cell. The error says that it could not be measured, broken which promises were

@@ -36,7 +36,9 @@ type cellResult struct {
 // measured collects the results of a run.
 type measured struct{ cells []cellResult }
 
+// add adds a result, in place of that of an earlier attempt.
 func (m *measured) add(f feature, d disturbance, r result, kept bool) {
+	m.cells = slices.DeleteFunc(m.cells, func(c cellResult) bool { return c.Feature == f.name && c.Disturbance == d.name })
 	m.cells = append(m.cells, cellResult{Feature: f.name, Disturbance: d.name, Measured: time.Now().UTC().Truncate(time.Second), Kept: kept, Result: r})
 }
 
