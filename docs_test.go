@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -139,5 +140,42 @@ func TestMakeTargets(t *testing.T) {
 				t.Errorf("%s: make %s: the Makefile has no such target", name, m[1])
 			}
 		}
+	}
+}
+
+// A file that a package comment or CONTRIBUTING.md names exists.
+func TestNamedFiles(t *testing.T) {
+	for _, s := range sources(t) {
+		if path.Base(s.path) != "doc.go" || s.file.Doc == nil {
+			continue
+		}
+		for _, name := range missingFiles(s.dir(), s.file.Doc.Text()) {
+			t.Errorf("%s names %s, which does not exist", s.path, name)
+		}
+	}
+	for _, name := range missingFiles(".", strings.ReplaceAll(read(t, "CONTRIBUTING.md"), "`doc.go`", "")) {
+		t.Errorf("CONTRIBUTING.md names %s, which does not exist", name)
+	}
+}
+
+var fileName = regexp.MustCompile(`[\w.*/-]+\.(?:go|md|sh|nft|conf)\b`)
+
+// missingFiles returns the names of files in text that are neither in dir nor at the root.
+func missingFiles(dir, text string) (missing []string) {
+	for _, name := range fileName.FindAllString(text, -1) {
+		// The docs' pages are named without their directory, which the text says once.
+		places := []string{path.Join(dir, name), name, path.Join("docs/concepts", name)}
+		exists := func(p string) bool { m, err := filepath.Glob(p); return err == nil && len(m) > 0 }
+		if !slices.ContainsFunc(places, exists) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+func TestMissingFiles(t *testing.T) {
+	const text = "read bgp.go and phantom.go, then docs/README.md, ../bgp/*.go and docs/phantom.md."
+	if got, want := fmt.Sprint(missingFiles("bgp", text)), "[phantom.go docs/phantom.md]"; got != want {
+		t.Errorf("missing %s, want %s", got, want)
 	}
 }

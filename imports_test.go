@@ -248,3 +248,55 @@ func TestViolations(t *testing.T) {
 		}
 	}
 }
+
+// The table in CONTRIBUTING.md has a row for each sealed package, which lists what it may import.
+func TestTreeTable(t *testing.T) {
+	rows := treeTable(read(t, "CONTRIBUTING.md"))
+	for home, allowed := range sealed {
+		row, ok := rows[home]
+		if !ok {
+			t.Errorf("CONTRIBUTING.md: The tree has no row for %s", home)
+			continue
+		}
+		for _, pkg := range allowed {
+			if !slices.ContainsFunc(row, func(r string) bool { return mayImport(r, pkg) }) {
+				t.Errorf("CONTRIBUTING.md: the row of %s does not list %s, which it may import", home, pkg)
+			}
+		}
+		for _, r := range row {
+			below := strings.HasPrefix(r, home+"/")
+			if !below && !slices.ContainsFunc(allowed, func(pkg string) bool { return mayImport(r, pkg) }) {
+				t.Errorf("CONTRIBUTING.md: the row of %s lists %s, which it may not import", home, r)
+			}
+		}
+	}
+}
+
+// treeTable returns, by package, what the third column lists in backquotes.
+func treeTable(text string) map[string][]string {
+	rows := map[string][]string{}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) != 5 {
+			continue
+		}
+		list := func(cell string) (names []string) {
+			for i, part := range strings.Split(cell, "`") {
+				if i%2 == 1 {
+					names = append(names, part)
+				}
+			}
+			return names
+		}
+		for _, home := range list(cells[1]) {
+			rows[home] = list(cells[3])
+		}
+	}
+	return rows
+}
+
+// mayImport says whether an entry of the table, as proxy/state or internal/…, stands for pkg.
+func mayImport(entry, pkg string) bool {
+	head, all := strings.CutSuffix(entry, "/…")
+	return entry == pkg || all && within(pkg, head)
+}

@@ -59,7 +59,7 @@ func (d *detector) run(ctx context.Context, m bfdMachine) {
 		var r bfdResult
 		select {
 		case <-ctx.Done():
-			send(conn, m.farewell())
+			send(conn, m.adminDown())
 			return
 		case p := <-d.in:
 			m, r = m.receive(time.Now(), p)

@@ -109,8 +109,8 @@ func (m bfdMachine) configure(now time.Time, conf BFD) (bfdMachine, bfdResult) {
 	return m, m.result(now)
 }
 
-// farewell is the last packet. It says that silence follows, and is not a failure.
-func (m bfdMachine) farewell() bfdPacket {
+// adminDown is the last packet. It says that silence follows, and is not a failure.
+func (m bfdMachine) adminDown() bfdPacket {
 	m.state, m.diagnostic = bfdAdminDown, bfdAdministratively
 	m.propose()
 	return m.packet(false)

@@ -315,7 +315,7 @@ func TestBFDAdminDown(t *testing.T) {
 	m := upBFD(fastBFD)
 	want := bfdPacket{state: bfdAdminDown, diagnostic: bfdAdministratively, multiplier: 3, local: m.local, remote: 7,
 		bfdIntervals: bfdIntervals{bfdSlow, 50 * time.Millisecond}}
-	if got := m.farewell(); got != want {
+	if got := m.adminDown(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

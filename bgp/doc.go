@@ -23,6 +23,9 @@
 // was on the wire. It also writes the next hops into UPDATEs (nexthop.go): GoBGP has one
 // for both families.
 //
+// state.go has the contract, and check.go what a State must fulfil. password.go, ttl.go and localaddress.go
+// set up the socket; gracefulrestart.go has the capability and the wait for End-of-RIB; status.go reports.
+//
 // # BFD
 //
 // A detector (bfd_detector.go) accompanies a session whose [Session] has a [BFD], and ends

@@ -146,10 +146,10 @@ func (e *engine) resendRoutes(ctx context.Context) error {
 // exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
 // route already has the stand-in of the session (nexthop.go).
 func exportStatements() []*api.Statement {
-	reject := func(name string, family *api.Family, standIn netip.Addr) *api.Statement {
+	reject := func(name string, family *api.Family, placeholder netip.Addr) *api.Statement {
 		return &api.Statement{
 			Name:       name,
-			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: hostPrefixes(standIn)},
+			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: hostPrefixes(placeholder)},
 			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
 		}
 	}

@@ -45,7 +45,7 @@ func hopsOf(conf Session, local netip.Addr, router *open) hops {
 	}
 }
 
-func (h hops) standIn() netip.Addr {
+func (h hops) placeholder() netip.Addr {
 	switch {
 	case !h.ipv4.IsValid():
 		return only6
@@ -74,7 +74,7 @@ func (w *wire) local() netip.Addr { return addrOf(w.TCPConn.LocalAddr()) }
 // LocalAddr is for GoBGP, which asks when the session becomes established: the
 // router's OPEN has been seen by then.
 func (w *wire) LocalAddr() net.Addr {
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().standIn(), 0))
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().placeholder(), 0))
 }
 
 // router is the other end of the connection.

@@ -16,7 +16,7 @@ func TestHops(t *testing.T) {
 		local, other  netip.Addr
 		router        *open
 		ipv4, ipv6    string
-		standIn       netip.Addr
+		placeholder   netip.Addr
 		carries4, six bool
 	}{
 		{"IPv4", four, six, nil, "10.0.0.2", "fd00::2", both4, true, true},
@@ -29,8 +29,8 @@ func TestHops(t *testing.T) {
 	} {
 		conf := Session{PeerAddress: c.local, NextHop: c.other}
 		h := hopsOf(conf, c.local, c.router)
-		if h.ipv4.String() != c.ipv4 || h.ipv6.String() != c.ipv6 || h.standIn() != c.standIn {
-			t.Errorf("%s: %v by %s", c.name, h, h.standIn())
+		if h.ipv4.String() != c.ipv4 || h.ipv6.String() != c.ipv6 || h.placeholder() != c.placeholder {
+			t.Errorf("%s: %v by %s", c.name, h, h.placeholder())
 		}
 		if conf.carries(true) != c.carries4 || conf.carries(false) != c.six {
 			t.Errorf("%s: carries IPv4 %t, IPv6 %t", c.name, conf.carries(true), conf.carries(false))

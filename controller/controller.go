@@ -258,8 +258,8 @@ func (c *controller) each(ctx context.Context, until time.Time, n int, write fun
 	return left, slices.DeleteFunc(failures, func(err error) bool { return err == nil })
 }
 
-// settle carries out a settlement. Written says that the status was.
-func (c *controller) settle(ctx context.Context, n settlement) (written bool, err error) {
+// settle carries out a serviceUpdate. Written says that the status was.
+func (c *controller) settle(ctx context.Context, n serviceUpdate) (written bool, err error) {
 	err = c.writer.settle(ctx, n)
 	c.metrics.wrote("settle", err)
 	if err != nil {
@@ -287,8 +287,8 @@ func (c *controller) release(ctx context.Context, r release) error {
 }
 
 // notPending are the settlements of Services without a pending write.
-func (c *controller) notPending(all []settlement) []settlement {
-	var out []settlement
+func (c *controller) notPending(all []serviceUpdate) []serviceUpdate {
+	var out []serviceUpdate
 	for _, n := range all {
 		if at, ok := c.pendingWrites[n.spec]; !ok || time.Since(at) > pendingWriteTimeout {
 			out = append(out, n)

@@ -25,6 +25,12 @@
 // If the API server has another version than the snapshot, nothing is written: the next pass has a newer
 // snapshot.
 //
+// # Files
+//
+// controller.go is the loop: plan.go decides what to write, with placement.go (nodes) and
+// reservations.go, and write.go writes it by client.go. poolstatus.go and advertisementstatus.go report
+// on objects, and events.go on Services. leaderelection.go holds the Lease.
+//
 // # Spread over nodes
 //
 // If addresses are announced by ARP and NDP, claims also name the node that should answer, so

@@ -186,7 +186,7 @@ func candidates(snap *cluster.Snapshot) []election.Node {
 	for i, n := range snap.Nodes {
 		s := snap.Speaker(n.Name)
 		alive := s != nil && !(n.Silent && 2*silent < len(snap.Nodes))
-		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Standing: election.StandingOf(n, alive)}
+		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Standing: election.AvailabilityOf(n, alive)}
 		if s != nil {
 			nodes[i].Interfaces = s.Interfaces
 		}

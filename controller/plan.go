@@ -17,14 +17,14 @@ import (
 // longer need.
 type todo struct {
 	gone     []release
-	settle   []settlement
+	settle   []serviceUpdate
 	leftover []release
 }
 
-// A settlement is the wanted state of one Service: first its claims, then its status.
-type settlement struct {
+// A serviceUpdate is the wanted state of one Service: first its claims, then its status.
+type serviceUpdate struct {
 	// spec is the Service as it was read. If the API server has another version, the
-	// settlement is void.
+	// update is void.
 	spec   *cluster.Spec
 	secure []claim
 	// disputed are addresses of the status that another Service has. They are removed
@@ -93,7 +93,7 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 		}
 	}
 	// The oldest Service is first.
-	slices.SortStableFunc(t.settle, func(a, b settlement) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
+	slices.SortStableFunc(t.settle, func(a, b serviceUpdate) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
 	return t
 }
 
@@ -198,11 +198,11 @@ func (p *planner) release(t *todo, c *cluster.Claim) {
 
 // settle plans the wanted state of the Service. ok is false when the Service has it, when
 // another implementation decides, and when the Service has to wait.
-func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
+func (p *planner) settle(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	if p.foreign(spec.Name) {
-		return settlement{}, false
+		return serviceUpdate{}, false
 	}
-	n = settlement{spec: spec, condition: p.condition(spec)}
+	n = serviceUpdate{spec: spec, condition: p.condition(spec)}
 	for _, f := range spec.IPFamilies {
 		for _, a := range p.addrs[spec.Name] {
 			if cluster.FamilyOf(a.Addr) == f {
@@ -215,7 +215,7 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 		c.holders = append(c.holders, p.sharers(spec, c.old)...)
 		switch {
 		case c.taken():
-			return settlement{}, false
+			return serviceUpdate{}, false
 		case !holds(c.old, spec.Name) || !slices.Contains(spec.Status, a.Addr) || c.unkept(spec):
 			n.secure = append(n.secure, c)
 		}
@@ -317,10 +317,10 @@ func cut(s string) string {
 }
 
 // writesStatus says whether the status differs from the wanted one.
-func (n settlement) writesStatus() bool { return n.writesAddrs() || n.condition != n.spec.Reported }
+func (n serviceUpdate) writesStatus() bool { return n.writesAddrs() || n.condition != n.spec.Reported }
 
 // writesAddrs says whether the addresses in it do, or how they are served.
-func (n settlement) writesAddrs() bool {
+func (n serviceUpdate) writesAddrs() bool {
 	return n.spec.StatusProxied || len(n.addrs) != len(n.spec.Status) ||
 		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })
 }
@@ -387,7 +387,7 @@ func (r release) String() string {
 }
 
 // String has the writes in their order: claims come before the status that they secure.
-func (n settlement) String() string {
+func (n serviceUpdate) String() string {
 	var b strings.Builder
 	for _, a := range n.disputed {
 		fmt.Fprintf(&b, "unless claim %s names %s:\n", a, n.spec.Name)

@@ -61,32 +61,32 @@ func (p *planner) expired(c *cluster.Claim) (gone []string) {
 // namespace.
 type reservedUsage struct {
 	snap  *cluster.Snapshot
-	count map[reservedShare]int
+	count map[reservedKey]int
 }
 
-// A reservedShare is the reserved addresses of one family that a namespace has in a pool; the
+// A reservedKey is the reserved addresses of one family that a namespace has in a pool; the
 // pool is empty for addresses that no pool contains.
-type reservedShare struct {
+type reservedKey struct {
 	namespace, pool string
 	family          corev1.IPFamily
 }
 
 // newReservedUsage counts what stays reserved in claims. What a user has reserved does not count.
 func newReservedUsage(snap *cluster.Snapshot, claims []*cluster.Claim, kept func(*cluster.Claim) []cluster.Name) *reservedUsage {
-	r := &reservedUsage{snap, map[reservedShare]int{}}
+	r := &reservedUsage{snap, map[reservedKey]int{}}
 	for _, c := range claims {
 		if c.Reserved {
 			continue
 		}
 		for _, ns := range namespacesOf(kept(c)) {
-			r.count[r.share(ns, c.Addr)]++
+			r.count[r.keyOf(ns, c.Addr)]++
 		}
 	}
 	return r
 }
 
-func (r *reservedUsage) share(namespace string, a netip.Addr) reservedShare {
-	return reservedShare{namespace, cluster.PoolOf(r.snap.Pools, a), cluster.FamilyOf(a)}
+func (r *reservedUsage) keyOf(namespace string, a netip.Addr) reservedKey {
+	return reservedKey{namespace, cluster.PoolOf(r.snap.Pools, a), cluster.FamilyOf(a)}
 }
 
 // add reserves c for a deleted Service, beside the Services in kept, or says why not.
@@ -97,7 +97,7 @@ func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Na
 	if len(kept) >= ipam.MaxSharing {
 		return false, fmt.Sprintf("%s is not reserved: it is reserved for %d Services, and no more can be", c.Addr, len(kept))
 	}
-	s := r.share(by.Namespace, c.Addr)
+	s := r.keyOf(by.Namespace, c.Addr)
 	if slices.ContainsFunc(kept, func(n cluster.Name) bool { return n.Namespace == by.Namespace }) {
 		return true, "" // It is counted already.
 	}

@@ -40,8 +40,8 @@ type writer struct {
 	classOnly bool
 }
 
-// settle carries out a settlement: the claims, then the status.
-func (w writer) settle(ctx context.Context, n settlement) error {
+// settle carries out a serviceUpdate: the claims, then the status.
+func (w writer) settle(ctx context.Context, n serviceUpdate) error {
 	live, err := w.service(ctx, n.spec.Name)
 	if err != nil {
 		return fmt.Errorf("service %s: %w", n.spec.Name, stale(err))
@@ -232,7 +232,7 @@ func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 }
 
 // statusPatch is the wanted status, as far as it differs.
-func statusPatch(live *corev1.Service, n settlement) map[string]any {
+func statusPatch(live *corev1.Service, n serviceUpdate) map[string]any {
 	patch := map[string]any{}
 	if n.writesAddrs() {
 		ingress := []map[string]any{}

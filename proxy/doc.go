@@ -28,6 +28,9 @@
 // hooks (package fastpath) that takes simple flows past the rules, which stay complete.
 //
 // Read proxy.go first, then accept.go, bisect.go and update.go: what Set does with a State.
+// preparation.go runs what takes longer: ended.go, untranslated.go and forwardopener.go. integrity.go
+// and watch.go detect changes by other programs, and status.go and obstacles.go report. fastpath.go
+// updates the fast path, of what fastpath_selection.go and fastpath_eligible.go choose.
 //
 // The package knows no Kubernetes. It announces no address, checks no endpoint's health
 // and sets no sysctl: the node must forward already, as it must for its pods.

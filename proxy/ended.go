@@ -35,8 +35,8 @@ func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error)
 	return len(deleted), err
 }
 
-// freshlyTaken returns the VIPs of which ended connections must be forgotten.
-func (p *Proxy) freshlyTaken(want State) map[netip.Addr]bool {
+// newlyOwned returns the VIPs of which ended connections must be forgotten.
+func (p *Proxy) newlyOwned(want State) map[netip.Addr]bool {
 	fresh := map[netip.Addr]bool{}
 	for _, r := range want.Redirects {
 		if _, taking := slices.BinarySearchFunc(want.Taking, r.VIP, netip.Addr.Compare); taking && !p.forgotten[r.VIP] {

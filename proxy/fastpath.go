@@ -70,7 +70,7 @@ type FastPathStatus struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Frontends counts the frontends whose new flows are taken, Left lists the others.
 	Frontends int            `json:"frontends"`
-	Left      []LeftFrontend `json:"left,omitempty"`
+	Left      []NotOffloaded `json:"left,omitempty"`
 	// Flows are there now, of Capacity at most. Full counts the flows that were left to the
 	// rules for lack of room, in the table or for another flow of their address.
 	Flows    int    `json:"flows"`
@@ -93,8 +93,8 @@ type LimitedAddress struct {
 	Rejected uint64     `json:"rejected"` // new flows that the rules got instead
 }
 
-// A LeftFrontend is a frontend that the fast path leaves to the rules.
-type LeftFrontend struct {
+// A NotOffloaded is a frontend that the fast path leaves to the rules.
+type NotOffloaded struct {
 	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
 	Why      string `json:"why"`
 }
@@ -256,7 +256,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 			if why == "" {
 				st.Frontends++
 			} else {
-				st.Left = append(st.Left, LeftFrontend{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
+				st.Left = append(st.Left, NotOffloaded{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func fastFrontend(f *Frontend, v *VIP, node string, parting bool) fastpath.Front
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
 		if onNode(b, node) {
-			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.Share())})
+			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.EffectiveWeight())})
 		}
 	}
 	switch {

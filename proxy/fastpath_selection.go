@@ -20,9 +20,9 @@ type selection struct {
 	node   string
 	vips   []*VIP          // that it is of
 	made   []*fastpath.VIP // of these, one by one
-	fronts map[frontendKey]*contender
-	users  map[frontendKey][]*contender // by a backend's address, port and protocol; all are taken, or none
-	taken  int                          // of fronts
+	fronts map[frontendKey]*offloadCandidate
+	users  map[frontendKey][]*offloadCandidate // by a backend's address, port and protocol; all are taken, or none
+	taken  int                                 // of fronts
 	// turned are the VIPs of which frontends are taken that were not, or the other way round.
 	turned map[*VIP]bool
 	// parting are the VIPs with flows that leave a backend which drains, and until when they stay:
@@ -30,8 +30,8 @@ type selection struct {
 	parting map[*VIP]time.Time
 }
 
-// A contender is a frontend that the fast path may take.
-type contender struct {
+// An offloadCandidate is a frontend that the fast path may take.
+type offloadCandidate struct {
 	*Frontend
 	vip  *VIP
 	own  bool // must be left to the rules for what it is by itself
@@ -40,7 +40,7 @@ type contender struct {
 }
 
 func newSelection(node string) *selection {
-	return &selection{node: node, fronts: make(map[frontendKey]*contender), users: make(map[frontendKey][]*contender), parting: make(map[*VIP]time.Time)}
+	return &selection{node: node, fronts: make(map[frontendKey]*offloadCandidate), users: make(map[frontendKey][]*offloadCandidate), parting: make(map[*VIP]time.Time)}
 }
 
 // state is the fast path's part of s, a valid State of the selection's node. An unchanged VIP is
@@ -74,12 +74,12 @@ func (n *selection) fast(v *VIP) *fastpath.VIP {
 	return to
 }
 
-// follow makes contenders of all frontends of these VIPs, which are sorted.
+// follow makes candidates of all frontends of these VIPs, which are sorted.
 func (n *selection) follow(vips []*VIP) {
 	n.turned = make(map[*VIP]bool)
 	changes, _ := state.DiffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
 	n.part(changes, time.Now())
-	var bereft []*contender
+	var bereft []*offloadCandidate
 	for _, c := range changes {
 		if c.Have != nil {
 			bereft = append(bereft, n.remove(c.Have)...)
@@ -132,8 +132,8 @@ func (n *selection) partsBy() (next time.Time) {
 	return next
 }
 
-// backends are those of a contender that count: what is on another node, no flow of the fast path's gets to.
-func (n *selection) backends(c *contender) iter.Seq[frontendKey] {
+// backends are those of an offloadCandidate that count: what is on another node, no flow of the fast path's gets to.
+func (n *selection) backends(c *offloadCandidate) iter.Seq[frontendKey] {
 	return func(yield func(frontendKey) bool) {
 		for _, b := range c.External.Backends {
 			if onNode(b, n.node) && !yield(frontendKey{b.Addr, c.Protocol}) {
@@ -145,7 +145,7 @@ func (n *selection) backends(c *contender) iter.Seq[frontendKey] {
 
 // remove takes the frontends of a VIP away, and returns the neighbours of those left to
 // the rules: they may be taken now.
-func (n *selection) remove(v *VIP) (bereft []*contender) {
+func (n *selection) remove(v *VIP) (bereft []*offloadCandidate) {
 	for i := range v.Frontends {
 		key := keyOf(&v.Frontends[i], v)
 		c := n.fronts[key]
@@ -155,7 +155,7 @@ func (n *selection) remove(v *VIP) (bereft []*contender) {
 			n.taken--
 		}
 		for b := range n.backends(c) {
-			rest := slices.DeleteFunc(n.users[b], func(o *contender) bool { return o == c })
+			rest := slices.DeleteFunc(n.users[b], func(o *offloadCandidate) bool { return o == c })
 			if n.users[b] = rest; len(rest) == 0 {
 				delete(n.users, b)
 			}
@@ -168,8 +168,8 @@ func (n *selection) remove(v *VIP) (bereft []*contender) {
 }
 
 // release takes the frontends that no neighbour keeps with the rules now.
-func (n *selection) release(bereft []*contender) {
-	judged := make(map[*contender]bool)
+func (n *selection) release(bereft []*offloadCandidate) {
+	judged := make(map[*offloadCandidate]bool)
 	for _, c := range bereft {
 		if c.gone || judged[c] {
 			continue
@@ -183,11 +183,11 @@ func (n *selection) release(bereft []*contender) {
 	}
 }
 
-// connected are a contender that is left and its connected ones; or some of them, if one is found that
-// keeps all with the rules: held are the contenders of which that is known already.
-func (n *selection) connected(c *contender, held map[*contender]bool) (all []*contender, kept bool) {
-	all = []*contender{c}
-	seen, walked := map[*contender]bool{c: true}, make(map[frontendKey]bool)
+// connected are an offloadCandidate that is left and its connected ones; or some of them, if one is found that
+// keeps all with the rules: held are the candidates of which that is known already.
+func (n *selection) connected(c *offloadCandidate, held map[*offloadCandidate]bool) (all []*offloadCandidate, kept bool) {
+	all = []*offloadCandidate{c}
+	seen, walked := map[*offloadCandidate]bool{c: true}, make(map[frontendKey]bool)
 	for i := 0; i < len(all); i++ {
 		if all[i].own || held[all[i]] {
 			return all, true
@@ -211,7 +211,7 @@ func (n *selection) connected(c *contender, held map[*contender]bool) (all []*co
 func (n *selection) add(v *VIP) {
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
-		c := &contender{Frontend: f, vip: v, own: whyRules(f, n.node) != ""}
+		c := &offloadCandidate{Frontend: f, vip: v, own: whyRules(f, n.node) != ""}
 		c.left = c.own
 		for b := range n.backends(c) {
 			users := n.users[b]
@@ -227,10 +227,10 @@ func (n *selection) add(v *VIP) {
 	}
 }
 
-// leave leaves to the rules all contenders that are connected with a new one that is left.
-func (n *selection) leave(c *contender) {
+// leave leaves to the rules all candidates that are connected with a new one that is left.
+func (n *selection) leave(c *offloadCandidate) {
 	walked := make(map[frontendKey]bool)
-	for all := []*contender{c}; len(all) > 0; all = all[1:] {
+	for all := []*offloadCandidate{c}; len(all) > 0; all = all[1:] {
 		for b := range n.backends(all[0]) {
 			if walked[b] {
 				continue
@@ -246,8 +246,8 @@ func (n *selection) leave(c *contender) {
 	}
 }
 
-// turn has a contender left to the rules, or taken.
-func (n *selection) turn(c *contender, left bool) {
+// turn has an offloadCandidate left to the rules, or taken.
+func (n *selection) turn(c *offloadCandidate, left bool) {
 	if c.left == left {
 		return
 	}

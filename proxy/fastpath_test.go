@@ -230,7 +230,7 @@ func TestFastPathStatus(t *testing.T) {
 	b.shrink(t.Context(), s)
 	b.grow(t.Context())
 	got := b.status(s)
-	want := []LeftFrontend{
+	want := []NotOffloaded{
 		{"192.0.2.1 tcp/81", "backends on other nodes"},
 		{"192.0.2.2 tcp/80 shop/web", "no interface leads to backend 10.244.1.11:8080"},
 	}

@@ -31,7 +31,7 @@ type forwardOpener struct {
 // last State that was set.
 func (o *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
 	same := o.settled && slices.Equal(o.owned, want.Owned) &&
-		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return iptables.StraysFrom(c, want.Owned) })
+		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return iptables.OutsidePrefixes(c, want.Owned) })
 	o.settled = false
 	o.due = o.due || look
 	if same {

@@ -155,7 +155,7 @@ func (p *Proxy) runPreparation(t *preparation) {
 
 // due returns what must be done for want.
 func (p *Proxy) due(want State) *preparation {
-	t := &preparation{taken: p.freshlyTaken(want), done: make(chan struct{})}
+	t := &preparation{taken: p.newlyOwned(want), done: make(chan struct{})}
 	if slices.ContainsFunc(want.Owned, func(o netip.Prefix) bool { return !covered(o, p.swept) }) {
 		t.owned = want.Owned
 	}

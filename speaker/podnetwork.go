@@ -36,7 +36,7 @@ type podInterface struct {
 // to the goroutine of Run.
 type podNetworkWatch struct {
 	*netWatch
-	finder plan.StrayFinder
+	finder plan.PodCIDRMismatchFinder
 
 	mu     sync.Mutex
 	prefix string // of podInterfaces; empty: none

@@ -57,7 +57,7 @@ func TestPoolConditions(t *testing.T) {
 
 		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: b}}}"))
 		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: dev, labels: {team: a}}}"))
-		f.awaitCondition(serviceKind, "web", "True PoolFenced: has 192.0.2.10 of pool public; 192.0.2.10 is kept, although pool public is for namespaces that match team=a, and shop does not")
+		f.awaitCondition(serviceKind, "web", "True PoolExcludesService: has 192.0.2.10 of pool public; 192.0.2.10 is kept, although pool public is for namespaces that match team=a, and shop does not")
 		f.awaitCondition(serviceKind, "tool", "False PoolExhausted: every IPv4 address of pool public is taken; add addresses")
 
 		controller.kill()

@@ -33,6 +33,7 @@ get addressclaims.fanfare.io
 get addresspools.fanfare.io
 get bgpadvertisements.fanfare.io
 get l2advertisements.fanfare.io
+get namespaces
 get services
 list addressclaims.fanfare.io
 list addresspools.fanfare.io

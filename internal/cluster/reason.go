@@ -132,10 +132,10 @@ const (
 
 // The Service keeps its address, although it would not get it now:
 const (
-	PoolGone      Code = "PoolGone"      // No pool contains the address now.
-	PoolFenced    Code = "PoolFenced"    // The pool now excludes the Service.
-	SharingKept   Code = "SharingKept"   // It shares the address in a way that would not be allowed now.
-	Contradiction Code = "Contradiction" // Its annotations contradict each other; the reason says which one applies. It may have an address.
+	PoolGone            Code = "PoolGone"            // No pool contains the address now.
+	PoolExcludesService Code = "PoolExcludesService" // The pool now excludes the Service.
+	SharingKept         Code = "SharingKept"         // It shares the address in a way that would not be allowed now.
+	Contradiction       Code = "Contradiction"       // Its annotations contradict each other; the reason says which one applies. It may have an address.
 )
 
 // Forwards says whether connections are forwarded with this reason of the proxy's.

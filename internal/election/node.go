@@ -39,8 +39,8 @@ const (
 	NetworkUnavailable
 )
 
-// StandingOf returns the standing of a node; alive says whether its speaker is.
-func StandingOf(n *cluster.Node, alive bool) Standing {
+// AvailabilityOf returns whether a node may answer; alive says whether its speaker is.
+func AvailabilityOf(n *cluster.Node, alive bool) Standing {
 	switch {
 	case !alive:
 		return Dead

@@ -148,8 +148,8 @@ func newPlan(s *Survey) *plan {
 	return p
 }
 
-// A fence is the Claim of an address: the address is taken, whatever a status says.
-type fence struct {
+// A claimHolders is the Claim of an address: the address is taken, whatever a status says.
+type claimHolders struct {
 	holders []cluster.Name // that exist
 	// gone is a holder that no longer exists. The Claim is not released yet.
 	gone     *cluster.Name
@@ -157,8 +157,8 @@ type fence struct {
 	kept     []cluster.Name // see Claim.ReservedFor
 }
 
-// fence is the fence of an address, empty without a Claim.
-func (p *plan) fence(a netip.Addr) (f fence) {
+// claimHoldersOf returns the Claim of an address, empty without a Claim.
+func (p *plan) claimHoldersOf(a netip.Addr) (f claimHolders) {
 	c := p.Snap.Claim(a)
 	if c == nil {
 		return f
@@ -193,12 +193,12 @@ func (p *plan) readClaims() {
 
 // claimed reports whether name is a holder of the Claim of a.
 func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
-	return slices.Contains(p.fence(a).holders, name)
+	return slices.Contains(p.claimHoldersOf(a).holders, name)
 }
 
 // free reports whether h may get address a without requesting it.
 func (p *plan) free(a netip.Addr, h *holder) bool {
-	f := p.fence(a)
+	f := p.claimHoldersOf(a)
 	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 

@@ -10,4 +10,8 @@
 // name, so that nodes that decide alone agree; docs/decisions/0001 says what that can and
 // cannot promise. [NewSource] is for speakers without an API server, where no controller
 // decides.
+//
+// Read allocate.go first, then request.go (what a Service asks for), pools.go and eligibility.go (which
+// pools it may use), position.go (where in the pool), sharing.go and quota.go. survey.go allocates for
+// successive snapshots.
 package ipam

@@ -19,7 +19,7 @@ func (p *plan) leaveForeign() {
 			return false
 		}
 		for _, a := range h.Status {
-			if len(p.fence(a).holders) != 0 {
+			if len(p.claimHoldersOf(a).holders) != 0 {
 				continue
 			}
 			theirs = append(theirs, cluster.Occupied{Range: netipx.IPRangeFrom(a, a), By: "Service " + h.Name.String() + " of another implementation", Foreign: true})

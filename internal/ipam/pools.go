@@ -21,10 +21,10 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.excludes(h, pool))
 	case other != nil:
 		return cluster.AddressConflict, "which " + other.String()
-	case !p.fence(a).admits(h.Name):
-		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.fence(a).beneficiaries())
-	case p.fence(a).gone != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fence(a).gone)
+	case !p.claimHoldersOf(a).admits(h.Name):
+		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.claimHoldersOf(a).beneficiaries())
+	case p.claimHoldersOf(a).gone != nil:
+		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.claimHoldersOf(a).gone)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
 	case !p.suits(h, pool):

@@ -10,8 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A share is the addresses that a namespace's Services have of a pool, of one family.
-type share struct {
+// A quotaKey is the addresses that a namespace's Services have of a pool, of one family.
+type quotaKey struct {
 	pool, namespace string
 	family          corev1.IPFamily
 }
@@ -19,11 +19,11 @@ type share struct {
 // A usage counts the addresses of each share, for pools with a quota. An address that
 // Services of one namespace share counts once.
 type usage struct {
-	limited map[string]bool // the pools with a quota
-	held    map[share]int   // what settled Services have
+	limited map[string]bool  // the pools with a quota
+	held    map[quotaKey]int // what settled Services have
 	// open counts the holders of addresses of other Services, without addresses that a
 	// settled Service of the namespace has, too.
-	open map[share]map[netip.Addr]int
+	open map[quotaKey]map[netip.Addr]int
 }
 
 // newUsage counts settled and reserved addresses, and the addresses that deleted Services are about
@@ -38,10 +38,10 @@ func (p *plan) newUsage() {
 	if len(p.usage.limited) == 0 {
 		return
 	}
-	p.usage.held, p.usage.open = map[share]int{}, map[share]map[netip.Addr]int{}
+	p.usage.held, p.usage.open = map[quotaKey]int{}, map[quotaKey]map[netip.Addr]int{}
 	for _, a := range p.Held { // A settled Service shares its address with no other.
 		if p.usage.limited[a.Pool] {
-			p.usage.held[share{a.Pool, a.Service.Namespace, cluster.FamilyOf(a.Addr)}]++
+			p.usage.held[quotaKey{a.Pool, a.Service.Namespace, cluster.FamilyOf(a.Addr)}]++
 		}
 	}
 	for _, c := range p.Loose {
@@ -65,7 +65,7 @@ func (p *plan) count(service cluster.Name, a netip.Addr, n int) {
 	if !p.usage.limited[pool] || p.heldIn(service.Namespace, a) {
 		return
 	}
-	k := share{pool, service.Namespace, cluster.FamilyOf(a)}
+	k := quotaKey{pool, service.Namespace, cluster.FamilyOf(a)}
 	if p.usage.open[k] == nil {
 		p.usage.open[k] = map[netip.Addr]int{}
 	}
@@ -88,7 +88,7 @@ func (p *plan) exceeds(h *holder, pool *pool, a netip.Addr) string {
 		return ""
 	}
 	family, ns := cluster.FamilyOf(a), h.Name.Namespace
-	k := share{pool.Name, ns, family}
+	k := quotaKey{pool.Name, ns, family}
 	open := p.usage.open[k]
 	if open[a] != 0 || p.heldIn(ns, a) {
 		return ""

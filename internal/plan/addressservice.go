@@ -7,8 +7,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A share is one Service of an address: its frontends, and how it is served here.
-type share struct {
+// An addressService is one Service of an address: its frontends, and how it is served here.
+type addressService struct {
 	service   cluster.Service
 	fronts    []proxy.Frontend
 	endpoints endpoints
@@ -40,11 +40,11 @@ func (v verdict) served() cluster.Code {
 func refused(why string) verdict { return verdict{code: cluster.ProxyRefused, message: why} }
 
 // local reports whether the Service needs endpoints on the node.
-func (s share) local() bool {
+func (s addressService) local() bool {
 	return s.service.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
 // needsEndpoint reports whether the Service needs a node with endpoints, and there is one.
-func (s share) needsEndpoint() bool {
+func (s addressService) needsEndpoint() bool {
 	return s.local() && (s.good() || s.code == cluster.NoLocalEndpoint)
 }

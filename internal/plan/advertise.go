@@ -32,7 +32,7 @@ type announcement struct {
 
 // announcementOf merges the advertisements of an address; a prefix of two of them goes to the
 // routers of both. It is empty if the address is not announced.
-func (v *View) announcementOf(a *Address, shares []share, remote *share) announcement {
+func (v *View) announcementOf(a *Address, shares []addressService, remote *addressService) announcement {
 	var p announcement
 	if remote != nil || v.noAnnounce != "" || a.Obstruction != "" {
 		return p
@@ -49,7 +49,7 @@ func (v *View) announcementOf(a *Address, shares []share, remote *share) announc
 			}
 		}
 	}
-	local := slices.IndexFunc(shares, share.local)
+	local := slices.IndexFunc(shares, addressService.local)
 	if local >= 0 {
 		p.localService = shares[local].service.Name
 	}

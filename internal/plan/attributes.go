@@ -41,7 +41,7 @@ func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
 }
 
 // ownCommunities returns the communities that Services may add to the route of an address.
-func (v *View) ownCommunities(a *Address, shares []share) (own bgp.Attributes) {
+func (v *View) ownCommunities(a *Address, shares []addressService) (own bgp.Attributes) {
 	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
 	for _, s := range shares {
 		if s.good() { // Services that cannot be announced contribute nothing.
@@ -54,7 +54,7 @@ func (v *View) ownCommunities(a *Address, shares []share) (own bgp.Attributes) {
 
 // refusedCommunities says which communities of a Service are not on the routes of its address,
 // empty if all are.
-func (v *View) refusedCommunities(a *Address, s share, p announcement) (all []string) {
+func (v *View) refusedCommunities(a *Address, s addressService, p announcement) (all []string) {
 	if s.service.Communities == nil {
 		return nil
 	}

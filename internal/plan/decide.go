@@ -19,9 +19,9 @@ type holding struct {
 // A decision is an Address, and what its Reasons are made of.
 type decision struct {
 	*Address
-	shares       []share
+	shares       []addressService
 	conflicts    []cluster.Reason // of ports
-	remote       *share           // keeps the address from being announced here; nil: none does
+	remote       *addressService  // keeps the address from being announced here; nil: none does
 	announcement announcement
 	owner        ownerDecision
 }
@@ -58,14 +58,14 @@ func (v *View) decide(addr netip.Addr, pool string, h holding) decision {
 	v.setWeights(d.announcement.routes, pods)
 	a.Routes, a.aggregated, a.OverL2, a.Owner, a.l2 = d.announcement.routes, d.announcement.aggregated, d.owner.overL2, d.owner.node, d.owner.address
 	a.Announce = len(a.Routes) > 0 || a.l2 != nil
-	a.Handover = d.remote != nil && v.noAnnounce == "" || v.planned && d.remote == nil && slices.ContainsFunc(d.shares, share.good)
+	a.Handover = d.remote != nil && v.noAnnounce == "" || v.planned && d.remote == nil && slices.ContainsFunc(d.shares, addressService.good)
 	return d
 }
 
 // addFrontends adds the frontends of all Services to an address, and returns each Service's
 // share, the ports that it lost to another Service, and the pods for weights.
-func (v *View) addFrontends(a *Address) (shares []share, conflicts []cluster.Reason, pods []netip.Addr) {
-	shares = make([]share, len(a.services))
+func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cluster.Reason, pods []netip.Addr) {
+	shares = make([]addressService, len(a.services))
 	a.Services = make([]cluster.Name, len(a.services))
 	for i, s := range a.services {
 		a.Services[i] = s.Name
@@ -83,7 +83,7 @@ func (v *View) addFrontends(a *Address) (shares []share, conflicts []cluster.Rea
 		if len(lost) > 0 && len(fronts) == 0 {
 			is.code, is.message = cluster.AddressConflict, lost[0].Message
 		}
-		shares[i] = share{s, fronts, e, is}
+		shares[i] = addressService{s, fronts, e, is}
 	}
 	return shares, conflicts, pods
 }
@@ -91,8 +91,8 @@ func (v *View) addFrontends(a *Address) (shares []share, conflicts []cluster.Rea
 // remoteOnly finds a Service that only other nodes can serve. It keeps the address from being
 // announced here, since the address attracts the traffic of all its Services. A Service that
 // no node can serve does not.
-func remoteOnly(shares []share) *share {
-	i := slices.IndexFunc(shares, func(s share) bool { return s.code == cluster.NoLocalEndpoint })
+func remoteOnly(shares []addressService) *addressService {
+	i := slices.IndexFunc(shares, func(s addressService) bool { return s.code == cluster.NoLocalEndpoint })
 	if i < 0 {
 		return nil
 	}

@@ -14,7 +14,7 @@
 //     only about the addresses that a change concerns; everything else keeps its pointers and
 //     slices, so that callers compare only these.
 //   - view.go: what does not depend on Services: the node, its pools and its candidates;
-//     podnetwork.go: its pods.
+//     podnetwork.go: its pods; drain.go: why it announces nothing, as when it is drained.
 //   - announcements.go: the lists of all addresses; healthchecks.go.
 //   - decide.go decides about one address, and reasons.go explains that when it is asked for.
 //   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep

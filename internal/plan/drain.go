@@ -25,7 +25,7 @@ func (v *View) announceRefusal(peers int) (cluster.Code, string) {
 	case peers == 0:
 		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
 	case len(v.sessions) == 0 && len(v.withoutGateway) > 0:
-		return cluster.NoPeer, "there is no router yet: " + v.Problems()[0].String()
+		return cluster.NoPeer, "there is no router yet: " + v.gatewayProblems()[0].String()
 	case len(v.sessions) == 0 && len(v.withoutPassword) > 0:
 		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", cluster.Enumerate(v.withoutPassword))
 	case len(v.sessions) == 0:

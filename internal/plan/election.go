@@ -26,7 +26,7 @@ type ownerDecision struct {
 }
 
 // electOwner decides which node answers for an address.
-func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
+func (v *View) electOwner(a *Address, shares []addressService) (o ownerDecision) {
 	if !v.usesL2 {
 		return o
 	}
@@ -36,7 +36,7 @@ func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
 			a.able = append(a.able, s.service)
 		}
 	}
-	a.good = slices.ContainsFunc(shares, share.good)
+	a.good = slices.ContainsFunc(shares, addressService.good)
 	return v.elect(a)
 }
 
@@ -172,17 +172,17 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
-		out.Standing = election.StandingOf(n, true)
+		out.Standing = election.AvailabilityOf(n, true)
 		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, c.Interfaces, c.Returning
 		return out
 	}
 	if c.Members == nil {
-		out.Standing, out.Unknown = election.StandingOf(n, !n.Silent || v.mostSilent), true
+		out.Standing, out.Unknown = election.AvailabilityOf(n, !n.Silent || v.mostSilent), true
 		return out
 	}
 	// A node that has never been a member has no speaker, and counts as dead.
 	m, _ := c.Members.Find(n.Name)
-	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
+	out.Standing, out.Returning = election.AvailabilityOf(n, m.Alive), m.Returning
 	out.Interfaces = m.Interfaces
 	return out
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"hash/fnv"
 	"net/netip"
 	"slices"
@@ -132,4 +133,13 @@ func routerID(name string, addr netip.Addr) netip.Addr {
 	h.Write([]byte(name))
 	n := h.Sum32() | 1
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// gatewayProblems returns the BGPPeers whose router is a gateway that this node does not have.
+func (v *View) gatewayProblems() (all []cluster.Problem) {
+	for _, p := range v.withoutGateway {
+		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
+			Message: fmt.Sprintf("no such gateway is known on node %s; give it a default route, or name the router by peerAddress", v.Node)})
+	}
+	return all
 }

@@ -30,44 +30,77 @@ type Stray struct {
 	Node string
 }
 
-// A StrayFinder looks for a Stray in successive snapshots, in each only at what is new. It keeps
-// what it has found until the Node's podCIDRs change: a node does not change its IPAM.
-type StrayFinder struct {
+// A PodCIDRMismatchFinder looks for a Stray in successive snapshots, in each only at what is new. It
+// keeps what it has found until the Node's podCIDRs change: a node does not change its IPAM.
+type PodCIDRMismatchFinder struct {
 	cidrs    []netip.Prefix
 	services []cluster.Service // that were searched
 	found    PodNetwork
 }
 
-// Find returns the first Stray that confirm confirms, and the interface that confirm returns. A
-// Service's endpoints are looked at once.
-func (f *StrayFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(Stray) (iface string, ok bool)) PodNetwork {
+// To confirm a Stray asks the kernel for a route, and the writers of EndpointSlices decide how many
+// there are: a Service is judged by its first ones, and a look ends after some.
+const (
+	maxStraysOfService = 4
+	maxStraysOfLook    = 64
+)
+
+// Find returns the first Stray that confirm confirms, and the interface that confirm returns.
+// services are sorted by name. The endpoints of a Service are looked at once, in this look or, if
+// there are many Strays, in a later one.
+func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(Stray) (iface string, ok bool)) PodNetwork {
 	if self == nil {
 		return f.found
 	}
 	if !slices.Equal(f.cidrs, self.PodCIDRs) {
-		*f = StrayFinder{cidrs: self.PodCIDRs}
+		*f = PodCIDRMismatchFinder{cidrs: self.PodCIDRs}
 	}
 	if f.found.Stray != (Stray{}) {
 		return f.found
 	}
-	aligned := len(f.services) == len(services)
+	searched, asked := f.services, 0
 	for i, s := range services {
-		if s.Endpoints == nil || aligned && f.services[i].Endpoints == s.Endpoints {
+		searched = from(searched, s)
+		if s.Endpoints == nil || len(searched) > 0 && searched[0].Name == s.Name && searched[0].Endpoints == s.Endpoints {
 			continue
 		}
-		for e := range s.Endpoints.List {
-			stray := strayAt(self, &s.Endpoints.List[e])
-			if stray == (Stray{}) {
-				continue
-			}
+		strays := straysOf(self, s.Endpoints)
+		for _, stray := range strays {
 			if iface, ok := confirm(stray); ok {
 				f.services, f.found = nil, PodNetwork{Stray: stray, Interface: iface}
 				return f.found
 			}
 		}
+		if asked += len(strays); asked >= maxStraysOfLook {
+			f.services = services[:i+1]
+			return PodNetwork{}
+		}
 	}
 	f.services = services
 	return PodNetwork{}
+}
+
+// from returns the part of sorted services that begins at s, or after it.
+func from(services []cluster.Service, s cluster.Service) []cluster.Service {
+	if len(services) > 1 && services[1] == s { // the next one has not changed, as most of the time
+		return services[1:]
+	}
+	for len(services) > 0 && services[0] != s && services[0].Name.Compare(s.Name) < 0 {
+		services = services[1:]
+	}
+	return services
+}
+
+// straysOf returns the first Strays of a Service.
+func straysOf(self *cluster.Node, endpoints *cluster.Endpoints) (strays []Stray) {
+	for i := range endpoints.List {
+		if s := strayAt(self, &endpoints.List[i]); s != (Stray{}) {
+			if strays = append(strays, s); len(strays) == maxStraysOfService {
+				break
+			}
+		}
+	}
+	return strays
 }
 
 // strayAt returns the Stray that an endpoint is, if it is one.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func TestStray(t *testing.T) {
 		{"without a node", n1("10.244.1.0/24"), []string{" 198.51.100.1", " 10.244.1.9"}, ""},
 		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
 	} {
-		var f StrayFinder
+		var f PodCIDRMismatchFinder
 		got := f.Find(tt.self, []cluster.Service{{Spec: &cluster.Spec{}}, serviceAt(tt.endpoints...)}, func(Stray) (string, bool) { return "br0", true })
 		text := ""
 		if s := got.Stray; s != (Stray{}) {
@@ -66,7 +67,7 @@ func TestStray(t *testing.T) {
 // start a new search.
 func TestStrayFinderRemembers(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
-	var f StrayFinder
+	var f PodCIDRMismatchFinder
 	var asked []string
 	find := func(confirmed bool, services ...cluster.Service) string {
 		asked = nil
@@ -90,6 +91,41 @@ func TestStrayFinderRemembers(t *testing.T) {
 	expect("gone", find(true, vm), "n1")
 	self = &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.0.0/16")}
 	expect("other podCIDRs", find(false, vm, moved), "", "192.168.9.9")
+}
+
+// However many Strays a Service has, it costs few questions, and none again when Services come and go.
+func TestStraysOfOneServiceAreBounded(t *testing.T) {
+	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
+	var f PodCIDRMismatchFinder
+	find := func(services ...cluster.Service) (asked int) {
+		f.Find(self, services, func(Stray) (string, bool) { asked++; return "", false })
+		return asked
+	}
+	named := func(name string, strays int) cluster.Service {
+		s := serviceAt(slices.Repeat([]string{"n1 192.168.9.9"}, strays)...)
+		s.Name = cluster.Name{Namespace: "shop", Name: name}
+		return s
+	}
+	var all []cluster.Service
+	for i := range 40 {
+		all = append(all, named(fmt.Sprintf("web-%02d", i), 1000))
+	}
+	for i, step := range []struct {
+		what     string
+		services []cluster.Service
+		want     int
+	}{
+		{"first look", all, maxStraysOfLook},
+		{"second look", all, maxStraysOfLook},
+		{"the rest", all, 40*maxStraysOfService - 2*maxStraysOfLook},
+		{"nothing new", all, 0},
+		{"a Service more", append([]cluster.Service{named("a", 1)}, all...), 1},
+		{"half of them gone", all[20:], 0},
+	} {
+		if got := find(step.services...); got != step.want {
+			t.Errorf("%d, %s: asked %d times, want %d", i, step.what, got, step.want)
+		}
+	}
 }
 
 func TestLocalClients(t *testing.T) {

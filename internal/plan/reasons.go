@@ -55,7 +55,7 @@ func explainProxy(is verdict, message string, reason func(protocol string, code 
 }
 
 // explainBGP gives the Reasons for how the routes of an address are announced for a Service, or are not.
-func (v *View) explainBGP(d decision, s share, message, remote string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func (v *View) explainBGP(d decision, s addressService, message, remote string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
 	p := d.announcement
 	switch {
 	case !s.good():
@@ -157,7 +157,7 @@ func (v *View) isL2Only(from cluster.Origin) bool {
 }
 
 // messageOf describes how a Service is served, or why it is not.
-func (v *View) messageOf(addr netip.Addr, s share) string {
+func (v *View) messageOf(addr netip.Addr, s addressService) string {
 	e, spec := s.endpoints, s.service.Spec
 	networks, _ := allowedSources(spec, addr)
 	switch {

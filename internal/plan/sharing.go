@@ -13,7 +13,7 @@ import (
 // these Services then announce the address and forward the others to other nodes, masqueraded:
 // without the client's address rather than not at all. If some node can serve all, only such
 // nodes announce; but an owner over Layer 2 is the only node that does, so it forwards.
-func forwardElsewhere(shares []share, owner bool) (fronts []proxy.Frontend) {
+func forwardElsewhere(shares []addressService, owner bool) (fronts []proxy.Frontend) {
 	if why, must := mustForward(shares, owner); must {
 		for i := range shares {
 			s := &shares[i]
@@ -34,11 +34,11 @@ func forwardElsewhere(shares []share, owner bool) (fronts []proxy.Frontend) {
 }
 
 // mustForward decides whether this node forwards Services of an address to other nodes, and why.
-func mustForward(shares []share, owner bool) (why string, must bool) {
+func mustForward(shares []addressService, owner bool) (why string, must bool) {
 	// If no Service needs another node, or this node has none of the endpoints and is not the
 	// owner, other nodes announce the address.
-	remote := slices.ContainsFunc(shares, func(s share) bool { return s.code == cluster.NoLocalEndpoint })
-	local := slices.ContainsFunc(shares, func(s share) bool { return s.good() && s.local() })
+	remote := slices.ContainsFunc(shares, func(s addressService) bool { return s.code == cluster.NoLocalEndpoint })
+	local := slices.ContainsFunc(shares, func(s addressService) bool { return s.good() && s.local() })
 	if !remote || !local && !owner {
 		return "", false
 	}
@@ -52,7 +52,7 @@ func mustForward(shares []share, owner bool) (why string, must bool) {
 }
 
 // needingEndpoint returns the names of the Services that need an endpoint on the node.
-func needingEndpoint(shares []share) (names []string) {
+func needingEndpoint(shares []addressService) (names []string) {
 	for _, s := range shares {
 		if s.needsEndpoint() {
 			names = append(names, s.service.Name.String())
@@ -62,7 +62,7 @@ func needingEndpoint(shares []share) (names []string) {
 }
 
 // completeNodes returns the nodes that can serve all Services that need an endpoint.
-func completeNodes(shares []share) (nodes []string) {
+func completeNodes(shares []addressService) (nodes []string) {
 	first := true
 	for _, s := range shares {
 		if !s.needsEndpoint() {
@@ -79,7 +79,7 @@ func completeNodes(shares []share) (nodes []string) {
 }
 
 // nodes returns the nodes with endpoints of the Service that get new connections.
-func (s share) nodes() (nodes []string) {
+func (s addressService) nodes() (nodes []string) {
 	for _, e := range s.endpoints.join(func(p portEndpoints) []cluster.Endpoint { return p.usable }) {
 		if e.Node != "" && !slices.Contains(nodes, e.Node) {
 			nodes = append(nodes, e.Node)

@@ -149,12 +149,8 @@ func (v *View) keep(last *View) {
 func (v *View) Blockade() *proxy.Blockade { return v.blockade }
 
 // Problems returns what is wrong with objects on this node.
-func (v *View) Problems() (all []cluster.Problem) {
-	for _, p := range v.withoutGateway {
-		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
-			Message: fmt.Sprintf("no such gateway is known on node %s; give it a default route, or name the router by peerAddress", v.Node)})
-	}
-	return slices.Concat(all, v.duplicateProblems(), v.interfaceProblems(), v.podNetworkProblems())
+func (v *View) Problems() []cluster.Problem {
+	return slices.Concat(v.gatewayProblems(), v.duplicateProblems(), v.interfaceProblems(), v.podNetworkProblems())
 }
 
 // interfaceProblems returns the L2Advertisements that select this node but none of its

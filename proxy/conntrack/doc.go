@@ -1,3 +1,4 @@
 // Package conntrack deletes the conntrack entries that a change of the State makes wrong, and
 // makes the clients of ended connections notice. See docs/concepts/connections.md.
+// purge.go decides which entries are wrong, and sweeper.go deletes them.
 package conntrack

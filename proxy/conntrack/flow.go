@@ -125,7 +125,7 @@ func (p Purge) request() Request {
 	untranslated, translated := false, false
 	for _, v := range p {
 		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.fenced) > 0 || len(v.gone) > 0 || v.left
+		translated = translated || len(v.restricted) > 0 || len(v.gone) > 0 || v.left
 	}
 	switch {
 	case untranslated && !translated:

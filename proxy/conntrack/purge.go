@@ -24,9 +24,9 @@ type vipPurge struct {
 	left bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[state.Port]bool
-	// fenced are frontends that fewer sources may use than before. Their flows of
+	// restricted are frontends that fewer sources may use than before. Their flows of
 	// others go.
-	fenced map[state.Port]bool
+	restricted map[state.Port]bool
 	// filled are frontends that have a backend again: splitParting takes them. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
@@ -49,14 +49,14 @@ type goneBackend struct {
 func (p Purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[state.Port]bool), fenced: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
+		v = &vipPurge{ports: make(map[state.Port]bool), restricted: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
 		p[vip] = v
 	}
 	return v
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
+	return !v.born && !v.left && len(v.ports) == 0 && len(v.restricted) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
 }
 
 // PlanPurge derives from a change of elements what it makes wrong.
@@ -70,7 +70,7 @@ func PlanPurge(c state.Change) Purge {
 	}
 	for _, e := range c.Add {
 		p.kept(e)
-		p.narrowed(e, e.Data == state.External.Fence || e.Data == state.Internal.Fence)
+		p.narrowed(e, e.Data == state.External.SourceCheck || e.Data == state.Internal.SourceCheck)
 		if !before[state.Element{Set: e.Set, Key: e.Key}] {
 			p.appeared(e)
 		}
@@ -102,7 +102,7 @@ func (p Purge) Orphan(had []state.Element) {
 func (p Purge) narrowed(e state.Element, is bool) {
 	if is {
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.at(vip).fenced[state.Port{Proto: proto, Port: n}] = true
+		p.at(vip).restricted[state.Port{Proto: proto, Port: n}] = true
 	}
 }
 
@@ -229,7 +229,7 @@ func (p Purge) merge(o Purge) {
 		to := p.at(vip)
 		to.born, to.left = to.born || from.born, to.left || from.left
 		maps.Copy(to.ports, from.ports)
-		maps.Copy(to.fenced, from.fenced)
+		maps.Copy(to.restricted, from.restricted)
 		maps.Copy(to.orphaned, from.orphaned)
 		for k, s := range from.gone {
 			to.gone[k] |= s
@@ -249,7 +249,7 @@ func (p Purge) wrong(f *Flow, s *state.State) bool {
 	if v.left && abandons(s, f.VIP) {
 		return true
 	}
-	if v.fenced[f.Port] && forbids(s, f) {
+	if v.restricted[f.Port] && forbids(s, f) {
 		return true
 	}
 	if v.orphaned[f.Port] && endsFlow(s, f) {

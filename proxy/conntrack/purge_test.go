@@ -28,7 +28,7 @@ func purgeText(p Purge) string {
 				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.Proto, k.Port))
 			}
 		}
-		for k := range v.fenced {
+		for k := range v.restricted {
 			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.Proto, k.Port))
 		}
 		for k, s := range v.gone {

@@ -8,7 +8,7 @@ import "math"
 func slotsOf(backends []Backend) []kernelSlot {
 	var total uint64
 	for _, b := range backends {
-		total += share(b)
+		total += effectiveWeight(b)
 	}
 	// Each slot holds total; a backend fills its share of all slots' content.
 	slots, content := make([]kernelSlot, len(backends)), make([]uint64, len(backends))
@@ -23,7 +23,7 @@ func slotsOf(backends []Backend) []kernelSlot {
 	for i, b := range backends {
 		k := kernelBackend{Address: addressOf(b.Addr.Addr()), Port: b.Addr.Port()}
 		slots[i] = kernelSlot{Backend: k, Other: k, Keep: math.MaxUint32}
-		content[i] = share(b) * uint64(len(backends))
+		content[i] = effectiveWeight(b) * uint64(len(backends))
 		sort(i)
 	}
 	for len(poor) > 0 && len(rich) > 0 {
@@ -36,8 +36,8 @@ func slotsOf(backends []Backend) []kernelSlot {
 	return slots
 }
 
-// share returns a backend's weight; 0 counts as 1.
-func share(b Backend) uint64 { return uint64(max(b.Weight, 1)) }
+// effectiveWeight returns a backend's weight; 0 counts as 1.
+func effectiveWeight(b Backend) uint64 { return uint64(max(b.Weight, 1)) }
 
 // threshold returns the n for which a random 32-bit number is at most n with probability
 // part/whole.

@@ -367,7 +367,7 @@ func (r render) vip(to chainSet, v *state.VIP) {
 // which record their clients.
 func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.Side) {
 	name := frontendName(s, v, fe)
-	if fe.Fenced(v.Addr) {
+	if fe.SourceRestricted(v.Addr) {
 		to.add(name, "-m set ! --match-set "+setName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
 	}
 	t := fe.Target(s)
@@ -471,9 +471,9 @@ func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []stri
 		default:
 			sum := 0
 			for _, l := range left {
-				sum += l.Share()
+				sum += l.EffectiveWeight()
 			}
-			matches[i] = "-m statistic --mode random --probability " + probability(b.Share(), sum) + " "
+			matches[i] = "-m statistic --mode random --probability " + probability(b.EffectiveWeight(), sum) + " "
 		}
 	}
 	return matches

@@ -12,9 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// StraysFrom reports whether an address of the change, before or after it, is outside the
+// OutsidePrefixes reports whether an address of the change, before or after it, is outside the
 // prefixes: a lingering address of a deleted pool. Such an address needs rules of its own.
-func StraysFrom(c state.VipChange, owned []netip.Prefix) bool {
+func OutsidePrefixes(c state.VipChange, owned []netip.Prefix) bool {
 	return c.Have != nil && !state.ContainsAddr(owned, c.Have.Addr) || c.Want != nil && !state.ContainsAddr(owned, c.Want.Addr)
 }
 

@@ -183,7 +183,7 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 	script, _ := plan.script()
 	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
 	if have != nil && len(odd) > 0 {
-		out.Found = oddText(odd)
+		out.Found = describeMismatch(odd)
 	} else if have != nil && !clean {
 		out.Found = i.Name + ": " + x.plan(k, entries, *have, f).damage()
 	}
@@ -223,8 +223,8 @@ func (x *Renderer) Differs(ctx context.Context, from state.State) (string, error
 }
 
 func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, names []string, from state.State) (string, error) {
-	if odd, err := x.misshapen(names, setForms(from, f)); len(odd) > 0 || err != nil {
-		return oddText(odd), err
+	if odd, err := x.setsWithWrongParams(names, setForms(from, f)); len(odd) > 0 || err != nil {
+		return describeMismatch(odd), err
 	}
 	k, entries, err := x.read(ctx, f)
 	if err != nil {
@@ -238,8 +238,8 @@ func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, names []str
 	return x.Programs[f].Name + ": " + plan.damage(), nil
 }
 
-// oddText describes sets of another form, for Finding.Found.
-func oddText(odd []string) string {
+// describeMismatch describes sets of another form, for Finding.Found.
+func describeMismatch(odd []string) string {
 	if len(odd) == 0 {
 		return ""
 	}
@@ -268,7 +268,7 @@ func (x *Renderer) read(ctx context.Context, f state.SetID) (ruleset, entrySet, 
 func (x *Renderer) plan(k ruleset, entries entrySet, s state.State, f state.SetID) xtPlan {
 	have, want := k.tables, chainsOf(s, f)
 	if x.loose {
-		have = reworded(have, want)
+		have = normalizeRules(have, want)
 	}
 	p := planTables(have, want).entries(entries, allEntries(s, f))
 	p.jumps = k.jumpLines(f)
@@ -276,8 +276,8 @@ func (x *Renderer) plan(k ruleset, entries entrySet, s state.State, f state.SetI
 	return p
 }
 
-// reworded returns have, in which a chain with the wanted number of rules has the wanted rules.
-func reworded(have, want map[string]chainSet) map[string]chainSet {
+// normalizeRules returns have, in which a chain with the wanted number of rules has the wanted rules.
+func normalizeRules(have, want map[string]chainSet) map[string]chainSet {
 	out := make(map[string]chainSet)
 	for table, chains := range have {
 		out[table] = maps.Clone(chains)
@@ -343,9 +343,9 @@ func setForms(s state.State, f state.SetID) map[string]setForm {
 	return plan.create
 }
 
-// misshapen returns the sets that exist in another form. To find them, it creates each set again:
+// setsWithWrongParams returns the sets that exist in another form. To find them, it creates each set again:
 // the kernel accepts that without effect for a set of the same form, and otherwise returns EEXIST.
-func (x *Renderer) misshapen(names []string, forms map[string]setForm) (odd []string, err error) {
+func (x *Renderer) setsWithWrongParams(names []string, forms map[string]setForm) (odd []string, err error) {
 	for _, name := range names {
 		form, ok := forms[name]
 		if !ok {
@@ -366,7 +366,7 @@ func (x *Renderer) misshapen(names []string, forms map[string]setForm) (odd []st
 // of its type.
 func (x *Renderer) reform(ctx context.Context, names []string, want state.State, f state.SetID) (odd []string, err error) {
 	forms := setForms(want, f)
-	if odd, err = x.misshapen(names, forms); err != nil {
+	if odd, err = x.setsWithWrongParams(names, forms); err != nil {
 		return odd, err
 	}
 	entries := allEntries(want, f)

@@ -136,8 +136,8 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		haveEntries.add(vipEntries(c.Have)...)
 		wantEntries.add(vipEntries(c.Want)...)
 		had, has = append(had, c.Have), append(has, c.Want)
-		leaves = leaves || turnsTree(c)
-		strays = strays || StraysFrom(c, want.Owned)
+		leaves = leaves || affectsTree(c)
+		strays = strays || OutsidePrefixes(c, want.Owned)
 	}
 	if leaves {
 		for _, s := range []state.Side{state.External, state.Internal} {
@@ -162,9 +162,9 @@ func renderChange(c state.VipChange, s state.State, to chainSet, v *state.VIP) {
 	}
 }
 
-// turnsTree reports whether the change affects a rule of the trees. Then they are compared whole:
+// affectsTree reports whether the change affects a rule of the trees. Then they are compared whole:
 // a VIP that comes or goes can move the branches of its neighbours.
-func turnsTree(c state.VipChange) bool {
+func affectsTree(c state.VipChange) bool {
 	if c.Have == nil || c.Want == nil {
 		return true
 	}

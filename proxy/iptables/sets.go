@@ -151,7 +151,7 @@ func vipEntries(v *state.VIP) []setEntry {
 		add(ipsetExternalReject, misses(&fe.External, state.Reject))
 		add(ipsetInternalDrop, misses(&fe.Internal, state.Drop))
 		add(ipsetInternalReject, misses(&fe.Internal, state.Reject))
-		if !fe.Fenced(v.Addr) {
+		if !fe.SourceRestricted(v.Addr) {
 			continue
 		}
 		add(ipsetLimited, true)

@@ -151,9 +151,9 @@ func (n *Renderer) addAffinityRules(all []state.Element, families state.SetID) e
 	return b.commit(n.Sock)
 }
 
-// goneBacks are the frontends' backends, as in xback4, that a change takes away,
+// removedBackends are the frontends' backends, as in xback4, that a change takes away,
 // and for which kinds of clients.
-func goneBacks(c state.Change) map[string]state.Sides {
+func removedBackends(c state.Change) map[string]state.Sides {
 	gone := make(map[string]state.Sides)
 	for _, e := range c.Del {
 		switch state.Base(e.Set) {
@@ -224,7 +224,7 @@ type forgetting struct {
 
 // planForget derives it from a change that leads to a State.
 func planForget(c state.Change, want state.State) forgetting {
-	f := forgetting{gone: goneBacks(c), ids: make(map[state.AffinityID]bool), clients: want.Clients.CIDRs}
+	f := forgetting{gone: removedBackends(c), ids: make(map[state.AffinityID]bool), clients: want.Clients.CIDRs}
 	for _, e := range c.Del {
 		if set := state.Base(e.Set); set == state.SetExtBack || set == state.SetIntBack {
 			vip, proto, port := state.FrontendOf(e.Set, e.Key)
@@ -233,7 +233,7 @@ func planForget(c state.Change, want state.State) forgetting {
 	}
 	moves := func(e state.Element) bool { return state.Base(e.Set) == state.SetClients || e.Set == state.SetClientIf }
 	if slices.ContainsFunc(c.Del, moves) || slices.ContainsFunc(c.Add, moves) {
-		f.kept = sync.OnceValue(func() map[string]state.Sides { return goneBacks(state.Change{Del: state.RenderState(want)}) })
+		f.kept = sync.OnceValue(func() map[string]state.Sides { return removedBackends(state.Change{Del: state.RenderState(want)}) })
 	}
 	return f
 }

@@ -107,7 +107,7 @@ func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) 
 func (n *Renderer) addChains(b *batch, names []string) {
 	for _, name := range names {
 		n.addMapFor(b, name)
-		b.addChain(name, n.table.madeLike(name))
+		b.addChain(name, n.table.generatedLike(name))
 		b.addElements(state.LeadElements([]string{name}))
 	}
 }

@@ -48,7 +48,7 @@ func TestReplaceScript(t *testing.T) {
 			if diff := cmp.Diff(state.ElementsText(all), state.ElementsText(got.elements)); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", name, diff)
 			}
-			if stray := got.strayMade(); len(stray) > 0 {
+			if stray := got.damagedChains(); len(stray) > 0 {
 				t.Errorf("%s: chains by nft differ from their patterns: %v", name, stray)
 			}
 		}

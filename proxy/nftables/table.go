@@ -216,8 +216,8 @@ func withModulus(expressions []byte, n int) []byte {
 	return out
 }
 
-// madeLike is the made chain of that name after its pattern.
-func (t *table) madeLike(name string) chain {
+// generatedLike is the made chain of that name after its pattern.
+func (t *table) generatedLike(name string) chain {
 	var c chain
 	if m, ok := state.ParseMarkChain(name); ok {
 		for _, r := range t.chains[patternMark.Chain()].rules {
@@ -374,7 +374,7 @@ func rangeEnd(spec *state.SetSpec, item []byte) string {
 func (t *table) rulesHash() string {
 	parts := []string{t.flags}
 	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
-		if state.IsMade(name) && !slices.Contains(patterns, name) {
+		if state.IsGenerated(name) && !slices.Contains(patterns, name) {
 			continue
 		}
 		c := t.chains[name]
@@ -414,7 +414,7 @@ func (t *table) damage() string {
 	case len(t.catchAll) > 0:
 		return "an element for all keys in " + strings.Join(t.catchAll, ", ")
 	}
-	if stray := t.strayMade(); len(stray) > 0 {
+	if stray := t.damagedChains(); len(stray) > 0 {
 		return "chains changed: " + strings.Join(stray, ", ")
 	}
 	if !slices.Equal(t.leads, state.LeadElements(slices.Concat(state.FixedNumbers, patterns, t.madeChains()))) {
@@ -423,11 +423,11 @@ func (t *table) damage() string {
 	return ""
 }
 
-// strayMade are the made chains whose rules are not as they must be.
-func (t *table) strayMade() []string {
+// damagedChains are the made chains whose rules are not as they must be.
+func (t *table) damagedChains() []string {
 	var stray []string
 	for _, name := range t.madeChains() {
-		if !t.chains[name].equal(t.madeLike(name)) {
+		if !t.chains[name].equal(t.generatedLike(name)) {
 			stray = append(stray, name)
 		}
 	}
@@ -470,7 +470,7 @@ func isPattern(id state.AffinityID) bool {
 func (t *table) madeChains() []string {
 	var names []string
 	for name := range t.chains {
-		if state.IsMade(name) && !slices.Contains(patterns, name) {
+		if state.IsGenerated(name) && !slices.Contains(patterns, name) {
 			names = append(names, name)
 		}
 	}

@@ -25,7 +25,7 @@ func (c *Change) append(o Change) {
 // come into force at one moment. There are these exceptions:
 //
 //   - Sets of ranges follow the others (nft_set_commit_update in nf_tables_commit), so
-//     that a frontend would be fenced, for a moment, and no source allowed.
+//     that a frontend would be restricted, for a moment, and no source allowed.
 //   - What goes is missing to a packet that was sent there. A key that gets another
 //     value is not.
 //   - A packet that chose its backend before a change must not be judged by the ones
@@ -34,7 +34,7 @@ func (c *Change) append(o Change) {
 func (c *Change) Steps() (before, now, after Change) {
 	for _, e := range c.Add {
 		switch {
-		case Base(e.Set) == SetAllowed && c.refences(e):
+		case Base(e.Set) == SetAllowed && c.changesRestriction(e):
 			before.Add = append(before.Add, e)
 		case Base(e.Set) == SetLearn && !hasKey(c.Del, e):
 			after.Add = append(after.Add, e)
@@ -43,7 +43,7 @@ func (c *Change) Steps() (before, now, after Change) {
 		}
 	}
 	for _, e := range c.Del {
-		if isAskedLate(e.Set) && !hasKey(c.Add, e) || Base(e.Set) == SetAllowed && c.refences(e) {
+		if isDependentSet(e.Set) && !hasKey(c.Add, e) || Base(e.Set) == SetAllowed && c.changesRestriction(e) {
 			after.Del = append(after.Del, e)
 		} else {
 			now.Del = append(now.Del, e)
@@ -68,9 +68,9 @@ func (c *Change) expiring() []Element {
 	return slices.Compact(all)
 }
 
-// refences says whether the frontend of an allowed source gets or loses its fence. If
+// changesRestriction says whether the frontend of an allowed source becomes restricted or ceases to be. If
 // it keeps it, all changes of its list come into force at one moment.
-func (c *Change) refences(allowed Element) bool {
+func (c *Change) changesRestriction(allowed Element) bool {
 	set := SetExtFenced + allowed.Set - SetAllowed
 	fence := Element{Set: set, Key: allowed.Key[:FieldsSize(Specs[set].Key)]}
 	return hasKey(c.Add, fence) != hasKey(c.Del, fence)
@@ -82,8 +82,8 @@ func hasKey(all []Element, e Element) bool {
 	return found
 }
 
-// isAskedLate says whether packets ask a set because of what another one said.
-func isAskedLate(id SetID) bool {
+// isDependentSet says whether packets ask a set because of what another one said.
+func isDependentSet(id SetID) bool {
 	switch Base(id) {
 	case SetExtFenced, SetIntFenced, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
 		SetExtBack, SetIntBack, setExtMasq, setIntMasq, setHairpin, setLate:

@@ -66,7 +66,7 @@ type walk struct {
 
 func walksOf(backends []Backend, size int) (walks []walk, largest int) {
 	for _, b := range backends {
-		largest = max(largest, b.Share())
+		largest = max(largest, b.EffectiveWeight())
 	}
 	walks = make([]walk, len(backends))
 	for i, b := range backends {
@@ -74,8 +74,8 @@ func walksOf(backends []Backend, size int) (walks []walk, largest int) {
 		walks[i] = walk{
 			at:     int(binary.BigEndian.Uint64(h[:]) % uint64(size)),
 			step:   1 + int(binary.BigEndian.Uint64(h[8:])%uint64(size-1)),
-			weight: b.Share(),
-			credit: largest - b.Share(), // all have a turn in the first round
+			weight: b.EffectiveWeight(),
+			credit: largest - b.EffectiveWeight(), // all have a turn in the first round
 		}
 	}
 	return walks, largest
@@ -89,10 +89,10 @@ func (w *walk) next(slots []int) int {
 	return w.at
 }
 
-// Share is the share of a backend in relation to the others'.
-func (b Backend) Share() int { return max(1, int(b.Weight)) }
+// EffectiveWeight is the share of a backend in relation to the others'.
+func (b Backend) EffectiveWeight() int { return max(1, int(b.Weight)) }
 
 // weighted says whether backends differ in weight.
 func weighted(backends []Backend) bool {
-	return slices.ContainsFunc(backends, func(b Backend) bool { return b.Share() != backends[0].Share() })
+	return slices.ContainsFunc(backends, func(b Backend) bool { return b.EffectiveWeight() != backends[0].EffectiveWeight() })
 }

@@ -48,11 +48,11 @@ func TestMaglevSharesFollowWeights(t *testing.T) {
 		sum := 0
 		for i, w := range weights {
 			backends[i].Weight = w
-			sum += backends[i].Share()
+			sum += backends[i].EffectiveWeight()
 		}
 		slots := MaglevSlots(backends)
 		for i, got := range shares(slots, len(weights)) {
-			want := float64(len(slots)) * float64(backends[i].Share()) / float64(sum)
+			want := float64(len(slots)) * float64(backends[i].EffectiveWeight()) / float64(sum)
 			if math.Abs(float64(got)-want) > 2 || got == 0 {
 				t.Errorf("weights %v: backend %d has %d of %d slots; want %.1f", weights, i, got, len(slots), want)
 			}

@@ -18,7 +18,7 @@ type gotoNumber uint32
 var FixedNumbers = []string{
 	chainRefuse, chainIgnore,
 	SplitPrefix + chainRefuse, SplitPrefix + chainIgnore,
-	External.Fence, Internal.Fence,
+	External.SourceCheck, Internal.SourceCheck,
 	External.Sticky, Internal.Sticky, SplitPrefix + sticky,
 	External.Turn, Internal.Turn, SplitPrefix + turn,
 }
@@ -74,9 +74,9 @@ func leads(chain string) []SetID {
 	switch {
 	case chain == chainRefuse, chain == chainIgnore:
 		return slices.Concat(x[:2], i[:2])
-	case chain == External.Fence:
+	case chain == External.SourceCheck:
 		return x[:1]
-	case chain == Internal.Fence:
+	case chain == Internal.SourceCheck:
 		return i[:1]
 	case chain == Internal.Sticky:
 		return i[:2]

@@ -18,8 +18,8 @@ type Side struct {
 	Svc, Eps, Slots, masqs SetID
 	Sticky                 string // the chain that asks for the backend a client had
 	Sched                  SetID  // and where it goes on
-	Fence                  string // the chain that asks for the source first
-	Fenced                 SetID  // and where it goes on
+	SourceCheck            string // the chain that asks for the source first
+	AfterSourceCheck       SetID  // and where it goes on
 	Turn                   string // the chain that asks for the frontend's own chain
 	Turns                  SetID  // which is here
 }
@@ -38,11 +38,11 @@ const SplitPrefix = "s"
 var (
 	External = Side{
 		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, Turn: "x" + turn, Turns: SetExtTurn,
-		Sticky: "x" + sticky, Sched: SetExtSched, Fence: "x" + fence, Fenced: SetExtFenced,
+		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + fence, AfterSourceCheck: SetExtFenced,
 	}
 	Internal = Side{
 		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, Turn: "i" + turn, Turns: SetIntTurn,
-		Sticky: "i" + sticky, Sched: SetIntSched, Fence: "i" + fence, Fenced: SetIntFenced,
+		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + fence, AfterSourceCheck: SetIntFenced,
 	}
 )
 
@@ -120,9 +120,9 @@ func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target
 	f := Family(vip)
 	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
 	svc := s.Svc
-	if fe.Fenced(vip) {
-		all = append(all, Element{Set: svc + f, Key: string(key), Data: s.Fence})
-		svc = s.Fenced
+	if fe.SourceRestricted(vip) {
+		all = append(all, Element{Set: svc + f, Key: string(key), Data: s.SourceCheck})
+		svc = s.AfterSourceCheck
 	}
 	split := s.Prefix == External.Prefix && !fe.alike()
 	to := func(chain string) {
@@ -194,7 +194,7 @@ func renderTable(all []Element, set SetID, frontend Encoding, backends []Backend
 // ones, so that they can use their table, which is large.
 func sameBackends(fe *Frontend) bool {
 	return slices.EqualFunc(fe.External.Backends, fe.Internal.Backends, func(a, b Backend) bool {
-		return a.Addr == b.Addr && a.Share() == b.Share()
+		return a.Addr == b.Addr && a.EffectiveWeight() == b.EffectiveWeight()
 	})
 }
 
@@ -229,15 +229,15 @@ func ChainUses(all []Element) map[string]int {
 // CountUses adds by for every element that goes to a made chain.
 func CountUses(uses map[string]int, all []Element, by int) {
 	for _, e := range all {
-		if s := &Specs[e.Set]; (s.Verdicts() || s.Numbers()) && IsMade(e.Data) {
+		if s := &Specs[e.Set]; (s.Verdicts() || s.Numbers()) && IsGenerated(e.Data) {
 			uses[e.Data] += by
 		}
 	}
 }
 
-// IsMade says whether name is that of a chain that is made before the first
+// IsGenerated says whether name is that of a chain that is made before the first
 // element goes to it, and deleted after the last did.
-func IsMade(name string) bool {
+func IsGenerated(name string) bool {
 	_, mark := ParseMarkChain(name)
 	_, count := ParseCountChain(name)
 	_, _, learn := ParseLearnChain(name)

@@ -7,7 +7,7 @@ import (
 
 // renderSources appends the sources that may use a frontend, where not all may.
 func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
-	if !fe.Fenced(vip) {
+	if !fe.SourceRestricted(vip) {
 		return all
 	}
 	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
@@ -20,8 +20,8 @@ func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	return all
 }
 
-// Fenced says whether there are sources that may not use the frontend.
-func (f *Frontend) Fenced(vip netip.Addr) bool {
+// SourceRestricted says whether there are sources that may not use the frontend.
+func (f *Frontend) SourceRestricted(vip netip.Addr) bool {
 	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
 	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
 }

@@ -103,8 +103,8 @@ func (t *Target) text(node string) string {
 	var plain, masqueraded []string
 	for _, b := range t.Backends {
 		word := b.Addr.String() + "@" + b.Node
-		if b.Share() != 1 {
-			word += "*" + strconv.Itoa(b.Share())
+		if b.EffectiveWeight() != 1 {
+			word += "*" + strconv.Itoa(b.EffectiveWeight())
 		}
 		if t.masked(b, node) {
 			masqueraded = append(masqueraded, word)

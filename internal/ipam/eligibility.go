@@ -126,7 +126,7 @@ func (p *plan) keptReason(h *holder, a netip.Addr) (cluster.Code, string) {
 		return cluster.PoolGone, "no pool contains it now; " + p.describePools()
 	}
 	if bar := p.excludes(h, pool); bar != "" {
-		return cluster.PoolFenced, fmt.Sprintf("pool %s %s", pool.Name, bar)
+		return cluster.PoolExcludesService, fmt.Sprintf("pool %s %s", pool.Name, bar)
 	}
 	if by := pool.OccupiedBy(a); by != "" {
 		return cluster.AddressConflict, fmt.Sprintf("it belongs to %s; change one of the two", by)
