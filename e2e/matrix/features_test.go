@@ -172,7 +172,7 @@ func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 		}
 		for node, pods := range now {
 			before := then[node]
-			if len(before) == 1 && lab.NodeOf(before[0]) != c.node && !(node == c.node && slices.Contains(emptied, c.disturbance.name)) {
+			if len(before) == 1 && lab.NodeOf(before[0]) != c.node && !(node == c.node && slices.Contains(forgetful, c.disturbance.name)) {
 				pods = append(pods, before...)
 			}
 			if slices.Sort(pods); len(slices.Compact(pods)) > 1 || len(before) > 1 {
@@ -183,8 +183,10 @@ func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 	}, nil
 }
 
-// emptied are the disturbances after which the node has a new table, which remembers no client.
-var emptied = []string{"table-flushed", "speaker-upgraded", "node-added", "node-drained"}
+// forgetful are the disturbances after which the node may remember no client: it has a new table,
+// or misses the other nodes one after the other, so that some of their pods are left out for a
+// moment.
+var forgetful = []string{"table-flushed", "speaker-upgraded", "node-added", "node-drained", "gossip-away", "link-flap"}
 
 // podsByIngress returns the pods that connections lead to, by the node that they were opened
 // through.
