@@ -43,7 +43,7 @@ type Memory struct {
 	done    chan struct{}
 	once    sync.Once
 
-	// changing is held by who makes transactions and counts them.
+	// changing is held while a transaction is made and counted.
 	changing sync.Mutex
 
 	mu   sync.Mutex // guards what follows
@@ -167,7 +167,7 @@ func (m *Memory) look() error {
 	return errors.Join(errs...)
 }
 
-// evict forgets the clients of a frontend that were not there for the longest time.
+// evict forgets the clients of a frontend whose last flow began the longest time ago.
 func (m *Memory) evict(id state.AffinityID, unremembered uint64) error {
 	now := m.full[id]
 	if now.Unremembered == 0 {
