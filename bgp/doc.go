@@ -11,7 +11,7 @@
 // # Files
 //
 // [Server.Set] compares the current with the wanted state (diff.go), hands routes to
-// GoBGP (gobgp.go) and keeps one goroutine per session (session.go). That
+// GoBGP (routes.go, gobgp.go) and keeps one goroutine per session (session.go). That
 // goroutine dials the router (dial.go) and hands the connection to GoBGP (accept.go) until it
 // ends; then it dials again. GoBGP's own dialler waits 1.5 to 2 s before every
 // attempt, the first included, and another 5 s after a session was lost; neither can be

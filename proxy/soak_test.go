@@ -280,7 +280,7 @@ func (s *soak) request(r soakRequest, port int) (a soakAnswer, err error) {
 	return a, nil
 }
 
-// exchange says something over a connection and names who answered whom.
+// exchange sends a line over a connection, and returns which pod answered and which client it saw.
 func (s *soak) exchange(c net.Conn, what string) string {
 	buf := make([]byte, 128)
 	_, err := c.Write([]byte(what))

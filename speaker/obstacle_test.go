@@ -14,7 +14,7 @@ import (
 // withdraws the address, and at its end the address is announced again.
 func TestObstacleWithholdsAnnouncement(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes seconds: an obstacle counts when two looks have found it")
+		t.Skip("it takes seconds: an obstacle counts after it has lasted for two")
 	}
 	nstest.Run(t, func(t *testing.T) {
 		u := newTableTest(t)

@@ -146,7 +146,7 @@ func Dialer(network string, port int) *net.Dialer {
 	return d
 }
 
-// Ask says something over a connection and names who answered whom.
+// Ask sends a line over a connection, and returns which pod answered and which client it saw.
 func (l *Lab) Ask(c net.Conn) string { return l.AskFor(c, "") }
 
 func (l *Lab) AskFor(c net.Conn, want string) string {
