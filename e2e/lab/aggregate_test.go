@@ -19,7 +19,7 @@ import (
 func TestBGPAggregate(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := serve(t, l, Service{Name: "many", Endpoints: At("p11", "p31")}, NodeNames...)
-	l.Observer.Cover(vip) // the aggregate's next hops also move requests
+	t.Cleanup(l.Observer.Cover(vip)) // the aggregate's next hops also move requests
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 

@@ -25,7 +25,7 @@ type Observer struct {
 	polling   sync.WaitGroup
 
 	mu       sync.Mutex
-	covered  []netip.Addr  // by an aggregate
+	covered  []*covering   // in the order of Cover
 	lingerL2 time.Duration // zero: not checked
 	eventLog
 }
@@ -139,7 +139,7 @@ func (o *Observer) recordRoutes(at time.Time, text []byte) error {
 		}
 		e.at = at
 		o.mu.Lock()
-		for _, e.vip = range o.addresses(e.vip, prefix) {
+		for _, e.vip = range o.addresses(at, e.vip, prefix) {
 			o.routes = append(o.routes, e)
 		}
 		o.mu.Unlock()
@@ -148,12 +148,24 @@ func (o *Observer) recordRoutes(at time.Time, text []byte) error {
 }
 
 // Cover makes announcements and routes of prefixes that contain an address count as the
-// address's own. It is for an address that is forwarded already: the nodes refuse other
-// addresses of an aggregate, and announce it all the same.
-func (o *Observer) Cover(vip netip.Addr) {
+// address's own, until the returned function is called. It is for an address that is forwarded
+// all that time: the nodes refuse other addresses of an aggregate, and announce it all the same.
+func (o *Observer) Cover(vip netip.Addr) (end func()) {
+	c := &covering{vip: vip}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.covered = append(o.covered, vip)
+	o.covered = append(o.covered, c)
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		c.until = time.Now()
+	}
+}
+
+// A covering is an address that counts as announced with each prefix around it.
+type covering struct {
+	vip   netip.Addr
+	until time.Time // zero: it has not ended
 }
 
 // LingerL2 sets how long nodes forward an address after their last claim. By default that is
@@ -170,14 +182,15 @@ func (o *Observer) recordClaim(e claimEvent) {
 	o.claims = append(o.claims, e)
 }
 
-// addresses returns the address, or if it has none the covered ones of a prefix.
-func (o *Observer) addresses(vip netip.Addr, prefix netip.Prefix) (all []netip.Addr) {
+// addresses returns the address, or if it has none those that a prefix covered at a time.
+// Events are recorded late, so that a covering may have ended since.
+func (o *Observer) addresses(at time.Time, vip netip.Addr, prefix netip.Prefix) (all []netip.Addr) {
 	if vip.IsValid() {
 		return []netip.Addr{vip}
 	}
-	for _, a := range o.covered {
-		if prefix.Contains(a) {
-			all = append(all, a)
+	for _, c := range o.covered {
+		if prefix.Contains(c.vip) && (c.until.IsZero() || at.Before(c.until)) {
+			all = append(all, c.vip)
 		}
 	}
 	return all
@@ -195,7 +208,7 @@ func (o *Observer) recordUpdates(node string) func(time.Time, []byte) error {
 			if node == "" {
 				e.node = o.config.NodeOf(e.source)
 			}
-			for _, vip := range o.addresses(e.vip, e.wider) {
+			for _, vip := range o.addresses(at, e.vip, e.wider) {
 				o.updates = append(o.updates, updateEvent{at: e.at, node: e.node, vip: vip, withdrawn: e.withdrawn})
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	cbpf "golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -81,20 +82,29 @@ func TestDestinationFilter(t *testing.T) {
 	}
 }
 
-// Routes to a prefix count for the covered addresses in it.
+// Routes to a prefix count for the covered addresses in it, while they are covered: another
+// test may announce the prefix again, when the address has no Service.
 func TestCoveredAddresses(t *testing.T) {
 	o := &Observer{}
-	o.Cover(four)
+	before := time.Now()
+	end := o.Cover(four)
 	o.Cover(six)
 	prefix := netip.MustParsePrefix("192.0.2.0/24")
-	if got := o.addresses(netip.Addr{}, prefix); !slices.Equal(got, []netip.Addr{four}) {
+	if got := o.addresses(before, netip.Addr{}, prefix); !slices.Equal(got, []netip.Addr{four}) {
 		t.Errorf("%s covers %v", prefix, got)
 	}
 	other := four.Next()
-	if got := o.addresses(other, netip.PrefixFrom(other, 32)); !slices.Equal(got, []netip.Addr{other}) {
+	if got := o.addresses(before, other, netip.PrefixFrom(other, 32)); !slices.Equal(got, []netip.Addr{other}) {
 		t.Errorf("a route to %s counts for %v", other, got)
 	}
-	if got := o.addresses(netip.Addr{}, netip.MustParsePrefix("198.51.100.0/24")); got != nil {
+	if got := o.addresses(before, netip.Addr{}, netip.MustParsePrefix("198.51.100.0/24")); got != nil {
 		t.Errorf("another prefix covers %v", got)
+	}
+	end()
+	if got := o.addresses(before, netip.Addr{}, prefix); !slices.Equal(got, []netip.Addr{four}) {
+		t.Errorf("%s covered %v, by an event that is recorded late", prefix, got)
+	}
+	if got := o.addresses(time.Now(), netip.Addr{}, prefix); got != nil {
+		t.Errorf("%s covers %v after the end", prefix, got)
 	}
 }
