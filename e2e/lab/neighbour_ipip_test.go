@@ -97,7 +97,7 @@ func decapsulate(outer *net.IPConn, tun *os.File) {
 // Pods of other nodes are behind a point-to-point device without link-layer addresses, as with
 // Calico in its mode IPIP. The masquerade takes the device's address.
 func TestNeighbourIPIP(t *testing.T) {
-	l := laboratoryOfOwn(t, "i")
+	l := laboratoryOfOwn(t, "i", func(*Options) {})
 	connectTunnels(t, l)
 	for _, mode := range proxyModes(t) {
 		t.Run(mode.name, func(t *testing.T) {

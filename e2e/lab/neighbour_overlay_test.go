@@ -12,16 +12,14 @@ import (
 
 var dualStack = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 
-// laboratoryOfOwn returns a lab that no other test uses, with files of containerlab/overlays.
-func laboratoryOfOwn(t *testing.T, id string, overlays ...string) *Lab {
+// laboratoryOfOwn returns a lab that no other test uses, with other options.
+func laboratoryOfOwn(t *testing.T, id string, change func(*Options)) *Lab {
 	t.Helper()
 	with := options(t)
 	t.Parallel()
 	await(t, built())
 	with.ID += id
-	for _, o := range overlays {
-		with.Overlays = append(with.Overlays, filepath.Join("../containerlab/overlays", o+".yml"))
-	}
+	change(&with)
 	l, err := Up(t.Context(), with)
 	await(t, err)
 	t.Cleanup(func() { await(t, l.Down()) })
@@ -83,7 +81,7 @@ func serveDual(t *testing.T, l *Lab, svc Service) (vips []netip.Addr) {
 // Pods of other nodes are behind VXLAN, as with flannel. The masquerade of an ingress node takes
 // the overlay's address, by which the pod's node answers; nothing large stalls.
 func TestNeighbourVXLAN(t *testing.T) {
-	l := laboratoryOfOwn(t, "v", "vxlan")
+	l := laboratoryOfOwn(t, "v", func(o *Options) { o.Overlays = []string{"../containerlab/overlays/vxlan.yml"} })
 	for _, mode := range proxyModes(t) {
 		t.Run(mode.name, func(t *testing.T) {
 			startInMode(t, l, mode)
