@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
@@ -29,7 +30,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return p.reconcile(ctx, want)
 	}
 	c := state.DiffStates(p.have, want, vips)
-	if c.Empty() && len(vips) == 0 && state.SameRedirects(p.have, want) {
+	if c.Empty() && len(vips) == 0 && slices.Equal(p.have.Redirects, want.Redirects) {
 		p.have = want
 		return nil
 	}

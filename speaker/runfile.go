@@ -15,9 +15,10 @@ const (
 	inStepFile        runFile = "in-step.json"       // When cluster.json was last known to be what the API server has, in time since boot.
 	configurationFile runFile = "configuration.json" // The last valid version of each object, in use while an object is invalid.
 	answeredFile      runFile = "answered.json"      // Addresses that this node answers for over Layer 2, and lingering ones.
+	ownersFile        runFile = "owners.json"        // Which nodes answered before for these addresses, and may have connections to them.
 	failuresFile      runFile = "deaths.json"        // When other nodes recently took over from this one over Layer 2.
 )
 
-var runFiles = []runFile{socketFile, lockFile, assignmentsFile, clusterFile, inStepFile, configurationFile, answeredFile, failuresFile}
+var runFiles = []runFile{socketFile, lockFile, assignmentsFile, clusterFile, inStepFile, configurationFile, answeredFile, ownersFile, failuresFile}
 
 func (f runFile) in(runDir string) string { return filepath.Join(runDir, string(f)) }

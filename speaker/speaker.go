@@ -150,6 +150,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.events.run(kill, s.observe)
+	go s.layer2.neighbours.Run(kill)
 	go suspend.Watch(kill, suspendThreshold, s.resumed)
 	s.loop(ctx)
 	defer s.snapshots.close()
@@ -226,6 +227,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.membership.Renewed():
 		case <-s.layer2.announcer.Changed():
 		case <-s.layer2.handover.changed:
+		case <-s.layer2.neighbours.Changed():
 		case <-s.proxy.Changed():
 		case <-timer.C:
 		}
@@ -353,7 +355,7 @@ func (s *speaker) save(snap *cluster.Snapshot) (err error) {
 	} else {
 		s.snapshots.update(snap)
 	}
-	return errors.Join(err, s.state.saveConfiguration(snap), s.state.saveAnswered(s.layer2.path, s.layer2.handover), s.state.saveFailures(s.layer2.holdDown.Failures()))
+	return errors.Join(err, s.state.saveConfiguration(snap), s.state.saveAnswered(s.layer2.path), s.state.saveOwners(s.layer2.handover.history, s.layer2.redirects.Rules), s.state.saveFailures(s.layer2.holdDown.Failures()))
 }
 
 // boundAdopted bounds adopted addresses by the linger time once all routers have received
@@ -371,7 +373,7 @@ func (s *speaker) boundAdopted() {
 // nextPass returns when a pass is due without a change. After an error it is retried with
 // backoff.
 func (s *speaker) nextPass(began time.Time, err error) time.Time {
-	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.layer2.redirects.recheck, s.decider.Config.Refused.Next())
+	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.decider.Config.Refused.Next())
 	if err == nil && len(s.failedChecks) == 0 {
 		s.retry.Reset()
 		return at

@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // A stateDirectory saves under the run directory what the next speaker on this node must
@@ -25,6 +27,8 @@ type stateDirectory struct {
 	// answered, failures and configuration are what the files of these names contain.
 	answered      []netip.Addr
 	failures      []time.Time
+	owners        uint64 // the revision in the file
+	redirects     []proxy.Redirect
 	configuration *cluster.Configuration
 }
 
@@ -33,20 +37,17 @@ type stateDirectory struct {
 type savedAddress struct {
 	Addr  netip.Addr
 	Until time.Time `json:",omitzero"`
-	// Former is the node that answered for it before.
-	Former string `json:",omitempty"`
 }
 
 // saveAnswered saves the addresses that this node answers for over L2, and the lingering
 // ones.
-func (d *stateDirectory) saveAnswered(path *announcePath, h *handoverState) error {
+func (d *stateDirectory) saveAnswered(path *announcePath) error {
 	if sortedset.Same(d.answered, path.announcedAddrs) {
 		return nil
 	}
 	list := []savedAddress{}
-	former := h.formerOwners(path.announcedAddrs)
 	for _, a := range path.announcedAddrs {
-		list = append(list, savedAddress{Addr: a, Former: former[a]})
+		list = append(list, savedAddress{Addr: a})
 	}
 	for a, left := range path.lingering {
 		list = append(list, savedAddress{Addr: a, Until: left.until})
@@ -61,6 +62,25 @@ func (d *stateDirectory) saveAnswered(path *announcePath, h *handoverState) erro
 // loadAnswered returns what the previous speaker saved, none if there was no speaker.
 func (d *stateDirectory) loadAnswered() ([]savedAddress, error) {
 	return load[[]savedAddress](answeredFile.in(d.dir))
+}
+
+// saveOwners saves the owners of the addresses that this node is or was an owner of, and the
+// redirects to them.
+func (d *stateDirectory) saveOwners(h *redirect.History, programmed []proxy.Redirect) error {
+	revision := h.Revision()
+	if d.owners == revision && sortedset.Same(d.redirects, programmed) {
+		return nil
+	}
+	if err := d.save(ownersFile, h.Saved(programmed)); err != nil {
+		return err
+	}
+	d.owners, d.redirects = revision, programmed
+	return nil
+}
+
+// loadOwners returns what the previous speaker saved, none if there was no speaker.
+func (d *stateDirectory) loadOwners() (redirect.Saved, error) {
+	return load[redirect.Saved](ownersFile.in(d.dir))
 }
 
 // saveFailures saves when other nodes had to take over from this node.

@@ -126,7 +126,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*state.VIP
-	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
+	leaves, strays := false, !state.SameShared(have, want) || !slices.Equal(have.Redirects, want.Redirects)
 	for _, c := range u.VIPs {
 		if c.Family() != f {
 			continue
