@@ -45,6 +45,8 @@ func TestUsageErrors(t *testing.T) {
 		{"plan --node-name n1", "no --files, and no API server"},
 		{"plan --node-name n1 --files " + dir + " --kubeconfig " + dir, "--files and --kubeconfig: give one of them"},
 		{"plan --node-name n1 --class-only --files " + dir, "--files and --class-only: give one of them"},
+		{"plan --node-name n1 --lb-class=metallb.io/metallb --files " + dir, "--files and --lb-class: give one of them"},
+		{"plan --node-name n1 --lb-class=metallb.io/metallb --lb-class=a,,b --kubeconfig " + dir, `--lb-class "": want a loadBalancerClass`},
 		{"plan --node-name n1 --kubeconfig " + dir + "/none", dir + "/none"},
 		{"plan --node-name n1 --files " + dir + "/none", dir + "/none"},
 		{"plan --node-name n1 --files " + dir + " --detect-local cidr=10.0.0.0/99", `--detect-local "cidr=10.0.0.0/99": want a prefix such as`},
