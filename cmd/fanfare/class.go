@@ -22,7 +22,7 @@ type classFlags struct {
 func (f *classFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.only, "class-only", false, "leave Services without a loadBalancerClass to other implementations")
 	set.StringSliceVar(&f.also, "lb-class", nil,
-		"a loadBalancerClass of Services to serve besides "+cluster.Class+", such as the one that MetalLB served; repeatable")
+		"a loadBalancerClass of Services to serve besides "+cluster.Class+", such as MetalLB's former one; repeatable")
 }
 
 // classes checks the flags. files is the folder that replaces an API server: Fanfare serves all Services of a

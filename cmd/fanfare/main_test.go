@@ -59,6 +59,10 @@ func TestUsageErrors(t *testing.T) {
 		{"speaker --node-name n1 --files " + dir + " --lease-interval 1ms", "--lease-interval 1ms: want zero, or a second or more"},
 		{"status --run-dir " + dir, "no speaker answers at " + dir},
 		{"routes --run-dir " + dir, "no speaker answers at " + dir},
+		{"migrate metallb --files " + dir + " --kubeconfig " + dir, "--files and --kubeconfig: give one of them"},
+		{"migrate metallb", "no --files, and no API server"},
+		{"migrate metallb --files " + dir + "/none", dir + "/none"},
+		{"migrate metallb --files " + dir + " --node-label fanfare", `--node-label "fanfare": want a label and its value`},
 		{"stauts", `unknown command "stauts"`},
 	} {
 		_, err := run(strings.Fields(row.args)...)
