@@ -102,32 +102,8 @@ func startMigration(t *testing.T, graceful bool) *migration {
 	for _, n := range NodeNames {
 		await(t, l.Speaker(n).Start())
 	}
-	await(t, m.awaitForwarding(ctx))
+	await(t, Await(ctx, Settle, "all speakers to forward", func() error { return forwardingOnly(ctx, l, m.vip) }))
 	return m
-}
-
-// awaitForwarding waits until all speakers forward the address, and checks that none has a session.
-func (m *migration) awaitForwarding(ctx context.Context) error {
-	return Await(ctx, Settle, "speakers to forward "+m.vip.String(), func() error {
-		for _, n := range NodeNames {
-			st, err := m.lab.Speaker(n).Status(ctx)
-			if err != nil {
-				return err
-			}
-			if !slices.ContainsFunc(st.Addresses, func(a struct {
-				Address               netip.Addr
-				Pool                  string
-				Services              []string
-				Announced, Programmed bool
-				LingeringUntil        *time.Time
-			}) bool {
-				return a.Address == m.vip && a.Programmed && !a.Announced
-			}) || len(st.BGP.Sessions) > 0 {
-				return fmt.Errorf("%s: %+v", n, st)
-			}
-		}
-		return nil
-	})
 }
 
 // ended counts the connections that ended.
@@ -209,4 +185,92 @@ func (m *migration) finish() {
 			m.t.Errorf("%s does not have %s:\n%s", n, m.vip, text)
 		}
 	}
+}
+
+const metalLBByL2 = `
+apiVersion: metallb.io/v1beta1
+kind: IPAddressPool
+metadata: {name: lan, namespace: metallb-system}
+spec: {addresses: [198.51.100.200-198.51.100.250]}
+---
+apiVersion: metallb.io/v1beta1
+kind: L2Advertisement
+metadata: {name: all, namespace: metallb-system}
+spec: {interfaces: [eth1]}
+`
+
+// Over Layer 2 all nodes move at once, since two programs that elect would answer twice. Until a host
+// learns of the new node, it sends to the former one, where kube-proxy forwards. So no new connection is lost.
+func TestMigrationOverLayer2(t *testing.T) {
+	l, ctx := buildLab(t, options(t).ForL2("../containerlab"), "k"), t.Context()
+	vip := netip.MustParseAddr("198.51.100.200")
+	await(t, errors.Join(l.Cluster.Delete("pool"), startKubeProxy(ctx, l, vip, "p11", "p21")))
+	await(t, putAdopted(l, Service{Name: "moves", Endpoints: At("p11", "p21")}, vip))
+	await(t, answerByKernel(ctx, l, "n1", vip))
+	expectOnlyInterrupted(t, l, []netip.Addr{vip}, func() {
+		await(t, awaitTakeover(t, l, []netip.Addr{vip}, "n1"))
+		await(t, convert(ctx, l, metalLBByL2, "--node-label", announcerLabel+"=fanfare"))
+		await(t, l.StartL2Speakers(ctx, NodeNames...))
+		await(t, Await(ctx, Settle, "all speakers to forward", func() error { return forwardingOnly(ctx, l, vip) }))
+
+		await(t, stopAnswering(ctx, l, "n1", vip))
+		await(t, announcers(l, map[string]string{"n1": "fanfare", "n2": "fanfare", "n3": "fanfare"}))
+		owner, err := l.AwaitOwner(ctx, vip)
+		await(t, err)
+		await(t, awaitTakeover(t, l, []netip.Addr{vip}, owner))
+		await(t, pause(ctx, 500*time.Millisecond))
+
+		await(t, announcers(l, nil)) // back to the former program
+		await(t, answerByKernel(ctx, l, "n1", vip))
+		await(t, Await(ctx, Settle, "no speaker to answer", func() error { return forwardingOnly(ctx, l, vip) }))
+		await(t, pause(ctx, 500*time.Millisecond))
+		await(t, stopAnswering(ctx, l, "n1", vip))
+		await(t, convert(ctx, l, metalLBByL2))
+		_, err = l.AwaitOwner(ctx, vip)
+		await(t, err)
+		await(t, pause(ctx, 500*time.Millisecond))
+	})
+}
+
+// answerByKernel stands in for MetalLB's speaker over Layer 2: the node's kernel answers ARP requests for an address
+// that is on no interface. Proxy ARP wants a route by another interface; kube-proxy's rules apply before.
+func answerByKernel(ctx context.Context, l *Lab, node string, vip netip.Addr) error {
+	n := l.Namespace(node)
+	var errs []error
+	for _, args := range [][]string{
+		{"sysctl", "-qw", "net.ipv4.neigh.eth1.proxy_delay=0"},
+		{"ip", "route", "replace", vip.String() + "/32", "dev", "pod1"},
+		{"ip", "neigh", "replace", "proxy", vip.String(), "dev", "eth1"},
+	} {
+		_, err := n.Run(ctx, args...)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func stopAnswering(ctx context.Context, l *Lab, node string, vip netip.Addr) error {
+	_, err := l.Namespace(node).Run(ctx, "ip", "neigh", "del", "proxy", vip.String(), "dev", "eth1")
+	_, err2 := l.Namespace(node).Run(ctx, "ip", "route", "del", vip.String()+"/32", "dev", "pod1")
+	return errors.Join(err, err2)
+}
+
+// forwardingOnly returns an error unless all speakers forward the address and none announces it.
+func forwardingOnly(ctx context.Context, l *Lab, vip netip.Addr) error {
+	for _, n := range NodeNames {
+		st, err := l.Speaker(n).Status(ctx)
+		if err != nil {
+			return err
+		}
+		forwarded := false
+		for _, a := range st.Addresses {
+			if a.Address == vip && a.Announced {
+				return fmt.Errorf("%s announces it", n)
+			}
+			forwarded = forwarded || a.Address == vip && a.Programmed
+		}
+		if !forwarded || len(st.BGP.Sessions) > 0 {
+			return fmt.Errorf("%s: %+v", n, st)
+		}
+	}
+	return nil
 }

@@ -162,7 +162,7 @@ func convert(ctx context.Context, l *Lab, objects string, flags ...string) error
 	return l.Cluster.PutText("converted", out)
 }
 
-// buildLab builds a lab of its own: those that tests share have running speakers.
+// buildLab builds a lab for one test. The shared labs have running speakers.
 func buildLab(t *testing.T, with Options, letter string) *Lab {
 	t.Helper()
 	await(t, built())
