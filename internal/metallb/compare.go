@@ -36,7 +36,13 @@ func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
 			d.Problems = append(d.Problems, p)
 		}
 	}
-	answerers := c.answerers(o)
+	d.pair(c.answerers(o))
+	return d
+}
+
+// pair finds for each announcement the one about the same thing on the other side. answerers are what MetalLB
+// may do over Layer 2, where any of several nodes answers.
+func (d *Comparison) pair(answerers map[Announcement]bool) {
 	after := map[Announcement]Announcement{}
 	for _, a := range d.After {
 		after[a.key()] = a
@@ -57,7 +63,6 @@ func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
 		d.New = append(d.New, a)
 	}
 	slices.SortFunc(d.New, compareAnnouncements)
-	return d
 }
 
 // answerers are all announcements over Layer 2 that MetalLB may make: one for each address and each

@@ -15,9 +15,9 @@ import (
 )
 
 // YAML returns the objects as documents for kubectl apply.
-func (c *Conversion) YAML() ([]byte, error) {
+func (out *Conversion) YAML() ([]byte, error) {
 	var b bytes.Buffer
-	for _, o := range c.objects() {
+	for _, o := range out.objects() {
 		text, err := document(o.kind, o.object)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", o.kind, o.name, err)
@@ -35,25 +35,25 @@ type entry struct {
 }
 
 // objects returns all of them, in the order in which they depend on each other.
-func (c *Conversion) objects() (all []entry) {
-	for _, o := range c.Pools {
+func (out *Conversion) objects() (all []entry) {
+	for _, o := range out.Pools {
 		all = append(all, entry{"AddressPool", o.Name, o})
 	}
-	for _, o := range c.Peers {
+	for _, o := range out.Peers {
 		all = append(all, entry{"BGPPeer", o.Name, o})
 	}
-	for _, o := range c.Advertisements {
+	for _, o := range out.Advertisements {
 		all = append(all, entry{"BGPAdvertisement", o.Name, o})
 	}
-	for _, o := range c.L2Advertisements {
+	for _, o := range out.L2Advertisements {
 		all = append(all, entry{"L2Advertisement", o.Name, o})
 	}
 	return all
 }
 
 // has reports whether a Problem's object is one of them.
-func (c *Conversion) has(object string) bool {
-	return slices.ContainsFunc(c.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
+func (out *Conversion) has(object string) bool {
+	return slices.ContainsFunc(out.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
 }
 
 // document returns an object without what only the API server writes.
