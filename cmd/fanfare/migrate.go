@@ -154,15 +154,16 @@ func readFiles(in *metallb.Cluster, path string) error {
 	})
 }
 
-// A resource is a list of the API server; optional: an older MetalLB does not have it.
+// A resource is a list of the API server; optional: some versions of MetalLB do not have it.
 type resource struct {
 	path     string
 	optional bool
 }
 
+// resources are what a migration reads, besides BGPPeers. AddressPools are of MetalLB 0.12, which cannot be converted, and must not be overlooked.
 var resources = []resource{
 	{"/apis/metallb.io/v1beta1/ipaddresspools", false},
-	{"/apis/metallb.io/v1beta2/bgppeers", true},
+	{"/apis/metallb.io/v1beta1/addresspools", true},
 	{"/apis/metallb.io/v1beta1/bgpadvertisements", true},
 	{"/apis/metallb.io/v1beta1/l2advertisements", true},
 	{"/apis/metallb.io/v1beta1/bfdprofiles", true},
@@ -180,7 +181,7 @@ func readAPI(ctx context.Context, in *metallb.Cluster, config *rest.Config) erro
 	if err != nil {
 		return err
 	}
-	for _, r := range resources {
+	for _, r := range slices.Concat(resources, peersOf(ctx, client)) {
 		text, err := client.Get().AbsPath(r.path).SetHeader("Accept", "application/json").DoRaw(ctx)
 		if r.optional && apierrors.IsNotFound(err) {
 			continue
@@ -191,4 +192,14 @@ func readAPI(ctx context.Context, in *metallb.Cluster, config *rest.Config) erro
 		in.Read("the API server", text)
 	}
 	return nil
+}
+
+// peersOf returns the newest version of BGPPeers that the API server has. It would convert them to the older
+// one, which has fewer fields.
+func peersOf(ctx context.Context, client rest.Interface) []resource {
+	const current = "/apis/metallb.io/v1beta2/bgppeers"
+	if err := client.Get().AbsPath(current).Param("limit", "1").Do(ctx).Error(); apierrors.IsNotFound(err) {
+		return []resource{{"/apis/metallb.io/v1beta1/bgppeers", true}}
+	}
+	return []resource{{current, false}}
 }
