@@ -94,10 +94,10 @@ func (d *Comparison) String() string {
 	}
 	text += fmt.Sprintf("# COMPARISON: %d announcements before, %d after, %d differences.\n", len(d.Before), len(d.After), d.Differences())
 	for _, l := range slices.Concat(grouped("-", d.Lost), grouped("+", d.New)) {
-		text += "# " + l + "\n"
+		text += "# " + commented(l) + "\n"
 	}
 	for _, u := range d.Unheld {
-		text += "# - " + u + "\n"
+		text += "# - " + commented(u) + "\n"
 	}
 	return text + comments("Layer 2: these addresses move to another node, since each implementation elects in its own way.", d.Moves)
 }

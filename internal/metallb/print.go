@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -100,9 +101,21 @@ func comments(title string, lines []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n", title)
 	for _, l := range lines {
-		fmt.Fprintf(&b, "# - %s\n", strings.ReplaceAll(l, "\n", "\n#   "))
+		fmt.Fprintf(&b, "# - %s\n", commented(l))
 	}
 	return b.String()
+}
+
+// commented returns text that stays in its comment. Users of a namespace choose parts of it, such as keys in
+// annotations, and whatever ends a line in YAML could begin an object that an administrator applies.
+func commented(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r != '\n' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029') {
+			return ' '
+		}
+		return r
+	}, text)
+	return strings.ReplaceAll(text, "\n", "\n#   ")
 }
 
 // Report returns what `fanfare migrate metallb` prints: the objects, and as comments what was not read,
