@@ -168,9 +168,11 @@ var resources = []resource{
 	{"/apis/metallb.io/v1beta1/l2advertisements", true},
 	{"/apis/metallb.io/v1beta1/bfdprofiles", true},
 	{"/apis/metallb.io/v1beta1/communities", true},
+	{"/apis/frrk8s.metallb.io/v1beta1/frrconfigurations", true},
 	{"/api/v1/services", false},
 	{"/api/v1/nodes", false},
 	{"/api/v1/namespaces", false},
+	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dbgpextras", false},
 	{"/apis/discovery.k8s.io/v1/endpointslices", false},
 }
 
@@ -182,7 +184,7 @@ func readAPI(ctx context.Context, in *metallb.Cluster, config *rest.Config) erro
 		return err
 	}
 	for _, r := range slices.Concat(resources, peersOf(ctx, client)) {
-		text, err := client.Get().AbsPath(r.path).SetHeader("Accept", "application/json").DoRaw(ctx)
+		text, err := client.Get().RequestURI(r.path).SetHeader("Accept", "application/json").DoRaw(ctx)
 		if r.optional && apierrors.IsNotFound(err) {
 			continue
 		}

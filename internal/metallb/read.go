@@ -26,6 +26,9 @@ import (
 // Group is the API group of MetalLB's objects.
 const Group = "metallb.io"
 
+// frrGroup is the API group of FRR-K8s, which MetalLB configures and users may configure beside it.
+const frrGroup = "frrk8s.metallb.io"
+
 // A Cluster is what a migration reads: MetalLB's objects, and those of Kubernetes that decide what
 // is announced. Each list is sorted by name.
 type Cluster struct {
@@ -102,6 +105,8 @@ func (c *Cluster) add(source string, j []byte, of schema.GroupVersionKind) {
 	switch gvk.Group {
 	case Group:
 		c.addMetalLB(source, gvk, &h, j)
+	case frrGroup:
+		reader{c, source, gvk, &h, j}.refuseFRR()
 	case corev1.GroupName, discoveryv1.GroupName:
 		c.addKubernetes(source, gvk, &h, j)
 	}
@@ -150,6 +155,8 @@ func (c *Cluster) addKubernetes(source string, gvk schema.GroupVersionKind, h *h
 		addLenient(r, &c.Namespaces)
 	case "EndpointSlice":
 		addLenient(r, &c.EndpointSlices)
+	case "ConfigMap":
+		r.refuseFRR()
 	}
 }
 
@@ -173,6 +180,15 @@ func (r reader) object() string {
 
 func (r reader) problem(field, value, message string) {
 	r.c.problem(cluster.Problem{Object: "MetalLB's " + r.object(), File: r.source, Field: field, Value: value, Message: message})
+}
+
+// refuseFRR reports configuration of FRR beside MetalLB's objects. MetalLB writes the FRRConfigurations whose
+// names begin with its own, for its objects.
+func (r reader) refuseFRR() {
+	name := r.head.Metadata.Name
+	if r.gvk.Kind == "FRRConfiguration" && !strings.HasPrefix(name, "metallb-") || r.gvk.Kind == "ConfigMap" && name == "bgpextras" {
+		r.problem("", "", "configures FRR itself, which is not converted; see what it asks of the router, and whether a field of BGPPeer or BGPAdvertisement does it. Fanfare learns no routes")
+	}
 }
 
 // first reports whether this is the first object of its kind and name. Two of them would be two
