@@ -55,8 +55,8 @@ type Options struct {
 	Instance   string // the name of this process, in Events
 	Log        *slog.Logger
 	Registry   *prometheus.Registry
-	// ClassOnly leaves Services without a class to other implementations, as Open must, too.
-	ClassOnly bool
+	// Classes are those of the Services that Fanfare serves, for Open too.
+	Classes cluster.Classes
 	// Settle is how long a change of a node has to last before addresses are spread over
 	// nodes again; DefaultSettle when zero.
 	Settle time.Duration
@@ -120,7 +120,7 @@ func newController(o Options) (*controller, error) {
 		retry:         &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
-	c.writer = writer{client, c.events.recordService, o.ClassOnly}
+	c.writer = writer{client, c.events.recordService, o.Classes}
 	c.forgetWrites()
 	c.retry.Reset()
 	return c, nil

@@ -351,12 +351,12 @@ func (w *world) watchOver(path string, before, after object) {
 // agree notes with whom a Service shares now. That it once did must do: when it
 // ceases to, what it shares already stays so.
 func (w *world) agree(path string, s *corev1.Service) {
-	spec := specOf(s)
+	spec := specOf(s, cluster.Classes{})
 	for other, o := range w.objects {
 		if !w.rich || spec == nil || other == path || !strings.Contains(other, "/services/") {
 			continue
 		}
-		os := specOf(new(into[corev1.Service](w.t, o)))
+		os := specOf(new(into[corev1.Service](w.t, o)), cluster.Classes{})
 		if os == nil {
 			continue
 		}

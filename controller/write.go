@@ -35,9 +35,8 @@ func stale(err error) error {
 // an address from being given twice: see the package's documentation.
 type writer struct {
 	*client
-	record func(context.Context, *corev1.Service, cluster.AddressCondition)
-	// classOnly leaves Services without a class to other implementations.
-	classOnly bool
+	record  func(context.Context, *corev1.Service, cluster.AddressCondition)
+	classes cluster.Classes // of the Services that Fanfare serves
 }
 
 // settle carries out a serviceUpdate: the claims, then the status.
@@ -46,7 +45,7 @@ func (w writer) settle(ctx context.Context, n serviceUpdate) error {
 	if err != nil {
 		return fmt.Errorf("service %s: %w", n.spec.Name, stale(err))
 	}
-	if !same(live, n.spec) {
+	if !w.same(live, n.spec) {
 		return fmt.Errorf("service %s: %w", n.spec.Name, errStale)
 	}
 	for _, a := range n.disputed {
@@ -86,15 +85,18 @@ func (w writer) confirmLost(ctx context.Context, a netip.Addr, name cluster.Name
 }
 
 // same says whether the Service equals that of the snapshot.
-func same(live *corev1.Service, spec *cluster.Spec) bool {
-	now := specOf(live)
+func (w writer) same(live *corev1.Service, spec *cluster.Spec) bool {
+	now := specOf(live, w.classes)
 	return now != nil && reflect.DeepEqual(now, spec)
 }
 
 // specOf parses a Service as the snapshot does. It is nil for a Service
 // that Fanfare does not serve.
-func specOf(live *corev1.Service) *cluster.Spec {
-	for _, s := range cluster.Parse(live).Services {
+func specOf(live *corev1.Service, classes cluster.Classes) *cluster.Spec {
+	b := cluster.NewBuilder()
+	b.Limit(cluster.Scope{Classes: classes})
+	b.Set(live, "")
+	for _, s := range b.Snapshot().Services {
 		return s.Spec
 	}
 	return nil
@@ -145,7 +147,7 @@ func (w writer) confirmSharing(ctx context.Context, c *cluster.Claim, spec *clus
 		if err != nil {
 			return fmt.Errorf("service %s, which has the address, too: %w", h.Name, err)
 		}
-		if other := specOf(live); other != nil {
+		if other := specOf(live, w.classes); other != nil {
 			if why, apart := ipam.Apart(spec, other); apart {
 				return fmt.Errorf("%w: %s does not share it: %s", errStale, h.Name, why)
 			}
@@ -324,10 +326,7 @@ func (w writer) confirmReleased(ctx context.Context, a netip.Addr, h cluster.Hol
 	if err != nil {
 		return err
 	}
-	spec := specOf(live)
-	if spec != nil && spec.Class == "" && w.classOnly {
-		spec = nil
-	}
+	spec := specOf(live, w.classes)
 	switch {
 	case has(live, a) && spec != nil:
 		return fmt.Errorf("%w: it has the address", errStale)

@@ -45,7 +45,7 @@ type controllerFlags struct {
 	logLevel   string
 	settle     time.Duration
 	key        string // name of the Secret; empty: none
-	classOnly  bool
+	class      classFlags
 }
 
 // add defines the flags. manifests/controller.yaml sets some of them.
@@ -53,10 +53,10 @@ func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
-	f.monitoring.add(set, "7473")
+	f.monitoring.add(set, "7873")
 	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
-	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+	f.class.add(set)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 
@@ -76,16 +76,20 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	if err != nil {
 		return o, err
 	}
+	classes, err := f.class.classes("")
+	if err != nil {
+		return o, err
+	}
 	m, err := f.monitoring.options(config)
 	if err != nil {
 		return o, err
 	}
 	o = controller.Options{
-		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, Classes: classes,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {
-		return openAPI(ctx, config, f.classOnly, log, o.Registry)
+		return openAPI(ctx, config, classes, log, o.Registry)
 	}
 	if f.key != "" {
 		o.Key = cluster.Name{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: f.key}
@@ -128,14 +132,11 @@ wait.`,
 	return cmd
 }
 
-// classOnlyUsage is for controllers and speakers, which must agree.
-const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave Services without a class to other implementations"
-
 // openAPI watches what the controller reads: no EndpointSlices, which are most of the objects of
 // a large cluster, unless addresses of layer 2 are spread over nodes.
-func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
+func openAPI(ctx context.Context, config *rest.Config, classes cluster.Classes, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: watch.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
+		L2: watch.L2Speakers, Classes: classes, Log: log, Registerer: r})
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or, if that is

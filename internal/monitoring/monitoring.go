@@ -26,7 +26,7 @@ type Options struct {
 // Check returns an error if metrics would be served to every host.
 func (o Options) Check() error {
 	if o.MetricsAddress != "" && !isLoopback(o.MetricsAddress) && o.API == nil {
-		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a loopback address, such as 127.0.0.1:7472", o.MetricsAddress)
+		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a loopback address, such as 127.0.0.1:7872", o.MetricsAddress)
 	}
 	return nil
 }

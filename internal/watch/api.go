@@ -38,8 +38,8 @@ type Options struct {
 	SkipNamespaces, SkipServiceCIDRs bool
 	// L2 is what to watch, too, as soon as addresses may be announced over L2.
 	L2 L2Needs
-	// ClassOnly leaves Services without a class to other implementations.
-	ClassOnly bool
+	// Classes are those of the Services that Fanfare serves.
+	Classes cluster.Classes
 	// Known are the last good versions, from before a restart, for objects that have a
 	// mistake now; nil: none.
 	Known *cluster.Configuration
@@ -152,7 +152,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	b.Know(o.Known)
 	someNodes := o.NodeName != "" || o.SkipNodes
 	b.Limit(cluster.Scope{
-		ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
+		Classes: o.Classes, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
 		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
 	})
 	a := &API{

@@ -30,8 +30,15 @@ func TestAPIOptions(t *testing.T) {
 	ours := clustertest.Service("ours")
 	ours.Spec.LoadBalancerClass = new(cluster.Class)
 	s.set(ours)
-	if a := s.open(Options{ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
+	if a := s.open(Options{Classes: cluster.Classes{Only: true}, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
+	}
+	theirs := clustertest.Service("theirs", "192.0.2.9")
+	theirs.Spec.LoadBalancerClass = new("metallb.io/metallb")
+	s.set(theirs)
+	adopting := s.open(Options{Classes: cluster.Classes{Only: true, Also: []string{"metallb.io/metallb"}}, SkipNodes: true}).Snapshot()
+	if got := len(adopting.Services); got != 2 || adopting.Service(cluster.Name{Namespace: theirs.Namespace, Name: "theirs"}) == nil {
+		t.Errorf("%d Services: did not adopt another class", got)
 	}
 	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 2 {
 		t.Error("asked for Nodes")
