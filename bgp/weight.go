@@ -62,7 +62,7 @@ func (e *engine) kept(s State) (routers []netip.Addr) {
 	}
 	for _, x := range s.Sessions {
 		if !x.Weights {
-			routers = append(routers, e.alias(x))
+			routers = append(routers, e.neighborAddr(x))
 		}
 	}
 	slices.SortFunc(routers, netip.Addr.Compare)
