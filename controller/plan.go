@@ -12,12 +12,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A todo is what must be written, in this order: release the claims of deleted Services,
-// which makes room; then settle each Service; then release the claims that Services no
+// A writePlan is what must be written, in this order: release the claims of deleted Services,
+// which makes room; then update each Service; then release the claims that Services no
 // longer need.
-type todo struct {
+type writePlan struct {
 	gone     []release
-	settle   []serviceUpdate
+	updates  []serviceUpdate
 	leftover []release
 }
 
@@ -65,7 +65,7 @@ func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve
 
 // plan returns the writes that make claims and status what was decided. A settled Service
 // needs none, and is not looked at: the cost is that of the open Services and loose claims.
-func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
+func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason) writePlan {
 	p := planner{
 		snap: s.Snap, assignments: assignments,
 		addrs:   make(map[cluster.Name][]cluster.Assignment, len(s.Open)),
@@ -82,18 +82,18 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 	for _, r := range reasons {
 		p.reasons[r.Service] = append(p.reasons[r.Service], r)
 	}
-	var t todo
+	var t writePlan
 	p.reserved = newReservedUsage(s.Snap, s.Loose, p.kept)
 	for _, c := range s.Loose {
 		p.release(&t, c)
 	}
 	for _, spec := range s.Open {
-		if n, ok := p.settle(spec); ok {
-			t.settle = append(t.settle, n)
+		if n, ok := p.planUpdate(spec); ok {
+			t.updates = append(t.updates, n)
 		}
 	}
 	// The oldest Service is first.
-	slices.SortStableFunc(t.settle, func(a, b serviceUpdate) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
+	slices.SortStableFunc(t.updates, func(a, b serviceUpdate) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
 	return t
 }
 
@@ -162,7 +162,7 @@ func (p *planner) shouldHave(name cluster.Name, a netip.Addr) bool {
 }
 
 // release plans the removal of c's holders that do not need the claim.
-func (p *planner) release(t *todo, c *cluster.Claim) {
+func (p *planner) release(t *writePlan, c *cluster.Claim) {
 	var gone, leftover []cluster.Holder
 	for _, h := range c.Holders {
 		if p.shouldHave(h.Name, c.Addr) {
@@ -196,9 +196,9 @@ func (p *planner) release(t *todo, c *cluster.Claim) {
 	}
 }
 
-// settle plans the wanted state of the Service. ok is false when the Service has it, when
+// update plans the wanted state of the Service. ok is false when the Service has it, when
 // another implementation decides, and when the Service has to wait.
-func (p *planner) settle(spec *cluster.Spec) (n serviceUpdate, ok bool) {
+func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	if p.foreign(spec.Name) {
 		return serviceUpdate{}, false
 	}
@@ -344,12 +344,12 @@ func (c claim) taken() bool {
 // The plan as text: a line for each write.
 
 // String has the releases of addresses that other Services wait for first, as they are carried out.
-func (t todo) String() string {
+func (t writePlan) String() string {
 	var b strings.Builder
 	for _, r := range t.gone {
 		b.WriteString(r.String())
 	}
-	for _, n := range t.settle {
+	for _, n := range t.updates {
 		b.WriteString(n.String())
 	}
 	for _, r := range t.leftover {

@@ -40,8 +40,8 @@ type writer struct {
 	classOnly bool
 }
 
-// settle carries out a serviceUpdate: the claims, then the status.
-func (w writer) settle(ctx context.Context, n serviceUpdate) error {
+// update carries out a serviceUpdate: the claims, then the status.
+func (w writer) update(ctx context.Context, n serviceUpdate) error {
 	live, err := w.service(ctx, n.spec.Name)
 	if err != nil {
 		return fmt.Errorf("service %s: %w", n.spec.Name, stale(err))

@@ -43,7 +43,7 @@ type controllerFlags struct {
 	namespace  string // of the Lease and the Secret
 	monitoring monitoringFlags
 	logLevel   string
-	settle     time.Duration
+	settleTime time.Duration
 	key        string // name of the Secret; empty: none
 	classOnly  bool
 }
@@ -54,7 +54,7 @@ func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
 	f.monitoring.add(set, "7473")
-	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
+	set.DurationVar(&f.settleTime, "l2-settle-time", controller.DefaultSettleTime, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
 	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -69,8 +69,8 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	// Without a delay, a node that flaps would move addresses each time.
-	if f.settle <= 0 {
-		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settle)
+	if f.settleTime <= 0 {
+		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settleTime)
 	}
 	config, err := apiConfig(f.kubeconfig)
 	if err != nil {
@@ -81,7 +81,7 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	o = controller.Options{
-		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), SettleTime: f.settleTime, ClassOnly: f.classOnly,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {

@@ -12,6 +12,6 @@
 // decides.
 //
 // Read allocate.go first, then request.go (what a Service asks for), pools.go and eligibility.go (which
-// pools it may use), position.go (where in the pool), sharing.go and quota.go. survey.go allocates for
+// pools it may use), position.go (where in the pool), sharing.go and quota.go. allocator.go allocates for
 // successive snapshots.
 package ipam
