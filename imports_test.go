@@ -185,7 +185,7 @@ func TestViolations(t *testing.T) {
 		{"proxy/nft.go", "github.com/google/nftables/expr", ""},
 		{"proxy/nft.go", "sigs.k8s.io/knftables", ""},
 		{"proxy/iptables/probe.go", "github.com/coreos/go-iptables/iptables", ""},
-		{"proxy/fastpath/path.go", "github.com/cilium/ebpf/link", ""},
+		{"proxy/fastpath/datapath.go", "github.com/cilium/ebpf/link", ""},
 		{"proxy/watch.go", "github.com/cilium/ebpf", "belongs in proxy/fastpath"},
 		{"e2e/lab/observer.go", "github.com/google/nftables", "belongs in proxy"},
 		{"cmd/fanfare/cleanup.go", "sigs.k8s.io/knftables", "belongs in proxy"},
