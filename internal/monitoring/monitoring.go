@@ -63,9 +63,9 @@ func (h Handler) mux(metrics, health bool) *http.ServeMux {
 }
 
 // writeHealth writes "ok", or 503 with the reason.
-func writeHealth(w http.ResponseWriter, trouble string) {
-	if trouble != "" {
-		http.Error(w, trouble, http.StatusServiceUnavailable)
+func writeHealth(w http.ResponseWriter, reason string) {
+	if reason != "" {
+		http.Error(w, reason, http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")

@@ -92,8 +92,8 @@ type API struct {
 	mu       sync.Mutex
 	builder  *cluster.Builder
 	last     *cluster.Snapshot
-	troubles map[resource]trouble // of the resources that cannot be read now
-	outage   trouble              // the first trouble that lasts
+	failures map[resource]readFailure // of the resources that cannot be read now
+	outage   readFailure              // the first setProblem that lasts
 	// watchMore begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
 	watchMore func()
@@ -166,7 +166,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		builder:  b,
 		last:     b.Snapshot(),
 		synced:   map[resource]<-chan struct{}{},
-		troubles: map[resource]trouble{},
+		failures: map[resource]readFailure{},
 	}
 	if a.log == nil {
 		a.log = slog.Default()

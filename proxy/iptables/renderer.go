@@ -126,7 +126,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*state.VIP
-	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
+	leaves, outside := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
 	for _, c := range u.VIPs {
 		if c.Family() != f {
 			continue
@@ -137,7 +137,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		wantEntries.add(vipEntries(c.Want)...)
 		had, has = append(had, c.Have), append(has, c.Want)
 		leaves = leaves || affectsTree(c)
-		strays = strays || OutsidePrefixes(c, want.Owned)
+		outside = outside || OutsidePrefixes(c, want.Owned)
 	}
 	if leaves {
 		for _, s := range []state.Side{state.External, state.Internal} {
@@ -146,7 +146,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		}
 	}
 	a, b := map[string]chainSet{"nat": before}, map[string]chainSet{"nat": after}
-	if strays {
+	if outside {
 		haveEntries.add(ofEntries(sharedEntries(have), f)...)
 		wantEntries.add(ofEntries(sharedEntries(want), f)...)
 		merge(a, xtShared(have, f))

@@ -63,7 +63,7 @@ func rankOf(id state.SetID) int {
 		return 5
 	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed, state.SetLearn, state.SetRecall:
 		return 4
-	case state.SetExtFenced, state.SetIntFenced:
+	case state.SetExtInRange, state.SetIntInRange:
 		return 3
 	case state.SetExtSched, state.SetIntSched:
 		return 2

@@ -414,8 +414,8 @@ func (t *table) damage() string {
 	case len(t.catchAll) > 0:
 		return "an element for all keys in " + strings.Join(t.catchAll, ", ")
 	}
-	if stray := t.damagedChains(); len(stray) > 0 {
-		return "chains changed: " + strings.Join(stray, ", ")
+	if damaged := t.damagedChains(); len(damaged) > 0 {
+		return "chains changed: " + strings.Join(damaged, ", ")
 	}
 	if !slices.Equal(t.leads, state.LeadElements(slices.Concat(state.FixedNumbers, patterns, t.madeChains()))) {
 		return "what numbers stand for changed"
@@ -425,29 +425,29 @@ func (t *table) damage() string {
 
 // damagedChains are the made chains whose rules are not as they must be.
 func (t *table) damagedChains() []string {
-	var stray []string
+	var damaged []string
 	for _, name := range t.madeChains() {
 		if !t.chains[name].equal(t.generatedLike(name)) {
-			stray = append(stray, name)
+			damaged = append(damaged, name)
 		}
 	}
-	return append(stray, t.strayMaps()...)
+	return append(damaged, t.damagedMaps()...)
 }
 
-// strayMaps are the maps of affinity that are missing, not as they must be, or of no frontend.
-func (t *table) strayMaps() (stray []string) {
+// damagedMaps are the maps of affinity that are missing, not as they must be, or of no frontend.
+func (t *table) damagedMaps() (damaged []string) {
 	for _, name := range t.madeChains() {
 		if id, ok := state.ParseRecallChain(name); ok && t.sets[id.Map()] != t.sets[state.PatternAffinity(id.Family()).Map()] {
-			stray = append(stray, id.Map())
+			damaged = append(damaged, id.Map())
 		}
 	}
 	for id := range t.affinityMaps() {
 		if _, used := t.chains[id.Recall()]; !used {
-			stray = append(stray, id.Map())
+			damaged = append(damaged, id.Map())
 		}
 	}
-	slices.Sort(stray)
-	return stray
+	slices.Sort(damaged)
+	return damaged
 }
 
 // affinityMaps are the frontends that have a map of clients.

@@ -108,8 +108,8 @@ func TestSteps(t *testing.T) {
 		have, want    state.State
 		before, after string // names of sets, with - for what is deleted
 	}{
-		{"a fence", frontend(nil, 0, "pod1"), frontend(ten, 0, "pod1"), "allowed4", ""},
-		{"no fence", frontend(ten, 0, "pod1"), frontend(nil, 0, "pod1"), "", "-allowed4 -ifenced4 -xfenced4"},
+		{"source ranges", frontend(nil, 0, "pod1"), frontend(ten, 0, "pod1"), "allowed4", ""},
+		{"no source ranges", frontend(ten, 0, "pod1"), frontend(nil, 0, "pod1"), "", "-allowed4 -iinrange4 -xinrange4"},
 		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
 		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", "learn4"},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
