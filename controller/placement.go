@@ -34,7 +34,7 @@ type owners struct {
 	due time.Time
 }
 
-// newOwners returns owners that accept a change of a node after update, 0 for DefaultSettleTime.
+// newOwners returns owners that accept a change of a node after settleTime, 0 for DefaultSettleTime.
 func newOwners(settleTime time.Duration) owners {
 	return owners{debouncer: debouncer{after: cmp.Or(settleTime, DefaultSettleTime)}, pendingWrites: map[*cluster.Claim]string{}}
 }

@@ -196,7 +196,7 @@ func (p *planner) release(t *writePlan, c *cluster.Claim) {
 	}
 }
 
-// update plans the wanted state of the Service. ok is false when the Service has it, when
+// planUpdate plans the wanted state of the Service. ok is false when the Service has it, when
 // another implementation decides, and when the Service has to wait.
 func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	if p.foreign(spec.Name) {

@@ -135,7 +135,7 @@ func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
 	})
 }
 
-// exclude looks at a Service, if it is there.
+// recheck applies the rule to a Service, if it is there.
 func (s *Allocator) recheck(name cluster.Name) {
 	if i, found := find(s.Snap.Services, name); found {
 		s.settled[i] = s.rule(s.Snap, s.Snap.Services[i].Spec)

@@ -12,7 +12,7 @@ import (
 )
 
 // Apart reports whether s cannot share an address that o has, and why; why is empty if o's
-// isHolder it is the only reason. The result is symmetric, except for the words.
+// holding it is the only reason. The result is symmetric, except for the words.
 func Apart(s, o *cluster.Spec) (why string, is bool) {
 	switch a, b := s.Sharing, o.Sharing; {
 	case a == nil && b == nil:

@@ -93,7 +93,7 @@ type API struct {
 	builder  *cluster.Builder
 	last     *cluster.Snapshot
 	failures map[resource]readFailure // of the resources that cannot be read now
-	outage   readFailure              // the first setProblem that lasts
+	outage   readFailure              // the first readFailure that lasts
 	// watchMore begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
 	watchMore func()

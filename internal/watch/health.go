@@ -38,7 +38,7 @@ func faultOf(err error) fault {
 	return unreachable
 }
 
-// A setProblem is that a resource cannot be read. It begins with the first failure and ends with the first
+// A readFailure is that a resource cannot be read. It begins with the first failure and ends with the first
 // answer, whatever client-go retries meanwhile.
 type readFailure struct {
 	fault fault
@@ -78,7 +78,7 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 	notify.Changed(a.changed)
 }
 
-// recordOutage keeps the first setProblem until all are over, so that an outage of the whole API server is one
+// recordOutage keeps the first readFailure until all are over, so that an outage of the whole API server is one
 // Problem and one change, although each resource fails by itself.
 func (a *API) recordOutage(t readFailure) {
 	for _, other := range a.failures {

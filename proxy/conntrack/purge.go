@@ -278,7 +278,7 @@ func takes(s *state.State, f *Flow) bool {
 	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *state.Target) bool { return t.Has(f.Backend) })
 }
 
-// ended says whether a connection must not go on. Where the frontend is gone, it
+// endsFlow says whether a connection must not go on. Where the frontend is gone, it
 // may.
 func endsFlow(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
@@ -312,7 +312,7 @@ func leavesNoBackend(s *state.State, f *Flow) bool {
 	return fe != nil && fe.Drains(f.Backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
-// targets are where new flows of that client may go. An entry does not tell by which
+// targetsOf are where new flows of that client may go. An entry does not tell by which
 // interface its client came.
 func targetsOf(s *state.State, fe *state.Frontend, f *Flow) []*state.Target {
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// text is a purge in words, sorted.
+// purgeText is a purge in words, sorted.
 func purgeText(p Purge) string {
 	var lines []string
 	for vip, v := range p {

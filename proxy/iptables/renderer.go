@@ -88,7 +88,7 @@ func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	return nil
 }
 
-// lacks returns why no program of the family works, nil if one does.
+// Lacks returns why no program of the family works, nil if one does.
 func (x *Renderer) Lacks(f state.SetID) error {
 	if x.Programs[f] != nil {
 		return nil

@@ -167,7 +167,7 @@ func removedBackends(c state.Change) map[string]state.Sides {
 	return gone
 }
 
-// An entry of a frontend's map of clients.
+// An affinityEntry is an entry of a frontend's map of clients.
 type affinityEntry struct {
 	key     string // the client
 	data    string // its backend

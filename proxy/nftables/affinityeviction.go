@@ -53,7 +53,7 @@ type AffinityEvictor struct {
 	full map[state.AffinityID]AffinityOverflow
 }
 
-// Full is what became of the clients of a frontend whose map was full.
+// AffinityOverflow is what became of the clients of a frontend whose map was full.
 type AffinityOverflow struct {
 	Unremembered uint64 // new flows whose clients found no place
 	Evicted      uint64 // clients that were forgotten for others

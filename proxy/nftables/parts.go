@@ -74,7 +74,7 @@ func rankOf(id state.SetID) int {
 	}
 }
 
-// parts splits a change, whose lists are sorted, into changes of about so many bytes. All
+// partsOf splits a change, whose lists are sorted, into changes of about so many bytes. All
 // of one that fits is one part, so that packets meet either the old or the new State.
 // Otherwise each key still changes at one moment, and so do the sources that may use a
 // frontend, and all that belongs to no VIP. Between the parts, a packet finds a backend
@@ -115,7 +115,7 @@ func (m move) joins(before move) bool {
 	return false
 }
 
-// moves pairs what a change does to the same keys.
+// movesOf pairs what a change does to the same keys.
 func movesOf(c state.Change) []move {
 	all := make([]move, 0, max(len(c.Del), len(c.Add)))
 	for i, j := 0, 0; i < len(c.Del) || j < len(c.Add); {

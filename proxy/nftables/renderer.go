@@ -197,7 +197,7 @@ func (n *Renderer) Differs(_ context.Context, from state.State) (string, error) 
 // Lacks is nil: one table is for both families.
 func (n *Renderer) Lacks(state.SetID) error { return nil }
 
-// probe adds an element that no rule asks for and deletes it.
+// Probe adds an element that no rule asks for and deletes it.
 func (n *Renderer) Probe(context.Context) error {
 	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
 	b := newBatch(n.Sock.Seq)

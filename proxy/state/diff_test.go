@@ -137,7 +137,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// setNames are the sets that a change is about, with - for what it deletes.
+// namesOfSets are the sets that a change is about, with - for what it deletes.
 func namesOfSets(c state.Change) string {
 	var all []string
 	for _, e := range c.Add {
