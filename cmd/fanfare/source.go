@@ -20,6 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // defaultRunDir is on a tmpfs. The saved state describes the kernel's tables, so that it must
@@ -147,7 +148,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, speaker.Saved(f.runDir), standbyDelay, log, open)
+	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), standbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,7 +159,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 // speaker. Without them, an invalid object announces nothing. An unreadable file is logged and is
 // not an error: a speaker that announces less is better than none.
 func (f *nodeFlags) savedConfiguration(log *slog.Logger) *cluster.Configuration {
-	known, err := speaker.Configuration(f.runDir)
+	known, err := rundir.Configuration(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved configuration", "err", err)
 	}
@@ -190,7 +191,7 @@ func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 // folder reads the folder and allocates addresses as a controller would. Services keep the
 // addresses of the last run: without a controller, the run directory is the only record of them.
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
-	held, err := speaker.Assignments(f.runDir)
+	held, err := rundir.Assignments(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}

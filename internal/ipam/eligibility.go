@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,13 +10,6 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
-
-// byPriority is the order in which pools are tried: the higher priority first, then the
-// first by name. It does not depend on creation times, so that a cluster that is rebuilt
-// from its manifests gets the same addresses.
-func byPriority(a, b *pool) int {
-	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
-}
 
 // excludes says why h may not have an address of the pool, as the end of a sentence; empty if
 // it may.

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,13 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
+
+// byPriority is the order in which pools are tried: the higher priority first, then the
+// first by name. It does not depend on creation times, so that a cluster that is rebuilt
+// from its manifests gets the same addresses.
+func byPriority(a, b *pool) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+}
 
 // refusal says why h cannot have address a, empty if it can.
 func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {

@@ -131,8 +131,8 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		if c.Family() != f {
 			continue
 		}
-		renderChange(c, have, before, c.Have)
-		renderChange(c, want, after, c.Want)
+		renderChange(have, before, c.Have)
+		renderChange(want, after, c.Want)
 		haveEntries.add(vipEntries(c.Have)...)
 		wantEntries.add(vipEntries(c.Want)...)
 		had, has = append(had, c.Have), append(has, c.Want)
@@ -156,7 +156,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 }
 
 // renderChange adds the chains of one side of a change; none for nil.
-func renderChange(c state.VipChange, s state.State, to chainSet, v *state.VIP) {
+func renderChange(s state.State, to chainSet, v *state.VIP) {
 	if v != nil {
 		render{node: s.Node, mark: flagOf(s.SNAT)}.vip(to, v)
 	}
