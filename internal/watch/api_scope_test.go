@@ -15,13 +15,13 @@ import (
 // What is not needed is not asked for.
 func TestAPIOptions(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
-	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipClaims: true, SkipAdvertisements: true})
+	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipAdvertisements: true})
 	s.set(clustertest.Node("n1"), clustertest.EndpointSlice("b1", "b", "10.0.0.9"), clustertest.Service("later"))
 	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
-	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil || len(snap.Claims) != 0 {
+	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil {
 		t.Errorf("watched too much:\n%s", render(snap))
 	}
-	if s.asked("stream endpointslices") != 0 || s.asked("stream addressclaims") != 0 || s.asked("stream bgpadvertisements") != 0 {
+	if s.asked("stream endpointslices") != 0 || s.asked("stream bgpadvertisements") != 0 {
 		t.Error("asked for what is not needed")
 	}
 	if a := s.open(Options{SkipNamespaces: true, SkipServiceCIDRs: true}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
@@ -30,11 +30,8 @@ func TestAPIOptions(t *testing.T) {
 	ours := clustertest.Service("ours")
 	ours.Spec.LoadBalancerClass = new(cluster.Class)
 	s.set(ours)
-	if a := s.open(Options{ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
+	if a := s.open(Options{ClassOnly: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
-	}
-	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 2 {
-		t.Error("asked for Nodes")
 	}
 }
 
