@@ -39,7 +39,7 @@ type OpenFastPath func(ctx context.Context, ended func([]fastpath.Flow)) (FastPa
 // offloadRetry is when something of the fast path that failed is tried again.
 const offloadRetry = 5 * time.Second
 
-// A offloader keeps the fast path in step with the rules, so that it never sends where the rules
+// An offloader keeps the fast path in step with the rules, so that it never sends where the rules
 // would not. Its errors do not fail a Set: they are in the status, new flows are left
 // to the rules until it works, and flows that it has stay where they are.
 //

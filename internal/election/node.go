@@ -21,7 +21,7 @@ type Node struct {
 	Unknown bool
 }
 
-// A Availability says whether a node may answer for addresses at all.
+// An Availability says whether a node may answer for addresses at all.
 type Availability uint8
 
 const (

@@ -31,7 +31,7 @@ type packet struct {
 	from, to netip.AddrPort
 	protocol uint8
 	flags    uint8 // of TCP
-	ttl     uint8 // 0: 64
+	ttl      uint8 // 0: 64
 	payload  []byte
 	noSum    bool // UDP without a checksum
 }

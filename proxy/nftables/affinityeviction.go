@@ -32,8 +32,8 @@ const (
 	evictBatch = 1000
 )
 
-// A AffinityEvictor watches the maps of affinity. The kernel bounds each at 65,535 clients, and does not
-// remember further ones: it cannot evict. So a AffinityEvictor deletes the entries of a full map that were
+// An AffinityEvictor watches the maps of affinity. The kernel bounds each at 65,535 clients, and does not
+// remember further ones: it cannot evict. So an AffinityEvictor deletes the entries of a full map that were
 // not renewed for the longest time. It asks the kernel by a socket of its own, so that no caller
 // waits for a Set.
 type AffinityEvictor struct {

@@ -9,10 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
 )
 
 func TestAssignmentsSurviveRestart(t *testing.T) {
@@ -107,8 +105,8 @@ func TestConfigurationSurvivesRestart(t *testing.T) {
 		t.Errorf("without a file: %v, %v", c, err)
 	}
 	m := New(dir)
-	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2}}
-	snap := &cluster.Snapshot{Configuration: &cluster.Configuration{Pools: []*v1alpha1.AddressPool{pool}}}
+	snap := &cluster.Snapshot{Configuration: &cluster.Configuration{}}
+	snap.Configuration.Pools = append(snap.Configuration.Pools, clustertest.Pool("lan", "192.0.2.0/24"))
 	for _, s := range []*cluster.Snapshot{snap, {}} { // what an earlier speaker saved has none
 		if err := m.SaveConfiguration(s); err != nil {
 			t.Fatal(err)
