@@ -90,6 +90,8 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	if f.key != "" {
 		o.Key = cluster.Name{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: f.key}
 	}
+	// Without election, claims still prevent two Services with one address. Two controllers would only
+	// write more, and refuse each other's versions.
 	if f.elect {
 		o.Election = &controller.Election{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
 	}
@@ -160,6 +162,8 @@ func apiConfig(kubeconfig string) (*rest.Config, error) {
 
 // withUserAgent sets the user agent of requests, for audit logs.
 func withUserAgent(c *rest.Config) *rest.Config {
+	// A version as git describes it may contain a space, which would end the product token
+	// (RFC 9110 §10.1.5).
 	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
 }
 

@@ -27,6 +27,9 @@ import (
 // survive a restart of the speaker and must not survive one of the node.
 const defaultRunDir = "/run/fanfare"
 
+// The flags of nodeFlags have the same names and defaults for `fanfare speaker` and `fanfare plan`, so that
+// a plan with the speaker's arguments decides as the speaker does.
+
 // A nodeFlags value holds the flags that decide what a node does: the same for the speaker
 // and for a plan.
 type nodeFlags struct {
@@ -66,6 +69,7 @@ func (f *nodeFlags) config() (plan.Config, error) {
 	if f.files != "" && f.kubeconfig != "" {
 		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
 	}
+	// A folder has no other implementation beside Fanfare that could take Services without a class.
 	if f.files != "" && f.classOnly {
 		return c, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
 	}
@@ -109,6 +113,7 @@ func addCriterion(c *plan.Config, criterion string) error {
 		if err != nil {
 			return fmt.Errorf("want a prefix such as 10.244.0.0/16: %w", err)
 		}
+		// Bits of the host are dropped: 10.244.1.7/16 is 10.244.0.0/16.
 		c.DetectLocal.CIDRs = append(c.DetectLocal.CIDRs, p.Masked())
 	case "interface-prefix":
 		c.DetectLocal.InterfacePrefix = value

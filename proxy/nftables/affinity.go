@@ -38,6 +38,7 @@ const affinityText = `
 	}
 `
 
+// affinityTextOf is affinityText for one frontend, or for a pattern of the text.
 func affinityTextOf(id state.AffinityID) string {
 	_, at, ok := id.Frontend()
 	if !ok {

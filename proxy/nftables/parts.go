@@ -135,6 +135,7 @@ func movesOf(c state.Change) []move {
 	return all
 }
 
+// partOf is a change of these moves only; both lists are sorted, as apply wants them.
 func partOf(moves []move) (c state.Change) {
 	for _, m := range moves {
 		if m.del != nil {

@@ -43,6 +43,7 @@ type chain struct {
 	rules [][]byte // the expressions of each rule, normal
 }
 
+// equal compares expressions as bytes: a rule with other registers counts as another one.
 func (c chain) equal(o chain) bool {
 	return c.base == o.base && slices.EqualFunc(c.rules, o.rules, slices.Equal)
 }
@@ -97,6 +98,8 @@ func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(da
 	return err
 }
 
+// readTable finds the table, with its flags: a dormant one has no hooks. All read functions may run
+// again, since a list that changed meanwhile is read once more (dumpAttempts), and so begin with reset.
 func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
@@ -110,6 +113,7 @@ func (t *table) readTable(s *nfnl.Socket) error {
 	})
 }
 
+// readChains reads how chains are hooked in, and which one names the schema.
 func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
@@ -164,6 +168,8 @@ const (
 	setExpressions = 18 // NFTA_SET_EXPRESSIONS
 )
 
+// readSets reads how sets are made. What counts, as their size in use, is left out: it differs from
+// one read to the next.
 func (t *table) readSets(s *nfnl.Socket) error {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
@@ -337,6 +343,7 @@ func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool
 	return all, catchAll, nil
 }
 
+// isIntervalEnd reports whether an element only ends the interval of another one.
 func isIntervalEnd(item []byte) bool {
 	flags := nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS)
 	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
@@ -461,6 +468,7 @@ func (t *table) affinityMaps() map[state.AffinityID]bool {
 	return all
 }
 
+// isPattern reports whether an AffinityID is of the chains that always exist, for other ones to copy.
 func isPattern(id state.AffinityID) bool {
 	_, _, frontend := id.Frontend()
 	return !frontend
