@@ -175,21 +175,6 @@ func (w *hookWalk) obstacle(base hookedChain, out outcomes, p flowKind) (Obstacl
 	return Obstacle{}, false
 }
 
-// judgeOrder finds kube-proxy's chains of nftables that may translate before Fanfare's rules.
-// In iptables mode both have the same priority, and the kernel runs the newer one first.
-func judgeOrder(r *ruleset, families [2]bool) (all []Obstacle) {
-	for _, c := range r.kubeProxy {
-		if c.priority > r.nat || !(families[0] && c.sees(0) || families[1] && c.sees(1)) {
-			continue
-		}
-		about := fmt.Sprintf("chain %s %s", c.table, c.name)
-		all = append(all, Obstacle{Code: TranslatedBefore, About: about, Message: fmt.Sprintf(
-			"%s has the priority that iptables has (%d), and whichever of kube-proxy's rules and Fanfare's came last translates first: start Fanfare with --proxy-mode=nftables, or kube-proxy in its iptables mode",
-			about, c.priority)})
-	}
-	return all
-}
-
 // cure returns what to change in a chain that drops packets: an exception that holds for all
 // addresses and ports, so that it remains right when Services change.
 func cure(base hookedChain, reply bool) string {

@@ -17,14 +17,6 @@ import (
 // iptables could not accept Fanfare's traffic before it. Then the rules of iptables-nft are judged
 // here as well: of their text more is known than of their expressions.
 
-// kubeProxyMark is how kube-proxy accepts its own flows. Its chains of nat set the mark, and the
-// kernel does not ask them about a flow that Fanfare's rules have translated before. But Fanfare
-// may set the same mark.
-const (
-	kubeProxyMark    = "-m mark --mark 0x4000/0x4000"
-	kubeProxyMarkBit = 0x4000
-)
-
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
 	chains map[string][]string
