@@ -412,7 +412,7 @@ func (w *world) converge() {
 	}
 	snap := w.truth()
 	as, reasons := ipam.Allocate(snap)
-	if left := plan(ipam.NewSurvey(snap, settled), as, reasons).String(); left != "" {
+	if left := plan(ipam.NewAllocator(snap, settled), as, reasons).String(); left != "" {
 		w.broken = "it came to rest with this undone:\n" + left
 		return
 	}

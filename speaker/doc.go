@@ -29,8 +29,7 @@
 //   - status.go is the state after a pass, for `fanfare status` (server.go), with
 //     attention.go and healthcheck.go. speakerstatus.go reports it to the API server.
 //   - events.go and addressevents.go derive Events, and eventrecorder.go writes them.
-//   - statedir.go and snapshotwriter.go save state for the next speaker, in files of the run
-//     directory (runfile.go).
+//   - Package rundir, below this one, saves state for the next speaker in the run directory.
 //   - What several of these use: holddown.go, podnetwork.go, deadline.go, metrics.go.
 //     eventreason.go has the reasons of Events.
 package speaker

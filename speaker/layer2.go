@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // discoveryTime is how long a new speaker waits to receive the state of others. Without
@@ -53,16 +54,15 @@ type layer2 struct {
 }
 
 // newLayer2 restores the state of the previous speaker, and opens nothing.
-func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
-	saved, err := state.loadAnswered()
+func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
+	saved, err := state.LoadAnswered()
 	if err != nil {
 		o.Log.Warn("L2 state not restored", "err", err)
 	}
-	deaths, err := state.loadFailures()
+	deaths, err := state.LoadFailures()
 	if err != nil {
 		o.Log.Warn("L2 state not restored", "err", err)
 	}
-	state.failures = deaths
 	var known []netip.Addr
 	crashed := false
 	for _, p := range saved {
@@ -71,7 +71,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	}
 	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
 	l.holdDown = membership.NewHoldDown(deaths, crashed)
-	owners, err := state.loadOwners()
+	owners, err := state.LoadOwners()
 	if err != nil {
 		o.Log.Warn("L2 state not restored", "err", err)
 	}
@@ -90,6 +90,18 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 		l.path.adopt(p.Addr, until)
 	}
 	return l
+}
+
+// savedAddresses are the addresses that this node answers for, and the lingering ones.
+func (l *layer2) savedAddresses() []rundir.SavedAddress {
+	list := []rundir.SavedAddress{}
+	for _, a := range l.path.announcedAddrs {
+		list = append(list, rundir.SavedAddress{Addr: a})
+	}
+	for a, left := range l.path.lingering {
+		list = append(list, rundir.SavedAddress{Addr: a, Until: left.until})
+	}
+	return list
 }
 
 // offeredInterfaces returns the interfaces by which this node can be elected, without families

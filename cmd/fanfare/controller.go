@@ -43,7 +43,7 @@ type controllerFlags struct {
 	namespace  string // of the Lease and the Secret
 	monitoring monitoringFlags
 	logLevel   string
-	settle     time.Duration
+	settleTime time.Duration
 	key        string // name of the Secret; empty: none
 	class      classFlags
 }
@@ -54,7 +54,7 @@ func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
 	f.monitoring.add(set, "7873")
-	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
+	set.DurationVar(&f.settleTime, "l2-settle-time", controller.DefaultSettleTime, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
 	f.class.add(set)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -69,8 +69,8 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	// Without a delay, a node that flaps would move addresses each time.
-	if f.settle <= 0 {
-		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settle)
+	if f.settleTime <= 0 {
+		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settleTime)
 	}
 	config, err := apiConfig(f.kubeconfig)
 	if err != nil {
@@ -85,7 +85,7 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	o = controller.Options{
-		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, Classes: classes,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), SettleTime: f.settleTime, Classes: classes,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {
@@ -94,6 +94,8 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	if f.key != "" {
 		o.Key = cluster.Name{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: f.key}
 	}
+	// Without election, claims still prevent two Services with one address. Two controllers would only
+	// write more, and refuse each other's versions.
 	if f.elect {
 		o.Election = &controller.Election{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
 	}
@@ -161,6 +163,8 @@ func apiConfig(kubeconfig string) (*rest.Config, error) {
 
 // withUserAgent sets the user agent of requests, for audit logs.
 func withUserAgent(c *rest.Config) *rest.Config {
+	// A version as git describes it may contain a space, which would end the product token
+	// (RFC 9110 §10.1.5).
 	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
 }
 

@@ -20,11 +20,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // defaultRunDir is on a tmpfs. The saved state describes the kernel's tables, so that it must
 // survive a restart of the speaker and must not survive one of the node.
 const defaultRunDir = "/run/fanfare"
+
+// The flags of nodeFlags have the same names and defaults for `fanfare speaker` and `fanfare plan`, so that
+// a plan with the speaker's arguments decides as the speaker does.
 
 // A nodeFlags value holds the flags that decide what a node does: the same for the speaker
 // and for a plan.
@@ -108,6 +112,7 @@ func addCriterion(c *plan.Config, criterion string) error {
 		if err != nil {
 			return fmt.Errorf("want a prefix such as 10.244.0.0/16: %w", err)
 		}
+		// Bits of the host are dropped: 10.244.1.7/16 is 10.244.0.0/16.
 		c.DetectLocal.CIDRs = append(c.DetectLocal.CIDRs, p.Masked())
 	case "interface-prefix":
 		c.DetectLocal.InterfacePrefix = value
@@ -151,7 +156,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, speaker.Saved(f.runDir), standbyDelay, log, open)
+	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), standbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -162,7 +167,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 // speaker. Without them, an invalid object announces nothing. An unreadable file is logged and is
 // not an error: a speaker that announces less is better than none.
 func (f *nodeFlags) savedConfiguration(log *slog.Logger) *cluster.Configuration {
-	known, err := speaker.Configuration(f.runDir)
+	known, err := rundir.Configuration(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved configuration", "err", err)
 	}
@@ -194,7 +199,7 @@ func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 // folder reads the folder and allocates addresses as a controller would. Services keep the
 // addresses of the last run: without a controller, the run directory is the only record of them.
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
-	held, err := speaker.Assignments(f.runDir)
+	held, err := rundir.Assignments(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}

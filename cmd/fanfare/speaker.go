@@ -78,6 +78,7 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 	if o.ProxyMode, err = proxy.ParseMode(f.mode); err != nil {
 		return o, fmt.Errorf("--proxy-mode: %w", err)
 	}
+	// Both are nil without an API server, and the speaker does without.
 	if o.Reporter, err = f.node.reporter(log); err != nil {
 		return o, err
 	}

@@ -78,7 +78,7 @@ func generate(root string) (map[string]string, error) {
 		"obstacles":         {"proxy/obstacle", "ObstacleCode"},
 		"events":            {"speaker", "eventReason"},
 		"condition reasons": {"controller", "conditionReason"},
-		"files":             {"speaker", "runFile"},
+		"files":             {"speaker/rundir", "file"},
 	} {
 		if parts[name], err = code.constants(c.dir, c.kind); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)

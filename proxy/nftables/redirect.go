@@ -87,7 +87,7 @@ type redirectTables struct {
 	at    time.Time
 }
 
-// redirect writes the redirects of a State. look compares with the kernel first.
+// Redirect writes the redirects of a State. look compares with the kernel first.
 //
 // Elements are changed one by one where a table is there: a packet that is in the chain
 // while another takes its place would find the old map empty, and be refused.

@@ -1,4 +1,4 @@
-package speaker
+package rundir
 
 import (
 	"log/slog"
@@ -27,9 +27,9 @@ func Saved(runDir string) watch.SavedSnapshot {
 	return watch.SavedSnapshot{Path: clusterFile.in(runDir), InStepPath: inStepFile.in(runDir)}
 }
 
-// A snapshotWriter writes the newest snapshot to the run directory at intervals, beside the
+// A SnapshotWriter writes the newest snapshot to the run directory at intervals, beside the
 // loop, and confirms it for as long as it is what the API server has.
-type snapshotWriter struct {
+type SnapshotWriter struct {
 	saved watch.SavedSnapshot
 	log   *slog.Logger
 	// inStep reports whether the newest snapshot is what the API server has: it is neither
@@ -47,18 +47,18 @@ type snapshotWriter struct {
 	failed  bool // to confirm, which is logged once
 }
 
-// newSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
-func newSnapshotWriter(o Options, saved watch.SavedSnapshot, inStep func() bool) *snapshotWriter {
+// NewSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
+func NewSnapshotWriter(saved watch.SavedSnapshot, inStep func() bool, log *slog.Logger) *SnapshotWriter {
 	if inStep == nil {
 		return nil
 	}
-	w := &snapshotWriter{saved: saved, log: o.Log, inStep: inStep, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	w := &SnapshotWriter{saved: saved, log: log, inStep: inStep, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	go w.run()
 	return w
 }
 
-// update requests that s is written.
-func (w *snapshotWriter) update(s *cluster.Snapshot) {
+// Update requests that s is written.
+func (w *SnapshotWriter) Update(s *cluster.Snapshot) {
 	if w == nil || !w.inStep() {
 		return
 	}
@@ -73,7 +73,7 @@ func (w *snapshotWriter) update(s *cluster.Snapshot) {
 }
 
 // run writes at once after a quiet time, then once each snapshotInterval.
-func (w *snapshotWriter) run() {
+func (w *SnapshotWriter) run() {
 	defer close(w.done)
 	idle := time.NewTicker(confirmInterval)
 	defer idle.Stop()
@@ -96,7 +96,7 @@ func (w *snapshotWriter) run() {
 	}
 }
 
-func (w *snapshotWriter) write() {
+func (w *SnapshotWriter) write() {
 	at, clock := w.saved.Clock() // before the newest is read, which may change meanwhile
 	w.mu.Lock()
 	s := w.newest
@@ -111,7 +111,7 @@ func (w *snapshotWriter) write() {
 
 // confirm records that the written snapshot is what the API server had at a Moment, or that
 // the clock failed.
-func (w *snapshotWriter) confirm(at watch.Moment, err error) {
+func (w *SnapshotWriter) confirm(at watch.Moment, err error) {
 	if !w.written || !w.inStep() {
 		return
 	}
@@ -124,8 +124,8 @@ func (w *snapshotWriter) confirm(at watch.Moment, err error) {
 	w.failed = err != nil
 }
 
-// close writes the newest snapshot and ends the goroutine.
-func (w *snapshotWriter) close() {
+// Close writes the newest snapshot and ends the goroutine.
+func (w *SnapshotWriter) Close() {
 	if w == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package speaker
+package rundir
 
 import (
 	"log/slog"
@@ -18,7 +18,7 @@ func TestSnapshotWriter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var inStep atomic.Bool
 		saved := savedInBubble(t)
-		d := newSnapshotWriter(Options{Log: slog.New(slog.DiscardHandler)}, saved, inStep.Load)
+		d := NewSnapshotWriter(saved, inStep.Load, slog.New(slog.DiscardHandler))
 		pools := func() (names []string) {
 			bubble.Wait()
 			s, _, err := watch.ReadSnapshot(saved.Path)
@@ -36,18 +36,18 @@ func TestSnapshotWriter(t *testing.T) {
 				t.Errorf("%s: %v, want %v", when, got, want)
 			}
 		}
-		d.update(poolNamed("recalled"))
+		d.Update(poolNamed("recalled"))
 		expect("not in step")
 		inStep.Store(true)
-		d.update(poolNamed("first"))
+		d.Update(poolNamed("first"))
 		expect("first", "first")
-		d.update(poolNamed("second"))
-		d.update(poolNamed("third"))
+		d.Update(poolNamed("second"))
+		d.Update(poolNamed("third"))
 		expect("too soon", "first")
 		time.Sleep(snapshotInterval)
 		expect("later", "third")
-		d.update(poolNamed("last"))
-		d.close()
+		d.Update(poolNamed("last"))
+		d.Close()
 		expect("closed", "last")
 	})
 }
@@ -59,7 +59,7 @@ func TestSnapshotAge(t *testing.T) {
 		var inStep atomic.Bool
 		inStep.Store(true)
 		saved := savedInBubble(t)
-		d := newSnapshotWriter(Options{Log: slog.New(slog.DiscardHandler)}, saved, inStep.Load)
+		d := NewSnapshotWriter(saved, inStep.Load, slog.New(slog.DiscardHandler))
 		expect := func(when string, least, most time.Duration) {
 			t.Helper()
 			bubble.Wait()
@@ -67,19 +67,19 @@ func TestSnapshotAge(t *testing.T) {
 				t.Errorf("%s: age %s, error %v; want %s to %s", when, age, err, least, most)
 			}
 		}
-		d.update(poolNamed("a"))
+		d.Update(poolNamed("a"))
 		expect("written", 0, 0)
 		time.Sleep(10 * time.Hour)
 		expect("idle for hours", 0, confirmInterval)
 		inStep.Store(false)
-		d.update(poolNamed("with the problem that the API server is away"))
+		d.Update(poolNamed("with the problem that the API server is away"))
 		time.Sleep(3 * time.Minute)
 		expect("API server away", 3*time.Minute, 3*time.Minute+confirmInterval)
 		inStep.Store(true)
-		d.update(poolNamed("b"))
+		d.Update(poolNamed("b"))
 		expect("back", 0, 0)
-		d.update(poolNamed("c"))
-		d.close()
+		d.Update(poolNamed("c"))
+		d.Close()
 		expect("closed", 0, 0)
 		time.Sleep(watch.MaxSnapshotAge)
 		expect("speaker down", watch.MaxSnapshotAge, watch.MaxSnapshotAge)
@@ -100,14 +100,14 @@ func TestSnapshotNotWritten(t *testing.T) {
 		if err := os.Mkdir(saved.Path+".tmp", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		d := newSnapshotWriter(Options{Log: slog.New(slog.DiscardHandler)}, saved, func() bool { return true })
-		d.update(poolNamed("new"))
+		d := NewSnapshotWriter(saved, func() bool { return true }, slog.New(slog.DiscardHandler))
+		d.Update(poolNamed("new"))
 		time.Sleep(time.Hour)
 		bubble.Wait()
 		if _, age, err := saved.Recall(); err == nil {
 			t.Errorf("the old snapshot has age %s", age)
 		}
-		d.close()
+		d.Close()
 	})
 }
 
@@ -125,9 +125,9 @@ func savedInBubble(t *testing.T) watch.SavedSnapshot {
 // A speaker that reads a folder saves no snapshot.
 func TestNilSnapshotWriter(t *testing.T) {
 	dir := t.TempDir()
-	d := newSnapshotWriter(Options{RunDir: dir}, Saved(dir), nil)
-	d.update(&cluster.Snapshot{})
-	d.close()
+	d := NewSnapshotWriter(Saved(dir), nil, nil)
+	d.Update(&cluster.Snapshot{})
+	d.Close()
 	if d != nil {
 		t.Error("a writer without a need")
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A Survey parts a snapshot into what is settled and what is not. Of thousands of
+// An Allocator parts a snapshot into what is settled and what is not. Of thousands of
 // Services nearly all are settled at any time, and to look at each of them again
 // whenever one changes is mostly waiting for memory: Next looks only at what has
 // changed.
-type Survey struct {
+type Allocator struct {
 	Snap *cluster.Snapshot
 	// Held are the addresses of the Services that are settled, sorted.
 	Held []cluster.Assignment
@@ -30,9 +30,9 @@ type Survey struct {
 // Namespaces and the Claims of the Service's addresses, and implies [Settled].
 type Rule func(*cluster.Snapshot, *cluster.Spec) bool
 
-// NewSurvey checks everything.
-func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
-	s := &Survey{Snap: snap, rule: r, settled: make([]bool, len(snap.Services))}
+// NewAllocator checks everything.
+func NewAllocator(snap *cluster.Snapshot, r Rule) *Allocator {
+	s := &Allocator{Snap: snap, rule: r, settled: make([]bool, len(snap.Services))}
 	for i, svc := range snap.Services {
 		if s.settled[i] = r(snap, svc.Spec); s.settled[i] {
 			s.Held = append(s.Held, held(snap, svc.Spec)...)
@@ -44,14 +44,14 @@ func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 	return s
 }
 
-// Next is NewSurvey of another snapshot, by the same rule.
-func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
+// Next is NewAllocator of another snapshot, by the same rule.
+func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
 	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
 	names := s.touched(snap, claims)
 	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
-		return NewSurvey(snap, s.rule)
+		return NewAllocator(snap, s.rule)
 	}
-	n := &Survey{Snap: snap, rule: s.rule, settled: s.carry(snap)}
+	n := &Allocator{Snap: snap, rule: s.rule, settled: s.carry(snap)}
 	doubtful := slices.Concat(s.Loose, claims)
 	var was, is []cluster.Assignment // of these Services
 	for name := range names {
@@ -59,7 +59,7 @@ func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 		for _, a := range before {
 			doubtful = append(doubtful, s.Snap.Claim(a.Addr))
 		}
-		n.settle(name)
+		n.recheck(name)
 		was, is = append(was, before...), append(is, n.heldBy(name)...)
 	}
 	n.Held = replaceHeld(s.Held, was, is)
@@ -70,7 +70,7 @@ func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 
 // touched are the Services that differ between two snapshots, or whose Claims or
 // Namespaces do.
-func (s *Survey) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cluster.Name]struct{} {
+func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cluster.Name]struct{} {
 	names := map[cluster.Name]struct{}{}
 	sameSpec := func(a, b cluster.Service) bool { return a.Spec == b.Spec }
 	for _, svc := range differ(s.Snap.Services, snap.Services, sameSpec, compareServices) {
@@ -95,7 +95,7 @@ func (s *Survey) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cl
 }
 
 // carry takes over what is known of the Services that have stayed the same.
-func (s *Survey) carry(snap *cluster.Snapshot) []bool {
+func (s *Allocator) carry(snap *cluster.Snapshot) []bool {
 	settled := make([]bool, len(snap.Services))
 	j := 0
 	for i, svc := range snap.Services {
@@ -111,7 +111,7 @@ func (s *Survey) carry(snap *cluster.Snapshot) []bool {
 }
 
 // heldBy returns the addresses of a Service, none unless it is settled.
-func (s *Survey) heldBy(name cluster.Name) []cluster.Assignment {
+func (s *Allocator) heldBy(name cluster.Name) []cluster.Assignment {
 	i, found := find(s.Snap.Services, name)
 	if !found || !s.settled[i] {
 		return nil
@@ -135,15 +135,15 @@ func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
 	})
 }
 
-// settle looks at a Service, if it is there.
-func (s *Survey) settle(name cluster.Name) {
+// recheck applies the rule to a Service, if it is there.
+func (s *Allocator) recheck(name cluster.Name) {
 	if i, found := find(s.Snap.Services, name); found {
 		s.settled[i] = s.rule(s.Snap, s.Snap.Services[i].Spec)
 	}
 }
 
 // open fills in the Services that are not settled.
-func (s *Survey) open() {
+func (s *Allocator) open() {
 	for i, is := range s.settled {
 		if !is {
 			s.Open = append(s.Open, s.Snap.Services[i].Spec)
@@ -153,7 +153,7 @@ func (s *Survey) open() {
 
 // findLoose fills in the loose Claims among doubtful, some of which may be outdated or
 // deleted.
-func (s *Survey) findLoose(doubtful []*cluster.Claim) {
+func (s *Allocator) findLoose(doubtful []*cluster.Claim) {
 	for _, c := range doubtful {
 		if is := s.Snap.Claim(c.Addr); is != nil && s.loose(is) {
 			s.Loose = append(s.Loose, is)
@@ -164,7 +164,7 @@ func (s *Survey) findLoose(doubtful []*cluster.Claim) {
 }
 
 // loose reports whether c has anything but one settled Service with the address in its status.
-func (s *Survey) loose(c *cluster.Claim) bool {
+func (s *Allocator) loose(c *cluster.Claim) bool {
 	if len(c.Holders) != 1 || len(c.ReservedFor) != 0 {
 		return true
 	}

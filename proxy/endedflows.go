@@ -49,10 +49,10 @@ func (p *Proxy) newlyOwned(want State) map[netip.Addr]bool {
 // finishForgetting records the VIPs whose ended connections conntrack has forgotten, after the fast
 // path has: it learns flows from conntrack.
 func (p *Proxy) finishForgetting(ctx context.Context, t *preparation) {
-	if len(t.taken) == 0 {
+	if len(t.ended) == 0 {
 		return
 	}
-	if err := errors.Join(t.forgetErr, p.bypass.forget(ctx, t.taken)); err != nil {
+	if err := errors.Join(t.forgetErr, p.offloader.forget(ctx, t.ended)); err != nil {
 		p.metrics.flowErrors.Inc()
 		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
 		return
@@ -60,5 +60,5 @@ func (p *Proxy) finishForgetting(ctx context.Context, t *preparation) {
 	if p.forgotten == nil {
 		p.forgotten = map[netip.Addr]bool{}
 	}
-	maps.Copy(p.forgotten, t.taken)
+	maps.Copy(p.forgotten, t.ended)
 }

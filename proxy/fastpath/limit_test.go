@@ -13,7 +13,7 @@ import (
 )
 
 // flood sends SYNs to an address from as many client ports, from the first one on.
-func (l *lab) flood(p *Path, to netip.AddrPort, first, n uint16) (taken int) {
+func (l *lab) flood(p *Datapath, to netip.AddrPort, first, n uint16) (taken int) {
 	l.t.Helper()
 	for i := range n {
 		if verdict, _ := l.arrive(p, packet{from: port("client", 0, first+i), to: to, protocol: TCP, flags: syn}.ip()); verdict == redirect {
@@ -127,7 +127,7 @@ func TestHalfOpenEndSoon(t *testing.T) {
 }
 
 // counted compares the numbers of flows in the maps with the flows.
-func (p *Path) counted(t *testing.T, l *lab, when string) {
+func (p *Datapath) counted(t *testing.T, l *lab, when string) {
 	t.Helper()
 	used := make(map[netip.Addr]int32)
 	all := l.flows(p)
@@ -202,13 +202,13 @@ func TestDatagramsOfFullAddress(t *testing.T) {
 		if got := ask(c, "?"); got != "pod2 saw client" {
 			t.Errorf("without room: %s", got)
 		}
-		if s := p.Status(); len(s.Left) != 1 || s.Left[0] != (Left{vip, UDP, limitedWhy}) {
-			t.Errorf("left %+v", s.Left)
+		if s := p.Status(); len(s.NotOffloaded) != 1 || s.NotOffloaded[0] != (NotOffloaded{vip, UDP, limitedWhy}) {
+			t.Errorf("left %+v", s.NotOffloaded)
 		}
 		l.set(p, each(state("pod1", "pod2"), func(f *Frontend) {}))
 		l.age(p, 6)
 		p.walk()
-		l.await("the frontend to be taken", func() bool { return len(p.Status().Left) == 0 })
+		l.await("the frontend to be taken", func() bool { return len(p.Status().NotOffloaded) == 0 })
 		l.nft("reset counters table inet watch")
 		if got := ask(c, "?"); got != "pod2 saw client" || l.counted("vip") != 0 {
 			t.Errorf("with room again: %s, and %d packets by the rules", got, l.counted("vip"))

@@ -251,7 +251,7 @@ func TestOvertakenFlowKeepsItsPod(t *testing.T) {
 }
 
 // state returns the state of a client's UDP flow.
-func (l *lab) state(p *Path, client, vip netip.AddrPort) uint32 {
+func (l *lab) state(p *Datapath, client, vip netip.AddrPort) uint32 {
 	l.t.Helper()
 	key := kernelTuple{
 		Source: addressOf(client.Addr()), SourcePort: client.Port(),

@@ -16,7 +16,7 @@ import (
 // does not show whether it is the first of its flow, so without a copy the program would
 // schedule existing flows again. Grow does not wait for it, because listing many conntrack
 // entries takes long.
-func (p *Path) seed() {
+func (p *Datapath) seed() {
 	p.mu.Lock()
 	fresh := maps.Clone(p.seeding)
 	p.mu.Unlock()
@@ -79,7 +79,7 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 
 // insertTracked copies the flows of a frontend whose clients are behind an outward
 // interface, by the routes to them. Flows of pods stay with the rules.
-func (p *Path) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
+func (p *Datapath) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
 	vip := addressOf(fe.Addr.Addr())
 	errs := []error{p.admit(vip)}
 	spare := p.spare(vip)
@@ -141,7 +141,7 @@ func (f *Frontend) keeps(backend netip.AddrPort) bool {
 // insert writes both entries of a flow, as the program does for a new one: the entry for replies
 // first, because a packet of the client makes the backend reply. If the flow exists already or
 // the map is full, nothing changes, and that is not an error.
-func (p *Path) insert(f trackedFlow) error {
+func (p *Datapath) insert(f trackedFlow) error {
 	now := seconds()
 	there := kernelTuple{
 		Source: addressOf(f.client.Addr()), SourcePort: f.client.Port(),

@@ -66,7 +66,7 @@ func TestFastPathTakes(t *testing.T) {
 			t.Errorf("%+v; want 8 frontends on eth0", st)
 		}
 		// Those of the host have no interface that leads to them, which only the fast path knows.
-		for _, f := range st.Left {
+		for _, f := range st.NotOffloaded {
 			if strings.Contains(f.Frontend, "tcp/86") && f.Why == "" {
 				t.Errorf("%+v", f)
 			}

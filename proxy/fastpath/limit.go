@@ -24,7 +24,7 @@ type Limit struct {
 	Rejected uint64 // new flows that the rules got, since the address came to the fast path
 }
 
-// usage is what a Path knows of an address with taken frontends.
+// usage is what a Datapath knows of an address with taken frontends.
 type usage struct {
 	flows    int
 	rejected uint32 // as in the map
@@ -36,7 +36,7 @@ type usage struct {
 const limitedWhy = "its address has as many flows as the table has room for others"
 
 // admit lets an address have flows. It must come before a frontend of it is taken.
-func (p *Path) admit(vip kernelAddress) error {
+func (p *Datapath) admit(vip kernelAddress) error {
 	if p.usages[vip] != nil {
 		return nil
 	}
@@ -50,27 +50,27 @@ func (p *Path) admit(vip kernelAddress) error {
 
 // adoptUsages reads the map, and admits the addresses of frontends that an earlier process took
 // and did not count.
-func (p *Path) adoptUsages() error {
+func (p *Datapath) adoptUsages() error {
 	all, err := p.readUsages()
 	for vip, u := range all {
 		p.usages[vip] = &usage{flows: int(u.Flows), rejected: u.Rejected}
 	}
 	errs := []error{err}
-	for key := range p.taken {
+	for key := range p.offloaded {
 		errs = append(errs, p.admit(key.Address))
 	}
 	return errors.Join(errs...)
 }
 
 // readUsages returns the content of the map usages.
-func (p *Path) readUsages() (map[kernelAddress]kernelUsage, error) {
+func (p *Datapath) readUsages() (map[kernelAddress]kernelUsage, error) {
 	found := make(map[kernelAddress]kernelUsage)
 	err := eachEntry(p.kernel.Usages, func(vip kernelAddress, u *kernelUsage) { found[vip] = *u })
 	return found, err
 }
 
 // readRoom returns for how many more flows the table has room, as the programs know it.
-func (p *Path) readRoom() (n int32, err error) {
+func (p *Datapath) readRoom() (n int32, err error) {
 	err = p.kernel.Room.Lookup(uint32(0), &n)
 	return n, err
 }
@@ -81,7 +81,7 @@ type counts struct {
 	room   int32
 }
 
-func (p *Path) readCounts() (c counts, err error) {
+func (p *Datapath) readCounts() (c counts, err error) {
 	var err2 error
 	c.usages, err = p.readUsages()
 	c.room, err2 = p.readRoom()
@@ -90,7 +90,7 @@ func (p *Path) readCounts() (c counts, err error) {
 
 // correct writes the counts of a walk to the maps. Flows that began meanwhile may have been seen
 // or not: they count in addition, so that there are never more flows than counted.
-func (p *Path) correct(w *walk) error {
+func (p *Datapath) correct(w *walk) error {
 	now, err := p.readCounts()
 	if err != nil {
 		return fmt.Errorf("read the numbers of flows: %w", err)
@@ -114,13 +114,13 @@ func (p *Path) correct(w *walk) error {
 }
 
 // forgetUsages deletes addresses without taken frontends, if frontends have gone.
-func (p *Path) forgetUsages() error {
+func (p *Datapath) forgetUsages() error {
 	if !p.usagesStale {
 		return nil
 	}
 	p.usagesStale = false
 	used := make(map[kernelAddress]bool)
-	for key := range p.taken {
+	for key := range p.offloaded {
 		used[key.Address] = true
 	}
 	var errs []error
@@ -141,7 +141,7 @@ func (p *Path) forgetUsages() error {
 // limit finds the addresses that have as many flows as they may have. Their UDP frontends are
 // left to the rules until their flows have halved: a datagram does not show whether conntrack
 // has its flow, so that with each bit of room, a flow of the rules would get another backend.
-func (p *Path) limit(now map[kernelAddress]kernelUsage, w *walk, room int) error {
+func (p *Datapath) limit(now map[kernelAddress]kernelUsage, w *walk, room int) error {
 	changed := false
 	p.pressed = make(map[kernelAddress]bool)
 	for vip, u := range p.usages {
@@ -168,7 +168,7 @@ func (p *Path) limit(now map[kernelAddress]kernelUsage, w *walk, room int) error
 	return p.apply(p.changedFrontends(&p.want))
 }
 
-func (p *Path) logLimit(vip kernelAddress, u *usage) {
+func (p *Datapath) logLimit(vip kernelAddress, u *usage) {
 	if u.limited {
 		p.log.Info("fast path leaves new flows of an address to the rules", "vip", vip.addr(), "flows", u.flows, "reason", limitedWhy)
 		return
@@ -177,7 +177,7 @@ func (p *Path) logLimit(vip kernelAddress, u *usage) {
 }
 
 // limits is Status.Limited.
-func (p *Path) limits() []Limit {
+func (p *Datapath) limits() []Limit {
 	var all []Limit
 	for vip, u := range p.usages {
 		if u.limited {
@@ -189,7 +189,7 @@ func (p *Path) limits() []Limit {
 }
 
 // spare returns how many flows may be added to an address, of which the maps do not know yet.
-func (p *Path) spare(vip kernelAddress) int {
+func (p *Datapath) spare(vip kernelAddress) int {
 	var u kernelUsage
 	room, err := p.readRoom()
 	if err = errors.Join(err, p.kernel.Usages.Lookup(vip, &u)); err != nil {

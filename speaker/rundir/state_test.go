@@ -1,4 +1,4 @@
-package speaker
+package rundir
 
 import (
 	"net/netip"
@@ -9,10 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
 )
 
 func TestAssignmentsSurviveRestart(t *testing.T) {
@@ -24,9 +22,9 @@ func TestAssignmentsSurviveRestart(t *testing.T) {
 		{Addr: netip.MustParseAddr("192.0.2.1"), Service: cluster.Name{Namespace: "shop", Name: "web"}, Pool: "lan"},
 		{Addr: netip.MustParseAddr("2001:db8::1"), Service: cluster.Name{Namespace: "shop", Name: "web"}, Pool: "lan"},
 	}
-	m := stateDirectory{dir: dir}
+	m := New(dir)
 	for range 2 {
-		if err := m.saveAssignments(&cluster.Snapshot{Assignments: want}); err != nil {
+		if err := m.SaveAssignments(&cluster.Snapshot{Assignments: want}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,18 +43,18 @@ func TestAssignmentsSurviveRestart(t *testing.T) {
 // An unchanged list is not written again: the file would wear out flash disks,
 // and its time would not show when an address was last allocated.
 func TestStateIsWrittenOnChange(t *testing.T) {
-	m := stateDirectory{dir: t.TempDir()}
+	m := New(t.TempDir())
 	snap := &cluster.Snapshot{}
-	if err := m.saveAssignments(snap); err != nil {
+	if err := m.SaveAssignments(snap); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(assignmentsFile.in(m.dir)); err != nil {
+	if err := os.Remove(assignmentsFile.in(m.path)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.saveAssignments(snap); err != nil {
+	if err := m.SaveAssignments(snap); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(assignmentsFile.in(m.dir)); err == nil {
+	if _, err := os.Stat(assignmentsFile.in(m.path)); err == nil {
 		t.Error("written again")
 	}
 }
@@ -83,14 +81,14 @@ func TestRunDirectoryLock(t *testing.T) {
 	if Running(dir) {
 		t.Error("a speaker runs where there is no directory")
 	}
-	release, err := lock(dir)
+	release, err := Lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !Running(dir) {
 		t.Error("the speaker is not seen")
 	}
-	if _, err := lock(dir); err == nil || !strings.Contains(err.Error(), "--run-dir") {
+	if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "--run-dir") {
 		t.Errorf("a second speaker got %v", err)
 	}
 	release()
@@ -106,11 +104,11 @@ func TestConfigurationSurvivesRestart(t *testing.T) {
 	if c, err := Configuration(dir); c != nil || err != nil {
 		t.Errorf("without a file: %v, %v", c, err)
 	}
-	m := stateDirectory{dir: dir}
-	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2}}
-	snap := &cluster.Snapshot{Configuration: &cluster.Configuration{Pools: []*v1alpha1.AddressPool{pool}}}
+	m := New(dir)
+	snap := &cluster.Snapshot{Configuration: &cluster.Configuration{}}
+	snap.Configuration.Pools = append(snap.Configuration.Pools, clustertest.Pool("lan", "192.0.2.0/24"))
 	for _, s := range []*cluster.Snapshot{snap, {}} { // what an earlier speaker saved has none
-		if err := m.saveConfiguration(s); err != nil {
+		if err := m.SaveConfiguration(s); err != nil {
 			t.Fatal(err)
 		}
 		if c, err := Configuration(dir); err != nil || !reflect.DeepEqual(c, snap.Configuration) {

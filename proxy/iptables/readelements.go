@@ -9,10 +9,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// heldElements translates chains of nat and entries of sets into elements of the sets of nftables:
+// readElements translates chains of nat and entries of sets into elements of the sets of nftables:
 // VIPs, frontends and their backends. Package conntrack compares those with the target to find
 // flows that must end. Rules that it does not recognise are left out.
-func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element {
+func readElements(nat chainSet, entries entrySet, f state.SetID) []state.Element {
 	var all []state.Element
 	for e := range entries {
 		if e.set == ipsetVIPs {
@@ -20,7 +20,7 @@ func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element
 		}
 	}
 	for _, s := range []state.Side{state.External, state.Internal} {
-		h := holder{nat: nat, side: s, family: f}
+		h := treeReader{nat: nat, side: s, family: f}
 		h.visit(xtTree(s).root, netip.Addr{}, 0)
 		all = append(all, h.all...)
 	}
@@ -28,8 +28,8 @@ func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element
 	return all
 }
 
-// A holder collects the elements of one side by walking its tree as the kernel has it.
-type holder struct {
+// A treeReader collects the elements of one side by walking its tree as the kernel has it.
+type treeReader struct {
 	nat    chainSet
 	side   state.Side
 	family state.SetID
@@ -42,7 +42,7 @@ type holder struct {
 const MaxDepth = 40
 
 // visit walks a chain. vip is the last single address that a rule on the way matched.
-func (h *holder) visit(chain string, vip netip.Addr, depth int) {
+func (h *treeReader) visit(chain string, vip netip.Addr, depth int) {
 	for _, rule := range h.nat[chain] {
 		r := parseRule(rule)
 		if r.dest.IsValid() && r.dest.IsSingleIP() {
@@ -59,7 +59,7 @@ func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 
 // frontend adds a frontend and its backends, which are in its chain or, with affinity, in
 // chains of their own. The slots have no meaning but to make the keys unique.
-func (h *holder) frontend(vip netip.Addr, r xtRule) {
+func (h *treeReader) frontend(vip netip.Addr, r xtRule) {
 	key := state.Encoding(nil).Addr(vip).Proto(r.port.Proto).Port(r.port.Port)
 	h.all = append(h.all, state.Element{Set: h.side.Svc + h.family, Key: string(key)})
 	var backends []netip.AddrPort
@@ -79,7 +79,7 @@ func (h *holder) frontend(vip netip.Addr, r xtRule) {
 }
 
 // targets returns the chains that a chain leads to, sorted.
-func (h *holder) targets(chain string) (names []string) {
+func (h *treeReader) targets(chain string) (names []string) {
 	for _, rule := range h.nat[chain] {
 		if target := ruleTarget(rule); h.nat[target] != nil {
 			names = append(names, target)

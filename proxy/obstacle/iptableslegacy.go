@@ -17,14 +17,6 @@ import (
 // iptables could not accept Fanfare's traffic before it. Then the rules of iptables-nft are judged
 // here as well: of their text more is known than of their expressions.
 
-// kubeProxyMark is how kube-proxy accepts its own flows. Its chains of nat set the mark, and the
-// kernel does not ask them about a flow that Fanfare's rules have translated before. But Fanfare
-// may set the same mark.
-const (
-	kubeProxyMark    = "-m mark --mark 0x4000/0x4000"
-	kubeProxyMarkBit = 0x4000
-)
-
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
 	chains map[string][]string
@@ -54,12 +46,12 @@ func legacyPacketOf(s sample, reply bool) legacyPacket {
 	return legacyPacket{proto: s.proto, dst: s.backend, in: s.in, out: s.out, vip: s.vip.Addr()}
 }
 
-// judgeLegacy finds chains of iptables that drop all samples of a passage. save is the output of
+// judgeLegacy finds chains of iptables that drop all samples of a flowKind. save is the output of
 // iptables-save for the table filter. closed: package iptables could not open FORWARD.
 func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []Obstacle) {
 	chains, samples := parseChains(save), f.arrivals()
 	told := make(map[string]int)
-	for _, p := range passages() {
+	for _, p := range flowKinds() {
 		if p.own || p.family != i.Family() {
 			continue
 		}
@@ -80,9 +72,9 @@ func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []
 	return all
 }
 
-// legacyDrop returns the chain that drops the last sample of a passage, empty unless all are
+// legacyDrop returns the chain that drops the last sample of a flowKind, empty unless all are
 // dropped.
-func legacyDrop(walk legacyWalk, p passage, samples []sample, closed bool) (chain string) {
+func legacyDrop(walk legacyWalk, p flowKind, samples []sample, closed bool) (chain string) {
 	for _, s := range samples {
 		if !p.of(s) || s.out == "" {
 			continue
@@ -105,7 +97,7 @@ func legacyDrop(walk legacyWalk, p passage, samples []sample, closed bool) (chai
 }
 
 // legacyMessage returns an Obstacle's message, with a remedy in the words of iptables.
-func legacyMessage(about string, p passage) string {
+func legacyMessage(about string, p flowKind) string {
 	if p.reply {
 		return fmt.Sprintf("%s drops traffic from %s that answers for the addresses: let it accept \"-m conntrack --ctstate ESTABLISHED,RELATED\" before", about, p.to())
 	}
@@ -182,7 +174,7 @@ var passing = []string{"LOG", "NFLOG", "MARK", "CONNMARK", "SET", "TCPMSS", "CLA
 
 // meets reports whether a rule matches the packet, and returns its target. iptables-save writes
 // the target last, so all options before it have been tested by then.
-func (p legacyPacket) meets(words []string) (match tri, how, target string) {
+func (p legacyPacket) meets(words []string) (match ternary, how, target string) {
 	match = yes
 	not := false
 	for len(words) > 0 {
@@ -215,10 +207,10 @@ func (p legacyPacket) meets(words []string) (match tri, how, target string) {
 
 // test reports whether one option of a rule matches. The result is maybe for options that do
 // not follow from the addresses, the protocol and the interfaces, such as ports and ipsets.
-func (p legacyPacket) test(option, arg string) tri {
+func (p legacyPacket) test(option, arg string) ternary {
 	switch option {
 	case "-p":
-		return triOf(arg == p.proto.String() || arg == "all")
+		return ternaryOf(arg == p.proto.String() || arg == "all")
 	case "-s":
 		return inPrefix(arg, p.src.Addr())
 	case "-d":
@@ -230,9 +222,9 @@ func (p legacyPacket) test(option, arg string) tri {
 	case "-o":
 		return named(arg, p.out)
 	case "--ctstate", "--state":
-		return triOf(p.inState(strings.Split(arg, ",")))
+		return ternaryOf(p.inState(strings.Split(arg, ",")))
 	case "--ctdir":
-		return triOf((arg == "REPLY") == p.reply)
+		return ternaryOf((arg == "REPLY") == p.reply)
 	}
 	return maybe
 }
@@ -248,29 +240,29 @@ func (p legacyPacket) inState(states []string) bool {
 }
 
 // inPrefix reports whether a rule's prefix contains an address; maybe if either is unknown.
-func inPrefix(prefix string, a netip.Addr) tri {
+func inPrefix(prefix string, a netip.Addr) ternary {
 	p := iptables.ParsePrefix(prefix)
 	if !p.IsValid() || !a.IsValid() {
 		return maybe
 	}
-	return triOf(p.Contains(a))
+	return ternaryOf(p.Contains(a))
 }
 
 // named reports whether a rule's interface is this one; a name that ends in "+" is a prefix.
-func named(name, iface string) tri {
+func named(name, iface string) ternary {
 	if iface == "" {
 		return maybe
 	}
 	if prefix, ok := strings.CutSuffix(name, "+"); ok {
-		return triOf(strings.HasPrefix(iface, prefix))
+		return ternaryOf(strings.HasPrefix(iface, prefix))
 	}
-	return triOf(name == iface)
+	return ternaryOf(name == iface)
 }
 
 // textRules judges the tables of iptables-legacy, and of programs whose chain FORWARD could not be
 // opened. It does not read a table that does not exist, because reading would load the kernel
 // module.
-func (s *survey) textRules(closed []string) (all []Obstacle) {
+func (s *collector) textRules(closed []string) (all []Obstacle) {
 	for _, i := range iptables.Programs {
 		shut := slices.Contains(closed, i.Name)
 		if !i.Legacy() && !shut {

@@ -32,11 +32,11 @@ const (
 	evictBatch = 1000
 )
 
-// A Memory watches the maps of affinity. The kernel bounds each at 65,535 clients, and does not
-// remember further ones: it cannot evict. So a Memory deletes the entries of a full map that were
+// An AffinityEvictor watches the maps of affinity. The kernel bounds each at 65,535 clients, and does not
+// remember further ones: it cannot evict. So an AffinityEvictor deletes the entries of a full map that were
 // not renewed for the longest time. It asks the kernel by a socket of its own, so that no caller
 // waits for a Set.
-type Memory struct {
+type AffinityEvictor struct {
 	log     *slog.Logger
 	evicted prometheus.Counter
 	quit    chan struct{}
@@ -50,26 +50,26 @@ type Memory struct {
 	sock *nfnl.Socket
 	last uint64            // flows that chain full has counted
 	seen map[string]uint64 // the same, by learning chain
-	full map[state.AffinityID]Full
+	full map[state.AffinityID]AffinityOverflow
 }
 
-// Full is what became of the clients of a frontend whose map was full.
-type Full struct {
+// AffinityOverflow is what became of the clients of a frontend whose map was full.
+type AffinityOverflow struct {
 	Unremembered uint64 // new flows whose clients found no place
 	Evicted      uint64 // clients that were forgotten for others
 	Last         time.Time
 }
 
-// NewMemory opens a connection to the kernel and begins to watch. A Registerer, if there is one,
+// NewAffinityEvictor opens a connection to the kernel and begins to watch. A Registerer, if there is one,
 // gets the counts as metrics.
-func NewMemory(log *slog.Logger, r prometheus.Registerer) (*Memory, error) {
+func NewAffinityEvictor(log *slog.Logger, r prometheus.Registerer) (*AffinityEvictor, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
 	}
-	m := &Memory{
+	m := &AffinityEvictor{
 		log: log, sock: sock, quit: make(chan struct{}), done: make(chan struct{}),
-		seen: make(map[string]uint64), full: make(map[state.AffinityID]Full),
+		seen: make(map[string]uint64), full: make(map[state.AffinityID]AffinityOverflow),
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "fanfare", Subsystem: "proxy", Name: "affinity_evicted_total",
 			Help: "Clients that a Service with affinity forgot for others, since its map was full.",
@@ -90,17 +90,17 @@ func NewMemory(log *slog.Logger, r prometheus.Registerer) (*Memory, error) {
 }
 
 // Port is that of the socket that makes changes.
-func (m *Memory) Port() uint32 { return m.sock.Port }
+func (m *AffinityEvictor) Port() uint32 { return m.sock.Port }
 
 // Without runs a change while m makes none.
-func (m *Memory) Without(change func() error) error {
+func (m *AffinityEvictor) Without(change func() error) error {
 	m.changing.Lock()
 	defer m.changing.Unlock()
 	return change()
 }
 
 // Full is what became of clients since the start, by frontends whose map was full.
-func (m *Memory) Full() map[state.AffinityID]Full {
+func (m *AffinityEvictor) Full() map[state.AffinityID]AffinityOverflow {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.full)
@@ -108,7 +108,7 @@ func (m *Memory) Full() map[state.AffinityID]Full {
 
 // count is the number of flows since the rules were loaded, or the last one known
 // if the kernel does not tell.
-func (m *Memory) count() uint64 {
+func (m *AffinityEvictor) count() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.sock != nil {
@@ -119,7 +119,7 @@ func (m *Memory) count() uint64 {
 	return m.last
 }
 
-func (m *Memory) run() {
+func (m *AffinityEvictor) run() {
 	defer close(m.done)
 	pause := lookInterval
 	for {
@@ -142,7 +142,7 @@ func (m *Memory) run() {
 
 // look evicts clients from the maps that were found full since the last look. It costs next to
 // nothing while none is.
-func (m *Memory) look() error {
+func (m *AffinityEvictor) look() error {
 	n, err := countedBy(m.sock, chainFull)
 	if err != nil || n == m.last {
 		return err
@@ -168,7 +168,7 @@ func (m *Memory) look() error {
 }
 
 // evict forgets the clients of a frontend whose last flow began the longest time ago.
-func (m *Memory) evict(id state.AffinityID, unremembered uint64) error {
+func (m *AffinityEvictor) evict(id state.AffinityID, unremembered uint64) error {
 	now := m.full[id]
 	if now.Unremembered == 0 {
 		vip, at, _ := id.Frontend()
@@ -225,7 +225,7 @@ func counterOf(expressions []byte) (packets uint64) {
 }
 
 // Close ends the watch and the connection to the kernel.
-func (m *Memory) Close() (err error) {
+func (m *AffinityEvictor) Close() (err error) {
 	m.once.Do(func() {
 		close(m.quit)
 		<-m.done

@@ -22,7 +22,7 @@ import (
 // package proxy serve all traffic then.
 var ErrUnsupported = errors.New("no fast path here")
 
-// Options configure a Path.
+// Options configure a Datapath.
 type Options struct {
 	// Dir is where maps and links are pinned, on a mounted BPF file system. New creates the
 	// directory. Empty: DefaultDir.
@@ -31,16 +31,16 @@ type Options struct {
 	// bytes each. Pinned maps keep their size.
 	Flows uint32
 	Log   *slog.Logger // nil: discard
-	// Ended receives established connections that the Path deleted because their backend or
-	// address was removed, so that the caller can notify their clients. The Path calls it from
+	// Ended receives established connections that the Datapath deleted because their backend or
+	// address was removed, so that the caller can notify their clients. The Datapath calls it from
 	// its own goroutine, without a lock; no flow expires until it returns. May be nil.
 	Ended func([]Flow)
 }
 
-// A Path is the fast path of this network namespace. All its methods are safe for concurrent
+// A Datapath is the fast path of this network namespace. All its methods are safe for concurrent
 // use, but Shrink, the change of the rules and Grow must come in this order. Two Paths must not
 // use one directory at a time: each would delete the other's slots and flows.
-type Path struct {
+type Datapath struct {
 	pins   pins
 	log    *slog.Logger
 	ended  func([]Flow)
@@ -69,9 +69,9 @@ type Path struct {
 	uncheckedGrows int  // how many Grows there were since flows were last checked
 	walking        bool // a walk checks flows now
 	// expired has the connections that must end, and since when. Only walk uses it.
-	expired map[kernelTuple]time.Time
-	taken   map[kernelFrontend]*taken
-	usages  map[kernelAddress]*usage // of the map usages
+	expired   map[kernelTuple]time.Time
+	offloaded map[kernelFrontend]*offloadedFrontend
+	usages    map[kernelAddress]*usage // of the map usages
 	// usagesStale says that some of usages may have no taken frontend. pressed are those with
 	// more than half of the flows that they may have, at the last walk.
 	usagesStale bool
@@ -99,7 +99,7 @@ type Path struct {
 // programs of an earlier process. Frontends that the earlier process took stay taken while its
 // lease lasts; New adds none before the first Grow. The error wraps ErrUnsupported if the node
 // cannot have a fast path. ctx is for New only; Close stops the goroutines.
-func New(ctx context.Context, o Options) (*Path, error) {
+func New(ctx context.Context, o Options) (*Datapath, error) {
 	if o.Dir == "" {
 		o.Dir = DefaultDir
 	}
@@ -109,10 +109,10 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Path{
+	p := &Datapath{
 		pins: pins(o.Dir), log: o.Log, ended: o.Ended,
 		linksChanged: make(chan struct{}, 1), due: make(chan struct{}, 1), peersChanged: make(chan struct{}, 1),
-		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
+		offloaded: make(map[kernelFrontend]*offloadedFrontend), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
 		dirty: make(map[kernelFrontend]bool), seeding: make(map[kernelFrontend]bool),
 		usages: make(map[kernelAddress]*usage),
@@ -138,7 +138,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 
 // Close stops all goroutines and waits for them. The programs remain attached with their flows,
 // and take new ones for at most a minute. To remove them, call Cleanup after Close.
-func (p *Path) Close() error {
+func (p *Datapath) Close() error {
 	p.stop()
 	p.work.Wait()
 	p.mu.Lock()
@@ -147,7 +147,7 @@ func (p *Path) Close() error {
 }
 
 // closeHandles closes this process's file descriptors; pinned objects remain.
-func (p *Path) closeHandles() error {
+func (p *Datapath) closeHandles() error {
 	var errs []error
 	for _, l := range p.hooks {
 		errs = append(errs, l.Close())
@@ -160,7 +160,7 @@ func (p *Path) closeHandles() error {
 // to want after it, and then call Grow. After an error the programs may still take some of these
 // flows: call it again before the rules change. It returns without waiting for packets that the
 // programs are handling.
-func (p *Path) Shrink(_ context.Context, want State) error {
+func (p *Datapath) Shrink(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.grown && p.want.is(&want) {
@@ -173,7 +173,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 	p.shrunk = want
 	var errs []error
 	for key := range p.dirty {
-		t := p.taken[key]
+		t := p.offloaded[key]
 		if t == nil {
 			continue
 		}
@@ -194,11 +194,11 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 
 // Grow takes new flows as want says, and soon after ends flows that want does not allow. The
 // rules must have want already. An obstacle, such as a missing interface or a full map, is not
-// an error: Status reports it, and the Path retries. After an error call Grow again; the next
+// an error: Status reports it, and the Datapath retries. After an error call Grow again; the next
 // one writes everything. The cost depends on the difference to the previous State; routes to
 // many new backends are looked up later. Grow with an unchanged State only repairs what other
 // programs have detached.
-func (p *Path) Grow(_ context.Context, want State) error {
+func (p *Datapath) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.grown && p.synced && p.want.is(&want) {
@@ -226,7 +226,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 
 // changedFrontends returns the frontends of want that differ from p.want, by key; nil for
 // removed ones.
-func (p *Path) changedFrontends(want *State) map[kernelFrontend]*Frontend {
+func (p *Datapath) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 	all := make(map[kernelFrontend]*Frontend)
 	for key := range p.dirty {
 		all[key] = want.frontend(key.addrPort(), key.Protocol)
@@ -237,7 +237,7 @@ func (p *Path) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 	had, now := p.want.VIPs, want.VIPs
 	if !p.synced {
 		had = nil
-		for key := range p.taken {
+		for key := range p.offloaded {
 			all[key] = want.frontend(key.addrPort(), key.Protocol)
 		}
 	}
@@ -292,15 +292,15 @@ func nextIn[E any](a, b []E, compare func(a, b E) int) int {
 
 // Status returns the current state. Flows is that of the last walk; the caller may keep and
 // modify the slices.
-func (p *Path) Status() Status {
+func (p *Datapath) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status
 	s.Interfaces, s.Problems = slices.Clone(s.Interfaces), slices.Clone(s.Problems)
 	for key, why := range p.left {
-		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
+		s.NotOffloaded = append(s.NotOffloaded, NotOffloaded{key.addrPort(), key.Protocol, why})
 	}
-	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+	slices.SortFunc(s.NotOffloaded, func(a, b NotOffloaded) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
 	s.Limited = p.limits()
 	s.Problems = append(s.Problems, p.policies.problems()...)
 	s.Capacity, s.Busy = p.room, p.uncheckedGrows > 0 || p.walking || len(p.seeding) > 0 || p.unresolved > 0
@@ -316,7 +316,7 @@ func (p *Path) Status() Status {
 
 // apply writes hooks, clients and the touched frontends of p.want to the kernel; a nil
 // frontend was removed.
-func (p *Path) apply(touched map[kernelFrontend]*Frontend) error {
+func (p *Datapath) apply(touched map[kernelFrontend]*Frontend) error {
 	p.use(touched)
 	errs := []error{p.attachWanted(), p.leaveAll(p.want.Clients), p.forgetClients()}
 	for key, f := range touched {
@@ -331,7 +331,7 @@ func (p *Path) apply(touched map[kernelFrontend]*Frontend) error {
 			errs = append(errs, p.take(key, nil))
 			continue
 		}
-		t := p.taken[key]
+		t := p.offloaded[key]
 		switch {
 		case t == nil && key.Protocol == UDP:
 			p.left[key], p.seeding[key] = "its flows are being taken over from the rules", true
@@ -351,7 +351,7 @@ func (p *Path) apply(touched map[kernelFrontend]*Frontend) error {
 }
 
 // obstacle returns why the frontend cannot take flows; empty if it can.
-func (p *Path) obstacle(f *Frontend) string {
+func (p *Datapath) obstacle(f *Frontend) string {
 	switch {
 	case f.Protocol != TCP && f.Protocol != UDP:
 		return fmt.Sprintf("protocol %d is neither TCP nor UDP", f.Protocol)
@@ -378,7 +378,7 @@ func (p *Path) obstacle(f *Frontend) string {
 }
 
 // run checks flows, renews the lease and handles changes of interfaces until ctx ends.
-func (p *Path) run(ctx context.Context) {
+func (p *Datapath) run(ctx context.Context) {
 	const often, soon = 5 * time.Second, endDelay
 	timer := time.NewTimer(often)
 	defer timer.Stop()
@@ -410,7 +410,7 @@ func (p *Path) run(ctx context.Context) {
 }
 
 // refreshRoutes looks up interfaces and routes again after they may have changed.
-func (p *Path) refreshRoutes() {
+func (p *Datapath) refreshRoutes() {
 	p.checkPolicies()
 	p.mu.Lock()
 	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
@@ -444,7 +444,7 @@ func (p *Path) refreshRoutes() {
 }
 
 // refresh renews the lease, and repairs what another program may have detached or unpinned.
-func (p *Path) refresh() {
+func (p *Datapath) refresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.grown {
@@ -457,11 +457,11 @@ func (p *Path) refresh() {
 
 // renewLease lets the programs take new flows for another minute. Without a running process
 // they would send new flows to deleted pods.
-func (p *Path) renewLease() error {
+func (p *Datapath) renewLease() error {
 	return p.kernel.Lease.Put(uint32(0), seconds()+60)
 }
 
 // adopt reads the maps and adopts the links.
-func (p *Path) adopt() error {
+func (p *Datapath) adopt() error {
 	return errors.Join(p.adoptTaken(), p.adoptUsages(), p.adoptClients(), p.adoptRoles(), p.adoptHooks())
 }

@@ -67,9 +67,9 @@ func ParseNumber(b string) gotoNumber { return gotoNumber(binary.NativeEndian.Ui
 
 // leads are the maps that a chain's number is in. There is one for each map of
 // frontends: the kernel takes no rules in which a packet could go round, whatever is
-// in the maps, and a fence that could lead to a fence is a round.
+// in the maps, and source ranges that could lead to source ranges are a round.
 func leads(chain string) []SetID {
-	x, i := []SetID{SetExtSvcTo, setExtFencedTo, setExtSchedTo}, []SetID{setIntSvcTo, setIntFencedTo, setIntSchedTo}
+	x, i := []SetID{SetExtSvcTo, setExtInRangeTo, setExtSchedTo}, []SetID{setIntSvcTo, setIntInRangeTo, setIntSchedTo}
 	c, counts := ParseCountChain(chain)
 	switch {
 	case chain == chainRefuse, chain == chainIgnore:
