@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image bench bench-bgp bench-go bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -71,7 +71,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	bash -n .ci/run $(wildcard hack/*.sh)
 	go mod tidy -diff
 
-generate: ## write generated code, manifests and reference pages
+generate: ## write generated code, manifests, reference pages, and the pages of benchmarks from their results
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab
@@ -84,7 +84,10 @@ image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 
-bench: ## run the benchmarks
+bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about 45 minutes
+	go run ./e2e/bench all
+
+bench-go: ## run the benchmarks of the packages (go test -bench)
 	go test -run='^$$' -bench=. -benchmem ./...
 
 bench-bgp: setup build ## measure many routes to several routers, beside FRR; writes docs/benchmarks/bgp.md

@@ -41,7 +41,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 	for i, w := range failureKinds {
 		x := r.Results[i]
-		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 {
+		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 || total(x.Losses.Sent) == 0 {
 			t.Errorf("%s: %+v", w.name, x)
 		}
 	}
@@ -63,7 +63,7 @@ func TestReportShowsNumbers(t *testing.T) {
 		}
 		return s
 	}
-	r := report{options: options{runs: 3, addresses: 1000}, Created: []created{{"IPv4", ms(31, 33, 32), ms(41, 42, 43)}}, Results: []result{
+	r := report{Runs: 3, Addresses: 1000, Created: []created{{"IPv4", ms(31, 33, 32), ms(41, 42, 43)}}, Results: []result{
 		{Name: "power", Silent: true, Noticed: ms(100, 300, 200), Moved: ms(110, 310, 210), Answered: ms(10, 20, 30), Back: ms(400, 500, 600), Sent: 3000, Lost: 2, Cut: 1, Late: 7},
 		{Name: "stopped", Moved: ms(1, 2, 3), Answered: ms(4), Back: ms(5), Sent: 10},
 	}, Pods: podLoss{Noticed: ms(300), Hurt: ms(301), Back: ms(900), Sent: 1500, Lost: 3, Late: 40}, Rest: rest{Without: 0.01, With: 0.012, PacketsWithout: 99.6, PacketsWith: 100.2, RSS: 5e7, Spread: []int{300, 350, 350}}}
