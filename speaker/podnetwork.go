@@ -78,6 +78,11 @@ func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string,
 	if err != nil || len(routes) == 0 {
 		return "", false
 	}
+	// The interface of a default route is an uplink. uplinksOf would read every route to say so,
+	// for each endpoint of another machine that names this node.
+	if isDefault(netlink.RouteUpdate{Route: routes[0]}) {
+		return "", false
+	}
 	index := routes[0].LinkIndex
 	uplinks, err := uplinksOf(own)
 	if _, is := uplinks[index]; is || err != nil {
