@@ -1,8 +1,10 @@
 package figure
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -32,7 +34,14 @@ func (a Axis) limit(to *plot.Axis) {
 // ticks labels the powers of ten of a logarithmic axis, and what the library chooses of
 // another one.
 func (a Axis) ticks(low, high float64) []plot.Tick {
-	if !a.Log {
+	switch {
+	case a.Ticks != nil:
+		var all []plot.Tick
+		for _, v := range a.Ticks {
+			all = append(all, plot.Tick{Value: v, Label: a.text(v)})
+		}
+		return all
+	case !a.Log:
 		all := plot.DefaultTicks{}.Ticks(low, high)
 		for i, t := range all {
 			if !t.IsMinor() {
@@ -79,30 +88,29 @@ func Seconds(s float64) string {
 // Percent formats a part of 1.
 func Percent(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
 
-// names writes the name of each line at its last point, moved up where it would cover
-// another one.
+// names writes the name of each line to the right of its last point, or above that where it
+// would cover another one.
 type names []Line
 
 // Plot writes the names.
 func (n names) Plot(c draw.Canvas, p *plot.Plot) {
-	toX, toY := p.Transforms(&c)
+	_, toY := p.Transforms(&c)
 	style := p.X.Tick.Label
-	style.XAlign, style.YAlign = draw.XRight, draw.YBottom
-	space := style.Font.Size * 1.25
-	var taken []vg.Length
-	for _, l := range n {
-		if len(l.Points) == 0 {
-			continue
-		}
-		last := l.Points[len(l.Points)-1]
-		y := toY(last.Y) + vg.Points(5)
-		for i := 0; i < len(taken); i++ {
-			if math.Abs(float64(taken[i]-y)) < float64(space) {
-				y, i = taken[i]+space, -1
-			}
-		}
-		taken = append(taken, y)
+	style.XAlign, style.YAlign = draw.XLeft, draw.YCenter
+	last := func(l Line) Point { return l.Points[len(l.Points)-1] }
+	lines := slices.DeleteFunc(slices.Clone(n), func(l Line) bool { return len(l.Points) == 0 })
+	slices.SortStableFunc(lines, func(a, b Line) int { return cmp.Compare(last(a).Y, last(b).Y) })
+	lowest := c.Min.Y
+	for _, l := range lines {
+		y := max(toY(last(l).Y), lowest)
+		lowest = y + style.Font.Size*1.2
 		style.Color = l.Color
-		c.FillText(style, vg.Point{X: toX(last.X), Y: y}, l.Name)
+		c.FillText(style, vg.Point{X: c.Max.X + vg.Points(4), Y: y}, l.Name)
 	}
+}
+
+// GlyphBoxes reserves the room for the names.
+func (n names) GlyphBoxes(*plot.Plot) []plot.GlyphBox {
+	room := vg.Rectangle{Min: vg.Point{Y: -1}, Max: vg.Point{X: besides, Y: 1}}
+	return []plot.GlyphBox{{X: 1, Y: 0.5, Rectangle: room}}
 }

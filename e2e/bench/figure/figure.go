@@ -13,7 +13,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A Figure is lines on two axes. Each line has its name at its end, or in a legend.
+// A Figure is lines on two axes. Each line has its name beside its end, or in a legend below.
 type Figure struct {
 	Name   string // of the file, without its extension
 	Title  string
@@ -27,6 +27,8 @@ type Axis struct {
 	Label string
 	Tick  func(float64) string // nil: the number
 	Log   bool                 // all values are positive
+	// Ticks are the places of the labelled ticks; nil: round numbers.
+	Ticks []float64
 	// Min and Max are the ends; both 0: those of the values.
 	Min, Max float64
 }
@@ -54,23 +56,37 @@ var (
 	grey      = color.RGBA{0xdd, 0xdd, 0xdd, 0xff}
 )
 
-const width, height = 16 * vg.Centimeter, 10 * vg.Centimeter
+const (
+	width, height = 16 * vg.Centimeter, 9 * vg.Centimeter
+	margin        = 6 * vg.Millimeter
+	// besides is the room for the names of lines, of some 15 letters.
+	besides = 3 * vg.Centimeter
+)
 
 // family replaces the font that the SVG names, which few systems have.
 const family = "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"
 
 // SVG returns the figure as SVG.
 func (f Figure) SVG() ([]byte, error) {
-	on := vgsvg.New(width, height)
-	if err := f.draw(draw.New(on)); err != nil {
+	p, legend, err := f.plot()
+	if err != nil {
 		return nil, err
 	}
+	below := legend.Rectangle(draw.Canvas{}).Size().Y
+	if f.Legend {
+		below += margin
+	}
+	on := vgsvg.New(width, height+below)
+	c := draw.New(on)
+	p.Draw(draw.Crop(c, margin/2, -margin, below+margin/2, -margin/2))
+	legend.Draw(draw.Crop(c, margin, 0, margin/2, -height))
 	var b bytes.Buffer
-	_, err := on.WriteTo(&b)
+	_, err = on.WriteTo(&b)
 	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte(family)), err
 }
 
-func (f Figure) draw(c draw.Canvas) error {
+// plot returns the figure without its legend, and that.
+func (f Figure) plot() (*plot.Plot, plot.Legend, error) {
 	p := plot.New()
 	p.Title.Text, p.Title.Padding = f.Title, vg.Points(8)
 	p.BackgroundColor = color.White
@@ -82,17 +98,19 @@ func (f Figure) draw(c draw.Canvas) error {
 		if len(l.Points) == 0 {
 			continue
 		}
-		if err := l.add(p, f.Legend); err != nil {
-			return fmt.Errorf("line %s: %w", l.Name, err)
+		if err := l.add(p); err != nil {
+			return nil, plot.Legend{}, fmt.Errorf("line %s: %w", l.Name, err)
 		}
 	}
 	f.X.limit(&p.X)
 	f.Y.limit(&p.Y)
+	legend := p.Legend
+	p.Legend = plot.NewLegend()
 	if !f.Legend {
 		p.Add(names(f.Lines))
+		return p, p.Legend, nil
 	}
-	p.Draw(c)
-	return nil
+	return p, legend, nil
 }
 
 // setFonts replaces the default, which has serifs.
@@ -102,8 +120,7 @@ func setFonts(p *plot.Plot) {
 	for _, s := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
 		s.Font.Variant, s.Font.Size = "Sans", vg.Points(10)
 	}
-	p.Legend.Top, p.Legend.Left, p.Legend.Padding = false, false, vg.Points(3)
-	p.Legend.YOffs, p.Legend.XOffs = vg.Points(10), vg.Points(-6)
+	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Points(3)
 }
 
 func grid() *plotter.Grid {
@@ -113,7 +130,7 @@ func grid() *plotter.Grid {
 }
 
 // add draws a line, its marks and the bars of its points.
-func (l Line) add(p *plot.Plot, legend bool) error {
+func (l Line) add(p *plot.Plot) error {
 	line, err := plotter.NewLine(l)
 	if err != nil {
 		return err
@@ -126,9 +143,7 @@ func (l Line) add(p *plot.Plot, legend bool) error {
 		line.StepStyle = plotter.PostStep
 	}
 	p.Add(line)
-	if legend {
-		p.Legend.Add(l.Name, line)
-	}
+	p.Legend.Add(l.Name, line)
 	if l.Steps {
 		return nil
 	}

@@ -8,14 +8,17 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-var (
-	numberOfServices = figure.Axis{Label: "Services (logarithmic)", Log: true, Tick: func(v float64) string { return measure.Thousands(int(v)) }}
-	duration         = figure.Axis{Log: true, Tick: figure.Seconds}
-)
+// seconds is a logarithmic axis of durations.
+func seconds(label string) figure.Axis {
+	return figure.Axis{Label: label, Log: true, Tick: figure.Seconds}
+}
 
-// labelled returns an axis with a label.
-func labelled(a figure.Axis, label string) figure.Axis {
-	a.Label = label
+// services is the logarithmic axis of the numbers of Services, with a tick at each.
+func (r report) services() figure.Axis {
+	a := figure.Axis{Label: "Services", Log: true, Tick: func(v float64) string { return measure.Thousands(int(v)) }}
+	for _, res := range r.Results {
+		a.Ticks = append(a.Ticks, float64(res.Services))
+	}
 	return a
 }
 
@@ -27,19 +30,19 @@ func (r report) figures() []figure.Figure {
 	return []figure.Figure{
 		{
 			Name: "kube-change", Title: "An endpoint changes: until it is in the node's kernel",
-			X: numberOfServices, Y: labelled(duration, "median, with the 95th percentile (logarithmic)"),
+			X: r.services(), Y: seconds("median (bar: p95)"),
 			Lines: []figure.Line{
 				r.against("Fanfare", figure.Blue, func(r result) measure.Sample { return both(r.Eager.Calm.Rules, r.Default.Calm.Rules) }),
-				r.against("kube-proxy, minSyncPeriod: 1ms", figure.Vermilion, func(r result) measure.Sample { return r.Eager.Calm.Proxy }),
+				r.against("kube-proxy", figure.Vermilion, func(r result) measure.Sample { return r.Eager.Calm.Proxy }),
 			},
 		},
 		{
 			Name: "kube-create", Title: "A Service is created: until it can be reached",
-			X: numberOfServices, Y: labelled(duration, "median, with the 95th percentile (logarithmic)"),
+			X: r.services(), Y: seconds("median (bar: p95)"),
 			Lines: []figure.Line{
-				r.against("Fanfare: a client behind BIRD has an answer", figure.Blue, func(r result) measure.Sample { return r.BIRD.Answer }),
-				r.against("Fanfare: a client behind FRR has an answer", figure.Green, func(r result) measure.Sample { return r.Created.Answer }),
-				r.against("kube-proxy: its node's kernel has the Service", figure.Vermilion, func(r result) measure.Sample { return r.Created.Proxy }),
+				r.against("Fanfare, BIRD", figure.Blue, func(r result) measure.Sample { return r.BIRD.Answer }),
+				r.against("Fanfare, FRR", figure.Green, func(r result) measure.Sample { return r.Created.Answer }),
+				r.against("kube-proxy", figure.Vermilion, func(r result) measure.Sample { return r.Created.Proxy }),
 			},
 		},
 		r.answers(),
@@ -62,7 +65,7 @@ func (r report) answers() figure.Figure {
 	last := r.Results[len(r.Results)-1]
 	return figure.Figure{
 		Name: "kube-answers", Title: "A Service is created beside " + measure.Thousands(last.Services) + " others", Legend: true,
-		X: labelled(duration, "time from the request (logarithmic)"),
+		X: seconds("time from the request"),
 		Y: figure.Axis{Label: "part of all events", Max: 1, Tick: figure.Percent},
 		Lines: []figure.Line{
 			figure.Distribution("first answer behind BIRD", figure.Blue, last.BIRD.Answer),
@@ -77,13 +80,15 @@ func (r report) answers() figure.Figure {
 func (r report) fills() figure.Figure {
 	f := figure.Figure{
 		Name: "kube-fill", Title: "Many Services are created: CPU time for each",
-		X: numberOfServices, Y: labelled(duration, "CPU time, user and system (logarithmic)"),
+		X: r.services(), Y: seconds("CPU time"),
 	}
 	for _, p := range []struct {
-		process string
-		c       color.Color
-	}{{speakerName, figure.Blue}, {controllerName(1), figure.Green}, {controllerName(2), figure.Purple}, {proxyName, figure.Vermilion}} {
-		f.Lines = append(f.Lines, r.spentEach(p.process, p.c))
+		name, process string
+		c             color.Color
+	}{{"speaker", speakerName, figure.Blue}, {"controller 1", controllerName(1), figure.Green}, {"controller 2", controllerName(2), figure.Purple}, {proxyName, proxyName, figure.Vermilion}} {
+		l := r.spentEach(p.process, p.c)
+		l.Name = p.name
+		f.Lines = append(f.Lines, l)
 	}
 	return f
 }
@@ -91,7 +96,7 @@ func (r report) fills() figure.Figure {
 // spentEach draws a process's CPU time for each new Service. The clock of CPU times ticks a
 // hundred times a second: at least one tick is drawn.
 func (r report) spentEach(process string, c color.Color) figure.Line {
-	l := figure.Line{Name: process, Color: c}
+	l := figure.Line{Color: c}
 	for _, res := range r.Results {
 		if d, ok := spentBy(res.Fill.Spent, process); ok {
 			each := max(d, measure.ClockTick) / time.Duration(res.Fill.Services)

@@ -16,7 +16,7 @@ func (r report) figures() []figure.Figure {
 	share := figure.Axis{Label: "part of all events", Max: 1, Tick: figure.Percent}
 	first := figure.Figure{
 		Name: "l2-answers", Title: "A Service is created: until the host has an answer", Legend: true,
-		X: figure.Axis{Label: "time from the creation (logarithmic)", Log: true, Tick: figure.Seconds}, Y: share,
+		X: figure.Axis{Label: "time from the creation", Log: true, Tick: figure.Seconds}, Y: share,
 	}
 	for i, c := range r.Created {
 		begins := figure.Distribution(c.Family+", the host begins then", colours[i%4], c.Begins)
@@ -26,7 +26,7 @@ func (r report) figures() []figure.Figure {
 	}
 	again := figure.Figure{
 		Name: "l2-failover", Title: "The announcing node fails: until another one answers", Legend: true,
-		X: figure.Axis{Label: "time from the failure (logarithmic)", Log: true, Tick: figure.Seconds}, Y: share,
+		X: figure.Axis{Label: "time from the failure", Log: true, Tick: figure.Seconds}, Y: share,
 	}
 	for i, w := range r.Results {
 		again.Lines = append(again.Lines, figure.Distribution(w.Name, colours[i%4], sum(w.Moved, w.Answered)))
