@@ -11,7 +11,7 @@ import (
 // Covered returns the addresses that a prefix contains, addrs itself if all are. Both
 // arguments must be sorted. It allocates only if some are not, which is rare.
 func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
-	var in []netip.Addr // the beginning of addrs itself, until one is not covered
+	var in []netip.Addr  // the beginning of addrs itself, until one is not covered
 	var reach netip.Addr // the last address of all prefixes that begin before
 	for i, a := range addrs {
 		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
