@@ -31,8 +31,8 @@ func (a Axis) limit(to *plot.Axis) {
 	}
 }
 
-// ticks labels the powers of ten of a logarithmic axis, and what the library chooses of
-// another one.
+// ticks labels the powers of ten of a logarithmic axis, and 2 and 5 times as much if there is
+// room; of another axis what the library chooses.
 func (a Axis) ticks(low, high float64) []plot.Tick {
 	switch {
 	case a.Ticks != nil:
@@ -54,7 +54,7 @@ func (a Axis) ticks(low, high float64) []plot.Tick {
 	for e := math.Floor(math.Log10(low)); e <= math.Ceil(math.Log10(high)); e++ {
 		for digit := 1.0; digit < 10; digit++ {
 			value, label := digit*math.Pow(10, e), ""
-			if digit == 1 {
+			if digit == 1 || (digit == 2 || digit == 5) && high/low < 100 {
 				label = a.text(value)
 			}
 			if value >= low && value <= high {

@@ -88,6 +88,8 @@ func TestTicks(t *testing.T) {
 	}{
 		{Axis{Log: true, Tick: Seconds}, 0.0005, 20, "1 ms, 10 ms, 100 ms, 1 s, 10 s"},
 		{Axis{Log: true}, 10, 1000, "10, 100, 1000"},
+		{Axis{Log: true}, 30, 600, "50, 100, 200, 500"},
+		{Axis{Log: true, Ticks: []float64{10, 5000}}, 5, 6000, "10, 5000"},
 		{Axis{Tick: Percent}, 0, 1, "0 %, 50 %, 100 %"},
 	} {
 		if got := labels(tt.a, tt.low, tt.high); got != tt.want {

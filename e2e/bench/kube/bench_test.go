@@ -45,6 +45,14 @@ func TestReportShowsNumbers(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+	for _, f := range (report{Results: []result{one, many}}).figures() {
+		if _, err := f.SVG(); err != nil || !strings.Contains(text, "]("+f.Name+".svg)") {
+			t.Errorf("%s: %v; the page must show it", f.Name, err)
+		}
+		if len(f.Lines) == 0 || len(f.Lines[0].Points) < 2 {
+			t.Errorf("%s: %+v", f.Name, f.Lines)
+		}
+	}
 	if strings.Contains(text, "–") {
 		t.Errorf("something was not measured:\n%s", text)
 	}

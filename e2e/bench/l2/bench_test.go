@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/figure"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
@@ -79,5 +80,30 @@ func TestReportShowsNumbers(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// The figures have a line for each kind of event that was measured, and the page shows them.
+func TestFigures(t *testing.T) {
+	s := measure.Sample{time.Millisecond, 2 * time.Millisecond}
+	losses := lab.Timeline{Interval: interval, Sent: []int{0, 10, 10}, Lost: []int{0, 1, 0}, Late: []int{0, 4, 0}}
+	r := report{Created: []created{{"IPv4", s, s}}, Results: []result{{Name: "power", Moved: s, Answered: s, Losses: losses}, {Name: "stopped", Moved: s, Answered: s, Losses: losses}}}
+	all := r.figures()
+	for _, f := range all {
+		svg, err := f.SVG()
+		if err != nil || !strings.Contains(document, "]("+f.Name+".svg)") {
+			t.Errorf("%s: %v; the page must show it", f.Name, err)
+		}
+		for _, l := range f.Lines {
+			if !strings.Contains(string(svg), ">"+l.Name+"<") {
+				t.Errorf("%s has no line %s", f.Name, l.Name)
+			}
+		}
+	}
+	if got, want := all[1].Lines[0].Points[1].X, 0.002; got != want {
+		t.Errorf("half of the failures: the first answer after %g s, want %g", got, want)
+	}
+	if p := all[2].Lines[0].Points[1]; p != (figure.Point{X: -0.45, Y: 0.5}) {
+		t.Errorf("half of the second interval is affected: %+v", p)
 	}
 }

@@ -46,7 +46,7 @@ func sum(a, b measure.Sample) (s measure.Sample) {
 func (r report) losses() figure.Figure {
 	f := figure.Figure{
 		Name: "l2-losses", Title: "The announcing node fails: requests lost or late", Legend: true,
-		X: figure.Axis{Label: "begin of the request, seconds from the failure"},
+		X: figure.Axis{Label: "begin of the request, seconds from the failure", Ticks: []float64{0, 1, 2, 3, 4}},
 		Y: figure.Axis{Label: "part of the requests of 50 ms", Max: 1, Tick: figure.Percent},
 	}
 	f.X.Min, f.X.Max = -before.Seconds(), (intervals*interval - before).Seconds()
