@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/figure"
 )
@@ -94,7 +95,7 @@ func (s Steps[R]) complete(r R, p Page) error {
 		return err
 	}
 	again, err := s.render(text)
-	if err == nil && again.Text != p.Text {
+	if err == nil && !reflect.DeepEqual(again, p) {
 		err = errors.New("BUG: the page shows something that is not in its JSON")
 	}
 	return err
