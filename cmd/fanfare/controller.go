@@ -22,9 +22,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// defaultNamespace is the namespace of manifests/, for processes outside of a pod.
-const defaultNamespace = "fanfare-system"
-
 // leaseNamespace is the namespace of the nodes' Leases, in manifests/.
 const leaseNamespace = "fanfare-node-lease"
 
@@ -45,18 +42,18 @@ type controllerFlags struct {
 	logLevel   string
 	settle     time.Duration
 	key        string // name of the Secret; empty: none
-	classOnly  bool
+	classes    classFlags
 }
 
 // add defines the flags. manifests/controller.yaml sets some of them.
 func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
-	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
+	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+cluster.DefaultNamespace)
 	f.monitoring.add(set, "7473")
 	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
-	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+	f.classes.add(set)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 
@@ -72,6 +69,9 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	if f.settle <= 0 {
 		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settle)
 	}
+	if err := f.classes.check(); err != nil {
+		return o, err
+	}
 	config, err := apiConfig(f.kubeconfig)
 	if err != nil {
 		return o, err
@@ -81,11 +81,11 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	o = controller.Options{
-		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classes.only,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {
-		return openAPI(ctx, config, f.classOnly, log, o.Registry)
+		return openAPI(ctx, config, f.classes, log, o.Registry)
 	}
 	if f.key != "" {
 		o.Key = cluster.Name{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: f.key}
@@ -128,14 +128,11 @@ wait.`,
 	return cmd
 }
 
-// classOnlyUsage is for controllers and speakers, which must agree.
-const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave Services without a class to other implementations"
-
 // openAPI watches what the controller reads: no EndpointSlices, which are most of the objects of
 // a large cluster, unless addresses of layer 2 are spread over nodes.
-func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
+func openAPI(ctx context.Context, config *rest.Config, classes classFlags, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: watch.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
+		L2: watch.L2Speakers, Class: classes.class, ClassOnly: classes.only, Log: log, Registerer: r})
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or, if that is
@@ -167,7 +164,7 @@ func withUserAgent(c *rest.Config) *rest.Config {
 // in a pod. The Role for Leases and the Secret must be in this namespace.
 func ownNamespace() string {
 	b, _ := os.ReadFile(podNamespace) // the file exists only in a pod
-	return cmp.Or(strings.TrimSpace(string(b)), defaultNamespace)
+	return cmp.Or(strings.TrimSpace(string(b)), cluster.DefaultNamespace)
 }
 
 // instance returns an identity for this process: the host's name, and a random part. With the

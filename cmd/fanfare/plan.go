@@ -115,7 +115,7 @@ func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	}
 	// All Nodes, also where a speaker watches its own only: a plan says which selector
 	// matches no Node.
-	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
+	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, Class: f.classes.class, ClassOnly: f.classes.only, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ type nodeFlags struct {
 	detectLocal []string // criteria; a client is a pod of this node by any of them
 	snat        snatFlags
 	health      string // a key of healthChecks
-	classOnly   bool   // ignore Services without a loadBalancerClass
+	classes     classFlags
 	// allNodes: the source needs all Nodes, because speakers communicate.
 	allNodes bool
 }
@@ -52,7 +52,7 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
 		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
-	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+	f.classes.add(set)
 }
 
 // config checks the flags and turns them into the configuration of a decision. It contains no
@@ -65,8 +65,11 @@ func (f *nodeFlags) config() (plan.Config, error) {
 	if f.files != "" && f.kubeconfig != "" {
 		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
 	}
-	if f.files != "" && f.classOnly {
-		return c, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
+	if err := f.classes.check(); err != nil {
+		return c, err
+	}
+	if f.files != "" && f.classes != (classFlags{class: cluster.DefaultClass}) {
+		return c, errors.New("--files and --class-only or --load-balancer-class: give one of them; Fanfare serves all Services of a folder")
 	}
 	for _, d := range f.detectLocal {
 		if err := addCriterion(&c, d); err != nil {
@@ -143,7 +146,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		if f.allNodes {
 			one = ""
 		}
-		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Namespace: ownNamespace(), Class: f.classes.class, ClassOnly: f.classes.only, Known: known, Log: log, Registerer: r})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.

@@ -107,6 +107,10 @@ type changes struct {
 
 // A Scope is the part of a cluster that a Builder gets. The zero value is the whole.
 type Scope struct {
+	// Namespace of the Secrets that BGPPeers name. Empty: DefaultNamespace.
+	Namespace string
+	// Class is the loadBalancerClass of Services that are served. Empty: DefaultClass.
+	Class string
 	// ClassOnly leaves Services without a class to other implementations.
 	ClassOnly bool
 	// ReadOnly: claims lack the UID and version, which only a write must name.
@@ -123,6 +127,9 @@ type Scope struct {
 	// L2Pending: objects that only L2 needs were not read yet, see [Builder.ReadL2].
 	L2Pending bool
 }
+
+func (s Scope) namespace() string { return cmp.Or(s.Namespace, DefaultNamespace) }
+func (s Scope) class() string     { return cmp.Or(s.Class, DefaultClass) }
 
 // Limit sets the scope. It is called before the first Set.
 func (b *Builder) Limit(s Scope) { b.scope = s }
@@ -182,7 +189,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		s, p := parseService(o)
+		s, p := parseService(o, b.scope.class())
 		if s != nil && s.Class == "" && b.scope.ClassOnly {
 			s, p = nil, nil
 		}
@@ -204,6 +211,9 @@ func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 		b.serviceCIDRs.set(o.Name, c)
 		return p
 	case *corev1.Secret:
+		if o.Namespace != b.scope.namespace() {
+			return nil
+		}
 		password, p := parseSecret(o)
 		b.setSecret(key.Name, password)
 		return p

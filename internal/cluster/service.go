@@ -11,9 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Class is the loadBalancerClass of Services that Fanfare serves. It also serves Services
-// without a class, unless --class-only is set.
-const Class = "fanfare.io/lb"
+// DefaultClass is the loadBalancerClass of Services that Fanfare serves, unless
+// --load-balancer-class names another one. It also serves Services without a class, unless
+// --class-only is set.
+const DefaultClass = "fanfare.io/lb"
 
 // l2NodeAnnotation of a Service: the node that should answer for its addresses over Layer 2,
 // as long as it can.
@@ -23,8 +24,8 @@ const l2NodeAnnotation = "fanfare.io/l2-node"
 // healthCheckNodePort.
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
-// parseService returns nil for a Service that is not Fanfare's business.
-func parseService(o *corev1.Service) (*Spec, []Problem) {
+// parseService returns nil for a Service that is not Fanfare's business: it serves one class.
+func parseService(o *corev1.Service, served string) (*Spec, []Problem) {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil, nil
 	}
@@ -32,7 +33,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	if o.Spec.LoadBalancerClass != nil {
 		class = *o.Spec.LoadBalancerClass
 	}
-	if class != "" && class != Class {
+	if class != "" && class != served {
 		return nil, nil
 	}
 	var p Problems

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +39,12 @@ type Options struct {
 	SkipNamespaces, SkipServiceCIDRs bool
 	// L2 is what to watch, too, as soon as addresses may be announced over L2.
 	L2 L2Needs
+	// Class is the loadBalancerClass of Services that are served; empty: cluster.DefaultClass.
 	// ClassOnly leaves Services without a class to other implementations.
+	Class     string
 	ClassOnly bool
+	// Namespace of the Secrets that BGPPeers name; empty: cluster.DefaultNamespace.
+	Namespace string
 	// Known are the last good versions, from before a restart, for objects that have a
 	// mistake now; nil: none.
 	Known *cluster.Configuration
@@ -82,7 +87,9 @@ type API struct {
 	log     *slog.Logger
 	metrics *metrics
 	needs   L2Needs
-	changed chan struct{}
+	// namespace of the Secrets that peers name
+	namespace string
+	changed   chan struct{}
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
@@ -152,21 +159,22 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	b.Know(o.Known)
 	someNodes := o.NodeName != "" || o.SkipNodes
 	b.Limit(cluster.Scope{
-		ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
+		Namespace: o.Namespace, Class: o.Class, ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
 		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
 	})
 	a := &API{
-		config:   cfg,
-		http:     h,
-		log:      o.Log,
-		metrics:  m,
-		needs:    o.L2,
-		losses:   losses,
-		changed:  make(chan struct{}, 1),
-		builder:  b,
-		last:     b.Snapshot(),
-		synced:   map[resource]<-chan struct{}{},
-		troubles: map[resource]trouble{},
+		config:    cfg,
+		http:      h,
+		log:       o.Log,
+		metrics:   m,
+		needs:     o.L2,
+		namespace: cmp.Or(o.Namespace, cluster.DefaultNamespace),
+		losses:    losses,
+		changed:   make(chan struct{}, 1),
+		builder:   b,
+		last:      b.Snapshot(),
+		synced:    map[resource]<-chan struct{}{},
+		troubles:  map[resource]trouble{},
 	}
 	if a.log == nil {
 		a.log = slog.Default()

@@ -28,10 +28,13 @@ func TestAPIOptions(t *testing.T) {
 		t.Error("asked for what only a controller needs")
 	}
 	ours := clustertest.Service("ours")
-	ours.Spec.LoadBalancerClass = new(cluster.Class)
+	ours.Spec.LoadBalancerClass = new(cluster.DefaultClass)
 	s.set(ours)
 	if a := s.open(Options{ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
+	}
+	if a := s.open(Options{Class: "example.com/lb", ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 0 {
+		t.Errorf("took Services of another class: %v", a.Snapshot().Services)
 	}
 	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 2 {
 		t.Error("asked for Nodes")
