@@ -150,7 +150,7 @@ func readmeSteps(t *testing.T) (steps []readmeStep) {
 }
 
 // changing are parts of outputs that differ from run to run.
-var changing = regexp.MustCompile(`(?m)LAST DEPLOYED: .*|\b10\.96\.\d+\.\d+|:\d{5}/|\b\d+s$`)
+var changing = regexp.MustCompile(`(?m)LAST DEPLOYED: .*|\b10\.96\.\d+\.\d+|:\d{5}/|\b\d+[ms]\w*$`)
 
 // masked removes them, and the width of columns.
 func masked(out string) string {
