@@ -9,9 +9,9 @@ require (
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
 	github.com/hashicorp/memberlist v0.7.0
-	// arp and ethernet have had no commit since 2022, and no release ever. They stay: 400 lines
-	// that parse two formats of fixed length, which fuzz tests of l2 cover, and nothing else. If
-	// they break, l2/arp.go writes and reads the 28 bytes of RFC 826 itself.
+	// arp and ethernet have had no commit since 2022, and no release ever. They stay: l2 uses their
+	// parsers of two formats of fixed length, which its fuzz tests cover, and nothing else. If they
+	// break, l2/arp.go reads and writes the 28 bytes of RFC 826 itself.
 	github.com/mdlayher/arp v0.0.0-20220512170110-6706a2966875
 	github.com/mdlayher/ethernet v0.0.0-20220221185849-529eae5b6118
 	github.com/mdlayher/ndp v1.1.0
