@@ -68,7 +68,7 @@ peers:
 	_, err = c.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
 	must(t, err)
 	must(t, lab.Await(ctx, limit, "a problem that names the pod's namespace", func() error {
-		out, err := c.run(ctx, "kubectl get speakerstatuses -o yaml")
+		out, err := c.run(ctx, "kubectl get speakerstatuses -o json")
 		if err == nil && !strings.Contains(out, "kubectl -n lb-system create role bgp-password-signed") {
 			err = errors.New(out)
 		}
