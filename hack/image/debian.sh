@@ -9,7 +9,7 @@
 set -euo pipefail
 arch=$1 dir=$(realpath -m "$2")
 root=$dir/root apt=$dir/apt
-mkdir -p "$dir/archives/partial" "$apt/state/lists/partial" "$apt/cache"
+mkdir -p "$dir/archives/partial" "$apt/none/partial" "$apt/state/lists/partial" "$apt/cache"
 : >"$apt/status" # Nothing is installed, so that all dependencies are loaded.
 
 apt_get() {
@@ -18,8 +18,11 @@ apt_get() {
 		-o Dir::Cache::archives="$dir/archives" -o Debug::NoLocking=1 "$@" </dev/null
 }
 apt_get update
-wanted=$(apt_get --print-uris install nftables iptables netbase base-files | cut -d' ' -f2)
-apt_get --download-only install nftables iptables netbase base-files >&2
+packages=(nftables iptables netbase base-files)
+# apt names only what it would load, so that it looks for packages in an empty directory here.
+wanted=$(apt_get -o Dir::Cache::archives="$apt/none" --print-uris install "${packages[@]}" | cut -d' ' -f2)
+[ -n "$wanted" ] || { echo "debian.sh: apt names no package for $arch" >&2; exit 1; }
+apt_get --download-only install "${packages[@]}" >&2
 
 # As on a machine with one /usr.
 rm -rf "$root"
