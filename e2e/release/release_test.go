@@ -143,7 +143,7 @@ func unpack(t *testing.T, archive, dir string) *layout {
 	return l
 }
 
-// checkIndex checks that containerd, as on a node, imports the index.
+// checkIndex checks that the index has an image for each architecture, and that install.yaml names it.
 func checkIndex(t *testing.T, l *layout, release string) {
 	if len(l.images) != 2 {
 		t.Errorf("images for %d architectures, want 2", len(l.images))
