@@ -50,7 +50,8 @@ func crdsHook(kubeconfig *string) *cobra.Command {
 	}
 }
 
-// cleanedHook is for removal: Helm does not wait for a DaemonSet that is a hook.
+// cleanedHook is for removal: Helm does not wait for a DaemonSet that is a hook, and deletes it
+// also if the hook that waits has failed.
 func cleanedHook(kubeconfig *string) *cobra.Command {
 	var (
 		namespace string
@@ -58,7 +59,7 @@ func cleanedHook(kubeconfig *string) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "cleaned DAEMONSET",
-		Short: "Wait until a DaemonSet has cleaned all nodes",
+		Short: "Wait until a DaemonSet has cleaned all nodes, then delete it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := hookClient(*kubeconfig)
@@ -70,7 +71,10 @@ func cleanedHook(kubeconfig *string) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return awaitCleaned(ctx, c, namespace, args[0])
+			if err := awaitCleaned(ctx, c, namespace, args[0]); err != nil {
+				return err
+			}
+			return c.Delete().AbsPath(daemonSets, namespace, "daemonsets", args[0]).Do(ctx).Error()
 		},
 	}
 	cmd.Flags().StringVar(&namespace, "namespace", "", "namespace of the DaemonSet; default: the pod's")
@@ -154,11 +158,14 @@ func send(ctx context.Context, r *rest.Request, o *unstructured.Unstructured) er
 	return r.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text).Do(ctx).Error()
 }
 
+// daemonSets is the API with DaemonSets of all namespaces.
+const daemonSets = "/apis/apps/v1/namespaces"
+
 // awaitCleaned returns when all nodes that a DaemonSet is for have a ready pod of it.
 func awaitCleaned(ctx context.Context, c rest.Interface, namespace, name string) error {
 	left := errors.New("the API server has not answered")
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		text, err := c.Get().AbsPath("/apis/apps/v1/namespaces", namespace, "daemonsets", name).DoRaw(ctx)
+		text, err := c.Get().AbsPath(daemonSets, namespace, "daemonsets", name).DoRaw(ctx)
 		var d appsv1.DaemonSet
 		if err == nil {
 			err = yaml.Unmarshal(text, &d)

@@ -108,12 +108,13 @@ func TestHookCRDs(t *testing.T) {
 
 // The hook ends when all nodes are clean, and otherwise says how many are not, and what to do.
 func TestHookCleaned(t *testing.T) {
-	status := ""
+	status, deleted := "", false
 	file := kubeconfig(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/apps/v1/namespaces/lb-system/daemonsets/cleanup" || status == "" {
 			refuse(w, http.StatusNotFound, "NotFound")
 			return
 		}
+		deleted = r.Method == http.MethodDelete
 		io.WriteString(w, `{"metadata": {"generation": 2}, "status": `+status+`}`)
 	})
 	for _, tt := range []struct{ status, want string }{
@@ -123,10 +124,13 @@ func TestHookCleaned(t *testing.T) {
 		{`{"observedGeneration": 1, "desiredNumberScheduled": 3, "numberReady": 3}`, "no controller has counted its nodes yet"},
 		{"", "the server could not find the requested resource"},
 	} {
-		status = tt.status
+		status, deleted = tt.status, false
 		_, err := run("hook", "cleaned", "cleanup", "--namespace=lb-system", "--timeout=100ms", "--kubeconfig", file)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.status, err, tt.want)
+		}
+		if deleted != (tt.want == "") {
+			t.Errorf("%s: deleted the DaemonSet: %t", tt.status, deleted)
 		}
 	}
 }

@@ -83,9 +83,13 @@ peers:
 
 	t.Log(c.mustRun(t, "helm uninstall fanfare --namespace lb-system"))
 	c.expectLeft(t, false)
-	if got := c.mustRun(t, "kubectl -n lb-system get pods,daemonsets,jobs,serviceaccounts,roles -o name"); got != "serviceaccount/default" {
-		t.Errorf("left in the namespace: %s", got)
-	}
+	must(t, lab.Await(ctx, limit, "the end of all pods and hooks", func() error {
+		out, err := c.run(ctx, "kubectl -n lb-system get pods,daemonsets,jobs,serviceaccounts,roles -o name")
+		if err == nil && out != "serviceaccount/default" {
+			err = errors.New(out)
+		}
+		return err
+	}))
 	c.mustRun(t, "kubectl delete -f charts/fanfare/crds && kubectl delete namespace lb-system && kubectl -n shop delete service --all")
 }
 
