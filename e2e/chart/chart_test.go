@@ -87,7 +87,7 @@ func TestChartEqualsManifests(t *testing.T) {
 	}{
 		{"manifests", "fanfare-system", []string{"--set=image.repository=fanfare"}},
 		{"overlays/fast-path", "fanfare-system", []string{"--set=image.repository=fanfare,speaker.fastPath=true"}},
-		{"overlays/example", "lb-system", []string{"--set=image.repository=registry.example/fanfare,image.tag=v1.2.3,loadBalancerClass=example.com/lb"}},
+		{"overlays/example", "lb-system", []string{"--set=image.repository=registry.example/fanfare,image.tag=v1.2.3,lbClasses={example.com/lb}"}},
 	} {
 		t.Run(tt.kustomization, func(t *testing.T) {
 			want := objects(t, must(t, "kubectl", "kustomize", "../../"+tt.kustomization))
@@ -215,7 +215,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"controller.extraArgs={log-level=debug}": "at '/controller/extraArgs/0'",
 		"cleanup.timeout=4":                      "at '/cleanup/timeout'",
 		"classOnly=yes":                          "at '/classOnly': got string, want boolean",
-		"loadBalancerClass=":                     "at '/loadBalancerClass': minLength",
+		"lbClasses=example.com/lb":               "at '/lbClasses': got string, want array",
 		"pools.LAN.announce=L2":                  "invalid propertyName 'LAN'",
 		"speaker.maxUnavailable=half":            "at '/speaker/maxUnavailable'",
 	} {

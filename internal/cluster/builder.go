@@ -109,10 +109,8 @@ type changes struct {
 type Scope struct {
 	// Namespace of the Secrets that BGPPeers name. Empty: DefaultNamespace.
 	Namespace string
-	// Class is the loadBalancerClass of Services that are served. Empty: DefaultClass.
-	Class string
-	// ClassOnly leaves Services without a class to other implementations.
-	ClassOnly bool
+	// Classes are those of the Services that Fanfare serves.
+	Classes Classes
 	// ReadOnly: claims lack the UID and version, which only a write must name.
 	ReadOnly bool
 	// NoSecrets: peers are as if they had no password.
@@ -129,7 +127,6 @@ type Scope struct {
 }
 
 func (s Scope) namespace() string { return cmp.Or(s.Namespace, DefaultNamespace) }
-func (s Scope) class() string     { return cmp.Or(s.Class, DefaultClass) }
 
 // Limit sets the scope. It is called before the first Set.
 func (b *Builder) Limit(s Scope) { b.scope = s }
@@ -189,10 +186,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		s, p := parseService(o, b.scope.class())
-		if s != nil && s.Class == "" && b.scope.ClassOnly {
-			s, p = nil, nil
-		}
+		s, p := parseService(o, b.scope.Classes)
 		b.setService(key.Name, s)
 		b.setForeign(key.Name, foreignAddresses(o, s))
 		return p

@@ -82,9 +82,9 @@ func (a *API) endSecret(name string) {
 	a.secrets.ends[name]()
 	delete(a.secrets.ends, name)
 	r := a.secret(name)
-	delete(a.troubles, r)
+	delete(a.failures, r)
 	a.refuseSecret(r)
-	a.recordOutage(trouble{})
+	a.recordOutage(readFailure{})
 	a.builder.Report("API server", a.healthProblems())
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }
@@ -95,11 +95,11 @@ func (r resource) isSecret() bool { return r.Resource == "secrets" }
 // refuseSecret has the Builder report whether a Secret may be read.
 func (a *API) refuseSecret(r resource) {
 	if r.isSecret() {
-		a.builder.RefuseSecret(r.one, a.troubles[r].refusedSecret(r))
+		a.builder.RefuseSecret(r.one, a.failures[r].refusedSecret(r))
 	}
 }
 
 // refusedSecret says whether the role does not let this process read a Secret.
-func (t trouble) refusedSecret(r resource) bool {
+func (t readFailure) refusedSecret(r resource) bool {
 	return r.isSecret() && t.fault == forbidden && apierrors.IsForbidden(t.err)
 }

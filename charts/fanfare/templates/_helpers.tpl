@@ -8,8 +8,8 @@
 
 {{/* Flags that controller and speakers must agree on; the defaults are left out. */}}
 {{- define "fanfare.classArgs" -}}
-{{- if ne .Values.loadBalancerClass "fanfare.io/lb" }}
-- --load-balancer-class={{ .Values.loadBalancerClass }}
+{{- range .Values.lbClasses }}
+- --lb-class={{ . }}
 {{- end }}
 {{- if .Values.classOnly }}
 - --class-only
