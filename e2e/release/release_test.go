@@ -15,7 +15,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -294,22 +293,35 @@ func tools(t *testing.T) string {
 	return name
 }
 
-// checkSBOM checks that the document names each package of the images with its version, and each
-// Go module with its license.
+// checkSBOM checks that the document names each package of the images with its version and its
+// licenses, and has the texts of those that have no identifier.
 func checkSBOM(t *testing.T, release string) {
 	var d struct {
 		SPDXVersion   string `json:"spdxVersion"`
 		Packages      []struct{ Name, SPDXID, VersionInfo, LicenseDeclared string }
 		Relationships []struct{ RelatedSPDXElement string }
+		Licenses      []struct{ LicenseID, ExtractedText string } `json:"hasExtractedLicensingInfos"`
 	}
 	if err := json.Unmarshal(read(t, filepath.Join(release, "fanfare.spdx.json")), &d); err != nil {
 		t.Fatal(err)
 	}
+	texts := map[string]string{}
+	for _, l := range d.Licenses {
+		if texts[l.LicenseID] != "" || len(l.ExtractedText) < 100 {
+			t.Errorf("%s is there twice, or has no text: %q", l.LicenseID, l.ExtractedText)
+		}
+		texts[l.LicenseID] = l.ExtractedText
+	}
 	count := map[string]int{}
 	for _, p := range d.Packages {
 		count[p.Name]++
-		if p.VersionInfo == "" || path.Dir(p.Name) != "." && p.LicenseDeclared == "NOASSERTION" {
+		if p.VersionInfo == "" || p.LicenseDeclared == "NOASSERTION" {
 			t.Errorf("%s has version %q and license %q", p.Name, p.VersionInfo, p.LicenseDeclared)
+		}
+		for _, id := range strings.Split(p.LicenseDeclared, " AND ") {
+			if strings.HasPrefix(id, "LicenseRef-") && texts[id] == "" {
+				t.Errorf("%s: the document has no text of %s", p.Name, id)
+			}
 		}
 	}
 	if d.SPDXVersion != "SPDX-2.3" || len(d.Relationships) != len(d.Packages) || len(d.Packages) < 80 {

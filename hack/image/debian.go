@@ -145,7 +145,8 @@ func (s system) owners(ctx context.Context, files []string) (map[string][]string
 
 // A debianPackage is a package that the image has files of.
 type debianPackage struct {
-	name, version, architecture, license string
+	name, version, architecture string
+	license                     license
 }
 
 // document puts in what says where a package's files are from and what their licenses are.
@@ -163,7 +164,7 @@ func (s system) document(ctx context.Context, t tree, name string) (debianPackag
 	}
 	about, err := s.dpkg(ctx, "--show", "--showformat=${Version} ${Architecture}", name)
 	version, architecture, _ := strings.Cut(about, " ")
-	return debianPackage{plain, version, architecture, debianLicense(string(t[where[1:]].content))}, err
+	return debianPackage{plain, version, architecture, debianLicense(plain, string(t[where[1:]].content))}, err
 }
 
 // dpkg asks the system's database of packages.

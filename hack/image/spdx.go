@@ -29,6 +29,7 @@ type (
 		Namespace     string             `json:"documentNamespace"`
 		Creation      spdxCreation       `json:"creationInfo"`
 		Packages      []spdxPackage      `json:"packages"`
+		Licenses      []spdxLicense      `json:"hasExtractedLicensingInfos"`
 		Relationships []spdxRelationship `json:"relationships"`
 	}
 	spdxCreation struct {
@@ -50,6 +51,11 @@ type (
 		Category string `json:"referenceCategory"`
 		Type     string `json:"referenceType"`
 		Locator  string `json:"referenceLocator"`
+	}
+	// spdxLicense is the text of a license without an identifier.
+	spdxLicense struct {
+		ID   string `json:"licenseId"`
+		Text string `json:"extractedText"`
 	}
 	spdxRelationship struct {
 		Element string `json:"spdxElementId"`
@@ -75,7 +81,8 @@ func writeSBOM(o options, contents []content) error {
 	d.add(document, "DESCRIBES", root)
 	for _, c := range contents {
 		for _, p := range c.debian {
-			d.add(root.ID, "CONTAINS", newPackage(p.name, p.version, p.license, fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.name, p.version, p.architecture)))
+			d.add(root.ID, "CONTAINS", newPackage(p.name, p.version, p.license.expression, fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.name, p.version, p.architecture)))
+			d.refer(p.license)
 		}
 		for _, m := range c.modules {
 			d.add(root.ID, "CONTAINS", newPackage(m.path, m.version, m.license, "pkg:golang/"+m.path+"@"+m.version))
@@ -105,6 +112,13 @@ func (d *spdxDocument) add(by, how string, p spdxPackage) {
 	}
 	d.Packages = append(d.Packages, p)
 	d.Relationships = append(d.Relationships, spdxRelationship{by, how, p.ID})
+}
+
+// refer adds a license's text, unless a package of another architecture has it, too.
+func (d *spdxDocument) refer(l license) {
+	if l.text != "" && !slices.ContainsFunc(d.Licenses, func(m spdxLicense) bool { return m.ID == l.id }) {
+		d.Licenses = append(d.Licenses, spdxLicense{l.id, l.text})
+	}
 }
 
 // texts are words of a license's text, by its SPDX identifier. The first that matches counts, so
@@ -143,29 +157,42 @@ func licenseOf(text string) string {
 	return ""
 }
 
-// declared matches a license's name in a copyright file of Debian (DEP 5).
-var declared = regexp.MustCompile(`(?m)^License: *(\S+) *$`)
+// A license is an expression of SPDX. If it refers to a text that SPDX has no identifier for, id is
+// that reference.
+type license struct {
+	expression, id, text string
+}
+
+// declared matches the names of licenses in a copyright file of Debian (DEP 5).
+var declared = regexp.MustCompile(`(?m)^License: *(.*)$`)
 
 // debianNames are SPDX identifiers of names in Debian's copyright files.
 var debianNames = map[string]string{
-	"GPL-2": "GPL-2.0-only", "GPL-2+": "GPL-2.0-or-later", "GPL-3": "GPL-3.0-only", "GPL-3+": "GPL-3.0-or-later",
+	"GPL-2": "GPL-2.0-only", "GPL-2+": "GPL-2.0-or-later", "GPL-2.0+": "GPL-2.0-or-later", "GPL-3": "GPL-3.0-only", "GPL-3+": "GPL-3.0-or-later",
 	"LGPL-2": "LGPL-2.0-only", "LGPL-2+": "LGPL-2.0-or-later", "LGPL-2.1": "LGPL-2.1-only", "LGPL-2.1+": "LGPL-2.1-or-later",
 	"LGPL-3": "LGPL-3.0-only", "LGPL-3+": "LGPL-3.0-or-later", "BSD-3-clause": "BSD-3-Clause", "BSD-2-clause": "BSD-2-Clause",
-	"Expat": "MIT", "MIT": "MIT", "ISC": "ISC", "Apache-2.0": "Apache-2.0", "Artistic-2.0": "Artistic-2.0",
+	"Expat": "MIT", "MIT": "MIT", "ISC": "ISC", "Apache-2.0": "Apache-2.0", "Artistic": "Artistic-1.0-Perl", "Artistic-2.0": "Artistic-2.0",
+	"Beerware": "Beerware", "CC-BY-SA-4.0": "CC-BY-SA-4.0", "X11": "X11",
 }
 
-// debianLicense translates the names of a copyright file. A name that SPDX does not know, or a
-// file without a form, asserts nothing: the text itself is in the image.
-func debianLicense(copyright string) string {
+// debianLicense translates the names in a package's copyright file. Files of a package differ in their
+// licenses, so that all of them apply to the package. For a name that SPDX does not know, and for a file
+// without a form, the file itself is the license.
+func debianLicense(name, copyright string) license {
+	l := license{id: "LicenseRef-Debian-" + notInID.ReplaceAllString(name, "-")}
 	found := map[string]bool{}
 	for _, m := range declared.FindAllStringSubmatch(copyright, -1) {
-		id := debianNames[m[1]]
-		if id == "" {
-			return noAssertion
+		for word := range strings.FieldsSeq(m[1]) {
+			if word != "and" && word != "or" {
+				found[cmp.Or(debianNames[word], l.id)] = true
+			}
 		}
-		found[id] = true
 	}
-	return all(found)
+	if len(found) == 0 || found[l.id] {
+		found[l.id], l.text = true, copyright
+	}
+	l.expression = all(found)
+	return l
 }
 
 func all(licenses map[string]bool) string {
