@@ -294,7 +294,7 @@ func tools(t *testing.T) string {
 }
 
 // checkSBOM checks that the document names each package of the images with its version and its
-// licenses, and has the texts of those that have no identifier.
+// licenses, and has the texts of licenses without an identifier.
 func checkSBOM(t *testing.T, release string) {
 	var d struct {
 		SPDXVersion   string `json:"spdxVersion"`
