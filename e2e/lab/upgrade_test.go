@@ -86,7 +86,8 @@ func TestUpgradeAndDowngradeBGP(t *testing.T) {
 	}
 }
 
-// The same over Layer 2: no address moves to another node.
+// The same over Layer 2, where addresses move away from a speaker that stops and back: nodes of both
+// versions redirect connections to each other.
 func TestUpgradeAndDowngradeL2(t *testing.T) {
 	l := laboratoryL2(t)
 	old := startPrevious(t, l, l.StartL2Speakers)
