@@ -19,7 +19,11 @@ import (
 // Build builds cmd/fanfare of the current source at path. It takes five seconds of CPU
 // time, and half a second if nothing has changed.
 func Build(ctx context.Context, path string) error {
-	if err := build(ctx, "fanfare", path); err != nil {
+	root, err := sourceRoot()
+	if err == nil {
+		err = build(ctx, root, "fanfare", path)
+	}
+	if err != nil {
 		return fmt.Errorf("the program: %w", err)
 	}
 	return nil
@@ -53,7 +57,7 @@ func BuildNext(ctx context.Context, path string) error {
 	of, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, file): replaced}})
 	err = errors.Join(err, os.WriteFile(replaced, next, 0o644), os.WriteFile(overlay, of, 0o644))
 	if err == nil {
-		err = build(ctx, "fanfare-next", path, "-overlay", overlay)
+		err = build(ctx, root, "fanfare-next", path, "-overlay", overlay)
 	}
 	if err != nil {
 		return fmt.Errorf("the program's next version: %w", err)
@@ -69,7 +73,8 @@ func sourceRoot() (string, error) {
 	return filepath.Join(filepath.Dir(here), "..", ".."), nil
 }
 
-func build(ctx context.Context, name, path string, flags ...string) error {
+// build builds the program of a source at path.
+func build(ctx context.Context, source, name, path string, flags ...string) error {
 	root, err := sourceRoot()
 	if err != nil {
 		return err
@@ -91,7 +96,7 @@ func build(ctx context.Context, name, path string, flags ...string) error {
 	// commit of the same source needs no new link.
 	args := append([]string{"build", "-trimpath", "-tags=grpcnotrace", "-buildvcs=false", "-o", built}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/fanfare")...)
-	cmd.Dir = root
+	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, out)
