@@ -40,6 +40,11 @@ type Desired struct {
 	// AggregateReasons are about the attributes of aggregates; each names the first address.
 	AggregateReasons []cluster.Reason
 
+	// Outdated are the addresses, sorted, whose decisions are of an earlier snapshot or View: with
+	// a Decider's Effort, the next Desired has more of them decided. What is announced of them may
+	// stay, and nothing new of them may be announced.
+	Outdated []netip.Addr
+
 	aggregates []aggregate // sorted by prefix
 
 	// The decision is about Snapshot and View.
