@@ -58,8 +58,11 @@ type Server struct {
 	// setting is held during Set and Close. What they alone use follows.
 	setting sync.Mutex
 	closed  bool
-	asked   State // the last State as it came, to compare pointers with
-	retry   bool  // the last Set could not do all it should have
+	asked   State         // the last State as it came, to compare pointers with
+	want    State         // the same without what is wrong with it
+	retry   bool          // not all could be done as it should have been
+	first   bool          // the sessions to open are those of the first State with any
+	quit    chan struct{} // closed by Close
 
 	// mu protects the rest. It is held for moments only, and no goroutine
 	// waits while it holds mu.
@@ -67,9 +70,11 @@ type Server struct {
 	engine      *engine // nil until there are sessions
 	sessions    []*session
 	closing     []*session        // ended, and not closed yet
+	behind      bool              // catchUp runs
 	routes      []Route           // in GoBGP's table, sorted
 	targets     map[string]uint32 // that the table's routes are marked for
 	weightAS    uint16            // that the table's routes have weights with; 0: none have
+	edition     uint32            // of the export policy
 	have        []netip.Prefix
 	problems    []error
 	syncing     *syncing   // nil before the first Set
@@ -88,6 +93,7 @@ func New(o Options) *Server {
 		gate:        make(chan struct{}, 1),
 		bfdReceiver: newBFDReceiver(),
 		acceptor:    newAcceptor(),
+		quit:        make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -115,7 +121,10 @@ func (s *Server) notify() {
 //
 // GoBGP has the routes of a Set before its sessions open, so that a router receives all of
 // them first. Set waits neither until sessions are established nor until ended ones are
-// closed, which takes up to 2 s; a session with the same router opens after that.
+// closed, which takes up to 2 s; a session with the same router opens after that. It hands no more
+// than routesPart routes to GoBGP, and none while a session comes up: the rest, and the sessions
+// that wait for it, follow in the background. A route counts as sent meanwhile if it will
+// be, or is not withdrawn yet; [Server.Changed] signals the end.
 //
 // A Set with the same slices as the Set before costs nothing. The caller must not write to the
 // returned slice or, from then on, to want.
@@ -128,6 +137,7 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 	if !s.unchanged(want) {
 		s.asked = want
 		good, problems := check(want)
+		s.want = good
 		err = s.apply(ctx, good)
 		s.retry = err != nil
 		s.recordResult(problems)
@@ -165,7 +175,12 @@ func (s *Server) recordHave() {
 	for _, x := range s.closing {
 		sessions = append(sessions, x.conf)
 	}
-	if have := announced(s.routes, sessions); !slices.Equal(have, s.have) {
+	routes := s.routes
+	if s.behind {
+		sessions = append(sessions, s.want.Sessions...)
+		routes = sortedset.Union(routes, s.want.Routes, compareRoutes)
+	}
+	if have := announced(routes, sessions); !slices.Equal(have, s.have) {
 		s.have = have
 	}
 }
@@ -189,22 +204,36 @@ func (s *Server) Synced() (time.Time, bool) {
 func (s *Server) Close(ctx context.Context, mode CloseMode) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
+	if !s.closed {
+		close(s.quit)
+	}
 	s.closed = true
 	return s.stop(ctx, mode)
 }
 
-// apply goes from what is to want: routes first, so that a session that opens
-// finds them, and one that closes does not hold them up.
+// apply goes from what is to want: sessions end first, so that no router that is not wanted receives
+// new routes, and open last, so that they find all routes.
 func (s *Server) apply(ctx context.Context, want State) error {
 	err := s.identify(ctx, want)
-	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown))
-	err = errors.Join(err, s.setUnweighted(ctx, want))
-	err = errors.Join(err, s.setRoutes(ctx, want))
-	if len(want.identityFaults()) > 0 {
-		return err // open sessions stay, with the identity that they have
+	if s.engine == nil {
+		return err
 	}
-	s.setSessions(want)
-	return err
+	identified := len(want.identityFaults()) == 0 // else open sessions stay, with the identity that they have
+	if identified {
+		s.endSessions(want)
+	}
+	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setUnweighted(ctx, want))
+	done, failed := s.setRoutes(ctx, want)
+	switch {
+	case done && identified:
+		s.openSessions(want)
+	case !done && !s.behind:
+		s.mu.Lock()
+		s.behind = true
+		s.mu.Unlock()
+		go s.catchUp()
+	}
+	return errors.Join(err, failed)
 }
 
 // identify records the AS number and router ID, and starts an engine if want needs one.
@@ -234,7 +263,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.routes, s.targets, s.weightAS, s.have = nil, nil, nil, nil, nil, 0, nil
+	s.engine, s.sessions, s.closing, s.routes, s.targets, s.weightAS, s.edition, s.have = nil, nil, nil, nil, nil, 0, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil
@@ -265,57 +294,55 @@ func stopBFD(ctx context.Context, sessions []*session) {
 	}
 }
 
-// holdGate holds the gate until reopen is called: no session comes up meanwhile.
-func (s *Server) holdGate(ctx context.Context) (reopen func(), err error) {
+// gateTime is how long Set waits for a session that comes up.
+const gateTime = 2 * time.Millisecond
+
+// tryGate holds the gate until reopen is called: no session comes up meanwhile. reopen is nil if one
+// comes up now.
+func (s *Server) tryGate() (reopen func()) {
 	select {
 	case s.gate <- struct{}{}:
-		return func() { <-s.gate }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return func() { <-s.gate }
+	case <-time.After(gateTime):
+		return nil
 	}
 }
 
-// setShutdown marks all routes, also routes that routers have, as about to go, or not. No
-// session comes up meanwhile: it could miss the change.
+// setShutdown marks all routes, also routes that routers have, as about to go, or not.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
-	if s.engine == nil || s.shutdown == want {
+	if s.shutdown == want {
 		return nil
 	}
-	reopen, err := s.holdGate(ctx)
-	if err != nil {
-		return err
-	}
-	defer reopen()
 	if err := s.engine.setShutdown(ctx, want); err != nil {
 		return fmt.Errorf("graceful shutdown: %w", err)
 	}
 	s.shutdown = want
+	s.newEdition()
 	return nil
 }
 
-// setSessions closes the sessions that are not in want, or not as they are, and
-// then opens the missing ones.
-func (s *Server) setSessions(want State) {
-	if s.engine == nil {
-		return
-	}
-	sessions := make([]Session, len(want.Sessions))
-	for i, x := range want.Sessions {
-		sessions[i] = x.resolved(want)
-	}
-	del, add := diff(s.confs(), sessions, compareSessions)
+// endSessions closes the sessions that are not in want, or not as they are.
+func (s *Server) endSessions(want State) {
+	del, _ := diff(s.confs(), want.resolvedSessions(), compareSessions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeSessions(del)
-	first := !s.hadSessions && len(want.Sessions) > 0
-	if first {
-		s.hadSessions = true
+	if !s.hadSessions && len(want.Sessions) > 0 {
+		s.hadSessions, s.first = true, true
 		s.syncing = newSyncing(time.Now(), want.Sessions)
 		time.AfterFunc(time.Until(s.syncing.limit()), s.notify)
 	}
+}
+
+// openSessions opens the missing sessions.
+func (s *Server) openSessions(want State) {
+	_, add := diff(s.confs(), want.resolvedSessions(), compareSessions)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, conf := range add {
-		s.open(conf, first)
+		s.open(conf, s.first)
 	}
+	s.first = s.first && len(add) == 0
 }
 
 // confs are the open sessions as they were configured, resolved.

@@ -6,102 +6,186 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
+// routesPart is how many routes GoBGP gets at a time, at some 10 µs for each of them and each
+// router. Other changes wait that long.
+const routesPart = 400
+
 // setUnweighted sets which routers get weights. A router whose session stays and whose
-// setting changes gets all routes again.
+// setting changes gets all routes with weights again.
 func (s *Server) setUnweighted(ctx context.Context, want State) error {
-	if s.engine == nil {
-		return nil
-	}
 	was, is := s.engine.unweighted, s.engine.kept(want)
 	if slices.Equal(was, is) {
 		return nil
 	}
-	reopen, err := s.holdGate(ctx)
-	if err != nil {
-		return err
-	}
-	defer reopen()
 	if err := s.engine.setUnweighted(ctx, is); err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	if s.weightAS == 0 || !slices.ContainsFunc(s.sessions, func(x *session) bool {
-		return slices.Contains(was, x.alias) != slices.Contains(is, x.alias)
-	}) {
-		return nil
+	if s.weightAS != 0 {
+		s.newEdition()
 	}
-	return s.engine.resendRoutes(ctx)
+	return nil
 }
 
-// setRoutes makes want's routes those of GoBGP's table. After an error the table
-// may hold more than it should, and s.routes says so.
-func (s *Server) setRoutes(ctx context.Context, want State) error {
-	if s.engine == nil {
-		return nil
-	}
-	targets, err := s.engine.targets(ctx, want.Sessions)
-	if err != nil {
-		return err
-	}
-	withdraw, announce := diffRoutes(s.routes, want.Routes)
-	if s.retry {
-		announce = want.Routes // announcing again does no harm
-	}
-	weightAS := want.weightAS()
-	if !maps.Equal(s.targets, targets) {
-		// Routers have got other numbers.
-		announce = changedToo(announce, want.Routes, func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
-	}
-	if s.weightAS != weightAS {
-		announce = changedToo(announce, want.Routes, func(r Route) bool { return r.Weight != 0 })
-	}
-	if len(withdraw)+len(announce) > 0 {
-		err = s.exchange(ctx, withdraw, announce, want.Routes, func(routes []Route) error {
-			return s.engine.announce(ctx, routes, targets, weightAS)
-		})
-	}
-	if err == nil {
-		s.targets, s.weightAS = targets, weightAS
-		err = s.engine.forget(ctx, want.Routes, targets)
-	}
-	return err
+// newEdition has all routes announced again, since GoBGP's export policy has changed.
+func (s *Server) newEdition() {
+	s.mu.Lock()
+	s.edition++
+	s.mu.Unlock()
+	s.markStale(func(Route) bool { return true })
 }
 
-// changedToo adds to announce those of all that are otherwise now than GoBGP knows them,
-// although they are the same.
-func changedToo(announce, all []Route, otherwise func(Route) bool) []Route {
-	var more []Route
-	for _, r := range all {
-		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && otherwise(r) {
-			more = append(more, r)
-		}
-	}
-	more = append(more, announce...)
-	slices.SortFunc(more, compareRoutes)
-	return more
-}
-
-// exchange announces before it withdraws: the address of a route that goes may be
-// in one that comes.
-func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, do func([]Route) error) error {
-	reopen, err := s.holdGate(ctx)
-	if err != nil {
-		return err
-	}
-	defer reopen()
-	err = do(announce)
-	if err != nil {
-		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
-	}
-	table := want
-	if gone := s.engine.withdraw(withdraw); gone != nil {
-		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
-		table = append(slices.Clone(want), withdraw...)
-		slices.SortFunc(table, compareRoutes)
+// markStale has the routes of the table announced again that GoBGP sends otherwise now.
+func (s *Server) markStale(otherwise func(Route) bool) {
+	routes := slices.Clone(s.routes)
+	for i := range routes {
+		routes[i].stale = routes[i].stale || otherwise(routes[i])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.routes = routes
+}
+
+// remark has the routes announced again that have other marks or attributes in GoBGP's table now,
+// although they are the same.
+func (s *Server) remark(targets map[string]uint32, weightAS uint16) {
+	if s.retry {
+		s.markStale(func(Route) bool { return true })
+	}
+	if !maps.Equal(s.targets, targets) { // routers have got other numbers
+		s.markStale(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+	}
+	if s.weightAS != weightAS {
+		s.markStale(func(r Route) bool { return r.Weight != 0 })
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.targets, s.weightAS = targets, weightAS
+}
+
+// setRoutes makes want's routes those of GoBGP's table, as far as it can now, and reports whether it
+// could.
+func (s *Server) setRoutes(ctx context.Context, want State) (done bool, err error) {
+	targets, err := s.engine.targets(ctx, want.Sessions)
+	if err != nil {
+		return true, err
+	}
+	s.remark(targets, want.weightAS())
+	if sortedset.Same(s.routes, want.Routes) {
+		return true, nil
+	}
+	reopen := s.tryGate()
+	if reopen == nil {
+		return false, nil
+	}
+	defer reopen()
+	return s.exchange(ctx, want)
+}
+
+// exchange exchanges up to routesPart routes, and reports whether these were all. The caller holds
+// the gate. After an error the table may hold more than it should, and s.routes says so.
+func (s *Server) exchange(ctx context.Context, want State) (done bool, err error) {
+	withdraw, announce := diffRoutes(s.routes, want.Routes)
+	announce, withdraw, done = nextPart(s.routes, announce, withdraw)
+	if err = s.engine.announce(ctx, announce, marking{s.targets, s.weightAS, s.edition}); err != nil {
+		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
+	}
+	table := want.Routes
+	if gone := s.engine.withdraw(withdraw); gone != nil {
+		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
+		table = patchRoutes(s.routes, announce, nil)
+	} else if !done {
+		table = patchRoutes(s.routes, announce, withdraw)
+	}
+	s.mu.Lock()
 	s.routes = table
-	return err
+	s.mu.Unlock()
+	if done && err == nil {
+		err = s.engine.forget(ctx, want.Routes, s.targets)
+	}
+	return done || err != nil, err
+}
+
+// nextPart returns which routes to announce and to withdraw now, and whether these are all. Routes
+// that are only to be announced again come last, and before that, routes go after others have
+// come: the address of a route that goes may be in one that comes.
+func nextPart(have, announce, withdraw []Route) (_, _ []Route, all bool) {
+	if len(announce)+len(withdraw) <= routesPart {
+		return announce, withdraw, true
+	}
+	var changed, again []Route
+	for _, r := range announce {
+		if i, had := slices.BinarySearchFunc(have, r, compareRoutes); had && have[i].fresh() == r {
+			again = append(again, r)
+		} else {
+			changed = append(changed, r)
+		}
+	}
+	changed = changed[:min(len(changed), routesPart)]
+	withdraw = withdraw[:min(len(withdraw), routesPart-len(changed))]
+	again = again[:min(len(again), routesPart-len(changed)-len(withdraw))]
+	announce = append(changed, again...)
+	slices.SortFunc(announce, compareRoutes)
+	return announce, withdraw, false
+}
+
+// fresh is r as a State has it.
+func (r Route) fresh() Route {
+	r.stale = false
+	return r
+}
+
+// patchRoutes is a table after some routes came and others went.
+func patchRoutes(table, come, gone []Route) []Route {
+	keys := sortedset.Union(come, gone, compareRoutes)
+	return sortedset.Patch(table, keys, compareRoutes, func(a, b Route) bool { return a == b }, func(i int) (Route, bool) {
+		at, comes := slices.BinarySearchFunc(come, keys[i], compareRoutes)
+		if !comes {
+			return Route{}, false
+		}
+		return come[at], true
+	})
+}
+
+// catchUp does, part by part, what a Set has left.
+func (s *Server) catchUp() {
+	for more := true; more; {
+		select {
+		case s.gate <- struct{}{}:
+			more = s.catchUpPart()
+			<-s.gate
+		case <-s.quit:
+			return
+		}
+	}
+	s.notify()
+}
+
+// catchUpPart exchanges some routes, for the newest State, and opens the sessions after the last
+// ones. The caller holds the gate.
+func (s *Server) catchUpPart() (more bool) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	if s.closed {
+		return false
+	}
+	done, err := s.exchange(context.Background(), s.want)
+	if err != nil {
+		s.log.Error("routes not exchanged", "err", err)
+		s.retry = true
+	}
+	if !done {
+		return true
+	}
+	if len(s.want.identityFaults()) == 0 {
+		s.openSessions(s.want)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.behind = false
+	s.recordHave()
+	return false
 }

@@ -89,6 +89,10 @@ type Route struct {
 	// weights of other nodes; 0: none is sent, and a router balances evenly if any
 	// path lacks its weight. Only sessions with Weights get it.
 	Weight uint32
+
+	// stale: GoBGP's table has the route, but not as it sends such a route now. No State has
+	// such routes, so that they differ from all.
+	stale bool
 }
 
 // String says what the state does, a line each, in an operator's words. Golden
@@ -143,6 +147,15 @@ func (s Session) resolved(st State) Session {
 	}
 	s.Weights = false
 	return s
+}
+
+// resolvedSessions are the sessions, each resolved.
+func (s State) resolvedSessions() []Session {
+	sessions := make([]Session, len(s.Sessions))
+	for i, x := range s.Sessions {
+		sessions[i] = x.resolved(s)
+	}
+	return sessions
 }
 
 func (r Route) String() string {
