@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -37,7 +35,9 @@ type benchNode struct {
 }
 
 // A benchSource has the snapshot of the last change.
-type benchSource struct{ snap atomic.Pointer[cluster.Snapshot] }
+type benchSource struct {
+	snap atomic.Pointer[cluster.Snapshot]
+}
 
 func (s *benchSource) Snapshot() *cluster.Snapshot { return s.snap.Load() }
 func (*benchSource) Changed() <-chan struct{}      { return nil }
@@ -159,18 +159,7 @@ func (n *benchNode) pass() error {
 	snap := n.source.Snapshot()
 	n.updateConfig(snap, began)
 	n.decider.Config.Members = n.members
-	d := n.decide(snap, began)
-	decided := time.Since(began)
-	var gc0, gc1 debug.GCStats
-	debug.ReadGCStats(&gc0)
-	var u0, u1 unix.Rusage
-	unix.Getrusage(unix.RUSAGE_SELF, &u0)
-	d, err := n.apply(n.b.Context(), d, began)
-	unix.Getrusage(unix.RUSAGE_SELF, &u1)
-	debug.ReadGCStats(&gc1)
-	if t := time.Since(began); os.Getenv("BENCH_DEBUG") != "" && t > 10*time.Millisecond {
-		fmt.Fprintln(os.Stderr, "slow", t, "decide", decided, "gcs", gc1.NumGC-gc0.NumGC, "cpu", time.Duration(u1.Utime.Nano()+u1.Stime.Nano()-u0.Utime.Nano()-u0.Stime.Nano()), passTimes)
-	}
+	d, err := n.apply(n.b.Context(), n.decide(snap, began), began)
 	if err != nil {
 		n.b.Log(err)
 	}
@@ -201,9 +190,6 @@ func (n *benchNode) settle() {
 
 func (n *benchNode) settled() bool {
 	for _, s := range n.bgp.Status().Sessions {
-		if os.Getenv("BENCH_DEBUG") != "" {
-			fmt.Fprintln(os.Stderr, s.State, s.Advertised, s.Trouble(), len(n.speaker.pass.last.Prefixes), len(n.bgpPath.lingering), len(n.passes))
-		}
 		if s.State != bgp.Established || s.Advertised != len(n.speaker.pass.last.Prefixes) {
 			return false
 		}
@@ -213,7 +199,9 @@ func (n *benchNode) settled() bool {
 
 func (n *benchNode) report() {
 	slices.Sort(n.passes)
-	at := func(q float64) float64 { return float64(n.passes[int(q*float64(len(n.passes)-1))].Microseconds()) / 1e3 }
+	at := func(q float64) float64 {
+		return float64(n.passes[int(q*float64(len(n.passes)-1))].Microseconds()) / 1e3
+	}
 	n.b.ReportMetric(at(0.5), "p50-ms")
 	n.b.ReportMetric(at(0.99), "p99-ms")
 	n.b.ReportMetric(at(1), "max-ms")

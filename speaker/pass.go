@@ -88,7 +88,7 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	}
 	hold := p.forwarder.Unprepared()
 	for i, path := range p.paths {
-		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold)))
+		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold, d.Outdated)))
 	}
 	return errors.Join(errs...)
 }

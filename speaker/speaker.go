@@ -29,6 +29,9 @@ const (
 	// wait, so that a single change is never late.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
+	// passEffort bounds what a pass changes, so that it takes less than 20 ms: what a change
+	// concerns beyond that follows with the next passes.
+	passEffort = 8 * time.Millisecond
 	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time counts
 	// from then.
 	transmitTime = 250 * time.Millisecond
@@ -169,6 +172,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
+	s.decider.Effort = passEffort
 	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
@@ -371,7 +375,11 @@ func (s *speaker) boundAdopted() {
 // nextPass returns when a pass is due without a change. After an error it is retried with
 // backoff.
 func (s *speaker) nextPass(began time.Time, err error) time.Time {
-	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.layer2.redirects.recheck, s.decider.Config.Refused.Next())
+	var rest time.Time
+	if s.decider.Behind() {
+		rest = began
+	}
+	at := earliest(time.Time{}, rest, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.layer2.redirects.recheck, s.decider.Config.Refused.Next())
 	if err == nil && len(s.failedChecks) == 0 {
 		s.retry.Reset()
 		return at

@@ -57,6 +57,9 @@ func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c conce
 	return r
 }
 
+// Behind reports whether the last Desired has addresses Outdated: Decide must be called again.
+func (d *Decider) Behind() bool { return len(d.backlog.waiting) > 0 }
+
 // inTurn returns addresses in the order of this pass.
 func (b *backlog) inTurn(addrs []netip.Addr) []netip.Addr {
 	at, _ := slices.BinarySearchFunc(addrs, b.from, netip.Addr.Compare)

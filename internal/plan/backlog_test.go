@@ -123,7 +123,7 @@ func TestBacklogTakesTurns(t *testing.T) {
 		snap = &next
 	}
 	wait := func(i int) bool { return sortedset.Has(d.last.Outdated, snap.Assignments[i].Addr) }
-	d.backlog.from = snap.Assignments[n/2].Addr
+	d.backlog.from = snap.Assignments[0].Addr
 	change(1)
 	if d.Decide(snap); wait(0) || len(d.last.Outdated) != n-7 {
 		t.Errorf("the change of a Service waits, or not with the others: %d wait", len(d.last.Outdated))

@@ -248,6 +248,8 @@ func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP 
 		// The last decision is gone with the address: decide again for its last Services.
 		byPrecedence(services)
 		a = d.View.decide(addr, "", holding{services: services}).Address
+	} else if !slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) == 0 }) {
+		return a.VIP // the proxy skips equal pointers, and thousands may linger
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {
