@@ -245,7 +245,7 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 		if !copied {
 			vips, copied = slices.Clone(vips), true
 		}
-		vip := d.Lingering(addr, p.services(d, addr))
+		vip := d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) })
 		i, found := slices.BinarySearchFunc(vips, addr, func(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 		if found {
 			vips[i] = vip

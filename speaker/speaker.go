@@ -31,7 +31,7 @@ const (
 	passBurst    = 10
 	// passEffort bounds what a pass changes, so that it takes less than 20 ms: what a change
 	// concerns beyond that follows with the next passes.
-	passEffort = 8 * time.Millisecond
+	passEffort = 5 * time.Millisecond
 	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time counts
 	// from then.
 	transmitTime = 250 * time.Millisecond

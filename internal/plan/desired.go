@@ -236,11 +236,11 @@ func (d *Desired) Restartable() *Desired {
 // to it: as decided for the Services that hold it, or held it last. Without endpoints on this
 // node, it is forwarded to other nodes, masqueraded. Deleted pods get no traffic: another
 // tenant's pod may have their addresses by now.
-func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP {
+func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *proxy.VIP {
 	a := d.Address(addr)
 	if a == nil {
 		var services []cluster.Service
-		for _, name := range holders {
+		for _, name := range holders() {
 			if i := find(d.Snapshot, name); i >= 0 {
 				services = append(services, d.Snapshot.Services[i])
 			}
