@@ -59,7 +59,6 @@ type Server struct {
 	setting sync.Mutex
 	closed  bool
 	asked   State         // the last State as it came, to compare pointers with
-	want    State         // the same without what is wrong with it
 	retry   bool          // not all could be done as it should have been
 	first   bool          // the sessions to open are those of the first State with any
 	quit    chan struct{} // closed by Close
@@ -70,6 +69,7 @@ type Server struct {
 	engine      *engine // nil until there are sessions
 	sessions    []*session
 	closing     []*session        // ended, and not closed yet
+	want        State             // the last State, without what is wrong with it
 	behind      bool              // catchUp runs
 	routes      []Route           // in GoBGP's table, sorted
 	targets     map[string]uint32 // that the table's routes are marked for
@@ -137,7 +137,9 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 	if !s.unchanged(want) {
 		s.asked = want
 		good, problems := check(want)
+		s.mu.Lock()
 		s.want = good
+		s.mu.Unlock()
 		err = s.apply(ctx, good)
 		s.retry = err != nil
 		s.recordResult(problems)
