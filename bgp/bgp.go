@@ -72,6 +72,7 @@ type Server struct {
 	want        State             // the last State, without what is wrong with it
 	behind      bool              // catchUp runs
 	routes      []Route           // in GoBGP's table, sorted
+	stale       []netip.Prefix    // of routes in it that GoBGP must send again; some may have gone
 	targets     map[string]uint32 // that the table's routes are marked for
 	weightAS    uint16            // that the table's routes have weights with; 0: none have
 	edition     uint32            // of the export policy
@@ -265,7 +266,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.routes, s.targets, s.weightAS, s.edition, s.have = nil, nil, nil, nil, nil, 0, 0, nil
+	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.edition, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil

@@ -10,9 +10,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// routesPart is how many routes GoBGP gets at a time, at some 10 µs for each of them and each
-// router. Other changes wait that long.
-const routesPart = 400
+// routesPart is how many changed routes a Set hands to GoBGP, at some 10 µs for each of them and each
+// router. backgroundPart is how many follow at a time: the next Set waits that long.
+const (
+	routesPart     = 300
+	backgroundPart = 100
+)
 
 // setUnweighted sets which routers get weights. A router whose session stays and whose
 // setting changes gets all routes with weights again.
@@ -40,13 +43,16 @@ func (s *Server) newEdition() {
 
 // markStale has the routes of the table announced again that GoBGP sends otherwise now.
 func (s *Server) markStale(otherwise func(Route) bool) {
-	routes := slices.Clone(s.routes)
-	for i := range routes {
-		routes[i].stale = routes[i].stale || otherwise(routes[i])
+	stale := slices.Clone(s.stale)
+	for i := range s.routes {
+		if otherwise(s.routes[i]) {
+			stale = append(stale, s.routes[i].Prefix)
+		}
 	}
+	slices.SortFunc(stale, sortedset.ComparePrefixes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.routes = routes
+	s.stale = slices.Compact(stale)
 }
 
 // remark has the routes announced again that have other marks or attributes in GoBGP's table now,
@@ -75,22 +81,26 @@ func (s *Server) setRoutes(ctx context.Context, want State) (done bool, err erro
 	}
 	s.remark(targets, want.weightAS())
 	if sortedset.Same(s.routes, want.Routes) {
-		return true, nil
+		return len(s.stale) == 0, nil
 	}
 	reopen := s.tryGate()
 	if reopen == nil {
 		return false, nil
 	}
 	defer reopen()
-	return s.exchange(ctx, want)
+	done, err = s.exchange(ctx, want, routesPart)
+	return done && len(s.stale) == 0 || err != nil, err
 }
 
-// exchange exchanges up to routesPart routes, and reports whether these were all. The caller holds
-// the gate. After an error the table may hold more than it should, and s.routes says so.
-func (s *Server) exchange(ctx context.Context, want State) (done bool, err error) {
+// exchange exchanges up to most routes, and reports whether these were all. The caller holds the
+// gate. After an error the table may hold more than it should, and s.routes says so.
+func (s *Server) exchange(ctx context.Context, want State, most int) (done bool, err error) {
 	withdraw, announce := diffRoutes(s.routes, want.Routes)
-	announce, withdraw, done = nextPart(s.routes, announce, withdraw)
-	if err = s.engine.announce(ctx, announce, marking{s.targets, s.weightAS, s.edition}); err != nil {
+	done = len(announce)+len(withdraw) <= most
+	// Routes go after others have come: the address of a route that goes may be in one that comes.
+	announce = announce[:min(len(announce), most)]
+	withdraw = withdraw[:min(len(withdraw), most-len(announce))]
+	if err = s.engine.announce(ctx, announce, s.marking()); err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}
 	table := want.Routes
@@ -109,33 +119,26 @@ func (s *Server) exchange(ctx context.Context, want State) (done bool, err error
 	return done || err != nil, err
 }
 
-// nextPart returns which routes to announce and to withdraw now, and whether these are all. Routes
-// that are only to be announced again come last, and before that, routes go after others have
-// come: the address of a route that goes may be in one that comes.
-func nextPart(have, announce, withdraw []Route) (_, _ []Route, all bool) {
-	if len(announce)+len(withdraw) <= routesPart {
-		return announce, withdraw, true
-	}
-	var changed, again []Route
-	for _, r := range announce {
-		if i, had := slices.BinarySearchFunc(have, r, compareRoutes); had && have[i].fresh() == r {
-			again = append(again, r)
-		} else {
-			changed = append(changed, r)
+func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.edition} }
+
+// refresh announces stale routes again. The caller holds the gate.
+func (s *Server) refresh(ctx context.Context) error {
+	part := s.stale[:min(len(s.stale), backgroundPart)]
+	var again []Route
+	table := s.routes
+	for _, p := range part {
+		var there bool
+		if table, there = sortedset.Seek(table, Route{Prefix: p}, compareRoutes); there {
+			again = append(again, table[0])
 		}
 	}
-	changed = changed[:min(len(changed), routesPart)]
-	withdraw = withdraw[:min(len(withdraw), routesPart-len(changed))]
-	again = again[:min(len(again), routesPart-len(changed)-len(withdraw))]
-	announce = append(changed, again...)
-	slices.SortFunc(announce, compareRoutes)
-	return announce, withdraw, false
-}
-
-// fresh is r as a State has it.
-func (r Route) fresh() Route {
-	r.stale = false
-	return r
+	s.mu.Lock()
+	s.stale = s.stale[len(part):]
+	s.mu.Unlock()
+	if err := s.engine.announce(ctx, again, s.marking()); err != nil {
+		return fmt.Errorf("announcing %d routes again: %w", len(again), err)
+	}
+	return nil
 }
 
 // patchRoutes is a table after some routes came and others went.
@@ -172,12 +175,14 @@ func (s *Server) catchUpPart() (more bool) {
 	if s.closed {
 		return false
 	}
-	done, err := s.exchange(context.Background(), s.want)
+	done, err := s.exchange(context.Background(), s.want, backgroundPart)
+	if done && err == nil {
+		err = s.refresh(context.Background())
+	}
 	if err != nil {
 		s.log.Error("routes not exchanged", "err", err)
 		s.retry = true
-	}
-	if !done {
+	} else if !done || len(s.stale) > 0 {
 		return true
 	}
 	if len(s.want.identityFaults()) == 0 {

@@ -89,10 +89,6 @@ type Route struct {
 	// weights of other nodes; 0: none is sent, and a router balances evenly if any
 	// path lacks its weight. Only sessions with Weights get it.
 	Weight uint32
-
-	// stale: GoBGP's table has the route, but not as it sends such a route now. No State has
-	// such routes, so that they differ from all.
-	stale bool
 }
 
 // String says what the state does, a line each, in an operator's words. Golden

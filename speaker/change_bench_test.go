@@ -30,6 +30,7 @@ type benchNode struct {
 	*speaker
 	b       *testing.B
 	source  *benchSource
+	all     *cluster.Snapshot // with every Service
 	members *membership.Members
 	passes  []time.Duration
 }
@@ -68,12 +69,11 @@ type benchChange struct {
 var benchChanges = []benchChange{
 	{"nothing", func(*benchNode, *cluster.Snapshot, int) {}},
 	{"one endpoint", func(_ *benchNode, next *cluster.Snapshot, i int) { *next = *changed(next, i) }},
-	{"one Service", func(_ *benchNode, next *cluster.Snapshot, i int) {
+	{"one Service", func(n *benchNode, next *cluster.Snapshot, i int) {
 		if i%2 == 0 {
-			*next = *without(next, i)
+			*next = *without(n.all, i)
 		} else {
-			all := benchWorld()
-			next.Services, next.Assignments = all.Services, all.Assignments
+			next.Services, next.Assignments = n.all.Services, n.all.Assignments
 		}
 	}},
 	{"a member", func(n *benchNode, _ *cluster.Snapshot, i int) { n.members = benchMembers(5, i%2 == 0) }},
@@ -134,8 +134,8 @@ func newBenchNode(b *testing.B) *benchNode {
 	b.Helper()
 	startRouter(b)
 	nstest.Isolate(b)
-	n := &benchNode{b: b, source: &benchSource{}, members: benchMembers(5, false)}
-	n.source.snap.Store(benchWorld())
+	n := &benchNode{b: b, source: &benchSource{}, all: benchWorld(), members: benchMembers(5, false)}
+	n.source.snap.Store(n.all)
 	o := Options{
 		Config: plan.Config{Node: "n1"}, RunDir: b.TempDir(), Linger: time.Second, LingerL2: time.Second,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Registry: prometheus.NewRegistry(),

@@ -236,17 +236,19 @@ func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same
 // address that d does not announce.
 func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
-	vips := d.Proxy.VIPs
+	vips, rest := d.Proxy.VIPs, d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {
-		if sortedset.Has(d.Announce, addr) {
-			continue // wanted again: d's VIP is complete
+		var holds bool
+		rest, holds = sortedset.Seek(rest, addr, compareVIP)
+		if holds && plan.LingersAsItIs(rest[0]) || sortedset.Has(d.Announce, addr) {
+			continue // d's VIP is complete, also if it is wanted again
 		}
 		if !copied {
 			vips, copied = slices.Clone(vips), true
 		}
 		vip := d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) })
-		i, found := slices.BinarySearchFunc(vips, addr, func(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		i, found := slices.BinarySearchFunc(vips, addr, compareVIP)
 		if found {
 			vips[i] = vip
 		} else {
@@ -255,3 +257,5 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	}
 	return vips
 }
+
+func compareVIP(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) }

@@ -232,6 +232,12 @@ func (d *Desired) Restartable() *Desired {
 	return &q
 }
 
+// LingersAsItIs reports whether a VIP is the same while it lingers: the proxy skips equal pointers,
+// and thousands of addresses may linger.
+func LingersAsItIs(vip *proxy.VIP) bool {
+	return !slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) == 0 })
+}
+
 // Lingering returns how an address that is withdrawn is forwarded for clients that still send
 // to it: as decided for the Services that hold it, or held it last. Without endpoints on this
 // node, it is forwarded to other nodes, masqueraded. Deleted pods get no traffic: another
@@ -248,8 +254,8 @@ func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *pro
 		// The last decision is gone with the address: decide again for its last Services.
 		byPrecedence(services)
 		a = d.View.decide(addr, "", holding{services: services}).Address
-	} else if !slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) == 0 }) {
-		return a.VIP // the proxy skips equal pointers, and thousands may linger
+	} else if LingersAsItIs(a.VIP) {
+		return a.VIP
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {
