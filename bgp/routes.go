@@ -27,7 +27,9 @@ func (s *Server) setUnweighted(ctx context.Context, want State) error {
 	if err := s.engine.setUnweighted(ctx, is); err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	if s.weightAS != 0 {
+	if s.weightAS != 0 && slices.ContainsFunc(s.sessions, func(x *session) bool {
+		return slices.Contains(was, x.neighborAddr) != slices.Contains(is, x.neighborAddr)
+	}) {
 		s.newEdition()
 	}
 	return nil

@@ -24,11 +24,11 @@ type backlog struct {
 
 // A concern is the addresses that a change may decide otherwise, sorted.
 type concern struct {
-	urgent []netip.Addr // of changed Services, and those that the proxy has refused
+	urgent []netip.Addr // of changed Services, or newly refused by the proxy
 	others []netip.Addr
 }
 
-// revise decides about addresses that a change concerns, and about those of earlier changes, until
+// revise decides about the addresses of a change, and of earlier changes that wait, until
 // what is different costs a pass as much as Effort allows. At first, and without Effort, it decides
 // about all of them.
 func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c concern) revision {

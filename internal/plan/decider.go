@@ -119,7 +119,7 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 // index updates held for the addresses whose Assignments differ.
 func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 	for _, addr := range addrs {
-		for _, a := range assignmentsOf(have, addr) {
+		for _, a := range have.AssignmentsOf(addr) {
 			rest := slices.DeleteFunc(d.held[a.Service], func(b netip.Addr) bool { return b == addr })
 			if d.held[a.Service] = rest; len(rest) == 0 {
 				delete(d.held, a.Service)
@@ -127,7 +127,7 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 		}
 	}
 	for _, addr := range addrs {
-		for _, a := range assignmentsOf(snap, addr) {
+		for _, a := range snap.AssignmentsOf(addr) {
 			if !slices.Contains(d.held[a.Service], addr) {
 				d.held[a.Service] = append(d.held[a.Service], addr)
 			}
@@ -162,7 +162,7 @@ func (v *View) permitsOther(pool string, last *View) bool {
 
 // originOf returns where an assigned address comes from.
 func originOf(snap *cluster.Snapshot, addr netip.Addr) (from cluster.Origin) {
-	if all := assignmentsOf(snap, addr); len(all) > 0 {
+	if all := snap.AssignmentsOf(addr); len(all) > 0 {
 		from = snap.OriginOf(all[0])
 	}
 	return from

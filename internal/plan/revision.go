@@ -55,8 +55,8 @@ func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
 		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
 			r.was[i] = rest[0]
 		}
-		if all := assignmentsOf(snap, addr); len(all) > 0 {
-			r.now[i] = v.decide(addr, all[0].Pool, v.holdingOf(snap, all)).reuse(r.was[i])
+		if all := snap.AssignmentsOf(addr); len(all) > 0 {
+			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
 		}
 	}
 }
@@ -70,9 +70,9 @@ func (d decision) reuse(last *Address) *Address {
 	return d.Address
 }
 
-// holdingOf returns what there is to decide about the address of all these Assignments.
-func (v *View) holdingOf(snap *cluster.Snapshot, all []cluster.Assignment) holding {
-	h := holding{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
+// inputOf returns what there is to decide about the address of all these Assignments.
+func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
+	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
 	for _, a := range all {
 		if i := find(snap, a.Service); i >= 0 {
 			h.services = append(h.services, snap.Services[i])
