@@ -178,12 +178,15 @@ func (s *Server) recordHave() {
 	for _, x := range s.closing {
 		sessions = append(sessions, x.conf)
 	}
-	routes := s.routes
 	if s.behind {
 		sessions = append(sessions, s.want.Sessions...)
-		routes = sortedset.Union(routes, s.want.Routes, compareRoutes)
 	}
-	if have := announced(routes, sessions); !slices.Equal(have, s.have) {
+	have := announced(s.routes, sessions)
+	if s.behind {
+		// Not by the routes alone: one may be for another router than before.
+		have = sortedset.Union(have, announced(s.want.Routes, sessions), sortedset.ComparePrefixes)
+	}
+	if !slices.Equal(have, s.have) {
 		s.have = have
 	}
 }

@@ -90,15 +90,27 @@ func (s *Server) setRoutes(ctx context.Context, want State) (done bool, err erro
 		return false, nil
 	}
 	defer reopen()
-	done, err = s.exchange(ctx, want, routesPart)
-	return done && len(s.stale) == 0 || err != nil, err
+	all, err := s.exchange(ctx, want, routesPart)
+	if err != nil {
+		return true, err
+	}
+	return s.caughtUp(ctx, all)
+}
+
+// caughtUp reports whether GoBGP has all routes as it must send them, and has it forget attributes
+// then. Until then stale routes may have attributes that no wanted route has.
+func (s *Server) caughtUp(ctx context.Context, exchanged bool) (bool, error) {
+	if !exchanged || len(s.stale) > 0 {
+		return false, nil
+	}
+	return true, s.engine.forget(ctx, s.routes, s.targets)
 }
 
 // exchange exchanges up to most routes, and reports whether these were all. The caller holds the
 // gate. After an error the table may hold more than it should, and s.routes says so.
-func (s *Server) exchange(ctx context.Context, want State, most int) (done bool, err error) {
+func (s *Server) exchange(ctx context.Context, want State, most int) (all bool, err error) {
 	withdraw, announce := diffRoutes(s.routes, want.Routes)
-	done = len(announce)+len(withdraw) <= most
+	all = len(announce)+len(withdraw) <= most
 	// Routes go after others have come: the address of a route that goes may be in one that comes.
 	announce = announce[:min(len(announce), most)]
 	withdraw = withdraw[:min(len(withdraw), most-len(announce))]
@@ -109,16 +121,13 @@ func (s *Server) exchange(ctx context.Context, want State, most int) (done bool,
 	if gone := s.engine.withdraw(withdraw); gone != nil {
 		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
 		table = patchRoutes(s.routes, announce, nil)
-	} else if !done {
+	} else if !all {
 		table = patchRoutes(s.routes, announce, withdraw)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.routes = table
-	s.mu.Unlock()
-	if done && err == nil {
-		err = s.engine.forget(ctx, want.Routes, s.targets)
-	}
-	return done || err != nil, err
+	return all, err
 }
 
 func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.edition} }
@@ -177,14 +186,11 @@ func (s *Server) catchUpPart() (more bool) {
 	if s.closed {
 		return false
 	}
-	done, err := s.exchange(context.Background(), s.want, backgroundPart)
-	if done && err == nil {
-		err = s.refresh(context.Background())
-	}
+	done, err := s.proceed(context.Background())
 	if err != nil {
 		s.log.Error("routes not exchanged", "err", err)
 		s.retry = true
-	} else if !done || len(s.stale) > 0 {
+	} else if !done {
 		return true
 	}
 	if len(s.want.identityFaults()) == 0 {
@@ -195,4 +201,17 @@ func (s *Server) catchUpPart() (more bool) {
 	s.behind = false
 	s.recordHave()
 	return false
+}
+
+// proceed exchanges the next routes, or announces stale ones again when none is left, and reports
+// whether GoBGP has all now. The caller holds the gate.
+func (s *Server) proceed(ctx context.Context) (done bool, err error) {
+	all, err := s.exchange(ctx, s.want, backgroundPart)
+	if all && err == nil {
+		err = s.refresh(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.caughtUp(ctx, all)
 }
