@@ -124,9 +124,9 @@ func TestUnusedAttributeSetsAreRemoved(t *testing.T) {
 	}
 	for i := range uint32(3 * leastSets) {
 		set(1, i)
-		s.setting.Lock() // the background may add sets
+		s.applying.Lock() // the background may add sets
 		n := len(s.engine.sets)
-		s.setting.Unlock()
+		s.applying.Unlock()
 		if n > leastSets {
 			t.Fatalf("%d sets", n)
 		}

@@ -56,11 +56,13 @@ func (s *Server) paused(t *testing.T) (parts func(check func()) int) {
 	t.Helper()
 	s.gate <- struct{}{}
 	return func(check func()) (n int) {
+		s.applying.Lock()
+		defer s.applying.Unlock()
+		<-s.gate
 		for more := true; more; n++ {
-			more = s.catchUpPart()
+			more = s.proceed()
 			check()
 		}
-		<-s.gate
 		return n
 	}
 }
@@ -68,7 +70,7 @@ func (s *Server) paused(t *testing.T) (parts func(check func()) int) {
 // A route that is withdrawn while it waits to be announced again is withdrawn at once, and stays so.
 // All others are announced again.
 func TestWithdrawStaleRoute(t *testing.T) {
-	const n = 3*backgroundPart + 1
+	const n = 3*routesPart + 1
 	r := startRouter(t, routerConf{})
 	s := newServer(t, Options{})
 	want := state([]Session{r.session("tor1")}, manyRoutes(n))
@@ -100,7 +102,7 @@ func TestWithdrawStaleRoute(t *testing.T) {
 
 // GoBGP keeps a set of attributes as long as a route that waits to be announced again is marked with it.
 func TestStaleRoutesKeepTheirSets(t *testing.T) {
-	const n = 3 * backgroundPart
+	const n = 3 * routesPart
 	s := newServer(t, Options{})
 	conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.8"), PeerPort: 9, PeerASN: 65001}
 	want := state([]Session{conf}, told(ForEach(map[string]Attributes{"tor1": {Prepend: 1}, "tor2": {}}), manyRoutes(n)...))
@@ -111,7 +113,9 @@ func TestStaleRoutesKeepTheirSets(t *testing.T) {
 	want.Sessions = []Session{conf}
 	_, err = s.Set(t.Context(), want)
 	must(t, err)
+	s.applying.Lock()
 	s.engine.manySets = 0
+	s.applying.Unlock()
 	if got := parts(func() { s.checkMarks(t) }); got < 3 {
 		t.Errorf("%d parts", got)
 	}

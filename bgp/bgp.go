@@ -55,21 +55,24 @@ type Server struct {
 	// withdrawn then would stay with the router for ever.
 	gate chan struct{}
 
-	// setting is held during Set and Close. What they alone use follows.
+	// setting is held during Set and Close.
 	setting sync.Mutex
-	closed  bool
-	asked   State         // the last State as it came, to compare pointers with
-	retry   bool          // not all could be done as it should have been
-	first   bool          // the sessions to open are those of the first State with any
-	quit    chan struct{} // closed by Close
+	asked   State // the last State as it came, to compare pointers with
+
+	// applying is held by what changes GoBGP: Close, catchUp while behind, and Set otherwise.
+	applying sync.Mutex
+	first    bool // the sessions to open are those of the first State with any
 
 	// mu protects the rest. It is held for moments only, and no goroutine
 	// waits while it holds mu.
 	mu          sync.Mutex
 	engine      *engine // nil until there are sessions
 	sessions    []*session
-	closing     []*session        // ended, and not closed yet
+	closing     []*session // ended, and not closed yet
+	closed      bool
 	want        State             // the last State, without what is wrong with it
+	edits       uint64            // of want
+	retry       bool              // not all could be done as it should have been
 	behind      bool              // catchUp runs
 	routes      []Route           // in GoBGP's table, sorted
 	stale       []netip.Prefix    // of routes in it that GoBGP must send again; some may have gone
@@ -94,7 +97,6 @@ func New(o Options) *Server {
 		gate:        make(chan struct{}, 1),
 		bfdReceiver: newBFDReceiver(),
 		acceptor:    newAcceptor(),
-		quit:        make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -124,8 +126,9 @@ func (s *Server) notify() {
 // them first. Set waits neither until sessions are established nor until ended ones are
 // closed, which takes up to 2 s; a session with the same router opens after that. It hands no more
 // than routesPart routes to GoBGP, and none while a session comes up: the rest, and the sessions
-// that wait for it, follow in the background. A route counts as sent meanwhile if it will
-// be, or is not withdrawn yet; [Server.Changed] signals the end.
+// that wait for it, follow in the background. Until these have, a Set leaves everything to the
+// background. A route counts as sent meanwhile if it will be, or is not withdrawn yet;
+// [Server.Changed] signals the end.
 //
 // A Set with the same slices as the Set before costs nothing. The caller must not write to the
 // returned slice or, from then on, to want.
@@ -138,11 +141,9 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 	if !s.unchanged(want) {
 		s.asked = want
 		good, problems := check(want)
-		s.mu.Lock()
-		s.want = good
-		s.mu.Unlock()
-		err = s.apply(ctx, good)
-		s.retry = err != nil
+		if !s.accept(good) {
+			err = s.applyNow(ctx)
+		}
 		s.recordResult(problems)
 	}
 	s.mu.Lock()
@@ -154,9 +155,34 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 }
 
 func (s *Server) unchanged(want State) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	a := s.asked
 	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
 		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && sortedset.Same(a.Routes, want.Routes)
+}
+
+// accept records what is wanted, and reports whether the background applies it.
+func (s *Server) accept(want State) (behind bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.want = want
+	s.edits++
+	return s.behind
+}
+
+// applyNow applies a part of what is wanted, and leaves the rest to the background.
+func (s *Server) applyNow(ctx context.Context) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	done, err := s.apply(ctx, s.newest())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retry, s.behind = err != nil, !done && err == nil
+	if s.behind {
+		go s.catchUp()
+	}
+	return err
 }
 
 // recordResult keeps what Set returns and Status reports.
@@ -210,36 +236,44 @@ func (s *Server) Synced() (time.Time, bool) {
 func (s *Server) Close(ctx context.Context, mode CloseMode) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
-	if !s.closed {
-		close(s.quit)
-	}
+	s.mu.Lock()
 	s.closed = true
+	s.mu.Unlock()
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	return s.stop(ctx, mode)
 }
 
-// apply goes from what is to want: sessions end first, so that no router that is not wanted receives
-// new routes, and open last, so that they find all routes.
-func (s *Server) apply(ctx context.Context, want State) error {
-	err := s.identify(ctx, want)
+// An edit is a State, and the number of the Set that it came with.
+type edit struct {
+	State
+	number uint64
+}
+
+func (s *Server) newest() edit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return edit{s.want, s.edits}
+}
+
+// apply goes from what is to want, and reports whether it got there: sessions end first, so that no
+// router that is not wanted receives new routes, and open last, so that they find all routes. It opens no
+// session and adds no route after a Set of something else has returned, which did not know of them.
+func (s *Server) apply(ctx context.Context, want edit) (done bool, err error) {
+	err = s.identify(ctx, want.State)
 	if s.engine == nil {
-		return err
+		return true, err
 	}
 	identified := len(want.identityFaults()) == 0 // else open sessions stay, with the identity that they have
 	if identified {
-		s.endSessions(want)
+		s.endSessions(want.State)
 	}
-	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setUnweighted(ctx, want))
+	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setUnweighted(ctx, want.State))
 	done, failed := s.setRoutes(ctx, want)
-	switch {
-	case done && identified:
+	if identified && (done || failed != nil) {
 		s.openSessions(want)
-	case !done && !s.behind:
-		s.mu.Lock()
-		s.behind = true
-		s.mu.Unlock()
-		go s.catchUp()
 	}
-	return errors.Join(err, failed)
+	return done, errors.Join(err, failed)
 }
 
 // identify records the AS number and router ID, and starts an engine if want needs one.
@@ -341,10 +375,13 @@ func (s *Server) endSessions(want State) {
 }
 
 // openSessions opens the missing sessions.
-func (s *Server) openSessions(want State) {
+func (s *Server) openSessions(want edit) {
 	_, add := diff(s.confs(), want.resolvedSessions(), compareSessions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.edits != want.number {
+		return
+	}
 	for _, conf := range add {
 		s.open(conf, s.first)
 	}

@@ -10,12 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// routesPart is how many changed routes a Set hands to GoBGP, at some 10 µs for each of them and each
-// router. backgroundPart is how many follow at a time: the next Set waits that long.
-const (
-	routesPart     = 300
-	backgroundPart = 100
-)
+// routesPart is how many routes GoBGP gets at a time, at some 10 µs for each of them and each router.
+const routesPart = 100
 
 // setUnweighted sets which routers get weights. A router whose session stays and whose
 // setting changes gets all routes with weights again.
@@ -76,65 +72,77 @@ func (s *Server) remark(targets map[string]uint32, weightAS uint16) {
 
 // setRoutes makes want's routes those of GoBGP's table, as far as it can now, and reports whether it
 // could.
-func (s *Server) setRoutes(ctx context.Context, want State) (done bool, err error) {
+func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error) {
 	targets, err := s.engine.targets(ctx, want.Sessions)
 	if err != nil {
-		return true, err
+		return false, err
 	}
 	s.remark(targets, want.weightAS())
-	if sortedset.Same(s.routes, want.Routes) {
-		return len(s.stale) == 0, nil
+	if sortedset.Same(s.routes, want.Routes) && len(s.stale) == 0 {
+		return true, nil
 	}
 	reopen := s.tryGate()
 	if reopen == nil {
 		return false, nil
 	}
 	defer reopen()
-	all, err := s.exchange(ctx, want, routesPart)
-	if err != nil {
-		return true, err
+	left, err := s.exchange(ctx, want)
+	if err == nil && left > 0 {
+		err = s.refresh(ctx, left)
 	}
-	return s.caughtUp(ctx, all)
-}
-
-// caughtUp reports whether GoBGP has all routes as it must send them, and has it forget attributes
-// then. Until then stale routes may have attributes that no wanted route has.
-func (s *Server) caughtUp(ctx context.Context, exchanged bool) (bool, error) {
-	if !exchanged || len(s.stale) > 0 {
-		return false, nil
+	if err != nil || left < 0 || len(s.stale) > 0 {
+		return false, err
 	}
+	// Until now, stale routes may have had attributes that no wanted route has.
 	return true, s.engine.forget(ctx, s.routes, s.targets)
 }
 
-// exchange exchanges up to most routes, and reports whether these were all. The caller holds the
-// gate. After an error the table may hold more than it should, and s.routes says so.
-func (s *Server) exchange(ctx context.Context, want State, most int) (all bool, err error) {
+// exchange exchanges some routes, and returns how many more it could have, negative if some are left.
+// The caller holds the gate. After an error the table may hold more than it should, and s.routes says
+// so.
+func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) {
 	withdraw, announce := diffRoutes(s.routes, want.Routes)
-	all = len(announce)+len(withdraw) <= most
+	left = routesPart - len(announce) - len(withdraw)
 	// Routes go after others have come: the address of a route that goes may be in one that comes.
-	announce = announce[:min(len(announce), most)]
-	withdraw = withdraw[:min(len(withdraw), most-len(announce))]
+	announce = announce[:min(len(announce), routesPart)]
+	withdraw = withdraw[:min(len(withdraw), routesPart-len(announce))]
+	if !s.add(announce, want) {
+		return -1, nil
+	}
 	if err = s.engine.announce(ctx, announce, s.marking()); err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}
-	table := want.Routes
 	if gone := s.engine.withdraw(withdraw); gone != nil {
-		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
-		table = patchRoutes(s.routes, announce, nil)
-	} else if !all {
-		table = patchRoutes(s.routes, announce, withdraw)
+		return left, errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
+	}
+	table := want.Routes
+	if left < 0 {
+		table = patchRoutes(s.routes, nil, withdraw)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.routes = table
-	return all, err
+	return left, err
+}
+
+// add records routes before GoBGP gets them, and reports whether it may: not if something else is
+// wanted by now.
+func (s *Server) add(come []Route, want edit) bool {
+	table := patchRoutes(s.routes, come, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.edits != want.number {
+		return false
+	}
+	s.routes = table
+	return true
 }
 
 func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.edition} }
 
-// refresh announces stale routes again. The caller holds the gate.
-func (s *Server) refresh(ctx context.Context) error {
-	part := s.stale[:min(len(s.stale), backgroundPart)]
+// refresh announces up to most stale routes again. The caller holds the gate.
+func (s *Server) refresh(ctx context.Context, most int) error {
+	part := s.stale[:min(len(s.stale), most)]
 	var again []Route
 	table := s.routes
 	for _, p := range part {
@@ -164,54 +172,39 @@ func patchRoutes(table, come, gone []Route) []Route {
 	})
 }
 
-// catchUp does, part by part, what a Set has left.
+// catchUp does, part by part, what Sets have left.
 func (s *Server) catchUp() {
 	for more := true; more; {
-		select {
-		case s.gate <- struct{}{}:
-			more = s.catchUpPart()
-			<-s.gate
-		case <-s.quit:
-			return
-		}
+		s.applying.Lock()
+		more = s.proceed()
+		s.applying.Unlock()
 	}
 	s.notify()
 }
 
-// catchUpPart exchanges some routes, for the newest State, and opens the sessions after the last
-// ones. The caller holds the gate.
-func (s *Server) catchUpPart() (more bool) {
-	s.setting.Lock()
-	defer s.setting.Unlock()
-	if s.closed {
+// proceed applies a part of what is wanted now, and reports whether more is left. The caller holds
+// applying.
+func (s *Server) proceed() (more bool) {
+	want := s.newest()
+	if s.isClosed() {
 		return false
 	}
-	done, err := s.proceed(context.Background())
+	done, err := s.apply(context.Background(), want)
 	if err != nil {
 		s.log.Error("routes not exchanged", "err", err)
-		s.retry = true
-	} else if !done {
-		return true
-	}
-	if len(s.want.identityFaults()) == 0 {
-		s.openSessions(s.want)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.behind = false
+	if err == nil && (!done || s.edits != want.number) {
+		return true
+	}
+	s.behind, s.retry = false, err != nil // the next Set tries again
 	s.recordHave()
 	return false
 }
 
-// proceed exchanges the next routes, or announces stale ones again when none is left, and reports
-// whether GoBGP has all now. The caller holds the gate.
-func (s *Server) proceed(ctx context.Context) (done bool, err error) {
-	all, err := s.exchange(ctx, s.want, backgroundPart)
-	if all && err == nil {
-		err = s.refresh(ctx)
-	}
-	if err != nil {
-		return false, err
-	}
-	return s.caughtUp(ctx, all)
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
 }

@@ -45,7 +45,8 @@ type pass struct {
 	// redirects sends established connections to the other owners of addresses; nil: none.
 	redirects *redirect.Redirects
 
-	log *slog.Logger
+	metrics *metrics // nil: none
+	log     *slog.Logger
 }
 
 func newPass(f forwarder, log *slog.Logger, paths ...*announcePath) *pass {
@@ -63,7 +64,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 		wants[i] = path.target(d, now)
 		shrunk = append(shrunk, p.shrink(ctx, path, d, wants[i]))
 	}
+	began := p.metrics.observePhase(phaseShrink, now)
 	forwarded := p.forward(ctx, d)
+	began = p.metrics.observePhase(phaseForward, began)
 	errs := append(shrunk, forwarded)
 	// Call Intact after Set, which may have repaired the table.
 	table := p.forwarder.Intact()
@@ -91,6 +94,7 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	for i, path := range p.paths {
 		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold, d.Outdated)))
 	}
+	p.metrics.observePhase(phaseGrow, began)
 	return errors.Join(errs...)
 }
 

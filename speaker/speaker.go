@@ -191,6 +191,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.layer2.broadcast, s.layer2.send, s.layer2.clustered = s.broadcast, s.membership.Send, s.membership != nil
 	s.layer2.handover.send = s.membership.Send
 	s.pass = newPass(s.proxy, o.Log, s.bgpPath, s.layer2.path)
+	s.pass.metrics = s.metrics
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	s.adopt(source.Snapshot())
@@ -299,7 +300,9 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 
 // decide returns what this node must do, reduced by reshape if the speaker is stopping.
 func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired {
+	from := time.Now()
 	d := s.decider.Decide(snap)
+	s.metrics.observePhase(phaseDecide, from)
 	s.layer2.prepare(d, snap, began)
 	if s.reshape != nil {
 		d = s.reshape(d)
