@@ -162,3 +162,21 @@ func TestAnnouncedWhileBehind(t *testing.T) {
 		t.Errorf("announced: %v", s.have)
 	}
 }
+
+// What the background is about to add is dropped if another Set has returned meanwhile: the caller does
+// not know that it is announced, and may stop forwarding it.
+func TestNothingIsAddedAfterAnotherSet(t *testing.T) {
+	s := &Server{edits: 2}
+	old := edit{state([]Session{{Name: "tor1"}}, routes("192.0.2.1/32")), 1}
+	if s.add(old.Routes, old) || len(s.routes) > 0 {
+		t.Errorf("the routes %v were added", s.routes)
+	}
+	s.openSessions(old)
+	if len(s.sessions) > 0 {
+		t.Error("a session was opened")
+	}
+	old.number = 2
+	if !s.add(old.Routes, old) || len(s.routes) != 1 {
+		t.Errorf("the routes %v were added, without another Set", s.routes)
+	}
+}
