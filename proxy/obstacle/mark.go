@@ -13,8 +13,8 @@ import (
 )
 
 // markBits are what is known of a packet's mark: known has a 1 for each known bit, and value is 0
-// where known is. Policies of a CNI return their verdict in the mark, as Calico's do: without it, no drop of
-// theirs would be certain.
+// where known is. Some network plug-ins, such as Calico, keep the verdict of a policy in the mark:
+// without it, no drop by a policy would be certain.
 type markBits struct{ value, known uint32 }
 
 // set returns the mark after --set-xmark value/mask: the bits of the mask are cleared, then the
