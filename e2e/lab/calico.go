@@ -57,13 +57,14 @@ func (c *CalicoBIRD) AwaitSession(ctx context.Context, protocol string) error {
 }
 
 // calicoMesh returns the protocols of Calico's full mesh: each node's BIRD learns the blocks of the
-// other nodes from them, and writes the routes to the kernel.
+// other nodes from them, and writes the routes to the kernel. The mesh has BIRD's default hold time,
+// as Calico's: with that of the router's sessions, a link that flaps would cost pods their routes.
 func calicoMesh(node string) string {
 	var b strings.Builder
 	b.WriteString(`protocol kernel { persist; scan time 2; ipv4 { import none; export where source != RTS_DEVICE; }; }
 protocol direct { ipv4; interface -"cali*", "*"; check link no; }
 template bgp mesh from peers {
-	multihop;
+	multihop; hold time 240; keepalive time 80;
 	ipv4 { import all; export where source = RTS_STATIC; next hop self; gateway recursive; };
 }
 `)
