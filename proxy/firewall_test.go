@@ -284,6 +284,9 @@ func TestFirewallOfIPTables(t *testing.T) {
 			{"iptables-nft -A DOCKER-USER -s 203.0.113.0/24 -j DROP", "iptables-nft -F DOCKER-USER", "", ""},
 			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -p tcp -j REJECT", "iptables-nft -F DOCKER-USER", "", ""}, // of two protocols one
 			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
+			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate INVALID -j DROP", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m conntrack ! --ctstate DNAT,SNAT -j DROP", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -j MARK --set-xmark 0x0/0x30000", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -m mark --mark 0x10000/0x10000 -j ACCEPT", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -m mark ! --mark 0x20000/0x20000 -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},

@@ -74,27 +74,6 @@ func (r *ruleWalk) loadMeta(data []byte) {
 	}
 }
 
-// setMark does what the target MARK of iptables-nft does, of revision 2: struct xt_mark_tginfo2.
-func (r *ruleWalk) setMark(info []byte) {
-	if len(info) < 8 {
-		r.packet.mark = markBits{}
-		return
-	}
-	r.packet.mark = r.packet.mark.set(binary.NativeEndian.Uint32(info), binary.NativeEndian.Uint32(info[4:]))
-}
-
-// matchMark evaluates the match "mark" of iptables-nft, of revision 1: struct xt_mark_mtinfo1.
-func (r *ruleWalk) matchMark(info []byte) ternary {
-	if len(info) < 9 {
-		return maybe
-	}
-	is := r.packet.mark.is(binary.NativeEndian.Uint32(info), binary.NativeEndian.Uint32(info[4:]))
-	if info[8] != 0 { // inverted
-		is = yes - is
-	}
-	return is
-}
-
 // setMark does what a rule's target MARK does, in the words of iptables-save.
 func (p *legacyPacket) setMark(words []string) {
 	at := slices.Index(words, "--set-xmark")

@@ -255,13 +255,7 @@ func (r *ruleWalk) test(name string, data []byte) ternary {
 	case "lookup":
 		return r.find(data)
 	case "match":
-		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)) {
-		case "comment":
-		case "mark":
-			return r.matchMark(nfnl.Attribute(data, unix.NFTA_MATCH_INFO))
-		default:
-			return maybe
-		}
+		return r.matchCompat(nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)), nfnl.Attribute(data, unix.NFTA_MATCH_INFO))
 	case "counter", "log", "last", "notrack", "dup", "objref", "dynset", "flow_offload":
 	default:
 		// An unknown expression may end the rule, or write any value to any register.
