@@ -63,15 +63,21 @@ type HostRule struct {
 func (r HostRule) IPTables() string { return fmt.Sprintf("-s %s -d %s", r.From, r.To) }
 func (r HostRule) NFTables() string { return fmt.Sprintf("ip saddr %s ip daddr %s", r.From, r.To) }
 
-// Calico's settings that are the same in all labs.
+// calicoPool is Calico's IPPool in all labs.
 var calicoPool = netip.MustParsePrefix("10.244.0.0/16")
 
-// Uplink, Pool, Failsafe and NodeList are for the templates. Failsafe are ports of the node that no
-// policy closes, some of Felix' defaults.
-func (f *Felix) Uplink() string     { return "eth1" }
+// Uplink returns the interface of the host endpoint. It and the following methods are for the
+// templates.
+func (f *Felix) Uplink() string { return "eth1" }
+
+// Pool returns the IPPool.
 func (f *Felix) Pool() netip.Prefix { return calicoPool }
+
+// Failsafe returns ports of the node that no policy closes, some of Felix' defaults.
 func (f *Felix) Failsafe() []uint16 { return []uint16{22, 179, 6443} }
-func (f *Felix) NodeList() string   { return strings.Join(nodeAddrs(), ", ") }
+
+// NodeList returns the nodes' addresses, in nft's syntax.
+func (f *Felix) NodeList() string { return strings.Join(nodeAddrs(), ", ") }
 
 func nodeAddrs() (all []string) {
 	for _, n := range NodeNames {
