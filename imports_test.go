@@ -71,9 +71,14 @@ var fences = []fence{
 		why:       "its API is wide and changes; bgp.State is ours",
 	},
 	{
-		libraries: []string{"github.com/google/nftables", "sigs.k8s.io/knftables", "github.com/coreos/go-iptables"},
+		libraries: []string{"github.com/google/nftables", "sigs.k8s.io/knftables"},
 		homes:     []string{"proxy"},
 		why:       "one table, one writer",
+	},
+	{
+		libraries: []string{"github.com/coreos/go-iptables"},
+		homes:     []string{"proxy/iptables", "e2e/lab"},
+		why:       "it tries single rules; in e2e/lab it writes those of other programs, as these do",
 	},
 	{
 		libraries: []string{"testing/synctest"},
