@@ -162,7 +162,7 @@ func judgeBridges(f *facts) (all []Obstacle) {
 	return all
 }
 
-// foreignDataPath says of a network plug-in what is lost.
+// foreignDataPath is what every message about such a plug-in has in common: what is lost.
 const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
 
 // judgePlugin finds network plug-ins whose BPF programs translate the addresses of Services.
