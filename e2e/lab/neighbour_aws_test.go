@@ -36,24 +36,30 @@ func beAWS(t *testing.T, l *Lab, s awsSettings) {
 	}
 }
 
-// writeAWS writes the chains of the AWS VPC CNI: AWS-SNAT-CHAIN-0 for packets that pods send out
-// of the VPC, and the marks by which replies leave by the interface of the node's address.
+// writeAWS writes the chains of the AWS VPC CNI on a node.
 func writeAWS(t *testing.T, l *Lab, node string, s awsSettings) {
 	t.Helper()
-	for family, program := range iptablesPrograms {
-		address := NodeAddr(node, []netip.Addr{ClientAddr, ClientAddr6}[family])
-		rules := awsMarks()
-		if !s.externalSNAT {
-			rules = append(rules, awsSNAT(family, address, s)...)
-		}
-		if s.nftables {
-			rules = slices.DeleteFunc(rules, func(r chainRule) bool {
-				return strings.Contains(r.chain+r.rule, "AWS-CONNMARK") || r.chain == "PREROUTING" && r.table == "nat"
-			})
-			loadNFT(t, l, node, awsTable)
-		}
-		writeRules(t, l, node, program, [][2]string{{"nat", "AWS-SNAT-CHAIN-0"}, {"nat", "AWS-CONNMARK-CHAIN-0"}}, rules)
+	for family := range iptablesPrograms {
+		s.chains(node, family).write(t, l, node)
 	}
+	if s.nftables {
+		loadNFT(t, l, node, awsTable)
+	}
+}
+
+// chains returns the chains of one family: AWS-SNAT-CHAIN-0 for packets that pods send out of the
+// VPC, and the marks by which replies leave by the interface of the node's address.
+func (s awsSettings) chains(node string, family int) neighbourChains {
+	rules := awsMarks()
+	if !s.externalSNAT {
+		rules = append(rules, awsSNAT(family, NodeAddr(node, []netip.Addr{ClientAddr, ClientAddr6}[family]), s)...)
+	}
+	if s.nftables {
+		rules = slices.DeleteFunc(rules, func(r chainRule) bool {
+			return strings.Contains(r.chain+r.rule, "AWS-CONNMARK") || r.table == "nat" && r.chain == "PREROUTING"
+		})
+	}
+	return neighbourChains{iptablesPrograms[family], [][2]string{{"nat", "AWS-SNAT-CHAIN-0"}, {"nat", "AWS-CONNMARK-CHAIN-0"}}, rules}
 }
 
 // awsTable is what newer versions of the AWS VPC CNI write instead of AWS-CONNMARK-CHAIN-0.
@@ -186,6 +192,9 @@ type awsRow struct {
 func TestNeighbourAWSSettings(t *testing.T) {
 	l := laboratoryOfOwn(t, "x", func(*Options) {})
 	beAWS(t, l, awsSettings{randomize: "prng"})
+	for _, n := range NodeNames {
+		removeAWS(t, l, n, awsSettings{randomize: "prng"})
+	}
 	listenAtClient(t, l)
 	answerThrough(t, l, "n2", "n1")
 	run(t, l, "tor1", "ip", "route", "add", "10.244.1.0/24", "via", NodeAddr("n1", ClientAddr).String())
@@ -201,8 +210,8 @@ func TestNeighbourAWSSettings(t *testing.T) {
 		for _, mode := range proxyModes(t)[:2] {
 			t.Run(row.name+" "+mode.name, func(t *testing.T) {
 				for _, n := range NodeNames {
-					clearAWS(t, l, n)
 					writeAWS(t, l, n, row.aws)
+					defer removeAWS(t, l, n, row.aws)
 				}
 				mode.flags = append(mode.flags[:len(mode.flags):len(mode.flags)], row.flags...)
 				startInMode(t, l, mode)
@@ -243,14 +252,14 @@ func (r awsRow) check(t *testing.T, what string, connect func() (seen, own netip
 	}
 }
 
-// clearAWS removes the AWS VPC CNI's rules of nat.
-func clearAWS(t *testing.T, l *Lab, node string) {
+func removeAWS(t *testing.T, l *Lab, node string, s awsSettings) {
 	t.Helper()
-	for _, program := range iptablesPrograms {
-		run(t, l, node, program, "-t", "nat", "-F", "POSTROUTING")
-		run(t, l, node, program, "-t", "nat", "-F", "PREROUTING")
+	for family := range iptablesPrograms {
+		s.chains(node, family).remove(t, l, node)
 	}
-	loadNFT(t, l, node, "table ip aws-cni\ndelete table ip aws-cni\n")
+	if s.nftables {
+		run(t, l, node, "nft", "delete", "table", "ip", "aws-cni")
+	}
 }
 
 // answerThrough makes a node send its pods' answers to clients outside of the cluster through

@@ -3,8 +3,10 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,28 +24,58 @@ type chainRule struct {
 // iptablesPrograms are the programs of IPv4 and IPv6, by which other programs write their rules.
 var iptablesPrograms = [2]string{"iptables-nft", "ip6tables-nft"}
 
-// writeRules deletes rules and writes them again, one by one, as network plug-ins do that use
-// go-iptables. own are the chains that are emptied or created first, as table and name.
-func writeRules(t *testing.T, l *Lab, node, program string, own [][2]string, rules []chainRule) {
+// neighbourChains are what another program has in iptables of a node.
+type neighbourChains struct {
+	program string
+	own     [][2]string // its chains, as table and name
+	rules   []chainRule
+}
+
+// write empties or creates the program's own chains and fills them, rule by rule, and writes the
+// rules of other chains that are missing: as a network plug-in does with go-iptables when it starts
+// or its objects change.
+func (c neighbourChains) write(t *testing.T, l *Lab, node string) {
 	t.Helper()
-	await(t, l.Namespace(node).Do(func() error {
-		ipt, err := goiptables.New(goiptables.Path(program), goiptables.Timeout(5))
-		if err != nil {
-			return err
+	c.do(t, l, node, func(ipt *goiptables.IPTables) (err error) {
+		for _, own := range c.own {
+			err = errors.Join(err, ipt.ClearChain(own[0], own[1]))
 		}
-		for _, c := range own {
-			err = errors.Join(err, ipt.ClearChain(c[0], c[1]))
-		}
-		for _, r := range rules {
-			words := iptables.RuleWords(r.rule)
-			err = errors.Join(err, ipt.DeleteIfExists(r.table, r.chain, words...))
+		for _, r := range c.rules {
 			if r.first {
-				err = errors.Join(err, ipt.Insert(r.table, r.chain, 1, words...))
+				err = errors.Join(err, ipt.InsertUnique(r.table, r.chain, 1, iptables.RuleWords(r.rule)...))
 			} else {
-				err = errors.Join(err, ipt.Append(r.table, r.chain, words...))
+				err = errors.Join(err, ipt.AppendUnique(r.table, r.chain, iptables.RuleWords(r.rule)...))
 			}
 		}
 		return err
+	})
+}
+
+// remove deletes the rules and chains.
+func (c neighbourChains) remove(t *testing.T, l *Lab, node string) {
+	t.Helper()
+	c.do(t, l, node, func(ipt *goiptables.IPTables) (err error) {
+		for _, r := range c.rules {
+			err = errors.Join(err, ipt.DeleteIfExists(r.table, r.chain, iptables.RuleWords(r.rule)...))
+		}
+		for _, own := range c.own {
+			err = errors.Join(err, ipt.ClearChain(own[0], own[1]))
+		}
+		for _, own := range c.own {
+			err = errors.Join(err, ipt.DeleteChain(own[0], own[1]))
+		}
+		return err
+	})
+}
+
+func (c neighbourChains) do(t *testing.T, l *Lab, node string, change func(*goiptables.IPTables) error) {
+	t.Helper()
+	await(t, l.Namespace(node).Do(func() error {
+		ipt, err := goiptables.New(goiptables.Path(c.program), goiptables.Timeout(5))
+		if err != nil {
+			return err
+		}
+		return change(ipt)
 	}))
 }
 
@@ -83,6 +115,41 @@ func expectSees(t *testing.T, l *Lab, vip netip.Addr, pod string, sees netip.Add
 	if err := errors.Join(err, err2); err != nil || a.Pod != pod || u.Pod != pod || a.Saw.Addr() != sees || u.Saw.Addr() != sees {
 		t.Errorf("%s: %v, %+v, %+v: want %s, which sees %s", vip, err, a, u, pod, sees)
 	}
+}
+
+// podNetworks are those of all pods, by family.
+var podNetworks = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("2001:db8:244::/46")}
+
+// awaitFirst waits until n1 translates new connections to addresses by Fanfare's rules: to a pod. In
+// iptables mode, another program that starts later puts its jumps before Fanfare's; until the speaker
+// has repaired that, other rules may take the connections, and n1 does not announce the addresses.
+func awaitFirst(t *testing.T, l *Lab, vips ...netip.Addr) {
+	t.Helper()
+	ctx, began := context.WithoutCancel(t.Context()), time.Now()
+	for _, vip := range vips {
+		await(t, Await(ctx, Settle, "Fanfare's rules to be first", func() error {
+			a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
+			if err != nil {
+				return err
+			}
+			return l.translatedToPod(vip, a.From.Port())
+		}))
+		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1"))
+	}
+	t.Logf("Fanfare's rules are first after %s", ms(time.Since(began)))
+}
+
+// translatedToPod returns an error unless n1 has translated the connection from a client's port to a
+// pod's address. One on the fast path is in no table of conntrack.
+func (l *Lab) translatedToPod(vip netip.Addr, client uint16) error {
+	entries, err := l.namespaces["n1"].conntrack(vip)
+	for _, e := range entries {
+		to, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
+		if e.Forward.SrcPort == client && !slices.ContainsFunc(podNetworks, func(p netip.Prefix) bool { return p.Contains(to.Unmap()) }) {
+			return fmt.Errorf("translated to %s", to)
+		}
+	}
+	return err
 }
 
 // expectUndisturbed checks that another program may write its rules of n1 again and again, that the
