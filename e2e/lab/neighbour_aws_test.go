@@ -123,6 +123,7 @@ func TestNeighbourAWSSNAT(t *testing.T) {
 			for _, vip := range local {
 				expectSees(t, l, vip, "p11", clientAddr(vip))
 			}
+			awaitStatus(t, l, "n1", "selects by fwmark 0x80/0x80", mode.name == "fast path")
 			expectUndisturbed(t, l, local, func() { writeAWS(t, l, "n1", settings) })
 			for _, vip := range serveDual(t, l, Service{Name: "far", Endpoints: At("p21")}) {
 				end := through(t, l, vip, "n1")

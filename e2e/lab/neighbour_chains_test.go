@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -208,4 +209,17 @@ func expectPodOutsideCIDRs(t *testing.T, l *Lab, vip netip.Addr, iface string) {
 	if err != nil || a.Pod != "p11" || a.Saw != a.From {
 		t.Errorf("p21: %v, %+v: want p11, which sees p21", err, a)
 	}
+}
+
+// awaitStatus waits until a node's status contains a sentence, or does not.
+func awaitStatus(t *testing.T, l *Lab, node, sentence string, has bool) {
+	t.Helper()
+	ctx := t.Context()
+	await(t, Await(ctx, Settle, fmt.Sprintf("%q in the status of %s: %t", sentence, node, has), func() error {
+		text, err := l.Speaker(node).StatusText(ctx)
+		if err == nil && strings.Contains(text, sentence) != has {
+			err = errors.New(text)
+		}
+		return err
+	}))
 }

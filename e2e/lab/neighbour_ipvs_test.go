@@ -273,16 +273,3 @@ func TestNeighbourIPVSStrictARP(t *testing.T) {
 		t.Errorf("%v, %+v: want an answer", err, a)
 	}
 }
-
-// awaitStatus waits until a node's status contains a sentence, or does not.
-func awaitStatus(t *testing.T, l *Lab, node, sentence string, has bool) {
-	t.Helper()
-	ctx := t.Context()
-	await(t, Await(ctx, Settle, fmt.Sprintf("%q in the status of %s: %t", sentence, node, has), func() error {
-		text, err := l.Speaker(node).StatusText(ctx)
-		if err == nil && strings.Contains(text, sentence) != has {
-			err = errors.New(text)
-		}
-		return err
-	}))
-}

@@ -206,6 +206,8 @@ func TestNeighbourOVN(t *testing.T) {
 				writeOVN(t, l, c.ovnService)
 				defer removeOVN(t, l, c.ovnService)
 				awaitFirst(t, l, c.vips...)
+				awaitStatus(t, l, "n1", "selects by fwmark "+serviceMark, mode.name == "fast path")
+				awaitStatus(t, l, "n1", "whether it routes via the host cannot be seen", c.before)
 				for f, vip := range c.vips {
 					sees := clientAddr(vip)
 					if !c.keeps {
