@@ -135,6 +135,11 @@ func awaitFirst(t *testing.T, l *Lab, vips ...netip.Addr) {
 			}
 			return l.translatedToPod(vip, a.From.Port())
 		}))
+	}
+	// The withdrawal may still be under way to the router. What it learns of another address, which
+	// needs all rules to be right, comes after it.
+	serve(t, l, Service{Name: "later", Policy: localTraffic, Endpoints: At("p12")}, "n1")
+	for _, vip := range vips {
 		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1"))
 	}
 	t.Logf("Fanfare's rules are first after %s", ms(time.Since(began)))
