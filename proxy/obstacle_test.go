@@ -149,6 +149,22 @@ func TestCalico(t *testing.T) {
 	})
 }
 
+// OVN-Kubernetes shows by an interface, and that it leaves packets to the host by a chain.
+func TestOVN(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
+		n, peer := nstest.Node(t), nstest.New(t, "peer")
+		nstest.Link(t, n, "br-ex", peer, "a")
+		checkObstacle(t, State{}, "", "")
+		nstest.Link(t, n, obstacle.OVNInterface, peer, "b")
+		checkObstacle(t, State{}, ForeignDataPath, "OVN-Kubernetes")
+		const table = "table inet ovn-kubernetes { chain %s { type nat hook postrouting priority 101; }; }"
+		proxytest.NFT(t, fmt.Sprintf(table, "mgmtport-snat"))
+		checkObstacle(t, State{}, ForeignDataPath, "OVN-Kubernetes")
+		proxytest.NFT(t, fmt.Sprintf(table, "ovn-kube-local-gw-masq"))
+		checkObstacle(t, State{}, "", "")
+	})
+}
+
 // Cilium shows by an interface, and its mode by the names of its programs. What such a
 // program takes, no rule sees.
 func TestCilium(t *testing.T) {

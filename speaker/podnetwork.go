@@ -16,15 +16,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// podInterfaces are the beginnings of the names of pods' interfaces, by the network plug-ins
-// that allocate addresses themselves. Kubernetes' documentation of kube-proxy names the same
-// ones (--detect-local-mode=InterfaceNamePrefix). Each interface of a pod has such a name,
-// whatever the IPAM, so that they are right also where podCIDRs would be.
+// podInterfaces are the beginnings of the names of the interfaces by which pods' packets arrive, by
+// the network plug-ins that allocate addresses themselves. Kubernetes' documentation of kube-proxy
+// names most of them (--detect-local-mode=InterfaceNamePrefix). All packets of pods arrive by such an
+// interface, whatever the IPAM, so that they are right also where podCIDRs would be.
 var podInterfaces = []podInterface{
 	{prefix: "cali"},                        // Calico
 	{prefix: "lxc", witness: "cilium_host"}, // Cilium; LXC has a bridge lxcbr0
 	{prefix: "eni"},                         // AWS VPC CNI
 	{prefix: "azv"},                         // Azure CNI
+	{prefix: "ovn-k8s-mp"},                  // OVN-Kubernetes: one for all pods of a network
+	// OpenShift SDN: one for all pods. VPNs have a tun0, too.
+	{prefix: "tun0", witness: "vxlan_sys_4789"},
 }
 
 type podInterface struct {

@@ -24,6 +24,10 @@ func TestPodInterfacePrefix(t *testing.T) {
 		{"", []string{"lo", "lxcbr0"}},
 		{"eni", []string{"ens5", "eni7f3a"}},
 		{"azv", []string{"eth0", "azv12"}},
+		{"ovn-k8s-mp", []string{"eth0", "br-ex", "br-int", "genev_sys_6081", "ovn-k8s-mp0"}},
+		{"", []string{"eth0", "br-ex", "br-int"}},
+		{"tun0", []string{"eth0", "br0", "vxlan_sys_4789", "tun0"}},
+		{"", []string{"eth0", "tun0"}},
 	} {
 		if got := podInterfacePrefix(tt.names); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.names, got, tt.want)

@@ -103,6 +103,8 @@ func (s *collector) plugin(iface string) {
 	case CiliumInterface:
 		p.cilium = true
 		p.nodePort, p.blind = ciliumNodePort()
+	case OVNInterface:
+		p.ovn = true
 	}
 }
 
