@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint vulnerabilities generate build image release release-test bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -63,14 +63,19 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
 		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
 	go vet ./...
+	go vet -tags=release ./e2e/release
 	go -C hack/image vet ./...
 	go -C e2e/containerlab/strict vet ./...
 	go -C e2e/lab/coredns vet ./...
 	go tool staticcheck ./...
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
 	go run ./hack/prose .
-	bash -n .ci/run $(wildcard hack/*.sh)
+	bash -n .ci/run $(wildcard hack/*.sh hack/*/*.sh)
 	go mod tidy -diff
+
+# In the public CI only: the database is on the Internet.
+vulnerabilities: ## search the dependencies for known vulnerabilities; asks vuln.go.dev
+	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 -tags=$(TAGS) ./...
 
 generate: ## write generated code, manifests and reference pages
 	go generate ./...
@@ -84,6 +89,14 @@ image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 	CGO_ENABLED=0 go build -trimpath -tags=$(TAGS) -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
 	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
+
+# Debian's packages for both architectures are loaded once, and kept in the user's cache directory.
+release: setup ## VERSION=v1.2.3: write all files of a release to bin/release; a person publishes them
+	TAGS=$(TAGS) hack/release.sh '$(VERSION)' bin/release
+
+# Not part of `make test`: it builds for two architectures, and needs Debian's archive.
+release-test: setup kube-tools ## make a release twice, compare, and run its parts, for arm64 by qemu
+	go test -count=1 -timeout=30m -tags=release -v ./e2e/release
 
 bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...
@@ -103,7 +116,7 @@ bench-l2: setup build ## measure failover over layer 2; writes docs/benchmarks/l
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes; writes docs/benchmarks/proxy.md
 	go run ./e2e/bench proxy
 
-# Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for
+# Build Kubernetes' own programs, which e2e/kube runs, and Helm: some six minutes, once for
 # each version; they are kept in the user's cache directory.
 kube-tools:
 	e2e/kube/tools/build.sh

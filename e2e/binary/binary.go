@@ -19,7 +19,11 @@ import (
 // Build builds cmd/fanfare of the current source at path. It takes five seconds of CPU
 // time, and half a second if nothing has changed.
 func Build(ctx context.Context, path string) error {
-	if err := buildFanfare(ctx, "fanfare", path); err != nil {
+	root, err := sourceRoot()
+	if err == nil {
+		err = buildFanfare(ctx, root, "fanfare", path)
+	}
+	if err != nil {
 		return fmt.Errorf("the program: %w", err)
 	}
 	return nil
@@ -28,7 +32,11 @@ func Build(ctx context.Context, path string) error {
 // BuildCoreDNS builds e2e/lab/coredns at path. The first time takes some 20 seconds of CPU time,
 // and it may download modules.
 func BuildCoreDNS(ctx context.Context, path string) error {
-	if err := build(ctx, "coredns", path, "e2e/lab/coredns", "."); err != nil {
+	root, err := sourceRoot()
+	if err == nil {
+		err = build(ctx, filepath.Join(root, "e2e/lab/coredns"), "coredns", path, ".")
+	}
+	if err != nil {
 		return fmt.Errorf("CoreDNS: %w", err)
 	}
 	return nil
@@ -62,7 +70,7 @@ func BuildNext(ctx context.Context, path string) error {
 	of, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, file): replaced}})
 	err = errors.Join(err, os.WriteFile(replaced, next, 0o644), os.WriteFile(overlay, of, 0o644))
 	if err == nil {
-		err = buildFanfare(ctx, "fanfare-next", path, "-overlay", overlay)
+		err = buildFanfare(ctx, root, "fanfare-next", path, "-overlay", overlay)
 	}
 	if err != nil {
 		return fmt.Errorf("the program's next version: %w", err)
@@ -78,15 +86,15 @@ func sourceRoot() (string, error) {
 	return filepath.Join(filepath.Dir(here), "..", ".."), nil
 }
 
-// buildFanfare builds cmd/fanfare. The flags are those of make build, for its build cache, but
-// without the commit: another commit of the same source needs no new link.
-func buildFanfare(ctx context.Context, name, path string, flags ...string) error {
-	return build(ctx, name, path, ".", append(flags, "-tags=grpcnotrace", "./cmd/fanfare")...)
+// buildFanfare builds cmd/fanfare of a source at path. The flags are those of make build, for its
+// build cache, but without the commit: another commit of the same source needs no new link.
+func buildFanfare(ctx context.Context, source, name, path string, flags ...string) error {
+	return build(ctx, source, name, path, append(flags, "-tags=grpcnotrace", "./cmd/fanfare")...)
 }
 
-// build runs go build in a directory below the root of the source. It keeps the result in bin/test
-// as name, because Go does not link a program again that is there already.
-func build(ctx context.Context, name, path, dir string, args ...string) error {
+// build runs go build in a directory. It keeps the result in bin/test as name, because Go does not
+// link a program again that is there already.
+func build(ctx context.Context, dir, name, path string, args ...string) error {
 	root, err := sourceRoot()
 	if err != nil {
 		return err
@@ -105,7 +113,7 @@ func build(ctx context.Context, name, path, dir string, args ...string) error {
 	}
 	built := filepath.Join(kept, name)
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", built}, args...)...)
-	cmd.Dir = filepath.Join(root, dir)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, out)
