@@ -33,7 +33,7 @@ func BuildPrevious(ctx context.Context, path string) error {
 	defer os.RemoveAll(dir)
 	source := filepath.Join(dir, "source")
 	if err = checkOut(ctx, root, Previous, source); err == nil {
-		err = build(ctx, source, "fanfare-"+Previous[:7], path)
+		err = buildFanfare(ctx, source, "fanfare-"+Previous[:7], path)
 	}
 	if err != nil {
 		return fmt.Errorf("the program of commit %s: %w", Previous, err)
