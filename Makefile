@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint vulnerabilities generate build image release release-test bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint vulnerabilities generate build image release release-test bench bench-bgp bench-go bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -77,7 +77,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 vulnerabilities: ## search the dependencies for known vulnerabilities; asks vuln.go.dev
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 -tags=$(TAGS) ./...
 
-generate: ## write generated code, manifests and reference pages
+generate: ## write generated code, manifests, reference pages, and the pages of benchmarks from their results
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab
@@ -98,7 +98,10 @@ release: setup ## VERSION=v1.2.3: write all files of a release to bin/release; a
 release-test: setup kube-tools ## make a release twice, compare, and run its parts, for arm64 by qemu
 	go test -count=1 -timeout=30m -tags=release -v ./e2e/release
 
-bench: ## run the benchmarks
+bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about 45 minutes
+	go run ./e2e/bench all
+
+bench-go: ## run the benchmarks of the packages (go test -bench)
 	go test -run='^$$' -bench=. -benchmem ./...
 
 bench-bgp: setup build ## measure many routes to several routers, beside FRR; writes docs/benchmarks/bgp.md

@@ -106,6 +106,11 @@ var fences = []fence{
 		why:       "vishvananda/netlink does all but netfilter (docs/decisions/0025)",
 	},
 	{
+		libraries: []string{"gonum.org/v1/plot"},
+		homes:     []string{"e2e/bench/figure"},
+		why:       "all figures look alike, and the product has none",
+	},
+	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
 		homes:     []string{"internal/membership"},
 		why:       "liveness is an input of Decide, not a service for other packages",

@@ -78,7 +78,9 @@ func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.P
 // is the interface if it is a bridge, which leads to all pods.
 func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string, is bool) {
 	link, route, err := linkTo(a)
-	if err != nil {
+	// The interface of a default route is an uplink. uplinksOf would read every route to say so,
+	// for each endpoint of another machine that names this node.
+	if err != nil || isDefault(netlink.RouteUpdate{Route: route}) {
 		return "", false
 	}
 	uplinks, err := uplinksOf(own)

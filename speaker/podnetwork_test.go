@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -125,4 +126,27 @@ func TestPodOfAnotherNode(t *testing.T) {
 			w.stop()
 		}
 	})
+}
+
+// BenchmarkConfirmPod asks for an endpoint behind the router, on a node with few and with many
+// routes: the ratio says whether all of them are read.
+func BenchmarkConfirmPod(b *testing.B) {
+	for _, routes := range []int{10, 2000} {
+		b.Run(fmt.Sprint(routes), func(b *testing.B) {
+			nstest.Isolate(b)
+			node, other := nstest.Node(b), nstest.New(b, "other")
+			nstest.Link(b, node, "eth0", other, "eth0")
+			node.Addr("eth0", "10.0.0.1/24")
+			node.Route("0.0.0.0/0", "10.0.0.254", "")
+			for i := range routes {
+				node.Route(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32).String(), "10.0.0.253", "")
+			}
+			w := newPodNetworkWatch(slog.New(slog.DiscardHandler))
+			for b.Loop() {
+				if _, is := w.confirm(netip.MustParseAddr("198.51.100.1"), nil); is {
+					b.Fatal("a machine behind the router is a pod")
+				}
+			}
+		})
+	}
 }

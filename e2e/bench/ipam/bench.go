@@ -56,7 +56,7 @@ type bench struct {
 }
 
 func measureAll(ctx context.Context, o options) (r report, err error) {
-	r = report{options: o, Began: time.Now()}
+	r = report{Began: time.Now(), Services: o.services, Restarts: o.restarts, Changes: o.changes}
 	b, err := newBench(ctx, o)
 	if err != nil {
 		return r, err
