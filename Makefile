@@ -119,10 +119,11 @@ bench-l2: setup build ## measure failover over layer 2; writes docs/benchmarks/l
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes; writes docs/benchmarks/proxy.md
 	go run ./e2e/bench proxy
 
-# Build Kubernetes' own programs, which e2e/kube runs, and Helm: some six minutes, once for
-# each version; they are kept in the user's cache directory.
+# Build Kubernetes' own programs, Helm and MetalLB, which e2e/kube and e2e/kubelet run: some seven
+# minutes, once for each version; they are kept in the user's cache directory.
 kube-tools:
 	e2e/kube/tools/build.sh
+	e2e/kube/metallb/build.sh
 
 # Install the packages that the tests and the laboratory use; nothing is done
 # when they are there.

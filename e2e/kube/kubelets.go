@@ -24,7 +24,13 @@ func WithBitmap(c *Cluster) {
 // admission returns the API server's flags for the admission of pods.
 func (c *Cluster) admission() []string {
 	if c.kubelets {
-		return []string{"--enable-admission-plugins=NodeRestriction"}
+		return []string{
+			"--enable-admission-plugins=NodeRestriction",
+			// No kube-proxy runs beside the API server: it asks the pods of webhooks themselves.
+			"--enable-aggregator-routing",
+			// For kubectl exec.
+			"--kubelet-client-certificate=" + c.path("kubelet-client.crt"), "--kubelet-client-key=" + c.path("kubelet-client.key"),
+		}
 	}
 	// Pods are mere objects and need no token. The Service "kubernetes" needs no endpoints,
 	// which may not be on loopback.
