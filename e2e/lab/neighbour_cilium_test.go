@@ -86,23 +86,23 @@ func replaceKubeProxy(t *testing.T, l *Lab, c *cilium) {
 	expectCilium(t, l, "n1", "")
 	// Fanfare's rules know p11, Cilium's maps p12: the answer shows which of them translated.
 	vip := serve(t, l, Service{Name: "taken", Policy: localTraffic, Endpoints: At("p11")}, "n1")
-	expectPod(t, l, vip, "p11")
+	expectAnswersOf(t, l, vip, "p11")
 	end := c.replaceKubeProxy(vip, "p12")
 	restart(t, l, "n1") // a running speaker looks every five minutes
 	expectCilium(t, l, "n1", "Cilium replaces kube-proxy on this node: it translates the addresses of Services before netfilter")
 	await(t, l.Router.AwaitNextHops(t.Context(), Settle, vip, "n1"))
 	await(t, l.Namespace("n1").flushConntrack())
-	expectPod(t, l, vip, "p12")
+	expectAnswersOf(t, l, vip, "p12")
 	if entries, err := l.Namespace("n1").conntrack(vip); err != nil || len(entries) > 0 {
 		t.Errorf("netfilter saw what Cilium took: %v, %v", err, entries)
 	}
 	end()
-	expectPod(t, l, vip, "p11")
+	expectAnswersOf(t, l, vip, "p11")
 	expectCilium(t, l, "n1", "")
 }
 
-// expectPod checks by which pod an address is answered, over TCP and UDP.
-func expectPod(t *testing.T, l *Lab, vip netip.Addr, pod string) {
+// expectAnswersOf checks by which pod an address is answered, over TCP and UDP.
+func expectAnswersOf(t *testing.T, l *Lab, vip netip.Addr, pod string) {
 	t.Helper()
 	tcp, err := l.Client.Get(t.Context(), netip.AddrPort{}, port(vip, 80))
 	udp, errUDP := l.Client.AskUDP(t.Context(), netip.AddrPort{}, port(vip, 7))
