@@ -190,7 +190,7 @@ func (c *cilium) fill(mode ciliumMode) {
 	}
 	for _, other := range NodeNames {
 		if mode.tunnel && other != c.node {
-			network, to := podBlock(other).Masked().Addr().As4(), NodeAddr(other, ClientAddr).As4()
+			network, to := CalicoBlock(other).Masked().Addr().As4(), NodeAddr(other, ClientAddr).As4()
 			await(c.t, c.programs.Maps["cilium_tunnel_map"].Put(network, binary.BigEndian.Uint32(to[:])))
 		}
 	}
