@@ -14,13 +14,6 @@ type Option func(*Cluster)
 // nodes. Its address must not be on loopback.
 func WithKubelets(c *Cluster) { c.kubelets = true }
 
-// WithBitmap selects the ClusterIP allocator of Kubernetes before 1.33. The new one counts
-// all allocated addresses twice at each allocation, for its metrics (ipallocator.Used),
-// which dominates the time with thousands of Services.
-func WithBitmap(c *Cluster) {
-	c.flags = append(c.flags, "--emulated-version=kube=1.33", "--feature-gates=MultiCIDRServiceAllocator=false")
-}
-
 // admission returns the API server's flags for the admission of pods.
 func (c *Cluster) admission() []string {
 	if c.kubelets {

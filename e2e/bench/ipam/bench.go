@@ -87,7 +87,7 @@ func newBench(ctx context.Context, o options) (b *bench, err error) {
 	if b.dir, err = os.MkdirTemp("", "fanfare-benchipam-"); err != nil {
 		return nil, err
 	}
-	b.cluster, err = kube.StartIn(ctx, nil, tools, b.dir, netip.MustParseAddr("127.0.0.1"), kube.WithBitmap)
+	b.cluster, err = kube.StartIn(ctx, nil, tools, b.dir, netip.MustParseAddr("127.0.0.1"))
 	if err == nil {
 		err = b.install(ctx)
 	}

@@ -72,7 +72,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 
 func (b *bench) startControl(ctx context.Context) (err error) {
 	// Otherwise most of the time would go into the allocation of ClusterIPs.
-	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr, kube.WithBitmap)
+	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr)
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
 	}
