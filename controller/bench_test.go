@@ -43,7 +43,7 @@ func BenchmarkUnchanged(b *testing.B) {
 			for b.Loop() {
 				next := *snap
 				survey = survey.Next(&next)
-				as, reasons := survey.Allocate()
+				as, reasons := survey.Allocate(time.Time{})
 				if t := plan(survey, as, reasons); len(t.settle)+len(t.gone)+len(t.leftover) != 0 {
 					b.Fatal(t)
 				}

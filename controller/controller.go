@@ -197,7 +197,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	} else {
 		c.survey = c.survey.Next(snap)
 	}
-	assignments, reasons := c.survey.Allocate()
+	assignments, reasons := c.survey.Allocate(time.Now())
 	c.metrics.count(snap, assignments, reasons)
 	c.confirm(snap)
 	left, errs = c.carryOut(ctx, plan(c.survey, assignments, reasons), began.Add(passSlice))

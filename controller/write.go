@@ -188,7 +188,7 @@ func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.Addre
 	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
-		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: holdersText(holders, nil)},
+		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: holdersText(holders, nil), Replaced: c.replaced},
 	}
 }
 

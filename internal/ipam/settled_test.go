@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -34,7 +35,7 @@ func TestSettledServicesNeedNoAllocation(t *testing.T) {
 		}
 		got, gotReasons := Allocate(s)
 		kept += checkKept(t, seed, s, got)
-		want, wantReasons := NewSurvey(s, neverSettled).Allocate()
+		want, wantReasons := NewSurvey(s, neverSettled).Allocate(time.Time{})
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}

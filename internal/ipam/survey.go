@@ -47,7 +47,7 @@ func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 // Next is NewSurvey of another snapshot, by the same rule.
 func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
-	names := s.touched(snap, claims)
+	names := s.touched(snap, slices.Concat(claims, s.conflicting(snap)))
 	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
 		return NewSurvey(snap, s.rule)
 	}
@@ -92,6 +92,17 @@ func (s *Survey) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cl
 		}
 	}
 	return names
+}
+
+// conflicting are the Claims of addresses about which speakers report something else than before.
+func (s *Survey) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim) {
+	same := func(a, b cluster.Conflict) bool { return a == b }
+	for _, c := range differ(s.Snap.Conflicts, snap.Conflicts, same, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
+		if claim := snap.Claim(c.Addr); claim != nil {
+			claims = append(claims, claim)
+		}
+	}
+	return claims
 }
 
 // carry takes over what is known of the Services that have stayed the same.
