@@ -75,7 +75,7 @@ func (n L2Needs) now(b *cluster.Builder) bool { return b.MayUseL2() || n == L2No
 // An API is a Source that watches an API server.
 //
 // The last state stays in use while the API server is unavailable, and a Problem
-// says since when. When it is back, everything is listed again.
+// says since when. When it is back, the watches continue where they were.
 type API struct {
 	config  *rest.Config
 	http    *http.Client // one, so that all watches share a connection

@@ -225,6 +225,7 @@ type apiRequest struct {
 	version  int // -1 when none was named
 	watch    bool
 	stream   bool // the watch begins with all there is
+	one      bool // a list of one object: only its version matters
 	media    runtime.SerializerInfo
 	codecs   serializer.CodecFactory
 }
@@ -233,7 +234,7 @@ func (s *apiServer) parse(r *http.Request) (q apiRequest, err error) {
 	v := r.URL.Query()
 	q = apiRequest{resource: path.Base(r.URL.Path), version: -1, codecs: serializer.NewCodecFactory(scheme)}
 	q.watch = v.Get("watch") == "true"
-	q.stream = v.Get("sendInitialEvents") == "true"
+	q.stream, q.one = v.Get("sendInitialEvents") == "true", v.Get("limit") == "1"
 	var ok bool
 	if q.gvk, ok = served[q.resource]; !ok {
 		return q, fmt.Errorf("no resource %s", q.resource)
@@ -302,6 +303,9 @@ func (s *apiServer) refusal(q apiRequest) *apierrors.StatusError {
 	if q.stream {
 		verb = "stream " + q.resource
 	}
+	if q.one {
+		verb = "confirm " + q.resource
+	}
 	s.requests[verb]++
 	if q.name != "" {
 		s.requests[verb+" "+q.name]++
@@ -340,11 +344,15 @@ func (s *apiServer) current(q apiRequest) (objects []runtime.Object, version int
 			objects = append(objects, o.DeepCopyObject())
 		}
 	}
+	s.requests["versions of "+q.resource]++
 	return objects, s.version
 }
 
 func (s *apiServer) serveList(w http.ResponseWriter, q apiRequest) {
 	objects, version := s.current(q)
+	if q.one {
+		objects = objects[:min(len(objects), 1)]
+	}
 	list, err := scheme.New(q.gvk.GroupVersion().WithKind(q.gvk.Kind + "List"))
 	if err == nil {
 		err = meta.SetList(list, objects)

@@ -264,18 +264,15 @@ func (w *store[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// A listWatch lists and watches one resource, and reports the results to health.go.
-//
-// After an outage the API server may have another etcd, restored from a backup, with versions smaller
-// than the known ones. A watch from a version in the future succeeds and has no events, for hours. So
-// after a connection was lost, also that of another watch, everything is listed again, from no
-// version. A watch that ended regularly is not lost.
+// A listWatch lists and watches one resource, and reports the results to health.go. After a
+// connection was lost, also that of another watch, it makes sure that its version is still one that the
+// API server knows (resume.go). A watch that ended regularly is not lost.
 type listWatch struct {
 	*cache.ListWatch
 	api      *API
 	resource resource
 	absent   func() // called when the resource does not exist for us
-	asOf     int64  // the API's losses when everything was listed last
+	asOf     int64  // the API's losses when everything was listed, or the version confirmed, last
 }
 
 // ListWithContext is called by the Reflector.
@@ -304,17 +301,7 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	if o.SendInitialEvents != nil {
 		return l.stream(ctx, o)
 	}
-	if l.asOf != l.api.losses.Load() {
-		return nil, errAway
-	}
-	w, err := l.watch(ctx, o)
-	l.api.record(ctx, l.resource, err)
-	// It may have been lost meanwhile: client-go tries again by itself.
-	if err == nil && l.asOf != l.api.losses.Load() {
-		w.Stop()
-		return nil, errAway
-	}
-	return w, err
+	return l.resume(ctx, o)
 }
 
 // errAway makes the Reflector list everything.
