@@ -53,7 +53,9 @@ func TestLeaseClient(t *testing.T) {
 		}
 	}
 	var seen []string
-	if err := l.watch(t.Context(), []string{"n2"}, func(_ string, b leaseRecord) { seen = append(seen, fmt.Sprintf("%s %x %q", b.renewTime, b.meta, b.released)) }); err == nil {
+	if err := l.watch(t.Context(), []string{"n2"}, func(_ string, b leaseRecord) {
+		seen = append(seen, fmt.Sprintf("%s %x %q", b.renewTime, b.meta, b.released))
+	}); err == nil {
 		t.Error("the watch ended without an error")
 	}
 	slices.Sort(seen)
