@@ -92,7 +92,7 @@ type Reporter struct {
 	client *client
 	log    *slog.Logger
 	wake   chan struct{} // has room for one
-	// conflicts belong to run.
+	// conflicts belong to Run.
 	conflicts conflictReport
 }
 
@@ -116,16 +116,16 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 	}
 }
 
-// trigger requests a report.
-func (r *Reporter) trigger() {
+// Trigger requests a report.
+func (r *Reporter) Trigger() {
 	if r == nil {
 		return
 	}
 	notify.Changed(r.wake)
 }
 
-// run reports until ctx ends, and retries with backoff. Nothing else waits for it.
-func (r *Reporter) run(ctx context.Context, status func() Status) {
+// Run reports until ctx ends, and retries with backoff. Nothing else waits for it.
+func (r *Reporter) Run(ctx context.Context, status func() Status) {
 	if r == nil {
 		return
 	}
@@ -148,7 +148,7 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 			if err := r.write(ctx, now); err != nil {
 				why = r.failed(err, why)
 				pause = retry.NextBackOff()
-				r.trigger()
+				r.Trigger()
 			} else {
 				last, at, why = *now, time.Now(), ""
 				retry.Reset()

@@ -1,7 +1,7 @@
 // Command bench measures Fanfare, and writes its results to a page of
 // docs/benchmarks:
 //
-//	bench [flags] bgp|ipam|kube|l2|proxy [flags of the benchmark]
+//	bench [flags] bgp|ipam|kube|l2|proxy|scale [flags of the benchmark]
 //
 // `make bench-bgp` and its like run it.
 package main
@@ -21,11 +21,12 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/l2"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/bench/proxy"
+	"github.com/fanfare-lb/fanfare/e2e/bench/scale"
 )
 
 // benchmarks are the subcommands. Each adds its flags and returns its run function.
 var benchmarks = map[string]func(*flag.FlagSet, *measure.Inputs) measure.Run{
-	"bgp": bgp.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "proxy": proxy.Flags,
+	"bgp": bgp.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "proxy": proxy.Flags, "scale": scale.Flags,
 }
 
 func main() {
@@ -54,7 +55,7 @@ func run(ctx context.Context, args []string) error {
 	name := common.Arg(0)
 	flags, ok := benchmarks[name]
 	if !ok {
-		return fmt.Errorf("benchmark %q: want bgp, ipam, kube, l2 or proxy", name)
+		return fmt.Errorf("benchmark %q: want bgp, ipam, kube, l2, proxy or scale", name)
 	}
 	own := flag.NewFlagSet("bench "+name, flag.ExitOnError)
 	measured := flags(own, &in)

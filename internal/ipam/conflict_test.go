@@ -3,15 +3,14 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/clustertest"
 )
@@ -21,37 +20,52 @@ var conflictTime = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 // A conflictWorld is one Service with 192.0.2.1, assigned at conflictTime, of a pool of two addresses.
 // Node n1 reports that another host uses that address.
 type conflictWorld struct {
-	pool    *v1alpha1.AddressPool
-	service *corev1.Service
-	claim   *v1alpha1.AddressClaim
-	speaker *v1alpha1.SpeakerStatus
-	more    []runtime.Object
-	now     time.Time
+	announce    cluster.Announce
+	addresses   []string
+	quota       int32
+	annotations map[string]string
+	addr        string
+	created     time.Time // of the claim
+	reserved    bool
+	replaced    int32
+	conflicts   []cluster.Conflict
+	more        []runtime.Object
+	now         time.Time
 }
 
 func newConflictWorld() *conflictWorld {
 	w := &conflictWorld{
-		pool: clustertest.Pool("lan", "192.0.2.1-192.0.2.2"), service: clustertest.Service("web", "192.0.2.1"), claim: clustertest.Claim("192.0.2.1", "default/web"),
-		speaker: &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, now: conflictTime.Add(10 * time.Second),
+		announce: cluster.AnnounceL2, addresses: []string{"192.0.2.1-192.0.2.2"}, addr: "192.0.2.1", created: conflictTime, now: conflictTime.Add(10 * time.Second),
 	}
-	w.pool.Spec.Announce = v1alpha1.AnnounceL2
-	w.claim.CreationTimestamp = metav1.NewTime(conflictTime)
 	w.report("192.0.2.1")
 	return w
 }
 
 func (w *conflictWorld) report(addr string) {
-	w.speaker.Status.Conflicts = append(w.speaker.Status.Conflicts, v1alpha1.SpeakerConflict{Address: addr, MAC: "02:00:00:00:00:09", Interface: "eth0"})
+	w.conflicts = append(w.conflicts, cluster.Conflict{Addr: netip.MustParseAddr(addr), Node: "n1", MAC: "02:00:00:00:00:09", Interface: "eth0"})
+	slices.SortFunc(w.conflicts, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) })
+}
+
+// snapshot is the cluster, without the reports.
+func (w *conflictWorld) snapshot() *cluster.Snapshot {
+	pool, service, claim := clustertest.Pool("lan", w.addresses...), clustertest.Service("web", w.addr), clustertest.Claim(w.addr, "web")
+	switch w.announce {
+	case cluster.AnnounceL2:
+		pool.Spec.Announce = "L2"
+	case cluster.AnnounceAdvertised:
+		pool.Spec.Announce = "Advertised"
+	}
+	pool.Spec.NamespaceQuota = w.quota
+	service.Annotations = w.annotations
+	claim.CreationTimestamp, claim.Spec.Reserved, claim.Spec.Replaced = metav1.NewTime(w.created), w.reserved, w.replaced
+	return cluster.Parse(append(w.more, pool, service, claim)...)
 }
 
 // allocate returns what Allocate decides, once its result is the same after a restart.
 func (w *conflictWorld) allocate(t *testing.T) string {
 	t.Helper()
-	before := cluster.Parse(append(w.more, w.pool, w.service, w.claim)...)
-	snap := cluster.Parse(append(w.more, w.pool, w.service, w.claim, w.speaker)...)
-	for _, p := range snap.Problems {
-		t.Error(p)
-	}
+	before, snap := w.snapshot(), w.snapshot()
+	snap.Conflicts = w.conflicts
 	got := render(NewSurvey(before, Settled).Next(snap).Allocate(w.now))
 	if fresh := render(NewSurvey(snap, Settled).Allocate(w.now)); got != fresh {
 		t.Errorf("after a report:\n%safter a restart:\n%s", got, fresh)
@@ -75,21 +89,20 @@ func TestConflictingAddressIsReplaced(t *testing.T) {
 		want   string
 	}{
 		"new":            {func(*conflictWorld) {}, replaced},
-		"no report":      {func(w *conflictWorld) { w.speaker.Status.Conflicts = nil }, "192.0.2.1 default/web pool lan\n"},
-		"BGP":            {func(w *conflictWorld) { w.pool.Spec.Announce = v1alpha1.AnnounceBGP }, "192.0.2.1 default/web pool lan\n"},
-		"advertised":     {advertised, replaced},
-		"held":           {func(w *conflictWorld) { w.speaker.Status.Conflicts[0].Held = true }, because("a node has answered for it before")},
-		"held elsewhere": {reportedByTwo, because("a node has answered for it before")},
+		"no report":      {func(w *conflictWorld) { w.conflicts = nil }, "192.0.2.1 default/web pool lan\n"},
+		"BGP":            {func(w *conflictWorld) { w.announce = cluster.AnnounceBGP }, "192.0.2.1 default/web pool lan\n"},
+		"advertised":     {func(w *conflictWorld) { w.announce = cluster.AnnounceAdvertised }, replaced},
+		"held":           {func(w *conflictWorld) { w.conflicts[0].Held = true }, because("a node has answered for it before")},
 		"old":            {func(w *conflictWorld) { w.now = conflictTime.Add(3 * time.Minute) }, because("it was assigned more than 2 minutes before")},
 		"of the future":  {func(w *conflictWorld) { w.now = conflictTime.Add(-time.Hour) }, because("it was assigned more than 2 minutes before")},
 		"requested":      {annotated("fanfare.io/load-balancer-ips", "192.0.2.1"), because("the Service requests it")},
 		"shared":         {annotated("fanfare.io/allow-shared-ip", "a"), because("the Service shares or reserves its address")},
 		"reserving":      {annotated("fanfare.io/reserve", "true"), because("the Service shares or reserves its address")},
-		"reserved":       {func(w *conflictWorld) { w.claim.Spec.Reserved = true }, because("its AddressClaim is not of this Service alone")},
-		"often replaced": {func(w *conflictWorld) { w.claim.Spec.Replaced = maxReplaced }, because("3 addresses of the Service were replaced before")},
-		"none free":      {func(w *conflictWorld) { w.pool.Spec.Addresses = []string{"192.0.2.1/32"} }, kept("no other address is free: take the address from that host, or add addresses to the pool")},
+		"reserved":       {func(w *conflictWorld) { w.reserved = true }, because("its AddressClaim is not of this Service alone")},
+		"often replaced": {func(w *conflictWorld) { w.replaced = maxReplaced }, because("3 addresses of the Service were replaced before")},
+		"none free":      {func(w *conflictWorld) { w.addresses = []string{"192.0.2.1/32"} }, kept("no other address is free: take the address from that host, or add addresses to the pool")},
 		"all in use":     {func(w *conflictWorld) { w.report("192.0.2.2") }, kept("no other address is free: take the address from that host, or add addresses to the pool")},
-		"quota":          {func(w *conflictWorld) { w.pool.Spec.NamespaceQuota = 1 }, replaced},
+		"quota":          {func(w *conflictWorld) { w.quota = 1 }, replaced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newConflictWorld()
@@ -101,26 +114,15 @@ func TestConflictingAddressIsReplaced(t *testing.T) {
 	}
 }
 
-func advertised(w *conflictWorld) {
-	w.pool.Spec.Announce = v1alpha1.AnnounceAdvertised
-	w.more = append(w.more, &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}})
-}
-
-func reportedByTwo(w *conflictWorld) {
-	c := w.speaker.Status.Conflicts[0]
-	c.Held = true
-	w.more = append(w.more, &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: v1alpha1.SpeakerReport{Conflicts: []v1alpha1.SpeakerConflict{c}}})
-}
-
 func annotated(key, value string) func(*conflictWorld) {
-	return func(w *conflictWorld) { metav1.SetMetaDataAnnotation(&w.service.ObjectMeta, key, value) }
+	return func(w *conflictWorld) { w.annotations = map[string]string{key: value} }
 }
 
 // A new Service gets an address that another host uses only if there is no other.
 func TestConflictingAddressIsLastChoice(t *testing.T) {
 	w := newConflictWorld()
-	w.pool.Spec.Addresses = []string{"192.0.2.1-192.0.2.4"}
-	w.speaker.Status.Conflicts[0].Held = true // web stays
+	w.addresses = []string{"192.0.2.1-192.0.2.4"}
+	w.conflicts[0].Held = true // web stays
 	w.report("192.0.2.2")
 	w.report("192.0.2.3")
 	for i, want := range []string{"192.0.2.4", "192.0.2.2", "192.0.2.3"} {
@@ -137,8 +139,8 @@ func TestConflictingAddressIsLastChoice(t *testing.T) {
 // maxReplaced addresses, and no Service that was there before any.
 func TestEveryAddressConflicts(t *testing.T) {
 	w := newConflictWorld()
-	w.pool.Spec.Addresses = []string{"192.0.2.0/24"}
-	before := clustertest.Claim("192.0.2.200", "default/before")
+	w.addresses = []string{"192.0.2.0/24"}
+	before := clustertest.Claim("192.0.2.200", "before")
 	before.CreationTimestamp = metav1.NewTime(conflictTime.Add(-time.Hour))
 	w.more = []runtime.Object{clustertest.Service("before", "192.0.2.200"), before}
 	w.report("192.0.2.200")
@@ -148,8 +150,7 @@ func TestEveryAddressConflicts(t *testing.T) {
 		if !strings.Contains(got, "192.0.2.200 default/before") {
 			t.Fatalf("lost the address of before:\n%s", got)
 		}
-		old := w.claim.Spec.Address
-		if strings.Contains(got, old+" default/web") {
+		if strings.Contains(got, w.addr+" default/web") {
 			break
 		}
 		replaced++
@@ -167,10 +168,8 @@ func (w *conflictWorld) follow(t *testing.T, decision string) {
 	for line := range strings.Lines(decision) {
 		addr, rest, _ := strings.Cut(line, " ")
 		if a, err := netip.ParseAddr(addr); err == nil && strings.HasPrefix(rest, "default/web pool ") {
-			n := w.claim.Spec.Replaced + 1
-			w.service = clustertest.Service("web", a.String())
-			w.claim = clustertest.Claim(a.String(), "default/web")
-			w.claim.CreationTimestamp, w.claim.Spec.Replaced = metav1.NewTime(w.now), n
+			w.addr, w.created = a.String(), w.now
+			w.replaced++
 			w.report(a.String())
 			w.now = w.now.Add(10 * time.Second)
 		}
