@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down matrix e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -30,6 +30,10 @@ lab: setup build ## run the scenario with a real router and real packets, step b
 
 lab-down: build ## remove every trace of the laboratory
 	./bin/lab down
+
+# The namespaces of `make lab` need neither program; this shows that the file is containerlab's.
+containerlab: build ## deploy the laboratory with Docker and containerlab, check the main story, and remove it
+	hack/containerlab.sh
 
 e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make test` does it too
 	go test -count=1 -timeout=20m -v ./e2e/kubelet
@@ -60,6 +64,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
 	go vet ./...
 	go -C hack/image vet ./...
+	go -C e2e/containerlab/strict vet ./...
 	go tool staticcheck ./...
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
 	go run ./hack/prose .

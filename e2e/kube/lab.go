@@ -50,7 +50,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	options := lab.Options{
 		ID:       o.ID,
 		Topology: filepath.Join(e2e, "fanfare.clab.yml"),
-		Overlays: []string{filepath.Join(e2e, "control-plane.yml")},
+		Overlays: []string{filepath.Join(e2e, "overlays", "control-plane.yml")},
 		Objects:  filepath.Join(e2e, "cluster"),
 		Binary:   o.Fanfare,
 		Slack:    lab.Shared,

@@ -42,7 +42,7 @@ func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
 	if c.Lab.Lab, err = lab.Up(ctx, lab.Options{
 		ID:       id,
 		Topology: "../containerlab/fanfare.clab.yml",
-		Overlays: []string{"../containerlab/control-plane.yml"},
+		Overlays: []string{"../containerlab/overlays/control-plane.yml"},
 		Objects:  "../containerlab/cluster",
 		Slack:    lab.Shared,
 	}); err != nil {

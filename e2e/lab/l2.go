@@ -24,7 +24,7 @@ const membersKey = "members.key"
 // ForL2 returns the options of a layer 2 lab: with a host on the nodes' segment, and
 // without BGP sessions. Containerlab is the folder with topologies and clusters.
 func (o Options) ForL2(containerlab string) Options {
-	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
+	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/overlays/l2.yml")
 	o.Objects, o.Members = containerlab+"/l2", true
 	return o
 }

@@ -122,7 +122,7 @@ func TestTopologyExample(t *testing.T) {
 
 // An overlay adds nodes, links and commands to a topology and removes nothing.
 func TestTopologyOverlay(t *testing.T) {
-	const base, overlay = "../containerlab/fanfare.clab.yml", "../containerlab/control-plane.yml"
+	const base, overlay = "../containerlab/fanfare.clab.yml", "../containerlab/overlays/control-plane.yml"
 	plain, err := ReadTopology(base)
 	await(t, err)
 	added, err := Options{Topology: base, Overlays: []string{overlay}}.topology()

@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -93,16 +94,37 @@ func clearSession(ctx context.Context, c *cell) error {
 	if c.overlay != "" {
 		peer = "link" + c.node[1:]
 	}
-	began := time.Now()
+	before, err := c.sessionsSoFar(ctx, peer)
+	if err != nil {
+		return err
+	}
 	if _, err := c.Router.Ask(ctx, "clear bgp "+peer); err != nil {
 		return err
 	}
-	return lab.Await(ctx, lab.Settle, "the session to be cleared", func() error {
-		if len(c.Observer.RouteChanges(c.vip, began, time.Now())) == 0 {
-			return errors.New("the route has not changed yet")
+	// Routes need not change: with graceful restart, a session may be back before zebra notices.
+	return lab.Await(ctx, lab.Settle, "another session with "+peer, func() error {
+		now, err := c.sessionsSoFar(ctx, peer)
+		if err == nil && now == before {
+			err = fmt.Errorf("%d so far, as before", now)
 		}
-		return nil
+		return err
 	})
+}
+
+// sessionsSoFar returns how often the router has had a session with a peer, with the present one.
+func (c *cell) sessionsSoFar(ctx context.Context, peer string) (int, error) {
+	text, err := c.Router.Ask(ctx, "show bgp neighbors "+peer+" json")
+	if err != nil {
+		return 0, err
+	}
+	var by map[string]struct{ ConnectionsEstablished int }
+	if err := json.Unmarshal([]byte(text), &by); err != nil {
+		return 0, fmt.Errorf("neighbor %s: %w", peer, err)
+	}
+	if by[peer].ConnectionsEstablished == 0 {
+		return 0, fmt.Errorf("neighbor %s: no session so far", peer)
+	}
+	return by[peer].ConnectionsEstablished, nil
 }
 
 func flapLink(ctx context.Context, c *cell) error {

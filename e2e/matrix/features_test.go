@@ -66,7 +66,7 @@ var features = []feature{
 		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s", "gracefulRestart: {enabled: false}")},
 	{name: "unnumbered", title: "Local, BGP over links without addresses",
 		service: lab.Service{Policy: local, Endpoints: onEachNode},
-		overlay: "unnumbered.clab.yml", router: unnumberedRouter(),
+		overlay: "overlays/unnumbered.yml", router: unnumberedRouter(),
 		peer: peer("interface: link0", "peerASN: external", "holdTime: 3s")},
 	{name: "aggregate", title: "Cluster, the address is part of an announced aggregate",
 		service: lab.Service{Endpoints: onEachNode}, announce: announceAggregate},

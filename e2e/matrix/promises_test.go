@@ -31,7 +31,9 @@ const (
 var (
 	everything = []string{"*"}
 	layer2     = []string{"l2-*"}
-	noRouter   = row{features: layer2, reason: "Layer 2 has no BGP router"}
+	// With the policy Local, no reply of a pod is addressed to a node.
+	notMasqueraded = []string{"local", "weights", "bfd", "no-graceful-restart", "unnumbered", "udp"}
+	noRouter       = row{features: layer2, reason: "Layer 2 has no BGP router"}
 )
 
 // seconds is short for the table.
@@ -66,7 +68,8 @@ var promises = map[string][]row{
 		{features: everything, promise: promise{requests: moved | away, connections: moved, flaps: 4, back: seconds(15), page: limits}},
 	},
 	"table-flushed": {
-		{features: everything, promise: promise{requests: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5), page: whatHappens + "#the-kernels-table"}},
+		{features: notMasqueraded, promise: promise{requests: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5), page: whatHappens + "#the-kernels-table"}},
+		{features: everything, promise: promise{requests: away, connections: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5), page: whatHappens + "#the-kernels-table"}},
 	},
 	"conntrack-full": {
 		{features: []string{"fast-path"}, promise: promise{page: "fast-path.md#what-it-goes-past"}},

@@ -182,7 +182,7 @@ func (o *Observer) recordClaim(e claimEvent) {
 	o.claims = append(o.claims, e)
 }
 
-// addresses returns the address, or if it has none those that a prefix covered at a time.
+// addresses returns the address, or if it has none the addresses that a prefix covered then.
 // Events are recorded late, so that a covering may have ended since.
 func (o *Observer) addresses(at time.Time, vip netip.Addr, prefix netip.Prefix) (all []netip.Addr) {
 	if vip.IsValid() {
