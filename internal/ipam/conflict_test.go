@@ -52,6 +52,7 @@ func (w *conflictWorld) snapshot() *cluster.Snapshot {
 	switch w.announce {
 	case cluster.AnnounceL2:
 		pool.Spec.Announce = "L2"
+	case cluster.AnnounceBGP:
 	case cluster.AnnounceAdvertised:
 		pool.Spec.Announce = "Advertised"
 	}

@@ -30,12 +30,13 @@ const maxResume = time.Minute
 var errAgain = errors.New("connection lost")
 
 // resume opens a watch from a known version, and tries until it has one. An error means that
-// everything has to be listed.
+// everything has to be listed. An API server that has just started knows no roles yet and forbids
+// everything: that is no reason to list.
 func (l *listWatch) resume(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	pause, began := backoff, time.Now()
 	for {
 		w, err := l.tryResume(ctx, o)
-		if faultOf(err) != unreachable {
+		if faultOf(err) == none {
 			return w, err
 		}
 		if time.Since(began) > maxResume {

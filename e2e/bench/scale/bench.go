@@ -35,7 +35,8 @@ type bench struct {
 	controller      *exec.Cmd
 	core, discovery *rest.RESTClient
 	stopKubelets    context.CancelFunc
-	traffic         *traffic // of the clients
+	proxyConfig     *rest.Config // of kube-proxy's account
+	traffic         *traffic     // of the clients
 	fleet           *fleet
 	created         int // Services so far
 }
@@ -69,7 +70,7 @@ func measureOne(ctx context.Context, o options, tools string, s size, k kind) (p
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	b.cluster, err = kube.StartIn(ctx, nil, tools, filepath.Join(b.dir, "control-plane"), netip.MustParseAddr("127.0.0.1"), kube.WithBitmap)
+	b.cluster, err = kube.StartIn(ctx, nil, tools, filepath.Join(b.dir, "control-plane"), netip.MustParseAddr("127.0.0.1"))
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func measureOne(ctx context.Context, o options, tools string, s size, k kind) (p
 func (b *bench) maker(k kind) func(int) client {
 	return func(i int) client {
 		if k == proxies {
-			return &hollowProxy{node: nodeName(i), config: b.traffic.wrap(b.cluster.SpeakerConfig(nodeName(i)))}
+			return &hollowProxy{node: nodeName(i), config: b.traffic.wrap(b.proxyConfig)}
 		}
 		return &hollowSpeaker{node: nodeName(i), config: b.traffic.wrap(b.cluster.SpeakerConfig(nodeName(i))), keyFile: b.keyFile()}
 	}
@@ -105,6 +106,9 @@ func (b *bench) install(ctx context.Context) error {
 	}
 	cfg, err := b.cluster.Config("bench", "system:masters")
 	if err != nil {
+		return err
+	}
+	if b.proxyConfig, err = b.cluster.Config("system:kube-proxy"); err != nil {
 		return err
 	}
 	if b.core, b.discovery, err = measure.Clients(cfg); err != nil {

@@ -30,7 +30,7 @@ const servicesPerNode = 10
 const maxNodes = 250
 
 // quicken reduces all sizes.
-func (o *options) quicken() { o.small, o.large, o.create, o.duration = 2, 4, 3, time.Second }
+func (o *options) quicken() { o.small, o.large, o.create, o.duration = 3, 5, 3, 2*time.Second }
 
 // Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
