@@ -170,6 +170,8 @@ func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan st
 	var zero T
 	pause := backoff
 	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
+	// client-go takes the end of an HTTP/2 connection for an error of the server, and would list.
+	reflector.MaxInternalErrorRetryDuration = maxResume
 	go reflector.RunWithContext(ctx)
 	return synced, nil
 }
@@ -271,8 +273,9 @@ type listWatch struct {
 	*cache.ListWatch
 	api      *API
 	resource resource
-	absent   func() // called when the resource does not exist for us
-	asOf     int64  // the API's losses when everything was listed, or the version confirmed, last
+	absent   func()    // called when the resource does not exist for us
+	opened   time.Time // when a watch was last tried
+	asOf     int64     // the API's losses when everything was listed, or the version confirmed, last
 }
 
 // ListWithContext is called by the Reflector.

@@ -34,18 +34,22 @@ var errAgain = errors.New("connection lost")
 // everything: that is no reason to list.
 func (l *listWatch) resume(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	pause, began := backoff, time.Now()
-	for {
+	// client-go does not pause after a watch that fails at once.
+	for again := time.Since(l.opened) < time.Second; ; again = true {
+		if again {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(pause.Step()):
+			}
+		}
+		l.opened = time.Now()
 		w, err := l.tryResume(ctx, o)
 		if faultOf(err) == none {
 			return w, err
 		}
 		if time.Since(began) > maxResume {
 			return nil, errAway
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause.Step()):
 		}
 	}
 }
