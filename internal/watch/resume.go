@@ -26,6 +26,9 @@ import (
 // then it also has to because the API server has forgotten what happened.
 const maxResume = time.Minute
 
+// unconfirmed is no number of losses: in a pause, nothing may have been open that was lost.
+const unconfirmed = -1
+
 // errAgain is that the connection was lost once more.
 var errAgain = errors.New("connection lost")
 
@@ -42,6 +45,7 @@ func (l *listWatch) resume(ctx context.Context, o metav1.ListOptions) (apiwatch.
 				return nil, ctx.Err()
 			case <-time.After(pause.Step()):
 			}
+			l.asOf = unconfirmed
 		}
 		l.opened = time.Now()
 		w, err := l.tryResume(ctx, o)
