@@ -29,6 +29,8 @@ const (
 	idleInterval = time.Minute
 	// renewalsPerSecond is how fast all nodes together begin to renew when a node falls silent.
 	renewalsPerSecond = 200
+	// rewatchPause is the minimum time between two watches of different nodes.
+	rewatchPause = time.Second
 	// minRenewPause is the minimum time between two renewals.
 	minRenewPause = 200 * time.Millisecond
 )
@@ -56,6 +58,7 @@ type leases struct {
 	renewError string
 	watched    []string           // sorted, all in states
 	stopWatch  context.CancelFunc // ends the watch of watched
+	rewatched  time.Time          // when that watch began
 	members    int                // that renew Leases, including this node
 	urgent     time.Time          // until when the Lease is renewed each interval
 	hurry      chan struct{}      // has room for one: it has become urgent

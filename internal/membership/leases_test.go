@@ -409,6 +409,25 @@ func TestLeaseLimit(t *testing.T) {
 	})
 }
 
+// While nodes come and go many times a second, few watches begin.
+func TestLeaseWatchPause(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		api := newRegistry()
+		l := api.newLeases(t, "n1", 5*time.Second)
+		defer l.cancel()
+		for i := range 100 {
+			l.watchOnly([]string{fmt.Sprint("n", 2+i%3)}, 5)
+			<-time.After(50 * time.Millisecond)
+		}
+		<-time.After(2 * rewatchPause)
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		if api.watches < 1 || api.watches > 8 {
+			t.Errorf("%d watches in 7 s", api.watches)
+		}
+	})
+}
+
 // A release is seen in the Lease at once, and reported once; also if the watch began later.
 func TestLeaseShowsRelease(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -64,8 +64,22 @@ func (l *leases) rewatch(want []string) {
 	var ctx context.Context
 	ctx, l.stopWatch = context.WithCancel(l.ctx)
 	if len(want) > 0 {
-		go l.watch(ctx, want)
+		go l.watchAfter(ctx, time.Until(l.rewatched.Add(rewatchPause)), want)
 	}
+}
+
+// watchAfter watches after a pause: while nodes come and go, a watch that would be replaced at once
+// is not begun.
+func (l *leases) watchAfter(ctx context.Context, pause time.Duration, nodes []string) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(pause):
+	}
+	l.mu.Lock()
+	l.rewatched = time.Now()
+	l.mu.Unlock()
+	l.watch(ctx, nodes)
 }
 
 // takeReleased reports, once, whether a watched node has stopped answering for an address.
