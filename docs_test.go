@@ -158,6 +158,110 @@ func TestNamedFiles(t *testing.T) {
 	}
 }
 
+// readAlone are packages of benchmarks, of the control plane for tests, and of helpers for tests: a
+// reader comes to one file of them from a test.
+var readAlone = regexp.MustCompile(`^(e2e/(bench|kube|kubelet|matrix|web|binary)|hack|internal/(bubble|[a-z]+test))(/|$)`)
+
+// A package comment names every file of its package, so that it is the reading list. A package of
+// one file beside doc.go needs none, and commands have main.go.
+func TestReadingLists(t *testing.T) {
+	byDir := map[string][]string{}
+	text := map[string]string{}
+	for _, s := range sources(t) {
+		switch {
+		case s.test() || s.main() || ast.IsGenerated(s.file) || readAlone.MatchString(s.dir()):
+		case path.Base(s.path) == "doc.go":
+			text[s.dir()] = s.file.Doc.Text()
+		default:
+			byDir[s.dir()] = append(byDir[s.dir()], path.Base(s.path))
+		}
+	}
+	for dir, names := range byDir {
+		if len(names) == 1 {
+			continue
+		}
+		for _, name := range unnamed(text[dir], names) {
+			t.Errorf("%s/doc.go does not name %s", dir, name)
+		}
+	}
+}
+
+// unnamed returns the files that text names neither literally nor by a pattern such as bfd_*.go.
+func unnamed(text string, files []string) (rest []string) {
+	named := fileName.FindAllString(text, -1)
+	for _, f := range files {
+		matches := func(pattern string) bool { ok, err := path.Match(pattern, f); return ok && err == nil }
+		if !slices.ContainsFunc(named, matches) {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+func TestUnnamed(t *testing.T) {
+	const text = "read bgp.go, the machine (bfd_*.go) and radv/watch.go"
+	if got, want := fmt.Sprint(unnamed(text, []string{"bgp.go", "bfd_packet.go", "watch.go", "gp.go"})), "[watch.go gp.go]"; got != want {
+		t.Errorf("unnamed %s, want %s", got, want)
+	}
+}
+
+// A comment on a function or a type begins with its name, also after a rename. Tests say what holds
+// instead.
+func TestCommentsBeginWithTheName(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test() || ast.IsGenerated(s.file) {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				checkSubject(t, s, d.Name, d.Doc)
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if spec, ok := spec.(*ast.TypeSpec); ok && len(d.Specs) == 1 {
+						checkSubject(t, s, spec.Name, d.Doc)
+					} else if ok {
+						checkSubject(t, s, spec.Name, spec.Doc)
+					}
+				}
+			}
+		}
+	}
+}
+
+func checkSubject(t *testing.T, s source, name *ast.Ident, doc *ast.CommentGroup) {
+	t.Helper()
+	if got := subject(doc.Text()); got != "" && got != name.Name {
+		t.Errorf("%s: the comment on %s begins with %s", s.line(name), name.Name, got)
+	}
+}
+
+// subject returns the first word of a comment, without an article; empty without a comment.
+func subject(text string) string {
+	words := strings.Fields(text)
+	if len(words) > 1 && slices.Contains([]string{"A", "An", "The"}, words[0]) {
+		words = words[1:]
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return strings.TrimRight(strings.TrimSuffix(words[0], "'s"), ":,.;")
+}
+
+func TestSubject(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "",
+		"take takes.":                     "take",
+		"A Flow's client.":                "Flow",
+		"Idle: it waits.":                 "Idle",
+		"The entry of a client, not old.": "entry",
+	} {
+		if got := subject(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 var fileName = regexp.MustCompile(`[\w.*/-]+\.(?:go|md|sh|nft|conf)\b`)
 
 // missingFiles returns the names of files in text that are neither in dir nor at the root.

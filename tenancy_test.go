@@ -34,9 +34,9 @@ var attacks = map[string][]func(*tenant){
 	"fanfare.io/load-balancer-ips":                           annotated("fanfare.io/load-balancer-ips", theirs, "192.0.2.9", "x", strings.Repeat("192.0.2.9,", 9000)),
 	"metallb.io/loadBalancerIPs":                             annotated("metallb.io/loadBalancerIPs", theirs),
 	"metallb.universe.tf/loadBalancerIPs":                    annotated("metallb.universe.tf/loadBalancerIPs", theirs),
-	"fanfare.io/address-pool":                                annotated("fanfare.io/address-pool", "lan,wire", "fenced", "no-such-pool"),
-	"metallb.io/address-pool":                                annotated("metallb.io/address-pool", "fenced"),
-	"metallb.universe.tf/address-pool":                       annotated("metallb.universe.tf/address-pool", "fenced"),
+	"fanfare.io/address-pool":                                annotated("fanfare.io/address-pool", "lan,wire", "restricted", "no-such-pool"),
+	"metallb.io/address-pool":                                annotated("metallb.io/address-pool", "restricted"),
+	"metallb.universe.tf/address-pool":                       annotated("metallb.universe.tf/address-pool", "restricted"),
 	"fanfare.io/allow-shared-ip":                             append(sharing("fanfare.io/allow-shared-ip"), annotated("fanfare.io/allow-shared-ip", "k")...),
 	"metallb.io/allow-shared-ip":                             sharing("metallb.io/allow-shared-ip"),
 	"metallb.universe.tf/allow-shared-ip":                    sharing("metallb.universe.tf/allow-shared-ip"),
@@ -171,7 +171,7 @@ func fate(t *testing.T, evil *tenant, permissive bool) []string {
 	var lines []string
 	assignments, reasons := ipam.Allocate(snap)
 	for _, a := range assignments {
-		if slices.Contains(victims, a.Addr.String()) || a.Pool == "fenced" { // by any Service
+		if slices.Contains(victims, a.Addr.String()) || a.Pool == "restricted" { // by any Service
 			lines = append(lines, fmt.Sprint(a.Addr, " ", a.Service))
 		}
 	}
@@ -227,10 +227,10 @@ func tenantWorld(permissive bool) (objects []runtime.Object) {
 	local := newTenantOf("shop", "local", "192.0.2.6")
 	local.service.Spec.ExternalTrafficPolicy, local.service.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 32001
 	local.service.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"}
-	for name, addrs := range map[string]string{"lan": "192.0.2.0/28", "wire": "198.51.100.0/28", "fenced": "203.0.113.0/28"} {
+	for name, addrs := range map[string]string{"lan": "192.0.2.0/28", "wire": "198.51.100.0/28", "restricted": "203.0.113.0/28"} {
 		pool := clustertest.Pool(name, addrs)
 		pool.Spec.Announce = "Advertised"
-		if name == "fenced" {
+		if name == "restricted" {
 			pool.Spec.Namespaces, pool.Spec.Announce = []string{"shop"}, "BGP"
 		}
 		if pool.Spec.AllowL2Node = permissive; permissive {

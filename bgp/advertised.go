@@ -47,7 +47,7 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 	hops := w.hops() // GoBGP only has stand-ins
 	var routes []AdvertisedRoute
 	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
-		more, err := e.advertised(ctx, sessions[i].alias, f)
+		more, err := e.advertised(ctx, sessions[i].neighborAddr, f)
 		if err != nil {
 			return nil, fmt.Errorf("session %s: GoBGP's %s routes: %w", name, f, err)
 		}

@@ -101,14 +101,6 @@ func (m bfdMachine) timer(now time.Time) (bfdMachine, bfdResult) {
 	return m, r
 }
 
-// configure changes the configuration. While the session is up, the router confirms other
-// intervals by a Poll sequence; the multiplier needs none.
-func (m bfdMachine) configure(now time.Time, conf BFD) (bfdMachine, bfdResult) {
-	m.conf = conf
-	m.propose()
-	return m, m.result(now)
-}
-
 // adminDown is the last packet. It says that silence follows, and is not a failure.
 func (m bfdMachine) adminDown() bfdPacket {
 	m.state, m.diagnostic = bfdAdminDown, bfdAdministratively

@@ -285,6 +285,14 @@ func TestBFDConfigure(t *testing.T) {
 	}
 }
 
+// configure changes the configuration, as Server.Set never does. While the session is up, the router confirms other
+// intervals by a Poll sequence; the multiplier needs none.
+func (m bfdMachine) configure(now time.Time, conf BFD) (bfdMachine, bfdResult) {
+	m.conf = conf
+	m.propose()
+	return m, m.result(now)
+}
+
 // Packets of one session are neither in step nor later than 90 % of the interval.
 func TestBFDJitter(t *testing.T) {
 	m := upBFD(fastBFD)

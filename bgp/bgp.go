@@ -329,15 +329,15 @@ func (s *Server) confs() []Session {
 
 func (s *Server) open(conf Session, first bool) {
 	x := &session{
-		conf:        conf,
-		alias:       s.engine.alias(conf),
-		engine:      s.engine,
-		gate:        s.gate,
-		bfdReceiver: s.bfdReceiver,
-		acceptor:    s.acceptor,
-		log:         s.log.With("peer", conf.Name),
-		changed:     s.notify,
-		synced:      func(at time.Time) { s.markSynced(conf.Name, at) },
+		conf:         conf,
+		neighborAddr: s.engine.neighborAddr(conf),
+		engine:       s.engine,
+		gate:         s.gate,
+		bfdReceiver:  s.bfdReceiver,
+		acceptor:     s.acceptor,
+		log:          s.log.With("peer", conf.Name),
+		changed:      s.notify,
+		synced:       func(at time.Time) { s.markSynced(conf.Name, at) },
 	}
 	if first && s.restarting && conf.GracefulRestart {
 		x.restartUntil = time.Now().Add(conf.restartTime())
@@ -347,7 +347,7 @@ func (s *Server) open(conf Session, first bool) {
 	// GoBGP knows a session by the router's address.
 	var before []*session
 	for _, old := range s.closing {
-		if old.alias == x.alias {
+		if old.neighborAddr == x.neighborAddr {
 			before = append(before, old)
 		}
 	}

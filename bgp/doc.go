@@ -10,7 +10,7 @@
 //
 // # Files
 //
-// [Server.Set] compares the current with the wanted state (diff.go), hands routes to
+// [Server.Set] (bgp.go) compares the current with the wanted state (diff.go), hands routes to
 // GoBGP (routes.go, gobgp.go) and keeps one goroutine per session (session.go). That
 // goroutine dials the router (dial.go) and hands the connection to GoBGP (accept.go) until it
 // ends; then it dials again. GoBGP's own dialler waits 1.5 to 2 s before every
@@ -24,21 +24,22 @@
 // for both families.
 //
 // state.go has the contract, and check.go what a State must fulfil. password.go, ttl.go and localaddress.go
-// set up the socket; gracefulrestart.go has the capability and the wait for End-of-RIB; status.go reports.
+// set up the socket; gracefulrestart.go has the capability and the wait for End-of-RIB; status.go reports, with
+// reason.go (why a session ended), advertised.go (the routes of a session), log.go and metrics.go.
 //
 // # BFD
 //
-// A detector (bfd_detector.go) accompanies a session whose [Session] has a [BFD], and ends
+// A detector (bfd_detector.go) accompanies a session whose [Session] has a [BFD] (bfd.go), and ends
 // the connection when the router is lost. It gives a clock and sockets (bfd_socket.go) to a
-// machine (bfd_machine.go), which is RFC 5880 section 6.8 as a value. Transcripts of real
+// machine (bfd_machine.go), which is RFC 5880 section 6.8 as a value; bfd_packet.go encodes. Transcripts of real
 // routers in testdata/bfd show what such a machine does.
 //
 // # Attributes
 //
-// A [Route] has [PeerAttributes]: the attributes for each router. GoBGP's table has the attributes
+// A [Route] has [PeerAttributes] (attributes.go): the attributes for each router. GoBGP's table has the attributes
 // that are equal for all routers. The others, and attributes that depend on the
 // session, are marks on the route. GoBGP's export policy replaces a mark by its attributes
-// (exportpolicy.go, definedsets.go), so that no router sees one. The table also has a route's weight, and the policy
+// (policy.go, exportpolicy.go, definedsets.go), so that no router sees one. The table also has a route's weight, and the policy
 // removes it for routers without weights (weight.go): each
 // change of a weight is an UPDATE to all routers that have the route. A route whose attributes change is
 // announced again, and not withdrawn before: the UPDATE replaces the old one

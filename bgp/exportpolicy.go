@@ -86,20 +86,20 @@ func selectionPolicies() []*api.Policy {
 	}
 }
 
-// alias is the address that GoBGP has for the router of a session. It is the router's own, but
+// neighborAddr is the address that GoBGP has for the router of a session. It is the router's own, but
 // in two cases: GoBGP's policy cannot distinguish equal link-local addresses on several links, and
 // a router on an interface has no address before it advertises itself. Such a router gets an address of
-// RFC 6666 and keeps it. Only Set may call alias.
-func (e *engine) alias(s Session) netip.Addr {
+// RFC 6666 and keeps it. Only Set may call neighborAddr.
+func (e *engine) neighborAddr(s Session) netip.Addr {
 	if s.Interface == "" && s.PeerAddress.Zone() == "" {
 		return s.PeerAddress
 	}
-	a, ok := e.aliases[s.routerText()]
+	a, ok := e.neighborAddrs[s.routerText()]
 	if !ok {
 		bytes := netip.MustParseAddr("100::1:0:0").As16()
-		binary.BigEndian.PutUint32(bytes[12:], uint32(len(e.aliases)))
+		binary.BigEndian.PutUint32(bytes[12:], uint32(len(e.neighborAddrs)))
 		a = netip.AddrFrom16(bytes)
-		e.aliases[s.routerText()] = a
+		e.neighborAddrs[s.routerText()] = a
 	}
 	return a
 }
@@ -109,7 +109,7 @@ func (e *engine) alias(s Session) netip.Addr {
 func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]uint32, error) {
 	targets := make(map[string]uint32, len(sessions))
 	for _, s := range sessions {
-		router := e.alias(s)
+		router := e.neighborAddr(s)
 		n, ok := e.numbers[router]
 		if !ok {
 			n = uint32(len(e.numbers)) + 1

@@ -32,8 +32,8 @@ type engine struct {
 	conns chan net.Conn
 	// numbers are the routers' in marks; see targets.
 	numbers map[netip.Addr]uint32
-	// aliases are the routers' by where they are; see alias.
-	aliases map[string]netip.Addr
+	// neighborAddrs are the routers' by where they are; see neighborAddr.
+	neighborAddrs map[string]netip.Addr
 	// sets are those of attributes that GoBGP has a statement for, by number: one
 	// that is never used again. See forget for manySets.
 	sets     map[attributeSet]uint32
@@ -45,7 +45,7 @@ type engine struct {
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, aliases: map[string]netip.Addr{}, sets: map[attributeSet]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
+	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, neighborAddrs: map[string]netip.Addr{}, sets: map[attributeSet]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
 	if err := acceptFrom(e.gobgp, e.conns); err != nil {
 		return nil, err

@@ -80,9 +80,9 @@ func (w *wire) LocalAddr() net.Addr {
 // router is the other end of the connection.
 func (w *wire) router() netip.Addr { return addrOf(w.TCPConn.RemoteAddr()) }
 
-// RemoteAddr is for GoBGP, which knows the router by its alias.
+// RemoteAddr is for GoBGP, which knows the router by its neighborAddr.
 func (w *wire) RemoteAddr() net.Addr {
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.alias, w.conf.port()))
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.neighborAddr, w.conf.port()))
 }
 
 // write puts the next hops into the body of an UPDATE of GoBGP's (RFC 4271 §4.3,

@@ -27,7 +27,7 @@ func (s *Server) setUnweighted(ctx context.Context, want State) error {
 		return fmt.Errorf("weights: %w", err)
 	}
 	if s.weightAS == 0 || !slices.ContainsFunc(s.sessions, func(x *session) bool {
-		return slices.Contains(was, x.alias) != slices.Contains(is, x.alias)
+		return slices.Contains(was, x.neighborAddr) != slices.Contains(is, x.neighborAddr)
 	}) {
 		return nil
 	}

@@ -43,13 +43,13 @@ var (
 // A session keeps one Session established: it connects, hands the connection to GoBGP until it
 // ends, and connects again, until its context ends.
 type session struct {
-	conf        Session    // resolved
-	alias       netip.Addr // the router's, to GoBGP
-	engine      *engine
-	gate        chan struct{}
-	bfdReceiver *bfdReceiver
-	acceptor    *acceptor
-	log         *slog.Logger
+	conf         Session    // resolved
+	neighborAddr netip.Addr // the router's, to GoBGP
+	engine       *engine
+	gate         chan struct{}
+	bfdReceiver  *bfdReceiver
+	acceptor     *acceptor
+	log          *slog.Logger
 
 	// restartUntil is until when the router may hold routes from before our
 	// restart; zero when we did not restart, or forgot how to forward.
@@ -197,10 +197,10 @@ func (s *session) attempt(ctx context.Context) string {
 		return dialError(conf, err)
 	}
 	var w *wire
-	w = newWire(conn, conf, s.alias, s.gate, func() { s.report(w) })
+	w = newWire(conn, conf, s.neighborAddr, s.gate, func() { s.report(w) })
 	s.enter(Active, w)
 	defer context.AfterFunc(link, func() { w.abandon(context.Cause(link).Error()) })()
-	remote, handedOver, reason := s.alias, false, ""
+	remote, handedOver, reason := s.neighborAddr, false, ""
 	if err := s.engine.addNeighbor(ctx, s.neighbor(w)); err != nil {
 		reason = fmt.Sprintf("GoBGP refuses the session: %v", err)
 	} else {
@@ -226,7 +226,7 @@ func (s *session) connect(ctx context.Context, conf Session) (*net.TCPConn, erro
 func (s *session) neighbor(w *wire) neighbor {
 	return neighbor{
 		conf:       s.conf,
-		remote:     s.alias,
+		remote:     s.neighborAddr,
 		local:      addrOf(w.LocalAddr()),
 		restarting: time.Now().Before(s.restartUntil),
 	}

@@ -9,7 +9,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// A route's weight is sent as the link bandwidth extended community (RFC 10005), in
+// bytesPerWeight is the unit of a weight. A route's weight is sent as the link bandwidth extended community (RFC 10005), in
 // its non-transitive form: it concerns the links of the router that receives it, and
 // that router does not pass it on. Only the proportions count, so the unit is a
 // convention: at 1 Mbit/s the value is the weight wherever a router shows megabits,
@@ -38,7 +38,7 @@ func (s State) weightAS() uint16 {
 	}
 }
 
-// GoBGP has one path for each prefix, with the weight in it. The export policy takes
+// unweightedSet names the routers that get no weights. GoBGP has one path for each prefix, with the weight in it. The export policy takes
 // it out again on the way to routers of this set. GoBGP takes an empty set of
 // neighbours for all of them: so there is always an address in it that no router has.
 const unweightedSet = "unweighted"
@@ -62,7 +62,7 @@ func (e *engine) kept(s State) (routers []netip.Addr) {
 	}
 	for _, x := range s.Sessions {
 		if !x.Weights {
-			routers = append(routers, e.alias(x))
+			routers = append(routers, e.neighborAddr(x))
 		}
 	}
 	slices.SortFunc(routers, netip.Addr.Compare)

@@ -48,8 +48,8 @@ const (
 // closes the connection to a router that GoBGP would accept by mistake.
 type wire struct {
 	*net.TCPConn
-	conf  Session
-	alias netip.Addr // the router's, to GoBGP
+	conf         Session
+	neighborAddr netip.Addr // the router's, to GoBGP
 
 	// What follows is the reader's alone.
 	in     framer
@@ -94,15 +94,15 @@ func (f wireFacts) endedByRouter() bool {
 	return f.confirmed && (f.received != nil || f.readErr != nil && !errors.Is(f.readErr, net.ErrClosed))
 }
 
-func newWire(conn *net.TCPConn, conf Session, alias netip.Addr, gate chan struct{}, onEach func()) *wire {
+func newWire(conn *net.TCPConn, conf Session, neighborAddr netip.Addr, gate chan struct{}, onEach func()) *wire {
 	return &wire{
-		TCPConn: conn,
-		conf:    conf,
-		alias:   alias,
-		gate:    gate,
-		onEach:  onEach,
-		passing: make(chan struct{}),
-		closed:  make(chan struct{}),
+		TCPConn:      conn,
+		conf:         conf,
+		neighborAddr: neighborAddr,
+		gate:         gate,
+		onEach:       onEach,
+		passing:      make(chan struct{}),
+		closed:       make(chan struct{}),
 	}
 }
 

@@ -39,12 +39,12 @@ func BenchmarkUnchanged(b *testing.B) {
 			c.source = s.source()
 			c.carryOut(b.Context(), planned(c.source.Snapshot()), time.Now().Add(time.Hour))
 			snap := s.source().Snapshot()
-			survey := ipam.NewSurvey(snap, settled)
+			allocator := ipam.NewAllocator(snap, settled)
 			for b.Loop() {
 				next := *snap
-				survey = survey.Next(&next)
-				as, reasons := survey.Allocate(time.Time{})
-				if t := plan(survey, as, reasons); len(t.settle)+len(t.gone)+len(t.leftover) != 0 {
+				allocator = allocator.Next(&next)
+				as, reasons := allocator.Allocate(time.Time{})
+				if t := plan(allocator, as, reasons); len(t.updates)+len(t.gone)+len(t.leftover) != 0 {
 					b.Fatal(t)
 				}
 			}
@@ -108,7 +108,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-func planned(snap *cluster.Snapshot) todo {
+func planned(snap *cluster.Snapshot) writePlan {
 	as, reasons := ipam.Allocate(snap)
-	return plan(ipam.NewSurvey(snap, settled), as, reasons)
+	return plan(ipam.NewAllocator(snap, settled), as, reasons)
 }

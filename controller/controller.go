@@ -55,11 +55,11 @@ type Options struct {
 	Instance   string // the name of this process, in Events
 	Log        *slog.Logger
 	Registry   *prometheus.Registry
-	// ClassOnly leaves Services without a class to other implementations, as Open must, too.
-	ClassOnly bool
+	// Classes are those of the Services that Fanfare serves, for Open too.
+	Classes cluster.Classes
 	// Settle is how long a change of a node has to last before addresses are spread over
-	// nodes again; DefaultSettle when zero.
-	Settle time.Duration
+	// nodes again; DefaultSettleTime when zero.
+	SettleTime time.Duration
 }
 
 // A controller is one running controller. All but health belongs to the
@@ -78,9 +78,9 @@ type controller struct {
 	// pendingWrites are the Services that were written, as they were before, and when:
 	// the snapshot does not have the new version yet.
 	pendingWrites map[*cluster.Spec]time.Time
-	// survey is that of the last pass, nil before the first.
-	survey *ipam.Survey
-	retry  *backoff.ExponentialBackOff
+	// allocator is that of the last pass, nil before the first.
+	allocator *ipam.Allocator
+	retry     *backoff.ExponentialBackOff
 }
 
 // Run runs a controller until ctx ends.
@@ -120,7 +120,7 @@ func newController(o Options) (*controller, error) {
 		retry:         &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
-	c.writer = writer{client, c.events.recordService, o.ClassOnly}
+	c.writer = writer{client, c.events.recordService, o.Classes}
 	c.forgetWrites()
 	c.retry.Reset()
 	return c, nil
@@ -130,7 +130,7 @@ func newController(o Options) (*controller, error) {
 // not repair what another controller has written meanwhile.
 func (c *controller) forgetWrites() {
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
-	c.owners = newOwners(c.Settle)
+	c.owners = newOwners(c.SettleTime)
 	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
 	c.announce = claimAnnounce{}
 }
@@ -192,15 +192,15 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	c.health.progress()
 	defer c.health.idle()
 	snap := c.source.Snapshot()
-	if c.survey == nil {
-		c.survey = ipam.NewSurvey(snap, settled)
+	if c.allocator == nil {
+		c.allocator = ipam.NewAllocator(snap, settled)
 	} else {
-		c.survey = c.survey.Next(snap)
+		c.allocator = c.allocator.Next(snap)
 	}
-	assignments, reasons := c.survey.Allocate(time.Now())
+	assignments, reasons := c.allocator.Allocate(time.Now())
 	c.metrics.count(snap, assignments, reasons)
 	c.confirm(snap)
-	left, errs = c.carryOut(ctx, plan(c.survey, assignments, reasons), began.Add(passSlice))
+	left, errs = c.carryOut(ctx, plan(c.allocator, assignments, reasons), began.Add(passSlice))
 	more, failed := c.prefer(ctx, snap, began.Add(passSlice))
 	left, errs = left || more, append(errs, failed...)
 	more, failed = c.reportAnnounce(ctx, snap, began.Add(passSlice))
@@ -215,20 +215,20 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	return left, errs
 }
 
-// carryOut writes what is planned, until the time is over. The order is that of [todo].
-func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (left bool, errs []error) {
+// carryOut writes what is planned, until the time is over. The order is that of [writePlan].
+func (c *controller) carryOut(ctx context.Context, t writePlan, until time.Time) (left bool, errs []error) {
 	each := func(n int, write func(i int) error) {
 		more, failed := c.each(ctx, until, n, write)
 		left, errs = left || more, append(errs, failed...)
 	}
 	each(len(t.gone), func(i int) error { return c.release(ctx, t.gone[i]) })
-	settle := c.notPending(t.settle)
-	done := make([]bool, len(settle))
-	each(len(settle), func(i int) (err error) {
-		done[i], err = c.settle(ctx, settle[i])
+	updates := c.notPending(t.updates)
+	done := make([]bool, len(updates))
+	each(len(updates), func(i int) (err error) {
+		done[i], err = c.update(ctx, updates[i])
 		return err
 	})
-	for i, n := range settle {
+	for i, n := range updates {
 		if done[i] {
 			c.pendingWrites[n.spec] = time.Now()
 		}
@@ -258,10 +258,10 @@ func (c *controller) each(ctx context.Context, until time.Time, n int, write fun
 	return left, slices.DeleteFunc(failures, func(err error) bool { return err == nil })
 }
 
-// settle carries out a serviceUpdate. Written says that the status was.
-func (c *controller) settle(ctx context.Context, n serviceUpdate) (written bool, err error) {
-	err = c.writer.settle(ctx, n)
-	c.metrics.wrote("settle", err)
+// update carries out a serviceUpdate. Written says that the status was.
+func (c *controller) update(ctx context.Context, n serviceUpdate) (written bool, err error) {
+	err = c.writer.update(ctx, n)
+	c.metrics.wrote("update", err)
 	if err != nil {
 		return false, err
 	}

@@ -13,7 +13,9 @@ import (
 func TestDebouncer(t *testing.T) {
 	at := time.Unix(0, 0)
 	d := debouncer{after: 10 * time.Second}
-	node := func(name string, st election.Standing) election.Node { return election.Node{Name: name, Standing: st} }
+	node := func(name string, st election.Availability) election.Node {
+		return election.Node{Name: name, Availability: st}
+	}
 	for i, step := range []struct {
 		after time.Duration
 		seen  []election.Node
@@ -48,7 +50,7 @@ func TestDebouncer(t *testing.T) {
 		}
 		var got []string
 		for _, n := range nodes {
-			got = append(got, fmt.Sprint(n.Name, n.Standing))
+			got = append(got, fmt.Sprint(n.Name, n.Availability))
 		}
 		if strings.Join(got, " ") != step.want || wait != step.wait {
 			t.Fatalf("step %d: %v and wait for %s, want %s and %s", i, got, wait, step.want, step.wait)

@@ -38,4 +38,9 @@
 // internal/election). That is only for balance: speakers decide which
 // node answers, and do not wait for the controller. So the controller accepts a change of
 // a node only when it has lasted.
+//
+// debouncer.go and poolusage.go support placement and pool status, diagnosis.go and conditionreason.go
+// explain conditions, servicestatus.go is the status of a Service, and claimannounce.go keeps claims
+// equal to their pools. memberskey.go creates the speakers' key. health.go and metrics.go are for the
+// kubelet and Prometheus.
 package controller

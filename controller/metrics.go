@@ -40,7 +40,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: ns, Subsystem: sub, Name: "writes_total",
-			Help: "Services settled, claims released and nodes preferred, by result: ok, stale (the API server knew more than the snapshot) or error.",
+			Help: "Services updated, claims released and nodes preferred, by result: ok, stale (the API server knew more than the snapshot) or error.",
 		}, []string{"what", "result"}),
 		throttle: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: ns, Subsystem: sub, Name: "throttle_duration_seconds",
@@ -68,7 +68,7 @@ func (m *metrics) observe(took time.Duration, errs []error) {
 	}
 }
 
-// wrote counts a write of one kind, such as settle, by its result.
+// wrote counts a write of one kind, such as update, by its result.
 func (m *metrics) wrote(what string, err error) {
 	result := "ok"
 	switch {

@@ -16,9 +16,9 @@ const (
 	// answer for each address. One takes some 70 ms of CPU for 10,000 addresses and 100
 	// nodes, and a storm of changes has a pass every 20 ms.
 	ownerInterval = time.Second
-	// DefaultSettle is how long a change of a node has to last before addresses are spread
+	// DefaultSettleTime is how long a change of a node has to last before addresses are spread
 	// over nodes again. It is longer than most restarts of a node.
-	DefaultSettle = 30 * time.Second
+	DefaultSettleTime = 30 * time.Second
 )
 
 // owners writes the node into AddressClaims that should answer for the address by ARP and
@@ -34,9 +34,9 @@ type owners struct {
 	due time.Time
 }
 
-// newOwners returns owners that accept a change of a node after settle, 0 for DefaultSettle.
-func newOwners(settle time.Duration) owners {
-	return owners{debouncer: debouncer{after: cmp.Or(settle, DefaultSettle)}, pendingWrites: map[*cluster.Claim]string{}}
+// newOwners returns owners that accept a change of a node after settleTime, 0 for DefaultSettleTime.
+func newOwners(settleTime time.Duration) owners {
+	return owners{debouncer: debouncer{after: cmp.Or(settleTime, DefaultSettleTime)}, pendingWrites: map[*cluster.Claim]string{}}
 }
 
 // prefer writes the wanted node into the claims that name another one, until the time is
@@ -146,7 +146,7 @@ func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*clust
 		same := all[:n]
 		all = all[n:]
 		claim := snap.Claim(same[0].Addr)
-		services := holding(snap, same)
+		services := servicesOf(snap, same)
 		terms, ok, _ := election.EligibilityOf(snap, snap.OriginOf(same[0]), services)
 		if claim == nil || !ok {
 			continue
@@ -158,8 +158,8 @@ func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*clust
 	return list, claims
 }
 
-// holding are the Services that hold an address, the oldest first, as speakers have them.
-func holding(snap *cluster.Snapshot, same []cluster.Assignment) (services []cluster.Service) {
+// servicesOf are the Services that hold an address, the oldest first, as speakers have them.
+func servicesOf(snap *cluster.Snapshot, same []cluster.Assignment) (services []cluster.Service) {
 	for _, a := range same {
 		i, ok := slices.BinarySearchFunc(snap.Services, a.Service, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 		if ok {
@@ -186,7 +186,7 @@ func candidates(snap *cluster.Snapshot) []election.Node {
 	for i, n := range snap.Nodes {
 		s := snap.Speaker(n.Name)
 		alive := s != nil && !(n.Silent && 2*silent < len(snap.Nodes))
-		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Standing: election.AvailabilityOf(n, alive)}
+		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Availability: election.AvailabilityOf(n, alive)}
 		if s != nil {
 			nodes[i].Interfaces = s.Interfaces
 		}

@@ -154,21 +154,21 @@ func TestOwnersSpreadEvenly(t *testing.T) {
 		f.ready("n3", corev1.ConditionTrue)
 		step("back", time.Minute, 0, "[n1:10 n2:10 n3:10]")
 		f.ready("n3", corev1.ConditionUnknown)
-		step("silent", DefaultSettle-time.Second, 0, "[n1:10 n2:10 n3:10]")
+		step("silent", DefaultSettleTime-time.Second, 0, "[n1:10 n2:10 n3:10]")
 		step("silent for good", 4*time.Second, 10, "[n1:15 n2:15]")
 		f.ready("n3", corev1.ConditionTrue)
-		step("back after long", DefaultSettle+4*time.Second, 10, "[n1:10 n2:10 n3:10]")
+		step("back after long", DefaultSettleTime+4*time.Second, 10, "[n1:10 n2:10 n3:10]")
 		f.ready("n1", corev1.ConditionUnknown)
 		f.ready("n2", corev1.ConditionUnknown)
 		step("most are silent", 2*time.Minute, 0, "[n1:10 n2:10 n3:10]")
 		f.ready("n1", corev1.ConditionTrue)
 		f.ready("n2", corev1.ConditionTrue)
 		f.add("n4")
-		step("one more", 2*DefaultSettle, 7, "[n1:7 n2:8 n3:8 n4:7]")
+		step("one more", 2*DefaultSettleTime, 7, "[n1:7 n2:8 n3:8 n4:7]")
 		delete(f.nodes, "n1")
-		step("one fewer", 2*DefaultSettle, 7, "[n2:10 n3:10 n4:10]")
+		step("one fewer", 2*DefaultSettleTime, 7, "[n2:10 n3:10 n4:10]")
 		f.nodes = map[string]*corev1.Node{}
-		step("none", 2*DefaultSettle, 0, "[n2:10 n3:10 n4:10]")
+		step("none", 2*DefaultSettleTime, 0, "[n2:10 n3:10 n4:10]")
 	})
 }
 
@@ -184,7 +184,7 @@ func TestOwnersBegin(t *testing.T) {
 			}
 			delete(f.mute, n)
 		}
-		if moves := f.run(DefaultSettle + 4*time.Second); moves != 30 || f.spread() != "[n1:10 n2:10 n3:10]" {
+		if moves := f.run(DefaultSettleTime + 4*time.Second); moves != 30 || f.spread() != "[n1:10 n2:10 n3:10]" {
 			t.Errorf("%d moves to %s, want 30 to an even spread", moves, f.spread())
 		}
 	})
@@ -335,19 +335,19 @@ func TestCandidates(t *testing.T) {
 		b.Set(o, "")
 	}
 	standings := func() string {
-		got := map[string]election.Standing{}
+		got := map[string]election.Availability{}
 		for _, n := range candidates(b.Snapshot()) {
-			got[n.Name] = n.Standing
+			got[n.Name] = n.Availability
 		}
 		return fmt.Sprint(got)
 	}
-	want := fmt.Sprint(map[string]election.Standing{"good": election.Fit, "mute": election.Dead, "silent": election.Dead, "sick": election.NotReady})
+	want := fmt.Sprint(map[string]election.Availability{"good": election.Fit, "mute": election.Dead, "silent": election.Dead, "sick": election.NotReady})
 	if got := standings(); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	// When half of them are silent, that says nothing about any.
 	b.Set(node("good", corev1.ConditionUnknown), "")
-	want = fmt.Sprint(map[string]election.Standing{"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady})
+	want = fmt.Sprint(map[string]election.Availability{"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady})
 	if got := standings(); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,12 +10,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A todo is what must be written, in this order: release the claims of deleted Services,
-// which makes room; then settle each Service; then release the claims that Services no
+// A writePlan is what must be written, in this order: release the claims of deleted Services,
+// which makes room; then update each Service; then release the claims that Services no
 // longer need.
-type todo struct {
+type writePlan struct {
 	gone     []release
-	settle   []serviceUpdate
+	updates  []serviceUpdate
 	leftover []release
 }
 
@@ -67,7 +65,7 @@ func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve
 
 // plan returns the writes that make claims and status what was decided. A settled Service
 // needs none, and is not looked at: the cost is that of the open Services and loose claims.
-func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
+func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason) writePlan {
 	p := planner{
 		snap: s.Snap, assignments: assignments,
 		addrs:   make(map[cluster.Name][]cluster.Assignment, len(s.Open)),
@@ -84,18 +82,18 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 	for _, r := range reasons {
 		p.reasons[r.Service] = append(p.reasons[r.Service], r)
 	}
-	var t todo
+	var t writePlan
 	p.reserved = newReservedUsage(s.Snap, s.Loose, p.kept)
 	for _, c := range s.Loose {
 		p.release(&t, c)
 	}
 	for _, spec := range s.Open {
-		if n, ok := p.settle(spec); ok {
-			t.settle = append(t.settle, n)
+		if n, ok := p.planUpdate(spec); ok {
+			t.updates = append(t.updates, n)
 		}
 	}
 	// The oldest Service is first.
-	slices.SortStableFunc(t.settle, func(a, b serviceUpdate) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
+	slices.SortStableFunc(t.updates, func(a, b serviceUpdate) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
 	return t
 }
 
@@ -164,7 +162,7 @@ func (p *planner) shouldHave(name cluster.Name, a netip.Addr) bool {
 }
 
 // release plans the removal of c's holders that do not need the claim.
-func (p *planner) release(t *todo, c *cluster.Claim) {
+func (p *planner) release(t *writePlan, c *cluster.Claim) {
 	var gone, leftover []cluster.Holder
 	for _, h := range c.Holders {
 		if p.shouldHave(h.Name, c.Addr) {
@@ -198,9 +196,9 @@ func (p *planner) release(t *todo, c *cluster.Claim) {
 	}
 }
 
-// settle plans the wanted state of the Service. ok is false when the Service has it, when
+// planUpdate plans the wanted state of the Service. ok is false when the Service has it, when
 // another implementation decides, and when the Service has to wait.
-func (p *planner) settle(spec *cluster.Spec) (n serviceUpdate, ok bool) {
+func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	if p.foreign(spec.Name) {
 		return serviceUpdate{}, false
 	}
@@ -355,77 +353,4 @@ func (c claim) unkept(s *cluster.Spec) bool {
 // taken says whether the claim has a holder that should not have the address.
 func (c claim) taken() bool {
 	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
-}
-
-// The plan as text: a line for each write.
-
-// String has the releases of addresses that other Services wait for first, as they are carried out.
-func (t todo) String() string {
-	var b strings.Builder
-	for _, r := range t.gone {
-		b.WriteString(r.String())
-	}
-	for _, n := range t.settle {
-		b.WriteString(n.String())
-	}
-	for _, r := range t.leftover {
-		b.WriteString(r.String())
-	}
-	return b.String()
-}
-
-// String has a line for each Service that loses the address, and one for the claim.
-func (r release) String() string {
-	var b strings.Builder
-	kept := r.kept
-	for _, h := range r.from {
-		fmt.Fprintf(&b, "release %s: %s %s\n", r.old.Addr, h.Name, r.why)
-		if r.keeps(h) {
-			kept = keep(kept, h.Name)
-		}
-	}
-	for _, refused := range r.refused {
-		fmt.Fprintf(&b, "%s\n", refused.why)
-	}
-	switch keeps := len(r.old.Holders) > len(r.from); {
-	case len(kept) != 0:
-		fmt.Fprintf(&b, "keep claim %s for %s\n", r.old.Addr, strings.Trim(fmt.Sprint(kept), "[]"))
-	case len(r.from) == 0 && len(r.old.Holders) != 0:
-		fmt.Fprintf(&b, "keep claim %s for no Service: %s\n", r.old.Addr, r.why)
-	case len(r.from) == 0:
-		fmt.Fprintf(&b, "delete claim %s: %s\n", r.old.Addr, r.why)
-	case !keeps && r.old.Reserved:
-		fmt.Fprintf(&b, "keep claim %s: it is reserved\n", r.old.Addr)
-	case !keeps:
-		fmt.Fprintf(&b, "delete claim %s\n", r.old.Addr)
-	}
-	return b.String()
-}
-
-// String has the writes in their order: claims come before the status that they secure.
-func (n serviceUpdate) String() string {
-	var b strings.Builder
-	for _, a := range n.disputed {
-		fmt.Fprintf(&b, "unless claim %s names %s:\n", a, n.spec.Name)
-	}
-	for _, c := range n.secure {
-		switch {
-		case c.old == nil:
-			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.from.Pool, "-"), n.spec.Name)
-		default:
-			fmt.Fprintf(&b, "bind claim %s to %s\n", c.addr, n.spec.Name)
-		}
-	}
-	if n.writesAddrs() {
-		fmt.Fprintf(&b, "status of %s: %s\n", n.spec.Name, cmp.Or(strings.Trim(fmt.Sprint(n.addrs), "[]"), "-"))
-	}
-	if n.condition != n.spec.Reported {
-		fmt.Fprintf(&b, "condition of %s: %s\n", n.spec.Name, conditionText(n.condition))
-	}
-	return b.String()
-}
-
-// conditionText is a condition without its time.
-func conditionText(t cluster.AddressCondition) string {
-	return fmt.Sprintf("%t %s: %s", t.Assigned, t.Code, t.Message)
 }

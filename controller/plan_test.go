@@ -53,7 +53,7 @@ func testPlan(t *testing.T, path string) {
 		t.Errorf("problem in the input: %s", p)
 	}
 	as, reasons := ipam.Allocate(snap)
-	got := plan(ipam.NewSurvey(snap, settled), as, reasons).String()
+	got := plan(ipam.NewAllocator(snap, settled), as, reasons).String()
 	if !*update {
 		if d := gocmp.Diff(want, got); d != "" {
 			t.Errorf("-want +got (-update writes it again):\n%s", d)
@@ -112,7 +112,7 @@ func TestNothingToWrite(t *testing.T) {
 	if len(as) < 3 || len(reasons) == 0 {
 		t.Fatalf("a dull cluster: %v %v", as, reasons)
 	}
-	if got := plan(ipam.NewSurvey(snap, settled), as, reasons).String(); got != "" {
+	if got := plan(ipam.NewAllocator(snap, settled), as, reasons).String(); got != "" {
 		t.Errorf("would write\n%s", got)
 	}
 	c.pass(t.Context())

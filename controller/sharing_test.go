@@ -116,7 +116,7 @@ func TestClassOnly(t *testing.T) {
 	s.put(servicesPath+"a", nil, from(t, w.service("a")))
 	s.settleAll(t, start(t, s, nil))
 	o := options(s)
-	o.ClassOnly = true
+	o.Classes.Only = true
 	c, err := newController(o)
 	if err != nil {
 		t.Fatal(err)

@@ -351,12 +351,12 @@ func (w *world) watchOver(path string, before, after object) {
 // agree notes with whom a Service shares now. That it once did must do: when it
 // ceases to, what it shares already stays so.
 func (w *world) agree(path string, s *corev1.Service) {
-	spec := specOf(s)
+	spec := specOf(s, cluster.Classes{})
 	for other, o := range w.objects {
 		if !w.rich || spec == nil || other == path || !strings.Contains(other, "/services/") {
 			continue
 		}
-		os := specOf(new(into[corev1.Service](w.t, o)))
+		os := specOf(new(into[corev1.Service](w.t, o)), cluster.Classes{})
 		if os == nil {
 			continue
 		}
@@ -412,7 +412,7 @@ func (w *world) converge() {
 	}
 	snap := w.truth()
 	as, reasons := ipam.Allocate(snap)
-	if left := plan(ipam.NewSurvey(snap, settled), as, reasons).String(); left != "" {
+	if left := plan(ipam.NewAllocator(snap, settled), as, reasons).String(); left != "" {
 		w.broken = "it came to rest with this undone:\n" + left
 		return
 	}

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,18 +34,17 @@ func stale(err error) error {
 // an address from being given twice: see the package's documentation.
 type writer struct {
 	*client
-	record func(context.Context, *corev1.Service, cluster.AddressCondition)
-	// classOnly leaves Services without a class to other implementations.
-	classOnly bool
+	record  func(context.Context, *corev1.Service, cluster.AddressCondition)
+	classes cluster.Classes // of the Services that Fanfare serves
 }
 
-// settle carries out a serviceUpdate: the claims, then the status.
-func (w writer) settle(ctx context.Context, n serviceUpdate) error {
+// update carries out a serviceUpdate: the claims, then the status.
+func (w writer) update(ctx context.Context, n serviceUpdate) error {
 	live, err := w.service(ctx, n.spec.Name)
 	if err != nil {
 		return fmt.Errorf("service %s: %w", n.spec.Name, stale(err))
 	}
-	if !same(live, n.spec) {
+	if !w.same(live, n.spec) {
 		return fmt.Errorf("service %s: %w", n.spec.Name, errStale)
 	}
 	for _, a := range n.disputed {
@@ -86,15 +84,18 @@ func (w writer) confirmLost(ctx context.Context, a netip.Addr, name cluster.Name
 }
 
 // same says whether the Service equals that of the snapshot.
-func same(live *corev1.Service, spec *cluster.Spec) bool {
-	now := specOf(live)
+func (w writer) same(live *corev1.Service, spec *cluster.Spec) bool {
+	now := specOf(live, w.classes)
 	return now != nil && reflect.DeepEqual(now, spec)
 }
 
 // specOf parses a Service as the snapshot does. It is nil for a Service
 // that Fanfare does not serve.
-func specOf(live *corev1.Service) *cluster.Spec {
-	for _, s := range cluster.Parse(live).Services {
+func specOf(live *corev1.Service, classes cluster.Classes) *cluster.Spec {
+	b := cluster.NewBuilder()
+	b.Limit(cluster.Scope{Classes: classes})
+	b.Set(live, "")
+	for _, s := range b.Snapshot().Services {
 		return s.Spec
 	}
 	return nil
@@ -145,7 +146,7 @@ func (w writer) confirmSharing(ctx context.Context, c *cluster.Claim, spec *clus
 		if err != nil {
 			return fmt.Errorf("service %s, which has the address, too: %w", h.Name, err)
 		}
-		if other := specOf(live); other != nil {
+		if other := specOf(live, w.classes); other != nil {
 			if why, apart := ipam.Apart(spec, other); apart {
 				return fmt.Errorf("%w: %s does not share it: %s", errStale, h.Name, why)
 			}
@@ -231,42 +232,6 @@ func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 	return out
 }
 
-// statusPatch is the wanted status, as far as it differs.
-func statusPatch(live *corev1.Service, n serviceUpdate) map[string]any {
-	patch := map[string]any{}
-	if n.writesAddrs() {
-		ingress := []map[string]any{}
-		for _, a := range n.addrs {
-			// Packets come with the address itself as destination, so nodes may send
-			// their own straight to pods (KEP-1860).
-			ingress = append(ingress, map[string]any{"ip": a.String(), "ipMode": corev1.LoadBalancerIPModeVIP})
-		}
-		patch["loadBalancer"] = map[string]any{"ingress": ingress}
-	}
-	if n.condition != n.spec.Reported {
-		patch["conditions"] = []metav1.Condition{apiCondition(live, n.condition)}
-	}
-	return patch
-}
-
-// apiCondition is the condition as the API server stores it. Its time is that of the last
-// change between True and False, as for all conditions.
-func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Condition {
-	c := metav1.Condition{
-		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(want.Code), Message: want.Message,
-		LastTransitionTime: metav1.Now(), ObservedGeneration: live.Generation,
-	}
-	if want.Assigned {
-		c.Status = metav1.ConditionTrue
-	}
-	for _, old := range live.Status.Conditions {
-		if old.Type == c.Type && old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-	}
-	return c
-}
-
 // release carries out a release. It removes the holders that certainly do not
 // have the address, and cannot get it by a write in flight.
 func (w writer) release(ctx context.Context, r release) error {
@@ -324,10 +289,7 @@ func (w writer) confirmReleased(ctx context.Context, a netip.Addr, h cluster.Hol
 	if err != nil {
 		return err
 	}
-	spec := specOf(live)
-	if spec != nil && spec.Class == "" && w.classOnly {
-		spec = nil
-	}
+	spec := specOf(live, w.classes)
 	switch {
 	case has(live, a) && spec != nil:
 		return fmt.Errorf("%w: it has the address", errStale)
@@ -347,46 +309,4 @@ func classOf(live *corev1.Service) string {
 		return "class " + *c
 	}
 	return "no class"
-}
-
-// has reports whether the status of a Service names address a.
-func has(live *corev1.Service, a netip.Addr) bool {
-	return slices.ContainsFunc(live.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
-		ip, err := netip.ParseAddr(i.IP)
-		return err == nil && ip == a
-	})
-}
-
-// hasCondition reports whether the controller has written a condition to the Service.
-func hasCondition(live *corev1.Service) bool {
-	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
-}
-
-// cleared is the status of a Service that is no longer a LoadBalancer. The API server
-// allows no address for it, whichever controller wrote that.
-func cleared() map[string]any {
-	return map[string]any{
-		"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{}},
-		"conditions":   []map[string]any{{"$patch": "delete", "type": cluster.AddressAssigned}},
-	}
-}
-
-// touch changes only the version of the Service. That takes a change of some field, and
-// no program relies on the condition's time.
-func touch(live *corev1.Service) map[string]any {
-	c := metav1.Condition{
-		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",
-	}
-	for _, old := range live.Status.Conditions {
-		if old.Type == c.Type {
-			c = old
-		}
-	}
-	// Times have whole seconds here. A second touch within one must differ too.
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
-	if !c.LastTransitionTime.Before(&now) {
-		now = metav1.NewTime(c.LastTransitionTime.Add(time.Second))
-	}
-	c.LastTransitionTime = now
-	return map[string]any{"conditions": []metav1.Condition{c}}
 }

@@ -38,7 +38,7 @@ publish() {
 
 address=
 has_address() {
-    address=$(in_node n1 fanfare status | grep -oE '192\.0\.2\.[0-9]+' | head -n 1) && [[ -n $address ]]
+    address=$(in_node n1 fanfare status | grep -F shop/web | grep -oE '192\.0\.2\.[0-9]+' | head -n 1) && [[ -n $address ]]
 }
 
 # next_hops: the nodes that the router's kernel sends the address to, in one line.

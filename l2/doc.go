@@ -15,7 +15,7 @@
 // with a filter (filter.go), and the multicast groups of IPv6 solicitations (group.go).
 //
 // A second goroutine (gratuitous.go) sends unsolicited frames by the schedule
-// (schedule.go): announcements, their repetitions, and probes. Each port has a goroutine
+// (gratuitousschedule.go): announcements, their repetitions, and probes. Each port has a goroutine
 // that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and answers, as often as
 // ratelimit.go allows. state.go has the contract, and replypath.go whether answers return by the
 // interface of their requests.
@@ -40,4 +40,9 @@
 // in the solicited-node group; the kernel reports the membership to switches by MLD.
 //
 // Messages with IPv6 extension headers are ignored; hosts do not send them.
+//
+// # More files
+//
+// l2.go has the Announcer, interface.go the links of a node, problems.go the node's settings that
+// break layer 2; status.go and metrics.go report.
 package l2

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"slices"
 
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -38,7 +39,7 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 // address.
 func (p *Proxy) validate(want State) ([]state.VipChange, error) {
 	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!state.SameShared(p.have, want) || !state.SameRedirects(p.have, want)) {
+	if err == nil && (!state.SameShared(p.have, want) || !slices.Equal(p.have.Redirects, want.Redirects)) {
 		err = state.ValidateShared(want)
 	}
 	return vips, err

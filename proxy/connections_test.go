@@ -162,8 +162,8 @@ func TestSilentClientsAreReset(t *testing.T) {
 		for _, f := range before[:len(before)-2] {
 			open = append(open, l.sessions("tcp", f.port, "client", "pod2", "node")...)
 		}
-		stay, fenced := l.sessions("tcp", 85, "client", "node"), l.sessions("tcp", 86, "client")
-		for _, o := range slices.Concat(open, stay, fenced) {
+		stay, restricted := l.sessions("tcp", 85, "client", "node"), l.sessions("tcp", 86, "client")
+		for _, o := range slices.Concat(open, stay, restricted) {
 			if err := o.Conn.(*net.TCPConn).SetKeepAlive(false); err != nil { // which is no listening only
 				t.Fatal(err)
 			}
@@ -187,7 +187,7 @@ func TestSilentClientsAreReset(t *testing.T) {
 			}
 		}
 		// By now all resets have arrived.
-		for _, o := range slices.Concat(stay, fenced) {
+		for _, o := range slices.Concat(stay, restricted) {
 			_ = o.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // It is open.
 			if _, err := o.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: %v; want silence", o, err)

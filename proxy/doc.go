@@ -28,8 +28,10 @@
 // hooks (package fastpath) that takes simple flows past the rules, which stay complete.
 //
 // Read proxy.go first, then accept.go, bisect.go and update.go: what Set does with a State.
-// preparation.go runs what takes longer: ended.go, untranslated.go and forwardopener.go. integrity.go
-// and watch.go detect changes by other programs, and status.go and obstacles.go report. fastpath.go
+// preparation.go runs what takes longer: endedflows.go, untranslatedflows.go and forwardopener.go. integrity.go
+// and watch.go detect changes by other programs, errors.go distinguishes these from mistakes in the State, and
+// status.go, obstacles.go and metrics.go report. state.go has the names of package state, and mode.go
+// chooses the renderer. fastpath.go
 // updates the fast path, of what fastpath_selection.go and fastpath_eligible.go choose.
 //
 // The package knows no Kubernetes. It announces no address, checks no endpoint's health

@@ -36,19 +36,19 @@ type FastPath interface {
 // Connections that ended because their backend or their address went are passed to ended.
 type OpenFastPath func(ctx context.Context, ended func([]fastpath.Flow)) (FastPath, error)
 
-// bypassRetry is when something of the fast path that failed is tried again.
-const bypassRetry = 5 * time.Second
+// offloadRetry is when something of the fast path that failed is tried again.
+const offloadRetry = 5 * time.Second
 
-// A bypass keeps the fast path in step with the rules, so that it never sends where the rules
+// An offloader keeps the fast path in step with the rules, so that it never sends where the rules
 // would not. Its errors do not fail a Set: they are in the status, new flows are left
 // to the rules until it works, and flows that it has stay where they are.
 //
 // It may be nil: no fast path. All but status belongs to the goroutine in Set.
-type bypass struct {
-	open  OpenFastPath
-	ended func([]fastpath.Flow)
-	log   *slog.Logger
-	poke  func() // asks the caller for a Set
+type offloader struct {
+	open       OpenFastPath
+	ended      func([]fastpath.Flow)
+	log        *slog.Logger
+	requestSet func() // asks the caller for a Set
 
 	from   State // what want is made of, as far as VIPs and what is shared go
 	want   fastpath.State
@@ -58,19 +58,19 @@ type bypass struct {
 	// parting asks for a Set when selection.partsBy is over.
 	parting *time.Timer
 
-	mu    sync.Mutex
-	path  FastPath // nil until it could be opened
-	err   string   // why it does not work as wanted
-	taken int      // the frontends of want with Take
+	mu        sync.Mutex
+	path      FastPath // nil until it could be opened
+	err       string   // why it does not work as wanted
+	offloaded int      // the frontends of want with Take
 }
 
 // A FastPathStatus is what of the traffic goes past netfilter.
 type FastPathStatus struct {
 	// Interfaces are those on which it is looked for.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// Frontends counts the frontends whose new flows are taken, Left lists the others.
-	Frontends int            `json:"frontends"`
-	Left      []NotOffloaded `json:"left,omitempty"`
+	// Frontends counts the frontends whose new flows are taken, NotOffloaded lists the others.
+	Frontends    int            `json:"frontends"`
+	NotOffloaded []NotOffloaded `json:"left,omitempty"`
 	// Flows are there now, of Capacity at most. Full counts the flows that were left to the
 	// rules for lack of room, in the table or for another flow of their address.
 	Flows    int    `json:"flows"`
@@ -99,17 +99,17 @@ type NotOffloaded struct {
 	Why      string `json:"why"`
 }
 
-// newBypass returns nil if open is nil.
-func newBypass(open OpenFastPath, ended func([]fastpath.Flow), log *slog.Logger, poke func()) *bypass {
+// newOffloader returns nil if open is nil.
+func newOffloader(open OpenFastPath, ended func([]fastpath.Flow), log *slog.Logger, requestSet func()) *offloader {
 	if open == nil {
 		return nil
 	}
-	return &bypass{open: open, ended: ended, log: log, poke: poke}
+	return &offloader{open: open, ended: ended, log: log, requestSet: requestSet}
 }
 
 // shrink must be called before the rules change: frontends that want changes take
 // no new flows until grow.
-func (b *bypass) shrink(ctx context.Context, want State) {
+func (b *offloader) shrink(ctx context.Context, want State) {
 	if b == nil {
 		return
 	}
@@ -130,7 +130,7 @@ func (b *bypass) shrink(ctx context.Context, want State) {
 
 // grow must be called when the rules are those of the State that shrink was called with. It
 // also finds and repairs changes by other programs.
-func (b *bypass) grow(ctx context.Context) {
+func (b *offloader) grow(ctx context.Context) {
 	if b == nil || b.path == nil {
 		return
 	}
@@ -143,17 +143,17 @@ func (b *bypass) grow(ctx context.Context) {
 }
 
 // awaitParting asks for a Set when flows have left that stay for a moment.
-func (b *bypass) awaitParting() {
+func (b *offloader) awaitParting() {
 	if b.parting != nil {
 		b.parting.Stop()
 	}
 	if next := b.chosen.partsBy(); !next.IsZero() {
-		b.parting = time.AfterFunc(time.Until(next), b.poke)
+		b.parting = time.AfterFunc(time.Until(next), b.requestSet)
 	}
 }
 
 // rest leaves all new flows to the rules: the part of a change that was made is not known.
-func (b *bypass) rest(ctx context.Context) error {
+func (b *offloader) rest(ctx context.Context) error {
 	nothing := b.want
 	nothing.VIPs = make([]*fastpath.VIP, len(b.want.VIPs))
 	for i, v := range b.want.VIPs {
@@ -166,7 +166,7 @@ func (b *bypass) rest(ctx context.Context) error {
 }
 
 // render makes b.want from a State. Most calls find nothing changed.
-func (b *bypass) render(s State) {
+func (b *offloader) render(s State) {
 	same := !b.chosen.parted(time.Now()) && b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
 	if same {
 		return
@@ -181,11 +181,11 @@ func (b *bypass) render(s State) {
 	b.from, b.want = s, want
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.taken = b.chosen.taken
+	b.offloaded = b.chosen.offloaded
 }
 
 // forget has the fast path forget connections to some VIPs that have ended, if it runs.
-func (b *bypass) forget(ctx context.Context, of map[netip.Addr]bool) error {
+func (b *offloader) forget(ctx context.Context, of map[netip.Addr]bool) error {
 	if b == nil || b.path == nil {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (b *bypass) forget(ctx context.Context, of map[netip.Addr]bool) error {
 	return nil
 }
 
-func (b *bypass) begin(ctx context.Context) error {
+func (b *offloader) begin(ctx context.Context) error {
 	path, err := b.open(ctx, b.ended)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func (b *bypass) begin(ctx context.Context) error {
 }
 
 // report stores and logs an error, nil if there is none.
-func (b *bypass) report(ctx context.Context, err error) {
+func (b *offloader) report(ctx context.Context, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -220,8 +220,8 @@ func (b *bypass) report(ctx context.Context, err error) {
 		b.retry.Stop()
 	}
 	if err != nil {
-		b.due = time.Now().Add(bypassRetry)
-		b.retry = time.AfterFunc(bypassRetry, b.poke)
+		b.due = time.Now().Add(offloadRetry)
+		b.retry = time.AfterFunc(offloadRetry, b.requestSet)
 	}
 	switch {
 	case text == was:
@@ -233,13 +233,13 @@ func (b *bypass) report(ctx context.Context, err error) {
 }
 
 // status tells what of the frontends of a State is taken.
-func (b *bypass) status(have State) *FastPathStatus {
+func (b *offloader) status(have State) *FastPathStatus {
 	if b == nil {
 		return nil
 	}
 	st, p, works := b.outline()
 	left := leftToRules(&have)
-	for _, l := range p.Left {
+	for _, l := range p.NotOffloaded {
 		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
 	st.Frontends = 0
@@ -256,7 +256,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 			if why == "" {
 				st.Frontends++
 			} else {
-				st.Left = append(st.Left, NotOffloaded{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
+				st.NotOffloaded = append(st.NotOffloaded, NotOffloaded{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
 			}
 		}
 	}
@@ -265,9 +265,9 @@ func (b *bypass) status(have State) *FastPathStatus {
 
 // outline is a status without the list of frontends that are left: it looks at no frontend. works says
 // whether new flows are taken at all.
-func (b *bypass) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
+func (b *offloader) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
 	b.mu.Lock()
-	path, err, taken := b.path, b.err, b.taken
+	path, err, taken := b.path, b.err, b.offloaded
 	b.mu.Unlock()
 	st = &FastPathStatus{Error: err}
 	if path == nil {
@@ -281,12 +281,12 @@ func (b *bypass) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
 	if err != "" {
 		return st, p, false
 	}
-	st.Error, st.Frontends = strings.Join(p.Problems, "; "), max(taken-len(p.Left), 0)
+	st.Error, st.Frontends = strings.Join(p.Problems, "; "), max(taken-len(p.NotOffloaded), 0)
 	return st, p, true
 }
 
 // register has Prometheus ask for numbers.
-func (b *bypass) register(r prometheus.Registerer) error {
+func (b *offloader) register(r prometheus.Registerer) error {
 	if b == nil || r == nil {
 		return nil
 	}
@@ -307,7 +307,7 @@ func (b *bypass) register(r prometheus.Registerer) error {
 	)
 }
 
-func (b *bypass) close() error {
+func (b *offloader) close() error {
 	if b == nil {
 		return nil
 	}

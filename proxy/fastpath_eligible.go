@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// fast is all that the fast path could take, sorted.
+// fastVIP is all that the fast path could take, sorted.
 func fastVIP(v *VIP, node string, parting bool) (all []fastpath.Frontend) {
 	for i := range v.Frontends {
 		if f := &v.Frontends[i]; f.Protocol != SCTP {
@@ -28,18 +28,18 @@ func compareFast(a, b fastpath.Frontend) int {
 	return int(a.Protocol) - int(b.Protocol)
 }
 
-// outward are the interfaces by which external clients come: none by which this node's
+// outwardOf are the interfaces by which external clients come: none by which this node's
 // own pods do.
 func outwardOf(s *State) []string {
 	return slices.DeleteFunc(slices.Clone(s.Outward), func(name string) bool { return internalBy(&s.Clients, name) })
 }
 
-// by says whether clients that come by an interface are this node's pods.
+// internalBy says whether clients that come by an interface are this node's pods.
 func internalBy(c *LocalClients, iface string) bool {
 	return c.InterfacePrefix != "" && strings.HasPrefix(iface, c.InterfacePrefix) || c.Bridge != "" && iface == c.Bridge
 }
 
-// fast is one frontend for the fast path. The backends that keep their flows are those
+// fastFrontend is one frontend for the fast path. The backends that keep their flows are those
 // of which conntrack's entries would stay; none but this node's have any there.
 func fastFrontend(f *Frontend, v *VIP, node string, parting bool) fastpath.Frontend {
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
@@ -90,7 +90,7 @@ func keeping(f *Frontend, node string) []netip.AddrPort {
 	return all
 }
 
-// on says whether a backend is known to be on the node.
+// onNode says whether a backend is known to be on the node.
 func onNode(b Backend, node string) bool { return b.Node == node && node != "" }
 
 // A frontendKey names a frontend of a State.

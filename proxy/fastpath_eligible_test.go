@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// fastText is a frontend for the fast path in words: "take tcp 192.0.2.1:80 to pod1 pod2*3; drains pod3".
+// text is a frontend for the fast path in words: "take tcp 192.0.2.1:80 to pod1 pod2*3; drains pod3".
 func (l fastNames) text(f fastpath.Frontend) string {
 	words := []string{"leave"}
 	if f.Take {

@@ -17,12 +17,12 @@ import (
 // Frontends that have a backend in common are neighbours. Connected frontends are all
 // taken if each could be taken by itself, else none is.
 type selection struct {
-	node   string
-	vips   []*VIP          // that it is of
-	made   []*fastpath.VIP // of these, one by one
-	fronts map[frontendKey]*offloadCandidate
-	users  map[frontendKey][]*offloadCandidate // by a backend's address, port and protocol; all are taken, or none
-	taken  int                                 // of fronts
+	node      string
+	vips      []*VIP          // that it is of
+	made      []*fastpath.VIP // of these, one by one
+	fronts    map[frontendKey]*offloadCandidate
+	users     map[frontendKey][]*offloadCandidate // by a backend's address, port and protocol; all are taken, or none
+	offloaded int                                 // of fronts
 	// turned are the VIPs of which frontends are taken that were not, or the other way round.
 	turned map[*VIP]bool
 	// parting are the VIPs with flows that leave a backend which drains, and until when they stay:
@@ -152,7 +152,7 @@ func (n *selection) remove(v *VIP) (bereft []*offloadCandidate) {
 		delete(n.fronts, key)
 		c.gone = true
 		if !c.left {
-			n.taken--
+			n.offloaded--
 		}
 		for b := range n.backends(c) {
 			rest := slices.DeleteFunc(n.users[b], func(o *offloadCandidate) bool { return o == c })
@@ -222,7 +222,7 @@ func (n *selection) add(v *VIP) {
 		if c.left {
 			n.leave(c)
 		} else {
-			n.taken++
+			n.offloaded++
 		}
 	}
 }
@@ -253,8 +253,8 @@ func (n *selection) turn(c *offloadCandidate, left bool) {
 	}
 	c.left, n.turned[c.vip] = left, true
 	if left {
-		n.taken--
+		n.offloaded--
 	} else {
-		n.taken++
+		n.offloaded++
 	}
 }

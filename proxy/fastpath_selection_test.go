@@ -107,8 +107,8 @@ func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
 			return fmt.Sprintf("%s turned, and is the same", v.Addr)
 		}
 	}
-	if n.taken != taken || len(n.fronts) < len(left) {
-		return fmt.Sprintf("%d are counted; want %d", n.taken, taken)
+	if n.offloaded != taken || len(n.fronts) < len(left) {
+		return fmt.Sprintf("%d are counted; want %d", n.offloaded, taken)
 	}
 	return ""
 }

@@ -145,8 +145,8 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 func TestFastPathFails(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		path := &fakePath{fail: map[string]error{"open": errors.New("no BPF here")}}
-		pokes := 0
-		b := newBypass(path.opener(), nil, slog.New(slog.NewTextHandler(t.Output(), nil)), func() { pokes++ })
+		requests := 0
+		b := newOffloader(path.opener(), nil, slog.New(slog.NewTextHandler(t.Output(), nil)), func() { requests++ })
 		s := fastWebState("vip")
 		set := func() string {
 			b.shrink(t.Context(), s)
@@ -157,15 +157,15 @@ func TestFastPathFails(t *testing.T) {
 			t.Helper()
 			time.Sleep(d)
 			bubble.Wait()
-			if pokes != want {
-				t.Errorf("poked %d times; want %d", pokes, want)
+			if requests != want {
+				t.Errorf("%d Sets requested; want %d", requests, want)
 			}
-			pokes = 0
+			requests = 0
 		}
 		check := func(when, wantError string, wantTaken int) {
 			t.Helper()
 			st := b.status(s)
-			if st.Error != wantError || st.Frontends != wantTaken || st.Frontends+len(st.Left) != 1 {
+			if st.Error != wantError || st.Frontends != wantTaken || st.Frontends+len(st.NotOffloaded) != 1 {
 				t.Errorf("%s: %+v; want %q, and %d taken", when, st, wantError, wantTaken)
 			}
 		}
@@ -176,13 +176,13 @@ func TestFastPathFails(t *testing.T) {
 			t.Errorf("at once again: %s", got)
 		}
 		check("not opened", "no BPF here", 0)
-		await(bypassRetry, 1)
+		await(offloadRetry, 1)
 		delete(path.fail, "open")
 		if got, want := set(), "open[], shrink[192.0.2.1:80], grow[192.0.2.1:80]"; got != want {
 			t.Errorf("%s; want %s", got, want)
 		}
 		check("opened", "", 1)
-		await(2*bypassRetry, 0)
+		await(2*offloadRetry, 0)
 
 		path.fail["shrink"] = errors.New("shrink")
 		if got, want := set(), "shrink[192.0.2.1:80], rest[], grow[192.0.2.1:80]"; got != want {
@@ -197,14 +197,14 @@ func TestFastPathFails(t *testing.T) {
 			}
 		}
 		check("Grow failed", "grow", 0)
-		await(bypassRetry, 1)
+		await(offloadRetry, 1)
 		path.fail["rest"] = errors.New("rest")
 		set()
 		check("all fails", "grow\nnew flows may go to backends that are gone: rest", 0)
 		clear(path.fail)
 		set()
 		check("well again", "", 1)
-		await(2*bypassRetry, 0)
+		await(2*offloadRetry, 0)
 		if err := b.close(); err != nil || path.take() != "close[]" {
 			t.Errorf("close: %v", err)
 		}
@@ -212,17 +212,17 @@ func TestFastPathFails(t *testing.T) {
 }
 
 // busy says whether flows that may have to end are still looked at.
-func (b *bypass) busy() bool { return b != nil && b.path.Status().Busy }
+func (b *offloader) busy() bool { return b != nil && b.path.Status().Busy }
 
 // The status names what is left to the rules, by the proxy or the fast path, and metrics count.
 func TestFastPathStatus(t *testing.T) {
 	path := &fakePath{status: fastpath.Status{
 		Interfaces: []string{"eth0"}, Flows: 7, Capacity: 100, Full: 3,
-		Limited:  []fastpath.Limit{{Addr: proxytest.At("vip2", 0), Flows: 5, Rejected: 3}},
-		Left:     []fastpath.Left{{Addr: netip.AddrPortFrom(proxytest.At("vip2", 0), 80), Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
-		Problems: []string{"there is no interface eth1"},
+		Limited:      []fastpath.Limit{{Addr: proxytest.At("vip2", 0), Flows: 5, Rejected: 3}},
+		NotOffloaded: []fastpath.NotOffloaded{{Addr: netip.AddrPortFrom(proxytest.At("vip2", 0), 80), Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
+		Problems:     []string{"there is no interface eth1"},
 	}}
-	b := newBypass(path.opener(), nil, slog.New(slog.DiscardHandler), func() {})
+	b := newOffloader(path.opener(), nil, slog.New(slog.DiscardHandler), func() {})
 	s := fastWebState("vip", "vip2")
 	s.VIPs[0].Frontends = append(s.VIPs[0].Frontends,
 		Frontend{Protocol: TCP, Port: 81, External: Target{Backends: proxytest.Backends(0, "remote")}},
@@ -234,7 +234,7 @@ func TestFastPathStatus(t *testing.T) {
 		{"192.0.2.1 tcp/81", "backends on other nodes"},
 		{"192.0.2.2 tcp/80 shop/web", "no interface leads to backend 10.244.1.11:8080"},
 	}
-	if got.Frontends != 1 || !slices.Equal(got.Left, want) || got.Error != "there is no interface eth1" || got.Flows != 7 || got.Capacity != 100 ||
+	if got.Frontends != 1 || !slices.Equal(got.NotOffloaded, want) || got.Error != "there is no interface eth1" || got.Flows != 7 || got.Capacity != 100 ||
 		!slices.Equal(got.Limited, []LimitedAddress{{proxytest.At("vip2", 0), 5, 3}}) {
 		t.Errorf("%+v; want 1 frontend, and left\n%+v", got, want)
 	}
@@ -261,7 +261,7 @@ fanfare_proxy_fast_path_limited_addresses 1
 `)); err != nil {
 		t.Error(err)
 	}
-	var none *bypass
+	var none *offloader
 	if st := none.status(s); st != nil {
 		t.Errorf("%+v without a fast path", st)
 	}

@@ -160,7 +160,7 @@ func ourPriority() int32 {
 // obstaclesNow is what a look finds.
 func obstaclesNow(t *testing.T, s State) []Obstacle {
 	t.Helper()
-	look := obstacle.Survey(s, &obstacle.Tallies{})
+	look := obstacle.Collect(s, &obstacle.Counters{})
 	all, _ := look.Judge(ourPriority())
 	if len(look.Unseen) > 0 {
 		t.Errorf("not seen: %q", look.Unseen)

@@ -66,7 +66,7 @@ func (p *Proxy) finishForward(ctx context.Context, t *preparation) {
 	o.failed = time.Time{}
 	if err != nil {
 		o.due, o.failed = true, time.Now()
-		o.retry = time.AfterFunc(forwardRetry, p.watch.poke)
+		o.retry = time.AfterFunc(forwardRetry, p.watch.notifyChanged)
 		return
 	}
 	o.opened = t.through

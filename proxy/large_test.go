@@ -50,7 +50,7 @@ func TestLargeAddresses(t *testing.T) {
 	}
 }
 
-// without is v without one endpoint of each port.
+// withoutPorts is v without one endpoint of each port.
 func withoutPorts(v *VIP, i int) *VIP {
 	out := &VIP{Addr: v.Addr, Frontends: slices.Clone(v.Frontends)}
 	for f := range out.Frontends {

@@ -27,16 +27,16 @@ func TestChangesLoseNothing(t *testing.T) {
 		p := newProxy(t)
 		two, three, other := podBackends("pod1", "pod2"), podBackends("pod1", "pod2", "pod3"), podBackends("pod1", "pod3")
 		sticky := func(f *Frontend) { f.Affinity = time.Hour }
-		fenced := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/16") }
+		restricted := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/16") }
 		narrow := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/16", "fd00:2::/32", "fd00:9::/32") }
 		turns := func(f *Frontend) { f.Scheduler = RoundRobin }
 		for _, tc := range []struct {
 			name string
 			a, b State
 		}{
-			{"sources", lossState(two), lossState(two, fenced)},
-			{"sources of a sticky frontend", lossState(two, sticky), lossState(two, sticky, fenced)},
-			{"other sources", lossState(two, fenced), lossState(two, narrow)},
+			{"sources", lossState(two), lossState(two, restricted)},
+			{"sources of a sticky frontend", lossState(two, sticky), lossState(two, sticky, restricted)},
+			{"other sources", lossState(two, restricted), lossState(two, narrow)},
 			{"affinity", lossState(two), lossState(other, sticky)},
 			{"backends", lossState(two), lossState(three)},
 			{"backends of a sticky frontend", lossState(two, sticky), lossState(other, sticky)},

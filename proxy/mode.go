@@ -67,7 +67,7 @@ func (p *Proxy) host() renderer.Host {
 		},
 		Unsupported: p.record.unsupported,
 		IgnoringOwn: func(s *nfnl.Socket, transactions uint32, change func() error) error {
-			return p.memory.Without(func() error { return p.watch.ignoringOwn(s, transactions, change) })
+			return p.evictor.Without(func() error { return p.watch.ignoringOwn(s, transactions, change) })
 		},
 	}
 }

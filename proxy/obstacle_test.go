@@ -72,9 +72,9 @@ func TestReversePath(t *testing.T) {
 				t.Errorf("client to %s: %s, want %s", to, got, want)
 			}
 		}
-		counted := &obstacle.Tallies{}
+		counted := &obstacle.Counters{}
 		look := func() []Obstacle {
-			all, _ := obstacle.Survey(s, counted).Judge(ourPriority())
+			all, _ := obstacle.Collect(s, counted).Judge(ourPriority())
 			return all
 		}
 		ask("pod1 saw client")
@@ -228,7 +228,7 @@ func loadProgram(t *testing.T, name string, instructions ...uint64) (fd int) {
 func TestUnseen(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		proxytest.WithoutRights(t)
-		s := obstacle.Survey(State{}, &obstacle.Tallies{})
+		s := obstacle.Collect(State{}, &obstacle.Counters{})
 		if _, err := nfnl.Dial(); errors.Is(err, unix.EPERM) {
 			t.Fatal(err)
 		}
@@ -316,10 +316,10 @@ func TestConntrackFull(t *testing.T) {
 		// its own time: those of before would leave room for the ones to come.
 		l.forget()
 		fillConntrack(t, most*obstacle.NearlyFull/100, most)
-		counted := &obstacle.Tallies{}
-		obstacle.Survey(s, counted)
+		counted := &obstacle.Counters{}
+		obstacle.Collect(s, counted)
 		l.shut(t, proxytest.PortLocal)
-		if f := obstacle.Survey(s, counted).Facts; !f.Conntrack.Refused {
+		if f := obstacle.Collect(s, counted).Facts; !f.Conntrack.Refused {
 			t.Errorf("packets were dropped and the kernel's counters do not show it: %+v", f.Conntrack)
 		}
 	})

@@ -25,7 +25,7 @@ import (
 // for it.
 type preparation struct {
 	owned   []netip.Prefix      // whose untranslated flows are deleted; nil: none
-	taken   map[netip.Addr]bool // VIPs whose ended connections are deleted; empty: none
+	ended   map[netip.Addr]bool // VIPs whose ended connections are deleted; empty: none
 	forward bool                // FORWARD is opened for the prefixes
 	through []netip.Prefix      // the prefixes of forward
 	done    chan struct{}
@@ -36,7 +36,7 @@ type preparation struct {
 	deleted                         int
 }
 
-func (t *preparation) empty() bool { return t.owned == nil && len(t.taken) == 0 && !t.forward }
+func (t *preparation) empty() bool { return t.owned == nil && len(t.ended) == 0 && !t.forward }
 
 // run does what is due. sock is for this goroutine alone.
 func (t *preparation) run(ctx context.Context, sock *nfnl.Socket) {
@@ -44,8 +44,8 @@ func (t *preparation) run(ctx context.Context, sock *nfnl.Socket) {
 		n, err := deleteUntranslated(sock, t.owned)
 		t.deleted, t.sweptErr = t.deleted+n, err
 	}
-	if len(t.taken) > 0 {
-		n, err := deleteEnded(sock, t.taken)
+	if len(t.ended) > 0 {
+		n, err := deleteEnded(sock, t.ended)
 		t.deleted, t.forgetErr = t.deleted+n, err
 	}
 	if t.forward {
@@ -150,12 +150,12 @@ func (p *Proxy) runPreparation(t *preparation) {
 	}
 	p.finish(p.preparer.ctx, t)
 	p.preparer.unprepared.Store(nil)
-	p.watch.poke() // the next Set begins what has become due since
+	p.watch.notifyChanged() // the next Set begins what has become due since
 }
 
 // due returns what must be done for want.
 func (p *Proxy) due(want State) *preparation {
-	t := &preparation{taken: p.newlyOwned(want), done: make(chan struct{})}
+	t := &preparation{ended: p.newlyOwned(want), done: make(chan struct{})}
 	if slices.ContainsFunc(want.Owned, func(o netip.Prefix) bool { return !covered(o, p.swept) }) {
 		t.owned = want.Owned
 	}

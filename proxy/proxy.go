@@ -48,15 +48,15 @@ type Proxy struct {
 	preparer *preparer
 	monitor  *obstacle.Monitor
 	poller   *iptables.Poller // of iptables; nil in another mode
-	memory   *nftables.Memory
+	evictor  *nftables.AffinityEvictor
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *nfnl.Socket
 	closed bool
 
-	mode     Mode // that choose found
-	renderer renderer.Renderer
-	bypass   *bypass
+	mode      Mode // that choose found
+	renderer  renderer.Renderer
+	offloader *offloader
 	// former is the renderer of the other mode, until all that it may have left is
 	// gone, and left when that was last tried.
 	former renderer.Renderer
@@ -91,25 +91,25 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	if p.memory, err = nftables.NewMemory(p.log, o.Registerer); err != nil {
+	if p.evictor, err = nftables.NewAffinityEvictor(p.log, o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sock.Close()))
 	}
 	// Listen before looking, so that no change falls between.
-	if p.watch, err = newWatch(p.log, p.sock.Port, p.memory.Port()); err != nil {
-		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(nftables.Explain(ctx, err), p.memory.Close(), p.sock.Close()))
+	if p.watch, err = newWatch(p.log, p.sock.Port, p.evictor.Port()); err != nil {
+		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(nftables.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.memory.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.preparer, err = newPreparer(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.memory.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
-	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.sweeper.Close(), p.watch.close(), p.memory.Close(), p.sock.Close()))
+	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.sweeper.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
-	p.bypass = newBypass(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.poke)
-	if err := p.bypass.register(o.Registerer); err != nil {
+	p.offloader = newOffloader(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.notifyChanged)
+	if err := p.offloader.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
 	if err := p.choose(ctx, o.Mode); err != nil {
@@ -152,8 +152,8 @@ func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.LastError()
 	s.Obstacles, s.Unseen = p.monitor.Found()
-	s.AffinityFull = affinityFull(p.record.state(), p.memory.Full(), p.poller.Full())
-	s.FastPath = p.bypass.status(p.record.state())
+	s.AffinityFull = affinityFull(p.record.state(), p.evictor.Full(), p.poller.Full())
+	s.FastPath = p.offloader.status(p.record.state())
 	return s
 }
 
@@ -192,7 +192,7 @@ func (p *Proxy) Close() error {
 	defer p.mu.Unlock()
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(err, p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.memory.Close(), p.watch.close(), p.sock.Close())
+	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -232,7 +232,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
 		p.redirect(ctx, want, recheck || disturbed)
-		p.bypass.grow(ctx)
+		p.offloader.grow(ctx)
 		p.prepare(ctx, want)
 		looked := p.monitor.SetState(want, recheck)
 		p.leave(ctx)

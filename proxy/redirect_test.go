@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,8 +26,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A segment is a link with two nodes, each of which has a pod and forwards a VIP to it, and
-// a client that sends to one of the two:
+// A segment is a link with two nodes or three, each of which has a pod and forwards a VIP to it,
+// and a client that sends to one of them:
 //
 //	client --- bridge --- a --- pod a
 //	                '---- b --- pod b
@@ -35,35 +36,43 @@ import (
 type segment struct {
 	t      *testing.T
 	client *nstest.NS
-	nodes  [2]*nstest.NS
-	proxy  [2]*Proxy
-	macs   [2][6]byte
-	via    byte // the end of the address to redirect to, if not the other node's
+	nodes  []*nstest.NS
+	proxy  []*Proxy
+	macs   [][6]byte
 	taking bool // the VIPs are about to be answered for
 }
 
 var segmentAddr = map[string][2]string{
 	"client": {"10.9.0.50", "fd00:9::50"},
 	"vip":    {"10.9.0.100", "fd00:9::100"},
-	"a":      {"10.9.0.1", "fd00:9::1"}, "b": {"10.9.0.2", "fd00:9::2"},
-	"pod a": {"10.244.8.1", "fd00:244:8::1"}, "pod b": {"10.244.8.2", "fd00:244:8::2"},
+	"a":      {"10.9.0.1", "fd00:9::1"}, "b": {"10.9.0.2", "fd00:9::2"}, "c": {"10.9.0.3", "fd00:9::3"}, "absent": {"10.9.0.77", "fd00:9::4d"},
+	"pod a": {"10.244.8.1", "fd00:244:8::1"}, "pod b": {"10.244.8.2", "fd00:244:8::2"}, "pod c": {"10.244.8.3", "fd00:244:8::3"},
 }
 
 func on(name string, f state.SetID) netip.Addr { return netip.MustParseAddr(segmentAddr[name][f]) }
 
-func newSegment(t *testing.T) *segment {
+// segmentNodes are the nodes' names.
+var segmentNodes = []string{"a", "b", "c"}
+
+func newSegment(t *testing.T, size int) *segment {
 	t.Helper()
-	s := &segment{t: t, client: nstest.New(t, "client"), nodes: [2]*nstest.NS{nstest.Node(t), nstest.New(t, "b")}}
+	s := &segment{t: t, client: nstest.New(t, "client"), proxy: make([]*Proxy, size), macs: make([][6]byte, size)}
 	bridge := nstest.New(t, "bridge")
-	for port, ns := range map[string]*nstest.NS{"c": s.client, "a": s.nodes[0], "b": s.nodes[1]} {
-		nstest.Link(t, bridge, port, ns, "eth0")
+	nstest.Link(t, bridge, "client", s.client, "eth0")
+	for i, name := range segmentNodes[:size] {
+		node := nstest.Node(t)
+		if i > 0 {
+			node = nstest.New(t, name)
+		}
+		s.nodes = append(s.nodes, node)
+		nstest.Link(t, bridge, name, s.nodes[i], "eth0")
 	}
-	bridge.Bridge("br0", "a", "b", "c")
+	bridge.Bridge("br0", append([]string{"client"}, segmentNodes[:size]...)...)
 	join := func(ns *nstest.NS, name string) {
 		ns.Addr("eth0", segmentAddr[name][0]+"/24", segmentAddr[name][1]+"/64")
 	}
 	join(s.client, "client")
-	for i, name := range []string{"a", "b"} {
+	for i, name := range segmentNodes[:size] {
 		node, pod := s.nodes[i], nstest.New(t, "pod "+name)
 		join(node, name)
 		node.Forward()
@@ -127,29 +136,36 @@ func (s *segment) serve(pod *nstest.NS, at netip.AddrPort) {
 	}()
 }
 
-// set makes a node, 0 or 1, forward the VIPs, and redirect what it does not know if redirecting is
-// set. Each pod is the backend on both nodes' side of one frontend, so that where it is of chance the
-// packet of an unknown connection is refused.
-func (s *segment) set(node int, redirecting bool) {
+// set makes a node forward the VIPs, and redirect what it does not know if hops are named: where
+// packets of hosts go, packets that another node has redirected, and packets from the second hop, if
+// there is a third; empty: nowhere. Each pod is the
+// backend on its own node alone, so that where it is of chance the packet of an unknown
+// connection is refused.
+func (s *segment) set(node int, hops ...string) {
 	s.t.Helper()
-	names := []string{"a", "b"}
-	want := State{Node: names[node], Nodes: [][6]byte{s.macs[1-node]}}
+	name := segmentNodes[node]
+	want := State{Node: name}
 	if testFast != "" {
 		want.Outward = []string{"eth0"}
 	}
 	for f := range state.SetID(2) {
-		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+names[node], f), 8080), Node: names[node]}}}
+		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+name, f), 8080), Node: name}}}
 		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
-		if redirecting {
-			via := on(names[1-node], f).AsSlice()
-			if s.via != 0 {
-				via[len(via)-1] = s.via
+		if len(hops) == 0 {
+			continue
+		}
+		r := Redirect{VIP: on("vip", f), Interface: "eth0"}
+		for i, to := range []*netip.Addr{&r.Via, &r.Onward, &r.Beyond}[:len(hops)] {
+			if hops[i] != "" {
+				*to = on(hops[i], f)
 			}
-			to, _ := netip.AddrFromSlice(via)
-			if s.taking {
-				want.Taking = append(want.Taking, on("vip", f))
-			}
-			want.Redirects = append(want.Redirects, Redirect{VIP: on("vip", f), Interface: "eth0", Via: to})
+		}
+		if onward := slices.Index(segmentNodes, hops[1]); len(hops) == 3 && onward >= 0 {
+			r.OnwardMAC = s.macs[onward]
+		}
+		want.Redirects = append(want.Redirects, r)
+		if s.taking {
+			want.Taking = append(want.Taking, on("vip", f))
 		}
 	}
 	var err error
@@ -235,9 +251,9 @@ func (s *segment) end(c net.Conn) {
 // those whose port the other node remembers.
 func TestRedirect(t *testing.T) {
 	onEach(t, func(t *testing.T) {
-		s := newSegment(t)
-		s.set(0, false)
-		s.set(1, false)
+		s := newSegment(t, 2)
+		s.set(0)
+		s.set(1)
 		s.taking = true
 		const again = 4444
 		s.turn(1)
@@ -260,7 +276,7 @@ func TestRedirect(t *testing.T) {
 		for _, c := range lost {
 			s.ask(c, "reset") // as it is without
 		}
-		s.set(1, true)
+		s.set(1, "a", "a")
 		s.nodes[1].Do(func() { swept(t, s.proxy[1]) })
 		for f := range state.SetID(2) {
 			for range 3 {
@@ -281,7 +297,7 @@ func TestRedirect(t *testing.T) {
 			}
 		}
 		// What is the other node's as well as gone there ends.
-		s.set(1, false)
+		s.set(1)
 		for _, c := range open {
 			s.ask(c, "reset")
 		}
@@ -296,9 +312,9 @@ func TestRedirect(t *testing.T) {
 // often that happens.
 func TestRedirectTakenBack(t *testing.T) {
 	onAll(t, func(t *testing.T) {
-		s := newSegment(t)
-		s.set(0, false)
-		s.set(1, false)
+		s := newSegment(t, 2)
+		s.set(0)
+		s.set(1)
 		for _, port := range []int{4444, 4445} {
 			s.turn(1)
 			var ended [2]net.Conn
@@ -307,7 +323,7 @@ func TestRedirectTakenBack(t *testing.T) {
 				s.ask(ended[f], "pod b")
 				s.end(ended[f])
 			}
-			s.set(1, true)
+			s.set(1, "a", "a")
 			if n := s.remembers(1, ended[0], ended[1]); n != 2 && testFast == "" {
 				t.Errorf("node b has %d entries of what ended while it answers; want 2", n)
 			}
@@ -318,13 +334,13 @@ func TestRedirectTakenBack(t *testing.T) {
 				s.ask(begun[f], "pod a")
 			}
 			s.taking = true
-			s.set(1, true)
+			s.set(1, "a", "a")
 			s.taking = false
 			s.turn(1)
 			for f := range state.SetID(2) {
 				s.ask(begun[f], "pod a")
 			}
-			s.set(1, true)
+			s.set(1, "a", "a")
 		}
 	})
 }
@@ -367,13 +383,70 @@ func listRules(t *testing.T, ns *nstest.NS) string {
 	return string(out)
 }
 
+// The connections of three owners of an address live on at the third one, as its kernel and those
+// of the first two pass them on: nothing is changed at the first two, whose speakers may have
+// crashed.
+func TestRedirectChain(t *testing.T) {
+	onAll(t, func(t *testing.T) {
+		s := newSegment(t, 3)
+		var all [3][2][]net.Conn
+		for node, hops := range [][]string{{}, {"a", "a"}, {"b", "b"}} {
+			s.set(node, hops...)
+			s.turn(node)
+			for f := range state.SetID(2) {
+				all[node][f] = append(all[node][f], s.dial(f, 0))
+			}
+			for owner := range node + 1 {
+				for f := range state.SetID(2) {
+					s.ask(all[owner][f][0], "pod "+segmentNodes[owner])
+				}
+			}
+		}
+		// Hosts that still send to the first owner reach the last one's connections too, and the
+		// last one gets back to the second.
+		s.set(0, "c", "")
+		s.turn(0)
+		for owner := range all {
+			for f := range state.SetID(2) {
+				s.ask(all[owner][f][0], "pod "+segmentNodes[owner])
+			}
+		}
+	})
+}
+
+// A node that another one has redirected a packet to does not send it back, whichever owners it
+// believes to be the last ones.
+func TestRedirectNotBack(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		s := newSegment(t, 3)
+		for node := range s.nodes {
+			s.set(node)
+		}
+		s.turn(2)
+		var open []net.Conn
+		for f := range state.SetID(2) {
+			open = append(open, s.dial(f, 0))
+		}
+		s.turn(0)
+		s.set(0, "b", "b", "")
+		s.set(1, "a", "a", "c")
+		for _, c := range open {
+			s.ask(c, "pod c")
+		}
+		s.set(1, "a", "a", "")
+		for _, c := range open {
+			s.ask(c, "reset")
+		}
+	})
+}
+
 // What neither of two nodes knows is answered once, though each would redirect it to the
-// other: what was redirected is not redirected again.
+// other without end: it is redirected three times at most.
 func TestRedirectNoLoop(t *testing.T) {
 	onEach(t, func(t *testing.T) {
-		s := newSegment(t)
-		s.set(0, true)
-		s.set(1, true)
+		s := newSegment(t, 2)
+		s.set(0, "b", "b")
+		s.set(1, "a", "a")
 		const port = 5555
 		for _, ns := range s.nodes {
 			ns.Do(func() {
@@ -399,13 +472,13 @@ func TestRedirectNoLoop(t *testing.T) {
 			t.Error("neither node has answered a packet that neither knows")
 		}
 		raw.SendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
-		for node, want := range []int{2, 2} {
+		for node, want := range []int{2 * 2, 2 * 2} { // to a, by a to b, by b to a, by a to b
 			got := 0
 			for end := time.Now().Add(proxytest.Patience("")); got < want && time.Now().Before(end); time.Sleep(time.Millisecond) {
 				got = counted(t, s.nodes[node])
 			}
 			if got = counted(t, s.nodes[node]); got != want {
-				t.Errorf("node %d has seen %d packets of two; want %d", node, got, want)
+				t.Errorf("node %d has seen %d copies of two packets; want %d", node, got, want)
 			}
 		}
 	})

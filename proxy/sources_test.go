@@ -100,7 +100,7 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		open, fenced := crowdedState(nil, 0), crowdedState(proxytest.Prefixes("10.0.0.0/8", "fd00::/16"), 1)
+		open, restricted := crowdedState(nil, 0), crowdedState(proxytest.Prefixes("10.0.0.0/8", "fd00::/16"), 1)
 		mustSet(t, p, open)
 		var stop atomic.Bool
 		var workers sync.WaitGroup
@@ -122,14 +122,14 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 			steps = 6
 		}
 		for i := range steps {
-			mustSet(t, p, []State{fenced, open}[i%2])
+			mustSet(t, p, []State{restricted, open}[i%2])
 			for n := asked.Load() + 4; asked.Load() < n; time.Sleep(time.Millisecond) {
 			}
 		}
 		stop.Store(true)
 		workers.Wait()
-		mustSet(t, p, fenced)
-		checkKernel(t, fenced)
+		mustSet(t, p, restricted)
+		checkKernel(t, restricted)
 		if n := l.refusals(); n > 0 {
 			t.Errorf("%d packets of who is on the list were refused, of %d flows", n, asked.Load())
 		}

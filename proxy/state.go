@@ -26,10 +26,12 @@ type (
 	Ports = state.Ports
 	Mark  = state.Mark
 
-	// A Redirect names the previous owner of a VIP, which has connections that this node does
-	// not know.
+	// A Redirect names nodes that may have connections to a VIP that this node does not know.
 	Redirect = state.Redirect
 )
+
+// MaxRedirects is how many nodes redirect one packet at most.
+const MaxRedirects = state.MaxRedirects
 
 const (
 	TCP  = state.TCP

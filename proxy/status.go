@@ -79,7 +79,7 @@ type AffinityFull struct {
 }
 
 // affinityFull is what of a Proxy's frontends is full.
-func affinityFull(have State, full map[state.AffinityID]nftables.Full, sets []string) (all []AffinityFull) {
+func affinityFull(have State, full map[state.AffinityID]nftables.AffinityOverflow, sets []string) (all []AffinityFull) {
 	if len(full) == 0 && len(sets) == 0 {
 		return nil
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
@@ -20,7 +21,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return err
 	}
 	p.sweeper.Expect(want)
-	p.bypass.shrink(ctx, want)
+	p.offloader.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
@@ -29,7 +30,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return p.reconcile(ctx, want)
 	}
 	c := state.DiffStates(p.have, want, vips)
-	if c.Empty() && len(vips) == 0 && state.SameRedirects(p.have, want) {
+	if c.Empty() && len(vips) == 0 && slices.Equal(p.have.Redirects, want.Redirects) {
 		p.have = want
 		return nil
 	}
@@ -45,13 +46,13 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		p.have = want
 		return nil
 	}
-	p.settle(want, p.elements+len(c.Add)-len(c.Del))
+	p.recordState(want, p.elements+len(c.Add)-len(c.Del))
 	p.sweeper.Add(conntrack.PlanPurge(c), want, p.swept)
 	return nil
 }
 
-// settle notes that the kernel holds want.
-func (p *Proxy) settle(want State, elements int) {
+// recordState notes that the kernel holds want.
+func (p *Proxy) recordState(want State, elements int) {
 	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
 	for _, c := range changes {
 		p.entries += c.Want.Entries(p.mode) - c.Have.Entries(p.mode)
@@ -103,10 +104,10 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	p.watch.rules.confirm(p.mark, time.Now())
 	all := state.RenderState(want)
-	p.settle(want, len(all))
+	p.recordState(want, len(all))
 	purge := conntrack.PlanPurge(state.DiffElements(out.Had, all))
 	if !expected {
-		purge.Orphan(out.Had)
+		purge.AddFound(out.Had)
 	}
 	p.sweeper.Add(purge, want, p.swept)
 	if p.damage != "" {

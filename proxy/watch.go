@@ -110,7 +110,7 @@ func (w *watch) run() {
 			}
 			if ofForward(m) {
 				w.forward.Store(true)
-				w.poke()
+				w.notifyChanged()
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
 func (w *watch) disturb(reason string) {
 	w.rules.doubt(reason, time.Now())
 	w.dirty.Store(true)
-	w.poke()
+	w.notifyChanged()
 }
 
 // lost signals that any change may have gone unnoticed, and why.
@@ -181,7 +181,7 @@ func (w *watch) lost(reason string) {
 	w.disturb(reason)
 }
 
-func (w *watch) poke() {
+func (w *watch) notifyChanged() {
 	notify.Changed(w.notify)
 }
 

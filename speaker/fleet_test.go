@@ -308,16 +308,16 @@ func (n *fleetNode) step(reshape func(*plan.Desired) *plan.Desired) {
 	now := time.Now()
 	n.decider.Config.Members, n.decider.Config.Returning = n.members, n.links.returning(n.members, now)
 	d := n.decider.Decide(n.snap)
+	if n.resumed {
+		n.links.handover.resumed(now)
+		n.resumed = false
+	}
 	n.links.discover(n.members, n.snap.Nodes, now)
 	if n.links.ready(now) {
 		n.offersInFlight = append(n.offersInFlight, fleetOffer{now.Add(fleetOfferDelay), n.links.updateHoldDown(n.members, n.decider.Config.Returning, now)})
 	}
 	if reshape != nil {
 		d = reshape(d)
-	}
-	if n.resumed {
-		n.links.handover.reannounceAll()
-		n.resumed = false
 	}
 	if err := n.pass.run(context.Background(), d); err != nil {
 		n.t.Error(err)

@@ -88,11 +88,11 @@ func defaultGateway(family int) (best netip.Addr, links []int, err error) {
 	}
 	metric := 0
 	for _, r := range routes {
-		hops := r.MultiPath
-		if len(hops) == 0 {
-			hops = []*netlink.NexthopInfo{{Gw: r.Gw, LinkIndex: r.LinkIndex, Flags: r.Flags}}
+		nextHops := r.MultiPath
+		if len(nextHops) == 0 {
+			nextHops = []*netlink.NexthopInfo{{Gw: r.Gw, LinkIndex: r.LinkIndex, Flags: r.Flags}}
 		}
-		for _, hop := range hops {
+		for _, hop := range nextHops {
 			links = append(links, hop.LinkIndex)
 			addr := gatewayOf(hop)
 			if !addr.IsValid() || best.IsValid() && (r.Priority > metric || r.Priority == metric && best.Less(addr)) {

@@ -11,6 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -64,11 +65,11 @@ type handoverState struct {
 	kept  map[netip.Addr]time.Time
 	// rounds counts the events after which neighbours may map an address of this node to
 	// another node.
-	rounds map[netip.Addr]uint64
-	// formerOwner is the last other node that answered for an address, and formerRevision
-	// counts its changes.
-	formerOwner    map[netip.Addr]string
-	formerRevision uint64
+	rounds  map[netip.Addr]uint64
+	history *redirect.History
+	// resumedAt is when this process continued after it was suspended; zero: the addresses
+	// have been announced again since.
+	resumedAt time.Time
 }
 
 // A holderState is the newest report of a node about an address.
@@ -93,7 +94,8 @@ type releaseWait struct {
 // newHandoverState knows the addresses that an earlier process on this node answered for.
 func newHandoverState(node string, known []netip.Addr) *handoverState {
 	handover := &handoverState{node: node, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
-		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, formerOwner: map[netip.Addr]string{}}
+		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{},
+		history: redirect.NewHistory(node)}
 	for _, a := range known {
 		handover.setHolder(a, node, holderState{at: time.Now()})
 	}
@@ -124,6 +126,7 @@ func (h *handoverState) holderGone(a netip.Addr) {
 	ours := h.holders[a][h.node].held
 	if ours {
 		h.rounds[a]++
+		h.history.Begin(a)
 	}
 	if ours || waiting {
 		notify.Changed(h.changed)
@@ -286,8 +289,47 @@ func (h *handoverState) next(now time.Time) time.Time {
 func (h *handoverState) reannounceAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.reannounce()
+}
+
+func (h *handoverState) reannounce() {
 	for a := range h.holders {
 		h.holderGone(a)
+	}
+}
+
+// resumed is called when this process continues after it was suspended. Other nodes may have
+// answered meanwhile, and have connections that this node must redirect to them.
+func (h *handoverState) resumed(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resumedAt = now
+	clear(h.synced)
+	notify.Changed(h.changed)
+}
+
+// announceResumed announces all held addresses again if this process was suspended and the
+// state of other nodes is known, as far as they answer. It returns when the process continued;
+// zero if the addresses have been announced since.
+func (h *handoverState) announceResumed(synced bool, now time.Time) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.resumedAt.IsZero() && (synced || !now.Before(h.resumedAt.Add(discoveryTime))) {
+		h.resumedAt = time.Time{}
+		h.reannounce()
+	}
+	return h.resumedAt
+}
+
+// restoreOwners restores what an earlier process on this node knew of owners.
+func (h *handoverState) restoreOwners(s redirect.Saved) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.history.Restore(s)
+	for a := range s.Owners {
+		if len(h.holders[a]) == 0 {
+			h.setHolder(a, h.node, holderState{at: time.Now()}) // so that prune forgets it
+		}
 	}
 }
 
@@ -360,47 +402,17 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 		return
 	}
 	h.setHolder(a, node, w)
+	ours := h.holders[a][h.node].held
 	if !w.held {
+		if ours {
+			h.history.Record(a, node) // the message that it answered may be lost
+		}
 		h.holderGone(a)
 		return
 	}
-	if h.formerOwner[a] != node {
-		h.formerOwner[a] = node
-		h.formerRevision++
-		if h.holders[a][h.node].held {
-			notify.Changed(h.changed)
-		}
+	if h.history.Record(a, node) {
+		notify.Changed(h.changed) // redirects to that node
 	}
-}
-
-// setFormerOwner restores what an earlier process on this node knew.
-func (h *handoverState) setFormerOwner(a netip.Addr, former string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if former != "" && former != h.node {
-		h.formerOwner[a] = former
-		h.formerRevision++
-	}
-}
-
-// formerOwners returns the previous owners of addresses, as far as they are known.
-func (h *handoverState) formerOwners(of []netip.Addr) map[netip.Addr]string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	before := make(map[netip.Addr]string)
-	for _, a := range of {
-		if node := h.formerOwner[a]; node != "" {
-			before[a] = node
-		}
-	}
-	return before
-}
-
-// revision counts the changes of what formerOwners returns.
-func (h *handoverState) revision() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.formerRevision
 }
 
 // prune forgets addresses that no Service holds any longer. It assumes that other owners
@@ -429,7 +441,7 @@ func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
 		if len(byNode) == 0 {
 			delete(h.holders, a)
 			delete(h.rounds, a)
-			delete(h.formerOwner, a)
+			h.history.Forget(a)
 		}
 	}
 }

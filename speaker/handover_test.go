@@ -364,3 +364,32 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 		}
 	})
 }
+
+// A process that was suspended announces its addresses again when it knows which nodes have
+// answered for them meanwhile, or after a while.
+func TestResumed(t *testing.T) {
+	c := newSpeakerGroup(t, "n1", "n2")
+	x := netip.MustParseAddr("192.0.2.1")
+	n1 := c.nodes["n1"]
+	n1.reportChanges([]netip.Addr{x})
+	c.reannounced("n1")
+	for _, tt := range []struct {
+		synced bool
+		after  time.Duration
+		want   bool
+	}{{true, 0, true}, {false, 0, false}, {false, discoveryTime, true}} {
+		now := time.Now()
+		n1.resumed(now)
+		if len(n1.synced) > 0 {
+			t.Error("the state of other nodes counts as known")
+		}
+		since := n1.announceResumed(tt.synced, now.Add(tt.after))
+		if again := len(c.reannounced("n1")) > 0; again != tt.want || since.IsZero() != tt.want {
+			t.Errorf("synced %v, after %s: announced %v, waits since %v; want %v", tt.synced, tt.after, again, since, tt.want)
+		}
+	}
+	n1.announceResumed(true, time.Now())
+	if again := c.reannounced("n1"); len(again) > 0 {
+		t.Errorf("announced twice: %v", again)
+	}
+}

@@ -8,9 +8,12 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/neighbour"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // discoveryTime is how long a new speaker waits to receive the state of others. Without
@@ -27,39 +30,39 @@ const problemInterval = time.Minute
 
 // layer2 is the speaker's part for L2. It belongs to the goroutine of Run.
 type layer2 struct {
-	announcer      *l2.Announcer
-	path           *announcePath
-	handover       *handoverState
-	broadcast      func([]byte)                // to all other speakers
-	send           func(node string, b []byte) // to one of them
-	clustered      bool                        // speakers communicate
-	offer          *interfaceOffer             // of the last pass
-	offerable      offerable                   // its interfaces
-	members        *membership.Members         // that handover knows
-	assigned       []*plan.Address             // that handover knows
-	holdDown       membership.HoldDown         // of this node
-	querying       bool                        // the state of a node is missing
-	queriedAt      time.Time
-	redirects      *redirects     // of the last pass
-	discoveryEnd   time.Time      // of the wait for other nodes; zero before the first pass
-	interfaces     []l2.Interface // of the offer of the last pass
-	interfaceAdded time.Time      // when the last new one appeared
-	checkedAt      time.Time      // when problems were last checked
-	problems       []l2.Problem
-	asymmetric     []l2.AsymmetricPath
+	announcer    *l2.Announcer
+	path         *announcePath
+	handover     *handoverState
+	broadcast    func([]byte)                // to all other speakers
+	send         func(node string, b []byte) // to one of them
+	clustered    bool                        // speakers communicate
+	offer        *interfaceOffer             // of the last pass
+	offerable    offerable                   // its interfaces
+	members      *membership.Members         // that handover knows
+	assigned     []*plan.Address             // that handover knows
+	holdDown     membership.HoldDown         // of this node
+	querying     bool                        // the state of a node is missing
+	queriedAt    time.Time
+	redirects    *redirect.Redirects // of the last pass
+	neighbours   *neighbour.Watch
+	discoveryEnd time.Time      // of the wait for other nodes; zero before the first pass
+	interfaces   []l2.Interface // of the offer of the last pass
+	rejoinedAt   time.Time      // when the last new one appeared, or this process continued
+	checkedAt    time.Time      // when problems were last checked
+	problems     []l2.Problem
+	asymmetric   []l2.AsymmetricPath
 }
 
 // newLayer2 restores the state of the previous speaker, and opens nothing.
-func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
-	saved, err := state.loadAnswered()
+func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
+	saved, err := state.LoadAnswered()
 	if err != nil {
 		o.Log.Warn("L2 state not restored", "err", err)
 	}
-	deaths, err := state.loadFailures()
+	deaths, err := state.LoadFailures()
 	if err != nil {
 		o.Log.Warn("L2 state not restored", "err", err)
 	}
-	state.failures = deaths
 	var known []netip.Addr
 	crashed := false
 	for _, p := range saved {
@@ -68,10 +71,12 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	}
 	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
 	l.holdDown = membership.NewHoldDown(deaths, crashed)
-	l.redirects = &redirects{}
-	for _, p := range saved {
-		l.handover.setFormerOwner(p.Addr, p.Former)
+	owners, err := state.LoadOwners()
+	if err != nil {
+		o.Log.Warn("L2 state not restored", "err", err)
 	}
+	l.handover.restoreOwners(owners)
+	l.redirects, l.neighbours = &redirect.Redirects{Rules: owners.Redirects}, neighbour.New(o.Log)
 	l.path = newL2Path(&l2Announcer{set: l.announcer.Set, handover: l.handover}, o.LingerL2)
 	l.path.keepsFor = l.handover.keepsFor
 	for _, p := range saved {
@@ -85,6 +90,18 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 		l.path.adopt(p.Addr, until)
 	}
 	return l
+}
+
+// savedAddresses are the addresses that this node answers for, and the lingering ones.
+func (l *layer2) savedAddresses() []rundir.SavedAddress {
+	list := []rundir.SavedAddress{}
+	for _, a := range l.path.announcedAddrs {
+		list = append(list, rundir.SavedAddress{Addr: a})
+	}
+	for a, left := range l.path.lingering {
+		list = append(list, rundir.SavedAddress{Addr: a, Until: left.until})
+	}
+	return list
 }
 
 // offeredInterfaces returns the interfaces by which this node can be elected, without families
@@ -107,15 +124,14 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 	l.discover(d.View.Members, snap.Nodes, now)
 }
 
-// nextRedirects returns the redirects of d's addresses to their former owners.
-func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirects {
-	until := func(a netip.Addr) time.Time {
-		if sortedset.Has(l.path.announcedAddrs, a) {
-			return now.Add(l.path.linger) // it leaves in this pass
-		}
-		return l.path.lingering[a].until
+// nextRedirects returns the redirects for d, and has the silent nodes in them tested. Those of the
+// previous speaker stay until the interfaces are known.
+func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirect.Redirects {
+	if l.redirects.Restored() && len(d.View.Interfaces) == 0 && !l.ready(now) {
+		return l.redirects
 	}
-	l.redirects = l.redirects.next(d, l.handover.formerOwners, l.handover.revision(), until, l.path.linger, now)
+	l.redirects = l.redirects.Next(d, l.handover.history, l.neighbours.Answers)
+	l.neighbours.Set(l.redirects.Silent)
 	return l.redirects
 }
 
@@ -126,7 +142,7 @@ func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
 	}
 	for _, i := range list {
 		if !slices.ContainsFunc(l.interfaces, func(o l2.Interface) bool { return o.Name == i.Name }) {
-			l.interfaceAdded = now
+			l.rejoinedAt = now
 			l.handover.forgetSynced()
 		}
 	}
@@ -140,6 +156,9 @@ func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, now time
 		return
 	}
 	unsynced := l.handover.unsynced(m)
+	if at := l.handover.announceResumed(len(unsynced) == 0, now); at.After(l.rejoinedAt) {
+		l.rejoinedAt = at
+	}
 	l.handover.pause(l.pauseEnd(m, nodes, len(unsynced) == 0, now))
 	l.query(unsynced, now)
 	if m != nil && m != l.members {
@@ -160,7 +179,7 @@ func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced b
 		end = time.Time{}
 		l.discoveryEnd = now
 	}
-	if back := l.interfaceAdded.Add(discoveryTime); (len(m.Dead(l.handover.node)) > 0 || m.Alone(l.handover.node) || !synced) && back.After(end) {
+	if back := l.rejoinedAt.Add(discoveryTime); (len(m.Dead(l.handover.node)) > 0 || m.Alone(l.handover.node) || !synced) && back.After(end) {
 		end = back
 	}
 	return end
@@ -171,6 +190,7 @@ func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced b
 func (l *layer2) setMembers(m *membership.Members) {
 	back := l.returned(m)
 	l.members = m
+	l.handover.history.RecordInterfaces(m)
 	l.handover.setMembers(l.broadcast, func(node string) bool {
 		n, known := m.Find(node)
 		// From a node that lives only by its Lease, no message would report that it stopped.

@@ -2,9 +2,12 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +21,10 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // Held addresses of the previous speaker linger for the rest of their time, and are not
@@ -30,21 +36,34 @@ func TestL2StateAfterRestart(t *testing.T) {
 		path := newL2Path(nil, time.Minute)
 		path.announcedAddrs = []netip.Addr{held, lost}
 		path.lingering[left] = lingeringAddress{until: time.Now().Add(20 * time.Second)}
-		before := stateDirectory{dir: dir}
+		before := rundir.New(dir)
 		handover := newHandoverState("n1", nil)
-		handover.setFormerOwner(held, "n2")
-		if err := before.saveAnswered(path, handover); err != nil {
+		redirected := []proxy.Redirect{{VIP: held, Interface: "eth0", Via: netip.MustParseAddr("192.0.2.12")}}
+		near, far := []cluster.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}, []cluster.Interface{{Name: "eth1"}}
+		handover.restoreOwners(redirect.Saved{Owners: map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}, lost: {"n2", "n3"}}, Interfaces: map[string][]cluster.Interface{"n2": near, "n3": far}})
+		if err := errors.Join(before.SaveAnswered(path.announcedAddrs, (&layer2{path: path, handover: handover}).savedAddresses), before.SaveOwners(handover.history, redirected)); err != nil {
 			t.Fatal(err)
 		}
 		o := Options{Config: plan.Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
-		l := newLayer2(o, []netip.Addr{held, left}, &stateDirectory{dir: dir})
+		l := newLayer2(o, []netip.Addr{held, left}, rundir.New(dir))
 		for addr, want := range map[netip.Addr]time.Duration{held: time.Minute, left: 20 * time.Second, lost: -time.Since(time.Time{})} {
 			if got := time.Until(l.path.lingering[addr].until); addr != lost && got != want || addr == lost && got > 0 {
 				t.Errorf("%s is forwarded for %s more, want %s", addr, got, want)
 			}
 		}
-		if got := l.handover.formerOwners([]netip.Addr{held, left}); len(got) != 1 || got[held] != "n2" {
-			t.Errorf("former owners are %v", got)
+		if got, want := l.handover.history.Owners(nil), (map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}}); !reflect.DeepEqual(got, want) {
+			t.Errorf("owners are %v; want %v", got, want)
+		}
+		if got, want := l.handover.history.Saved(nil).Interfaces, (map[string][]cluster.Interface{"n1": nil, "n2": near}); !reflect.DeepEqual(got, want) {
+			t.Errorf("the interfaces are %v; want %v", got, want)
+		}
+		// Its redirects stay until the interfaces are known.
+		l.handover.pause(time.Now().Add(time.Second))
+		if got := l.nextRedirects(&plan.Desired{View: &plan.View{}}, time.Now()).Rules; !reflect.DeepEqual(got, redirected) {
+			t.Errorf("redirects: %v; want %v", got, redirected)
+		}
+		if got := l.nextRedirects(&plan.Desired{View: &plan.View{}}, time.Now().Add(time.Second)).Rules; len(got) > 0 {
+			t.Errorf("redirects without an interface: %v", got)
 		}
 		fresh := netip.MustParseAddr("192.0.2.4")
 		for _, a := range l.handover.admit([]l2.Address{{Addr: held}, {Addr: left}, {Addr: lost}, {Addr: fresh}}, time.Now()) {
@@ -52,17 +71,17 @@ func TestL2StateAfterRestart(t *testing.T) {
 				t.Errorf("%s: probe %v", a.Addr, a.Probe)
 			}
 		}
-		if err := os.WriteFile(answeredFile.in(dir), []byte("["), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "answered.json"), []byte("["), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&stateDirectory{dir: dir}).loadAnswered(); err == nil {
+		if _, err := rundir.New(dir).LoadAnswered(); err == nil {
 			t.Error("a truncated file is accepted")
 		}
 		o.Registry = prometheus.NewRegistry()
-		if l := newLayer2(o, []netip.Addr{held}, &stateDirectory{dir: dir}); len(l.path.lingering) > 0 {
+		if l := newLayer2(o, []netip.Addr{held}, rundir.New(dir)); len(l.path.lingering) > 0 {
 			t.Errorf("a truncated file has %v", l.path.lingering)
 		}
-		if err := Cleanup(dir); err != nil {
+		if err := rundir.Cleanup(dir); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {

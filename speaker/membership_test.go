@@ -41,7 +41,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		words := make(chan string, 10)
 		trackers := map[string]*membership.Tracker{}
 		for _, name := range []string{"n1", "n2"} {
-			r := membership.New(membership.Options{Node: name, KeyFile: path, Port: 7946, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+			r := membership.New(membership.Options{Node: name, KeyFile: path, Port: 7874, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 			r.Start(t.Context(), func(node string, b []byte) error {
 				words <- fmt.Sprintf("%s receives from %s: %s", name, node, b)
 				return nil

@@ -105,9 +105,11 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 	now := time.Now()
 	for _, a := range begun {
 		h.setHolder(a, h.node, holderState{h.sequence, true, now})
+		h.history.Begin(a)
 	}
 	for _, a := range ended {
 		h.setHolder(a, h.node, holderState{h.sequence, false, now})
+		h.history.End(a, h.holder(a))
 	}
 	broadcast, changes := h.broadcast, message{instance: h.instance, sequence: h.sequence, released: ended, held: begun}
 	h.mu.Unlock() // broadcast may call back

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -41,8 +42,8 @@ type pass struct {
 	last *plan.Desired
 	// uplinks are the interfaces by which external clients arrive, for the fast path.
 	uplinks []string
-	// redirects sends established connections to the former owners of addresses; nil: none.
-	redirects *redirects
+	// redirects sends established connections to the other owners of addresses; nil: none.
+	redirects *redirect.Redirects
 
 	log *slog.Logger
 }
@@ -196,7 +197,7 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	state := d.Proxy
 	state.Outward = p.uplinks
 	if p.redirects != nil {
-		state.Redirects, state.Nodes = p.redirects.rules, p.redirects.speakers
+		state.Redirects = p.redirects.Rules
 	}
 	state.Taking = p.taking(d)
 	state.VIPs = p.withLingering(d, p.stillUsed(d, now))

@@ -62,7 +62,7 @@ func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.P
 		return n
 	}
 	self := snap.Node(c.Node)
-	return w.finder.Find(self, snap.Services, func(s plan.Stray) (string, bool) {
+	return w.finder.Find(self, snap.Services, func(s plan.PodCIDRMismatch) (string, bool) {
 		if s.Node != c.Node {
 			return "", true
 		}

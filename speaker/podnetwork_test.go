@@ -56,7 +56,7 @@ func TestPodNetwork(t *testing.T) {
 		}
 		for _, tt := range []struct {
 			what, endpoint, iface string
-			stray                 bool
+			mismatch              bool
 		}{
 			{"of podCIDRs", "10.244.1.5:80", "", false},
 			{"behind a bridge", "10.32.0.7:80", "weave", true},
@@ -64,7 +64,7 @@ func TestPodNetwork(t *testing.T) {
 			{"a machine on the node's link", "10.0.0.77:80", "", false},
 			{"a machine behind the router", "198.51.100.1:80", "", false},
 		} {
-			if got := find(tt.endpoint); got.Interface != tt.iface || (got.Stray != plan.Stray{}) != tt.stray || got.InterfacePrefix != "" {
+			if got := find(tt.endpoint); got.Interface != tt.iface || (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch || got.InterfacePrefix != "" {
 				t.Errorf("%s: %+v", tt.what, got)
 			}
 		}

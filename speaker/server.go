@@ -16,6 +16,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/monitoring"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 const (
@@ -26,9 +27,6 @@ const (
 	// lateThreshold is how long a change may wait until the speaker is not ready.
 	lateThreshold = time.Minute
 )
-
-// SocketPath is the Unix socket of the speaker with a run directory.
-func SocketPath(runDir string) string { return socketFile.in(runDir) }
 
 // A server serves the status socket, and metrics and health on TCP if configured. It starts
 // before the API server has been read.
@@ -50,7 +48,7 @@ func serve(o Options) (*server, error) {
 	local.Handle("/", public)
 	local.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { srv.write(w, srv.status()) })
 	local.HandleFunc("GET /routes", func(w http.ResponseWriter, r *http.Request) { srv.write(w, srv.routes(r.Context())) })
-	l, err := listenUnix(SocketPath(o.RunDir))
+	l, err := listenUnix(rundir.SocketPath(o.RunDir))
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +171,7 @@ func FetchRoutes(ctx context.Context, runDir string) (all []SessionRoutes, err e
 func fetch(ctx context.Context, runDir, path string, into any) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", SocketPath(runDir))
+		return d.DialContext(ctx, "unix", rundir.SocketPath(runDir))
 	}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://speaker"+path, nil)
 	if err != nil {
@@ -181,14 +179,14 @@ func fetch(ctx context.Context, runDir, path string, into any) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("no speaker answers at %s; is it running, with this --run-dir? %w", SocketPath(runDir), err)
+		return fmt.Errorf("no speaker answers at %s; is it running, with this --run-dir? %w", rundir.SocketPath(runDir), err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", SocketPath(runDir), resp.Status)
+		return fmt.Errorf("%s answers %s", rundir.SocketPath(runDir), resp.Status)
 	}
 	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		return fmt.Errorf("%s: %w", SocketPath(runDir), err)
+		return fmt.Errorf("%s: %w", rundir.SocketPath(runDir), err)
 	}
 	return nil
 }

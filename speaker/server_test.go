@@ -20,6 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/monitoring"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // A kernel is a forwarder whose calls take as long as the test decides.
@@ -111,9 +112,9 @@ func TestHealthEndpoints(t *testing.T) {
 func speakerWith(t *testing.T, k forwarder) *speaker {
 	o := Options{Config: plan.Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	s := &speaker{Options: o, source: fixedSource{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), recheckAt: time.Now().Add(24 * time.Hour)}
-	s.decider, s.state, s.metrics = plan.NewDecider(o.Config), stateDirectory{dir: o.RunDir}, newMetrics(o.Registry)
+	s.decider, s.state, s.metrics = plan.NewDecider(o.Config), rundir.New(o.RunDir), newMetrics(o.Registry)
 	s.bgpPath = newBGPPath(&bgpAnnouncer{server: s.bgp}, time.Second)
-	s.layer2 = newLayer2(o, nil, &s.state)
+	s.layer2 = newLayer2(o, nil, s.state)
 	s.pass = newPass(k, o.Log, s.bgpPath, s.layer2.path)
 	return s
 }

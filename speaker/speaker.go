@@ -22,6 +22,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/suspend"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 const (
@@ -91,8 +92,8 @@ type speaker struct {
 	layer2     *layer2
 	pass       *pass
 	decider    *plan.Decider
-	state      stateDirectory
-	snapshots  *snapshotWriter
+	state      *rundir.Dir
+	snapshots  *rundir.SnapshotWriter
 	events     *eventRecorder
 	metrics    *metrics
 	gateway    *gatewayWatch
@@ -118,7 +119,7 @@ type speaker struct {
 // Run runs a speaker until ctx ends, then stops it as [speaker.stop] says. The end of kill
 // stops it at once.
 func Run(ctx, kill context.Context, o Options) error {
-	release, err := lock(o.RunDir)
+	release, err := rundir.Lock(o.RunDir)
 	if err != nil {
 		return err
 	}
@@ -150,9 +151,10 @@ func Run(ctx, kill context.Context, o Options) error {
 	serving.speaker.Store(s)
 	go s.Reporter.Run(kill, s.status)
 	go s.events.run(kill, s.observe)
+	go s.layer2.neighbours.Run(kill)
 	go suspend.Watch(kill, suspendThreshold, s.resumed)
 	s.loop(ctx)
-	defer s.snapshots.close()
+	defer s.snapshots.Close()
 	return s.stop(kill)
 }
 
@@ -172,16 +174,16 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
-	s.state = stateDirectory{dir: o.RunDir}
-	s.snapshots = newSnapshotWriter(o, Saved(o.RunDir), inStep)
+	s.state = rundir.New(o.RunDir)
+	s.snapshots = rundir.NewSnapshotWriter(rundir.Saved(o.RunDir), inStep, o.Log)
 	var known reported
-	if len(s.adopted) > 0 || s.state.hasSnapshot() {
+	if len(s.adopted) > 0 || s.state.HasSnapshot() {
 		known = reportedBefore(s.adopted, s.started)
 	}
 	s.events = o.Reporter.eventRecorder(known)
 	s.metrics = newMetrics(o.Registry)
 	s.bgpPath = newBGPPath(&bgpAnnouncer{server: s.bgp}, o.Linger+transmitTime)
-	s.layer2 = newLayer2(o, s.adopted, &s.state)
+	s.layer2 = newLayer2(o, s.adopted, s.state)
 	s.layer2.broadcast, s.layer2.send, s.layer2.clustered = s.broadcast, s.membership.Send, s.membership != nil
 	s.layer2.handover.send = s.membership.Send
 	s.pass = newPass(s.proxy, o.Log, s.bgpPath, s.layer2.path)
@@ -226,6 +228,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.membership.Renewed():
 		case <-s.layer2.announcer.Changed():
 		case <-s.layer2.handover.changed:
+		case <-s.layer2.neighbours.Changed():
 		case <-s.proxy.Changed():
 		case <-timer.C:
 		}
@@ -349,11 +352,11 @@ func (s *speaker) broadcast(b []byte) {
 // assignments: writing them for each new Service would take longer than the pass.
 func (s *speaker) save(snap *cluster.Snapshot) (err error) {
 	if s.snapshots == nil {
-		err = s.state.saveAssignments(snap)
+		err = s.state.SaveAssignments(snap)
 	} else {
-		s.snapshots.update(snap)
+		s.snapshots.Update(snap)
 	}
-	return errors.Join(err, s.state.saveConfiguration(snap), s.state.saveAnswered(s.layer2.path, s.layer2.handover), s.state.saveFailures(s.layer2.holdDown.Failures()))
+	return errors.Join(err, s.state.SaveConfiguration(snap), s.state.SaveAnswered(s.layer2.path.announcedAddrs, s.layer2.savedAddresses), s.state.SaveOwners(s.layer2.handover.history, s.layer2.redirects.Rules), s.state.SaveFailures(s.layer2.holdDown.Failures()))
 }
 
 // boundAdopted bounds adopted addresses by the linger time once all routers have received
@@ -371,7 +374,7 @@ func (s *speaker) boundAdopted() {
 // nextPass returns when a pass is due without a change. After an error it is retried with
 // backoff.
 func (s *speaker) nextPass(began time.Time, err error) time.Time {
-	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.layer2.redirects.recheck, s.decider.Config.Refused.Next())
+	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.decider.Config.Refused.Next())
 	if err == nil && len(s.failedChecks) == 0 {
 		s.retry.Reset()
 		return at

@@ -139,7 +139,7 @@ func (s *speaker) publish(d *plan.Desired, err error) {
 	if d != nil {
 		now.bgpAddrs = s.bgpPath.announcedAddrs
 		now.bgpLingering, now.l2Lingering = maps.Clone(s.bgpPath.lingering), maps.Clone(s.layer2.path.lingering)
-		now.redirectsTo = s.layer2.redirects.formerOwner
+		now.redirectsTo = s.layer2.redirects.To
 		now.l2Problems, now.asymmetricPaths = s.layer2.problems, s.layer2.asymmetric
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed

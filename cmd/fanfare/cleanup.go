@@ -11,7 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // cleanupCommand removes the kernel's tables and the state directory, for a node that
@@ -31,12 +31,12 @@ Traffic that routers still send here is no longer forwarded. The command refuses
 while a speaker runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if speaker.Running(runDir) {
+			if rundir.Running(runDir) {
 				return fmt.Errorf("a speaker runs with the run directory %s: stop it first", runDir)
 			}
 			// Each part is removed even if another one fails. The fast path goes first: it takes
 			// new flows without regard to the rules.
-			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), speaker.Cleanup(runDir)); err != nil {
+			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), rundir.Cleanup(runDir)); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "removed everything of Fanfare from this node")

@@ -43,9 +43,9 @@ type controllerFlags struct {
 	namespace  string // of the Lease and the Secret
 	monitoring monitoringFlags
 	logLevel   string
-	settle     time.Duration
+	settleTime time.Duration
 	key        string // name of the Secret; empty: none
-	classOnly  bool
+	class      classFlags
 }
 
 // add defines the flags. manifests/controller.yaml sets some of them.
@@ -53,10 +53,10 @@ func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
-	f.monitoring.add(set, "7473")
-	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
+	f.monitoring.add(set, "7873")
+	set.DurationVar(&f.settleTime, "l2-settle-time", controller.DefaultSettleTime, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
-	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+	f.class.add(set)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 
@@ -69,10 +69,14 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	// Without a delay, a node that flaps would move addresses each time.
-	if f.settle <= 0 {
-		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settle)
+	if f.settleTime <= 0 {
+		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settleTime)
 	}
 	config, err := apiConfig(f.kubeconfig)
+	if err != nil {
+		return o, err
+	}
+	classes, err := f.class.classes("")
 	if err != nil {
 		return o, err
 	}
@@ -81,15 +85,17 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	o = controller.Options{
-		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), Settle: f.settle, ClassOnly: f.classOnly,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), SettleTime: f.settleTime, Classes: classes,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {
-		return openAPI(ctx, config, f.classOnly, log, o.Registry)
+		return openAPI(ctx, config, classes, log, o.Registry)
 	}
 	if f.key != "" {
 		o.Key = cluster.Name{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: f.key}
 	}
+	// Without election, claims still prevent two Services with one address. Two controllers would only
+	// write more, and refuse each other's versions.
 	if f.elect {
 		o.Election = &controller.Election{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
 	}
@@ -128,14 +134,11 @@ wait.`,
 	return cmd
 }
 
-// classOnlyUsage is for controllers and speakers, which must agree.
-const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave Services without a class to other implementations"
-
 // openAPI watches what the controller reads: no EndpointSlices, which are most of the objects of
 // a large cluster, unless addresses of layer 2 are spread over nodes.
-func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
+func openAPI(ctx context.Context, config *rest.Config, classes cluster.Classes, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: watch.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
+		L2: watch.L2Speakers, Classes: classes, Log: log, Registerer: r})
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or, if that is
@@ -160,6 +163,8 @@ func apiConfig(kubeconfig string) (*rest.Config, error) {
 
 // withUserAgent sets the user agent of requests, for audit logs.
 func withUserAgent(c *rest.Config) *rest.Config {
+	// A version as git describes it may contain a space, which would end the product token
+	// (RFC 9110 §10.1.5).
 	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
 }
 

@@ -30,7 +30,7 @@ func TestPrintFastPath(t *testing.T) {
 		{nil, ""},
 		{&proxy.FastPathStatus{Interfaces: []string{"eth0", "eth1"}, Frontends: 2, Flows: 7, Capacity: 100},
 			"\nFast path on eth0,eth1, bypassing netfilter: 2 of 2 frontends, 7 of at most 100 flows\n"},
-		{&proxy.FastPathStatus{Capacity: 100, Full: 3, Limited: []proxy.LimitedAddress{{Addr: netip.MustParseAddr("192.0.2.9"), Flows: 50, Rejected: 3}}, Left: []proxy.NotOffloaded{
+		{&proxy.FastPathStatus{Capacity: 100, Full: 3, Limited: []proxy.LimitedAddress{{Addr: netip.MustParseAddr("192.0.2.9"), Flows: 50, Rejected: 3}}, NotOffloaded: []proxy.NotOffloaded{
 			{Frontend: "192.0.2.1 tcp/80 shop/web", Why: "affinity"},
 			{Frontend: "192.0.2.2 udp/53", Why: "backends on other nodes"},
 			{Frontend: "192.0.2.3 tcp/80", Why: "affinity"},

@@ -45,6 +45,8 @@ func TestUsageErrors(t *testing.T) {
 		{"plan --node-name n1", "no --files, and no API server"},
 		{"plan --node-name n1 --files " + dir + " --kubeconfig " + dir, "--files and --kubeconfig: give one of them"},
 		{"plan --node-name n1 --class-only --files " + dir, "--files and --class-only: give one of them"},
+		{"plan --node-name n1 --lb-class=metallb.io/metallb --files " + dir, "--files and --lb-class: give one of them"},
+		{"plan --node-name n1 --lb-class=metallb.io/metallb --lb-class=a,,b --kubeconfig " + dir, `--lb-class "": want a loadBalancerClass`},
 		{"plan --node-name n1 --kubeconfig " + dir + "/none", dir + "/none"},
 		{"plan --node-name n1 --files " + dir + "/none", dir + "/none"},
 		{"plan --node-name n1 --files " + dir + " --detect-local cidr=10.0.0.0/99", `--detect-local "cidr=10.0.0.0/99": want a prefix such as`},
@@ -57,6 +59,10 @@ func TestUsageErrors(t *testing.T) {
 		{"speaker --node-name n1 --files " + dir + " --lease-interval 1ms", "--lease-interval 1ms: want zero, or a second or more"},
 		{"status --run-dir " + dir, "no speaker answers at " + dir},
 		{"routes --run-dir " + dir, "no speaker answers at " + dir},
+		{"migrate metallb --files " + dir + " --kubeconfig " + dir, "--files and --kubeconfig: give one of them"},
+		{"migrate metallb", "no --files, and no API server"},
+		{"migrate metallb --files " + dir + "/none", dir + "/none"},
+		{"migrate metallb --files " + dir + " --node-label fanfare", `--node-label "fanfare": want a label and its value`},
 		{"stauts", `unknown command "stauts"`},
 	} {
 		_, err := run(strings.Fields(row.args)...)

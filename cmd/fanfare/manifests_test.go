@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -285,5 +286,24 @@ func TestSpeakerRole(t *testing.T) {
 		if slices.Contains(r.Resources, "secrets") || slices.Contains(r.Resources, "*") || slices.Contains(r.Verbs, "*") {
 			t.Errorf("may %v %v", r.Verbs, r.Resources)
 		}
+	}
+}
+
+// Fanfare runs beside MetalLB on the same nodes, so no port of it may be MetalLB's by default: metrics of
+// speakers and of FRR, with and without frr-k8s, and memberlist.
+func TestPortsBesideMetalLB(t *testing.T) {
+	theirs := regexp.MustCompile(`\b(7472|7473|7572|7573|7946)\b`)
+	for _, path := range []string{"speaker.yaml", "controller.yaml", "fast-path/speaker.yaml"} {
+		text, err := os.ReadFile(filepath.Join("../../manifests", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port := theirs.FindString(string(text)); port != "" {
+			t.Errorf("manifests/%s has port %s, which MetalLB uses", path, port)
+		}
+	}
+	flag := speakerCommand().Flags().Lookup("members-port")
+	if theirs.MatchString(flag.DefValue) {
+		t.Errorf("--members-port is %s, which MetalLB uses", flag.DefValue)
 	}
 }

@@ -20,11 +20,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // defaultRunDir is on a tmpfs. The saved state describes the kernel's tables, so that it must
 // survive a restart of the speaker and must not survive one of the node.
 const defaultRunDir = "/run/fanfare"
+
+// The flags of nodeFlags have the same names and defaults for `fanfare speaker` and `fanfare plan`, so that
+// a plan with the speaker's arguments decides as the speaker does.
 
 // A nodeFlags value holds the flags that decide what a node does: the same for the speaker
 // and for a plan.
@@ -36,7 +40,7 @@ type nodeFlags struct {
 	detectLocal []string // criteria; a client is a pod of this node by any of them
 	snat        snatFlags
 	health      string // a key of healthChecks
-	classOnly   bool   // ignore Services without a loadBalancerClass
+	class       classFlags
 	// allNodes: the source needs all Nodes, because speakers communicate.
 	allNodes bool
 }
@@ -52,7 +56,7 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
 		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
-	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
+	f.class.add(set)
 }
 
 // config checks the flags and turns them into the configuration of a decision. It contains no
@@ -65,8 +69,8 @@ func (f *nodeFlags) config() (plan.Config, error) {
 	if f.files != "" && f.kubeconfig != "" {
 		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
 	}
-	if f.files != "" && f.classOnly {
-		return c, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
+	if _, err := f.class.classes(f.files); err != nil {
+		return c, err
 	}
 	for _, d := range f.detectLocal {
 		if err := addCriterion(&c, d); err != nil {
@@ -108,6 +112,7 @@ func addCriterion(c *plan.Config, criterion string) error {
 		if err != nil {
 			return fmt.Errorf("want a prefix such as 10.244.0.0/16: %w", err)
 		}
+		// Bits of the host are dropped: 10.244.1.7/16 is 10.244.0.0/16.
 		c.DetectLocal.CIDRs = append(c.DetectLocal.CIDRs, p.Masked())
 	case "interface-prefix":
 		c.DetectLocal.InterfacePrefix = value
@@ -136,6 +141,10 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	if err != nil {
 		return nil, nil, err
 	}
+	classes, err := f.class.classes(f.files)
+	if err != nil {
+		return nil, nil, err
+	}
 	known := f.savedConfiguration(log)
 	open := func(ctx context.Context) (watch.LiveSource, error) {
 		// A speaker that uses only BGP and has no members needs its own Node only.
@@ -143,11 +152,11 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		if f.allNodes {
 			one = ""
 		}
-		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Classes: classes, Known: known, Log: log, Registerer: r})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, speaker.Saved(f.runDir), standbyDelay, log, open)
+	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), standbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,7 +167,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 // speaker. Without them, an invalid object announces nothing. An unreadable file is logged and is
 // not an error: a speaker that announces less is better than none.
 func (f *nodeFlags) savedConfiguration(log *slog.Logger) *cluster.Configuration {
-	known, err := speaker.Configuration(f.runDir)
+	known, err := rundir.Configuration(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved configuration", "err", err)
 	}
@@ -190,7 +199,7 @@ func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 // folder reads the folder and allocates addresses as a controller would. Services keep the
 // addresses of the last run: without a controller, the run directory is the only record of them.
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
-	held, err := speaker.Assignments(f.runDir)
+	held, err := rundir.Assignments(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}

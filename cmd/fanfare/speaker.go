@@ -38,7 +38,7 @@ func (f *speakerFlags) add(set *pflag.FlagSet) {
 	set.DurationVar(&f.linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
 	set.DurationVar(&f.lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped answering for it by ARP and NDP")
 	set.DurationVar(&f.refresh, "l2-refresh", 0, "interval of repeated announcements to neighbours (gratuitous ARP and NDP), for switches that forget; 0: never")
-	f.monitoring.add(set, "7472")
+	f.monitoring.add(set, "7872")
 	set.StringVar(&f.mode, "proxy-mode", string(proxy.ModeAuto), "nftables, iptables, or auto: nftables if it works, else iptables")
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -78,6 +78,7 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 	if o.ProxyMode, err = proxy.ParseMode(f.mode); err != nil {
 		return o, fmt.Errorf("--proxy-mode: %w", err)
 	}
+	// Both are nil without an API server, and the speaker does without.
 	if o.Reporter, err = f.node.reporter(log); err != nil {
 		return o, err
 	}

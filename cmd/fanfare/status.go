@@ -83,7 +83,7 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 		return
 	}
 	fmt.Fprintf(w, "\nFast path on %s, bypassing netfilter: %d of %d frontends, %d of at most %d flows\n",
-		abbreviated(f.Interfaces), f.Frontends, f.Frontends+len(f.Left), f.Flows, f.Capacity)
+		abbreviated(f.Interfaces), f.Frontends, f.Frontends+len(f.NotOffloaded), f.Flows, f.Capacity)
 	if f.Full > 0 {
 		fmt.Fprintf(w, "  %d flows found no room and use the rules\n", f.Full)
 	}
@@ -93,7 +93,7 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	// One reason, such as a missing interface, mostly applies to many frontends.
 	var reasons []string
 	first, count := map[string]string{}, map[string]int{}
-	for _, l := range f.Left {
+	for _, l := range f.NotOffloaded {
 		if count[l.Why]++; count[l.Why] == 1 {
 			reasons, first[l.Why] = append(reasons, l.Why), l.Frontend
 		}

@@ -37,14 +37,9 @@ type Cluster struct {
 // readyLimit is twenty times the start time on two idle cores.
 const readyLimit = 2 * time.Minute
 
-// Start starts a control plane at addr, which may be a loopback address, and returns when
-// it is ready, after some three seconds. Its files are in dir, which must be empty or not
-// exist. The caller must Stop it, also after an error.
-func Start(ctx context.Context, tools, dir string, addr netip.Addr) (*Cluster, error) {
-	return StartIn(ctx, nil, tools, dir, addr)
-}
-
-// StartIn is Start in a network namespace with the address addr.
+// StartIn starts a control plane at addr, in a network namespace or, without one, at a loopback
+// address, and returns when it is ready, after some three seconds. Its files are in dir, which
+// must be empty or not exist. The caller must Stop it, also after an error.
 func StartIn(ctx context.Context, namespace *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
 	c := &Cluster{tools: tools, dir: dir, namespace: namespace, addr: addr}
 	for _, o := range options {

@@ -68,7 +68,7 @@ func TestTwoLeadersNeverShareAnAddress(t *testing.T) {
 
 // startController starts a controller without leader election.
 func (b *contention) startController(i int) {
-	b.controllers[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7473+i))
+	b.controllers[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7873+i))
 }
 
 // poolOfSize returns an AddressPool with n addresses of its own network.

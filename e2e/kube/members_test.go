@@ -47,7 +47,7 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 		nodes := []gossip.Node{{Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 			{Name: "n2", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}, {Name: "n3", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}}
 		startMember := func(name string) (stopMember func()) {
-			g := gossip.New(gossip.Options{Node: name, Port: 7946, KeyFile: keys, Log: slog.New(slog.DiscardHandler)})
+			g := gossip.New(gossip.Options{Node: name, Port: 7874, KeyFile: keys, Log: slog.New(slog.DiscardHandler)})
 			g.Set(nodes)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})

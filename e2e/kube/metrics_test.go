@@ -54,8 +54,8 @@ func TestMetricsNeedRights(t *testing.T) {
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---\n{apiVersion: v1, kind: Namespace, metadata: {name: monitoring}}"+
 			"\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: monitoring, name: prometheus}}"+
 			"\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: default, name: tenant}}"))
-		controller := f.run("controller", "--metrics-address=0.0.0.0:7473", "--health-address=127.0.0.1:7475")
-		speaker := f.speaker("--metrics-address=0.0.0.0:7472", "--health-address=127.0.0.1:7474")
+		controller := f.run("controller", "--metrics-address=0.0.0.0:7873", "--health-address=127.0.0.1:7475")
+		speaker := f.speaker("--metrics-address=0.0.0.0:7872", "--health-address=127.0.0.1:7474")
 		controller.awaitProbe("/readyz", "200 ok")
 		speaker.awaitProbe("/readyz", "200 ok")
 		prometheus, tenant := f.token("monitoring", "prometheus", nil), f.token("default", "tenant", nil)

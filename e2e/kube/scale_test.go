@@ -30,7 +30,7 @@ const (
 func TestManyServicesAndTakeover(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t, WithBitmap)
-		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7473")
+		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7873")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+`
 apiVersion: fanfare.io/v1alpha1

@@ -28,7 +28,7 @@ func newBIRD(r *Router, n Node) (*bird, error) {
 
 func (b *bird) String() string { return BIRD }
 
-// BIRD programs the routes of an UPDATE before it reads the next message.
+// routeDelay is empty: BIRD programs the routes of an UPDATE before it reads the next message.
 func (b *bird) routeDelay() string { return "" }
 
 func (b *bird) Start(ctx context.Context) error {

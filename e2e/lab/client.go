@@ -41,6 +41,12 @@ type Answer struct {
 // Get opens a connection, sends one HTTP request and reads the complete answer. The kernel
 // chooses the local address unless from is valid, and the port if that is 0.
 func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
+	return c.Exchange(ctx, from, to, 0, 0)
+}
+
+// Exchange is Get with a request of up bytes and an answer of down bytes. It is an error if the
+// answer is shorter.
+func (c *Client) Exchange(ctx context.Context, from, to netip.AddrPort, up, down int) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	dialing, stop := context.WithTimeout(ctx, connecting)
@@ -51,7 +57,8 @@ func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, erro
 	}
 	defer conn.Close()
 	setDeadline(ctx, conn)
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", to); err != nil {
+	request := fmt.Sprintf("GET /?size=%d HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", down, to, up)
+	if _, err := conn.Write(pad(request, len(request)+up)); err != nil {
 		return Answer{}, fmt.Errorf("send: %w", err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -63,11 +70,20 @@ func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, erro
 	if err != nil {
 		return Answer{}, fmt.Errorf("receive: %w", err)
 	}
+	if len(body) < down {
+		return Answer{}, fmt.Errorf("receive: %d bytes: want %d", len(body), down)
+	}
 	return parseAnswer(string(body), conn)
 }
 
 // AskUDP sends one datagram and waits for the answer.
 func (c *Client) AskUDP(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
+	return c.ExchangeUDP(ctx, from, to, 0)
+}
+
+// ExchangeUDP is AskUDP with a datagram of a size in bytes each way. Larger ones than the path's
+// MTU are fragmented.
+func (c *Client) ExchangeUDP(ctx context.Context, from, to netip.AddrPort, size int) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	conn, err := c.Dial(ctx, "udp", from, to)
@@ -76,13 +92,16 @@ func (c *Client) AskUDP(ctx context.Context, from, to netip.AddrPort) (Answer, e
 	}
 	defer conn.Close()
 	setDeadline(ctx, conn)
-	if _, err := conn.Write([]byte("?\n")); err != nil {
+	if _, err := conn.Write(pad("?\n", size)); err != nil {
 		return Answer{}, err
 	}
-	buf := make([]byte, 1500)
+	buf := make([]byte, maxDatagram)
 	n, err := conn.Read(buf)
 	if err != nil {
 		return Answer{}, err
+	}
+	if n < size {
+		return Answer{}, fmt.Errorf("answer of %d bytes: want %d", n, size)
 	}
 	return parseAnswer(string(buf[:n]), conn)
 }

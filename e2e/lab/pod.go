@@ -2,12 +2,15 @@ package lab
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"sync"
 
 	"github.com/fanfare-lb/fanfare/e2e/web"
@@ -17,10 +20,15 @@ import (
 const (
 	WebPort  = 8080
 	EchoPort = 7000
+
+	// maxDatagram is the most that a datagram holds, in bytes.
+	maxDatagram = 1<<16 - 1
 )
 
 // A Pod is a server. It answers every HTTP request, every line over TCP and every datagram
-// with one line: its name, and the client's address as the pod sees it.
+// with one line: its name, and the client's address as the pod sees it. It reads the whole body
+// of a request, and pads its answer with blanks: to the size of a datagram, or to the value of
+// ?size= in bytes.
 type Pod struct {
 	Name string
 
@@ -61,7 +69,16 @@ func (p *Pod) answer(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	fmt.Fprint(w, p.line(client))
+	if _, err := io.Copy(io.Discard, req.Body); err != nil {
+		return // the client is gone
+	}
+	size, _ := strconv.Atoi(req.URL.Query().Get("size")) // 0 if there is none
+	w.Write(pad(p.line(client), size))
+}
+
+// pad adds blanks to a line up to a size.
+func pad(line string, size int) []byte {
+	return append([]byte(line), bytes.Repeat([]byte(" "), max(0, size-len(line)))...)
 }
 
 func (p *Pod) acceptEcho() {
@@ -93,14 +110,14 @@ func (p *Pod) echoLines(c net.Conn) {
 }
 
 func (p *Pod) echoUDP() {
-	buf := make([]byte, 1500)
+	buf := make([]byte, maxDatagram)
 	for {
-		_, client, err := p.udp.ReadFromUDPAddrPort(buf)
+		n, client, err := p.udp.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err == nil {
-			p.udp.WriteToUDPAddrPort([]byte(p.line(client)), client)
+			p.udp.WriteToUDPAddrPort(pad(p.line(client), n), client)
 		}
 	}
 }

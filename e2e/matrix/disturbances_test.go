@@ -33,7 +33,7 @@ var disturbances = []disturbance{
 	{name: "table-flushed", title: "another program flushes the node's ruleset", do: flushTable},
 	{name: "conntrack-full", title: "the node's conntrack is full for 1 s", prepare: nearlyFillConntrack, do: fillConntrack},
 	{name: "api-server-away", title: "the API server is killed, and started 3 s later", do: stopAPIServer},
-	{name: "gossip-away", title: "the node's packets to and from port 7946 are dropped for 3 s", do: blockGossip},
+	{name: "gossip-away", title: "the node's packets to and from port 7874 are dropped for 3 s", do: blockGossip},
 	{name: "bad-object", title: "invalid objects, and Services that ask for what they cannot have, are applied", do: applyBadObjects},
 	{name: "object-deleted", title: "the pool and another Service are deleted, and created again", do: deleteObjects},
 	{name: "node-added", title: "a Node is created, and a speaker starts there for the first time", prepare: removeNode, do: addNode},
@@ -158,7 +158,7 @@ func (c *cell) awaitReachable(ctx context.Context) error {
 }
 
 // gossipPort is the port of speakers for one another.
-const gossipPort = 7946
+const gossipPort = 7874
 
 func flushTable(ctx context.Context, c *cell) error {
 	command := []string{"nft", "flush", "ruleset"}

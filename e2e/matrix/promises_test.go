@@ -26,6 +26,7 @@ const (
 	whatHappens = "concepts/failures.md"
 	limits      = "limits.md#connections"
 	failover    = "concepts/layer2.md#failover"
+	crashed     = "concepts/layer2.md#when-only-the-speaker-fails"
 )
 
 var (
@@ -42,12 +43,12 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 // promises is the table: what the documentation promises for each cell.
 var promises = map[string][]row{
 	"speaker-killed": {
-		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits}},
+		{features: layer2, promise: promise{flaps: 2, back: seconds(10), page: crashed}},
 		{features: []string{"no-graceful-restart"}, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(10), page: limits}},
 		{features: everything, promise: promise{flaps: 0, back: seconds(10), page: whatHappens + "#a-speaker-stops"}},
 	},
 	"speaker-frozen": {
-		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits}},
+		{features: layer2, promise: promise{flaps: 2, back: seconds(10), page: crashed}},
 		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(15), page: limits}},
 	},
 	"speaker-upgraded": {
@@ -80,7 +81,7 @@ var promises = map[string][]row{
 		{features: everything, reason: "its lab reads a folder of files, without an API server"},
 	},
 	"gossip-away": {
-		{features: layer2, promise: promise{requests: moved, connections: moved, flaps: anyNumber, back: seconds(10), page: "concepts/liveness.md#how-long-two-nodes-claim-one-address"}},
+		{features: layer2, promise: promise{flaps: anyNumber, back: seconds(10), page: "concepts/liveness.md#how-long-two-nodes-claim-one-address"}},
 		{features: everything, promise: promise{page: "concepts/liveness.md#members"}},
 	},
 	"bad-object":     {{features: everything, promise: promise{page: "files.md#changing-a-file"}}},

@@ -4,4 +4,8 @@
 // says whether nodes announced only what they forwarded.
 //
 // It reads sockets and notifications of the kernel, and shares no code with Fanfare.
+//
+// observer.go collects events: update.go (BGP), rtnetlink.go (routes), nftables.go (rules) or poll.go
+// (ipsets), claims.go and arpndp.go (layer 2), paths.go (packets), by listener.go and stamp.go.
+// verdict.go judges them.
 package observer

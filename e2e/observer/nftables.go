@@ -26,7 +26,7 @@ const (
 	vips      role = iota + 1 // addresses that Fanfare serves
 	frontends                 // VIP . protocol . port -> verdict
 	backends                  // VIP . protocol . port . slot -> backend
-	fenced                    // as frontends, for allowed sources of a frontend with source ranges
+	inRange                   // as frontends, for allowed sources of a frontend with source ranges
 )
 
 // followed lists the table's sets and maps for clients outside the node, with the size of
@@ -38,7 +38,7 @@ var followed = map[string]struct {
 	"vips4": {vips, 4}, "vips6": {vips, 16},
 	"xsvc4": {frontends, 4}, "xsvc6": {frontends, 16},
 	"xeps4": {backends, 4}, "xeps6": {backends, 16},
-	"xfenced4": {fenced, 4}, "xfenced6": {fenced, 16},
+	"xinrange4": {inRange, 4}, "xinrange6": {inRange, 16},
 }
 
 // A frontendKey is the beginning of such a key.
@@ -50,11 +50,11 @@ type frontendKey struct {
 
 // A change is an element that was added or deleted.
 type change struct {
-	in       role
-	key      frontendKey
-	added    bool
-	forwards bool // the frontend leads to backends instead of a refusal
-	fence    bool // the frontend leads to where the fenced one of its key does
+	in           role
+	key          frontendKey
+	added        bool
+	forwards     bool // the frontend leads to backends instead of a refusal
+	sourceRanges bool // the frontend leads to where the one in range of its key does
 }
 
 func (c change) String() string {
@@ -145,7 +145,7 @@ func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, like 
 				case unix.NFTA_SET_ELEM_KEY:
 					elem.Nested(func(d *netlink.AttributeDecoder) error { c.key, err = decodeKey(d, addrSize); return err })
 				case unix.NFTA_SET_ELEM_DATA:
-					elem.Nested(func(d *netlink.AttributeDecoder) error { c.forwards, c.fence = destination(d); return nil })
+					elem.Nested(func(d *netlink.AttributeDecoder) error { c.forwards, c.sourceRanges = destination(d); return nil })
 				}
 			}
 			return nil
@@ -177,7 +177,7 @@ func decodeKey(d *netlink.AttributeDecoder, addrSize int) (k frontendKey, err er
 // destination says where a frontend's number leads. 10:1 to 1f:… and 30:1 to 3f:… are chains
 // that select one of n backends, for clients outside this node and for all. 1:1 to 1:4 refuse,
 // 1:5 asks for the source first, and 1:6 to 1:c first look for affinity or take turns.
-func destination(d *netlink.AttributeDecoder) (forwards, fence bool) {
+func destination(d *netlink.AttributeDecoder) (forwards, sourceRanges bool) {
 	for d.Next() {
 		b := d.Bytes()
 		if d.Type() != unix.NFTA_DATA_VALUE || len(b) != 4 {
@@ -185,10 +185,10 @@ func destination(d *netlink.AttributeDecoder) (forwards, fence bool) {
 		}
 		number := binary.NativeEndian.Uint32(b)
 		major, minor := number>>16, number&0xffff
-		fence = major == 1 && minor == 5
+		sourceRanges = major == 1 && minor == 5
 		forwards = major>>4 == 1 || major>>4 == 3 || major == 1 && minor > 5
 	}
-	return forwards, fence
+	return forwards, sourceRanges
 }
 
 func stringAttribute(attrs []byte, kind uint16) (string, error) {

@@ -61,7 +61,7 @@ func (o *Observer) Verdict(late time.Duration) Verdict {
 func (r eventLog) checker(nodes []string, linger, lingerL2, late time.Duration) Verdict {
 	j := checker{events: r, linger: linger, lingerL2: lingerL2, late: late, nodes: map[string]*nodeState{}}
 	for _, n := range nodes {
-		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]change{}, fenced: map[frontendKey]bool{},
+		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]change{}, inRange: map[frontendKey]bool{},
 			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
 	}
 	for _, err := range r.errs {
@@ -111,7 +111,7 @@ type nodeState struct {
 	vips        map[netip.Addr]bool      // addresses in the table
 	since       map[netip.Addr]time.Time // when forwarding began
 	frontends   map[frontendKey]change   // frontends in the table
-	fenced      map[frontendKey]bool     // frontends behind a fence; true: it forwards
+	inRange     map[frontendKey]bool     // frontends with source ranges; true: it forwards
 	routed      map[netip.Addr]bool      // addresses that the router routes here
 	withdrawnAt map[netip.Addr]time.Time // when the router received the withdrawal
 	early       map[netip.Addr]time.Time // when it was announced, not being forwarded
@@ -179,7 +179,7 @@ func (n *nodeState) forwards(vip netip.Addr) bool {
 }
 
 // leads says whether a frontend leads to backends.
-func (n *nodeState) leads(f change) bool { return f.forwards || f.fence && n.fenced[f.key] }
+func (n *nodeState) leads(f change) bool { return f.forwards || f.sourceRanges && n.inRange[f.key] }
 
 func (j *checker) announced(e updateEvent) {
 	n := j.nodes[e.node]
@@ -271,7 +271,7 @@ func (j *checker) table(e tableEvent) {
 		}
 		clear(n.vips)
 		clear(n.frontends)
-		clear(n.fenced)
+		clear(n.inRange)
 	}
 	before := n.forwarded()
 	for _, c := range e.changes {
@@ -280,8 +280,8 @@ func (j *checker) table(e tableEvent) {
 			n.frontends[c.key] = c
 		case c.in == frontends:
 			delete(n.frontends, c.key)
-		case c.in == fenced:
-			n.fenced[c.key] = c.added && c.forwards
+		case c.in == inRange:
+			n.inRange[c.key] = c.added && c.forwards
 		case c.in == vips && c.added:
 			n.vips[c.key.vip] = true
 			n.restoring = false

@@ -53,12 +53,12 @@ func TestVerdictFindsViolations(t *testing.T) {
 		}, want: "removed 860ms after it was last claimed"},
 		"forwarded to allowed sources": {r: eventLog{
 			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
-				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, fence: true}, {in: fenced, key: frontendKey{vip, 6, 80}, added: true, forwards: true}}}},
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, sourceRanges: true}, {in: inRange, key: frontendKey{vip, 6, 80}, added: true, forwards: true}}}},
 			updates: []updateEvent{update(20, false)},
 		}},
 		"refused to allowed sources": {r: eventLog{
 			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
-				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, fence: true}, {in: fenced, key: frontendKey{vip, 6, 80}, added: true}}}},
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, sourceRanges: true}, {in: inRange, key: frontendKey{vip, 6, 80}, added: true}}}},
 			updates: []updateEvent{update(20, false)},
 		}, want: "never forwarded"},
 		"announced and refused": {r: eventLog{

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -31,25 +32,35 @@ func addCommands(parts map[string]string, root string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build ./cmd/fanfare: %w: %s", err, out)
 	}
-	help, err := helpOf(program)
+	var b strings.Builder
+	if err := describeCommands(&b, program); err != nil {
+		return err
+	}
+	parts["commands"] = b.String()
+	return nil
+}
+
+// describeCommands writes a section for each command below path, and for the commands of one that has any.
+func describeCommands(b *strings.Builder, program string, path ...string) error {
+	help, err := helpOf(program, path...)
 	if err != nil {
 		return err
 	}
-	var b strings.Builder
-	// The list ends at the first empty line: flags of the root follow.
-	_, list, _ := strings.Cut(help, "Available Commands:\n")
+	// The list ends at the first empty line: flags of the command itself follow.
+	_, list, group := strings.Cut(help, "Available Commands:\n")
 	list, _, _ = strings.Cut(list, "\n\n")
+	if !group {
+		fmt.Fprintf(b, "\n## fanfare %s\n\n%s", strings.Join(path, " "), describe(help))
+		return nil
+	}
 	for _, m := range command.FindAllStringSubmatch(list, -1) {
 		if m[1] == "help" || m[1] == "completion" { // cobra's own
 			continue
 		}
-		help, err := helpOf(program, m[1])
-		if err != nil {
+		if err := describeCommands(b, program, append(slices.Clone(path), m[1])...); err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "\n## fanfare %s\n\n%s", m[1], describe(help))
 	}
-	parts["commands"] = b.String()
 	return nil
 }
 

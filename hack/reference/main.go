@@ -78,13 +78,16 @@ func generate(root string) (map[string]string, error) {
 		"obstacles":         {"proxy/obstacle", "ObstacleCode"},
 		"events":            {"speaker", "eventReason"},
 		"condition reasons": {"controller", "conditionReason"},
-		"files":             {"speaker", "runFile"},
+		"files":             {"speaker/rundir", "file"},
 	} {
 		if parts[name], err = code.constants(c.dir, c.kind); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	if parts["annotations"], err = code.annotations("internal"); err != nil {
+		return nil, err
+	}
+	if parts["metallb fields"], err = code.metallbFields(); err != nil {
 		return nil, err
 	}
 	parts["metrics"], err = code.metrics()

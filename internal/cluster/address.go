@@ -52,7 +52,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// The words of the CRD's rule.
+// errNoRange has the words of the CRD's rule.
 var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address")
 
 // parseRange reads a CIDR, a range or an address of a pool.

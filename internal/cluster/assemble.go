@@ -49,7 +49,7 @@ func (b *Builder) Snapshot() *Snapshot {
 		s.Problems = slices.Concat(slices.Collect(maps.Values(b.problems))...)
 		slices.SortFunc(s.Problems, Problem.Compare)
 	}
-	b.settle(&s)
+	b.setPrevious(&s)
 	return &s
 }
 
@@ -208,8 +208,8 @@ func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignme
 	return out
 }
 
-// settle makes s the snapshot that the next one is compared with.
-func (b *Builder) settle(s *Snapshot) {
+// setPrevious makes s the snapshot that the next one is compared with.
+func (b *Builder) setPrevious(s *Snapshot) {
 	b.last = s
 	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
 	b.changes = changes{}

@@ -107,8 +107,8 @@ type changes struct {
 
 // A Scope is the part of a cluster that a Builder gets. The zero value is the whole.
 type Scope struct {
-	// ClassOnly leaves Services without a class to other implementations.
-	ClassOnly bool
+	// Classes are those of the Services that Fanfare serves.
+	Classes Classes
 	// ReadOnly: claims lack the UID and version, which only a write must name.
 	ReadOnly bool
 	// NoSecrets: peers are as if they had no password.
@@ -182,10 +182,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		s, p := parseService(o)
-		if s != nil && s.Class == "" && b.scope.ClassOnly {
-			s, p = nil, nil
-		}
+		s, p := parseService(o, b.scope.Classes)
 		b.setService(key.Name, s)
 		b.setForeign(key.Name, foreignAddresses(o, s))
 		return p

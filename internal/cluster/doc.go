@@ -7,10 +7,22 @@
 // not an error: it becomes a [Problem], and everything else goes on working.
 //
 // A [Builder] makes snapshots of objects: builder.go takes objects, assemble.go makes the snapshot,
-// and each kind has a file that parses it. References between objects are checked in the
-// snapshot: references.go, duplicate.go, aggregate.go, occupied.go. A Builder reads no files and
+// and each kind has a file that parses it. A Builder reads no files and
 // asks no API server: internal/watch does, and has the implementations of [Source].
 //
 // Package cluster decides nothing: internal/ipam decides which Service gets an address, and
 // internal/plan which node announces it.
+//
+// # Files
+//
+//   - snapshot.go is the result, with source.go, reason.go (Problem, Reason and their codes),
+//     version.go and configuration.go (the last valid versions).
+//   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.
+//   - AddressPool: pool.go, address.go (ranges), eligibility.go (which Services), permission.go (what
+//     they may change); occupied.go and duplicate.go find overlaps. AddressClaim: claim.go.
+//   - BGPPeer: peer.go, secret.go (passwords). BGPAdvertisement: advertisement.go, aggregate.go,
+//     community.go. L2Advertisement: l2advertisement.go. SpeakerStatus: speaker.go.
+//   - Service: service.go, annotations.go (requests), affinity.go, scheduler.go, sourceranges.go;
+//     endpoints.go (EndpointSlices). node.go and namespace.go.
+//   - What several of these use: selector.go, problems.go. references.go checks names between objects.
 package cluster

@@ -123,7 +123,7 @@ func FuzzParseService(f *testing.F) {
 		o.Spec.IPFamilies = []corev1.IPFamily{corev1.IPFamily(family)}
 		o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicy(policy))
 		o.Spec.Ports = []corev1.ServicePort{{Port: port, Protocol: corev1.Protocol(protocol)}}
-		s, p := parseService(o)
+		s, p := parseService(o, Classes{})
 		if len(s.IPFamilies) == 0 || len(s.IPFamilies) > 2 || s.IPFamilyPolicy == "" {
 			t.Errorf("families %v, policy %q", s.IPFamilies, s.IPFamilyPolicy)
 		}
@@ -147,7 +147,7 @@ func FuzzParseRequest(f *testing.F) {
 			addressAnnotations[0]: ours, addressAnnotations[1]: theirs, poolAnnotations[0]: pools, poolAnnotations[2]: theirPool,
 			sharingAnnotations[0]: key, sharingAnnotations[1]: theirKey, SharingNamespacesAnnotation: namespaces, ReserveAnnotation: reserve,
 		}
-		s, p := parseService(o)
+		s, p := parseService(o, Classes{})
 		for _, a := range s.Requested {
 			if !IsHostPart(a) && assignable(a) != nil {
 				t.Errorf("asks for %s", a)

@@ -12,8 +12,20 @@ import (
 )
 
 // Class is the loadBalancerClass of Services that Fanfare serves. It also serves Services
-// without a class, unless --class-only is set.
+// without a class, unless --class-only is set, and those of the classes of --lb-class.
 const Class = "fanfare.io/lb"
+
+// Classes are the loadBalancerClasses of the Services that Fanfare serves. The zero value: Class, and
+// Services without a class.
+type Classes struct {
+	Only bool     // leaves Services without a class to other implementations
+	Also []string // more classes: a Service's class cannot be changed, so Fanfare takes it over from another implementation
+}
+
+// Serves reports whether Fanfare serves Services of a class; empty: those without one.
+func (c Classes) Serves(class string) bool {
+	return class == Class || class == "" && !c.Only || class != "" && slices.Contains(c.Also, class)
+}
 
 // l2NodeAnnotation of a Service: the node that should answer for its addresses over Layer 2,
 // as long as it can.
@@ -24,7 +36,7 @@ const l2NodeAnnotation = "fanfare.io/l2-node"
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
 // parseService returns nil for a Service that is not Fanfare's business.
-func parseService(o *corev1.Service) (*Spec, []Problem) {
+func parseService(o *corev1.Service, classes Classes) (*Spec, []Problem) {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil, nil
 	}
@@ -32,7 +44,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	if o.Spec.LoadBalancerClass != nil {
 		class = *o.Spec.LoadBalancerClass
 	}
-	if class != "" && class != Class {
+	if !classes.Serves(class) {
 		return nil, nil
 	}
 	var p Problems

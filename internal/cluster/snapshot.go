@@ -96,6 +96,17 @@ func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {
 	return c, c.Addr.IsValid()
 }
 
+// AssignmentsOf returns the Assignments of an address, more than one if Services share it.
+func (s *Snapshot) AssignmentsOf(addr netip.Addr) []Assignment {
+	all := s.Assignments
+	i, _ := slices.BinarySearchFunc(all, addr, func(a Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
+	n := i
+	for n < len(all) && all[n].Addr == addr {
+		n++
+	}
+	return all[i:n]
+}
+
 // find returns the element with a key of a list that is sorted by it, and zero if there is none.
 func find[T, K any](sorted []T, key K, compare func(T, K) int) (found T) {
 	if i, ok := slices.BinarySearchFunc(sorted, key, compare); ok {

@@ -54,7 +54,7 @@ func (e *Candidates) find(node string) (i int, ok bool) {
 // alive reports whether endpoints on a node can be reached, as far as known.
 func (e *Candidates) alive(node string) bool {
 	i, ok := e.find(node)
-	return !ok || e.nodes[i].Standing != Dead
+	return !ok || e.nodes[i].Availability != Dead
 }
 
 // ineligible is the reason why a node is not a candidate, in the order of the checks.
@@ -149,7 +149,7 @@ func (e *Candidates) rankOf(a *Address, entries []entry, hash uint64, i int, kno
 	}
 	n := &e.nodes[i]
 	return rank{
-		steady: !n.Returning, stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
+		steady: !n.Returning, stays: n.Availability != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
 		weight: entries[i].weight, hash: score(hash, e.hashes[i]),
 	}, true
 }
@@ -350,7 +350,7 @@ func (e *Candidates) entriesFor(t Eligibility) []entry {
 }
 
 func newEntry(t Eligibility, n *Node) (in entry) {
-	switch n.Standing {
+	switch n.Availability {
 	case Dead:
 		in.ineligible = isDead
 	case NotReady:

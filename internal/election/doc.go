@@ -20,4 +20,8 @@
 // and 7. [Prefer] computes which nodes claims should name, so that equal candidates have
 // the same number of addresses, give or take one, and few addresses move. The controller
 // writes the result into claims; without one, or without an API server, the hash decides.
+//
+// The files: node.go and address.go are the input, eligibility.go what L2Advertisements allow,
+// candidates.go ranks nodes and gives the reason, hash.go is the last criterion, and prefer.go the
+// spread for claims.
 package election

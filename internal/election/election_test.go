@@ -118,12 +118,14 @@ func TestRank(t *testing.T) {
 		"claim before weights":     {nil, Address{Anywhere: true, Preferred: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "c b a"},
 		"selected":                 {nil, Address{Anywhere: true, Preferred: "b", Eligibility: Eligibility{By: []*cluster.L2Advertisement{only}}}, "b a"},
 		"one is enough":            {nil, Address{Anywhere: true, Preferred: "b", Eligibility: Eligibility{By: []*cluster.L2Advertisement{only, prefers}}}, "b a c"},
-		"leaving comes last":       {func(n []Node) { n[1].Standing = Leaving }, Address{Anywhere: true, Pinned: "b", Preferred: "a"}, "a c b"},
-		"only leaving":             {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = Dead, Leaving, Dead }, Address{Anywhere: true}, "b"},
-		"returning comes last":     {func(n []Node) { n[0].Returning, n[1].Standing = true, Leaving }, Address{Anywhere: true, Pinned: "a"}, "c b a"},
-		"only returning":           {func(n []Node) { n[0].Standing, n[1].Returning, n[2].Standing = Dead, true, NotReady }, Address{Anywhere: true}, "b"},
+		"leaving comes last":       {func(n []Node) { n[1].Availability = Leaving }, Address{Anywhere: true, Pinned: "b", Preferred: "a"}, "a c b"},
+		"only leaving":             {func(n []Node) { n[0].Availability, n[1].Availability, n[2].Availability = Dead, Leaving, Dead }, Address{Anywhere: true}, "b"},
+		"returning comes last":     {func(n []Node) { n[0].Returning, n[1].Availability = true, Leaving }, Address{Anywhere: true, Pinned: "a"}, "c b a"},
+		"only returning":           {func(n []Node) { n[0].Availability, n[1].Returning, n[2].Availability = Dead, true, NotReady }, Address{Anywhere: true}, "b"},
 		"all returning":            {func(n []Node) { n[0].Returning, n[1].Returning, n[2].Returning = true, true, true }, Address{Anywhere: true, Pinned: "b"}, "b HASH"},
-		"refused": {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = NotReady, Excluded, NetworkUnavailable },
+		"refused": {func(n []Node) {
+			n[0].Availability, n[1].Availability, n[2].Availability = NotReady, Excluded, NetworkUnavailable
+		},
 			Address{Anywhere: true}, ""},
 		"no such subnet":        {func(n []Node) { n[0].Interfaces = []cluster.Interface{iface("eth0 198.51.100.0/24")} }, Address{Anywhere: true, Preferred: "b"}, "b c"},
 		"unknown interfaces":    {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
@@ -173,19 +175,19 @@ func TestRank(t *testing.T) {
 func TestElectReason(t *testing.T) {
 	prefers := advertisement("lan")
 	prefers.Preferred = []cluster.Preference{{Weight: 10, Selector: selector(t, "name=b")}}
-	byHash := New(threeNodes([3]Standing{})).rank(&Address{Addr: vip, Anywhere: true})[0]
+	byHash := New(threeNodes([3]Availability{})).rank(&Address{Addr: vip, Anywhere: true})[0]
 	for want, tt := range map[string]struct {
-		standings [3]Standing
+		standings [3]Availability
 		address   Address
 	}{
-		"b the only candidate":                            {[3]Standing{Dead, Fit, NotReady}, Address{Anywhere: true, Pinned: "b"}},
-		"b the others are about to leave":                 {[3]Standing{Leaving, Fit, Leaving}, Address{Anywhere: true, Pinned: "a"}},
-		"b with endpoints of more Services that share it": {[3]Standing{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
-		"b named by annotation fanfare.io/l2-node":        {[3]Standing{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
-		"b named by its AddressClaim":                     {[3]Standing{}, Address{Anywhere: true, Preferred: "b"}},
-		"b preferred by L2Advertisements":                 {[3]Standing{}, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
-		byHash + " by hash, of 3 candidates":              {[3]Standing{}, Address{Anywhere: true}},
-		" ":                                               {[3]Standing{}, Address{}},
+		"b the only candidate":                            {[3]Availability{Dead, Fit, NotReady}, Address{Anywhere: true, Pinned: "b"}},
+		"b the others are about to leave":                 {[3]Availability{Leaving, Fit, Leaving}, Address{Anywhere: true, Pinned: "a"}},
+		"b with endpoints of more Services that share it": {[3]Availability{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
+		"b named by annotation fanfare.io/l2-node":        {[3]Availability{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
+		"b named by its AddressClaim":                     {[3]Availability{}, Address{Anywhere: true, Preferred: "b"}},
+		"b preferred by L2Advertisements":                 {[3]Availability{}, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
+		byHash + " by hash, of 3 candidates":              {[3]Availability{}, Address{Anywhere: true}},
+		" ":                                               {[3]Availability{}, Address{}},
 	} {
 		tt.address.Addr = vip
 		owner, by := New(threeNodes(tt.standings)).Elect(&tt.address)
@@ -196,10 +198,10 @@ func TestElectReason(t *testing.T) {
 }
 
 // threeNodes are a, b and c.
-func threeNodes(standings [3]Standing) (nodes []Node) {
+func threeNodes(standings [3]Availability) (nodes []Node) {
 	for i, s := range standings {
 		n := node(string(rune('a'+i)), "eth0 192.0.2.0/24")
-		n.Standing = s
+		n.Availability = s
 		nodes = append(nodes, n)
 	}
 	return nodes
@@ -211,7 +213,7 @@ func TestEquals(t *testing.T) {
 	prefers := advertisement("lan")
 	prefers.Preferred = []cluster.Preference{{Weight: 10, Selector: selector(t, "name in (a, b)")}}
 	leaving := node("d", eth0)
-	leaving.Standing = Leaving
+	leaving.Availability = Leaving
 	e := New([]Node{leaving, node("c", eth0), node("b", eth0), node("a", eth0)})
 	for _, tt := range []struct {
 		address Address
@@ -233,9 +235,9 @@ func TestEquals(t *testing.T) {
 
 // The number of nodes that each condition removed.
 func TestNoCandidateReasons(t *testing.T) {
-	standing := func(name string, s Standing) Node {
+	standing := func(name string, s Availability) Node {
 		n := node(name, "eth0 192.0.2.0/24")
-		n.Standing = s
+		n.Availability = s
 		return n
 	}
 	gold := advertisement("gold", "eth1", "bond*")
@@ -362,7 +364,7 @@ func TestAddress(t *testing.T) {
 	}
 	everywhere := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Cluster", L2Node: "n7"}}
 	dead := node("dead")
-	dead.Standing = Dead
+	dead.Availability = Dead
 	e := New([]Node{node("a"), node("b"), dead})
 	for name, tt := range map[string]struct {
 		services []cluster.Service
@@ -402,7 +404,7 @@ func TestAllNodesElectTheSame(t *testing.T) {
 	var nodes []Node
 	for i := range 20 {
 		n := node(fmt.Sprintf("node-%d", i), "eth0 10.0.0.0/16")
-		n.Standing = []Standing{Fit, Fit, Fit, Leaving, Dead, NotReady}[rnd.IntN(6)]
+		n.Availability = []Availability{Fit, Fit, Fit, Leaving, Dead, NotReady}[rnd.IntN(6)]
 		nodes = append(nodes, n)
 	}
 	nodes = append(nodes, node("goes", "eth0 10.0.0.0/16"))

@@ -8,9 +8,9 @@ import (
 
 // A Node is a node as elections see it.
 type Node struct {
-	Name     string
-	Labels   labels.Set
-	Standing Standing
+	Name         string
+	Labels       labels.Set
+	Availability Availability
 	// Returning says that its speaker has returned only recently: others come before it.
 	Returning bool
 	// Interfaces are the relevant interfaces, sorted by name.
@@ -21,12 +21,12 @@ type Node struct {
 	Unknown bool
 }
 
-// A Standing says whether a node may answer for addresses at all.
-type Standing uint8
+// An Availability says whether a node may answer for addresses at all.
+type Availability uint8
 
 const (
 	// Fit: it may.
-	Fit Standing = iota
+	Fit Availability = iota
 	// Leaving: only if no other node can.
 	Leaving
 	// Dead: its speaker does not respond, or it has none.
@@ -40,7 +40,7 @@ const (
 )
 
 // AvailabilityOf returns whether a node may answer; alive says whether its speaker is.
-func AvailabilityOf(n *cluster.Node, alive bool) Standing {
+func AvailabilityOf(n *cluster.Node, alive bool) Availability {
 	switch {
 	case !alive:
 		return Dead

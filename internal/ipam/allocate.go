@@ -35,12 +35,12 @@ import (
 // lost it or is gone: the address is free when the Claim is. A reserved address goes only
 // to a Service that requests it.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
-	return NewSurvey(snap, Settled).Allocate(time.Time{})
+	return NewAllocator(snap, Settled).Allocate(time.Time{})
 }
 
-// Allocate is the function Allocate for a snapshot that has been surveyed, and replaces addresses
+// Allocate is the function Allocate for a snapshot of an Allocator, and replaces addresses
 // that other hosts use (conflict.go). At the zero time it replaces none.
-func (s *Survey) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Reason) {
+func (s *Allocator) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(s)
 	p.now = now
 	for _, a := range s.Snap.Assignments {
@@ -100,25 +100,25 @@ type claim struct {
 
 // A plan is an allocation in progress.
 type plan struct {
-	*Survey
-	now     time.Time // zero: no Claim is new
-	holders []*holder // that are not settled, oldest first
-	byName  map[cluster.Name]*holder
-	pools   []*pool                  // by priority
-	taken   map[netip.Addr][]*holder // more than one where they share
-	byKey   map[string][]*cluster.Spec
-	usage   usage
-	reasons []cluster.Reason
+	*Allocator
+	now      time.Time  // zero: no Claim is new
+	services []*service // that are not settled, oldest first
+	byName   map[cluster.Name]*service
+	pools    []*pool                   // by priority
+	taken    map[netip.Addr][]*service // more than one where they share
+	byKey    map[string][]*cluster.Spec
+	usage    usage
+	reasons  []cluster.Reason
 }
 
-// A holder is a Service and the addresses that it holds.
-type holder struct {
+// A service is a Service to allocate for, and the addresses that it holds.
+type service struct {
 	*cluster.Spec
 	claims []claim
 	addrs  []netip.Addr
 	// settled are families that get no other address: the Service requested one that it
 	// cannot have, or its status names one that it cannot have.
-	settled []corev1.IPFamily
+	excluded []corev1.IPFamily
 }
 
 // A pool is a Pool with its addresses laid out.
@@ -138,14 +138,14 @@ func (p *pool) space(f corev1.IPFamily) space {
 }
 
 // newPlan leaves settled Services alone.
-func newPlan(s *Survey) *plan {
-	p := &plan{Survey: s, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr][]*holder{}}
+func newPlan(s *Allocator) *plan {
+	p := &plan{Allocator: s, byName: map[cluster.Name]*service{}, taken: map[netip.Addr][]*service{}}
 	for _, spec := range s.Open {
-		h := &holder{Spec: spec}
-		p.holders = append(p.holders, h)
+		h := &service{Spec: spec}
+		p.services = append(p.services, h)
 		p.byName[spec.Name] = h
 	}
-	slices.SortStableFunc(p.holders, compareAge) // They are sorted by name.
+	slices.SortStableFunc(p.services, compareAge) // They are sorted by name.
 	for _, c := range s.Snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
@@ -191,7 +191,7 @@ func (p *plan) readClaims() {
 			}
 		}
 		for _, name := range c.ReservedFor {
-			if h := p.byName[name]; h != nil && !holding(c, name) && !slices.Contains(h.Status, c.Addr) && p.inherits(h, c.Addr) {
+			if h := p.byName[name]; h != nil && !isHolder(c, name) && !slices.Contains(h.Status, c.Addr) && p.inherits(h, c.Addr) {
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: name}, false, true)
 			}
 		}
@@ -204,13 +204,13 @@ func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
 }
 
 // free reports whether h may get address a without requesting it.
-func (p *plan) free(a netip.Addr, h *holder) bool {
+func (p *plan) free(a netip.Addr, h *service) bool {
 	f := p.claimHoldersOf(a)
 	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 
 // compareAge orders the older Service first. Services without a creationTimestamp are the last.
-func compareAge(a, b *holder) int { return cluster.CompareAge(a.Created, b.Created) }
+func compareAge(a, b *service) int { return cluster.CompareAge(a.Created, b.Created) }
 
 // status is the addresses in the status of an open Service; none for any other Service.
 func (p *plan) status(name cluster.Name) []netip.Addr {
@@ -236,12 +236,12 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 func (p *plan) run() {
 	p.leaveForeign()
 	p.keep()
-	for _, h := range p.holders {
+	for _, h := range p.services {
 		p.grant(h)
 	}
 	// Services that move to another pool release their addresses, so they go first.
-	var others []*holder
-	for _, h := range p.holders {
+	var others []*service
+	for _, h := range p.services {
 		if p.moves(h) {
 			p.place(h)
 		} else {
@@ -251,7 +251,7 @@ func (p *plan) run() {
 	for _, h := range others {
 		p.place(h)
 	}
-	for _, h := range p.holders {
+	for _, h := range p.services {
 		p.replaceConflicting(h)
 	}
 	p.warnShared()
@@ -259,7 +259,7 @@ func (p *plan) run() {
 }
 
 // moves reports whether h holds an address and requests one of another pool.
-func (p *plan) moves(h *holder) bool {
+func (p *plan) moves(h *service) bool {
 	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
 }
 
@@ -274,15 +274,15 @@ func (p *plan) poolOf(a netip.Addr) *pool {
 }
 
 // take gives h address a. The caller has checked that h may have it.
-func (p *plan) take(h *holder, a netip.Addr) {
+func (p *plan) take(h *service, a netip.Addr) {
 	p.taken[a] = append(p.taken[a], h)
 	h.addrs = append(h.addrs, a)
 	p.count(h.Name, a, 1)
 }
 
 // release takes address a from h. Pools that were full may have a free address then.
-func (p *plan) release(h *holder, a netip.Addr) {
-	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *holder) bool { return o == h }); len(p.taken[a]) == 0 {
+func (p *plan) release(h *service, a netip.Addr) {
+	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *service) bool { return o == h }); len(p.taken[a]) == 0 {
 		delete(p.taken, a)
 	}
 	p.count(h.Name, a, -1)
@@ -293,7 +293,7 @@ func (p *plan) release(h *holder, a netip.Addr) {
 }
 
 // replace gives h address a in place of its other address of the family.
-func (p *plan) replace(h *holder, a netip.Addr) {
+func (p *plan) replace(h *service, a netip.Addr) {
 	for _, old := range slices.Clone(h.addrs) {
 		if cluster.FamilyOf(old) == cluster.FamilyOf(a) {
 			p.release(h, old)
@@ -303,20 +303,20 @@ func (p *plan) replace(h *holder, a netip.Addr) {
 }
 
 // has reports whether h has an address of family f.
-func (h *holder) has(f corev1.IPFamily) bool {
+func (h *service) has(f corev1.IPFamily) bool {
 	return slices.ContainsFunc(h.addrs, func(a netip.Addr) bool { return cluster.FamilyOf(a) == f })
 }
 
-// settle excludes families from further allocation to h.
-func (h *holder) settle(families ...corev1.IPFamily) { h.settled = append(h.settled, families...) }
+// exclude excludes families from further allocation to h.
+func (h *service) exclude(families ...corev1.IPFamily) { h.excluded = append(h.excluded, families...) }
 
 // refuse records why h does not get what it requests.
-func (p *plan) refuse(h *holder, code cluster.Code, format string, args ...any) {
+func (p *plan) refuse(h *service, code cluster.Code, format string, args ...any) {
 	p.addReason(h, netip.Addr{}, code, format, args...)
 }
 
 // addReason adds a Reason about address a of h; a is invalid if h does not hold the address.
-func (p *plan) addReason(h *holder, a netip.Addr, code cluster.Code, format string, args ...any) {
+func (p *plan) addReason(h *service, a netip.Addr, code cluster.Code, format string, args ...any) {
 	p.reasons = append(p.reasons, cluster.Reason{
 		VIP: a, Service: h.Name, Protocol: "ipam", Code: code, Message: fmt.Sprintf(format, args...),
 	})

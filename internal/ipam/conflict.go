@@ -32,7 +32,7 @@ func (p *plan) conflictFree(pool *pool, a netip.Addr) bool {
 
 // replaceConflicting gives h another address in place of each new one that another host uses, if
 // one is free that no host is reported to use.
-func (p *plan) replaceConflicting(h *holder) {
+func (p *plan) replaceConflicting(h *service) {
 	for _, a := range slices.Clone(h.addrs) {
 		pool := p.poolOf(a)
 		if pool == nil {
@@ -45,7 +45,7 @@ func (p *plan) replaceConflicting(h *holder) {
 }
 
 // replaceOne replaces the address of c, if another one is free.
-func (p *plan) replaceOne(h *holder, c cluster.Conflict) {
+func (p *plan) replaceOne(h *service, c cluster.Conflict) {
 	p.release(h, c.Addr) // first: the Service may have used up its namespace's quota
 	b, _, why := p.find(h, cluster.FamilyOf(c.Addr))
 	if why != "" || !p.conflictFree(p.poolOf(b), b) {
@@ -57,7 +57,7 @@ func (p *plan) replaceOne(h *holder, c cluster.Conflict) {
 }
 
 // whyKept says why h keeps an address although another host uses it; empty if it may lose it.
-func (p *plan) whyKept(h *holder, c cluster.Conflict) string {
+func (p *plan) whyKept(h *service, c cluster.Conflict) string {
 	claim := p.Snap.Claim(c.Addr)
 	switch {
 	case len(h.Requested) != 0:
@@ -77,7 +77,7 @@ func (p *plan) whyKept(h *holder, c cluster.Conflict) string {
 }
 
 // conflictRemedy says what to do about a conflict that replaceConflicting has left.
-func (p *plan) conflictRemedy(h *holder, c cluster.Conflict) string {
+func (p *plan) conflictRemedy(h *service, c cluster.Conflict) string {
 	why := p.whyKept(h, c)
 	if why == "" {
 		return "no other address is free: take the address from that host, or add addresses to the pool"

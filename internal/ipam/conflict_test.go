@@ -67,8 +67,8 @@ func (w *conflictWorld) allocate(t *testing.T) string {
 	t.Helper()
 	before, snap := w.snapshot(), w.snapshot()
 	snap.Conflicts = w.conflicts
-	got := render(NewSurvey(before, Settled).Next(snap).Allocate(w.now))
-	if fresh := render(NewSurvey(snap, Settled).Allocate(w.now)); got != fresh {
+	got := render(NewAllocator(before, Settled).Next(snap).Allocate(w.now))
+	if fresh := render(NewAllocator(snap, Settled).Allocate(w.now)); got != fresh {
 		t.Errorf("after a report:\n%safter a restart:\n%s", got, fresh)
 	}
 	return got

@@ -12,6 +12,11 @@
 // decides.
 //
 // Read allocate.go first, then request.go (what a Service asks for), pools.go and eligibility.go (which
-// pools it may use), position.go (where in the pool), sharing.go and quota.go. survey.go allocates for
+// pools it may use), position.go (where in the pool), sharing.go and quota.go. allocator.go allocates for
 // successive snapshots.
+//
+// foreign.go leaves addresses of other implementations alone, keep.go lets Services keep theirs,
+// reserve.go holds addresses of deleted Services, conflict.go replaces new addresses that other hosts
+// use, and count.go counts a pool's. For speakers, source.go
+// allocates without a controller, and reader.go reads what a controller has allocated.
 package ipam

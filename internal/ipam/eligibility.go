@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,21 +11,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// byPriority is the order in which pools are tried: the higher priority first, then the
-// first by name. It does not depend on creation times, so that a cluster that is rebuilt
-// from its manifests gets the same addresses.
-func byPriority(a, b *pool) int {
-	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
-}
-
 // excludes says why h may not have an address of the pool, as the end of a sentence; empty if
 // it may.
-func (p *plan) excludes(h *holder, pool *pool) string {
+func (p *plan) excludes(h *service, pool *pool) string {
 	return pool.Excludes(h.Spec, p.Snap.Namespaces)
 }
 
 // admit selects the pools that admit h, and says why the others do not.
-func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
+func (p *plan) admit(h *service, pools []*pool) (open []*pool, why string) {
 	var not []string
 	for _, pool := range pools {
 		if bar := p.excludes(h, pool); bar != "" {
@@ -40,7 +32,7 @@ func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
 
 // findIn is find among pools that admit h. Addresses that other hosts use come last: a host that
 // answers for all of them leaves Services with addresses, which work once it stops.
-func (p *plan) findIn(pools []*pool, h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
+func (p *plan) findIn(pools []*pool, h *service, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
 	a, code, why = p.findAmong(pools, h, family, p.conflictFree)
 	if code == cluster.PoolExhausted && len(p.Snap.Conflicts) != 0 {
 		a, code, why = p.findAmong(pools, h, family, func(*pool, netip.Addr) bool { return true })
@@ -49,7 +41,7 @@ func (p *plan) findIn(pools []*pool, h *holder, family corev1.IPFamily) (a netip
 }
 
 // findAmong is findIn among the addresses that are usable.
-func (p *plan) findAmong(pools []*pool, h *holder, family corev1.IPFamily, usable func(*pool, netip.Addr) bool) (a netip.Addr, code cluster.Code, why string) {
+func (p *plan) findAmong(pools []*pool, h *service, family corev1.IPFamily, usable func(*pool, netip.Addr) bool) (a netip.Addr, code cluster.Code, why string) {
 	var full []*pool
 	var over []string
 	for _, pool := range pools {
@@ -71,7 +63,7 @@ func (p *plan) findAmong(pools []*pool, h *holder, family corev1.IPFamily, usabl
 }
 
 // next is the first usable address of the pool that is free for h, from its own position on.
-func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily, usable func(*pool, netip.Addr) bool) (netip.Addr, bool) {
+func (p *plan) next(pool *pool, h *service, family corev1.IPFamily, usable func(*pool, netip.Addr) bool) (netip.Addr, bool) {
 	if pool.full[family] {
 		return netip.Addr{}, false
 	}
@@ -94,12 +86,12 @@ func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily, usable func(*
 
 // is reports whether h is the Service that by names, and not a later Service of the same
 // name.
-func (h *holder) is(by cluster.Holder) bool { return by.UID == "" || h.UID == "" || by.UID == h.UID }
+func (h *service) is(by cluster.Holder) bool { return by.UID == "" || h.UID == "" || by.UID == h.UID }
 
 // inherits reports whether h may have address a because an earlier Service of its name had
 // it. The new Service may have other labels, so admission is checked, and whether a node
 // has the address by now.
-func (p *plan) inherits(h *holder, a netip.Addr) bool {
+func (p *plan) inherits(h *service, a netip.Addr) bool {
 	pool := p.poolOf(a)
 	return pool == nil || p.excludes(h, pool) == "" && pool.OccupiedBy(a) == ""
 }
@@ -124,7 +116,7 @@ func (p *plan) walkHeld() func(netip.Addr) bool {
 // reportKept reports addresses that Services keep although they would not get them now.
 // They continue to work: only a user decides to take one away.
 func (p *plan) reportKept() {
-	for _, h := range p.holders {
+	for _, h := range p.services {
 		for _, a := range h.addrs {
 			if code, why := p.keptReason(h, a); why != "" {
 				p.addReason(h, a, code, "%s is kept, although %s", a, why)
@@ -134,7 +126,7 @@ func (p *plan) reportKept() {
 }
 
 // keptReason says why h would not get its address a now.
-func (p *plan) keptReason(h *holder, a netip.Addr) (cluster.Code, string) {
+func (p *plan) keptReason(h *service, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
 	if pool == nil {
 		return cluster.PoolGone, "no pool contains it now; " + p.describePools()
@@ -156,13 +148,13 @@ func (p *plan) keptReason(h *holder, a netip.Addr) (cluster.Code, string) {
 
 // cameFrom reports whether h has address a from the pool that it names: the pool contains
 // it, or did when it was allocated. A shrinking pool moves no Service.
-func (p *plan) cameFrom(h *holder, a netip.Addr) bool {
+func (p *plan) cameFrom(h *service, a netip.Addr) bool {
 	pool, origin := p.poolOf(a), p.origin(h, a)
 	return p.suits(h, pool) || slices.Contains(h.RequestedPools, origin) || origin == "" && pool == nil
 }
 
 // origin is the pool that h's address a was allocated from, empty if unknown.
-func (p *plan) origin(h *holder, a netip.Addr) string {
+func (p *plan) origin(h *service, a netip.Addr) string {
 	if c := p.Snap.Claim(a); c != nil && p.claimed(a, h.Name) {
 		return c.Pool
 	}
@@ -175,7 +167,7 @@ func (p *plan) origin(h *holder, a netip.Addr) string {
 
 // from is how the pool that has lost h's address a announced it, by the address's Claim or
 // an earlier assignment.
-func (p *plan) from(h *holder, a netip.Addr) cluster.Origin {
+func (p *plan) from(h *service, a netip.Addr) cluster.Origin {
 	if c := p.Snap.Claim(a); c != nil {
 		return cluster.Origin{Pool: c.Pool, Announce: c.Announce}
 	}

@@ -14,7 +14,7 @@ import (
 // Claim says whose they are: no Service gets them, and a Service that has one keeps it.
 func (p *plan) leaveForeign() {
 	var theirs []cluster.Occupied
-	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool {
+	p.services = slices.DeleteFunc(p.services, func(h *service) bool {
 		if !p.foreign(h) {
 			return false
 		}
@@ -36,7 +36,7 @@ func (p *plan) leaveForeign() {
 
 // foreign reports whether another implementation allocated h's addresses, and gives the
 // reason.
-func (p *plan) foreign(h *holder) (is bool) {
+func (p *plan) foreign(h *service) (is bool) {
 	if h.StatusHost != "" {
 		p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so another implementation allocated it: to get an address from Fanfare, remove the status", h.StatusHost)
 		return true
@@ -53,7 +53,7 @@ func (p *plan) foreign(h *holder) (is bool) {
 }
 
 // remembers reports whether Fanfare allocated address a to h.
-func (h *holder) remembers(a netip.Addr) bool {
+func (h *service) remembers(a netip.Addr) bool {
 	return slices.ContainsFunc(h.claims, func(c claim) bool { return c.addr == a && c.ours })
 }
 

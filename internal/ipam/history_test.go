@@ -185,12 +185,12 @@ func TestAnySequenceOfEvents(t *testing.T) {
 	kept, given := 0, 0
 	for seed := range uint64(160) {
 		h := newHistory(seed)
-		survey := NewSurvey(h.snapshot(), Settled)
+		allocator := NewAllocator(h.snapshot(), Settled)
 		for step := range 40 {
 			h.happen()
 			snap := h.snapshot()
-			survey = survey.Next(snap)
-			assigned, reasons := survey.Allocate(time.Time{})
+			allocator = allocator.Next(snap)
+			assigned, reasons := allocator.Allocate(time.Time{})
 			if fresh, why := Allocate(snap); !slices.Equal(fresh, assigned) || !slices.Equal(why, reasons) {
 				t.Fatalf("seed %d, step %d: after a restart\n%swant\n%s", seed, step, render(fresh, why), render(assigned, reasons))
 			}

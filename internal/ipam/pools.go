@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,8 +12,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
+// byPriority is the order in which pools are tried: the higher priority first, then the
+// first by name. It does not depend on creation times, so that a cluster that is rebuilt
+// from its manifests gets the same addresses.
+func byPriority(a, b *pool) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+}
+
 // refusal says why h cannot have address a, empty if it can.
-func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
+func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
 	switch other := p.owner(a, h); {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
@@ -43,11 +51,11 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 }
 
 // place allocates an address of each family that h has none of.
-func (p *plan) place(h *holder) {
+func (p *plan) place(h *service) {
 	var found []netip.Addr
 	missing := false
 	for _, family := range h.IPFamilies {
-		if slices.Contains(h.settled, family) || h.has(family) && !p.elsewhere(h, family) {
+		if slices.Contains(h.excluded, family) || h.has(family) && !p.elsewhere(h, family) {
 			missing = missing || !h.has(family)
 			continue
 		}
@@ -69,14 +77,14 @@ func (p *plan) place(h *holder) {
 }
 
 // elsewhere reports whether h names another pool than that of its address of family.
-func (p *plan) elsewhere(h *holder, family corev1.IPFamily) bool {
+func (p *plan) elsewhere(h *service, family corev1.IPFamily) bool {
 	return len(h.RequestedPools) != 0 && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
 		return cluster.FamilyOf(a) == family && p.cameFrom(h, a)
 	})
 }
 
 // find returns a free address of family for h.
-func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
+func (p *plan) find(h *service, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
 	pools, why := p.candidates(h, family)
 	if why != "" {
 		return netip.Addr{}, cluster.RequestRefused, why
@@ -97,7 +105,7 @@ func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code clust
 // candidates are the pools that may give h an address, in the order in which they are
 // tried; admission is checked only for pools that h names. If h can have none of them, why
 // says the reason.
-func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why string) {
+func (p *plan) candidates(h *service, family corev1.IPFamily) (pools []*pool, why string) {
 	if len(h.RequestedPools) == 0 {
 		for _, pool := range p.pools {
 			if pool.Allocation == cluster.Automatic && len(pool.space(family).ranges) != 0 {

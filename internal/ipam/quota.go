@@ -83,7 +83,7 @@ func (p *plan) heldIn(namespace string, a netip.Addr) bool {
 // exceeds says why h's namespace may not have address a of the pool in addition, as the end
 // of a sentence; empty if it may. Addresses that h has and does not request are not
 // counted: it would release them.
-func (p *plan) exceeds(h *holder, pool *pool, a netip.Addr) string {
+func (p *plan) exceeds(h *service, pool *pool, a netip.Addr) string {
 	if pool.Quota == 0 {
 		return ""
 	}

@@ -3,7 +3,6 @@ package ipam
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -57,7 +56,7 @@ func (r *reader) Snapshot() *cluster.Snapshot {
 func confirmed(was, last, in *cluster.Snapshot) (ours []cluster.Assignment, why []cluster.Reason) {
 	changed := sortedset.Differ(was.Assignments, in.Assignments, cluster.Assignment.Compare)
 	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
-		changed = append(changed, assignmentsOf(in, c.Addr)...)
+		changed = append(changed, in.AssignmentsOf(c.Addr)...)
 	}
 	slices.SortFunc(changed, cluster.Assignment.Compare)
 	changed = slices.CompactFunc(changed, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
@@ -122,17 +121,6 @@ func refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluster.Reason) {
 		why = append(why, waiting(s))
 	}
 	return why
-}
-
-// assignmentsOf returns the Assignments of an address.
-func assignmentsOf(snap *cluster.Snapshot, addr netip.Addr) []cluster.Assignment {
-	all := snap.Assignments
-	i, _ := slices.BinarySearchFunc(all, addr, func(a cluster.Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
-	n := i
-	for n < len(all) && all[n].Addr == addr {
-		n++
-	}
-	return all[i:n]
 }
 
 // waiting is why a Service has no address, in the controller's words if it has

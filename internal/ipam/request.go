@@ -69,18 +69,18 @@ func asked(pools []*cluster.Pool, s *cluster.Spec, a netip.Addr) bool {
 }
 
 // asks reports whether h requests an address of family.
-func (h *holder) asks(family corev1.IPFamily) bool {
+func (h *service) asks(family corev1.IPFamily) bool {
 	return slices.ContainsFunc(h.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
 }
 
 // grant gives h the addresses that it requests.
-func (p *plan) grant(h *holder) {
+func (p *plan) grant(h *service) {
 	if h.Contradiction != "" {
 		p.refuse(h, cluster.Contradiction, "%s", h.Contradiction)
 	}
 	if h.BadRequest != "" {
 		p.refuse(h, cluster.RequestRefused, "%s", h.BadRequest)
-		h.settle(h.IPFamilies...)
+		h.exclude(h.IPFamilies...)
 	}
 	for _, name := range unknown(p.Snap.Pools, h.Spec) {
 		p.refuse(h, cluster.RequestRefused, "asks for pool %s as well, which does not exist; %s", name, p.describePools())
@@ -94,10 +94,10 @@ func (p *plan) grant(h *holder) {
 
 // grantFamily gives h the addresses of family that it requests. Once it has one of them, it
 // releases the others.
-func (p *plan) grantFamily(h *holder, family corev1.IPFamily) {
-	h.settle(family)
+func (p *plan) grantFamily(h *service, family corev1.IPFamily) {
+	h.exclude(family)
 	if !slices.Contains(h.IPFamilies, family) {
-		h.settle(h.IPFamilies...) // the family of the request is unknown
+		h.exclude(h.IPFamilies...) // the family of the request is unknown
 	}
 	var got []netip.Addr
 	for _, want := range h.Requested {
@@ -120,7 +120,7 @@ func (p *plan) grantFamily(h *holder, family corev1.IPFamily) {
 
 // grantOne gives h an address for want, which it may have already; invalid if there is
 // none.
-func (p *plan) grantOne(h *holder, want netip.Addr) netip.Addr {
+func (p *plan) grantOne(h *service, want netip.Addr) netip.Addr {
 	for _, a := range h.addrs {
 		if want == a || answers(p.Snap.Pools, want, a) && p.suits(h, p.poolOf(a)) {
 			return a
@@ -168,7 +168,7 @@ func unknown(pools []*cluster.Pool, s *cluster.Spec) (names []string) {
 
 // options are the addresses that want may mean, in the order in which they are tried. A
 // host part means one in the pools that h names, or in those open to all.
-func (p *plan) options(h *holder, want netip.Addr) (options []netip.Addr) {
+func (p *plan) options(h *service, want netip.Addr) (options []netip.Addr) {
 	if !cluster.IsHostPart(want) {
 		return []netip.Addr{want}
 	}
@@ -187,6 +187,6 @@ func (p *plan) options(h *holder, want netip.Addr) (options []netip.Addr) {
 
 // suits reports whether h accepts addresses of a pool, nil for none: of any pool, unless it
 // names some.
-func (p *plan) suits(h *holder, pool *pool) bool {
+func (p *plan) suits(h *service, pool *pool) bool {
 	return len(h.RequestedPools) == 0 || pool != nil && slices.Contains(h.RequestedPools, pool.Name)
 }

@@ -27,7 +27,7 @@ func (f claimHolders) beneficiaries() string {
 	return strings.Join(s, ", ")
 }
 
-// holding says whether name is a holder of c.
-func holding(c *cluster.Claim, name cluster.Name) bool {
+// isHolder says whether name is a holder of c.
+func isHolder(c *cluster.Claim, name cluster.Name) bool {
 	return slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // atScale is a cluster with n Services in 50 namespaces, and pools of each kind: one
-// with a quota and a fence that all pass, one that is full but for a handful, and one
+// with a quota and a selector that all pass, one that is full but for a handful, and one
 // for what is left. It has no claims yet.
 func atScale(n int) *cluster.Snapshot {
 	first := netip.MustParseAddr("10.0.0.0")
@@ -72,7 +72,7 @@ func BenchmarkStart(b *testing.B) {
 func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{10_000, 50_000} {
 		snap := settledAtScale(n)
-		survey := NewSurvey(snap, Settled)
+		allocator := NewAllocator(snap, Settled)
 		comes := func(pool string) *cluster.Snapshot {
 			next := *snap
 			spec := &cluster.Spec{Name: cluster.Name{Namespace: "ns25", Name: "new"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
@@ -88,7 +88,7 @@ func BenchmarkChange(b *testing.B) {
 		for what, next := range map[string]*cluster.Snapshot{"comes": comes(""), "waits": comes("first"), "namespace": &labelled} {
 			b.Run(fmt.Sprintf("%s/%d", what, n), func(b *testing.B) {
 				for b.Loop() {
-					survey.Next(next).Allocate(time.Time{})
+					allocator.Next(next).Allocate(time.Time{})
 				}
 			})
 		}

@@ -35,7 +35,7 @@ func TestSettledServicesNeedNoAllocation(t *testing.T) {
 		}
 		got, gotReasons := Allocate(s)
 		kept += checkKept(t, seed, s, got)
-		want, wantReasons := NewSurvey(s, neverSettled).Allocate(time.Time{})
+		want, wantReasons := NewAllocator(s, neverSettled).Allocate(time.Time{})
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}
@@ -150,14 +150,14 @@ func (w *world) disturb() {
 	}
 }
 
-// A Survey made by Next equals one made by NewSurvey.
-func TestSurveyNext(t *testing.T) {
+// An Allocator made by Next equals one made by NewAllocator.
+func TestAllocatorNext(t *testing.T) {
 	type visible struct {
 		Held  []cluster.Assignment
 		Open  []*cluster.Spec
 		Loose []*cluster.Claim
 	}
-	see := func(s *Survey) visible { return visible{s.Held, s.Open, s.Loose} }
+	see := func(s *Allocator) visible { return visible{s.Held, s.Open, s.Loose} }
 	kept := 0
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)
@@ -170,14 +170,14 @@ func TestSurveyNext(t *testing.T) {
 		writeStatus(w, assigned)
 		snap := w.snapshot()
 		snap.Claims = w.claims(assigned)
-		survey := NewSurvey(snap, Settled)
+		allocator := NewAllocator(snap, Settled)
 		for range 10 {
 			snap = w.next(snap)
-			survey = survey.Next(snap)
-			if len(survey.Open) < len(snap.Services) {
+			allocator = allocator.Next(snap)
+			if len(allocator.Open) < len(snap.Services) {
 				kept++
 			}
-			got, want := see(survey), see(NewSurvey(snap, Settled))
+			got, want := see(allocator), see(NewAllocator(snap, Settled))
 			if !slices.Equal(got.Held, want.Held) || !slices.Equal(got.Open, want.Open) || !slices.Equal(got.Loose, want.Loose) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
 			}

@@ -46,10 +46,10 @@ func portConflict(s, o *cluster.Spec) (why string, is bool) {
 	return "", false
 }
 
-// standing reports whether two Services share an address already, so that separating them
+// alreadyShared reports whether two Services share an address already, so that separating them
 // would interrupt one: their Claim says so, or they come from MetalLB, whose sharing keys
 // apply to all namespaces. Equal statuses with equal keys are no accident.
-func (p *plan) standing(a netip.Addr, s, o *cluster.Spec) bool {
+func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 	if !slices.Contains(s.Status, a) || !slices.Contains(o.Status, a) {
 		return false
 	}
@@ -82,7 +82,7 @@ const MaxSharing = 256
 
 // owner is a Service that has address a, or precedes h for it, and does not share it with
 // h; nil if there is none.
-func (p *plan) owner(a netip.Addr, h *holder) *obstacle {
+func (p *plan) owner(a netip.Addr, h *service) *obstacle {
 	if all := p.taken[a]; len(all) >= MaxSharing && !slices.Contains(all, h) {
 		return &obstacle{all[0].Name, fmt.Sprintf("%d Services share it, and no more can", len(all))}
 	}
@@ -110,7 +110,7 @@ func (p *plan) owner(a netip.Addr, h *holder) *obstacle {
 // between is o if it keeps s from address a.
 func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 	why, is := Apart(s, o)
-	if !is || p.standing(a, s, o) {
+	if !is || p.alreadyShared(a, s, o) {
 		return nil
 	}
 	return &obstacle{o.Name, why}
@@ -118,7 +118,7 @@ func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 
 // positionName is what the position in a pool is hashed from. Services that share have the
 // same, so that nodes that decide alone place them on one address.
-func (h *holder) positionName() cluster.Name {
+func (h *service) positionName() cluster.Name {
 	if h.Sharing == nil {
 		return h.Name
 	}
@@ -128,7 +128,7 @@ func (h *holder) positionName() cluster.Name {
 
 // joined is the first address of other Services that h may share without requesting it;
 // invalid if there is none.
-func (p *plan) joined(h *holder, family corev1.IPFamily, pools []*pool) (first netip.Addr) {
+func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first netip.Addr) {
 	if h.Sharing == nil {
 		return first
 	}
@@ -164,7 +164,7 @@ func (p *plan) sharers() map[string][]*cluster.Spec {
 
 // warnShared warns Services that share an address and could not share it now.
 func (p *plan) warnShared() {
-	for _, h := range p.holders {
+	for _, h := range p.services {
 		for _, a := range h.addrs {
 			if c := p.Snap.Claim(a); len(p.taken[a]) == 1 && (c == nil || len(c.Holders) == 1 && c.Holders[0].Name == h.Name) || Settled(p.Snap, h.Spec) {
 				continue
@@ -179,7 +179,7 @@ func (p *plan) warnShared() {
 }
 
 // with are the other Services that have address a, sorted by name.
-func (p *plan) with(a netip.Addr, h *holder) (others []*cluster.Spec) {
+func (p *plan) with(a netip.Addr, h *service) (others []*cluster.Spec) {
 	for _, o := range p.taken[a] {
 		others = append(others, o.Spec)
 	}

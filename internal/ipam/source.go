@@ -80,7 +80,7 @@ func sameInput(a, b *cluster.Snapshot) bool {
 // allocate is Allocate with remembered assignments, on one of several nodes that decide
 // independently.
 func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(NewSurvey(snap, neverSettled))
+	p := newPlan(NewAllocator(snap, neverSettled))
 	for _, a := range remembered {
 		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
@@ -88,7 +88,7 @@ func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluste
 		p.claim(a, true, a.Pool != "")
 	}
 	p.run()
-	for _, h := range p.holders {
+	for _, h := range p.services {
 		p.warnUnstable(h)
 	}
 	return p.assignments(), p.sortedReasons()
@@ -100,7 +100,7 @@ func neverSettled(*cluster.Snapshot, *cluster.Spec) bool { return false }
 // warnUnstable warns if a node that starts now, without memory, could give h another
 // address: if h's address is not at its own position in the pool, and no object that all
 // nodes read fixes it.
-func (p *plan) warnUnstable(h *holder) {
+func (p *plan) warnUnstable(h *service) {
 	for _, a := range h.addrs {
 		if slices.Contains(h.Status, a) || asked(p.Snap.Pools, h.Spec, a) || p.poolOf(a) == nil {
 			continue
@@ -113,10 +113,10 @@ func (p *plan) warnUnstable(h *holder) {
 }
 
 // home is the address that h gets if it is free, invalid if h would get none.
-func (p *plan) home(h *holder, family corev1.IPFamily) netip.Addr {
+func (p *plan) home(h *service, family corev1.IPFamily) netip.Addr {
 	pools, _ := p.candidates(h, family)
 	pools, _ = p.admit(h, pools)
-	if len(pools) == 0 || slices.Contains(h.settled, family) {
+	if len(pools) == 0 || slices.Contains(h.excluded, family) {
 		return netip.Addr{}
 	}
 	return pools[0].space(family).home(h.positionName())

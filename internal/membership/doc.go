@@ -10,4 +10,8 @@
 //
 // Through a Tracker, speakers also exchange by which interfaces they can answer for addresses
 // ([NodeMeta]), and the messages of package speaker.
+//
+// The files, from the outside in: tracker.go combines the sources into members.go; leases.go renews
+// this node's Lease, leasewatch.go watches those of others, both by leaseclient.go; interfaces.go
+// encodes a node's metadata, holddown.go delays a node that returned, status.go reports.
 package membership

@@ -30,7 +30,7 @@ func TestNoKeyFile(t *testing.T) {
 
 // The status names nodes whose endpoints are left out, and why those of dead nodes are kept.
 func TestMembersStatus(t *testing.T) {
-	r := membership.New(membership.Options{Node: "n1", KeyFile: "none", Port: 7946, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	r := membership.New(membership.Options{Node: "n1", KeyFile: "none", Port: 7874, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	for states, want := range map[string]string{
 		"aad":  "2/3 [n3] []",
 		"aald": "2/4 [n4] []",
@@ -44,7 +44,7 @@ func TestMembersStatus(t *testing.T) {
 	far := plantest.Members("aaa")
 	far.Nodes[2].ByLease, far.Nodes[2].Since = true, time.Now().Add(-time.Minute)
 	s := r.Status(far)
-	if got := fmt.Sprint(s.Summary(), s.Problems); got != "3/3[gossip does not reach nodes n3, which renew their Leases; is port 7946 open between nodes, UDP and TCP?]" {
+	if got := fmt.Sprint(s.Summary(), s.Problems); got != "3/3[gossip does not reach nodes n3, which renew their Leases; is port 7874 open between nodes, UDP and TCP?]" {
 		t.Error(got)
 	}
 	none, _ := membership.EncodeInterfaces(nil)

@@ -48,6 +48,8 @@ type decision struct {
 	until  time.Time
 }
 
+// newAuthorizer sends no request. The process's account needs the right to create both reviews: the
+// ClusterRole system:auth-delegator has the same.
 func newAuthorizer(c *rest.Config, next http.Handler, log *slog.Logger) (*authorizer, error) {
 	a := &authorizer{next: next, log: log, decisions: map[[sha256.Size]byte]decision{}}
 	var err error
@@ -58,6 +60,8 @@ func newAuthorizer(c *rest.Config, next http.Handler, log *slog.Logger) (*author
 	return a, err
 }
 
+// reviewClient returns a client for one API group, without the clientset of all groups, which would
+// be linked into the binary.
 func reviewClient(c *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := add(scheme); err != nil {
@@ -100,6 +104,7 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // decide returns the status for a token and a path.
 func (a *authorizer) decide(ctx context.Context, token, path string) int {
+	// The map keeps hashes, and so no token for longer than a request.
 	key := sha256.Sum256([]byte(token + "\n" + path)) // A token has no line break.
 	now := time.Now()
 	a.mu.Lock()
@@ -108,6 +113,7 @@ func (a *authorizer) decide(ctx context.Context, token, path string) int {
 	if ok && now.Before(known.until) {
 		return known.status
 	}
+	// Several requests may be reviewed at once: the client's rate bounds them.
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	status, err := a.review(ctx, token, path)
@@ -142,6 +148,8 @@ func (a *authorizer) review(ctx context.Context, token, path string) (int, error
 	if !who.Status.Authenticated {
 		return http.StatusUnauthorized, nil
 	}
+	// The review is about the whole identity: an authorizer may decide by groups, as RBAC does, or by
+	// extra values, as those of a certificate or of an OIDC provider.
 	user := who.Status.User
 	may := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},

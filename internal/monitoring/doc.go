@@ -6,4 +6,7 @@
 // controller-runtime and kube-rbac-proxy.
 //
 // Health has an address of its own, without encryption, for the kubelet's probes.
+//
+// monitoring.go listens and serves, authorizer.go asks the API server about a request, and
+// certificate.go loads the certificate or makes one.
 package monitoring

@@ -23,16 +23,19 @@ type Options struct {
 	API *rest.Config
 }
 
-// Check returns an error if metrics would be served to every host.
+// Check returns an error if metrics would be served to every host. They name Services, addresses and
+// routers, so that they describe the cluster to an attacker.
 func (o Options) Check() error {
 	if o.MetricsAddress != "" && !isLoopback(o.MetricsAddress) && o.API == nil {
-		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a loopback address, such as 127.0.0.1:7472", o.MetricsAddress)
+		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a loopback address, such as 127.0.0.1:7872", o.MetricsAddress)
 	}
 	return nil
 }
 
 // isLoopback says whether only processes of this node can connect to an address.
 func isLoopback(address string) bool {
+	// Of names only localhost is known (RFC 6761 §6.3). Any other could resolve to another address
+	// later, and an empty host is every address.
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false
@@ -50,6 +53,8 @@ type Handler struct {
 // ServeHTTP answers /metrics, /healthz and /readyz, without any check of the client.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux(true, true).ServeHTTP(w, r) }
 
+// mux serves those of the paths that an address is for. Health has only GET, as the kubelet's httpGet
+// probes use it; a mux answers HEAD too.
 func (h Handler) mux(metrics, health bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	if metrics && h.Metrics != nil {
@@ -62,10 +67,11 @@ func (h Handler) mux(metrics, health bool) *http.ServeMux {
 	return mux
 }
 
-// writeHealth writes "ok", or 503 with the reason.
-func writeHealth(w http.ResponseWriter, trouble string) {
-	if trouble != "" {
-		http.Error(w, trouble, http.StatusServiceUnavailable)
+// writeHealth writes "ok", or 503 with the reason: the kubelet takes any status from 200 to 399 for
+// success.
+func writeHealth(w http.ResponseWriter, reason string) {
+	if reason != "" {
+		http.Error(w, reason, http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")
@@ -118,6 +124,7 @@ func (s *Server) listen(what, address string, h http.Handler, secure *tls.Config
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	srv := &http.Server{
+		// The limits end what a client that sends slowly, or nothing, holds of the process's memory.
 		Handler: h, TLSConfig: secure, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		// A client that fails is not worth a line: on an open port there are many.
 		ErrorLog: log.New(debugWriter{logger}, "", 0),

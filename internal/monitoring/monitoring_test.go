@@ -31,8 +31,8 @@ var quiet = slog.New(slog.DiscardHandler)
 // Metrics without a check of clients are at loopback addresses only.
 func TestCheck(t *testing.T) {
 	for address, loopback := range map[string]bool{
-		"": true, "127.0.0.1:7472": true, "127.9.9.9:1": true, "[::1]:7472": true, "localhost:7472": true, "[::ffff:127.0.0.1]:7472": true,
-		":7472": false, "0.0.0.0:7472": false, "[::]:7472": false, "192.0.2.1:7472": false, "node1:7472": false, "7472": false, "localhost.example:7472": false,
+		"": true, "127.0.0.1:7872": true, "127.9.9.9:1": true, "[::1]:7872": true, "localhost:7872": true, "[::ffff:127.0.0.1]:7872": true,
+		":7872": false, "0.0.0.0:7872": false, "[::]:7872": false, "192.0.2.1:7872": false, "node1:7872": false, "7872": false, "localhost.example:7872": false,
 	} {
 		if err := (Options{MetricsAddress: address}).Check(); (err == nil) != loopback {
 			t.Errorf("%q without an API server: %v", address, err)

@@ -1,4 +1,7 @@
 // Package nfnl is a netlink codec for netfilter: a synchronous socket, messages,
 // attributes, and the expressions of nftables rules. It has no tables, sets or connections;
 // these are in package proxy.
+//
+// Read socket.go first, then attribute.go (messages), expression.go (rules), and generation.go
+// (which change of nftables a process has seen).
 package nfnl

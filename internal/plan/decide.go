@@ -9,8 +9,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A holding is what the decision about an address is about.
-type holding struct {
+// An addressInput is what the decision about an address is about.
+type addressInput struct {
 	origin   cluster.Origin
 	services []cluster.Service // that hold it, in the order of precedence
 	claim    *cluster.Claim    // nil without Layer 2
@@ -27,8 +27,8 @@ type decision struct {
 }
 
 // decide decides about one address. Its Reasons are made when they are asked for.
-func (v *View) decide(addr netip.Addr, pool string, h holding) decision {
-	d := decision{Address: &Address{Addr: addr, Pool: pool, holding: h, VIP: &proxy.VIP{Addr: addr}}}
+func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
+	d := decision{Address: &Address{Addr: addr, Pool: pool, addressInput: h, VIP: &proxy.VIP{Addr: addr}}}
 	a := d.Address
 	var pods []netip.Addr
 	d.shares, d.conflicts, pods = v.addFrontends(a)

@@ -106,7 +106,7 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 // index updates held for the addresses whose Assignments differ.
 func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 	for _, addr := range addrs {
-		for _, a := range assignmentsOf(have, addr) {
+		for _, a := range have.AssignmentsOf(addr) {
 			rest := slices.DeleteFunc(d.held[a.Service], func(b netip.Addr) bool { return b == addr })
 			if d.held[a.Service] = rest; len(rest) == 0 {
 				delete(d.held, a.Service)
@@ -114,7 +114,7 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 		}
 	}
 	for _, addr := range addrs {
-		for _, a := range assignmentsOf(snap, addr) {
+		for _, a := range snap.AssignmentsOf(addr) {
 			if !slices.Contains(d.held[a.Service], addr) {
 				d.held[a.Service] = append(d.held[a.Service], addr)
 			}
@@ -152,7 +152,7 @@ func (v *View) permitsOther(pool string, last *View) bool {
 
 // originOf returns where an assigned address comes from.
 func originOf(snap *cluster.Snapshot, addr netip.Addr) (from cluster.Origin) {
-	if all := assignmentsOf(snap, addr); len(all) > 0 {
+	if all := snap.AssignmentsOf(addr); len(all) > 0 {
 		from = snap.OriginOf(all[0])
 	}
 	return from
@@ -186,8 +186,8 @@ func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
 		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
 			r.was[i] = rest[0]
 		}
-		if all := assignmentsOf(snap, addr); len(all) > 0 {
-			r.now[i] = v.decide(addr, all[0].Pool, v.holdingOf(snap, all)).reuse(r.was[i])
+		if all := snap.AssignmentsOf(addr); len(all) > 0 {
+			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
 		}
 	}
 }
@@ -201,9 +201,9 @@ func (d decision) reuse(last *Address) *Address {
 	return d.Address
 }
 
-// holdingOf returns what there is to decide about the address of all these Assignments.
-func (v *View) holdingOf(snap *cluster.Snapshot, all []cluster.Assignment) holding {
-	h := holding{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
+// inputOf returns what there is to decide about the address of all these Assignments.
+func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
+	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
 	for _, a := range all {
 		if i := find(snap, a.Service); i >= 0 {
 			h.services = append(h.services, snap.Services[i])

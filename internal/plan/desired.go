@@ -49,12 +49,12 @@ type Desired struct {
 
 // An Address is the decision for one address. [Desired.ReasonsOf] explains it.
 type Address struct {
-	Addr     netip.Addr
-	Pool     string
-	holding                 // what the decision is about
-	Services []cluster.Name // that hold it, in the order of precedence
-	VIP      *proxy.VIP
-	Refusal  string // why it is not forwarded for any Service, empty if it is
+	Addr         netip.Addr
+	Pool         string
+	addressInput                // what the decision is about
+	Services     []cluster.Name // that hold it, in the order of precedence
+	VIP          *proxy.VIP
+	Refusal      string // why it is not forwarded for any Service, empty if it is
 	// Obstruction is why the kernel certainly drops flows to it, empty if it may not.
 	Obstruction string
 	Announce    bool        // by any protocol
@@ -115,12 +115,12 @@ func (d *Desired) Why(addr netip.Addr, protocol string) string {
 // might be expected to be, announced. It decides again, since few Reasons are ever read, and the
 // texts of all take longer than the decisions.
 func (d *Desired) ReasonsOf(a *Address) []cluster.Reason {
-	return d.View.explain(d.View.decide(a.Addr, a.Pool, a.holding))
+	return d.View.explain(d.View.decide(a.Addr, a.Pool, a.addressInput))
 }
 
 // OwnerBy says what decided between the candidates for an address over Layer 2.
 func (d *Desired) OwnerBy(a *Address) string {
-	return d.View.ownerBy(d.View.decide(a.Addr, a.Pool, a.holding).owner)
+	return d.View.ownerBy(d.View.decide(a.Addr, a.Pool, a.addressInput).owner)
 }
 
 // Reasons returns all Reasons: about addresses, in their order, about aggregates, and about
@@ -242,7 +242,7 @@ func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP 
 		}
 		// The last decision is gone with the address: decide again for its last Services.
 		byPrecedence(services)
-		a = d.View.decide(addr, "", holding{services: services}).Address
+		a = d.View.decide(addr, "", addressInput{services: services}).Address
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {

@@ -172,17 +172,17 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
-		out.Standing = election.AvailabilityOf(n, true)
+		out.Availability = election.AvailabilityOf(n, true)
 		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, c.Interfaces, c.Returning
 		return out
 	}
 	if c.Members == nil {
-		out.Standing, out.Unknown = election.AvailabilityOf(n, !n.Silent || v.mostSilent), true
+		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.Silent || v.mostSilent), true
 		return out
 	}
 	// A node that has never been a member has no speaker, and counts as dead.
 	m, _ := c.Members.Find(n.Name)
-	out.Standing, out.Returning = election.AvailabilityOf(n, m.Alive), m.Returning
+	out.Availability, out.Returning = election.AvailabilityOf(n, m.Alive), m.Returning
 	out.Interfaces = m.Interfaces
 	return out
 }

@@ -11,17 +11,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// assignmentsOf returns the Assignments of an address.
-func assignmentsOf(snap *cluster.Snapshot, addr netip.Addr) []cluster.Assignment {
-	all := snap.Assignments
-	i, _ := slices.BinarySearchFunc(all, addr, func(a cluster.Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
-	n := i
-	for n < len(all) && all[n].Addr == addr {
-		n++
-	}
-	return all[i:n]
-}
-
 // byPrecedence sorts older Services first: a new Service must not take a port from an older one.
 func byPrecedence(services []cluster.Service) {
 	slices.SortFunc(services, func(a, b cluster.Service) int {

@@ -16,21 +16,21 @@ type PodNetwork struct {
 	// InterfacePrefix is the beginning of the names of pods' interfaces by a known network
 	// plug-in, such as cali; empty: none was found.
 	InterfacePrefix string
-	// Stray contradicts the Node's podCIDRs.
-	Stray Stray
-	// Interface leads to all pods of this node, Stray among them; empty: unknown.
+	// Mismatch contradicts the Node's podCIDRs.
+	Mismatch PodCIDRMismatch
+	// Interface leads to all pods of this node, that of Mismatch among them; empty: unknown.
 	Interface string
 }
 
-// A Stray is an endpoint that shows that pods of this node do not have the addresses of the
+// A PodCIDRMismatch is an endpoint that shows that pods of this node do not have the addresses of the
 // Node's podCIDRs, all of them and alone: it is a pod of this node outside of them, or a pod of
 // another node inside. The zero value is none.
-type Stray struct {
+type PodCIDRMismatch struct {
 	Addr netip.Addr
 	Node string
 }
 
-// A PodCIDRMismatchFinder looks for a Stray in successive snapshots, in each only at what is new. It
+// A PodCIDRMismatchFinder looks for a PodCIDRMismatch in successive snapshots, in each only at what is new. It
 // keeps what it has found until the Node's podCIDRs change: a node does not change its IPAM.
 type PodCIDRMismatchFinder struct {
 	cidrs    []netip.Prefix
@@ -38,24 +38,24 @@ type PodCIDRMismatchFinder struct {
 	found    PodNetwork
 }
 
-// To confirm a Stray asks the kernel for a route, and the writers of EndpointSlices decide how many
+// To confirm a PodCIDRMismatch asks the kernel for a route, and the writers of EndpointSlices decide how many
 // there are: a Service is judged by its first ones, and a look ends after some.
 const (
-	maxStraysOfService = 4
-	maxStraysOfLook    = 64
+	maxMismatchesOfService = 4
+	maxMismatchesOfSearch  = 64
 )
 
-// Find returns the first Stray that confirm confirms, and the interface that confirm returns.
+// Find returns the first PodCIDRMismatch that confirm confirms, and the interface that confirm returns.
 // services are sorted by name. The endpoints of a Service are looked at once, in this look or, if
-// there are many Strays, in a later one.
-func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(Stray) (iface string, ok bool)) PodNetwork {
+// there are many mismatches, in a later one.
+func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(PodCIDRMismatch) (iface string, ok bool)) PodNetwork {
 	if self == nil {
 		return f.found
 	}
 	if !slices.Equal(f.cidrs, self.PodCIDRs) {
 		*f = PodCIDRMismatchFinder{cidrs: self.PodCIDRs}
 	}
-	if f.found.Stray != (Stray{}) {
+	if f.found.Mismatch != (PodCIDRMismatch{}) {
 		return f.found
 	}
 	searched, asked := f.services, 0
@@ -64,14 +64,14 @@ func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Serv
 		if s.Endpoints == nil || len(searched) > 0 && searched[0].Name == s.Name && searched[0].Endpoints == s.Endpoints {
 			continue
 		}
-		strays := straysOf(self, s.Endpoints)
-		for _, stray := range strays {
-			if iface, ok := confirm(stray); ok {
-				f.services, f.found = nil, PodNetwork{Stray: stray, Interface: iface}
+		mismatches := mismatchesOf(self, s.Endpoints)
+		for _, mismatch := range mismatches {
+			if iface, ok := confirm(mismatch); ok {
+				f.services, f.found = nil, PodNetwork{Mismatch: mismatch, Interface: iface}
 				return f.found
 			}
 		}
-		if asked += len(strays); asked >= maxStraysOfLook {
+		if asked += len(mismatches); asked >= maxMismatchesOfSearch {
 			f.services = services[:i+1]
 			return PodNetwork{}
 		}
@@ -91,29 +91,29 @@ func from(services []cluster.Service, s cluster.Service) []cluster.Service {
 	return services
 }
 
-// straysOf returns the first Strays of a Service.
-func straysOf(self *cluster.Node, endpoints *cluster.Endpoints) (strays []Stray) {
+// mismatchesOf returns the first mismatches of a Service.
+func mismatchesOf(self *cluster.Node, endpoints *cluster.Endpoints) (mismatches []PodCIDRMismatch) {
 	for i := range endpoints.List {
-		if s := strayAt(self, &endpoints.List[i]); s != (Stray{}) {
-			if strays = append(strays, s); len(strays) == maxStraysOfService {
+		if s := mismatchAt(self, &endpoints.List[i]); s != (PodCIDRMismatch{}) {
+			if mismatches = append(mismatches, s); len(mismatches) == maxMismatchesOfService {
 				break
 			}
 		}
 	}
-	return strays
+	return mismatches
 }
 
-// strayAt returns the Stray that an endpoint is, if it is one.
-func strayAt(self *cluster.Node, e *cluster.Endpoint) Stray {
+// mismatchAt returns the PodCIDRMismatch that an endpoint is, if it is one.
+func mismatchAt(self *cluster.Node, e *cluster.Endpoint) PodCIDRMismatch {
 	a := e.Addr.Addr()
 	inside := slices.ContainsFunc(self.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 	switch own := e.Node == self.Name; {
 	case e.Node == "", own == inside:
-		return Stray{}
+		return PodCIDRMismatch{}
 	case own && slices.Contains(self.InternalIPs, a): // a pod in the network of the host
-		return Stray{}
+		return PodCIDRMismatch{}
 	}
-	return Stray{a, e.Node}
+	return PodCIDRMismatch{a, e.Node}
 }
 
 // localClients returns which clients are pods of this node.
@@ -129,7 +129,7 @@ func localClients(c Config, self *cluster.Node) proxy.LocalClients {
 			if clients.InterfacePrefix == "" {
 				clients.InterfacePrefix = n.InterfacePrefix
 			}
-		case n.Stray != Stray{}:
+		case n.Mismatch != PodCIDRMismatch{}:
 			if clients.Bridge == "" {
 				clients.Bridge = n.Interface
 			}
@@ -146,8 +146,8 @@ func localClients(c Config, self *cluster.Node) proxy.LocalClients {
 // podNetworkProblems reports that pods of this node are not recognised, or by the wrong
 // addresses.
 func (v *View) podNetworkProblems() []cluster.Problem {
-	s := v.pods.Stray
-	if s == (Stray{}) || v.pods.InterfacePrefix != "" || v.Self == nil {
+	s := v.pods.Mismatch
+	if s == (PodCIDRMismatch{}) || v.pods.InterfacePrefix != "" || v.Self == nil {
 		return nil
 	}
 	evidence := fmt.Sprintf("%s is a pod of this node and not one of these addresses", s.Addr)

@@ -30,7 +30,7 @@ func serviceAt(endpoints ...string) cluster.Service {
 
 // A pod of this node outside of its podCIDRs, or of another node inside, shows that podCIDRs do
 // not say which pods are on this node.
-func TestStray(t *testing.T) {
+func TestPodCIDRMismatch(t *testing.T) {
 	n1 := func(cidrs ...string) *cluster.Node {
 		return &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}, PodCIDRs: prefixes(cidrs...)}
 	}
@@ -52,9 +52,9 @@ func TestStray(t *testing.T) {
 		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
 	} {
 		var f PodCIDRMismatchFinder
-		got := f.Find(tt.self, []cluster.Service{{Spec: &cluster.Spec{}}, serviceAt(tt.endpoints...)}, func(Stray) (string, bool) { return "br0", true })
+		got := f.Find(tt.self, []cluster.Service{{Spec: &cluster.Spec{}}, serviceAt(tt.endpoints...)}, func(PodCIDRMismatch) (string, bool) { return "br0", true })
 		text := ""
-		if s := got.Stray; s != (Stray{}) {
+		if s := got.Mismatch; s != (PodCIDRMismatch{}) {
 			text = s.Node + " " + s.Addr.String()
 		}
 		if text != tt.want || (text != "") != (got.Interface == "br0") {
@@ -65,17 +65,17 @@ func TestStray(t *testing.T) {
 
 // Each Service is looked at once, what was found stays while its pod goes, and other podCIDRs
 // start a new search.
-func TestStrayFinderRemembers(t *testing.T) {
+func TestPodCIDRMismatchFinderRemembers(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
 	var f PodCIDRMismatchFinder
 	var asked []string
 	find := func(confirmed bool, services ...cluster.Service) string {
 		asked = nil
-		n := f.Find(self, services, func(s Stray) (string, bool) {
+		n := f.Find(self, services, func(s PodCIDRMismatch) (string, bool) {
 			asked = append(asked, s.Addr.String())
 			return "", confirmed
 		})
-		return n.Stray.Node
+		return n.Mismatch.Node
 	}
 	expect := func(when, got, want string, wantAsked ...string) {
 		t.Helper()
@@ -93,16 +93,16 @@ func TestStrayFinderRemembers(t *testing.T) {
 	expect("other podCIDRs", find(false, vm, moved), "", "192.168.9.9")
 }
 
-// However many Strays a Service has, it costs few questions, and none again when Services come and go.
-func TestStraysOfOneServiceAreBounded(t *testing.T) {
+// However many mismatches a Service has, it costs few questions, and none again when Services come and go.
+func TestPodCIDRMismatchesOfOneServiceAreBounded(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
 	var f PodCIDRMismatchFinder
 	find := func(services ...cluster.Service) (asked int) {
-		f.Find(self, services, func(Stray) (string, bool) { asked++; return "", false })
+		f.Find(self, services, func(PodCIDRMismatch) (string, bool) { asked++; return "", false })
 		return asked
 	}
-	named := func(name string, strays int) cluster.Service {
-		s := serviceAt(slices.Repeat([]string{"n1 192.168.9.9"}, strays)...)
+	named := func(name string, mismatches int) cluster.Service {
+		s := serviceAt(slices.Repeat([]string{"n1 192.168.9.9"}, mismatches)...)
 		s.Name = cluster.Name{Namespace: "shop", Name: name}
 		return s
 	}
@@ -115,9 +115,9 @@ func TestStraysOfOneServiceAreBounded(t *testing.T) {
 		services []cluster.Service
 		want     int
 	}{
-		{"first look", all, maxStraysOfLook},
-		{"second look", all, maxStraysOfLook},
-		{"the rest", all, 40*maxStraysOfService - 2*maxStraysOfLook},
+		{"first look", all, maxMismatchesOfSearch},
+		{"second look", all, maxMismatchesOfSearch},
+		{"the rest", all, 40*maxMismatchesOfService - 2*maxMismatchesOfSearch},
 		{"nothing new", all, 0},
 		{"a Service more", append([]cluster.Service{named("a", 1)}, all...), 1},
 		{"half of them gone", all[20:], 0},
@@ -130,8 +130,8 @@ func TestStraysOfOneServiceAreBounded(t *testing.T) {
 
 func TestLocalClients(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24", "fd00:1::/64")}
-	stray := Stray{netip.MustParseAddr("10.9.0.5"), "n1"}
-	intruder := Stray{netip.MustParseAddr("10.244.1.7"), "n2"}
+	mismatch := PodCIDRMismatch{netip.MustParseAddr("10.9.0.5"), "n1"}
+	intruder := PodCIDRMismatch{netip.MustParseAddr("10.244.1.7"), "n2"}
 	bare := &cluster.Node{Name: "n1"}
 	for _, tt := range []struct {
 		what    string
@@ -142,15 +142,15 @@ func TestLocalClients(t *testing.T) {
 	}{
 		{"auto: podCIDRs", Config{DetectPods: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
 		{"auto: Calico", Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] cali ", ""},
-		{"auto: a bridge", Config{DetectPods: true, Pods: PodNetwork{Stray: stray, Interface: "weave"}}, self, "[]  weave", ""},
-		{"auto: unknown", Config{DetectPods: true, Pods: PodNetwork{Stray: stray}}, self, "[]  ",
+		{"auto: a bridge", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch, Interface: "weave"}}, self, "[]  weave", ""},
+		{"auto: unknown", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[]  ",
 			`Node n1: spec.podCIDRs "10.244.1.0/24, fd00:1::/64": 10.9.0.5 is a pod of this node and not one of these addresses, so pods of this node count as clients from outside; start the speaker with`},
-		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Stray: intruder}}, self, "[]  ", "10.244.1.7 is a pod of node n2 and one of these addresses, so pods"},
-		{"auto: no podCIDRs", Config{DetectPods: true, Pods: PodNetwork{Stray: stray}}, bare, "[]  ", "10.9.0.5 is a pod of this node"},
-		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{Stray: stray}}, self, "[] veth ", ""},
+		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Mismatch: intruder}}, self, "[]  ", "10.244.1.7 is a pod of node n2 and one of these addresses, so pods"},
+		{"auto: no podCIDRs", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, bare, "[]  ", "10.9.0.5 is a pod of this node"},
+		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{Mismatch: mismatch}}, self, "[] veth ", ""},
 		{"auto and another interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] veth ", ""},
 		{"node-cidr", Config{NodeCIDR: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
-		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Stray: stray}}, self, "[10.244.1.0/24 fd00:1::/64]  ", "and by --detect-local=node-cidr these addresses count as pods"},
+		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64]  ", "and by --detect-local=node-cidr these addresses count as pods"},
 		{"cidr", Config{DetectLocal: proxy.LocalClients{CIDRs: prefixes("10.9.0.0/16")}}, self, "[10.9.0.0/16]  ", ""},
 		{"no Node", Config{DetectPods: true}, nil, "[]  ", ""},
 	} {
@@ -173,7 +173,7 @@ func TestLocalClients(t *testing.T) {
 			t.Errorf("%s: %q, want %q; problem %q, want %q", tt.what, got, tt.want, problem, tt.problem)
 		}
 		changed := tt.c
-		changed.Pods.Stray.Node += "x"
+		changed.Pods.Mismatch.Node += "x"
 		if !v.isCurrent(tt.c, snap) || v.isCurrent(changed, snap) {
 			t.Errorf("%s: the view does not follow the network of pods", tt.what)
 		}

@@ -130,11 +130,15 @@ func (l *Lab) ProbeFrom(from *nstest.NS, network string, port int, to netip.Addr
 	return l.AskFor(c, want)
 }
 
+// Dialer returns a dialer with a local port, or with any free one if port is 0.
 func Dialer(network string, port int) *net.Dialer {
 	d := &net.Dialer{}
-	if port != 0 && network == "tcp" {
+	switch {
+	case port == 0:
+		return d // with SO_REUSEADDR the kernel may choose a port that an open UDP socket has
+	case network == "tcp":
 		d.LocalAddr = &net.TCPAddr{Port: port}
-	} else if port != 0 {
+	default:
 		d.LocalAddr = &net.UDPAddr{Port: port}
 	}
 	// The same port serves again at once.

@@ -266,7 +266,7 @@ var sceneSchedulers = map[string]state.Scheduler{
 	"random": state.Random, "roundrobin": state.RoundRobin, "sourcehash": state.SourceHash, "maglev": state.Maglev,
 }
 
-// add adds one word about something of the frontend.
+// addFrontend adds one word about something of the frontend.
 func addFrontend(f *state.Frontend, family state.SetID, about, word string) (err error) {
 	switch about {
 	case "external":

@@ -32,14 +32,14 @@ type Options struct {
 	// no other: in a large cluster most events are the kubelets' reports about Nodes.
 	NodeName string
 	// The parts of snapshots whose objects are not watched stay empty.
-	SkipNodes, SkipEndpointSlices, SkipClaims, SkipAdvertisements bool
+	SkipEndpointSlices, SkipAdvertisements bool
 	// SkipNamespaces and SkipServiceCIDRs are for speakers: only a controller that allocates
 	// addresses reads them.
 	SkipNamespaces, SkipServiceCIDRs bool
 	// L2 is what to watch, too, as soon as addresses may be announced over L2.
 	L2 L2Needs
-	// ClassOnly leaves Services without a class to other implementations.
-	ClassOnly bool
+	// Classes are those of the Services that Fanfare serves.
+	Classes cluster.Classes
 	// Known are the last good versions, from before a restart, for objects that have a
 	// mistake now; nil: none.
 	Known *cluster.Configuration
@@ -92,8 +92,8 @@ type API struct {
 	mu       sync.Mutex
 	builder  *cluster.Builder
 	last     *cluster.Snapshot
-	troubles map[resource]trouble // of the resources that cannot be read now
-	outage   trouble              // the first trouble that lasts
+	failures map[resource]readFailure // of the resources that cannot be read now
+	outage   readFailure              // the first readFailure that lasts
 	// watchMore begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
 	watchMore func()
@@ -150,9 +150,9 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	}
 	b := cluster.NewBuilder()
 	b.Know(o.Known)
-	someNodes := o.NodeName != "" || o.SkipNodes
+	someNodes := o.NodeName != ""
 	b.Limit(cluster.Scope{
-		ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
+		Classes: o.Classes, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
 		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
 	})
 	a := &API{
@@ -166,7 +166,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		builder:  b,
 		last:     b.Snapshot(),
 		synced:   map[resource]<-chan struct{}{},
-		troubles: map[resource]trouble{},
+		failures: map[resource]readFailure{},
 	}
 	if a.log == nil {
 		a.log = slog.Default()
@@ -189,11 +189,11 @@ func (a *API) start(ctx context.Context, o Options) error {
 		{false, start[*v1alpha1.BGPPeer], peers},
 		{o.SkipAdvertisements, start[*v1alpha1.BGPAdvertisement], advertisements},
 		{o.SkipAdvertisements, start[*v1alpha1.L2Advertisement], l2Advertisements},
-		{o.SkipClaims, start[*v1alpha1.AddressClaim], claims},
+		{false, start[*v1alpha1.AddressClaim], claims},
 		{o.SkipEndpointSlices, start[*discoveryv1.EndpointSlice], endpointSlices},
 		{o.SkipNamespaces, start[*corev1.Namespace], namespaces},
 		{o.SkipServiceCIDRs, start[*networkingv1.ServiceCIDR], serviceCIDRs},
-		{o.SkipNodes, start[*corev1.Node], node},
+		{false, start[*corev1.Node], node},
 	} {
 		if !w.skip {
 			errs = append(errs, w.start(ctx, a, w.resource))

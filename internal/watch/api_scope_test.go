@@ -15,13 +15,13 @@ import (
 // What is not needed is not asked for.
 func TestAPIOptions(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
-	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipClaims: true, SkipAdvertisements: true})
+	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipAdvertisements: true})
 	s.set(clustertest.Node("n1"), clustertest.EndpointSlice("b1", "b", "10.0.0.9"), clustertest.Service("later"))
 	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
-	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil || len(snap.Claims) != 0 {
+	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil {
 		t.Errorf("watched too much:\n%s", render(snap))
 	}
-	if s.asked("stream endpointslices") != 0 || s.asked("stream addressclaims") != 0 || s.asked("stream bgpadvertisements") != 0 {
+	if s.asked("stream endpointslices") != 0 || s.asked("stream bgpadvertisements") != 0 {
 		t.Error("asked for what is not needed")
 	}
 	if a := s.open(Options{SkipNamespaces: true, SkipServiceCIDRs: true}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
@@ -30,11 +30,15 @@ func TestAPIOptions(t *testing.T) {
 	ours := clustertest.Service("ours")
 	ours.Spec.LoadBalancerClass = new(cluster.Class)
 	s.set(ours)
-	if a := s.open(Options{ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
+	if a := s.open(Options{Classes: cluster.Classes{Only: true}}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
 	}
-	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 2 {
-		t.Error("asked for Nodes")
+	theirs := clustertest.Service("theirs", "192.0.2.9")
+	theirs.Spec.LoadBalancerClass = new("metallb.io/metallb")
+	s.set(theirs)
+	adopting := s.open(Options{Classes: cluster.Classes{Only: true, Also: []string{"metallb.io/metallb"}}}).Snapshot()
+	if got := len(adopting.Services); got != 2 || adopting.Service(cluster.Name{Namespace: theirs.Namespace, Name: "theirs"}) == nil {
+		t.Errorf("%d Services: did not adopt another class", got)
 	}
 }
 
@@ -92,7 +96,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 		speakers int
 	}{
 		"speaker":    {Options{NodeName: "n2", L2: L2Nodes}, []string{"nodes"}, 0},
-		"controller": {Options{SkipNodes: true, SkipEndpointSlices: true, L2: L2Speakers}, []string{"nodes", "endpointslices", "speakerstatuses"}, 1},
+		"controller": {Options{SkipEndpointSlices: true, L2: L2Speakers}, []string{"endpointslices", "speakerstatuses"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t, append(ordinary(), status, clustertest.Advertisement("lan", 32))...)
@@ -101,7 +105,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 			for _, r := range tt.watched {
 				before[r] = s.asked("stream " + r)
 			}
-			if snap := a.Snapshot(); snap.L2Ready || len(snap.Nodes) > 1 || len(snap.Speakers) != 0 {
+			if snap := a.Snapshot(); snap.L2Ready || tt.options.NodeName != "" && len(snap.Nodes) > 1 || len(snap.Speakers) != 0 {
 				t.Fatalf("watched for L2 although there is a router:\n%s", render(snap))
 			}
 			s.set(advertisement)

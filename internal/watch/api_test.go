@@ -142,7 +142,7 @@ func (s *apiServer) outage(a *API, f func()) {
 	for noticed := 0; noticed < len(a.synced); {
 		time.Sleep(time.Millisecond)
 		a.mu.Lock()
-		noticed = len(a.troubles)
+		noticed = len(a.failures)
 		a.mu.Unlock()
 	}
 	f()

@@ -312,6 +312,8 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	switch {
 	case gvk.Kind == "":
 		return bad("has no kind; write one such as kind: AddressPool")
+	case !ok && gvk.Group == metalLB && h.Metadata.Name != "":
+		return []item{ofMetalLB(gvk.Kind, &h)}
 	case !ok && misspelt(gvk):
 		return bad(fmt.Sprintf("there is no kind %s in %q%s", gvk.Kind, h.APIVersion, suggestKind(gvk.Kind)))
 	case !ok:
@@ -334,6 +336,17 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		o.SetNamespace(it.key.Name.Namespace)
 	}
 	return []item{it}
+}
+
+// metalLB is the API group of MetalLB. Its kinds have the names of some of Fanfare's, so users may
+// expect that they are read.
+const metalLB = "metallb.io"
+
+// ofMetalLB is an object of MetalLB, with a Problem that names the command that converts it.
+func ofMetalLB(kind string, h *head) item {
+	it := item{key: h.key("MetalLB's "+kind, true)}
+	it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB, which Fanfare does not read; `fanfare migrate metallb --files FILE` converts it")
+	return it
 }
 
 // newObject is an empty object of one of kinds. The scheme has all of them.

@@ -56,8 +56,8 @@ type file struct {
 	name string
 	read fs.FileInfo // what was read; nil before
 	docs []document
-	// trouble is what is wrong with the file itself, if anything.
-	trouble []cluster.Problem
+	// fileProblem is what is wrong with the file itself, if anything.
+	fileProblem []cluster.Problem
 }
 
 // An origin is an object and the file that it is in.
@@ -266,12 +266,12 @@ func (f *Files) look(name string, placed bool) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if known != nil && known.isAt(path+backupSuffix) {
-			f.trouble(known, 0, "was renamed to "+name+backupSuffix+", as editors do before they write in place"+cluster.StaysInUse)
+			f.setProblem(known, 0, "was renamed to "+name+backupSuffix+", as editors do before they write in place"+cluster.StaysInUse)
 			return
 		}
 		f.remove(name)
 	case err != nil:
-		f.trouble(f.touch(name), 0, err.Error())
+		f.setProblem(f.touch(name), 0, err.Error())
 	case !st.Mode().IsRegular():
 		f.remove(name)
 	case placed || linked(path, known, st):
@@ -279,7 +279,7 @@ func (f *Files) look(name string, placed bool) {
 	case known != nil && known.unchanged(st):
 		// Opened for writing and closed again, or back where it was.
 	default:
-		f.trouble(f.touch(name), 0, "written in place; write it elsewhere on the same filesystem and rename it into the folder")
+		f.setProblem(f.touch(name), 0, "written in place; write it elsewhere on the same filesystem and rename it into the folder")
 	}
 }
 
@@ -311,7 +311,7 @@ func (f *Files) read(name string) {
 	fl := f.touch(name)
 	b, st, err := readFile(filepath.Join(f.dir, name))
 	if err != nil {
-		f.trouble(fl, 0, err.Error())
+		f.setProblem(fl, 0, err.Error())
 		return
 	}
 	fl.read = st
@@ -319,18 +319,18 @@ func (f *Files) read(name string) {
 	var syntax *syntaxError
 	switch {
 	case errors.As(err, &syntax) && len(fl.docs) != 0:
-		f.trouble(fl, syntax.line, syntax.message+cluster.StaysInUse)
+		f.setProblem(fl, syntax.line, syntax.message+cluster.StaysInUse)
 		return
 	case errors.As(err, &syntax):
-		f.trouble(fl, syntax.line, syntax.message)
+		f.setProblem(fl, syntax.line, syntax.message)
 		return
 	}
 	if d, ok := unknown(docs); ok && len(fl.docs) != 0 {
-		f.trouble(fl, d.line, d.items[0].problems[0].Message+cluster.StaysInUse)
+		f.setProblem(fl, d.line, d.items[0].problems[0].Message+cluster.StaysInUse)
 		return
 	}
 	old := fl.docs
-	fl.docs, fl.trouble = docs, nil
+	fl.docs, fl.fileProblem = docs, nil
 	f.log.Log(context.Background(), f.level, "file read", "file", name, "objects", len(goodObjects(docs)))
 	f.update(fl, old)
 }
@@ -343,19 +343,19 @@ func (f *Files) remove(name string) {
 		return
 	}
 	old := fl.docs
-	fl.docs, fl.trouble = nil, nil
+	fl.docs, fl.fileProblem = nil, nil
 	f.log.Log(context.Background(), f.level, "file removed", "file", name, "objects", len(goodObjects(old)))
 	f.update(fl, old)
 	delete(f.files, name)
 }
 
-// trouble sets what is wrong with the file itself. Its objects stay.
-func (f *Files) trouble(fl *file, line int, message string) {
+// setProblem sets what is wrong with the file itself. Its objects stay.
+func (f *Files) setProblem(fl *file, line int, message string) {
 	at := fl.name
 	if line != 0 {
 		at = fmt.Sprintf("%s:%d", fl.name, line)
 	}
-	fl.trouble = []cluster.Problem{{Object: "File " + fl.name, File: at, Message: message}}
+	fl.fileProblem = []cluster.Problem{{Object: "File " + fl.name, File: at, Message: message}}
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
@@ -399,7 +399,7 @@ func (f *Files) setOrigin(key cluster.Key, from origin) {
 
 // problems are those of the file and of the objects in it.
 func (fl *file) problems() []cluster.Problem {
-	p := slices.Clone(fl.trouble)
+	p := slices.Clone(fl.fileProblem)
 	seen := map[cluster.Key]bool{}
 	for _, d := range fl.docs {
 		at := fmt.Sprintf("%s:%d", fl.name, d.line)

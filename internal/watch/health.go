@@ -38,9 +38,9 @@ func faultOf(err error) fault {
 	return unreachable
 }
 
-// A trouble is that a resource cannot be read. It begins with the first failure and ends with the first
+// A readFailure is that a resource cannot be read. It begins with the first failure and ends with the first
 // answer, whatever client-go retries meanwhile.
-type trouble struct {
+type readFailure struct {
 	fault fault
 	since time.Time
 	err   error // the first: later ones may differ in a port, and mean the same
@@ -54,34 +54,34 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 	if ctx.Err() != nil {
 		return // This process ended the request; with the lock, since endSecret does.
 	}
-	old, now := a.troubles[r], faultOf(err)
+	old, now := a.failures[r], faultOf(err)
 	switch {
 	case old.fault == now || now == none && err != nil:
 		return
 	case now == none:
-		delete(a.troubles, r)
+		delete(a.failures, r)
 		a.log.Info("API server: readable again", "resource", r.String(), "after", time.Since(old.since).Round(time.Millisecond))
 	default:
-		t := trouble{now, old.since, err}
+		t := readFailure{now, old.since, err}
 		if old.fault == none {
 			t.since = time.Now()
 		}
-		a.troubles[r] = t
+		a.failures[r] = t
 		if !t.refusedSecret(r) { // The Problem of its BGPPeer is logged.
 			a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
 		}
 	}
-	a.metrics.of(r).failing(a.troubles[r].since)
+	a.metrics.of(r).failing(a.failures[r].since)
 	a.refuseSecret(r)
-	a.recordOutage(a.troubles[r])
+	a.recordOutage(a.failures[r])
 	a.builder.Report("API server", a.healthProblems())
 	notify.Changed(a.changed)
 }
 
-// recordOutage keeps the first trouble until all are over, so that an outage of the whole API server is one
+// recordOutage keeps the first readFailure until all are over, so that an outage of the whole API server is one
 // Problem and one change, although each resource fails by itself.
-func (a *API) recordOutage(t trouble) {
-	for _, other := range a.troubles {
+func (a *API) recordOutage(t readFailure) {
+	for _, other := range a.failures {
 		if other.fault != unreachable {
 			continue
 		}
@@ -90,14 +90,14 @@ func (a *API) recordOutage(t trouble) {
 		}
 		return
 	}
-	a.outage = trouble{}
+	a.outage = readFailure{}
 }
 
 // healthProblems are one for the API server when it does not answer, and one for
 // each resource that it does not let us read.
 func (a *API) healthProblems() []cluster.Problem {
 	var p []cluster.Problem
-	for r, t := range a.troubles {
+	for r, t := range a.failures {
 		if t.fault != unreachable && !t.refusedSecret(r) { // The Builder has those.
 			p = append(p, t.problem(r))
 		}
@@ -117,7 +117,7 @@ func (a *API) InStep() bool {
 	if a.life.Err() != nil {
 		return false // the watches have ended
 	}
-	for _, t := range a.troubles {
+	for _, t := range a.failures {
 		if t.fault != missing {
 			return false
 		}
@@ -126,7 +126,7 @@ func (a *API) InStep() bool {
 }
 
 // problem is what a user has to do: install a CRD, grant a right, or look at the API server.
-func (t trouble) problem(r resource) cluster.Problem {
+func (t readFailure) problem(r resource) cluster.Problem {
 	since := t.since.UTC().Format(time.RFC3339)
 	switch {
 	case t.fault == missing && r.ours():

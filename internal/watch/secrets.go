@@ -82,9 +82,9 @@ func (a *API) endSecret(name string) {
 	a.secrets.ends[name]()
 	delete(a.secrets.ends, name)
 	r := secret(name)
-	delete(a.troubles, r)
+	delete(a.failures, r)
 	a.refuseSecret(r)
-	a.recordOutage(trouble{})
+	a.recordOutage(readFailure{})
 	a.builder.Report("API server", a.healthProblems())
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }
@@ -92,11 +92,11 @@ func (a *API) endSecret(name string) {
 // refuseSecret has the Builder report whether a Secret may be read.
 func (a *API) refuseSecret(r resource) {
 	if r == secret(r.one) {
-		a.builder.RefuseSecret(r.one, a.troubles[r].refusedSecret(r))
+		a.builder.RefuseSecret(r.one, a.failures[r].refusedSecret(r))
 	}
 }
 
 // refusedSecret says whether the role does not let this process read a Secret.
-func (t trouble) refusedSecret(r resource) bool {
+func (t readFailure) refusedSecret(r resource) bool {
 	return r == secret(r.one) && t.fault == forbidden && apierrors.IsForbidden(t.err)
 }

@@ -1,4 +1,6 @@
 // Package conntrack deletes the conntrack entries that a change of the State makes wrong, and
 // makes the clients of ended connections notice. See docs/concepts/connections.md.
 // purge.go decides which entries are wrong, and sweeper.go deletes them.
+//
+// flow.go lists and deletes entries, and challenge.go makes a client send again (RFC 5961).
 package conntrack

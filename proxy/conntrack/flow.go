@@ -106,7 +106,7 @@ func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Fl
 	return deleteAll(s, wrong)
 }
 
-// A request asks for entries of one family or all, to one address if it
+// A Request asks for entries of one family or all, to one address if it
 // is valid, with those bits of the status that are in the mask.
 type Request struct {
 	Family       uint8

@@ -36,9 +36,9 @@ type vipPurge struct {
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when no frontend has the backend.
 	gone map[goneBackend]state.Sides
-	// orphaned are frontends of a table that was found: the process that wrote it may have
+	// found are frontends of a table that was found: the process that wrote it may have
 	// ended between a change and its sweep. Their flows to unknown backends go.
-	orphaned map[state.Port]bool
+	found map[state.Port]bool
 }
 
 type goneBackend struct {
@@ -49,14 +49,14 @@ type goneBackend struct {
 func (p Purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[state.Port]bool), restricted: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
+		v = &vipPurge{ports: make(map[state.Port]bool), restricted: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), found: make(map[state.Port]bool)}
 		p[vip] = v
 	}
 	return v
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && len(v.ports) == 0 && len(v.restricted) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
+	return !v.born && !v.left && len(v.ports) == 0 && len(v.restricted) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.found) == 0
 }
 
 // PlanPurge derives from a change of elements what it makes wrong.
@@ -88,12 +88,12 @@ func PlanPurge(c state.Change) Purge {
 	return p
 }
 
-// Orphan notes the frontends of a table that was found.
-func (p Purge) Orphan(had []state.Element) {
+// AddFound notes the frontends of a table that was found.
+func (p Purge) AddFound(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
 			vip, proto, n := state.FrontendOf(e.Set, e.Key)
-			p.at(vip).orphaned[state.Port{Proto: proto, Port: n}] = true
+			p.at(vip).found[state.Port{Proto: proto, Port: n}] = true
 		}
 	}
 }
@@ -230,7 +230,7 @@ func (p Purge) merge(o Purge) {
 		to.born, to.left = to.born || from.born, to.left || from.left
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.restricted, from.restricted)
-		maps.Copy(to.orphaned, from.orphaned)
+		maps.Copy(to.found, from.found)
 		for k, s := range from.gone {
 			to.gone[k] |= s
 		}
@@ -252,7 +252,7 @@ func (p Purge) wrong(f *Flow, s *state.State) bool {
 	if v.restricted[f.Port] && forbids(s, f) {
 		return true
 	}
-	if v.orphaned[f.Port] && endsFlow(s, f) {
+	if v.found[f.Port] && endsFlow(s, f) {
 		return true
 	}
 	gone := v.gone[goneBackend{f.Port, f.Backend}]
@@ -261,7 +261,7 @@ func (p Purge) wrong(f *Flow, s *state.State) bool {
 		return false
 	case f.Port.Proto == state.TCP && f.replied:
 		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
-	case takes(s, f), f.Port.Proto != state.TCP && strands(s, f):
+	case takes(s, f), f.Port.Proto != state.TCP && leavesNoBackend(s, f):
 		return false
 	}
 	// Whether other clients are this node's pods, an entry does not tell.
@@ -278,7 +278,7 @@ func takes(s *state.State, f *Flow) bool {
 	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *state.Target) bool { return t.Has(f.Backend) })
 }
 
-// ended says whether a connection must not go on. Where the frontend is gone, it
+// endsFlow says whether a connection must not go on. Where the frontend is gone, it
 // may.
 func endsFlow(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
@@ -306,13 +306,13 @@ func (p Purge) spareOwn() error {
 	return err
 }
 
-// strands says whether a flow that left a backend which drains would find none.
-func strands(s *state.State, f *Flow) bool {
+// leavesNoBackend says whether a flow that left a backend which drains would find none.
+func leavesNoBackend(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && fe.Drains(f.Backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
-// targets are where new flows of that client may go. An entry does not tell by which
+// targetsOf are where new flows of that client may go. An entry does not tell by which
 // interface its client came.
 func targetsOf(s *state.State, fe *state.Frontend, f *Flow) []*state.Target {
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// text is a purge in words, sorted.
+// purgeText is a purge in words, sorted.
 func purgeText(p Purge) string {
 	var lines []string
 	for vip, v := range p {
@@ -51,7 +51,7 @@ func TestPlanPurge(t *testing.T) {
 	fe := func(p state.Protocol, port uint16, external, internal state.Target) state.Frontend {
 		return state.Frontend{Protocol: p, Port: port, External: external, Internal: internal}
 	}
-	fenced := func(sources ...string) state.State {
+	restricted := func(sources ...string) state.State {
 		f := fe(state.TCP, 80, target("pod1"), target("pod1"))
 		f.Sources = append([]netip.Prefix{}, proxytest.Prefixes(sources...)...)
 		return stateWith(f)
@@ -84,12 +84,12 @@ func TestPlanPurge(t *testing.T) {
 			stateWith(fe(state.TCP, 53, target("pod1", "remote"), target("pod1"))),
 			stateWith(fe(state.TCP, 53, target("pod1"), target())),
 			"192.0.2.1 tcp/53 10.244.1.11:8080 gone for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 gone for external"},
-		{"fenced", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), fenced("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
-		{"fenced for all", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), fenced("0.0.0.0/0"), ""},
-		{"a source more", fenced("10.0.0.0/8"), fenced("10.0.0.0/8", "11.0.0.0/8"), ""},
-		{"a source less", fenced("10.0.0.0/8", "11.0.0.0/8"), fenced("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
-		{"a smaller source", fenced("10.0.0.0/8"), fenced("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
-		{"no longer fenced", fenced("10.0.0.0/8"), stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
+		{"restricted", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"restricted for all", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("0.0.0.0/0"), ""},
+		{"a source more", restricted("10.0.0.0/8"), restricted("10.0.0.0/8", "11.0.0.0/8"), ""},
+		{"a source less", restricted("10.0.0.0/8", "11.0.0.0/8"), restricted("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"a smaller source", restricted("10.0.0.0/8"), restricted("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
+		{"no longer restricted", restricted("10.0.0.0/8"), stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
 		if diff := cmp.Diff(tc.purge, purgeText(PlanPurge(c))); diff != "" {

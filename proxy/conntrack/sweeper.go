@@ -168,7 +168,7 @@ func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
 	s.idle = false
 	if len(p) > 0 {
 		s.pending.merge(p)
-		s.poke()
+		s.notifyPending()
 	}
 	s.syns.add(patient, func() { s.ripen(&s.syns) })
 	s.parting.add(parting, func() { s.ripen(&s.parting) })
@@ -180,7 +180,7 @@ func (s *Sweeper) ripen(d *delay) {
 	defer s.mu.Unlock()
 	s.pending.merge(d.due())
 	maps.DeleteFunc(s.since, func(_ partingBackend, at time.Time) bool { return time.Since(at) >= PartPatience })
-	s.poke()
+	s.notifyPending()
 }
 
 // parts says whether a flow still has its moment with a backend that drains.
@@ -205,7 +205,7 @@ func (s *Sweeper) run() {
 		pause := min(max(sweepInterval, sweepShare*time.Since(start)), sweepPause)
 		if err != nil {
 			pause = max(pause, sweepRetry)
-			s.poke()
+			s.notifyPending()
 		}
 		select {
 		case <-time.After(pause):
@@ -216,7 +216,7 @@ func (s *Sweeper) run() {
 	}
 }
 
-func (s *Sweeper) poke() {
+func (s *Sweeper) notifyPending() {
 	notify.Changed(s.wake)
 }
 

@@ -34,7 +34,7 @@ func (a kernelAddress) addr() netip.Addr { return netip.AddrFrom16(a.Octets).Unm
 // port adds a port. The maps have ports in host byte order.
 func (a kernelAddress) port(n uint16) netip.AddrPort { return netip.AddrPortFrom(a.addr(), n) }
 
-// frontendOf returns the key of a frontend in the maps and in a Path.
+// frontendOf returns the key of a frontend in the maps and in a Datapath.
 func frontendOf(a netip.AddrPort, protocol uint8) kernelFrontend {
 	return kernelFrontend{Address: addressOf(a.Addr()), Port: a.Port(), Protocol: protocol}
 }

@@ -29,12 +29,12 @@ func TestVethReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.await("the old interface's hook to go", func() bool { return len(l.pinned("inward-")) == 0 })
-		l.await("the status to tell", func() bool { return len(p.Status().Left) == 8 || len(p.Status().Left) == 4 })
+		l.await("the status to tell", func() bool { return len(p.Status().NotOffloaded) == 8 || len(p.Status().NotOffloaded) == 4 })
 		l.veth(l.pod1, "cali1")
 		if was.Attrs().Index == l.link("cali1").Attrs().Index {
 			t.Fatal("it has the same index")
 		}
-		l.await("the new interface to be followed", func() bool { return len(p.Status().Left) == 0 })
+		l.await("the new interface to be followed", func() bool { return len(p.Status().NotOffloaded) == 0 })
 		for _, family := range families {
 			for _, network := range []string{"tcp", "udp"} {
 				if got := l.probe(network, port("vip", family, 80)); got != "pod1 saw client" {
@@ -101,7 +101,7 @@ func TestAdoption(t *testing.T) {
 		goOn("shrunk")
 		l.set(p, state("pod1", "pod2", "pod3"))
 		goOn("taken over")
-		if s := p.Status(); s.Repairs != 0 || len(s.Left) != 0 {
+		if s := p.Status(); s.Repairs != 0 || len(s.NotOffloaded) != 0 {
 			t.Errorf("status %+v", s)
 		}
 		p.counted(t, l, "taken over")

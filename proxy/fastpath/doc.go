@@ -5,13 +5,13 @@
 // A [State] lists everything that the fast path of this node must do. It takes new TCP and
 // UDP flows of clients on the interfaces State.Outward, to frontends with [Frontend].Take
 // whose backends are all on this node. The caller decides which frontends can be taken;
-// [Status].Left lists other obstacles. Packets that the program does not take continue up
+// [Status].NotOffloaded lists other obstacles. Packets that the program does not take continue up
 // the stack unchanged, to the rules of package proxy, which are complete without it.
 //
-// The rules must know every backend that this package sends to. So [Path.Shrink] comes
-// before a change of the rules and stops taking new flows of what changes, and [Path.Grow]
+// The rules must know every backend that this package sends to. So [Datapath.Shrink] comes
+// before a change of the rules and stops taking new flows of what changes, and [Datapath.Grow]
 // comes after it. Flows without a backend, VIP or permission end soon after Grow.
-// [Path.Forget] deletes closed connections at once.
+// [Datapath.Forget] deletes closed connections at once.
 //
 // Maps and links are pinned in [DefaultDir]. They outlive the process: the programs take
 // new flows for another minute, and the next process adopts them. [Cleanup] removes them.
@@ -25,4 +25,14 @@
 //
 // docs/concepts/fast-path-program.md explains the two programs, the maps, how flows end,
 // and the limits.
+//
+// The files, in reading order:
+//
+//   - state.go is the contract; datapath.go has Shrink, Grow and Status; address.go converts to the
+//     keys of flow.bpf.c, and generate.go compiles it.
+//   - hook.go attaches the programs, pin.go keeps maps and links, capabilities.go explains a refusal.
+//   - table.go writes frontends, with slots.go (weights) and conntrack.go (UDP flows of the rules);
+//     route.go and peer.go find the way to backends, policy.go what routes cannot tell.
+//   - expiry.go ends flows, fragments.go moves some to the rules, limit.go bounds an address's, and
+//     watch.go listens to changes of links.
 package fastpath

@@ -108,7 +108,7 @@ func within(all []netip.Prefix, a netip.Addr) bool {
 // A walk is one iteration over all flows. The programs insert flows meanwhile, which the walk
 // may miss.
 type walk struct {
-	path  *Path
+	path  *Datapath
 	now   uint32 // when the walk began; see seconds
 	want  *State // nil: flows end by timeouts only
 	flows int
@@ -125,14 +125,14 @@ type walk struct {
 }
 
 // newWalk returns a walk that has seen nothing.
-func (p *Path) newWalk() *walk {
+func (p *Datapath) newWalk() *walk {
 	return &walk{path: p, now: seconds(), began: time.Now(), used: make(map[kernelAddress]int),
 		expired: make(map[kernelTuple]time.Time), leaving: make(map[kernelTuple]kernelFlow)}
 }
 
 // walk deletes flows that have timed out and flows that p.want ends. It reports whether the
 // next walk should come soon.
-func (p *Path) walk() (again bool) {
+func (p *Datapath) walk() (again bool) {
 	w := p.newWalk()
 	before, err := p.readCounts()
 	w.before, w.errs = before, append(w.errs, err)
@@ -177,7 +177,7 @@ func (p *Path) walk() (again bool) {
 // Forget deletes closed connections to these addresses, whose traffic has come back from another
 // node. Otherwise packets of a connection that began there from the same client port would match
 // the old flow. It reads the whole flow table, without the lock. Open connections stay.
-func (p *Path) Forget(_ context.Context, vips map[netip.Addr]bool) error {
+func (p *Datapath) Forget(_ context.Context, vips map[netip.Addr]bool) error {
 	w := p.newWalk()
 	w.all(func(key kernelTuple, f *kernelFlow) {
 		if key.Direction == inward || key.Protocol != TCP || !vips[key.Destination.addr()] {
@@ -227,7 +227,7 @@ func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen
 func (w *walk) check(key kernelTuple, f *kernelFlow) {
 	w.findLeaving(key, f)
 	if key.Direction == inward {
-		w.deleteOrphan(key, f)
+		w.deleteUnpaired(key, f)
 		return
 	}
 	w.flows++
@@ -332,9 +332,9 @@ func (w *walk) end(key kernelTuple, f *kernelFlow) {
 	}
 }
 
-// deleteOrphan deletes an entry for replies without a forward entry. A process that is killed
+// deleteUnpaired deletes an entry for replies without a forward entry. A process that is killed
 // between the two updates or deletions leaves such an entry.
-func (w *walk) deleteOrphan(key kernelTuple, f *kernelFlow) {
+func (w *walk) deleteUnpaired(key kernelTuple, f *kernelFlow) {
 	if w.idle(f) <= shortestTimeout {
 		return
 	}

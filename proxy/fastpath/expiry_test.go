@@ -72,7 +72,7 @@ func TestFlowsExpire(t *testing.T) {
 		vip := port("vip", 0, 80)
 		pass := func(from uint16, packets ...packet) {
 			for _, k := range packets {
-				if k.from, k.to = port("client", 0, from), vip; k.hops == 2 { // a reply
+				if k.from, k.to = port("client", 0, from), vip; k.ttl == 2 { // a reply
 					k.from, k.to = port("pod1", 0, 8080), k.from
 					l.comeBack(p, "cali1", k.ip())
 					continue
@@ -80,14 +80,14 @@ func TestFlowsExpire(t *testing.T) {
 				l.arrive(p, k.ip())
 			}
 		}
-		tcp := func(flags, hops uint8) packet { return packet{protocol: TCP, flags: flags, hops: hops} }
+		tcp := func(flags, ttl uint8) packet { return packet{protocol: TCP, flags: flags, ttl: ttl} }
 		open := []packet{tcp(syn, 0), tcp(syn|ack, 2), tcp(ack, 0)}
 		pass(1, open[0])
 		pass(2, open...)
 		pass(3, append(open, tcp(fin|ack, 0), tcp(fin|ack, 2))...)
 		pass(4, append(open, tcp(rst, 2))...)
 		pass(5, packet{protocol: UDP})
-		pass(6, packet{protocol: UDP}, packet{protocol: UDP, hops: 2})
+		pass(6, packet{protocol: UDP}, packet{protocol: UDP, ttl: 2})
 		pass(7, append(open, tcp(rst, 0), tcp(ack, 0))...) // a reset that the endpoint ignored
 		left := func() string {
 			p.walk()
@@ -177,7 +177,7 @@ func TestSYNOfKnownFlow(t *testing.T) {
 }
 
 // age moves the last packet of all flows so many seconds into the past.
-func (l *lab) age(p *Path, by uint32) {
+func (l *lab) age(p *Datapath, by uint32) {
 	l.t.Helper()
 	all := make(map[kernelTuple]kernelFlow)
 	var key kernelTuple
@@ -220,7 +220,7 @@ func TestOrphanedEntry(t *testing.T) {
 
 // Only changed routes whose destination contains a backend cause lookups.
 func TestAffectsBackends(t *testing.T) {
-	p := Path{routes: map[netip.Addr]*backendRoute{at("pod1", 0): {}, at("pod1", 1): {}}}
+	p := Datapath{routes: map[netip.Addr]*backendRoute{at("pod1", 0): {}, at("pod1", 1): {}}}
 	for route, want := range map[string]bool{
 		"10.244.1.11/32": true, "10.244.0.0/16": true, "0.0.0.0/0": true, "fd00:244:1::11/128": true, "::/0": true,
 		"10.244.1.12/32": false, "203.0.113.0/24": false, "fd00:244:2::/64": false,

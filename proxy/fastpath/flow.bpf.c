@@ -296,7 +296,7 @@ struct ipv6 {
 	__be32 class; // version, traffic class, flow label
 	__be16 length;
 	__u8 protocol;
-	__u8 hops;
+	__u8 hop_limit;
 	struct address source;
 	struct address destination;
 };
@@ -348,7 +348,7 @@ struct packet {
 	__u16 offset;    // of the layer 4 header in the frame
 	__u16 size;      // with the network header; of a GSO packet, the size of a segment
 	__u8 v6;
-	__u8 hops;       // TTL or hop limit
+	__u8 ttl;       // TTL or hop limit
 	__u8 flags;      // of TCP
 	__u8 fragment;
 	__u8 intact; // must not be fragmented (DF, or IPv6)
@@ -446,7 +446,7 @@ static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
 	p->intact = !!(fragment & 0x4000);
 	p->id = ip->id;
 	p->class = ip->tos;
-	p->hops = ip->ttl;
+	p->ttl = ip->ttl;
 	p->offset = ETH_HLEN + sizeof(*ip);
 	p->tuple.protocol = ip->protocol;
 	map4(&p->tuple.source, ip->source);
@@ -467,7 +467,7 @@ static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
 	p->v6 = p->intact = 1;
 	p->size = swap16(ip->length) + sizeof(*ip);
 	p->class = ip->class;
-	p->hops = ip->hops;
+	p->ttl = ip->hop_limit;
 	p->offset = ETH_HLEN + sizeof(*ip);
 	p->tuple.protocol = ip->protocol;
 	p->tuple.source = ip->source;
@@ -657,7 +657,7 @@ static __always_inline __u16 resum(__u16 check, __u32 from, __u32 to, __u16 from
 
 // translate rewrites addresses, ports, TTL and checksums as the flow says; false if a header
 // cannot be read.
-static __always_inline int translate(struct __sk_buff *skb, const struct packet *p, const struct flow *flow, __u8 hops)
+static __always_inline int translate(struct __sk_buff *skb, const struct packet *p, const struct flow *flow, __u8 new_ttl)
 {
 	int outward = p->tuple.direction == OUTWARD, udp = p->tuple.protocol == IPPROTO_UDP;
 	__u32 offset = p->offset & 127;
@@ -688,7 +688,7 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 		ttl_before = *ttl;
 		before = *a;
 		*a = after;
-		ip->ttl = hops;
+		ip->ttl = new_ttl;
 		ip->check = resum(ip->check, before, after, ttl_before, *ttl);
 	}
 	if (p->fragment != LATER) {
@@ -708,8 +708,8 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 	}
 	// IPv6 has no header checksum that cancels the change of the hop limit in
 	// CHECKSUM_COMPLETE: let the helper correct it.
-	if (p->v6 && hops != p->hops)
-		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &hops, 1, BPF_F_RECOMPUTE_CSUM);
+	if (p->v6 && new_ttl != p->ttl)
+		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &new_ttl, 1, BPF_F_RECOMPUTE_CSUM);
 	return 1;
 }
 
@@ -771,7 +771,7 @@ static __always_inline int quote6(struct __sk_buff *skb, const struct packet *p,
 			.class = swap32(0x60000000),
 			.length = swap16(sizeof(e.icmp) + size),
 			.protocol = IPPROTO_ICMPV6,
-			.hops = 64,
+			.hop_limit = 64,
 			.source = p->tuple.destination,
 			.destination = p->tuple.source,
 		},
@@ -836,7 +836,7 @@ static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, cons
 	if (p->fragment == FIRST)
 		remember(p, found != BPF_FIB_LKUP_RET_SUCCESS);
 	if (found == BPF_FIB_LKUP_RET_SUCCESS && !p->stack) {
-		if (!translate(skb, p, flow, p->hops - 1))
+		if (!translate(skb, p, flow, p->ttl - 1))
 			return TCX_NEXT;
 		return send(skb, fib, p->tuple.direction);
 	}
@@ -846,7 +846,7 @@ static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, cons
 	if (p->fragment == LATER && !p->stack)
 		return TCX_DROP; // the first one has been forwarded, so that the stack would wait for it
 	count(COUNT_STACK);
-	translate(skb, p, flow, p->hops);
+	translate(skb, p, flow, p->ttl);
 	return TCX_NEXT;
 }
 
@@ -861,7 +861,7 @@ static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct fl
 	fib.dport = swap16(outward ? flow->port : p->tuple.destination_port);
 	// Replies are routed with the backend's address as source: the stack routes them before
 	// it reverses DNAT.
-	if (p->hops > 1)
+	if (p->ttl > 1)
 		found = route_flow(skb, &fib, p, outward ? &flow->address : &p->tuple.destination);
 	return deliver(skb, p, flow, &fib, found);
 }
@@ -1092,7 +1092,7 @@ static __noinline int begin(struct __sk_buff *skb, struct packet *p)
 	struct flow there = {};
 	long err;
 
-	if ((p->tuple.protocol == IPPROTO_TCP && !is_syn(p)) || p->hops <= 1 || p->fragment == LATER || !p->tuple.source_port)
+	if ((p->tuple.protocol == IPPROTO_TCP && !is_syn(p)) || p->ttl <= 1 || p->fragment == LATER || !p->tuple.source_port)
 		return TCX_NEXT;
 	if (!leased() || unspecified(&p->tuple.source, p->v6) || !has_role(skb->ifindex, OUTWARD) || !schedule(p, &b))
 		return TCX_NEXT;
@@ -1160,11 +1160,11 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	struct ports ports, new_ports;
 	struct flow *flow;
 	__u32 from4, to4, difference;
-	__u8 first, hops;
+	__u8 first, ttl;
 
 	q.outer = ETH_HLEN + (v6 ? (outward ? 24 : 8) : (outward ? 16 : 12));
 	q.address = q.inner + (v6 ? (outward ? 8 : 24) : (outward ? 12 : 16));
-	if (p->hops <= 1 || bpf_skb_load_bytes(skb, type_at, &first, 1))
+	if (p->ttl <= 1 || bpf_skb_load_bytes(skb, type_at, &first, 1))
 		return TCX_NEXT;
 	if (v6 ? first < 1 || first > 4 : first != 3 && first != 11 && first != 12)
 		return TCX_NEXT;
@@ -1204,13 +1204,13 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	if (route_flow(skb, &fib, p, &receiver) != BPF_FIB_LKUP_RET_SUCCESS)
 		return TCX_NEXT;
 
-	hops = p->hops - 1;
+	ttl = p->ttl - 1;
 	if (v6) {
 		old = outward ? p->tuple.destination : p->tuple.source;
 		difference = bpf_csum_diff((__be32 *)&old, 16, (__be32 *)&to, 16, 0);
 		sum6(skb, q.sum, difference, 0);
 		bpf_skb_store_bytes(skb, q.outer, &to, 16, 0);
-		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &hops, 1, BPF_F_RECOMPUTE_CSUM);
+		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &ttl, 1, BPF_F_RECOMPUTE_CSUM);
 		// The quoted header has no checksum, so the ICMP checksum changes with it.
 		old = outward ? t.destination : t.source;
 		difference = bpf_csum_diff((__be32 *)&old, 16, (__be32 *)&to, 16, 0);
@@ -1221,8 +1221,8 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 		from4 = ipv4_of(outward ? &p->tuple.destination : &p->tuple.source);
 		bpf_l3_csum_replace(skb, ETH_HLEN + 10, from4, to4, 4);
 		bpf_skb_store_bytes(skb, q.outer, &to4, 4, 0);
-		bpf_l3_csum_replace(skb, ETH_HLEN + 10, swap16(p->hops << 8), swap16(hops << 8), 2);
-		bpf_skb_store_bytes(skb, ETH_HLEN + 8, &hops, 1, 0);
+		bpf_l3_csum_replace(skb, ETH_HLEN + 10, swap16(p->ttl << 8), swap16(ttl << 8), 2);
+		bpf_skb_store_bytes(skb, ETH_HLEN + 8, &ttl, 1, 0);
 		// In the ICMP checksum, the changes of the quoted address and of the quoted header
 		// checksum cancel out.
 		from4 = ipv4_of(outward ? &t.destination : &t.source);

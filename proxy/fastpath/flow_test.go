@@ -24,7 +24,7 @@ func TestBypassesNetfilter(t *testing.T) {
 			l.bypassed()
 			l.await("four flows", func() bool { return len(l.flows(p)) == 4 })
 		}
-		if s := p.Status(); len(s.Left) != 0 || len(s.Problems) != 0 || len(s.Interfaces) != 1 || s.Full != 0 {
+		if s := p.Status(); len(s.NotOffloaded) != 0 || len(s.Problems) != 0 || len(s.Interfaces) != 1 || s.Full != 0 {
 			t.Errorf("status %+v", s)
 		}
 	})

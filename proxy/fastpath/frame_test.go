@@ -31,7 +31,7 @@ type packet struct {
 	from, to netip.AddrPort
 	protocol uint8
 	flags    uint8 // of TCP
-	hops     uint8 // 0: 64
+	ttl      uint8 // 0: 64
 	payload  []byte
 	noSum    bool // UDP without a checksum
 }
@@ -79,27 +79,27 @@ func (p packet) layer4() []byte {
 }
 
 // network adds the IP header.
-func network(from, to netip.Addr, protocol, hops uint8, content []byte) []byte {
+func network(from, to netip.Addr, protocol, ttl uint8, content []byte) []byte {
 	var b []byte
 	if from.Is4() {
 		b = append(b, 0x45, 0)
 		b = binary.BigEndian.AppendUint16(b, uint16(20+len(content)))
-		b = append(b, 0x12, 0x34, 0x40, 0, hops, protocol, 0, 0)
+		b = append(b, 0x12, 0x34, 0x40, 0, ttl, protocol, 0, 0)
 		b = slices.Concat(b, from.AsSlice(), to.AsSlice())
 		binary.BigEndian.PutUint16(b[10:], ^sum(b))
 		return append(b, content...)
 	}
 	b = append(b, 0x60, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(content)))
-	return slices.Concat(append(b, protocol, hops), from.AsSlice(), to.AsSlice(), content)
+	return slices.Concat(append(b, protocol, ttl), from.AsSlice(), to.AsSlice(), content)
 }
 
 func (p packet) ip() []byte {
-	hops := p.hops
-	if hops == 0 {
-		hops = 64
+	ttl := p.ttl
+	if ttl == 0 {
+		ttl = 64
 	}
-	return network(p.from.Addr(), p.to.Addr(), p.protocol, hops, p.layer4())
+	return network(p.from.Addr(), p.to.Addr(), p.protocol, ttl, p.layer4())
 }
 
 // icmp returns an ICMP error about a packet, sent to the packet's source.
@@ -135,8 +135,8 @@ func in(mac net.HardwareAddr, ip []byte) []byte {
 // read parses a packet, and verifies all checksums.
 func read(t *testing.T, frame []byte) packet {
 	t.Helper()
-	from, to, protocol, hops, content := open(t, frame[14:])
-	p := packet{protocol: protocol, hops: hops}
+	from, to, protocol, ttl, content := open(t, frame[14:])
+	p := packet{protocol: protocol, ttl: ttl}
 	p.from = netip.AddrPortFrom(from, binary.BigEndian.Uint16(content))
 	p.to = netip.AddrPortFrom(to, binary.BigEndian.Uint16(content[2:]))
 	if protocol == UDP {
@@ -152,7 +152,7 @@ func read(t *testing.T, frame []byte) packet {
 }
 
 // open removes the IP header, and verifies its checksum.
-func open(t *testing.T, b []byte) (from, to netip.Addr, protocol, hops uint8, content []byte) {
+func open(t *testing.T, b []byte) (from, to netip.Addr, protocol, ttl uint8, content []byte) {
 	t.Helper()
 	if b[0]>>4 == 6 {
 		from, _ = netip.AddrFromSlice(b[8:24])
@@ -221,13 +221,13 @@ func (l *lab) pass(program *ebpf.Program, iface string, frame []byte) (int32, []
 }
 
 // arrive is pass for a client's packet.
-func (l *lab) arrive(p *Path, ip []byte) (int32, []byte) {
+func (l *lab) arrive(p *Datapath, ip []byte) (int32, []byte) {
 	l.t.Helper()
 	return l.pass(p.kernel.Outward, "eth0", in(l.mac("eth0"), ip))
 }
 
 // comeBack is pass for a packet from the pod behind an interface.
-func (l *lab) comeBack(p *Path, iface string, ip []byte) (int32, []byte) {
+func (l *lab) comeBack(p *Datapath, iface string, ip []byte) (int32, []byte) {
 	l.t.Helper()
 	return l.pass(p.kernel.Inward, iface, in(l.mac(iface), ip))
 }

@@ -31,7 +31,7 @@ func (h hook) String() string {
 }
 
 // program returns the program for a hook.
-func (p *Path) program(h hook) *ebpf.Program {
+func (p *Datapath) program(h hook) *ebpf.Program {
 	if h.role == outward {
 		return p.kernel.Outward
 	}
@@ -54,7 +54,7 @@ func findOutward(names []string) (outs map[uint32]string, problems []string) {
 }
 
 // setOutward replaces the outward interfaces, and reports them and the problems in the Status.
-func (p *Path) setOutward(outs map[uint32]string, problems []string) {
+func (p *Datapath) setOutward(outs map[uint32]string, problems []string) {
 	p.outward = make(map[uint32]bool)
 	p.status.Interfaces, p.status.Problems = nil, problems
 	for index, name := range outs {
@@ -88,7 +88,7 @@ func nameOf(index uint32) string {
 // attachWanted attaches the programs to all interfaces that need them, and sets the roles of
 // these interfaces. Programs on other interfaces stay attached for existing flows, until
 // release detaches them.
-func (p *Path) attachWanted() error {
+func (p *Datapath) attachWanted() error {
 	want := make(map[uint32]uint32)
 	for index := range p.outward {
 		want[index] |= outward
@@ -117,14 +117,14 @@ func (p *Path) attachWanted() error {
 }
 
 // hooked reports whether an interface has the programs for these roles.
-func (p *Path) hooked(index, roles uint32) bool {
+func (p *Datapath) hooked(index, roles uint32) bool {
 	return (roles&outward == 0 || p.hooks[hook{index, outward}] != nil) && (roles&inward == 0 || p.hooks[hook{index, inward}] != nil)
 }
 
 // hook attaches the programs for the roles of an interface, and sets these roles. A role whose
 // program cannot be attached is not set: otherwise packets would go to an interface whose
 // replies no program translates.
-func (p *Path) hook(index, roles uint32) error {
+func (p *Datapath) hook(index, roles uint32) error {
 	var errs []error
 	for _, role := range []uint32{outward, inward} {
 		if roles&role == 0 {
@@ -140,7 +140,7 @@ func (p *Path) hook(index, roles uint32) error {
 
 // setRoles writes the roles of an interface to the programs' map. An interface without a
 // role gets no new flows.
-func (p *Path) setRoles(index, roles uint32) error {
+func (p *Datapath) setRoles(index, roles uint32) error {
 	if p.roles[index] == roles {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (p *Path) setRoles(index, roles uint32) error {
 // attach attaches a program behind the existing ones of other programs, and pins the link. The
 // kernel detaches a program when the last reference to its link is gone, so that without the pin
 // it would end with the process.
-func (p *Path) attach(h hook) error {
+func (p *Datapath) attach(h hook) error {
 	if p.hooks[h] != nil {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (p *Path) attach(h hook) error {
 
 // repairHooks attaches and pins again what other programs have detached or unpinned, and
 // drops the links of deleted interfaces.
-func (p *Path) repairHooks() error {
+func (p *Datapath) repairHooks() error {
 	found, err := p.repairPins()
 	errs := []error{err}
 	for h, l := range p.hooks {
@@ -222,14 +222,14 @@ func attachedTo(l link.Link, index uint32) bool {
 }
 
 // drop unpins and closes a link, which detaches the program.
-func (p *Path) drop(h hook) error {
+func (p *Datapath) drop(h hook) error {
 	l := p.hooks[h]
 	delete(p.hooks, h)
 	return errors.Join(l.Unpin(), l.Close())
 }
 
 // unusedHooks returns hooks whose interface no longer has their role.
-func (p *Path) unusedHooks() []hook {
+func (p *Datapath) unusedHooks() []hook {
 	var all []hook
 	for h := range p.hooks {
 		if p.roles[h.index]&h.role == 0 {
@@ -241,7 +241,7 @@ func (p *Path) unusedHooks() []hook {
 
 // release detaches hooks that were unused before a walk that found no flow, and still are.
 // Before that, packets of existing flows would meet the rules, which reset their connections.
-func (p *Path) release(hooks []hook) error {
+func (p *Datapath) release(hooks []hook) error {
 	var errs []error
 	for _, h := range hooks {
 		if p.hooks[h] != nil && p.roles[h.index]&h.role == 0 {
@@ -253,7 +253,7 @@ func (p *Path) release(hooks []hook) error {
 }
 
 // adoptRoles reads the roles of interfaces from the map.
-func (p *Path) adoptRoles() error {
+func (p *Datapath) adoptRoles() error {
 	var index, roles uint32
 	all := p.kernel.Interfaces.Iterate()
 	for all.Next(&index, &roles) {
@@ -264,7 +264,7 @@ func (p *Path) adoptRoles() error {
 
 // adoptHooks adopts the pinned links and replaces their programs by this process's, so that
 // no packet passes without a program.
-func (p *Path) adoptHooks() error {
+func (p *Datapath) adoptHooks() error {
 	pinned, err := os.ReadDir(p.pins.dir())
 	errs := []error{err}
 	for _, e := range pinned {
@@ -290,7 +290,7 @@ func scan(name, format string, index *uint32) bool {
 
 // adoptHook adopts one pinned link. It removes a link that is detached, or whose interface was
 // deleted: the index may belong to another interface now.
-func (p *Path) adoptHook(h hook) error {
+func (p *Datapath) adoptHook(h hook) error {
 	l, err := link.LoadPinnedLink(p.pins.path(h.String()), nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", h, err)

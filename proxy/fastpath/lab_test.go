@@ -400,12 +400,12 @@ func (l *lab) options() Options {
 	return Options{Dir: l.dir, Log: slog.New(slog.NewTextHandler(l.t.Output(), nil))}
 }
 
-func (l *lab) path() *Path {
+func (l *lab) path() *Datapath {
 	l.t.Helper()
 	return l.pathWith(l.options())
 }
 
-func (l *lab) pathWith(o Options) *Path {
+func (l *lab) pathWith(o Options) *Datapath {
 	l.t.Helper()
 	p, err := New(l.t.Context(), o)
 	if err != nil {
@@ -421,7 +421,7 @@ func (l *lab) pathWith(o Options) *Path {
 }
 
 // set calls Shrink and Grow as the proxy does, without changing rules between them.
-func (l *lab) set(p *Path, s State) {
+func (l *lab) set(p *Datapath, s State) {
 	l.t.Helper()
 	if err := p.Shrink(l.t.Context(), s); err != nil {
 		l.t.Fatal(err)
@@ -447,7 +447,7 @@ func (l *lab) await(what string, f func() bool) {
 }
 
 // flows returns all flows of the table, by client.
-func (l *lab) flows(p *Path) map[netip.AddrPort]Flow {
+func (l *lab) flows(p *Datapath) map[netip.AddrPort]Flow {
 	l.t.Helper()
 	var key kernelTuple
 	var value kernelFlow

@@ -150,7 +150,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 }
 
 // flowOf returns the client of a connection as its backend sees it.
-func (p *Path) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
+func (p *Datapath) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 	t.Helper()
 	from, to := netip.MustParseAddrPort(c.LocalAddr().String()), netip.MustParseAddrPort(c.RemoteAddr().String())
 	key := kernelTuple{
@@ -312,13 +312,13 @@ func TestReasonsLeftToRules(t *testing.T) {
 		all[2].Backends = []Backend{{Addr: netip.MustParseAddrPort("203.0.113.1:80")}}
 		l.set(p, s)
 		got := p.Status()
-		want := []Left{
+		want := []NotOffloaded{
 			{all[0].Addr, TCP, "backend 10.0.1.1 is the node itself"},
 			{all[1].Addr, UDP, "no backends"},
 			{all[2].Addr, TCP, "no route to backend 203.0.113.1: network is unreachable"},
 		}
-		if !slices.Equal(got.Left, want) {
-			t.Errorf("left %+v; want %+v", got.Left, want)
+		if !slices.Equal(got.NotOffloaded, want) {
+			t.Errorf("left %+v; want %+v", got.NotOffloaded, want)
 		}
 		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: its link type is loopback, not Ethernet") {
 			t.Errorf("problems %q", got.Problems)

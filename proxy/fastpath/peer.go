@@ -21,7 +21,7 @@ import (
 // withPeer adds the role peer to an interface that leads to backends only, if packets may be
 // handed to its other end. An interface to clients never gets it: other programs may own
 // the devices on the way, such as a bridge.
-func (p *Path) withPeer(index, roles uint32) uint32 {
+func (p *Datapath) withPeer(index, roles uint32) uint32 {
 	if roles &^= peer; roles == inward && p.peers[index] {
 		return inward | peer
 	}
@@ -30,7 +30,7 @@ func (p *Path) withPeer(index, roles uint32) uint32 {
 
 // checkPeers finds the interfaces to backends that have no queue, filter or program between
 // their two ends, and writes them to the programs' map.
-func (p *Path) checkPeers() {
+func (p *Datapath) checkPeers() {
 	p.mu.Lock()
 	indexes := slices.Collect(maps.Keys(p.linkUsers))
 	p.mu.Unlock()
@@ -134,7 +134,7 @@ func limitsMTU(attrs []syscall.NetlinkRouteAttr) bool {
 // useNeighbours makes the kernel verify stale neighbour entries of backends (RFC 4861
 // §7.3). The kernel does so when it sends packets itself, but packets that are handed to
 // the other end of an interface bypass its neighbour table.
-func (p *Path) useNeighbours() {
+func (p *Datapath) useNeighbours() {
 	p.mu.Lock()
 	peers := maps.Clone(p.peers)
 	maps.DeleteFunc(peers, func(index uint32, open bool) bool { return !open || p.roles[index]&peer == 0 })
@@ -156,7 +156,7 @@ func (p *Path) useNeighbours() {
 
 // isBackend reports whether a wanted frontend has a backend with this address. Other neighbour
 // entries are the kernel's business.
-func (p *Path) isBackend(ip net.IP) bool {
+func (p *Datapath) isBackend(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
 	p.mu.Lock()
 	defer p.mu.Unlock()

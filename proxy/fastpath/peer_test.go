@@ -17,7 +17,7 @@ import (
 )
 
 // awaitPeer waits until packets to an interface are handed to its other end, or are not.
-func (l *lab) awaitPeer(p *Path, iface string, want bool) {
+func (l *lab) awaitPeer(p *Datapath, iface string, want bool) {
 	l.t.Helper()
 	what := iface + ": packets to be queued there"
 	if want {

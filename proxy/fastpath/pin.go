@@ -100,7 +100,7 @@ func (p pins) remove() error {
 
 // Cleanup removes all pinned objects in dir, so that the kernel detaches the programs and deletes
 // maps and flows. Connections of the fast path end: the rules do not know them. No process may
-// have a Path on dir, since it would pin them again. An empty dir is DefaultDir; a missing one
+// have a Datapath on dir, since it would pin them again. An empty dir is DefaultDir; a missing one
 // is not an error, but one outside of a BPF file system is.
 func Cleanup(_ context.Context, dir string) error {
 	if dir == "" {
@@ -124,7 +124,7 @@ func checkTCX() error {
 }
 
 // maps returns the pinned maps, by the names of their pins.
-func (p *Path) maps() map[string]*ebpf.Map {
+func (p *Datapath) maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
 		"interfaces": p.kernel.Interfaces, "datagrams": p.kernel.Datagrams, "overtaken": p.kernel.Overtaken,
@@ -134,7 +134,7 @@ func (p *Path) maps() map[string]*ebpf.Map {
 
 // removeStale removes those of the pinned objects that this program does not have: maps that
 // another one, with the same flows, had beside them.
-func (p *Path) removeStale(had []string) error {
+func (p *Datapath) removeStale(had []string) error {
 	var errs []error
 	for _, name := range had {
 		var index uint32
@@ -147,7 +147,7 @@ func (p *Path) removeStale(had []string) error {
 }
 
 // repairPins pins maps again whose pins another program removed, and returns their names.
-func (p *Path) repairPins() (found []string, err error) {
+func (p *Datapath) repairPins() (found []string, err error) {
 	var errs []error
 	for name, m := range p.maps() {
 		if _, err := os.Lstat(p.pins.path(name)); err == nil {
@@ -162,7 +162,7 @@ func (p *Path) repairPins() (found []string, err error) {
 
 // restorePin pins an object again. Unpin comes first, because the library remembers the
 // removed pin.
-func (p *Path) restorePin(m interface {
+func (p *Datapath) restorePin(m interface {
 	Unpin() error
 	Pin(string) error
 }, name string) error {
@@ -173,7 +173,7 @@ func (p *Path) restorePin(m interface {
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
 // load creates or adopts the maps, and loads the programs.
-func (p *Path) load(flows uint32) error {
+func (p *Datapath) load(flows uint32) error {
 	if err := p.pins.prepare(); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (p *Path) load(flows uint32) error {
 
 // loadInto loads the programs and maps with room for flows, or for as many as the pinned map has:
 // the library rejects a pinned map of another size, and a new one would lose the flows.
-func (p *Path) loadInto(flows uint32) error {
+func (p *Datapath) loadInto(flows uint32) error {
 	spec, err := loadKernel()
 	if err != nil {
 		return fmt.Errorf("read the program: %w", err)

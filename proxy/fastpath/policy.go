@@ -87,7 +87,7 @@ func judgeIPsec(all []netlink.XfrmPolicy) string {
 }
 
 // checkPolicies applies changed policies.
-func (p *Path) checkPolicies() {
+func (p *Datapath) checkPolicies() {
 	found := findPolicies()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,12 +106,12 @@ func (p *Path) checkPolicies() {
 }
 
 // watchRules signals changes of routing rules.
-func (p *Path) watchRules(ctx context.Context) error {
+func (p *Datapath) watchRules(ctx context.Context) error {
 	return p.watchPolicies(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 }
 
 // watchIPsec signals changes of IPsec policies.
-func (p *Path) watchIPsec(ctx context.Context) error {
+func (p *Datapath) watchIPsec(ctx context.Context) error {
 	const groupPolicy = 4 // XFRMNLGRP_POLICY
 	err := p.watchPolicies(ctx, unix.NETLINK_XFRM, groupPolicy)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -121,7 +121,7 @@ func (p *Path) watchIPsec(ctx context.Context) error {
 }
 
 // watchPolicies signals messages of groups of a netlink protocol.
-func (p *Path) watchPolicies(ctx context.Context, protocol int, groups ...uint) error {
+func (p *Datapath) watchPolicies(ctx context.Context, protocol int, groups ...uint) error {
 	s, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
 		return err

@@ -68,9 +68,9 @@ func TestPolicies(t *testing.T) {
 				if err := change.add(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				l.await(what+": the policy to be found", func() bool { return len(p.Status().Left) == 4 })
+				l.await(what+": the policy to be found", func() bool { return len(p.Status().NotOffloaded) == 4 })
 				s := p.Status()
-				if !strings.Contains(s.Left[0].Why, change.why) || len(s.Problems) != 1 || !strings.HasPrefix(s.Problems[0], what[:4]) {
+				if !strings.Contains(s.NotOffloaded[0].Why, change.why) || len(s.Problems) != 1 || !strings.HasPrefix(s.Problems[0], what[:4]) {
 					t.Errorf("%s: status %+v", what, s)
 				}
 				for _, network := range []string{"tcp", "udp"} {
@@ -88,7 +88,7 @@ func TestPolicies(t *testing.T) {
 				if err := change.remove(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				l.await(what+": the policy to go", func() bool { s := p.Status(); return len(s.Left) == 0 && len(s.Problems) == 0 })
+				l.await(what+": the policy to go", func() bool { s := p.Status(); return len(s.NotOffloaded) == 0 && len(s.Problems) == 0 })
 				if got := l.probe("tcp", vip); got != "pod1 saw client" {
 					t.Errorf("%s: after: %s", what, got)
 				}

@@ -22,7 +22,7 @@ func TestTranslation(t *testing.T) {
 		for _, family := range families {
 			client, vip, pod := port("client", family, 40000), port("vip", family, 80), port("pod1", family, 8080)
 			for _, there := range []packet{
-				{protocol: TCP, flags: syn, hops: 9},
+				{protocol: TCP, flags: syn, ttl: 9},
 				{protocol: UDP, payload: []byte("hello")},
 				{protocol: UDP, payload: []byte("odd length"), noSum: family == 0},
 			} {
@@ -32,20 +32,20 @@ func TestTranslation(t *testing.T) {
 					t.Fatalf("%v: verdict %d", there, verdict)
 				}
 				want := there
-				want.to, want.hops = pod, max(there.hops, 1)-1
-				if there.hops == 0 {
-					want.hops = 63
+				want.to, want.ttl = pod, max(there.ttl, 1)-1
+				if there.ttl == 0 {
+					want.ttl = 63
 				}
 				if got := read(t, out); !alikePackets(got, want) {
 					t.Errorf("%v became %v; want %v", there, got, want)
 				}
-				back := packet{from: pod, to: client, protocol: there.protocol, flags: syn | ack, hops: 2, payload: []byte("you, too"), noSum: there.noSum}
+				back := packet{from: pod, to: client, protocol: there.protocol, flags: syn | ack, ttl: 2, payload: []byte("you, too"), noSum: there.noSum}
 				if back.protocol == UDP {
 					back.flags = 0
 				}
 				verdict, out = l.comeBack(p, "cali1", back.ip())
 				want = back
-				want.from, want.hops = vip, 1
+				want.from, want.ttl = vip, 1
 				if got := read(t, out); verdict != redirect || !alikePackets(got, want) {
 					t.Errorf("%v: verdict %d, became %v; want %v", back, verdict, got, want)
 				}
@@ -55,7 +55,7 @@ func TestTranslation(t *testing.T) {
 }
 
 func alikePackets(a, b packet) bool {
-	return a.from == b.from && a.to == b.to && a.protocol == b.protocol && a.flags == b.flags && a.hops == b.hops &&
+	return a.from == b.from && a.to == b.to && a.protocol == b.protocol && a.flags == b.flags && a.ttl == b.ttl &&
 		a.noSum == b.noSum && bytes.Equal(a.payload, b.payload)
 }
 
@@ -87,7 +87,7 @@ func TestOtherPacketsUnchanged(t *testing.T) {
 			"the unspecified, IPv6":             udp(func(p *packet) { p.from, p.to = netip.MustParseAddrPort("[::]:5"), port("vip", 1, 80) }).ip(),
 			"a group as the source":             udp(func(p *packet) { p.from = netip.MustParseAddrPort("224.0.0.1:5") }).ip(),
 			"no route back":                     udp(func(p *packet) { p.from = netip.MustParseAddrPort("203.0.113.9:5") }).ip(),
-			"its last hop":                      udp(func(p *packet) { p.hops = 1 }).ip(),
+			"its last hop":                      udp(func(p *packet) { p.ttl = 1 }).ip(),
 			"ping":                              network(at("client", 0), at("vip", 0), 1, 64, []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}),
 			"a neighbour's question":            network(at("client", 1), netip.MustParseAddr("ff02::1:ff00:1"), 58, 255, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, at("vip", 1).AsSlice()...)),
 			"SCTP":                              network(at("client", 0), at("vip", 0), 132, 64, make([]byte, 20)),
@@ -197,7 +197,7 @@ func TestPacketTooBig(t *testing.T) {
 				ip[6], ip[10], ip[11] = 0, 0, 0
 				binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
 				verdict, out = l.arrive(p, ip)
-				if got := read(t, out); verdict != next || got.to != port("pod1", 0, 8080) || got.hops != 64 {
+				if got := read(t, out); verdict != next || got.to != port("pod1", 0, 8080) || got.ttl != 64 {
 					t.Errorf("verdict %d, %s", verdict, got.to)
 				}
 			}

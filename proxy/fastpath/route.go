@@ -28,7 +28,7 @@ const unresolved = "the routes to its backends have not been looked up yet"
 // use records the backends of changed frontends, and looks up the routes to new ones. If
 // these are many, refreshRoutes does it later, so that Grow does not wait for thousands of
 // lookups.
-func (p *Path) use(touched map[kernelFrontend]*Frontend) {
+func (p *Datapath) use(touched map[kernelFrontend]*Frontend) {
 	var fresh []netip.Addr
 	for key, f := range touched {
 		had := p.uses[key]
@@ -63,7 +63,7 @@ func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 }
 
 // setRoute changes a route, and reports whether it was different.
-func (p *Path) setRoute(w *backendRoute, to backendRoute) bool {
+func (p *Datapath) setRoute(w *backendRoute, to backendRoute) bool {
 	if w.index == to.index && w.why == to.why {
 		return false
 	}

@@ -90,11 +90,11 @@ func TestManyBackends(t *testing.T) {
 			if err := p.Shrink(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
-			if st := p.Status(); len(st.Left) > 0 && !st.Busy {
-				t.Errorf("left %+v, and no lookup is pending", st.Left)
+			if st := p.Status(); len(st.NotOffloaded) > 0 && !st.Busy {
+				t.Errorf("left %+v, and no lookup is pending", st.NotOffloaded)
 			}
 			l.set(p, s)
-			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.Left) == 0 && !st.Busy })
+			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.NotOffloaded) == 0 && !st.Busy })
 			p.check(t, 2, 3*routesPerCall, 1)
 			l.set(p, State{Outward: s.Outward})
 			p.check(t, 0, 0, 0)
@@ -103,12 +103,12 @@ func TestManyBackends(t *testing.T) {
 }
 
 // check compares the numbers of taken frontends, their routes and interfaces.
-func (p *Path) check(t *testing.T, taken, routes, interfaces int) {
+func (p *Datapath) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.taken) != taken || len(p.routes) != routes || len(p.linkUsers) != interfaces || p.unresolved != 0 {
-		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.taken), len(p.routes), len(p.linkUsers), p.unresolved, taken, routes, interfaces)
+	if len(p.offloaded) != taken || len(p.routes) != routes || len(p.linkUsers) != interfaces || p.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.offloaded), len(p.routes), len(p.linkUsers), p.unresolved, taken, routes, interfaces)
 	}
 }
 

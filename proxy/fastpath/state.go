@@ -26,7 +26,7 @@ type State struct {
 	// sorted, not overlapping.
 	Clients []netip.Prefix
 	// VIPs are all addresses that have rules; sorted, unique. An unchanged VIP must be the
-	// same pointer as in the previous State: a Path detects changes by pointers.
+	// same pointer as in the previous State: a Datapath detects changes by pointers.
 	VIPs []*VIP
 	// Owned are the prefixes of all possible VIPs: flows to an address in them end when it
 	// is no longer a VIP. Sorted, not overlapping.
@@ -81,8 +81,8 @@ type Status struct {
 	Full            uint64
 	// Limited are the addresses that have as many flows as they may have; sorted.
 	Limited []Limit
-	// Left are frontends with Take whose new flows the rules still get; sorted.
-	Left []Left
+	// NotOffloaded are frontends with Take whose new flows the rules still get; sorted.
+	NotOffloaded []NotOffloaded
 	// Problems are sentences about what differs from State, such as a missing interface.
 	Problems []string
 	// Repairs counts how often another program had detached or unpinned something; Found
@@ -94,8 +94,8 @@ type Status struct {
 	Busy bool
 }
 
-// A Left is a frontend whose new flows the rules get, and why.
-type Left struct {
+// A NotOffloaded is a frontend whose new flows the rules get, and why.
+type NotOffloaded struct {
 	Addr     netip.AddrPort // the frontend's
 	Protocol uint8          // TCP or UDP
 	Why      string         // such as "no route to backend 10.244.1.2"

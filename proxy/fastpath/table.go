@@ -12,15 +12,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// taken is a frontend that takes new flows.
-type taken struct {
+// An offloadedFrontend is a frontend that takes new flows.
+type offloadedFrontend struct {
 	choice kernelChoice
 	// backends are those in the slots. The weights of adopted ones are unknown: 0.
 	backends []Backend
 }
 
 // remaining are the backends that f still gives new flows; f may be nil.
-func (t *taken) remaining(f *Frontend) []Backend {
+func (t *offloadedFrontend) remaining(f *Frontend) []Backend {
 	if f == nil || !f.Take {
 		return nil
 	}
@@ -35,8 +35,8 @@ func (t *taken) remaining(f *Frontend) []Backend {
 
 // take makes a frontend take new flows for these backends; without backends, none. The
 // change is atomic: each packet uses the old slots or the new ones.
-func (p *Path) take(key kernelFrontend, backends []Backend) error {
-	had := p.taken[key]
+func (p *Datapath) take(key kernelFrontend, backends []Backend) error {
+	had := p.offloaded[key]
 	if len(backends) == 0 {
 		if had == nil {
 			return nil
@@ -44,7 +44,7 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 		if err := ignoreNotExist(p.kernel.Frontends.Delete(key)); err != nil {
 			return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 		}
-		delete(p.taken, key)
+		delete(p.offloaded, key)
 		p.usagesStale = true
 		p.retired = append(p.retired, had.choice)
 		return nil
@@ -65,7 +65,7 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 	if err != nil {
 		return errors.Join(p.leaveFull(key, had, "frontends", err), p.clear(now))
 	}
-	p.taken[key] = &taken{now, slices.Clone(backends)}
+	p.offloaded[key] = &offloadedFrontend{now, slices.Clone(backends)}
 	if had != nil {
 		p.retired = append(p.retired, had.choice)
 	}
@@ -73,7 +73,7 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 }
 
 // redo makes the next apply decide again about frontends that may take new flows.
-func (p *Path) redo(is func(kernelFrontend) bool) {
+func (p *Datapath) redo(is func(kernelFrontend) bool) {
 	for key := range p.uses {
 		if is(key) {
 			p.dirty[key] = true
@@ -83,7 +83,7 @@ func (p *Path) redo(is func(kernelFrontend) bool) {
 
 // leaveFull leaves a frontend to the rules if err says that a map is full, and records the
 // reason. A full map is not an error.
-func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error) error {
+func (p *Datapath) leaveFull(key kernelFrontend, had *offloadedFrontend, what string, err error) error {
 	if !isFull(err) {
 		return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 	}
@@ -96,7 +96,7 @@ func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error)
 
 // retire deletes the slots of sets that were replaced before the previous walk. Newer ones
 // stay: a running program may have read the set and not yet its slot.
-func (p *Path) retire() error {
+func (p *Datapath) retire() error {
 	var errs []error
 	for _, c := range p.retiring {
 		errs = append(errs, p.clear(c))
@@ -106,7 +106,7 @@ func (p *Path) retire() error {
 }
 
 // clear deletes the slots of a set.
-func (p *Path) clear(c kernelChoice) error {
+func (p *Datapath) clear(c kernelChoice) error {
 	var errs []error
 	for i := range c.Count {
 		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
@@ -115,7 +115,7 @@ func (p *Path) clear(c kernelChoice) error {
 }
 
 // leaveAll makes the programs leave new flows from these sources to the rules.
-func (p *Path) leaveAll(sources []netip.Prefix) error {
+func (p *Datapath) leaveAll(sources []netip.Prefix) error {
 	var errs []error
 	for _, s := range sources {
 		errs = append(errs, p.leave(prefixOf(s)))
@@ -124,7 +124,7 @@ func (p *Path) leaveAll(sources []netip.Prefix) error {
 }
 
 // leave is leaveAll for one source.
-func (p *Path) leave(source kernelPrefix) error {
+func (p *Datapath) leave(source kernelPrefix) error {
 	if p.clients[source] {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (p *Path) leave(source kernelPrefix) error {
 }
 
 // forgetClients deletes sources that p.want does not list.
-func (p *Path) forgetClients() error {
+func (p *Datapath) forgetClients() error {
 	want := make(map[kernelPrefix]bool)
 	for _, c := range p.want.Clients {
 		want[prefixOf(c)] = true
@@ -156,13 +156,13 @@ func (p *Path) forgetClients() error {
 }
 
 // adoptTaken reads frontends and slots from the maps, and deletes slots without a frontend.
-func (p *Path) adoptTaken() error {
+func (p *Datapath) adoptTaken() error {
 	var key kernelFrontend
 	var choice kernelChoice
-	sets := make(map[uint32]*taken)
+	sets := make(map[uint32]*offloadedFrontend)
 	for fronts := p.kernel.Frontends.Iterate(); fronts.Next(&key, &choice); {
-		t := &taken{choice: choice}
-		p.taken[key], sets[choice.Set] = t, t
+		t := &offloadedFrontend{choice: choice}
+		p.offloaded[key], sets[choice.Set] = t, t
 		p.nextSet = max(p.nextSet, choice.Set+1)
 	}
 	var place kernelPlace
@@ -186,7 +186,7 @@ func (p *Path) adoptTaken() error {
 }
 
 // adoptClients reads the sources that are left to the rules from the map.
-func (p *Path) adoptClients() error {
+func (p *Datapath) adoptClients() error {
 	var key kernelPrefix
 	var value uint32
 	all := p.kernel.Clients.Iterate()

@@ -19,7 +19,7 @@ import (
 var errUnsubscribed = errors.New("the netlink subscription ended")
 
 // listen runs watch until ctx ends, and again after an error.
-func (p *Path) listen(ctx context.Context, watch func(context.Context) error) {
+func (p *Datapath) listen(ctx context.Context, watch func(context.Context) error) {
 	for ctx.Err() == nil {
 		if err := watch(ctx); err != nil && ctx.Err() == nil {
 			// Watches signal a change when they begin, in case one was missed.
@@ -30,7 +30,7 @@ func (p *Path) listen(ctx context.Context, watch func(context.Context) error) {
 }
 
 // watchLinks signals changes of interfaces and routes.
-func (p *Path) watchLinks(ctx context.Context) error {
+func (p *Datapath) watchLinks(ctx context.Context) error {
 	links, routes := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate)
 	done := make(chan struct{})
 	defer close(done)
@@ -72,7 +72,7 @@ func (p *Path) watchLinks(ctx context.Context) error {
 
 // watchQueues signals changes of interfaces' queues and filters. For tcx programs there is no
 // notification; the check every five seconds finds them.
-func (p *Path) watchQueues(ctx context.Context) error {
+func (p *Datapath) watchQueues(ctx context.Context) error {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (p *Path) watchQueues(ctx context.Context) error {
 
 // affectsBackends reports whether a route's destination contains a backend; nil is the
 // default route. On a router thousands of other routes may change.
-func (p *Path) affectsBackends(to *net.IPNet) bool {
+func (p *Datapath) affectsBackends(to *net.IPNet) bool {
 	if to == nil {
 		return true
 	}

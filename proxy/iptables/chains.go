@@ -377,7 +377,7 @@ func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.
 			r.backend(to, v, fe, s, b)
 		}
 	}
-	if fe.Strays(s) {
+	if fe.RefusesMidStream(s) {
 		// The table filter refuses what is still for the VIP.
 		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}

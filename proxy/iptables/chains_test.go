@@ -159,7 +159,7 @@ func TestHeldElements(t *testing.T) {
 	for range 50 {
 		s = w.Next(s)
 		for f := range state.SetID(2) {
-			held := facts(heldElements(chainsOf(s, f)["nat"], allEntries(s, f), f))
+			held := facts(readElements(chainsOf(s, f)["nat"], allEntries(s, f), f))
 			wanted := facts(state.RenderState(state.State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)}))
 			for fact := range wanted {
 				if !held[fact] && !strings.Contains(fact, "backend") {

@@ -1,4 +1,9 @@
 // Package iptables writes a State as chains of iptables and sets of ipset, for nodes without
 // usable nftables: see docs/concepts/iptables-mode.md. In either mode, it also makes the chain
 // FORWARD of iptables accept flows to Services, and finds the programs of iptables on the node.
+//
+// renderer.go is the entry. chains.go and tree.go make the chains, sets.go the entries, bpfmatch.go
+// rules that hash, redirect.go the redirects, text.go all as text. program.go runs iptables and ipset.go
+// speaks netlink; probe.go finds both. read.go and readelements.go read what the kernel holds, and
+// poller.go detects changes by other programs. forward.go opens the chain FORWARD.
 package iptables

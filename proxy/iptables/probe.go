@@ -77,7 +77,10 @@ func (x *Renderer) Find(ctx context.Context) error {
 			x.Log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
 			continue
 		}
-		x.teeErr[f] = x.Programs[f].tryOne(ctx, xtTee(f))
+		x.teeErr[f] = nil
+		for _, feature := range xtRedirectFeatures(f) {
+			x.teeErr[f] = errors.Join(x.teeErr[f], x.Programs[f].tryOne(ctx, feature))
+		}
 	}
 	if x.Programs[0] == nil && x.Programs[1] == nil {
 		return errors.Join(x.missing[:]...)

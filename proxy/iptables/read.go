@@ -177,7 +177,7 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 	if err != nil {
 		return out, err
 	}
-	out.Had = heldElements(k.tables["nat"], entries, f)
+	out.Had = readElements(k.tables["nat"], entries, f)
 	plan := x.plan(k, entries, want, f)
 	remembered := affinityPlan(&plan, names, want, f)
 	script, _ := plan.script()

@@ -88,7 +88,7 @@ func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	return nil
 }
 
-// lacks returns why no program of the family works, nil if one does.
+// Lacks returns why no program of the family works, nil if one does.
 func (x *Renderer) Lacks(f state.SetID) error {
 	if x.Programs[f] != nil {
 		return nil
@@ -126,18 +126,18 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*state.VIP
-	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
+	leaves, outside := false, !state.SameShared(have, want) || !slices.Equal(have.Redirects, want.Redirects)
 	for _, c := range u.VIPs {
 		if c.Family() != f {
 			continue
 		}
-		renderChange(c, have, before, c.Have)
-		renderChange(c, want, after, c.Want)
+		renderChange(have, before, c.Have)
+		renderChange(want, after, c.Want)
 		haveEntries.add(vipEntries(c.Have)...)
 		wantEntries.add(vipEntries(c.Want)...)
 		had, has = append(had, c.Have), append(has, c.Want)
 		leaves = leaves || affectsTree(c)
-		strays = strays || OutsidePrefixes(c, want.Owned)
+		outside = outside || OutsidePrefixes(c, want.Owned)
 	}
 	if leaves {
 		for _, s := range []state.Side{state.External, state.Internal} {
@@ -146,7 +146,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		}
 	}
 	a, b := map[string]chainSet{"nat": before}, map[string]chainSet{"nat": after}
-	if strays {
+	if outside {
 		haveEntries.add(ofEntries(sharedEntries(have), f)...)
 		wantEntries.add(ofEntries(sharedEntries(want), f)...)
 		merge(a, xtShared(have, f))
@@ -156,7 +156,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 }
 
 // renderChange adds the chains of one side of a change; none for nil.
-func renderChange(c state.VipChange, s state.State, to chainSet, v *state.VIP) {
+func renderChange(s state.State, to chainSet, v *state.VIP) {
 	if v != nil {
 		render{node: s.Node, mark: flagOf(s.SNAT)}.vip(to, v)
 	}

@@ -38,6 +38,7 @@ const affinityText = `
 	}
 `
 
+// affinityTextOf is affinityText for one frontend, or for a pattern of the text.
 func affinityTextOf(id state.AffinityID) string {
 	_, at, ok := id.Frontend()
 	if !ok {
@@ -167,7 +168,7 @@ func removedBackends(c state.Change) map[string]state.Sides {
 	return gone
 }
 
-// An entry of a frontend's map of clients.
+// An affinityEntry is an entry of a frontend's map of clients.
 type affinityEntry struct {
 	key     string // the client
 	data    string // its backend

@@ -27,6 +27,8 @@ type batch struct {
 // x/sys does not have.
 const setElemKeyEnd = 10
 
+// verdictGoto is NFT_GOTO as a verdict's code, a negative number in network order. A goto does not return
+// to the map's rule: what follows there is for packets without an element.
 var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT_GOTO+1))
 
 // newBatch begins a batch of messages with numbers above seq.
@@ -36,6 +38,7 @@ func newBatch(seq uint32) *batch {
 	return b
 }
 
+// empty reports whether the batch has nothing but its begin, which need not be sent.
 func (b *batch) empty() bool { return len(b.what) == 0 }
 
 // op appends one message.
@@ -79,6 +82,8 @@ func (b *batch) addMap(name, attributes string) {
 	b.op("add map "+name, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
 		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
 		b.e.Text(unix.NFTA_SET_NAME, name)
+		// The kernel requires an ID, by which later messages of the transaction could name the set
+		// before it is committed. The messages here use its name.
 		b.e.Uint32(unix.NFTA_SET_ID, uint32(len(b.what)))
 		for t, v := range nfnl.Attributes([]byte(attributes)) {
 			if len(v) > 0 {
@@ -88,6 +93,7 @@ func (b *batch) addMap(name, attributes string) {
 	})
 }
 
+// delMap deletes a map, which no rule may use any longer: the kernel answers EBUSY otherwise.
 func (b *batch) delMap(name string) {
 	b.op("delete map "+name, unix.NFT_MSG_DELSET, 0, func() {
 		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
@@ -133,7 +139,10 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Elem
 	}
 }
 
+// element appends an element. A deletion needs only the key: the kernel compares no data.
 func (b *batch) element(spec *state.SetSpec, e state.Element, data bool) {
+	// A set of intervals has two elements for each: the first address, and the first one behind it
+	// with a flag. The last interval of the address space has no end.
 	if spec.Interval {
 		b.item(e.Key, 0, nil)
 		if e.Data != "" {
@@ -141,6 +150,7 @@ func (b *batch) element(spec *state.SetSpec, e state.Element, data bool) {
 		}
 		return
 	}
+	// A range in a key of several fields (nft_set_pipapo) is one element with two keys.
 	if spec.Ranges {
 		b.item(e.Key, 0, func() {
 			end := b.e.Open(setElemKeyEnd)
@@ -203,6 +213,7 @@ func (b *batch) commit(s *nfnl.Socket) error {
 	}
 	// Only the last message asks to be acknowledged: the kernel reports every
 	// message that failed whether or not it asks.
+	// nlmsg_flags follows the length and the type (struct nlmsghdr).
 	flags := b.e.B[b.last+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
 	end := b.seq + uint32(len(b.what)) + 1

@@ -63,7 +63,7 @@ func rankOf(id state.SetID) int {
 		return 5
 	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed, state.SetLearn, state.SetRecall:
 		return 4
-	case state.SetExtFenced, state.SetIntFenced:
+	case state.SetExtInRange, state.SetIntInRange:
 		return 3
 	case state.SetExtSched, state.SetIntSched:
 		return 2
@@ -74,7 +74,7 @@ func rankOf(id state.SetID) int {
 	}
 }
 
-// parts splits a change, whose lists are sorted, into changes of about so many bytes. All
+// partsOf splits a change, whose lists are sorted, into changes of about so many bytes. All
 // of one that fits is one part, so that packets meet either the old or the new State.
 // Otherwise each key still changes at one moment, and so do the sources that may use a
 // frontend, and all that belongs to no VIP. Between the parts, a packet finds a backend
@@ -115,7 +115,7 @@ func (m move) joins(before move) bool {
 	return false
 }
 
-// moves pairs what a change does to the same keys.
+// movesOf pairs what a change does to the same keys.
 func movesOf(c state.Change) []move {
 	all := make([]move, 0, max(len(c.Del), len(c.Add)))
 	for i, j := 0, 0; i < len(c.Del) || j < len(c.Add); {
@@ -135,6 +135,7 @@ func movesOf(c state.Change) []move {
 	return all
 }
 
+// partOf is a change of these moves only; both lists are sorted, as apply wants them.
 func partOf(moves []move) (c state.Change) {
 	for _, m := range moves {
 		if m.del != nil {

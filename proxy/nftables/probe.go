@@ -113,7 +113,7 @@ func enumerateFeatures(all []feature) string {
 	return strings.Join(names, ", ")
 }
 
-// explain adds to an error of nftables what is missing, if anything is.
+// Explain adds to an error of nftables what is missing, if anything is.
 func Explain(ctx context.Context, err error) error {
 	if missing := Missing(ctx); missing != nil {
 		return fmt.Errorf("%w (%w)", missing, err)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,21 +26,37 @@ const redirectRetry = 5 * time.Second
 // open connection's, and the other node, which does not know that one, would refuse it. But FIN and RST
 // without an entry are invalid there as well, and vanish; here they may be the first
 // packet of a connection after it was moved.
+//
+// The TTL counts the redirects of a packet, see [state.RedirectTTL]: no packet loops.
 const redirectText = `table %[1]s %[2]s {
 	comment "Fanfare: managed, do not edit"
 
-	set nodes { type ether_addr; comment "other nodes, which redirect what they do not know"; }
-	map via { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node that had it before"; }
+	set vips { type %[4]s; }
+	map via { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node for packets of hosts"; }
+	map onward { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node for packets that a node has redirected"; }
+	set senders { typeof %[1]s daddr . iifname . ether saddr; comment "VIP . interface . the hardware address of the node in onward"; }
+	map beyond { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node for packets from there"; }
 
-	# What another node has redirected goes no further.
 	chain unknown {
-		ether saddr @nodes return
+		%[1]s %[3]s <= %[5]d return
+		%[1]s %[3]s < %[6]d goto redirected
+		%[1]s %[3]s set %[6]d
 		dup to %[1]s daddr . iifname map @via device iif counter drop
+	}
+
+	chain redirected {
+		%[1]s daddr . iifname . ether saddr @senders goto back
+		dup to %[1]s daddr . iifname map @onward device iif counter drop
+	}
+
+	chain back {
+		dup to %[1]s daddr . iifname map @beyond device iif counter drop
 	}
 
 	chain prerouting {
 		type filter hook prerouting priority -102; policy accept;
 		meta l4proto != tcp accept
+		%[1]s daddr != @vips accept
 		ct state established,related accept
 		tcp flags & (fin|syn|rst|ack) == syn accept
 		ct state new goto unknown
@@ -47,46 +65,52 @@ const redirectText = `table %[1]s %[2]s {
 }
 `
 
+// redirectTable returns the text of a family's table without elements.
+func redirectTable(f state.SetID) string {
+	hops, addrs := [2]string{"ttl", "hoplimit"}[f], [2]string{"ipv4_addr", "ipv6_addr"}[f]
+	return fmt.Sprintf(redirectText, redirectFamilies[f], renderer.RedirectTable, hops, addrs, state.RedirectTTL-state.MaxRedirects, state.RedirectTTL)
+}
+
 // redirectFamilies are what nft calls the families.
 var redirectFamilies = [2]string{"ip", "ip6"}
 
 // redirectTables are what an Renderer knows of the tables that redirect connections.
 type redirectTables struct {
 	known bool // the tables are as said here
-	have  state.State
+	have  []state.Redirect
 	// listing is how nft shows them.
 	listing string
 	// tried is what failed with err at a time: a kernel that cannot do it is not asked with
 	// every Set.
-	tried state.State
+	tried []state.Redirect
 	err   error
 	at    time.Time
 }
 
-// redirect writes the redirects of a State. look compares with the kernel first.
+// Redirect writes the redirects of a State. look compares with the kernel first.
 //
 // Elements are changed one by one where a table is there: a packet that is in the chain
 // while another takes its place would find the old map empty, and be refused.
 func (n *Renderer) Redirect(ctx context.Context, want state.State, look bool) error {
 	r := &n.redirects
-	if r.err != nil && state.SameRedirects(r.tried, want) && time.Since(r.at) < redirectRetry {
+	if r.err != nil && slices.Equal(r.tried, want.Redirects) && time.Since(r.at) < redirectRetry {
 		return r.err
 	}
-	r.err = r.write(ctx, want, look)
-	r.tried, r.at = state.State{Redirects: want.Redirects, Nodes: want.Nodes}, time.Now()
+	r.err = r.write(ctx, want.Redirects, look)
+	r.tried, r.at = want.Redirects, time.Now()
 	return r.err
 }
 
-func (r *redirectTables) write(ctx context.Context, want state.State, look bool) error {
-	if look && r.known && len(r.have.Redirects) > 0 {
+func (r *redirectTables) write(ctx context.Context, want []state.Redirect, look bool) error {
+	if look && r.known && len(r.have) > 0 {
 		r.known = listRedirects(ctx, r.have) == r.listing
 	}
-	if r.known && state.SameRedirects(r.have, want) {
+	if r.known && slices.Equal(r.have, want) {
 		return nil
 	}
 	var script strings.Builder
 	for f := range state.SetID(2) {
-		had, has := state.RedirectsOf(r.have.Redirects, f), state.RedirectsOf(want.Redirects, f)
+		had, has := state.RedirectsOf(r.have, f), state.RedirectsOf(want, f)
 		switch {
 		case len(has) == 0:
 			if len(had) > 0 || !r.known {
@@ -95,10 +119,11 @@ func (r *redirectTables) write(ctx context.Context, want state.State, look bool)
 				}
 			}
 		case !r.known || len(had) == 0:
-			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+redirectText, redirectFamilies[f], renderer.RedirectTable)
-			redirectElements(&script, f, state.State{}, want)
+			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n", redirectFamilies[f], renderer.RedirectTable)
+			script.WriteString(redirectTable(f))
+			redirectElements(&script, f, nil, has)
 		default:
-			redirectElements(&script, f, r.have, want)
+			redirectElements(&script, f, had, has)
 		}
 	}
 	r.known = false
@@ -107,45 +132,77 @@ func (r *redirectTables) write(ctx context.Context, want state.State, look bool)
 			return err
 		}
 	}
-	r.known, r.have = true, state.State{Redirects: want.Redirects, Nodes: want.Nodes}
+	r.known, r.have = true, want
 	r.listing = listRedirects(ctx, r.have)
 	return nil
 }
 
-// redirectElements writes what turns the elements of have into those of want.
-func redirectElements(b *strings.Builder, f state.SetID, have, want state.State) {
-	via := func(h state.Redirect) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
-	change := func(verb, set string, all []string) {
-		if len(all) > 0 {
-			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, redirectFamilies[f], renderer.RedirectTable, set, strings.Join(all, ", "))
+// redirectElements writes what turns the elements of have into those of want, redirects of one
+// family.
+func redirectElements(b *strings.Builder, f state.SetID, have, want []state.Redirect) {
+	for _, of := range []struct {
+		set      string
+		elements func([]state.Redirect) []string
+	}{
+		{"vips", vipElements},
+		{"senders", senderElements},
+		{"via", hopElements(func(h state.Redirect) netip.Addr { return h.Via })},
+		{"onward", hopElements(func(h state.Redirect) netip.Addr { return h.Onward })},
+		{"beyond", hopElements(func(h state.Redirect) netip.Addr { return h.Beyond })},
+	} {
+		had, has := of.elements(have), of.elements(want)
+		for _, change := range []struct {
+			verb string
+			list []string
+		}{{"delete", lacking(had, has)}, {"add", lacking(has, had)}} {
+			if len(change.list) > 0 {
+				fmt.Fprintf(b, "%s element %s %s %s { %s }\n", change.verb, redirectFamilies[f], renderer.RedirectTable, of.set, strings.Join(change.list, ", "))
+			}
 		}
 	}
-	text := func(mac [6]byte) string { return net.HardwareAddr(mac[:]).String() }
-	change("delete", "via", lacking(state.RedirectsOf(have.Redirects, f), state.RedirectsOf(want.Redirects, f), via))
-	change("add", "via", lacking(state.RedirectsOf(want.Redirects, f), state.RedirectsOf(have.Redirects, f), via))
-	change("delete", "nodes", lacking(have.Nodes, want.Nodes, text))
-	change("add", "nodes", lacking(want.Nodes, have.Nodes, text))
 }
 
-// lacking are the texts of those of all that are not in of.
-func lacking[T comparable](all, of []T, text func(T) string) (out []string) {
-	in := make(map[T]bool, len(of))
+func vipElements(all []state.Redirect) (list []string) {
+	for _, h := range all {
+		list = append(list, h.VIP.String())
+	}
+	return slices.Compact(list) // all is sorted
+}
+
+func senderElements(all []state.Redirect) (list []string) {
+	for _, h := range all {
+		if h.OnwardMAC != [6]byte{} {
+			list = append(list, fmt.Sprintf("%s . %q . %s", h.VIP, h.Interface, net.HardwareAddr(h.OnwardMAC[:])))
+		}
+	}
+	return list
+}
+
+func hopElements(to func(state.Redirect) netip.Addr) func([]state.Redirect) []string {
+	return func(all []state.Redirect) (list []string) {
+		for _, h := range all {
+			if to := to(h); to.IsValid() {
+				list = append(list, fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, to))
+			}
+		}
+		return list
+	}
+}
+
+// lacking returns those of all that are not in of.
+func lacking(all, of []string) []string {
+	in := make(map[string]bool, len(of))
 	for _, t := range of {
 		in[t] = true
 	}
-	for _, t := range all {
-		if !in[t] {
-			out = append(out, text(t))
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(all), func(t string) bool { return in[t] })
 }
 
-// listRedirects is how nft shows the tables for a State, without what they counted. It is
+// listRedirects is how nft shows the tables for redirects, without what they counted. It is
 // empty for one that is not there.
-func listRedirects(ctx context.Context, s state.State) (listing string) {
+func listRedirects(ctx context.Context, all []state.Redirect) (listing string) {
 	for f := range state.SetID(2) {
-		if len(state.RedirectsOf(s.Redirects, f)) == 0 {
+		if len(state.RedirectsOf(all, f)) == 0 {
 			continue
 		}
 		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], renderer.RedirectTable).Output()

@@ -30,8 +30,12 @@ type Renderer struct {
 	part int // the size of a part of a large change; 0: maxBatch
 }
 
+// VIPs reads the addresses of the table in the kernel, also of another version: the sets of VIPs keep
+// their names.
 func (n *Renderer) VIPs() ([]netip.Addr, error) { return readVIPs(n.Sock) }
 
+// Update changes elements only. The first frontend with affinity over IPv6 needs rules that the table
+// lacks, so that Converge loads it again.
 func (n *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	if u.Elements.Empty() {
 		return nil
@@ -104,6 +108,7 @@ func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) 
 	return rest, nil
 }
 
+// addChains adds chains, and for each an element that leads to it, if frontends name it by number.
 func (n *Renderer) addChains(b *batch, names []string) {
 	for _, name := range names {
 		n.addMapFor(b, name)
@@ -154,6 +159,8 @@ func (n *Renderer) replaceChains(b *batch, idle []string, schema string) {
 	}
 }
 
+// Converge loads the table where it is missing or damaged, and otherwise changes what differs from
+// want. Had may contain only the VIPs, if another version wrote the table.
 func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
 	t, err := n.read()
 	if err != nil {
@@ -186,6 +193,7 @@ func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 	return out, nil
 }
 
+// Differs says by the kernel's table what is not as from renders it, empty if all is.
 func (n *Renderer) Differs(_ context.Context, from state.State) (string, error) {
 	t, err := n.read()
 	if err != nil {
@@ -197,7 +205,7 @@ func (n *Renderer) Differs(_ context.Context, from state.State) (string, error) 
 // Lacks is nil: one table is for both families.
 func (n *Renderer) Lacks(state.SetID) error { return nil }
 
-// probe adds an element that no rule asks for and deletes it.
+// Probe adds an element that no rule asks for and deletes it.
 func (n *Renderer) Probe(context.Context) error {
 	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
 	b := newBatch(n.Sock.Seq)
@@ -206,10 +214,12 @@ func (n *Renderer) Probe(context.Context) error {
 	return n.commit(b)
 }
 
+// Remove deletes the tables; conntrack keeps the translation of flows that exist.
 func (n *Renderer) Remove(context.Context) error {
 	return DeleteTables()
 }
 
+// read reads the table, and lets the watch know that all changes until then are seen.
 func (n *Renderer) read() (*table, error) {
 	n.Dumped()
 	return readTable(n.Sock)

@@ -116,6 +116,8 @@ func nft(ctx context.Context, script string) error { return runNFT(ctx, script, 
 // nftCheck has the kernel check a script and change nothing.
 func nftCheck(ctx context.Context, script string) error { return runNFT(ctx, script, "-c", "-f", "-") }
 
+// runNFT runs nft with a script as its input. The output has the place of a mistake, which the exit
+// status does not tell.
 func runNFT(ctx context.Context, script string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "nft", args...)
 	cmd.Stdin = strings.NewReader(script)

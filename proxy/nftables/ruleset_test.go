@@ -48,8 +48,8 @@ func TestReplaceScript(t *testing.T) {
 			if diff := cmp.Diff(state.ElementsText(all), state.ElementsText(got.elements)); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", name, diff)
 			}
-			if stray := got.damagedChains(); len(stray) > 0 {
-				t.Errorf("%s: chains by nft differ from their patterns: %v", name, stray)
+			if damaged := got.damagedChains(); len(damaged) > 0 {
+				t.Errorf("%s: chains by nft differ from their patterns: %v", name, damaged)
 			}
 		}
 	})

@@ -43,6 +43,7 @@ type chain struct {
 	rules [][]byte // the expressions of each rule, normal
 }
 
+// equal compares expressions as bytes: a rule with other registers counts as another one.
 func (c chain) equal(o chain) bool {
 	return c.base == o.base && slices.EqualFunc(c.rules, o.rules, slices.Equal)
 }
@@ -97,6 +98,8 @@ func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(da
 	return err
 }
 
+// readTable finds the table, with its flags: a dormant one has no hooks. All read functions may run
+// again, since a list that changed meanwhile is read once more (dumpAttempts), and so begin with reset.
 func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
@@ -110,6 +113,7 @@ func (t *table) readTable(s *nfnl.Socket) error {
 	})
 }
 
+// readChains reads how chains are hooked in, and which one names the schema.
 func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
@@ -164,6 +168,8 @@ const (
 	setExpressions = 18 // NFTA_SET_EXPRESSIONS
 )
 
+// readSets reads how sets are made. What counts, as their size in use, is left out: it differs from
+// one read to the next.
 func (t *table) readSets(s *nfnl.Socket) error {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
@@ -337,6 +343,7 @@ func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool
 	return all, catchAll, nil
 }
 
+// isIntervalEnd reports whether an element only ends the interval of another one.
 func isIntervalEnd(item []byte) bool {
 	flags := nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS)
 	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
@@ -395,87 +402,6 @@ func (t *table) rulesHash() string {
 // ours says whether the table was made by a process with the same text.
 func (t *table) ours() bool {
 	return t.found && strings.HasPrefix(t.schema, schemaChain(""))
-}
-
-// damage says in words what of the table, elements aside, is not as it was
-// loaded; empty when all is.
-func (t *table) damage() string {
-	switch {
-	case !t.found:
-		return "table missing"
-	case t.schema == "":
-		return "schema unknown"
-	case !t.ours():
-		return "schema " + strings.TrimPrefix(t.schema, schemaPrefix)
-	case len(t.missing) > 0:
-		return "sets missing: " + strings.Join(t.missing, ", ")
-	case t.schema != schemaChain(t.rulesHash()):
-		return "chains, rules or sets changed"
-	case len(t.catchAll) > 0:
-		return "an element for all keys in " + strings.Join(t.catchAll, ", ")
-	}
-	if stray := t.damagedChains(); len(stray) > 0 {
-		return "chains changed: " + strings.Join(stray, ", ")
-	}
-	if !slices.Equal(t.leads, state.LeadElements(slices.Concat(state.FixedNumbers, patterns, t.madeChains()))) {
-		return "what numbers stand for changed"
-	}
-	return ""
-}
-
-// damagedChains are the made chains whose rules are not as they must be.
-func (t *table) damagedChains() []string {
-	var stray []string
-	for _, name := range t.madeChains() {
-		if !t.chains[name].equal(t.generatedLike(name)) {
-			stray = append(stray, name)
-		}
-	}
-	return append(stray, t.strayMaps()...)
-}
-
-// strayMaps are the maps of affinity that are missing, not as they must be, or of no frontend.
-func (t *table) strayMaps() (stray []string) {
-	for _, name := range t.madeChains() {
-		if id, ok := state.ParseRecallChain(name); ok && t.sets[id.Map()] != t.sets[state.PatternAffinity(id.Family()).Map()] {
-			stray = append(stray, id.Map())
-		}
-	}
-	for id := range t.affinityMaps() {
-		if _, used := t.chains[id.Recall()]; !used {
-			stray = append(stray, id.Map())
-		}
-	}
-	slices.Sort(stray)
-	return stray
-}
-
-// affinityMaps are the frontends that have a map of clients.
-func (t *table) affinityMaps() map[state.AffinityID]bool {
-	all := make(map[state.AffinityID]bool)
-	for name := range t.sets {
-		if id, ok := state.ParseAffinityMap(name); ok && !isPattern(id) {
-			all[id] = true
-		}
-	}
-	return all
-}
-
-func isPattern(id state.AffinityID) bool {
-	_, _, frontend := id.Frontend()
-	return !frontend
-}
-
-// madeChains are the made chains besides the patterns, sorted.
-func (t *table) madeChains() []string {
-	var names []string
-	for name := range t.chains {
-		if state.IsGenerated(name) && !slices.Contains(patterns, name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // readVIPs lists the addresses that the table forwards, sorted, whatever its

@@ -55,6 +55,7 @@ func textHash() string {
 // every rule is still what it was.
 const schemaPrefix = "schema-"
 
+// schemaChain is the name of that chain for a table whose rules have a hash.
 func schemaChain(rulesHash string) string {
 	return fmt.Sprintf("%s%d-%s-%s", schemaPrefix, Schema, textHash(), rulesHash)
 }

@@ -27,8 +27,8 @@ const (
 	CiliumInterface = "cilium_host"
 )
 
-// A survey reads facts. It changes nothing, and records what cannot be read.
-type survey struct {
+// A collector reads facts. It changes nothing, and records what cannot be read.
+type collector struct {
 	Facts facts
 	names map[int]string // of interfaces, by index
 	// Unseen are sentences about what could not be read, for the Status of package proxy. An
@@ -37,26 +37,26 @@ type survey struct {
 }
 
 // miss records what could not be looked at.
-func (s *survey) miss(what string, err error) {
+func (s *collector) miss(what string, err error) {
 	if err != nil {
 		s.Unseen = append(s.Unseen, fmt.Sprintf("%s: %v", what, err))
 	}
 }
 
-// Tallies are counters of the kernel, for a network namespace. They only grow, so that an
-// obstacle is a difference between two calls of Survey. The zero value is for the first call,
+// Counters are counters of the kernel, for a network namespace. They only grow, so that an
+// obstacle is a difference between two calls of Collect. The zero value is for the first call,
 // which detects no difference.
-type Tallies struct {
+type Counters struct {
 	known                    bool
 	reversed, early, refused uint64
 }
 
-// Survey reads interfaces, routes, sysctls and counters in the network namespace of the calling
+// Collect reads interfaces, routes, sysctls and counters in the network namespace of the calling
 // thread; Judge reads the rules. It compares counters with before, and then updates before.
 // What cannot be read is in Unseen. It blocks for a system call for each interface and sample,
 // and must not run on the path of a change.
-func Survey(state state.State, before *Tallies) *survey {
-	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0}}
+func Collect(state state.State, before *Counters) *collector {
+	s := &collector{names: make(map[int]string), Facts: facts{families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0}}
 	s.Facts.samples, s.Facts.partial = takeSamples(state, localSamples, remoteSamples)
 	s.links()
 	s.routes()
@@ -67,7 +67,7 @@ func Survey(state state.State, before *Tallies) *survey {
 
 // links lists the interfaces. Only netlink reports whether a bridge calls netfilter
 // (IFLA_BR_NF_CALL_IPTABLES): a container cannot read the bridge's sysfs of its own namespace.
-func (s *survey) links() {
+func (s *collector) links() {
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
@@ -95,7 +95,7 @@ func (s *survey) links() {
 }
 
 // plugin records the network plug-in to which an interface belongs, if any.
-func (s *survey) plugin(iface string) {
+func (s *collector) plugin(iface string) {
 	p := &s.Facts.plugin
 	switch iface {
 	case CalicoInterface:
@@ -145,7 +145,7 @@ func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 }
 
 // routes records which networks the interfaces lead to, and the interface of each sample.
-func (s *survey) routes() {
+func (s *collector) routes() {
 	for f := range state.SetID(2) {
 		if s.Facts.families[f] {
 			s.networks(f)
@@ -154,21 +154,21 @@ func (s *survey) routes() {
 	s.routeSamples()
 }
 
-func (s *survey) routeSamples() {
+func (s *collector) routeSamples() {
 	for i := range s.Facts.samples {
 		s.route(&s.Facts.samples[i])
 	}
 }
 
 // sampleAll takes as many samples as there are flows, up to a limit.
-func (s *survey) sampleAll(state state.State) {
+func (s *collector) sampleAll(state state.State) {
 	s.Facts.samples, s.Facts.partial = takeSamples(state, allSamples, allSamples)
 	s.routeSamples()
 }
 
 // networks records which interfaces lead to networks, by the main table. Tables of policy
 // routing are not read: their rules select packets that are unknown here.
-func (s *survey) networks(f state.SetID) {
+func (s *collector) networks(f state.SetID) {
 	routes, err := netlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	s.miss("routes", err)
 	for _, r := range routes {
@@ -194,7 +194,7 @@ func (s *survey) networks(f state.SetID) {
 }
 
 // iface returns the interface that is up and has this name, or nil.
-func (s *survey) iface(name string) *iface {
+func (s *collector) iface(name string) *iface {
 	i := slices.IndexFunc(s.Facts.interfaces, func(w iface) bool { return w.name == name })
 	if i < 0 {
 		return nil
@@ -203,7 +203,7 @@ func (s *survey) iface(name string) *iface {
 }
 
 // route asks the kernel how it would send to a sample's backend.
-func (s *survey) route(p *sample) {
+func (s *collector) route(p *sample) {
 	to := p.backend.Addr()
 	routes, err := netlink.RouteGetWithOptions(net.IP(to.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {
@@ -218,11 +218,11 @@ func (s *survey) route(p *sample) {
 	}
 }
 
-// counters compares the kernel's counters with those of the last survey. Packets that conntrack
+// counters compares the kernel's counters with those of the last collection. Packets that conntrack
 // could not insert count only while it is nearly full: two packets of one flow that race for
 // the same entry increase the same counter.
-func (s *survey) counters(before *Tallies) {
-	now := Tallies{known: true}
+func (s *collector) counters(before *Counters) {
+	now := Counters{known: true}
 	var err error
 	now.reversed, err = reversedPackets()
 	s.miss("packets dropped by rp_filter", err)

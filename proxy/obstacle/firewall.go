@@ -16,17 +16,17 @@ const (
 	hookPostrouting = 4
 )
 
-// A passage is one direction of one kind of flow. A chain that drops all samples of a passage
+// A flowKind is one direction of one kind of flow. A chain that drops all samples of a flowKind
 // is an obstacle; one that drops some of them is a policy, such as a NetworkPolicy.
-type passage struct {
+type flowKind struct {
 	family      state.SetID
 	reply       bool
 	own, remote bool // as the samples'
 }
 
-// to returns the endpoints of a passage, for a message: where its packets go, or where replies
+// to returns the endpoints of a flowKind, for a message: where its packets go, or where replies
 // come from.
-func (p passage) to() string {
+func (p flowKind) to() string {
 	switch {
 	case p.own:
 		return "processes of this node"
@@ -36,36 +36,36 @@ func (p passage) to() string {
 	return "pods of this node"
 }
 
-// passages returns all passages in the order in which they are reported. A chain is reported
+// flowKinds returns all kinds in the order in which they are reported. A chain is reported
 // once, so the easiest to understand comes first: requests before replies, and
 // pods of this node before others.
-func passages() (all []passage) {
+func flowKinds() (all []flowKind) {
 	for _, reply := range []bool{false, true} {
 		for _, family := range []state.SetID{0, 1} {
-			for _, kind := range []passage{{}, {own: true}, {remote: true}} {
-				all = append(all, passage{family, reply, kind.own, kind.remote})
+			for _, kind := range []flowKind{{}, {own: true}, {remote: true}} {
+				all = append(all, flowKind{family, reply, kind.own, kind.remote})
 			}
 		}
 	}
 	return all
 }
 
-// flows returns the kind of flows of the passage.
-func (p passage) flows() Flows { return FlowsTo(p.family, p.destination()) }
+// flows returns the kind of flows of the flowKind.
+func (p flowKind) flows() Flows { return FlowsTo(p.family, p.destination()) }
 
-func (p passage) destination() Destination { return sample{own: p.own, remote: p.remote}.to() }
+func (p flowKind) destination() Destination { return sample{own: p.own, remote: p.remote}.to() }
 
-// of reports whether a sample belongs to this passage.
-func (p passage) of(s sample) bool {
+// of reports whether a sample belongs to this flowKind.
+func (p flowKind) of(s sample) bool {
 	return s.family == p.family && s.own == p.own && (s.remote == p.remote || s.own)
 }
 
 // judgeRules finds chains that drop, translate or exclude from conntrack all samples of a
-// passage; each chain is reported once, with all flows that it blocks for certain.
+// flowKind; each chain is reported once, with all flows that it blocks for certain.
 func judgeRules(r *ruleset, samples []sample, more partial) (all []Obstacle) {
 	told := make(map[string]int)
 	for _, base := range r.bases {
-		for _, p := range passages() {
+		for _, p := range flowKinds() {
 			if !base.sees(p.family) {
 				continue
 			}
@@ -86,9 +86,9 @@ func judgeRules(r *ruleset, samples []sample, more partial) (all []Obstacle) {
 	return all
 }
 
-// judgeChain returns the obstacle that a chain is to all samples of a passage. Found is false
+// judgeChain returns the obstacle that a chain is to all samples of a flowKind. Found is false
 // if one sample passes, or if two meet different obstacles.
-func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Obstacle, found bool) {
+func judgeChain(r *ruleset, base hookedChain, p flowKind, samples []sample) (o Obstacle, found bool) {
 	for _, s := range samples {
 		if !p.of(s) {
 			continue
@@ -152,7 +152,7 @@ func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 
 // obstacle returns the obstacle that a chain at a hook is, by the results of the simulation.
 // About names the chain that has the rule: a chain at the hook may only jump to it.
-func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, bool) {
+func (w *hookWalk) obstacle(base hookedChain, out outcomes, p flowKind) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()
 	if p.reply {
@@ -173,21 +173,6 @@ func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, b
 			about, direction, base.priority, w.rules.nat)}, true
 	}
 	return Obstacle{}, false
-}
-
-// judgeOrder finds kube-proxy's chains of nftables that may translate before Fanfare's rules.
-// In iptables mode both have the same priority, and the kernel runs the newer one first.
-func judgeOrder(r *ruleset, families [2]bool) (all []Obstacle) {
-	for _, c := range r.kubeProxy {
-		if c.priority > r.nat || !(families[0] && c.sees(0) || families[1] && c.sees(1)) {
-			continue
-		}
-		about := fmt.Sprintf("chain %s %s", c.table, c.name)
-		all = append(all, Obstacle{Code: TranslatedBefore, About: about, Message: fmt.Sprintf(
-			"%s has the priority that iptables has (%d), and whichever of kube-proxy's rules and Fanfare's came last translates first: start Fanfare with --proxy-mode=nftables, or kube-proxy in its iptables mode",
-			about, c.priority)})
-	}
-	return all
 }
 
 // cure returns what to change in a chain that drops packets: an exception that holds for all

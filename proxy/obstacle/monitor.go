@@ -172,7 +172,7 @@ func (l *Monitor) run(ctx context.Context) {
 	defer l.watchForwarding()()
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
-	var before Tallies
+	var before Counters
 	var last, due time.Time // due: zero when no look is
 	interval := lookSoon
 	by := func(at time.Time) {
@@ -240,12 +240,12 @@ func enter(netns *os.File) error {
 }
 
 // look returns the obstacles at present, and what could not be read.
-func (l *Monitor) look(state state.State, before *Tallies) (obstacles []Obstacle, unseen []string) {
+func (l *Monitor) look(state state.State, before *Counters) (obstacles []Obstacle, unseen []string) {
 	l.looking.Store(true)
 	defer l.looking.Store(false)
 	start := time.Now()
 	closed := *l.closed.Load()
-	s := Survey(state, before)
+	s := Collect(state, before)
 	obstacles, met := s.Judge(l.nat.Load(), closed...)
 	if s.Facts.partial != (partial{}) && slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.Code == Firewall || o.Code == Untracked || o.Code == ForwardingOff }) {
 		s.sampleAll(state)
@@ -261,7 +261,7 @@ func (l *Monitor) look(state state.State, before *Tallies) (obstacles []Obstacle
 // and the chains that it read. nat is the priority of the hook at which Fanfare's rules
 // translate, and closed are the iptables whose FORWARD could not be opened. It adds to Unseen what
 // it could not read.
-func (s *survey) Judge(nat int32, closed ...string) (obstacles []Obstacle, met map[chainID]bool) {
+func (s *collector) Judge(nat int32, closed ...string) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.Facts), make(map[chainID]bool)
 	sock, err := nfnl.Dial()
 	if err != nil {
@@ -272,7 +272,7 @@ func (s *survey) Judge(nat int32, closed ...string) (obstacles []Obstacle, met m
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.Facts.arrivals(), s.Facts.partial)...)
-	obstacles = append(obstacles, judgeOrder(rules, s.Facts.families)...)
+	obstacles = append(obstacles, judgeKubeProxy(rules, s.Facts.families)...)
 	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true

@@ -51,7 +51,7 @@ func (o Obstacle) compare(p Obstacle) int {
 	return cmp.Or(cmp.Compare(o.Code, p.Code), cmp.Compare(o.About, p.About))
 }
 
-// facts are what a survey found on the node, except for other programs' rules. An array with
+// facts are what a collector found on the node, except for other programs' rules. An array with
 // two elements has one for IPv4 and one for IPv6.
 type facts struct {
 	families   [2]bool // families that have VIPs
@@ -61,7 +61,7 @@ type facts struct {
 	marked     bool    // Fanfare sets kube-proxy's mark
 	forward6   bool    // net.ipv6.conf.all.forwarding
 	forward4   bool    // net.ipv4.ip_forward
-	// reversed: rp_filter has dropped packets since the last survey.
+	// reversed: rp_filter has dropped packets since the last collection.
 	reversed  bool
 	Conntrack conntrackFacts
 	bridgeNF  [2]bool // net.bridge.bridge-nf-call-iptables and -ip6tables
@@ -90,7 +90,7 @@ type iface struct {
 // conntrackFacts are the state of the conntrack table of this namespace.
 type conntrackFacts struct {
 	count, max int // entries; max 0: unknown
-	// evicted: since the last survey the kernel deleted entries to make room. Refused: it
+	// evicted: since the last collection the kernel deleted entries to make room. Refused: it
 	// dropped packets because there was none; exported for the tests of package proxy.
 	evicted, Refused bool
 }
@@ -124,7 +124,7 @@ func (f *facts) carries(w *iface, family state.SetID) bool {
 }
 
 // judgeConntrack finds a conntrack table that has refused or evicted entries since the last
-// survey, or that will soon.
+// collection, or that will soon.
 func judgeConntrack(f *facts) []Obstacle {
 	const name = "net.netfilter.nf_conntrack_max"
 	c := f.Conntrack

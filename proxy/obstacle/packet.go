@@ -9,16 +9,16 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// tri is a truth value with a third state, ordered so that min is "and" and yes-x is "not".
-type tri uint8
+// ternary is a truth value with a third state, ordered so that min is "and" and yes-x is "not".
+type ternary uint8
 
 const (
-	no tri = iota
+	no ternary = iota
 	maybe
 	yes
 )
 
-func triOf(b bool) tri {
+func ternaryOf(b bool) ternary {
 	if b {
 		return yes
 	}
@@ -51,7 +51,7 @@ func (k knownBits) set(offset int, b []byte) {
 }
 
 // is reports whether the bytes equal a value, which must not be longer.
-func (k knownBits) is(value []byte) tri {
+func (k knownBits) is(value []byte) ternary {
 	result := yes
 	for i, v := range value {
 		if (k.value[i]^v)&k.known[i] != 0 {

@@ -102,11 +102,6 @@ func (t tableID) foreign() bool {
 	return false
 }
 
-// kubeProxy reports whether a table is kube-proxy's in its nftables mode.
-func (t tableID) kubeProxy() bool {
-	return t.name == "kube-proxy" && (t.family == unix.NFPROTO_IPV4 || t.family == unix.NFPROTO_IPV6)
-}
-
 // listAttempts limits how often a list is read again because it changed meanwhile. A busy
 // node with many programs may change its rules at any time.
 const listAttempts = 20

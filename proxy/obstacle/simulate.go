@@ -31,8 +31,8 @@ const (
 	mayFall // the chain returns to its caller, or a base chain to its policy
 )
 
-// A trail leads one packet through the chains of one hook.
-type trail struct {
+// A hookWalk leads one packet through the chains of one hook.
+type hookWalk struct {
 	rules  *ruleset
 	table  tableID
 	packet *knownPacket
@@ -49,9 +49,9 @@ type trail struct {
 const walkBudget = 20_000
 
 // walkHook returns the possible results of a base chain for the packet, mayAccept and mayDrop
-// only, and the trail with the chains that caused them.
-func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, outcomes) {
-	w := &trail{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
+// only, and the hookWalk with the chains that caused them.
+func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*hookWalk, outcomes) {
+	w := &hookWalk{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
 	out := w.chain(base.name, true, 0)
 	if out&mayFall != 0 {
 		out &^= mayFall
@@ -68,7 +68,7 @@ func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, outcomes) {
 
 // chain returns the possible results of a chain. sure reports that the packet certainly reaches
 // it. The kernel limits the nesting of chains to 16 (NFT_JUMP_STACK_SIZE).
-func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
+func (w *hookWalk) chain(name string, sure bool, depth int) (out outcomes) {
 	rules, ok := w.rules.chain(chainID{w.table, name})
 	if !ok || depth > 16 {
 		return mayAccept | mayDrop | mayFall
@@ -77,7 +77,7 @@ func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
 		if w.budget--; w.budget < 0 {
 			return out | mayAccept | mayDrop | mayFall
 		}
-		r := ruleWalk{trail: w, in: name, match: yes, sure: sure}
+		r := ruleWalk{hookWalk: w, in: name, match: yes, sure: sure}
 		may, ends := r.run(expressions, depth)
 		if r.match == no {
 			continue
@@ -92,7 +92,7 @@ func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
 }
 
 // rule returns the possible results of a verdict, and whether the packet leaves the chain by it.
-func (w *trail) rule(v *verdict, in string, sure bool, depth int) (may outcomes, ends bool) {
+func (w *hookWalk) rule(v *verdict, in string, sure bool, depth int) (may outcomes, ends bool) {
 	switch v.code {
 	case nfAccept:
 		return mayAccept, true
@@ -114,9 +114,9 @@ func (w *trail) rule(v *verdict, in string, sure bool, depth int) (may outcomes,
 
 // A ruleWalk leads the packet through one rule.
 type ruleWalk struct {
-	*trail
-	in    string // the chain
-	match tri    // so far
+	*hookWalk
+	in    string  // the chain
+	match ternary // so far
 	sure  bool
 }
 
@@ -219,7 +219,7 @@ func (r *ruleWalk) vmap(data []byte) *verdict {
 
 // test evaluates an expression without a verdict: it loads registers, or reports whether the
 // rule continues.
-func (r *ruleWalk) test(name string, data []byte) tri {
+func (r *ruleWalk) test(name string, data []byte) ternary {
 	switch name {
 	case "payload":
 		r.payload(data)
@@ -331,7 +331,7 @@ func (r *ruleWalk) source(data []byte, t uint16, length int) knownBits {
 
 // compare compares a register with a constant. Orders need all bits; they compare bytes, as
 // memcmp does in the kernel.
-func (r *ruleWalk) compare(data []byte) tri {
+func (r *ruleWalk) compare(data []byte) ternary {
 	value := nfnl.Attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_CMP_SREG, len(value))
 	op := nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CMP_OP))
@@ -345,21 +345,21 @@ func (r *ruleWalk) compare(data []byte) tri {
 		return maybe
 	}
 	order := bytes.Compare(k.value, value)
-	return triOf(map[uint32]bool{
+	return ternaryOf(map[uint32]bool{
 		unix.NFT_CMP_LT: order < 0, unix.NFT_CMP_LTE: order <= 0,
 		unix.NFT_CMP_GT: order > 0, unix.NFT_CMP_GTE: order >= 0,
 	}[op])
 }
 
 // between reports whether a register is in a range, both ends included.
-func (r *ruleWalk) between(data []byte) tri {
+func (r *ruleWalk) between(data []byte) ternary {
 	from := nfnl.Attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
 	to := nfnl.Attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_RANGE_SREG, len(from))
 	if !k.certain() {
 		return maybe
 	}
-	in := triOf(bytes.Compare(from, k.value) <= 0 && bytes.Compare(k.value, to) <= 0)
+	in := ternaryOf(bytes.Compare(from, k.value) <= 0 && bytes.Compare(k.value, to) <= 0)
 	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_RANGE_OP)) == unix.NFT_RANGE_NEQ {
 		return yes - in
 	}
@@ -368,7 +368,7 @@ func (r *ruleWalk) between(data []byte) tri {
 
 // find looks a register up in a set, or in a map whose value it loads. The lookup may be
 // inverted ("!=" in nft).
-func (r *ruleWalk) find(data []byte) tri {
+func (r *ruleWalk) find(data []byte) ternary {
 	found, e := r.lookup(data)
 	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
 		found = yes - found
@@ -383,7 +383,7 @@ func (r *ruleWalk) find(data []byte) tri {
 
 // lookup reports whether a set contains the register's value, and returns the element if that
 // is certain.
-func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
+func (r *ruleWalk) lookup(data []byte) (ternary, setElement) {
 	s := r.rules.set(chainID{r.table, nfnl.CString(nfnl.Attribute(data, unix.NFTA_LOOKUP_SET))})
 	if s == nil || !s.fixed {
 		return maybe, setElement{}
@@ -410,7 +410,7 @@ func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
 
 // findInterval looks a key up among intervals. Each begins at an element, and ends before the
 // next one or at its own end, which is inclusive.
-func (s *valueSet) findInterval(k knownBits) (tri, setElement) {
+func (s *valueSet) findInterval(k knownBits) (ternary, setElement) {
 	if !k.certain() {
 		return maybe, setElement{}
 	}
@@ -419,7 +419,7 @@ func (s *valueSet) findInterval(k knownBits) (tri, setElement) {
 	for i := after - 1; i >= 0; i-- {
 		e := s.elements[i]
 		if e.end != "" {
-			return triOf(key <= e.end), e
+			return ternaryOf(key <= e.end), e
 		}
 		if !e.ends {
 			return yes, e

@@ -14,7 +14,7 @@ import (
 
 // sysctls reads variables. A missing one mostly counts as zero: the kernel is older than the
 // variable, or its module is not loaded.
-func (s *survey) sysctls() {
+func (s *collector) sysctls() {
 	f := &s.Facts
 	f.forward4 = s.sysctl("net/ipv4/ip_forward", 0) != 0
 	f.forward6 = s.sysctl("net/ipv6/conf/all/forwarding", 0) != 0
@@ -38,7 +38,7 @@ func (s *survey) sysctls() {
 
 // sysctl reads a variable below /proc/sys, which is that of the thread's network namespace. It
 // returns absent if the variable does not exist.
-func (s *survey) sysctl(name string, absent int) int {
+func (s *collector) sysctl(name string, absent int) int {
 	b, err := os.ReadFile("/proc/sys/" + name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return absent

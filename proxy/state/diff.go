@@ -71,9 +71,9 @@ func (c *Change) expiring() []Element {
 // changesRestriction says whether the frontend of an allowed source becomes restricted or ceases to be. If
 // it keeps it, all changes of its list come into force at one moment.
 func (c *Change) changesRestriction(allowed Element) bool {
-	set := SetExtFenced + allowed.Set - SetAllowed
-	fence := Element{Set: set, Key: allowed.Key[:FieldsSize(Specs[set].Key)]}
-	return hasKey(c.Add, fence) != hasKey(c.Del, fence)
+	set := SetExtInRange + allowed.Set - SetAllowed
+	inRange := Element{Set: set, Key: allowed.Key[:FieldsSize(Specs[set].Key)]}
+	return hasKey(c.Add, inRange) != hasKey(c.Del, inRange)
 }
 
 // hasKey says whether a sorted list has an element of that set and key.
@@ -85,7 +85,7 @@ func hasKey(all []Element, e Element) bool {
 // isDependentSet says whether packets ask a set because of what another one said.
 func isDependentSet(id SetID) bool {
 	switch Base(id) {
-	case SetExtFenced, SetIntFenced, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
+	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
 		SetExtBack, SetIntBack, setExtMasq, setIntMasq, setHairpin, setLate:
 		return true
 	default:

@@ -108,8 +108,8 @@ func TestSteps(t *testing.T) {
 		have, want    state.State
 		before, after string // names of sets, with - for what is deleted
 	}{
-		{"a fence", frontend(nil, 0, "pod1"), frontend(ten, 0, "pod1"), "allowed4", ""},
-		{"no fence", frontend(ten, 0, "pod1"), frontend(nil, 0, "pod1"), "", "-allowed4 -ifenced4 -xfenced4"},
+		{"source ranges", frontend(nil, 0, "pod1"), frontend(ten, 0, "pod1"), "allowed4", ""},
+		{"no source ranges", frontend(ten, 0, "pod1"), frontend(nil, 0, "pod1"), "", "-allowed4 -iinrange4 -xinrange4"},
 		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
 		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", "learn4"},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
@@ -137,7 +137,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// setNames are the sets that a change is about, with - for what it deletes.
+// namesOfSets are the sets that a change is about, with - for what it deletes.
 func namesOfSets(c state.Change) string {
 	var all []string
 	for _, e := range c.Add {

@@ -19,48 +19,48 @@ import (
 type SetID uint8
 
 const (
-	SetVIPs      SetID = iota * 2 // vips4, vips6
-	SetOwned                      // owned4, owned6
-	SetClients                    // clients4, clients6
-	SetExtSvc                     // xsvc4, xsvc6
-	SetIntSvc                     // isvc4, isvc6
-	SetExtFenced                  // xfenced4, xfenced6
-	SetIntFenced                  // ifenced4, ifenced6
-	SetAllowed                    // allowed4, allowed6
-	SetExtEps                     // xeps4, xeps6
-	SetIntEps                     // ieps4, ieps6
-	setExtSlots                   // xslots4, xslots6
-	setIntSlots                   // islots4, islots6
-	setExtMasq                    // xmasq4, xmasq6
-	setIntMasq                    // imasq4, imasq6
-	SetDrain                      // drain4, drain6
-	setHairpin                    // hair4, hair6
-	SetExtSched                   // xsched4, xsched6
-	SetIntSched                   // isched4, isched6
-	SetExtBack                    // xback4, xback6
-	SetIntBack                    // iback4, iback6
-	SetExpiring                   // expiring4, expiring6
-	SetLearn                      // learn4, learn6
-	SetRecall                     // recall4, recall6
-	setSticky                     // sticky4, sticky6
-	setLate                       // late4, late6
-	SetExtTurn                    // xturn4, xturn6
-	SetIntTurn                    // iturn4, iturn6
-	SetNever                      // never4, never6
-	SetFrom                       // from4, from6
-	SetClientIf                   // clientifs
-	SetSources   = SetClientIf + 1
-	SetMarks     = SetClientIf + 2
-	SetCount     = SetClientIf + 3
+	SetVIPs       SetID = iota * 2 // vips4, vips6
+	SetOwned                       // owned4, owned6
+	SetClients                     // clients4, clients6
+	SetExtSvc                      // xsvc4, xsvc6
+	SetIntSvc                      // isvc4, isvc6
+	SetExtInRange                  // xinrange4, xinrange6
+	SetIntInRange                  // iinrange4, iinrange6
+	SetAllowed                     // allowed4, allowed6
+	SetExtEps                      // xeps4, xeps6
+	SetIntEps                      // ieps4, ieps6
+	setExtSlots                    // xslots4, xslots6
+	setIntSlots                    // islots4, islots6
+	setExtMasq                     // xmasq4, xmasq6
+	setIntMasq                     // imasq4, imasq6
+	SetDrain                       // drain4, drain6
+	setHairpin                     // hair4, hair6
+	SetExtSched                    // xsched4, xsched6
+	SetIntSched                    // isched4, isched6
+	SetExtBack                     // xback4, xback6
+	SetIntBack                     // iback4, iback6
+	SetExpiring                    // expiring4, expiring6
+	SetLearn                       // learn4, learn6
+	SetRecall                      // recall4, recall6
+	setSticky                      // sticky4, sticky6
+	setLate                        // late4, late6
+	SetExtTurn                     // xturn4, xturn6
+	SetIntTurn                     // iturn4, iturn6
+	SetNever                       // never4, never6
+	SetFrom                        // from4, from6
+	SetClientIf                    // clientifs
+	SetSources    = SetClientIf + 1
+	SetMarks      = SetClientIf + 2
+	SetCount      = SetClientIf + 3
 
 	// What follows is no part of what a State means: it follows from the chains that there are.
-	SetExtSvcTo    = SetCount     // xsvcto
-	setIntSvcTo    = SetCount + 1 // isvcto
-	setExtFencedTo = SetCount + 2 // xfencedto
-	setIntFencedTo = SetCount + 3 // ifencedto
-	setExtSchedTo  = SetCount + 4 // xschedto
-	setIntSchedTo  = SetCount + 5 // ischedto
-	SetsAll        = SetCount + 6
+	SetExtSvcTo     = SetCount     // xsvcto
+	setIntSvcTo     = SetCount + 1 // isvcto
+	setExtInRangeTo = SetCount + 2 // xinrangeto
+	setIntInRangeTo = SetCount + 3 // iinrangeto
+	setExtSchedTo   = SetCount + 4 // xschedto
+	setIntSchedTo   = SetCount + 5 // ischedto
+	SetsAll         = SetCount + 6
 )
 
 // A field is the type of one part of a key or a value.
@@ -117,8 +117,8 @@ func (s *SetSpec) Numbers() bool { return len(s.Data) == 1 && s.Data[0] == Field
 
 // NumberedSets are the maps of what numbers stand for, and the map that has them.
 var NumberedSets = map[SetID]SetID{
-	SetExtSvcTo: SetExtSvc, setIntSvcTo: SetIntSvc, setExtFencedTo: SetExtFenced,
-	setIntFencedTo: SetIntFenced, setExtSchedTo: SetExtSched, setIntSchedTo: SetIntSched,
+	SetExtSvcTo: SetExtSvc, setIntSvcTo: SetIntSvc, setExtInRangeTo: SetExtInRange,
+	setIntInRangeTo: SetIntInRange, setExtSchedTo: SetExtSched, setIntSchedTo: SetIntSched,
 }
 
 // Specs describe the sets and maps of ruleset.nft.
@@ -132,35 +132,35 @@ func buildSpecs() [SetsAll]SetSpec {
 		backend := []field{addr, fieldPort}
 		pair := append(slices.Clone(frontend), backend...)
 		for id, s := range map[SetID]SetSpec{
-			SetVIPs:      {Name: "vips", Key: []field{addr}},
-			SetOwned:     {Name: "owned", Key: []field{addr}, Interval: true},
-			SetClients:   {Name: "clients", Key: []field{addr}, Interval: true},
-			SetExtSvc:    {Name: "xsvc", Key: frontend, Data: []field{FieldNumber}},
-			SetIntSvc:    {Name: "isvc", Key: frontend, Data: []field{FieldNumber}},
-			SetExtFenced: {Name: "xfenced", Key: frontend, Data: []field{FieldNumber}},
-			SetIntFenced: {Name: "ifenced", Key: frontend, Data: []field{FieldNumber}},
-			SetAllowed:   {Name: "allowed", Key: append(slices.Clone(frontend), addr), Ranges: true},
-			SetExtEps:    {Name: "xeps", Key: slot, Data: backend},
-			SetIntEps:    {Name: "ieps", Key: slot, Data: backend},
-			setExtSlots:  {Name: "xslots", Key: slot, Data: backend},
-			setIntSlots:  {Name: "islots", Key: slot, Data: backend},
-			setExtMasq:   {Name: "xmasq", Key: pair},
-			setIntMasq:   {Name: "imasq", Key: pair},
-			SetDrain:     {Name: "drain", Key: pair},
-			setHairpin:   {Name: "hair", Key: []field{addr, addr, addr}},
-			SetExtSched:  {Name: "xsched", Key: frontend, Data: []field{FieldNumber}},
-			SetIntSched:  {Name: "isched", Key: frontend, Data: []field{FieldNumber}},
-			SetExtTurn:   {Name: "xturn", Key: frontend, Data: []field{fieldVerdict}},
-			SetIntTurn:   {Name: "iturn", Key: frontend, Data: []field{fieldVerdict}},
-			SetExtBack:   {Name: "xback", Key: pair},
-			SetIntBack:   {Name: "iback", Key: pair},
-			SetExpiring:  {Name: "expiring", Key: pair},
-			SetLearn:     {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
-			SetRecall:    {Name: "recall", Key: frontend, Data: []field{fieldVerdict}},
-			setSticky:    {Name: "sticky", Key: []field{addr}},
-			setLate:      {Name: "late", Key: []field{addr}},
-			SetNever:     {Name: "never", Key: []field{addr}, Interval: true},
-			SetFrom:      {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
+			SetVIPs:       {Name: "vips", Key: []field{addr}},
+			SetOwned:      {Name: "owned", Key: []field{addr}, Interval: true},
+			SetClients:    {Name: "clients", Key: []field{addr}, Interval: true},
+			SetExtSvc:     {Name: "xsvc", Key: frontend, Data: []field{FieldNumber}},
+			SetIntSvc:     {Name: "isvc", Key: frontend, Data: []field{FieldNumber}},
+			SetExtInRange: {Name: "xinrange", Key: frontend, Data: []field{FieldNumber}},
+			SetIntInRange: {Name: "iinrange", Key: frontend, Data: []field{FieldNumber}},
+			SetAllowed:    {Name: "allowed", Key: append(slices.Clone(frontend), addr), Ranges: true},
+			SetExtEps:     {Name: "xeps", Key: slot, Data: backend},
+			SetIntEps:     {Name: "ieps", Key: slot, Data: backend},
+			setExtSlots:   {Name: "xslots", Key: slot, Data: backend},
+			setIntSlots:   {Name: "islots", Key: slot, Data: backend},
+			setExtMasq:    {Name: "xmasq", Key: pair},
+			setIntMasq:    {Name: "imasq", Key: pair},
+			SetDrain:      {Name: "drain", Key: pair},
+			setHairpin:    {Name: "hair", Key: []field{addr, addr, addr}},
+			SetExtSched:   {Name: "xsched", Key: frontend, Data: []field{FieldNumber}},
+			SetIntSched:   {Name: "isched", Key: frontend, Data: []field{FieldNumber}},
+			SetExtTurn:    {Name: "xturn", Key: frontend, Data: []field{fieldVerdict}},
+			SetIntTurn:    {Name: "iturn", Key: frontend, Data: []field{fieldVerdict}},
+			SetExtBack:    {Name: "xback", Key: pair},
+			SetIntBack:    {Name: "iback", Key: pair},
+			SetExpiring:   {Name: "expiring", Key: pair},
+			SetLearn:      {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
+			SetRecall:     {Name: "recall", Key: frontend, Data: []field{fieldVerdict}},
+			setSticky:     {Name: "sticky", Key: []field{addr}},
+			setLate:       {Name: "late", Key: []field{addr}},
+			SetNever:      {Name: "never", Key: []field{addr}, Interval: true},
+			SetFrom:       {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
 		} {
 			s.Name += [...]string{"4", "6"}[family]
 			all[id+SetID(family)] = s

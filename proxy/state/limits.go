@@ -122,7 +122,7 @@ func (f *Frontend) entries(m Mode) int {
 	}
 	n += len(f.Draining) + 1 // learn
 	for i, t := range []*Target{&f.External, &f.Internal} {
-		n += 4                   // svc, fenced, sched, turn
+		n += 4                   // svc, inrange, sched, turn
 		n += 3 * len(t.Backends) // eps, masq, hair
 		if f.Affinity != 0 {
 			n += 2 * len(t.Backends) // back, and expiring when it goes

@@ -17,15 +17,15 @@ func (f *Frontend) Target(s Side) *Target {
 func (f *Frontend) ChainSide(s Side) Side {
 	x, i := &f.External, &f.Internal
 	// Each kind has its own turn.
-	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.Strays(External) == f.Strays(Internal) {
+	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.RefusesMidStream(External) == f.RefusesMidStream(Internal) {
 		return External
 	}
 	return s
 }
 
-// Strays is what countChain's is. Where iptables falls back to chance, it is by luck
+// RefusesMidStream is what countChain's is. Where iptables falls back to chance, it is by luck
 // as well that one of several backends would be the right one.
-func (f *Frontend) Strays(s Side) bool {
+func (f *Frontend) RefusesMidStream(s Side) bool {
 	t := f.Target(s)
 	switch {
 	case f.Protocol != TCP || len(t.Backends) == 0:

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -10,22 +9,34 @@ import (
 	"strings"
 )
 
-// A Redirect names the previous owner of a VIP, which has the connections that this node
-// does not know. TCP packets for the VIP that come in by Interface, begin nothing and are
-// of no connection in conntrack are sent to Via unchanged, whatever the frontend.
+const (
+	// MaxRedirects is how many nodes redirect one packet at most, whatever they know of each
+	// other.
+	MaxRedirects = 3
+	// RedirectTTL is the TTL, or hop limit, to which the first node lowers a packet that it
+	// redirects. Each copy that the kernel sends has one less (nf_dup_ipv4), so that the TTL
+	// counts the redirects. It is below that of packets from a network of any width, and leaves
+	// enough for the way to a pod.
+	RedirectTTL = 16
+)
+
+// A Redirect names nodes that may have connections to a VIP that this node does not know: its
+// previous owners, or its present one. TCP packets for the VIP that come in by Interface, begin
+// nothing and are of no connection in conntrack are sent there unchanged but for their TTL,
+// whatever the frontend.
 type Redirect struct {
 	VIP       netip.Addr
 	Interface string
-	Via       netip.Addr // the other node's, on the link that the interface is on
+	// Via gets the packets that come from hosts, Onward the packets that another node has
+	// redirected, and Beyond instead of Onward those from the hardware address of Onward, if that
+	// is known: no packet goes straight back. Each is an address on the link that the interface is on; the
+	// zero Addr redirects none.
+	Via, Onward, Beyond netip.Addr
+	OnwardMAC           [6]byte
 }
 
 func (h Redirect) compare(o Redirect) int {
 	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
-}
-
-// SameRedirects says whether two States redirect the same.
-func SameRedirects(a, b State) bool {
-	return slices.Equal(a.Redirects, b.Redirects) && slices.Equal(a.Nodes, b.Nodes)
 }
 
 // RedirectsOf are the redirects of one family.
@@ -43,8 +54,10 @@ func validateRedirects(s State) error {
 		switch {
 		case !isUnicast(h.VIP):
 			return fmt.Errorf("redirect %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
-		case !isUnicast(h.Via) || Family(h.Via) != Family(h.VIP):
-			return fmt.Errorf("redirect %s via %s: want an address of the same family without a zone", h.VIP, h.Via)
+		case !h.reachable(h.Via) || !h.reachable(h.Onward) || !h.reachable(h.Beyond):
+			return fmt.Errorf("redirect %s via %s, onward %s, beyond %s: want addresses of the same family without a zone", h.VIP, h.Via, h.Onward, h.Beyond)
+		case h.Via == h.Onward && !h.Via.IsValid():
+			return fmt.Errorf("redirect %s: want an address that it leads to", h.VIP)
 		case !PlainIfname(h.Interface):
 			return fmt.Errorf("redirect %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)
 		case i > 0 && s.Redirects[i-1].compare(h) >= 0:
@@ -54,10 +67,12 @@ func validateRedirects(s State) error {
 	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {
 		return errors.New("taking: want the VIPs sorted")
 	}
-	if !slices.IsSortedFunc(s.Nodes, func(a, b [6]byte) int { return bytes.Compare(a[:], b[:]) }) {
-		return errors.New("nodes: want their hardware addresses sorted")
-	}
 	return nil
+}
+
+// reachable reports whether a redirect may lead to an address, or to none.
+func (h Redirect) reachable(to netip.Addr) bool {
+	return !to.IsValid() || isUnicast(to) && Family(to) == Family(h.VIP)
 }
 
 // PlainIfname says whether the name of an interface means itself to all programs that

@@ -26,9 +26,9 @@ type Side struct {
 
 // What the names of chains of either side end in.
 const (
-	sticky = "sticky"
-	fence  = "fence"
-	turn   = "turn"
+	sticky       = "sticky"
+	sourceRanges = "sourceranges"
+	turn         = "turn"
 )
 
 // SplitPrefix begins the name of a chain that sends internal clients elsewhere, and
@@ -38,11 +38,11 @@ const SplitPrefix = "s"
 var (
 	External = Side{
 		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, Turn: "x" + turn, Turns: SetExtTurn,
-		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + fence, AfterSourceCheck: SetExtFenced,
+		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + sourceRanges, AfterSourceCheck: SetExtInRange,
 	}
 	Internal = Side{
 		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, Turn: "i" + turn, Turns: SetIntTurn,
-		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + fence, AfterSourceCheck: SetIntFenced,
+		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + sourceRanges, AfterSourceCheck: SetIntInRange,
 	}
 )
 

@@ -98,11 +98,11 @@ func (s *schedule) Patterns() int {
 	return 2
 }
 
-// strays says whether the chain refuses the middle of a connection that conntrack
+// refusesMidStream says whether the chain refuses the middle of a connection that conntrack
 // does not know. One of several backends would be the right one by luck. A single
 // one is, for a client on this node; one outside has mostly been moved here by a
 // router, from a node with another backend.
-func (c CountChain) strays() bool {
+func (c CountChain) refusesMidStream() bool {
 	return !c.Schedule.seeded && (c.Slots > 1 || c.Side != Internal.Prefix)
 }
 
@@ -138,7 +138,7 @@ func (c CountChain) Text() string {
 	if side == SplitPrefix {
 		side, first = External.Prefix, strings.ReplaceAll(askClients, "\n", "\n\t\t")
 	}
-	if c.strays() {
+	if c.refusesMidStream() {
 		stray := "stray"
 		if c.Slots == 1 && side == c.Side { // not yet known which kind of client it is
 			stray = "xstray"

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The families as a map of the table has them for a key, by setID's distance.
+// familyKeys are the families as a map of the table has them for a key, by the distance of their SetID.
 var familyKeys = [...]string{string([]byte{unix.NFPROTO_IPV4}), string([]byte{unix.NFPROTO_IPV6})}
 
 // renderSNAT is the elements that say how sources are replaced; none where that

@@ -28,15 +28,12 @@ type State struct {
 	// the fast path asks for them, and takes flows there alone.
 	Outward []string // sorted
 
-	// Redirects are the previous owners of VIPs, as long as connections that began there may
+	// Redirects are the other owners of VIPs, as long as connections that began there may
 	// live. Sorted by VIP and Interface, no two alike.
 	Redirects []Redirect
 	// Taking are the VIPs that this node will answer for on a link after Set and does not
 	// yet. Set deletes its entries of their ended connections, which would block live ones.
 	Taking []netip.Addr // sorted
-	// Nodes are the hardware addresses of all other nodes. Packets from them are never
-	// redirected, so that none loops.
-	Nodes [][6]byte // sorted
 }
 
 // SNAT says how the source of a flow is replaced where a Target or a hairpin

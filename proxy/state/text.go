@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -12,7 +13,7 @@ import (
 //	node n1
 //	owned 192.0.2.0/24
 //	client 10.244.1.0/24
-//	redirect 192.0.2.1 from eth0 to 10.0.0.2
+//	redirect 192.0.2.1 from eth0 to 10.0.0.2, onward to 10.0.0.3, beyond to none
 //	192.0.2.1 tcp/80 shop/web:http external 10.244.1.11:8080@n1 internal 10.244.1.11:8080@n1 10.244.2.11:8080@n2; miss drop
 //
 // A weight other than one follows the node, as in 10.244.1.11:8080@n1*3.
@@ -34,7 +35,7 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "outward %s\n", name)
 	}
 	for _, h := range s.Redirects {
-		fmt.Fprintf(&b, "redirect %s from %s to %s\n", h.VIP, h.Interface, h.Via)
+		fmt.Fprintf(&b, "redirect %s from %s to %s, onward to %s, beyond to %s\n", h.VIP, h.Interface, hopText(h.Via), hopText(h.Onward), hopText(h.Beyond))
 	}
 	for _, v := range s.VIPs {
 		if len(v.Frontends) == 0 {
@@ -45,6 +46,14 @@ func (s State) String() string {
 		}
 	}
 	return b.String()
+}
+
+// hopText is where a redirect leads.
+func hopText(to netip.Addr) string {
+	if !to.IsValid() {
+		return "none"
+	}
+	return to.String()
 }
 
 func (c LocalClients) text() string {

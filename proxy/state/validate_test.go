@@ -125,6 +125,9 @@ func TestValidateRedirects(t *testing.T) {
 	}{
 		{"good", []state.Redirect{good}, ""},
 		{"family", with(func(h *state.Redirect) { h.Via = netip.MustParseAddr("fd00:9::1") }), "same family"},
+		{"onward only", with(func(h *state.Redirect) { h.Via, h.Onward = h.Onward, h.Via }), ""},
+		{"family onward", with(func(h *state.Redirect) { h.Onward = netip.MustParseAddr("fd00:9::1") }), "same family"},
+		{"nowhere", with(func(h *state.Redirect) { h.Via = netip.Addr{} }), "leads to"},
 		{"no address", with(func(h *state.Redirect) { h.VIP = netip.Addr{} }), "unicast"},
 		{"quote", with(func(h *state.Redirect) { h.Interface = `eth"` }), "interface"},
 		{"all interfaces", with(func(h *state.Redirect) { h.Interface = "eth+" }), "interface"},

@@ -11,7 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // An attempt is one start of an announcer and its measurements.
@@ -133,7 +133,7 @@ func (t *attempt) measureSilent(ctx context.Context) (err error) {
 		return err
 	}
 	dial := func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(filepath.Join(t.dir, "run")))
+		return new(net.Dialer).DialContext(ctx, "unix", rundir.SocketPath(filepath.Join(t.dir, "run")))
 	}
 	err = lab.Await(ctx, patience, "all Services in the kernel", func() error {
 		m, err := measure.Scrape(ctx, dial)

@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 func (b *bench) dial(ctx context.Context, node, to string) (net.Conn, error) {
@@ -18,7 +18,7 @@ func (b *bench) dial(ctx context.Context, node, to string) (net.Conn, error) {
 }
 
 func dialUnix(ctx context.Context, runDir string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(runDir))
+	return new(net.Dialer).DialContext(ctx, "unix", rundir.SocketPath(runDir))
 }
 
 // endpoint returns an endpoint as it appears in the rules and maps of both programs:

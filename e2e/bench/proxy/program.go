@@ -18,7 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
 // A program describes one of the measured programs.
@@ -53,7 +53,7 @@ func fanfare(name string, flags ...string) *program {
 			return append(args, flags...), b.control.WriteSpeakerKubeconfig(kubeconfig, nodeName)
 		},
 		dial: func(ctx context.Context, p *process) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(p.base+"-run"))
+			return new(net.Dialer).DialContext(ctx, "unix", rundir.SocketPath(p.base+"-run"))
 		},
 		loaded: func(m map[string]float64, services int) bool {
 			return m["fanfare_proxy_vips"] >= float64(services) && m["fanfare_speaker_pass_duration_seconds_count"] > 0

@@ -93,4 +93,3 @@ func checkLink(t *types.Topology, l *links.LinkDefinition) error {
 	}
 	return nil
 }
-

@@ -49,7 +49,7 @@ var (
 // The order of failureCases takes the API server down and up only once.
 var failureCases = []failureCase{
 	{name: "membership blocked", steps: []step{
-		{what: "block port 7946 of n1", do: blockMembership, transient: twoBriefly, final: normal, stable: true},
+		{what: "block port 7874 of n1", do: blockMembership, transient: twoBriefly, final: normal, stable: true},
 		{what: "freeze n1's speaker, so that its Lease expires", do: freeze, final: withoutN1},
 		{what: "resume it", do: resume, final: normal},
 		{what: "stop n1's speaker", do: terminate, final: withoutN1},
@@ -57,7 +57,7 @@ var failureCases = []failureCase{
 		{what: "open the port", do: repair, final: normal},
 	}},
 	{name: "membership blocked, link down", lossy: true, steps: []step{
-		{what: "block port 7946 of n1", do: blockMembership, transient: twoBriefly, final: normal},
+		{what: "block port 7874 of n1", do: blockMembership, transient: twoBriefly, final: normal},
 		{what: "take n1's link down; it renews its Lease over another", do: disconnect, final: withoutN1},
 		{what: "take the link up", do: reconnect, final: normal},
 		{what: "open the port", do: repair, final: normal},
@@ -73,12 +73,12 @@ var failureCases = []failureCase{
 		{what: "restart all speakers with Leases", do: restartWith(usualFlags...), final: normal},
 	}},
 	{name: "membership blocked from the start", lossy: true, steps: []step{
-		{what: "stop all speakers, block port 7946 everywhere, start them", do: restartBlocked, final: normal, stable: true},
+		{what: "stop all speakers, block port 7874 everywhere, start them", do: restartBlocked, final: normal, stable: true},
 		{what: "open the port", do: repair, final: normal},
 	}},
 	{name: "API server unreachable for one node", steps: []step{
 		{what: "block the API server's address on n1", do: blockAPIServer, final: normal, stable: true},
-		{what: "block port 7946 too: no node sees that n1 is alive", do: blockBoth, final: twoClaim, stable: true,
+		{what: "block port 7874 too: no node sees that n1 is alive", do: blockBoth, final: twoClaim, stable: true,
 			leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
 		{what: "open both", do: repair, final: normal},
 	}},
@@ -131,7 +131,7 @@ var failureCases = []failureCase{
 		{what: "end the partition", do: repair, final: normal},
 	}},
 	{name: "API server down, membership blocked", apiServerDown: true, steps: []step{
-		{what: "block port 7946 of n1", do: blockMembership, final: twoClaim, stable: true},
+		{what: "block port 7874 of n1", do: blockMembership, final: twoClaim, stable: true},
 		{what: "start the API server", do: restore, final: normal},
 		{what: "open the port", do: repair, final: normal},
 	}},
@@ -146,7 +146,7 @@ const (
 // usualFlags are the speakers' flags in the matrix.
 var usualFlags = []string{"--lease-interval", leaseInterval.String()}
 
-func blockMembership(ctx context.Context, m *matrix) error { return m.Block(ctx, "n1", []uint16{7946}) }
+func blockMembership(ctx context.Context, m *matrix) error { return m.Block(ctx, "n1", []uint16{7874}) }
 func partition(ctx context.Context, m *matrix) error       { return m.Partition(ctx, "n1") }
 func repair(ctx context.Context, m *matrix) error          { return m.RepairNetwork(ctx) }
 func disconnect(ctx context.Context, m *matrix) error      { return m.Disconnect(ctx, "n1") }
@@ -157,7 +157,7 @@ func blockAPIServer(ctx context.Context, m *matrix) error {
 	return m.Block(ctx, "n1", nil, m.Kubernetes.Addr())
 }
 func blockBoth(ctx context.Context, m *matrix) error {
-	return m.Block(ctx, "n1", []uint16{7946}, m.Kubernetes.Addr())
+	return m.Block(ctx, "n1", []uint16{7874}, m.Kubernetes.Addr())
 }
 func kill(_ context.Context, m *matrix) error      { return m.Speaker("n1").Kill() }
 func terminate(_ context.Context, m *matrix) error { return m.Speaker("n1").Terminate() }
@@ -168,7 +168,7 @@ func disconnectSecond(ctx context.Context, m *matrix) error {
 
 func restartBlocked(ctx context.Context, m *matrix) (err error) {
 	for _, n := range lab.NodeNames {
-		err = errors.Join(err, m.Speaker(n).Terminate(), m.Block(ctx, n, []uint16{7946}))
+		err = errors.Join(err, m.Speaker(n).Terminate(), m.Block(ctx, n, []uint16{7874}))
 	}
 	return errors.Join(err, m.StartL2Speakers(ctx, lab.NodeNames...))
 }

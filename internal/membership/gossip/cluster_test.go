@@ -59,7 +59,7 @@ func (c *testCluster) start(name string, at netip.Addr, keys string) *testNode {
 	if err := os.WriteFile(path, []byte(keys), 0o600); err != nil {
 		c.Fatal(err)
 	}
-	g := New(Options{Node: name, Port: 7946, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
+	g := New(Options{Node: name, Port: 7874, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
 	if c.network != nil {
 		g.open = c.network.open
 	}
@@ -196,14 +196,14 @@ func (n *network) open(at netip.AddrPort, _ *log.Logger) (memberlist.Transport, 
 func (n *network) partition(addr netip.Addr, off bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cut[netip.AddrPortFrom(addr, 7946).String()] = off
+	n.cut[netip.AddrPortFrom(addr, 7874).String()] = off
 }
 
 // suspend stops a node's process, whose kernel still accepts connections, or continues it.
 func (n *network) suspend(addr netip.Addr, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.suspended[netip.AddrPortFrom(addr, 7946).String()] = on
+	n.suspended[netip.AddrPortFrom(addr, 7874).String()] = on
 }
 
 // lookup finds the endpoint at an address; lost: one of the two nodes is cut off.

@@ -15,7 +15,7 @@ import (
 // header.
 const MaxMeta = memberlist.MetaMaxSize - metaHeaderBytes
 
-// The header of metadata is a byte that says whether the node leaves, and its boot number.
+// metaHeaderBytes is the length of the header of metadata: a byte that says whether the node leaves, and its boot number.
 // Without that number memberlist may not report a new process: a node that has not received
 // the end of the first one sees equal metadata in the second one.
 const metaHeaderBytes = 1 + 8

@@ -224,7 +224,7 @@ func TestNotListening(t *testing.T) {
 		c.start("node-000", c.addr("node-000"), "")
 		c.start("node-001", netip.MustParseAddr("192.0.2.1"), testKey)
 		c.await("no key", c.names("node-001"), seesProblem("has no key in it", "0"))
-		c.await("no such address", c.names("node-000"), seesProblem("cannot listen at 192.0.2.1:7946", "0"))
+		c.await("no such address", c.names("node-000"), seesProblem("cannot listen at 192.0.2.1:7874", "0"))
 		if err := c.running["node-000"].Broadcast(nil); err == nil {
 			t.Error("a node without a key sent a message")
 		}
@@ -282,7 +282,7 @@ func TestSuspendedProcessHelper(t *testing.T) {
 		return // It is not a test.
 	}
 	c := newTestCluster(t, 3)
-	g := New(Options{Node: "node-002", Port: 7946, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
+	g := New(Options{Node: "node-002", Port: 7874, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
 	g.Set(c.nodes)
 	g.Run(context.Background()) // until it is killed
 }

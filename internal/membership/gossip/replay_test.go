@@ -263,7 +263,7 @@ func TestStreams(t *testing.T) {
 		g.keysInUse.Store(&keysInUse{k, []key{{2}, k}})
 		side := func(c net.Conn, dialed bool) *sealedConn {
 			c.SetDeadline(time.Now().Add(time.Second))
-			return &sealedConn{Conn: pipe{c, netip.MustParseAddrPort("127.0.0.2:7946")}, transport: &sealedTransport{gossip: g}, dialed: dialed}
+			return &sealedConn{Conn: pipe{c, netip.MustParseAddrPort("127.0.0.2:7874")}, transport: &sealedTransport{gossip: g}, dialed: dialed}
 		}
 		text := bytes.Repeat([]byte("0123456789"), 5000)
 		a, b := net.Pipe()

@@ -45,7 +45,7 @@ type socketTransport struct {
 func listenSockets(at netip.AddrPort, log *log.Logger) (memberlist.Transport, error) {
 	t := &socketTransport{addr: at, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{})}
 	if err := t.listen(); err != nil {
-		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free? MetalLB's speakers use 7946 too", at, err)
+		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free?", at, err)
 	}
 	t.done.Go(t.read)
 	t.done.Go(t.accept)

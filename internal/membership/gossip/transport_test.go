@@ -16,7 +16,7 @@ import (
 func TestTransport(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		quiet := log.New(io.Discard, "", 0)
-		a, b := netip.MustParseAddrPort("127.0.0.2:7946"), netip.MustParseAddrPort("127.0.0.3:7946")
+		a, b := netip.MustParseAddrPort("127.0.0.2:7874"), netip.MustParseAddrPort("127.0.0.3:7874")
 		one, err := listenSockets(a, quiet)
 		if err != nil {
 			t.Fatal(err)

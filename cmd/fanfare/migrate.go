@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/internal/metallb"
+)
+
+// migrateCommand has a command for each implementation whose objects can be converted.
+func migrateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Convert the objects of another implementation",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(migrateMetalLBCommand())
+	return cmd
+}
+
+// A migrateFlags value holds the flags of `fanfare migrate metallb`.
+type migrateFlags struct {
+	files      []string // folders and files
+	kubeconfig string
+	label      string // KEY=VALUE
+	class      string
+	timeout    time.Duration
+}
+
+// migrateMetalLBCommand prints, and changes nothing: what it prints is for review and kubectl apply.
+func migrateMetalLBCommand() *cobra.Command {
+	var flags migrateFlags
+	cmd := &cobra.Command{
+		Use:   "metallb",
+		Short: "Convert MetalLB's objects, and compare what each node announces",
+		Long: `Convert MetalLB's objects to Fanfare's, and compare what each node announces
+before and after.
+
+It prints YAML for kubectl apply. Comments say what was not read, what has no
+counterpart, what remains to be done, and which announcements differ. It exits
+with status 1 if anything was not read, has no counterpart or differs. It only
+reads. From files it needs MetalLB's objects and, for the comparison, Services
+with their status, Nodes, Namespaces and EndpointSlices.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), flags.timeout)
+			defer cancel()
+			o, err := flags.options()
+			if err != nil {
+				return err
+			}
+			in, err := flags.read(ctx)
+			if err != nil {
+				return err
+			}
+			out := metallb.Convert(in, o)
+			difference := metallb.Compare(in, out, o)
+			report, err := metallb.Report(in, out, difference)
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprint(cmd.OutOrStdout(), report); err != nil {
+				return err
+			}
+			return unfinished(in, out, difference)
+		},
+	}
+	cmd.Flags().StringSliceVar(&flags.files, "files", nil, "folders and files of YAML or JSON with the cluster's objects, instead of an API server")
+	cmd.Flags().StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	cmd.Flags().StringVar(&flags.label, "node-label", "", "KEY=VALUE, a label that nodes get one after the other: converted objects announce from nodes with it only; empty: from all")
+	cmd.Flags().StringVar(&flags.class, "lb-class", "", "the loadBalancerClass that MetalLB serves (its --lb-class); empty: Services without one")
+	cmd.Flags().DurationVar(&flags.timeout, "timeout", time.Minute, "how long to wait for the API server")
+	return cmd
+}
+
+// unfinished returns an error that a script notices, if the conversion is not the same as before.
+func unfinished(in *metallb.Cluster, out *metallb.Conversion, d *metallb.Comparison) error {
+	lost := 0
+	for _, n := range out.Notes {
+		if n.Lost {
+			lost++
+		}
+	}
+	if len(in.Problems)+lost+len(d.Problems)+d.Differences() == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d not read, %d without counterpart, %d invalid, %d differences: the comments of the output name them", len(in.Problems), lost, len(d.Problems), d.Differences())
+}
+
+// options checks the flags.
+func (f *migrateFlags) options() (o metallb.Options, err error) {
+	if len(f.files) > 0 && f.kubeconfig != "" {
+		return o, errors.New("--files and --kubeconfig: give one of them")
+	}
+	o.Class = f.class
+	if f.label == "" {
+		return o, nil
+	}
+	var ok bool
+	o.NodeLabel, o.NodeValue, ok = strings.Cut(f.label, "=")
+	if !ok || len(validation.IsQualifiedName(o.NodeLabel)) != 0 || len(validation.IsValidLabelValue(o.NodeValue)) != 0 {
+		return o, fmt.Errorf("--node-label %q: want a label and its value, such as example.com/announcer=fanfare", f.label)
+	}
+	return o, nil
+}
+
+// read reads the cluster's objects.
+func (f *migrateFlags) read(ctx context.Context) (*metallb.Cluster, error) {
+	in := &metallb.Cluster{}
+	if len(f.files) > 0 {
+		for _, path := range f.files {
+			if err := readFiles(in, path); err != nil {
+				return nil, fmt.Errorf("--files: %w", err)
+			}
+		}
+		return in, nil
+	}
+	config, err := apiConfig(f.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no --files, and no API server: %w", err)
+	}
+	return in, readAPI(ctx, in, config)
+}
+
+// manifestEndings are the endings of file names that are read in a folder.
+var manifestEndings = []string{".yaml", ".yml", ".json"}
+
+// readFiles reads a file, or the manifests in a folder and below it.
+func readFiles(in *metallb.Cluster, path string) error {
+	return filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || name != path && !slices.Contains(manifestEndings, filepath.Ext(name)) {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		in.Read(name, text)
+		return nil
+	})
+}
+
+// A resource is a list of the API server; optional: some versions of MetalLB do not have it.
+type resource struct {
+	path     string
+	optional bool
+}
+
+// resources are what a migration reads, besides BGPPeers. AddressPools are of MetalLB 0.12, which cannot be converted, and must not be overlooked.
+var resources = []resource{
+	{"/apis/metallb.io/v1beta1/ipaddresspools", false},
+	{"/apis/metallb.io/v1beta1/addresspools", true},
+	{"/apis/metallb.io/v1beta1/bgpadvertisements", true},
+	{"/apis/metallb.io/v1beta1/l2advertisements", true},
+	{"/apis/metallb.io/v1beta1/bfdprofiles", true},
+	{"/apis/metallb.io/v1beta1/communities", true},
+	{"/apis/frrk8s.metallb.io/v1beta1/frrconfigurations", true},
+	{"/api/v1/services", false},
+	{"/api/v1/nodes", false},
+	{"/api/v1/namespaces", false},
+	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dbgpextras", false},
+	{"/apis/discovery.k8s.io/v1/endpointslices", false},
+}
+
+// readAPI reads the lists as text: the decoder must see fields that no type has.
+func readAPI(ctx context.Context, in *metallb.Cluster, config *rest.Config) error {
+	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return err
+	}
+	for _, r := range slices.Concat(resources, peersOf(ctx, client)) {
+		text, err := client.Get().RequestURI(r.path).SetHeader("Accept", "application/json").DoRaw(ctx)
+		if r.optional && apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("GET %s: %w", r.path, err)
+		}
+		in.Read("the API server", text)
+	}
+	return nil
+}
+
+// peersOf returns the newest version of BGPPeers that the API server has. It would convert them to the older
+// one, which has fewer fields.
+func peersOf(ctx context.Context, client rest.Interface) []resource {
+	const current = "/apis/metallb.io/v1beta2/bgppeers"
+	if err := client.Get().AbsPath(current).Param("limit", "1").Do(ctx).Error(); apierrors.IsNotFound(err) {
+		return []resource{{"/apis/metallb.io/v1beta1/bgppeers", true}}
+	}
+	return []resource{{current, false}}
+}

@@ -1,0 +1,90 @@
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// statusPatch is the wanted status, as far as it differs.
+func statusPatch(live *corev1.Service, n serviceUpdate) map[string]any {
+	patch := map[string]any{}
+	if n.writesAddrs() {
+		ingress := []map[string]any{}
+		for _, a := range n.addrs {
+			// Packets come with the address itself as destination, so nodes may send
+			// their own straight to pods (KEP-1860).
+			ingress = append(ingress, map[string]any{"ip": a.String(), "ipMode": corev1.LoadBalancerIPModeVIP})
+		}
+		patch["loadBalancer"] = map[string]any{"ingress": ingress}
+	}
+	if n.condition != n.spec.Reported {
+		patch["conditions"] = []metav1.Condition{apiCondition(live, n.condition)}
+	}
+	return patch
+}
+
+// apiCondition is the condition as the API server stores it. Its time is that of the last
+// change between True and False, as for all conditions.
+func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Condition {
+	c := metav1.Condition{
+		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(want.Code), Message: want.Message,
+		LastTransitionTime: metav1.Now(), ObservedGeneration: live.Generation,
+	}
+	if want.Assigned {
+		c.Status = metav1.ConditionTrue
+	}
+	for _, old := range live.Status.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return c
+}
+
+// has reports whether the status of a Service names address a.
+func has(live *corev1.Service, a netip.Addr) bool {
+	return slices.ContainsFunc(live.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+		ip, err := netip.ParseAddr(i.IP)
+		return err == nil && ip == a
+	})
+}
+
+// hasCondition reports whether the controller has written a condition to the Service.
+func hasCondition(live *corev1.Service) bool {
+	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
+}
+
+// cleared is the status of a Service that is no longer a LoadBalancer. The API server
+// allows no address for it, whichever controller wrote that.
+func cleared() map[string]any {
+	return map[string]any{
+		"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{}},
+		"conditions":   []map[string]any{{"$patch": "delete", "type": cluster.AddressAssigned}},
+	}
+}
+
+// touch changes only the version of the Service. That takes a change of some field, and
+// no program relies on the condition's time.
+func touch(live *corev1.Service) map[string]any {
+	c := metav1.Condition{
+		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",
+	}
+	for _, old := range live.Status.Conditions {
+		if old.Type == c.Type {
+			c = old
+		}
+	}
+	// Times have whole seconds here. A second touch within one must differ too.
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	if !c.LastTransitionTime.Before(&now) {
+		now = metav1.NewTime(c.LastTransitionTime.Add(time.Second))
+	}
+	c.LastTransitionTime = now
+	return map[string]any{"conditions": []metav1.Condition{c}}
+}

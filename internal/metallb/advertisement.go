@@ -1,0 +1,152 @@
+package metallb
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// addAdvertisement converts a BGPAdvertisement. Lists of selectors become several, which together
+// announce the same: a prefix of two advertisements is one route.
+func (c *converter) addAdvertisement(a *BGPAdvertisement) {
+	about := c.about("BGPAdvertisement", a.Name)
+	pools, ok := c.poolsOf(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
+	if !ok || !about.valid("spec.nodeSelectors", a.Spec.NodeSelectors) || !about.valid("spec.serviceSelectors", a.Spec.ServiceSelectors) {
+		return
+	}
+	communities, ok := c.communitiesOf(about, a.Spec.Communities)
+	if !ok {
+		return
+	}
+	peers, ok := c.peersOf(about, a.Spec.Peers)
+	if !ok {
+		return
+	}
+	spec := v1alpha1.BGPAdvertisementSpec{
+		Pools: pools, Peers: peers, Communities: communities,
+		AggregationLength: unlessFull(a.Spec.AggregationLength, 32), AggregationLengthV6: unlessFull(a.Spec.AggregationLengthV6, 128),
+	}
+	if a.Spec.LocalPref != 0 {
+		spec.LocalPref = new(int64(a.Spec.LocalPref))
+	}
+	if spec.AggregationLength != nil || spec.AggregationLengthV6 != nil {
+		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
+	}
+	taken := func(name string) bool { return named(c.Advertisements)(name) || named(c.in.Advertisements)(name) }
+	parts := c.parts(a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
+	for i, p := range parts {
+		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
+		c.Advertisements = append(c.Advertisements, &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: numbered(a.Name, i, taken)}, Spec: spec})
+	}
+	about.noteParts(len(parts))
+}
+
+// addL2Advertisement converts an L2Advertisement, as addAdvertisement.
+func (c *converter) addL2Advertisement(a *L2Advertisement) {
+	about := c.about("L2Advertisement", a.Name)
+	pools, ok := c.poolsOf(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
+	if !ok || !about.valid("spec.nodeSelectors", a.Spec.NodeSelectors) || !about.valid("spec.serviceSelectors", a.Spec.ServiceSelectors) {
+		return
+	}
+	interfaces, ok := about.interfaces(a.Spec.Interfaces)
+	if !ok {
+		return
+	}
+	spec := v1alpha1.L2AdvertisementSpec{Pools: pools, Interfaces: interfaces}
+	if len(spec.Interfaces) == 0 {
+		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
+	}
+	taken := func(name string) bool { return named(c.L2Advertisements)(name) || named(c.in.L2Advertisements)(name) }
+	parts := c.parts(a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
+	for i, p := range parts {
+		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
+		c.L2Advertisements = append(c.L2Advertisements, &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: numbered(a.Name, i, taken)}, Spec: spec})
+	}
+	about.noteParts(len(parts))
+}
+
+// interfaces returns the names, and leaves out what Fanfare takes for a pattern. ok is false if none remains:
+// an empty list is for all interfaces.
+func (s subject) interfaces(names []string) (list []string, ok bool) {
+	for _, n := range names {
+		if strings.ContainsAny(n, "*?") {
+			s.lost("spec.interfaces", "%q is a name in MetalLB, and no interface has it; in Fanfare it would be a pattern, so it is left out", n)
+			continue
+		}
+		list = append(list, n)
+	}
+	return list, len(list) > 0 || len(names) == 0
+}
+
+// A part is what one of several advertisements selects.
+type part struct{ nodes, services conjunction }
+
+// parts pairs each selector of nodes with each of Services.
+func (c *converter) parts(nodes, services []metav1.LabelSelector) (all []part) {
+	for _, n := range c.restrict(unite(nodes)) {
+		for _, s := range unite(services) {
+			all = append(all, part{n, s})
+		}
+	}
+	return all
+}
+
+func (s subject) noteParts(n int) {
+	if n > 1 {
+		s.todo("spec.nodeSelectors, spec.serviceSelectors", "become %d advertisements with one selector each, which announce together what this one does", n)
+	}
+}
+
+// peersOf returns the names of the converted peers. ok is false if none remains: an empty list is
+// for all routers.
+func (c *converter) peersOf(about subject, names []string) (peers []string, ok bool) {
+	for _, n := range names {
+		if !about.unknown("spec.peers", n, c.peers[n] != nil) {
+			peers = append(peers, c.peers[n]...)
+		}
+	}
+	slices.Sort(peers)
+	if len(names) > 0 && len(peers) == 0 {
+		about.todo("spec.peers", "no peer remains, so the object is not converted")
+		return nil, false
+	}
+	return slices.Compact(peers), true
+}
+
+// communitiesOf replaces names by their values. ok is false for an unknown name: without its
+// community, the route might go further than it should.
+func (c *converter) communitiesOf(about subject, list []string) (values []string, ok bool) {
+	for _, name := range list {
+		value := communityValue(c.in.Communities, name)
+		if _, ok := numbers(value); !ok {
+			about.lost("spec.communities", "%q is neither the name of a Community with a valid value nor a value such as 64500:1 or large:64500:1:2, so the object is not converted; define it, or write its value", name)
+			return nil, false
+		}
+		values = append(values, value)
+	}
+	slices.Sort(values)
+	return slices.Compact(values), true
+}
+
+// communityValue returns the value of a community that has a name, and any other text as it is.
+func communityValue(defined []*Community, name string) string {
+	for _, o := range defined {
+		for _, alias := range o.Spec.Communities {
+			if alias.Name == name {
+				return alias.Value
+			}
+		}
+	}
+	return name
+}
+
+// unlessFull returns nil for the length of a single address, which is the default.
+func unlessFull(length *int32, full int32) *int32 {
+	if length == nil || *length == full {
+		return nil
+	}
+	return length
+}

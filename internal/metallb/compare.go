@@ -1,0 +1,120 @@
+package metallb
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A Comparison is what nodes announce before and after.
+type Comparison struct {
+	Before, After []Announcement // sorted
+	// Lost are announced before only, and New after only. One with other attributes is in both.
+	Lost, New []Announcement
+	// Moves are the addresses of Layer 2 for which another node answers: each implementation
+	// elects in its own way.
+	Moves []string
+	// Unheld are addresses that Services do not keep, a sentence each.
+	Unheld []string
+	// Problems are mistakes that Fanfare finds in the converted objects.
+	Problems []cluster.Problem
+	// Changed is how many are in Lost and in New, with other attributes.
+	Changed int
+	// NoNodes: without Node objects, nothing is announced, and nothing was compared.
+	NoNodes bool
+}
+
+// Compare returns what differs between what MetalLB's speakers announce and Fanfare's.
+func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
+	snap := out.snapshot(c, o)
+	d := &Comparison{Before: Announced(c, o), After: out.planned(c, snap), Unheld: unheld(c, snap, o), NoNodes: len(c.Nodes) == 0}
+	for _, p := range snap.Problems {
+		// A Problem with a Code is about what an object refers to, such as a selector that
+		// matches no Node. That is the same with MetalLB.
+		if !p.Warning && p.Code == "" && out.has(p.Object) {
+			d.Problems = append(d.Problems, p)
+		}
+	}
+	d.pair(c.answerers(o))
+	return d
+}
+
+// pair finds for each announcement the one about the same thing on the other side. answerers are what MetalLB
+// may do over Layer 2, where any of several nodes answers.
+func (d *Comparison) pair(answerers map[Announcement]bool) {
+	after := map[Announcement]Announcement{}
+	for _, a := range d.After {
+		after[a.key()] = a
+	}
+	for _, b := range d.Before {
+		a, found := after[b.key()]
+		delete(after, b.key())
+		switch {
+		case !found:
+			d.Lost = append(d.Lost, b)
+		case a.Peer == "" && !answerers[a] || a.Peer != "" && a.With != b.With:
+			d.Lost, d.New, d.Changed = append(d.Lost, b), append(d.New, a), d.Changed+1
+		case a.Node != b.Node:
+			d.Moves = append(d.Moves, fmt.Sprintf("%s from node %s to %s", a.Prefix.Addr(), b.Node, a.Node))
+		}
+	}
+	for _, a := range after {
+		d.New = append(d.New, a)
+	}
+	slices.SortFunc(d.New, compareAnnouncements)
+}
+
+// answerers are all announcements over Layer 2 that MetalLB may make: one for each address and each
+// node that may answer for it, with the interfaces of that node.
+func (c *Cluster) answerers(o Options) map[Announcement]bool {
+	all := map[Announcement]bool{}
+	for _, b := range c.balancers(o) {
+		for _, n := range c.candidates(b) {
+			for _, a := range c.answers(b, n) {
+				all[a] = true
+			}
+		}
+	}
+	return all
+}
+
+// Differences is how many announcements and addresses differ. The move of an address over Layer 2 is none.
+func (d *Comparison) Differences() int { return len(d.Lost) + len(d.New) - d.Changed + len(d.Unheld) }
+
+// String returns the comparison as comments of YAML.
+func (d *Comparison) String() string {
+	var problems []string
+	for _, p := range d.Problems {
+		problems = append(problems, p.String())
+	}
+	text := comments("INVALID: Fanfare refuses these converted objects, or parts of them.", problems)
+	if d.NoNodes {
+		return text + "# COMPARISON: none, since there are no Nodes; give their objects, and those of Services and EndpointSlices.\n"
+	}
+	text += fmt.Sprintf("# COMPARISON: %d announcements before, %d after, %d differences.\n", len(d.Before), len(d.After), d.Differences())
+	for _, l := range slices.Concat(grouped("-", d.Lost), grouped("+", d.New)) {
+		text += "# " + commented(l) + "\n"
+	}
+	for _, u := range d.Unheld {
+		text += "# - " + commented(u) + "\n"
+	}
+	return text + comments("Layer 2: these addresses move to another node, since each implementation elects in its own way.", d.Moves)
+}
+
+// grouped returns a line for each announcement, with all nodes that have it.
+func grouped(sign string, list []Announcement) (lines []string) {
+	nodes := map[string][]string{}
+	var texts []string
+	for _, a := range list {
+		if nodes[a.String()] == nil {
+			texts = append(texts, a.String())
+		}
+		nodes[a.String()] = append(nodes[a.String()], a.Node)
+	}
+	slices.Sort(texts)
+	for _, t := range texts {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", sign, cluster.Enumerate(nodes[t]), t))
+	}
+	return lines
+}

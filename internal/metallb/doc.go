@@ -1,0 +1,16 @@
+// Package metallb reads the objects of MetalLB and says what they are in Fanfare: [Convert]
+// returns Fanfare's objects and a Note about everything that has no counterpart, and [Compare]
+// what each node announces by MetalLB's objects and by the converted ones. Both are pure.
+// `fanfare migrate metallb` prints them.
+//
+//   - objects.go: MetalLB's objects, as its CRDs of version 0.16 define them; read.go reads them
+//     from YAML, JSON and the API server's lists.
+//   - fields.go: each field of these objects and its counterpart. docs/reference/metallb.md is
+//     made from it, and a test compares it with MetalLB's CRDs.
+//   - convert.go, with pool.go, peer.go, advertisement.go (one kind of object each),
+//     selectors.go (lists of selectors, which Fanfare's objects do not have) and print.go.
+//   - announced.go: what MetalLB's speakers announce; planned.go: what Fanfare's announce;
+//     compare.go.
+//
+// Nothing here changes a cluster, or talks to one.
+package metallb

@@ -1,0 +1,139 @@
+package metallb
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// addPeer converts a router. Lists of nodeSelectors become several BGPPeers, of which at most one selects any
+// node.
+func (c *converter) addPeer(p *BGPPeer) {
+	about := c.about("BGPPeer", p.Name)
+	if !about.valid("spec.nodeSelectors", p.Spec.NodeSelectors) {
+		return
+	}
+	spec := v1alpha1.BGPPeerSpec{
+		PeerAddress: p.Spec.PeerAddress, Interface: p.Spec.Interface, SourceAddress: p.Spec.SourceAddress, Device: p.Spec.VRF,
+		PeerPort: int32(p.Spec.PeerPort), RouterID: p.Spec.RouterID, MyASN: int64(p.Spec.MyASN), LocalASN: int64(p.Spec.LocalASN),
+		PeerASN:     v1alpha1.PeerASN{Number: int64(p.Spec.PeerASN), Internal: p.Spec.DynamicASN == "internal", External: p.Spec.DynamicASN == "external"},
+		ConnectTime: p.Spec.ConnectTime,
+	}
+	if spec.PeerPort == 179 {
+		spec.PeerPort = 0
+	}
+	about.setTimers(&spec, &p.Spec)
+	if p.Spec.EBGPMultiHop {
+		spec.EBGPMultihopTTL = 255 // as FRR does without a number
+	}
+	about.setPassword(&spec, p)
+	c.setBFD(about, &spec, &p.Spec)
+	about.noteFamilies(&p.Spec)
+	taken := func(name string) bool { return named(c.Peers)(name) || named(c.in.Peers)(name) }
+	for i, s := range c.restrict(disjoint(unite(p.Spec.NodeSelectors))) {
+		peer := &v1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: numbered(p.Name, i, taken)}, Spec: spec}
+		peer.Spec.NodeSelector = s.selector()
+		c.Peers = append(c.Peers, peer)
+		c.peers[p.Name] = append(c.peers[p.Name], peer.Name)
+	}
+	if n := len(c.peers[p.Name]); n > 1 {
+		about.todo("spec.nodeSelectors", "becomes %d BGPPeers with one nodeSelector each, of which at most one matches any node", n)
+	}
+}
+
+// setTimers sets the hold time and the keepalive time. In MetalLB each follows from the other.
+func (s subject) setTimers(spec *v1alpha1.BGPPeerSpec, from *BGPPeerSpec) {
+	hold, keepalive := seconds(from.HoldTime), seconds(from.KeepaliveTime)
+	if from.HoldTime != nil && hold.Duration == 0 {
+		s.lost("spec.holdTime", "0 means that the session never times out, which Fanfare does not do; the hold time is 90s, and the router's if that is lower")
+		return
+	}
+	if from.HoldTime == nil && from.KeepaliveTime != nil {
+		hold = &metav1.Duration{Duration: 3 * keepalive.Duration}
+	}
+	if keepalive != nil && hold != nil && keepalive.Duration >= hold.Duration {
+		s.lost("spec.keepaliveTime", "%s is not less than the hold time, %s; it is a third of that in Fanfare", keepalive.Duration, hold.Duration)
+		keepalive = nil
+	}
+	spec.HoldTime, spec.KeepaliveTime = hold, keepalive
+}
+
+// seconds cuts a time to whole seconds, BGP's unit, as MetalLB does.
+func seconds(d *metav1.Duration) *metav1.Duration {
+	if d == nil {
+		return nil
+	}
+	return &metav1.Duration{Duration: d.Truncate(time.Second)}
+}
+
+// PasswordSecret returns the name of the Secret for a password that a BGPPeer has as text.
+func PasswordSecret(peer string) string { return peer + "-bgp-password" }
+
+// setPassword names the Secret. The password itself must not get into the output.
+func (s subject) setPassword(spec *v1alpha1.BGPPeerSpec, p *BGPPeer) {
+	const role = "and let speakers read it (docs/tasks/sign-a-bgp-session.md)"
+	switch {
+	case p.Spec.PasswordSecret.Name != "":
+		spec.PasswordSecretRef = &v1alpha1.PasswordSecretRef{Name: p.Spec.PasswordSecret.Name}
+		namespace := p.Spec.PasswordSecret.Namespace
+		if namespace == "" {
+			namespace = "MetalLB's namespace"
+		}
+		s.todo("spec.passwordSecret", "copy Secret %s from %s to fanfare-system, %s", p.Spec.PasswordSecret.Name, namespace, role)
+	case p.Spec.Password != "":
+		spec.PasswordSecretRef = &v1alpha1.PasswordSecretRef{Name: PasswordSecret(p.Name)}
+		s.todo("spec.password", "put the password into Secret %s of type kubernetes.io/basic-auth in fanfare-system, as its key password, %s", PasswordSecret(p.Name), role)
+	}
+}
+
+// setBFD copies the profile into the peer.
+func (c *converter) setBFD(about subject, spec *v1alpha1.BGPPeerSpec, from *BGPPeerSpec) {
+	if from.BFDProfile == "" {
+		return
+	}
+	i := slices.IndexFunc(c.in.BFDProfiles, func(p *BFDProfile) bool { return p.Name == from.BFDProfile })
+	switch {
+	case i < 0:
+		about.lost("spec.bfdProfile", "there is no BFDProfile %s, so the session has no BFD; set spec.bfd", from.BFDProfile)
+		return
+	case from.EBGPMultiHop:
+		about.lost("spec.bfdProfile", "Fanfare speaks BFD with directly connected routers only, so the session has none; if the router is directly connected, remove ebgpMultihopTTL and set bfd")
+		return
+	}
+	p := c.in.BFDProfiles[i].Spec
+	spec.BFD = &v1alpha1.BFD{TransmitInterval: milliseconds(p.TransmitInterval), ReceiveInterval: milliseconds(p.ReceiveInterval)}
+	if p.DetectMultiplier != nil {
+		spec.BFD.DetectMultiplier = int32(*p.DetectMultiplier)
+	}
+	spec.BFD.Passive = p.PassiveMode != nil && *p.PassiveMode
+	profile := c.about("BFDProfile", from.BFDProfile)
+	if p.EchoMode != nil && *p.EchoMode {
+		profile.lost("spec.echoMode", "Fanfare has no echo mode for BGPPeer %s; control packets detect a failure within receiveInterval × the router's multiplier", about.object[len("BGPPeer "):])
+	}
+	if p.EchoInterval != nil {
+		profile.lost("spec.echoInterval", "Fanfare has no echo mode, and does not ask for echo packets")
+	}
+	if p.MinimumTTL != nil {
+		profile.lost("spec.minimumTtl", "is for routers that are not directly connected, with which Fanfare has no BFD")
+	}
+}
+
+func milliseconds(n *uint32) *metav1.Duration {
+	if n == nil {
+		return nil
+	}
+	return &metav1.Duration{Duration: time.Duration(*n) * time.Millisecond}
+}
+
+// noteFamilies: Fanfare offers both address families in each session, and the router chooses.
+func (s subject) noteFamilies(from *BGPPeerSpec) {
+	switch {
+	case from.DisableMP:
+		s.todo("spec.disableMP", "is deprecated and has no counterpart: the router receives only the families that it activates for this neighbour")
+	case from.DualStackAddressFamily:
+		s.todo("spec.dualStackAddressFamily", "is not needed: Fanfare offers IPv4 and IPv6 in each session, and the router receives what it activates for this neighbour")
+	}
+}

@@ -1,0 +1,145 @@
+package metallb
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// A fixed Source has one snapshot.
+type fixed struct{ snapshot *cluster.Snapshot }
+
+func (f fixed) Snapshot() *cluster.Snapshot { return f.snapshot }
+
+func (f fixed) Changed() <-chan struct{} { return nil }
+
+// snapshot returns the cluster with the converted objects, and with the addresses that Services
+// get, as a controller that starts now assigns them. All that Notes ask for is done in it: the Secrets exist,
+// and all nodes have the label of Options.
+func (out *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
+	b := cluster.NewBuilder()
+	if o.Class != "" {
+		b.Limit(cluster.Scope{Classes: cluster.Classes{Only: true, Also: []string{o.Class}}})
+	}
+	for _, e := range out.objects() {
+		b.Set(e.object, "")
+	}
+	set(b, c.Services)
+	set(b, c.Namespaces)
+	set(b, c.EndpointSlices)
+	for _, n := range c.Nodes {
+		n = n.DeepCopy()
+		if o.NodeLabel != "" {
+			metav1.SetMetaDataLabel(&n.ObjectMeta, o.NodeLabel, o.NodeValue)
+		}
+		b.Set(n, "")
+	}
+	for _, p := range out.Peers {
+		if ref := p.Spec.PasswordSecretRef; ref != nil {
+			b.Set(&corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.SecretNamespace, Name: ref.Name},
+				Type:       corev1.SecretTypeBasicAuth, StringData: map[string]string{corev1.BasicAuthPasswordKey: "any"},
+			}, "")
+		}
+	}
+	return ipam.NewSource(fixed{b.Snapshot()}, nil).Snapshot()
+}
+
+func set[T runtime.Object](b *cluster.Builder, list []T) {
+	for _, o := range list {
+		b.Set(o, "")
+	}
+}
+
+// planned returns what Fanfare's speakers announce, sorted, if one runs on every node and has an
+// interface for each address. Routes have MetalLB's names of routers.
+func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement) {
+	interfaces := out.interfaces()
+	for _, n := range c.Nodes {
+		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
+		for _, peer := range c.Peers {
+			for _, r := range d.BGP.Routes {
+				if session, ok := out.receives(d.BGP, r, peer); ok {
+					all = append(all, Announcement{Node: n.Name, Peer: peer.Name, Prefix: r.Prefix, With: r.Attributes.Of(session).String()})
+				}
+			}
+		}
+		for _, a := range d.L2.Addresses {
+			all = append(all, Announcement{Node: n.Name, Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen()), With: interfacesText(a.Interfaces)})
+		}
+	}
+	slices.SortFunc(all, compareAnnouncements)
+	return all
+}
+
+// anyOther stands for the interfaces of a node that no L2Advertisement names. No interface has a
+// space in its name.
+const anyOther = "any other"
+
+// interfaces returns those of a node that has all that L2Advertisements name, and others, in every
+// subnet.
+func (out *Conversion) interfaces() (all []l2.Interface) {
+	names := map[string]bool{anyOther: true}
+	for _, a := range out.L2Advertisements {
+		for _, n := range a.Spec.Interfaces {
+			names[n] = true
+		}
+	}
+	everywhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+	for i, n := range slices.Sorted(maps.Keys(names)) {
+		all = append(all, l2.Interface{Name: n, Index: i + 1, Prefixes: everywhere, IPv6: true})
+	}
+	return all
+}
+
+// interfacesText returns the names, and nothing for all interfaces.
+func interfacesText(names []string) string {
+	if slices.Contains(names, anyOther) {
+		return ""
+	}
+	return strings.Join(names, ", ")
+}
+
+// receives reports whether the router of one of MetalLB's peers receives a route, and by which session of the state. A
+// router that MetalLB sends one address family to has not activated the other one.
+func (out *Conversion) receives(s bgp.State, r bgp.Route, peer *BGPPeer) (session string, ok bool) {
+	for _, name := range out.peers[peer.Name] {
+		if r.Peers.Has(name) && slices.ContainsFunc(s.Sessions, func(s bgp.Session) bool { return s.Name == name }) {
+			return name, peer.Spec.carries(r.Prefix.Addr())
+		}
+	}
+	return "", false
+}
+
+// unheld lists the addresses that a Service has from MetalLB and would not have from Fanfare, with
+// the reason.
+func unheld(c *Cluster, snap *cluster.Snapshot, o Options) (all []string) {
+	for _, b := range c.balancers(o) {
+		name := cluster.Name{Namespace: b.service.Namespace, Name: b.service.Name}
+		for _, a := range b.addrs {
+			if slices.ContainsFunc(snap.Assignments, func(x cluster.Assignment) bool { return x.Service == name && x.Addr == a }) {
+				continue
+			}
+			why := "it is in no AddressPool"
+			for _, r := range snap.Refusals {
+				if r.Service == name {
+					why = r.Message
+				}
+			}
+			all = append(all, fmt.Sprintf("Service %s does not keep %s: %s", name, a, why))
+		}
+	}
+	return all
+}

@@ -1,0 +1,146 @@
+package metallb
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// YAML returns the objects as documents for kubectl apply.
+func (out *Conversion) YAML() ([]byte, error) {
+	var b bytes.Buffer
+	for _, o := range out.objects() {
+		text, err := document(o.kind, o.object)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", o.kind, o.name, err)
+		}
+		b.WriteString("---\n")
+		b.Write(text)
+	}
+	return b.Bytes(), nil
+}
+
+// An entry is one object of a Conversion.
+type entry struct {
+	kind, name string
+	object     runtime.Object
+}
+
+// objects returns all of them, in the order in which they depend on each other.
+func (out *Conversion) objects() (all []entry) {
+	for _, o := range out.Pools {
+		all = append(all, entry{"AddressPool", o.Name, o})
+	}
+	for _, o := range out.Peers {
+		all = append(all, entry{"BGPPeer", o.Name, o})
+	}
+	for _, o := range out.Advertisements {
+		all = append(all, entry{"BGPAdvertisement", o.Name, o})
+	}
+	for _, o := range out.L2Advertisements {
+		all = append(all, entry{"L2Advertisement", o.Name, o})
+	}
+	return all
+}
+
+// has reports whether a Problem's object is one of them.
+func (out *Conversion) has(object string) bool {
+	return slices.ContainsFunc(out.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
+}
+
+// document returns an object without what only the API server writes.
+func document(kind string, o runtime.Object) ([]byte, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(fields, "status")
+	if spec, ok := fields["spec"].(map[string]any); ok && len(spec) == 0 {
+		delete(fields, "spec")
+	}
+	for _, name := range []string{"transmitInterval", "receiveInterval"} {
+		fixInterval(fields, "spec", "bfd", name)
+	}
+	fields["apiVersion"], fields["kind"] = v1alpha1.GroupVersion.String(), kind
+	return yaml.Marshal(fields)
+}
+
+// fixInterval writes 1.5s as 1s500ms, which the CRD's pattern wants.
+func fixInterval(fields map[string]any, path ...string) {
+	text, ok, _ := unstructured.NestedString(fields, path...)
+	if !ok {
+		return
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		text = ""
+		if s := d / time.Second; s > 0 {
+			text = fmt.Sprintf("%ds", s)
+		}
+		if ms := d % time.Second / time.Millisecond; ms > 0 {
+			text += fmt.Sprintf("%dms", ms)
+		}
+		_ = unstructured.SetNestedField(fields, text, path...) // it was there
+	}
+}
+
+// comments returns lines of text as comments of YAML, with a title.
+func comments(title string, lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n", title)
+	for _, l := range lines {
+		fmt.Fprintf(&b, "# - %s\n", commented(l))
+	}
+	return b.String()
+}
+
+// commented returns text that stays in its comment. Users of a namespace choose parts of it, such as keys in
+// annotations, and whatever ends a line in YAML could begin an object that an administrator applies.
+func commented(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r != '\n' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029') {
+			return ' '
+		}
+		return r
+	}, text)
+	return strings.ReplaceAll(text, "\n", "\n#   ")
+}
+
+// Report returns what `fanfare migrate metallb` prints: the objects, and as comments what was not read,
+// what has no counterpart, what to do, and the differences.
+func Report(c *Cluster, out *Conversion, d *Comparison) (string, error) {
+	objects, err := out.YAML()
+	if err != nil {
+		return "", err
+	}
+	var unread, lost, todo []string
+	for _, p := range c.Problems {
+		unread = append(unread, p.String())
+	}
+	for _, n := range out.Notes {
+		if n.Lost {
+			lost = append(lost, n.String())
+		} else {
+			todo = append(todo, n.String())
+		}
+	}
+	return strings.Join(slices.DeleteFunc([]string{
+		comments("NOT READ: these objects or fields are not converted.", unread),
+		comments("NO COUNTERPART: Fanfare does not do this.", lost),
+		comments("TO DO, TO KNOW:", todo),
+		d.String(),
+		string(objects),
+	}, func(s string) bool { return s == "" }), "\n"), nil
+}

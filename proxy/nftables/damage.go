@@ -1,0 +1,90 @@
+package nftables
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+// damage says what of the table, elements aside, is not as it was
+// loaded; empty when all is.
+func (t *table) damage() string {
+	switch {
+	case !t.found:
+		return "table missing"
+	case t.schema == "":
+		return "schema unknown"
+	case !t.ours():
+		return "schema " + strings.TrimPrefix(t.schema, schemaPrefix)
+	case len(t.missing) > 0:
+		return "sets missing: " + strings.Join(t.missing, ", ")
+	case t.schema != schemaChain(t.rulesHash()):
+		return "chains, rules or sets changed"
+	case len(t.catchAll) > 0:
+		return "an element for all keys in " + strings.Join(t.catchAll, ", ")
+	}
+	if damaged := t.damagedChains(); len(damaged) > 0 {
+		return "chains changed: " + strings.Join(damaged, ", ")
+	}
+	if !slices.Equal(t.leads, state.LeadElements(slices.Concat(state.FixedNumbers, patterns, t.madeChains()))) {
+		return "what numbers stand for changed"
+	}
+	return ""
+}
+
+// damagedChains are the made chains whose rules are not as they must be.
+func (t *table) damagedChains() []string {
+	var damaged []string
+	for _, name := range t.madeChains() {
+		if !t.chains[name].equal(t.generatedLike(name)) {
+			damaged = append(damaged, name)
+		}
+	}
+	return append(damaged, t.damagedMaps()...)
+}
+
+// damagedMaps are the maps of affinity that are missing, not as they must be, or of no frontend.
+func (t *table) damagedMaps() (damaged []string) {
+	for _, name := range t.madeChains() {
+		if id, ok := state.ParseRecallChain(name); ok && t.sets[id.Map()] != t.sets[state.PatternAffinity(id.Family()).Map()] {
+			damaged = append(damaged, id.Map())
+		}
+	}
+	for id := range t.affinityMaps() {
+		if _, used := t.chains[id.Recall()]; !used {
+			damaged = append(damaged, id.Map())
+		}
+	}
+	slices.Sort(damaged)
+	return damaged
+}
+
+// affinityMaps are the frontends that have a map of clients.
+func (t *table) affinityMaps() map[state.AffinityID]bool {
+	all := make(map[state.AffinityID]bool)
+	for name := range t.sets {
+		if id, ok := state.ParseAffinityMap(name); ok && !isPattern(id) {
+			all[id] = true
+		}
+	}
+	return all
+}
+
+// isPattern reports whether an AffinityID is of the chains that always exist, for other ones to copy.
+func isPattern(id state.AffinityID) bool {
+	_, _, frontend := id.Frontend()
+	return !frontend
+}
+
+// madeChains are the made chains besides the patterns, sorted.
+func (t *table) madeChains() []string {
+	var names []string
+	for name := range t.chains {
+		if state.IsGenerated(name) && !slices.Contains(patterns, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,139 @@
+package rundir
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/watch"
+)
+
+const (
+	// snapshotInterval is the least time between two writes. Writing 5,000 Services takes
+	// longer than a pass, and after a crash a few seconds do not matter.
+	snapshotInterval = 10 * time.Second
+	// confirmInterval is the time between two confirmations of a snapshot that has not
+	// changed: each is a file of some 70 bytes.
+	confirmInterval = 15 * time.Second
+)
+
+// ClusterPath is the file of the last snapshot.
+func ClusterPath(runDir string) string { return clusterFile.in(runDir) }
+
+// Saved is the last snapshot, and when it was last in step with the API server.
+func Saved(runDir string) watch.SavedSnapshot {
+	return watch.SavedSnapshot{Path: clusterFile.in(runDir), InStepPath: inStepFile.in(runDir)}
+}
+
+// A SnapshotWriter writes the newest snapshot to the run directory at intervals, beside the
+// loop, and confirms it for as long as it is what the API server has.
+type SnapshotWriter struct {
+	saved watch.SavedSnapshot
+	log   *slog.Logger
+	// inStep reports whether the newest snapshot is what the API server has: it is neither
+	// from the file nor from before an outage.
+	inStep func() bool
+	wake   chan struct{} // has room for one
+	quit   chan struct{}
+	done   chan struct{}
+
+	mu     sync.Mutex
+	newest *cluster.Snapshot
+
+	// These belong to run, and to close after it.
+	written bool // saved has the newest snapshot but for one that wake announces
+	failed  bool // to confirm, which is logged once
+}
+
+// NewSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
+func NewSnapshotWriter(saved watch.SavedSnapshot, inStep func() bool, log *slog.Logger) *SnapshotWriter {
+	if inStep == nil {
+		return nil
+	}
+	w := &SnapshotWriter{saved: saved, log: log, inStep: inStep, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+// Update requests that s is written.
+func (w *SnapshotWriter) Update(s *cluster.Snapshot) {
+	if w == nil || !w.inStep() {
+		return
+	}
+	w.mu.Lock()
+	known := w.newest == s
+	w.newest = s
+	w.mu.Unlock()
+	if known {
+		return
+	}
+	notify.Changed(w.wake)
+}
+
+// run writes at once after a quiet time, then once each snapshotInterval.
+func (w *SnapshotWriter) run() {
+	defer close(w.done)
+	idle := time.NewTicker(confirmInterval)
+	defer idle.Stop()
+	wake := w.wake
+	var rested <-chan time.Time
+	for {
+		select {
+		case <-wake:
+			w.write()
+			wake, rested = nil, time.After(snapshotInterval)
+		case <-rested:
+			wake, rested = w.wake, nil
+		case <-idle.C:
+			if len(w.wake) == 0 {
+				w.confirm(w.saved.Clock())
+			}
+		case <-w.quit:
+			return
+		}
+	}
+}
+
+func (w *SnapshotWriter) write() {
+	at, clock := w.saved.Clock() // before the newest is read, which may change meanwhile
+	w.mu.Lock()
+	s := w.newest
+	w.mu.Unlock()
+	err := w.saved.Save(s)
+	if w.written = err == nil; err != nil {
+		w.log.Warn("snapshot not written; a start without the API server would use an older one, or none", "err", err)
+		return
+	}
+	w.confirm(at, clock)
+}
+
+// confirm records that the written snapshot is what the API server had at a Moment, or that
+// the clock failed.
+func (w *SnapshotWriter) confirm(at watch.Moment, err error) {
+	if !w.written || !w.inStep() {
+		return
+	}
+	if err == nil {
+		err = w.saved.Confirm(at)
+	}
+	if err != nil && !w.failed {
+		w.log.Warn("snapshot not confirmed; a start without the API server would wait for it", "err", err)
+	}
+	w.failed = err != nil
+}
+
+// Close writes the newest snapshot and ends the goroutine.
+func (w *SnapshotWriter) Close() {
+	if w == nil {
+		return
+	}
+	close(w.quit)
+	<-w.done
+	select {
+	case <-w.wake:
+		w.write()
+	default:
+	}
+}
