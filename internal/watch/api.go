@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -86,8 +85,7 @@ type API struct {
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
-	losses *atomic.Int64   // how often the connection was lost; see listWatch
-	life   context.Context // of the watches
+	life context.Context // of the watches
 
 	mu       sync.Mutex
 	builder  *cluster.Builder
@@ -138,8 +136,6 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 0 // It would end watches too.
-	losses := new(atomic.Int64)
-	cfg.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, losses} })
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, err
@@ -161,7 +157,6 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		log:      o.Log,
 		metrics:  m,
 		needs:    o.L2,
-		losses:   losses,
 		changed:  make(chan struct{}, 1),
 		builder:  b,
 		last:     b.Snapshot(),

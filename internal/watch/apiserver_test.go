@@ -55,6 +55,8 @@ type apiServer struct {
 	refused  map[string]*apierrors.StatusError
 	streams  bool           // lists are streamed to who asks for it; else that is 422
 	requests map[string]int // by resource and what was asked for
+	process  int            // how often it was started
+	read     map[string]int // by resource: the last process whose version a client received
 }
 
 type apiEvent struct {
@@ -89,7 +91,7 @@ func newAPIServer(t testing.TB, objects ...clustertest.Object) *apiServer {
 		refused: map[string]*apierrors.StatusError{},
 		streams: true,
 	}
-	s.requests = map[string]int{}
+	s.requests, s.read = map[string]int{}, map[string]int{}
 	s.set(objects...)
 	s.up()
 	t.Cleanup(s.down)
@@ -109,7 +111,11 @@ func (s *apiServer) up() {
 	l, err := net.Listen("tcp", s.addr)
 	must(s.t, err)
 	s.addr, s.listener = l.Addr().String(), l
-	s.http = &http.Server{Handler: s}
+	s.mu.Lock()
+	s.process++
+	process := s.process
+	s.mu.Unlock()
+	s.http = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, process) })}
 	go s.http.Serve(l)
 }
 
@@ -226,6 +232,7 @@ type apiRequest struct {
 	watch    bool
 	stream   bool // the watch begins with all there is
 	one      bool // a list of one object: only its version matters
+	process  int  // which process received it
 	media    runtime.SerializerInfo
 	codecs   serializer.CodecFactory
 }
@@ -278,8 +285,9 @@ func within(o object, resource string) string {
 	return "/api"
 }
 
-func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *apiServer) serve(w http.ResponseWriter, r *http.Request, process int) {
 	q, err := s.parse(r)
+	q.process = process
 	if err != nil {
 		s.t.Errorf("request %s: %v", r.URL, err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -344,7 +352,7 @@ func (s *apiServer) current(q apiRequest) (objects []runtime.Object, version int
 			objects = append(objects, o.DeepCopyObject())
 		}
 	}
-	s.requests["versions of "+q.resource]++
+	s.read[q.resource] = max(s.read[q.resource], q.process)
 	return objects, s.version
 }
 

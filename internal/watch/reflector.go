@@ -266,28 +266,18 @@ func (w *store[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// A listWatch lists and watches one resource, and reports the results to health.go. After a
-// connection was lost, also that of another watch, it makes sure that its version is still one that the
-// API server knows (resume.go). A watch that ended regularly is not lost.
+// A listWatch lists and watches one resource, and reports the results to health.go.
 type listWatch struct {
 	*cache.ListWatch
 	api      *API
 	resource resource
 	absent   func()    // called when the resource does not exist for us
-	opened   time.Time // when a watch was last tried
-	asOf     int64     // the API's losses when everything was listed, or the version confirmed, last
+	failing  time.Time // when a watch could not be opened for the first time; zero: it could
 }
 
 // ListWithContext is called by the Reflector.
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	losses := l.api.losses.Load()
-	if l.asOf != losses {
-		o.ResourceVersion = ""
-	}
 	list, err := l.ListWatch.ListWithContext(ctx, o)
-	if err == nil {
-		l.asOf = losses
-	}
 	f := faultOf(err)
 	if f != missing || !l.resource.recent {
 		l.api.record(ctx, l.resource, err)
@@ -307,20 +297,10 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	return l.resume(ctx, o)
 }
 
-// errAway makes the Reflector list everything.
-var errAway = apierrors.NewResourceExpired("the API server was away: list everything again")
-
 // stream is a list that comes as a watch (KEP-3157). Where the API server refuses
 // that, an ordinary list follows at once: only what becomes of that matters.
 func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-	losses := l.api.losses.Load()
-	if l.asOf != losses {
-		o.ResourceVersion = ""
-	}
-	w, err := l.watch(ctx, o)
-	if err == nil {
-		l.asOf = losses
-	}
+	w, err := l.open(ctx, o)
 	var refused apierrors.APIStatus
 	if !errors.As(err, &refused) {
 		l.api.record(ctx, l.resource, err)
@@ -328,8 +308,8 @@ func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	return w, err
 }
 
-// watch opens a watch. A timeout is an error here, and not a watch without events.
-func (l *listWatch) watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+// open opens a watch. A timeout is an error here, and not a watch without events.
+func (l *listWatch) open(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.ListWatch.WatchWithContext(ctx, o)
 	if err == nil && reflect.TypeOf(w) == emptyWatch {
 		return nil, errors.New("no answer in time")

@@ -2,84 +2,67 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// How a watch continues after the connection to the API server was lost: from the known version, as
-// if nothing had happened. A thousand speakers that list everything at once are a load that an API
-// server may not survive that has just lost its neighbour.
+// How a watch continues from the known version after it has ended, for whatever reason. A thousand
+// speakers that list everything at once are a load that an API server may not survive that has just
+// lost its neighbour. client-go continues by itself; two things are added.
 //
-// One thing may have happened. The API server may have another etcd, restored from a backup, with
-// versions smaller than the known ones, and a watch from a version in the future has no events, for
-// hours. So the version is compared first, by a list of one object. If it is smaller, everything is
-// listed.
+// The API server may have another etcd, restored from a backup, with versions smaller than the known
+// ones, and a watch from a version in the future has no events, for hours. So each watch that is opened is
+// followed by a list of one object, which has the API server's version. If that is smaller, everything is listed.
+//
+// An API server that has just started knows no roles yet and forbids everything. client-go would list.
 
-// maxResume is how long after a loss a watch may continue. In that time no API server comes back with
-// an older etcd and makes as many changes as the backup lacks. Later it has to list everything, as
-// then it also has to because the API server has forgotten what happened.
+// maxResume is how long a watch is tried again. In that time no API server comes back with
+// an older etcd and makes as many changes as the backup lacks. Later everything is listed, mostly
+// for the API server's own reasons too: it has forgotten what happened.
 const maxResume = time.Minute
 
-// unconfirmed is no number of losses: in a pause, nothing may have been open that was lost.
-const unconfirmed = -1
+// errList makes the Reflector list everything.
+var errList = apierrors.NewResourceExpired("the version may be of another etcd: list everything again")
 
-// errAgain is that the connection was lost once more.
-var errAgain = errors.New("connection lost")
-
-// resume opens a watch from a known version, and tries until it has one. An error means that
-// everything has to be listed. An API server that has just started knows no roles yet and forbids
-// everything: that is no reason to list.
+// resume opens a watch from a known version.
 func (l *listWatch) resume(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-	pause, began := backoff, time.Now()
-	// client-go does not pause after a watch that fails at once.
-	for again := time.Since(l.opened) < time.Second; ; again = true {
-		if again {
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(pause.Step()):
-			}
-			l.asOf = unconfirmed
-		}
-		l.opened = time.Now()
-		w, err := l.tryResume(ctx, o)
-		if faultOf(err) == none {
-			return w, err
-		}
-		if time.Since(began) > maxResume {
-			return nil, errAway
-		}
-	}
-}
-
-// tryResume opens a watch from a known version, after it has made sure that the API server is not
-// behind that.
-func (l *listWatch) tryResume(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-	losses := l.api.losses.Load()
-	if l.asOf != losses {
-		err := l.confirm(ctx, o.ResourceVersion)
-		l.api.record(ctx, l.resource, err)
-		if err != nil {
-			return nil, err
-		}
-		l.asOf = losses
-	}
-	w, err := l.watch(ctx, o)
+	w, err := l.openConfirmed(ctx, o)
 	l.api.record(ctx, l.resource, err)
-	if err == nil && l.asOf != l.api.losses.Load() { // client-go retries silently
-		w.Stop()
-		return nil, errAgain
+	switch {
+	case faultOf(err) == none:
+		l.failing = time.Time{}
+		return w, err
+	case l.failing.IsZero():
+		l.failing = time.Now()
+	case time.Since(l.failing) > maxResume:
+		l.failing = time.Time{}
+		return nil, errList
 	}
-	return w, err
+	// After this error client-go pauses and tries the watch again. After most others it would list.
+	return nil, apierrors.NewTooManyRequestsError(err.Error())
 }
 
-// confirm returns errAway unless the API server's version is the known one or a later one.
+// openConfirmed opens a watch, and then makes sure that the API server is not behind its version. In
+// the other order, the API server could be replaced in between.
+func (l *listWatch) openConfirmed(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	w, err := l.open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.confirm(ctx, o.ResourceVersion); err != nil {
+		w.Stop()
+		return nil, err
+	}
+	return w, nil
+}
+
+// confirm returns errList unless the API server's version is the known one or a later one.
 func (l *listWatch) confirm(ctx context.Context, known string) error {
 	list, err := l.ListWatch.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // no version: as of now
 	if err != nil {
@@ -91,7 +74,7 @@ func (l *listWatch) confirm(ctx context.Context, known string) error {
 	}
 	now, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64)
 	if before, bad := strconv.ParseUint(known, 10, 64); err != nil || bad != nil || now < before {
-		return errAway
+		return errList
 	}
 	return nil
 }
