@@ -23,7 +23,7 @@
 // was on the wire. It also writes the next hops into UPDATEs (nexthop.go): GoBGP has one
 // for both families.
 //
-// state.go has the contract, and check.go what a State must fulfil. password.go, ttl.go and localaddress.go
+// state.go has the contract, and check.go what a State must fulfil. tcpmd5.go, ttl.go and localaddress.go
 // set up the socket; gracefulrestart.go has the capability and the wait for End-of-RIB; status.go reports, with
 // reason.go (why a session ended), advertised.go (the routes of a session), log.go and metrics.go.
 //

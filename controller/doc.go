@@ -28,8 +28,9 @@
 // # Files
 //
 // controller.go is the loop: plan.go decides what to write, with placement.go (nodes) and
-// reservations.go, and write.go writes it by client.go. poolstatus.go and advertisementstatus.go report
-// on objects, and events.go on Services. leaderelection.go holds the Lease.
+// reservations.go. write.go writes it by client.go: claims.go has the AddressClaims, servicestatus.go
+// the status of a Service. poolstatus.go and advertisementstatus.go report on objects, and events.go on
+// Services. leaderelection.go holds the Lease.
 //
 // # Spread over nodes
 //
@@ -40,7 +41,6 @@
 // a node only when it has lasted.
 //
 // debouncer.go and poolusage.go support placement and pool status, diagnosis.go and conditionreason.go
-// explain conditions, servicestatus.go is the status of a Service, and claimannounce.go keeps claims
-// equal to their pools. memberskey.go creates the speakers' key. health.go and metrics.go are for the
+// explain conditions, and claimannounce.go keeps claims equal to their pools. memberskey.go creates the speakers' key. health.go and metrics.go are for the
 // kubelet and Prometheus.
 package controller

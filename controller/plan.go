@@ -33,19 +33,6 @@ type serviceUpdate struct {
 	condition cluster.AddressCondition
 }
 
-// A claim is an AddressClaim that a Service needs before its status may have the address.
-type claim struct {
-	addr netip.Addr
-	from cluster.Origin
-	// old is the claim as it was read, nil when there was none.
-	old *cluster.Claim
-	// holders are all Services that should have the address, and the Services that may
-	// share it with them.
-	holders []cluster.Name
-	// replaced counts the addresses that the Service had before and that other hosts use.
-	replaced int32
-}
-
 // A release removes holders from a claim: Services that do not have the address, or should
 // not have it.
 type release struct {
@@ -337,20 +324,4 @@ func (n serviceUpdate) writesStatus() bool { return n.writesAddrs() || n.conditi
 func (n serviceUpdate) writesAddrs() bool {
 	return n.spec.StatusProxied || len(n.addrs) != len(n.spec.Status) ||
 		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })
-}
-
-// holds says whether name is a holder of c, which may be nil.
-func holds(c *cluster.Claim, name cluster.Name) bool {
-	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
-}
-
-// unkept says whether the claim's reservation for the Service differs from the wanted one.
-func (c claim) unkept(s *cluster.Spec) bool {
-	return slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
-		!c.old.Reserved && slices.Contains(c.old.ReservedFor, s.Name)
-}
-
-// taken says whether the claim has a holder that should not have the address.
-func (c claim) taken() bool {
-	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
 }

@@ -14,8 +14,9 @@
 // opens a port (port.go) for each interface and protocol that need one: a packet socket
 // with a filter (filter.go), and the multicast groups of IPv6 solicitations (group.go).
 //
-// A second goroutine (gratuitous.go) sends unsolicited frames by the schedule
-// (gratuitousschedule.go): announcements, their repetitions, and probes. Each port has a goroutine
+// A second goroutine sends unsolicited frames by the schedule (schedule.go): gratuitous ARP and
+// unsolicited neighbour advertisements (gratuitous.go), their repetitions, and probes (probe.go).
+// Each port has a goroutine
 // that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and answers, as often as
 // ratelimit.go allows. state.go has the contract, and replypath.go whether answers return by the
 // interface of their requests.

@@ -57,12 +57,8 @@ func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 	x := t.address
 	switch t.stage {
 	case probe1, probe2, probe3:
-		for _, c := range x.claims {
-			a.send(c.port, probe(x.want.Addr, c.port.claims.mac))
-			a.metrics.probes.WithLabelValues(c.port.key.protocol.name).Inc()
-		}
+		frames = a.sendProbes(x)
 		a.schedule.follow(t, now)
-		return len(x.claims)
 	case listened:
 		if wait := a.schedule.delays[listened]; now.Sub(t.due) > wait {
 			// This node had no processor, and a reply may wait to be read.

@@ -107,15 +107,6 @@ func confirmation(addr netip.Addr, mac MAC) packet {
 	return packet{op: opReply, from: mac, to: broadcast, sender: addr, target: addr, about: mac}
 }
 
-// probe asks for addr and announces nothing (RFC 5227 §2.1.1, RFC 4862 §5.4.2).
-func probe(addr netip.Addr, mac MAC) packet {
-	p := packet{op: opRequest, from: mac, to: broadcast, sender: unspecified[addr.Is4()], target: addr}
-	if addr.Is6() {
-		p.to = groupMAC(solicitedNode(addr))
-	}
-	return p
-}
-
 // check rejects packets that are invalid in both protocols.
 func (p packet) check() error {
 	switch {

@@ -16,7 +16,7 @@ import (
 // takes a moment longer than Set.
 func swept(t *testing.T, p *Proxy) {
 	t.Helper()
-	for b := p.offloader; b != nil && !b.chosen.partsBy().IsZero(); {
+	for b := p.offloader; b != nil && !b.chosen.drainedBy().IsZero(); {
 		awaitChanged(t, p, "flows that have left")
 		mustSet(t, p, p.have)
 	}

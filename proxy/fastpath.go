@@ -55,8 +55,8 @@ type offloader struct {
 	chosen *selection // of from's node
 	due    time.Time  // before which it is not opened again
 	retry  *time.Timer
-	// parting asks for a Set when selection.partsBy is over.
-	parting *time.Timer
+	// draining asks for a Set when selection.drainedBy is over.
+	draining *time.Timer
 
 	mu        sync.Mutex
 	path      FastPath // nil until it could be opened
@@ -134,7 +134,7 @@ func (b *offloader) grow(ctx context.Context) {
 	if b == nil || b.path == nil {
 		return
 	}
-	b.awaitParting()
+	b.awaitDrained()
 	err := b.path.Grow(ctx, b.want)
 	if err != nil {
 		err = errors.Join(err, b.rest(ctx))
@@ -142,13 +142,13 @@ func (b *offloader) grow(ctx context.Context) {
 	b.report(ctx, err)
 }
 
-// awaitParting asks for a Set when flows have left that stay for a moment.
-func (b *offloader) awaitParting() {
-	if b.parting != nil {
-		b.parting.Stop()
+// awaitDrained asks for a Set when flows have left that stay for a moment.
+func (b *offloader) awaitDrained() {
+	if b.draining != nil {
+		b.draining.Stop()
 	}
-	if next := b.chosen.partsBy(); !next.IsZero() {
-		b.parting = time.AfterFunc(time.Until(next), b.requestSet)
+	if next := b.chosen.drainedBy(); !next.IsZero() {
+		b.draining = time.AfterFunc(time.Until(next), b.requestSet)
 	}
 }
 
@@ -311,7 +311,7 @@ func (b *offloader) close() error {
 	if b == nil {
 		return nil
 	}
-	for _, t := range []*time.Timer{b.retry, b.parting} {
+	for _, t := range []*time.Timer{b.retry, b.draining} {
 		if t != nil {
 			t.Stop()
 		}

@@ -11,10 +11,10 @@ import (
 )
 
 // fastVIP is all that the fast path could take, sorted.
-func fastVIP(v *VIP, node string, parting bool) (all []fastpath.Frontend) {
+func fastVIP(v *VIP, node string, draining bool) (all []fastpath.Frontend) {
 	for i := range v.Frontends {
 		if f := &v.Frontends[i]; f.Protocol != SCTP {
-			all = append(all, fastFrontend(f, v, node, parting))
+			all = append(all, fastFrontend(f, v, node, draining))
 		}
 	}
 	slices.SortFunc(all, compareFast)
@@ -41,7 +41,7 @@ func internalBy(c *LocalClients, iface string) bool {
 
 // fastFrontend is one frontend for the fast path. The backends that keep their flows are those
 // of which conntrack's entries would stay; none but this node's have any there.
-func fastFrontend(f *Frontend, v *VIP, node string, parting bool) fastpath.Frontend {
+func fastFrontend(f *Frontend, v *VIP, node string, draining bool) fastpath.Frontend {
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
 		if onNode(b, node) {
@@ -51,14 +51,14 @@ func fastFrontend(f *Frontend, v *VIP, node string, parting bool) fastpath.Front
 	switch {
 	case f.Protocol == TCP:
 		to.Draining = keeping(f, node)
-	case parting || f.External.Empty() || f.Internal.Empty():
+	case draining || f.External.Empty() || f.Internal.Empty():
 		to.Draining = f.Draining // for a moment, or for want of a better place
 	}
 	return to
 }
 
-// parts says whether a change makes flows leave a backend that drains.
-func parts(have, want *VIP) bool {
+// drains says whether a change makes flows leave a backend that drains.
+func drains(have, want *VIP) bool {
 	if have == nil || want == nil {
 		return false
 	}

@@ -89,8 +89,8 @@ func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
 		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), len(s.VIPs))
 	}
 	for i, v := range s.VIPs {
-		_, parting := n.parting[v]
-		want := fastVIP(v, s.Node, parting)
+		_, draining := n.draining[v]
+		want := fastVIP(v, s.Node, draining)
 		for j := range want {
 			if want[j].Take = left[frontendKey{want[j].Addr, Protocol(want[j].Protocol)}] == ""; want[j].Take {
 				taken++

@@ -9,6 +9,6 @@
 //
 // A link should have two ends. If it has several routers, the latest advertisement counts.
 //
-// watch.go is the loop over a link; conn.go sends and receives on it, link.go describes this node's
+// radv.go is the loop over a link; conn.go sends and receives on it, link.go describes this node's
 // end, and routers.go chooses the router.
 package radv

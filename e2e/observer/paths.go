@@ -112,6 +112,11 @@ func (p *Paths) record(frame []byte) {
 	if len(frame) < 14+20+4 {
 		return
 	}
+	if p.node[net.HardwareAddr(frame[6:12]).String()] != "" {
+		// A node redirects a packet to another one whose port the bridge does not know, so that
+		// the bridge floods it.
+		return
+	}
 	node := p.node[net.HardwareAddr(frame[:6]).String()]
 	packet := frame[14:]
 	protocol, header := packet[9], int(packet[0]&15)*4

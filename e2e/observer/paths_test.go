@@ -44,6 +44,9 @@ func TestPathsOfFlows(t *testing.T) {
 		p.record(frame(mac2, vip, unix.IPPROTO_TCP, 4096, 80))
 		p.record(frame("02:00:00:00:00:03", vip, unix.IPPROTO_TCP, 4098, 80)) // no node
 		p.record(frame(mac1, vip, unix.IPPROTO_ICMP, 4099, 80))
+		redirected := frame(mac1, vip, unix.IPPROTO_TCP, 4096, 80)
+		redirected[11] = 2 // from n2
+		p.record(redirected)
 		p.record([]byte{1, 2, 3})
 		for _, c := range []struct {
 			network        string

@@ -33,7 +33,7 @@ func (c *converter) addPool(p *IPAddressPool) {
 			// Services keep their addresses, and no other gets one.
 			pool.Spec.Allocation = v1alpha1.Drained
 		} else {
-			c.fence(about, &pool.Spec, p.Name, a)
+			c.setServices(about, &pool.Spec, p.Name, a)
 			pool.Spec.Priority = c.priority(a.Priority)
 		}
 	}
@@ -73,9 +73,9 @@ func (c *converter) priority(p int) int32 {
 	return int32(10 * (1 + len(after)))
 }
 
-// fence sets which Services may use the pool.
-func (c *converter) fence(about subject, spec *v1alpha1.AddressPoolSpec, pool string, a *ServiceAllocation) {
-	c.fenceNamespaces(about, spec, a)
+// setServices sets which Services may use the pool.
+func (c *converter) setServices(about subject, spec *v1alpha1.AddressPoolSpec, pool string, a *ServiceAllocation) {
+	c.setNamespaces(about, spec, a)
 	switch list := unite(a.ServiceSelectors); {
 	case len(a.ServiceSelectors) == 0:
 	case len(list) == 1:
@@ -102,9 +102,9 @@ func (c *converter) labelCommands(pool string, selectors []metav1.LabelSelector)
 	return b.String()
 }
 
-// fenceNamespaces sets the namespaces. MetalLB's namespaces and namespaceSelectors add up, and
+// setNamespaces sets the namespaces. MetalLB's namespaces and namespaceSelectors add up, and
 // Fanfare's fields restrict each other: so names become values of the label that each namespace has.
-func (c *converter) fenceNamespaces(about subject, spec *v1alpha1.AddressPoolSpec, a *ServiceAllocation) {
+func (c *converter) setNamespaces(about subject, spec *v1alpha1.AddressPoolSpec, a *ServiceAllocation) {
 	if len(a.NamespaceSelectors) == 0 {
 		spec.Namespaces = a.Namespaces
 		return

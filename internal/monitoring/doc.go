@@ -7,6 +7,6 @@
 //
 // Health has an address of its own, without encryption, for the kubelet's probes.
 //
-// monitoring.go listens and serves, authorizer.go asks the API server about a request, and
+// monitoring.go listens and serves, auth.go asks the API server about a request, and
 // certificate.go loads the certificate or makes one.
 package monitoring

@@ -16,7 +16,7 @@
 //   - view.go: what does not depend on Services: the node, its pools and its candidates;
 //     podnetwork.go: its pods; drain.go: why it announces nothing, as when it is drained.
 //   - announcements.go: the lists of all addresses; healthchecks.go.
-//   - decide.go decides about one address, and reasons.go explains that when it is asked for.
+//   - decide.go decides about one address, and reason.go explains that when it is asked for.
 //   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep
 //     existing ones), silent.go (nodes whose endpoints are left out) and hints.go.
 //   - election.go (the owner over Layer 2), sharing.go (an address of several Services),

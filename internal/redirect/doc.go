@@ -2,7 +2,7 @@
 // addresses that its kernel does not know: to the other nodes that answered for the address, in
 // whose kernels the connections began.
 //
-// Read redirects.go first: [Redirects] are the rules. They follow from the owners of each address,
+// Read redirect.go first: [Redirects] are the rules. They follow from the owners of each address,
 // which a [History] in history.go remembers, in the order of order.go. Package proxy programs them.
 // docs/concepts/connections.md explains the path of a packet.
 package redirect

@@ -15,6 +15,6 @@
 // Both hand their objects to a [cluster.Builder]. Package watch does not interpret objects:
 // internal/cluster parses them.
 //
-// Before the API server answers: standby.go, with savedsnapshot.go and snapshotfile.go, whose age
+// Before the API server answers: standby.go, with savedsnapshot.go and snapshotformat.go, whose age
 // moment.go measures. metrics.go counts failures and reconnections.
 package watch

@@ -27,7 +27,7 @@ type vipPurge struct {
 	// restricted are frontends that fewer sources may use than before. Their flows of
 	// others go.
 	restricted map[state.Port]bool
-	// filled are frontends that have a backend again: splitParting takes them. Flows of protocols that
+	// filled are frontends that have a backend again: splitDraining takes them. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
 	filled map[state.Port]bool
@@ -167,33 +167,6 @@ func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
 	}
 	vip, proto, n := state.FrontendOf(e.Set, e.Key)
 	return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
-}
-
-// splitParting takes out of p and returns the flows of protocols without an end that leave a
-// backend which drains: it gets no new flows from now on, or there is another one only now.
-// It still answers, and what is under way must arrive.
-func (p Purge) splitParting(want *state.State) Purge {
-	parting := make(Purge)
-	for vip, v := range p {
-		for b, s := range v.gone {
-			if fe := want.Frontend(vip, b.Port); b.Proto != state.TCP && fe != nil && fe.Drains(b.Backend) {
-				parting.at(vip).gone[b] = s
-				delete(v.gone, b)
-			}
-		}
-		for port := range v.filled {
-			if fe := want.Frontend(vip, port); fe != nil {
-				for _, b := range fe.Draining {
-					parting.at(vip).gone[goneBackend{port, b}] = state.SideExternal | state.SideInternal
-				}
-			}
-			delete(v.filled, port)
-		}
-		if v.empty() {
-			delete(p, vip)
-		}
-	}
-	return parting
 }
 
 // splitPatient takes out of p and returns what can wait: removed backends of TCP,

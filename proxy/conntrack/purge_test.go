@@ -150,7 +150,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 
 // Of what a change makes wrong, flows of UDP that leave a backend which drains can wait, and no
 // others.
-func TestSplitParting(t *testing.T) {
+func TestSplitDraining(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	b := netip.MustParseAddrPort("10.244.1.11:8080")
 	to := state.Target{Backends: proxytest.Backends(0, "pod2")}
@@ -163,8 +163,8 @@ func TestSplitParting(t *testing.T) {
 	for _, port := range []state.Port{{Proto: state.UDP, Port: 53}, {Proto: state.UDP, Port: 54}, {Proto: state.TCP, Port: 80}} {
 		p.at(vip).gone[goneBackend{port, b}] = state.SideExternal
 	}
-	parting := p.splitParting(&want)
-	if got, want := purgeText(parting), "192.0.2.1 udp/53 10.244.1.11:8080 gone for external"; got != want {
+	draining := p.splitDraining(&want)
+	if got, want := purgeText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 gone for external"; got != want {
 		t.Errorf("can wait: %q, want %q", got, want)
 	}
 	if got, want := purgeText(p), "192.0.2.1 tcp/80 10.244.1.11:8080 gone for external\n192.0.2.1 udp/54 10.244.1.11:8080 gone for external"; got != want {
@@ -174,8 +174,8 @@ func TestSplitParting(t *testing.T) {
 	// What had stayed for want of another leaves when there is one.
 	p = make(Purge)
 	p.at(vip).filled[state.Port{Proto: state.UDP, Port: 53}] = true
-	parting = p.splitParting(&want)
-	if got, want := purgeText(parting), "192.0.2.1 udp/53 10.244.1.11:8080 gone for all"; got != want || len(p) > 0 {
+	draining = p.splitDraining(&want)
+	if got, want := purgeText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 gone for all"; got != want || len(p) > 0 {
 		t.Errorf("can wait: %q, want %q; left %q", got, want, purgeText(p))
 	}
 }

@@ -31,9 +31,6 @@ const (
 	// removed, before it is taken for lost. A backend that only stops answers at
 	// once; the client retries after a second, and should find another one.
 	synPatience = 500 * time.Millisecond
-	// PartPatience is how long a flow without an end of its own, as of UDP, stays with a backend
-	// that drains beside others. Answers that are under way from there arrive in that time.
-	PartPatience = time.Second
 )
 
 // A Sweeper deletes conntrack entries that changes have made wrong. It does so
@@ -58,15 +55,10 @@ type Sweeper struct {
 	idle    bool        // nothing is pending or under way
 
 	// What can wait before it is pending.
-	syns, parting delay
-	// since is when the backends of parting began to drain, the last time: an earlier purge must
+	syns, draining delay
+	// since is when the backends of draining began to drain, the last time: an earlier purge must
 	// not end flows that have begun meanwhile.
-	since map[partingBackend]time.Time
-}
-
-type partingBackend struct {
-	vip netip.Addr
-	goneBackend
+	since map[drainingBackend]time.Time
 }
 
 // A delay keeps a Purge for a while before the sweep. What comes while other things wait is the next
@@ -126,7 +118,7 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 	}
 	s := &Sweeper{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), idle: true,
-		syns: newDelay(synPatience), parting: newDelay(PartPatience), since: make(map[partingBackend]time.Time),
+		syns: newDelay(synPatience), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -152,17 +144,17 @@ func (s *Sweeper) wanted() [2]state.State {
 // time of the sweep is judged by that. swept are prefixes where nothing that the
 // rules refuse has left an entry.
 func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
-	parting := p.splitParting(&want)
+	draining := p.splitDraining(&want)
 	patient := p.splitPatient(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want, s.coming = want, want
-	for vip, v := range parting {
+	for vip, v := range draining {
 		for b := range v.gone {
-			s.since[partingBackend{vip, b}] = time.Now()
+			s.since[drainingBackend{vip, b}] = time.Now()
 		}
 	}
-	if len(p) == 0 && len(patient) == 0 && len(parting) == 0 {
+	if len(p) == 0 && len(patient) == 0 && len(draining) == 0 {
 		return
 	}
 	s.idle = false
@@ -171,7 +163,7 @@ func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
 		s.notifyPending()
 	}
 	s.syns.add(patient, func() { s.ripen(&s.syns) })
-	s.parting.add(parting, func() { s.ripen(&s.parting) })
+	s.draining.add(draining, func() { s.ripen(&s.draining) })
 }
 
 // ripen sweeps what has waited long enough.
@@ -179,16 +171,8 @@ func (s *Sweeper) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending.merge(d.due())
-	maps.DeleteFunc(s.since, func(_ partingBackend, at time.Time) bool { return time.Since(at) >= PartPatience })
+	maps.DeleteFunc(s.since, func(_ drainingBackend, at time.Time) bool { return time.Since(at) >= DrainTime })
 	s.notifyPending()
-}
-
-// parts says whether a flow still has its moment with a backend that drains.
-func (s *Sweeper) parts(f *Flow) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at, is := s.since[partingBackend{f.VIP, goneBackend{f.Port, f.Backend}}]
-	return is && time.Since(at) < PartPatience
 }
 
 func (s *Sweeper) run() {
@@ -232,7 +216,7 @@ func (s *Sweeper) sweep() error {
 	var deleted []Flow
 	err := p.spareOwn()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, p, s.wanted, s.parts)
+		deleted, err = deleteFlows(s.sock, p, s.wanted, s.drains)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -246,7 +230,7 @@ func (s *Sweeper) sweep() error {
 	if err != nil {
 		s.pending.merge(p)
 	}
-	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.parting.waiting) == 0
+	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0
 	return err
 }
 
@@ -273,7 +257,7 @@ func (s *Sweeper) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
 		s.pending.merge(s.syns.all())
-		s.pending.merge(s.parting.all())
+		s.pending.merge(s.draining.all())
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done

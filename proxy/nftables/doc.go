@@ -7,9 +7,10 @@
 // It does not listen to changes by other programs, and does not touch conntrack: package proxy and
 // package conntrack do.
 //
-// renderer.go is the entry. ruleset.go makes the text that nft loads, batch.go transactions of
-// elements, parts.go splits a large one, table.go reads the table, and damage.go
-// compares it with what was written. upgrade.go replaces
-// a table of another version. affinity.go has the rules of session affinity and affinityeviction.go
-// makes room in its maps; redirect.go has the redirects, probe.go what the kernel lacks.
+// renderer.go is the entry. ruleset.nft has the rules (DNAT, SNAT and masquerade, source ranges, what is
+// refused), and ruleset.go makes from it the text that nft loads. batch.go makes transactions of
+// elements and parts.go splits a large one; readtable.go reads the table, and damage.go compares it with
+// what was written. upgrade.go replaces a table of another version. affinity.go has the rules of session
+// affinity and affinityeviction.go makes room in its maps; redirect.go has the redirects, probe.go what
+// the kernel lacks.
 package nftables

@@ -56,7 +56,7 @@
 //
 // # Files
 //
-// gossip.go starts and stops; timers.go configures memberlist and delegate.go is what it calls;
+// gossip.go starts and stops; config.go configures memberlist and delegate.go is what it calls;
 // join.go finds nodes, probe.go verifies a death, message.go and send.go carry messages. Below
 // memberlist, listen.go binds the ports and transport.go reads them; session.go seals packets and
 // stream.go connections, with keys.go, and window.go rejects copies. problems.go, metrics.go and
