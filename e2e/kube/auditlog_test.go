@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// An auditLog is what the API server writes about its requests: one line of JSON before it has
-// answered a request, and for a watch another one when that is opened.
+// An auditLog is what the API server writes about its requests: one line of JSON before it
+// answers a request, and for a watch another one when the watch ends.
 type auditLog struct {
 	t           *testing.T
 	policy, log string
@@ -42,7 +42,7 @@ func (a *auditLog) enable(c *Cluster) {
 // reads are the requests for a resource that the API server accepted.
 type reads struct {
 	watches     int // from a known version
-	lists       int // of all objects, also those that come as a watch
+	lists       int // of all objects, also lists that come as a watch
 	unversioned int // of these, the lists that name no version
 	versions    int // lists of one object, of which only the version matters
 	last        time.Time

@@ -24,9 +24,6 @@ type phase struct {
 	Count Counts        // of the measured clients
 }
 
-// PerSecond is n divided by the phase's duration.
-func (p phase) PerSecond(n float64) float64 { return n / p.Took.Seconds() }
-
 // measure goes through all phases. Without clients there is nothing to start or to kill.
 func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 	steps := []struct {
