@@ -76,12 +76,12 @@ func (a *auditLog) watchesOld() error {
 	return nil
 }
 
-// watchesOpened returns an error unless a watch of each resource was opened.
+// watchesOpened returns an error unless each resource is watched, or was listed, which is the error to report.
 func (a *auditLog) watchesOpened(resources []string) error {
 	all := a.read()
 	var errs []error
 	for _, r := range resources {
-		if all[r] == nil || all[r].watches == 0 {
+		if all[r] == nil || all[r].watches+all[r].lists == 0 {
 			errs = append(errs, fmt.Errorf("no watch of %s", r))
 		}
 	}

@@ -23,7 +23,7 @@ type options struct {
 // A size is that of a cluster.
 type size struct{ Nodes, Services int }
 
-// servicesPerNode is the same in both sizes, and in the model.
+// servicesPerNode is the same in both sizes.
 const servicesPerNode = 10
 
 // maxNodes is how many /24 the cluster's pods have.
@@ -35,10 +35,10 @@ func (o *options) quicken() { o.small, o.large, o.create, o.duration = 3, 5, 3, 
 // Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
-	set.IntVar(&o.small, "small", 20, fmt.Sprintf("number of nodes, 2 to %d", maxNodes))
-	set.IntVar(&o.large, "large", 60, fmt.Sprintf("larger number of nodes, to %d", maxNodes))
-	set.IntVar(&o.create, "create", 1000, "number of Services that are created in one phase")
-	set.DurationVar(&o.duration, "duration", 30*time.Second, "duration of the phases in which something lasts")
+	set.IntVar(&o.small, "small", 10, fmt.Sprintf("number of nodes, 2 to %d", maxNodes))
+	set.IntVar(&o.large, "large", 20, fmt.Sprintf("larger number of nodes, to %d", maxNodes))
+	set.IntVar(&o.create, "create", 500, "number of Services that are created in one phase")
+	set.DurationVar(&o.duration, "duration", 10*time.Second, "duration of the phases in which something lasts")
 	return o.steps().Run(in, &o.Inputs)
 }
 
