@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint vulnerabilities generate build image release release-test bench bench-bgp bench-go bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -63,15 +63,21 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
 		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
 	go vet ./...
+	go vet -tags=release ./e2e/release
 	go -C hack/image vet ./...
 	go -C e2e/containerlab/strict vet ./...
+	go -C e2e/lab/coredns vet ./...
 	go tool staticcheck ./...
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
 	go run ./hack/prose .
-	bash -n .ci/run $(wildcard hack/*.sh)
+	bash -n .ci/run $(wildcard hack/*.sh hack/*/*.sh)
 	go mod tidy -diff
 
-generate: ## write generated code, manifests and reference pages
+# In the public CI only: the database is on the Internet.
+vulnerabilities: ## search the dependencies for known vulnerabilities; asks vuln.go.dev
+	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 -tags=$(TAGS) ./...
+
+generate: ## write generated code, manifests, reference pages, and the pages of benchmarks from their results
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab
@@ -84,7 +90,18 @@ image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 
-bench: ## run the benchmarks
+# Debian's packages for both architectures are loaded once, and kept in the user's cache directory.
+release: setup ## VERSION=v1.2.3: write all files of a release to bin/release; a person publishes them
+	TAGS=$(TAGS) hack/release.sh '$(VERSION)' bin/release
+
+# Not part of `make test`: it builds for two architectures, and needs Debian's archive.
+release-test: setup kube-tools ## make a release twice, compare, and run its parts, for arm64 by qemu
+	go test -count=1 -timeout=30m -tags=release -v ./e2e/release
+
+bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about 45 minutes
+	go run ./e2e/bench all
+
+bench-go: ## run the benchmarks of the packages (go test -bench)
 	go test -run='^$$' -bench=. -benchmem ./...
 
 bench-bgp: setup build ## measure many routes to several routers, beside FRR; writes docs/benchmarks/bgp.md
@@ -105,10 +122,11 @@ bench-l2: setup build ## measure failover over layer 2; writes docs/benchmarks/l
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes; writes docs/benchmarks/proxy.md
 	go run ./e2e/bench proxy
 
-# Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for
-# each version; they are kept in the user's cache directory.
+# Build Kubernetes' own programs, Helm and MetalLB, which e2e/kube and e2e/kubelet run: some seven
+# minutes, once for each version; they are kept in the user's cache directory.
 kube-tools:
 	e2e/kube/tools/build.sh
+	e2e/kube/metallb/build.sh
 
 # Install the packages that the tests and the laboratory use; nothing is done
 # when they are there.

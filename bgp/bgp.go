@@ -55,21 +55,30 @@ type Server struct {
 	// withdrawn then would stay with the router for ever.
 	gate chan struct{}
 
-	// setting is held during Set and Close. What they alone use follows.
+	// setting is held during Set and Close.
 	setting sync.Mutex
-	closed  bool
 	asked   State // the last State as it came, to compare pointers with
-	retry   bool  // the last Set could not do all it should have
+
+	// applying is held by what changes GoBGP: Close, catchUp while behind, and Set otherwise.
+	applying sync.Mutex
+	first    bool // the sessions to open are those of the first State with any
 
 	// mu protects the rest. It is held for moments only, and no goroutine
 	// waits while it holds mu.
 	mu          sync.Mutex
 	engine      *engine // nil until there are sessions
 	sessions    []*session
-	closing     []*session        // ended, and not closed yet
+	closing     []*session // ended, and not closed yet
+	closed      bool
+	want        State             // the last State, without what is wrong with it
+	edits       uint64            // of want
+	retry       bool              // not all could be done as it should have been
+	behind      bool              // catchUp runs
 	routes      []Route           // in GoBGP's table, sorted
+	stale       []netip.Prefix    // of routes in it that GoBGP must send again; some may have gone
 	targets     map[string]uint32 // that the table's routes are marked for
 	weightAS    uint16            // that the table's routes have weights with; 0: none have
+	edition     uint32            // of the export policy
 	have        []netip.Prefix
 	problems    []error
 	syncing     *syncing   // nil before the first Set
@@ -115,7 +124,11 @@ func (s *Server) notify() {
 //
 // GoBGP has the routes of a Set before its sessions open, so that a router receives all of
 // them first. Set waits neither until sessions are established nor until ended ones are
-// closed, which takes up to 2 s; a session with the same router opens after that.
+// closed, which takes up to 2 s; a session with the same router opens after that. It hands no more
+// than routesPart routes to GoBGP, and none while a session comes up: the rest, and the sessions
+// that wait for it, follow in the background. Until these have, a Set leaves everything to the
+// background. A route counts as sent meanwhile if it will be, or is not withdrawn yet;
+// [Server.Changed] signals the end.
 //
 // A Set with the same slices as the Set before costs nothing. The caller must not write to the
 // returned slice or, from then on, to want.
@@ -128,8 +141,9 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 	if !s.unchanged(want) {
 		s.asked = want
 		good, problems := check(want)
-		err = s.apply(ctx, good)
-		s.retry = err != nil
+		if !s.accept(good) {
+			err = s.applyNow(ctx)
+		}
 		s.recordResult(problems)
 	}
 	s.mu.Lock()
@@ -141,9 +155,34 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 }
 
 func (s *Server) unchanged(want State) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	a := s.asked
 	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
 		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && sortedset.Same(a.Routes, want.Routes)
+}
+
+// accept records what is wanted, and reports whether the background applies it.
+func (s *Server) accept(want State) (behind bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.want = want
+	s.edits++
+	return s.behind
+}
+
+// applyNow applies a part of what is wanted, and leaves the rest to the background.
+func (s *Server) applyNow(ctx context.Context) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	done, err := s.apply(ctx, s.newest())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retry, s.behind = err != nil, !done && err == nil
+	if s.behind {
+		go s.catchUp()
+	}
+	return err
 }
 
 // recordResult keeps what Set returns and Status reports.
@@ -165,7 +204,15 @@ func (s *Server) recordHave() {
 	for _, x := range s.closing {
 		sessions = append(sessions, x.conf)
 	}
-	if have := announced(s.routes, sessions); !slices.Equal(have, s.have) {
+	if s.behind {
+		sessions = append(sessions, s.want.Sessions...)
+	}
+	have := announced(s.routes, sessions)
+	if s.behind {
+		// Not by the routes alone: one may be for another router than before.
+		have = sortedset.Union(have, announced(s.want.Routes, sessions), sortedset.ComparePrefixes)
+	}
+	if !slices.Equal(have, s.have) {
 		s.have = have
 	}
 }
@@ -189,22 +236,44 @@ func (s *Server) Synced() (time.Time, bool) {
 func (s *Server) Close(ctx context.Context, mode CloseMode) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
+	s.mu.Lock()
 	s.closed = true
+	s.mu.Unlock()
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	return s.stop(ctx, mode)
 }
 
-// apply goes from what is to want: routes first, so that a session that opens
-// finds them, and one that closes does not hold them up.
-func (s *Server) apply(ctx context.Context, want State) error {
-	err := s.identify(ctx, want)
-	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown))
-	err = errors.Join(err, s.setUnweighted(ctx, want))
-	err = errors.Join(err, s.setRoutes(ctx, want))
-	if len(want.identityFaults()) > 0 {
-		return err // open sessions stay, with the identity that they have
+// An edit is a State, and the number of the Set that it came with.
+type edit struct {
+	State
+	number uint64
+}
+
+func (s *Server) newest() edit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return edit{s.want, s.edits}
+}
+
+// apply goes from what is to want, and reports whether it got there: sessions end first, so that no
+// router that is not wanted receives new routes, and open last, so that they find all routes. It opens no
+// session and adds no route after a Set of something else has returned, which did not know of them.
+func (s *Server) apply(ctx context.Context, want edit) (done bool, err error) {
+	err = s.identify(ctx, want.State)
+	if s.engine == nil {
+		return true, err
 	}
-	s.setSessions(want)
-	return err
+	identified := len(want.identityFaults()) == 0 // else open sessions stay, with the identity that they have
+	if identified {
+		s.endSessions(want.State)
+	}
+	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setUnweighted(ctx, want.State))
+	done, failed := s.setRoutes(ctx, want)
+	if identified && (done || failed != nil) {
+		s.openSessions(want)
+	}
+	return done, errors.Join(err, failed)
 }
 
 // identify records the AS number and router ID, and starts an engine if want needs one.
@@ -234,7 +303,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.routes, s.targets, s.weightAS, s.have = nil, nil, nil, nil, nil, 0, nil
+	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.edition, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil
@@ -265,57 +334,58 @@ func stopBFD(ctx context.Context, sessions []*session) {
 	}
 }
 
-// holdGate holds the gate until reopen is called: no session comes up meanwhile.
-func (s *Server) holdGate(ctx context.Context) (reopen func(), err error) {
+// gateTime is how long Set waits for a session that comes up.
+const gateTime = 2 * time.Millisecond
+
+// tryGate holds the gate until reopen is called: no session comes up meanwhile. reopen is nil if one
+// comes up now.
+func (s *Server) tryGate() (reopen func()) {
 	select {
 	case s.gate <- struct{}{}:
-		return func() { <-s.gate }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return func() { <-s.gate }
+	case <-time.After(gateTime):
+		return nil
 	}
 }
 
-// setShutdown marks all routes, also routes that routers have, as about to go, or not. No
-// session comes up meanwhile: it could miss the change.
+// setShutdown marks all routes, also routes that routers have, as about to go, or not.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
-	if s.engine == nil || s.shutdown == want {
+	if s.shutdown == want {
 		return nil
 	}
-	reopen, err := s.holdGate(ctx)
-	if err != nil {
-		return err
-	}
-	defer reopen()
 	if err := s.engine.setShutdown(ctx, want); err != nil {
 		return fmt.Errorf("graceful shutdown: %w", err)
 	}
 	s.shutdown = want
+	s.newEdition()
 	return nil
 }
 
-// setSessions closes the sessions that are not in want, or not as they are, and
-// then opens the missing ones.
-func (s *Server) setSessions(want State) {
-	if s.engine == nil {
-		return
-	}
-	sessions := make([]Session, len(want.Sessions))
-	for i, x := range want.Sessions {
-		sessions[i] = x.resolved(want)
-	}
-	del, add := diff(s.confs(), sessions, compareSessions)
+// endSessions closes the sessions that are not in want, or not as they are.
+func (s *Server) endSessions(want State) {
+	del, _ := diff(s.confs(), want.resolvedSessions(), compareSessions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeSessions(del)
-	first := !s.hadSessions && len(want.Sessions) > 0
-	if first {
-		s.hadSessions = true
+	if !s.hadSessions && len(want.Sessions) > 0 {
+		s.hadSessions, s.first = true, true
 		s.syncing = newSyncing(time.Now(), want.Sessions)
 		time.AfterFunc(time.Until(s.syncing.limit()), s.notify)
 	}
-	for _, conf := range add {
-		s.open(conf, first)
+}
+
+// openSessions opens the missing sessions.
+func (s *Server) openSessions(want edit) {
+	_, add := diff(s.confs(), want.resolvedSessions(), compareSessions)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.edits != want.number {
+		return
 	}
+	for _, conf := range add {
+		s.open(conf, s.first)
+	}
+	s.first = s.first && len(add) == 0
 }
 
 // confs are the open sessions as they were configured, resolved.

@@ -63,9 +63,24 @@ func diffRoutes(have, want []Route) (withdraw, announce []Route) {
 // say whether they accept IPv4.
 func announced(routes []Route, sessions []Session) []netip.Prefix {
 	prefixes := make([]netip.Prefix, 0, len(routes))
-	for _, r := range routes {
-		if slices.ContainsFunc(sessions, func(s Session) bool { return r.Peers.Has(s.Name) && s.carries(r.Prefix.Addr().Is4()) }) {
-			prefixes = append(prefixes, r.Prefix)
+	type kind struct {
+		peers Peers
+		is4   bool
+	}
+	sent := map[kind]bool{}
+	last, is := kind{}, false // of most routes
+	for i := range routes {
+		k := kind{routes[i].Peers, routes[i].Prefix.Addr().Is4()}
+		if i == 0 || k != last {
+			known := false
+			if is, known = sent[k]; !known {
+				is = slices.ContainsFunc(sessions, func(s Session) bool { return k.peers.Has(s.Name) && s.carries(k.is4) })
+				sent[k] = is
+			}
+			last = k
+		}
+		if is {
+			prefixes = append(prefixes, routes[i].Prefix)
 		}
 	}
 	return prefixes

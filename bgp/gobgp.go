@@ -125,22 +125,15 @@ func shutdownStatement() *api.Statement {
 	}
 }
 
-// setShutdown sends all routes again: GoBGP does not when only a policy changes.
+// setShutdown changes the export policy. GoBGP sends no route again by itself when only a policy
+// changes: see marking.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	policies := []*api.Policy{policy(exportPolicy), policy(attributesPolicy)}
 	if on {
 		policies = append(policies, policy(shutdownPolicy))
 	}
 	policies = append(policies, policy(selectedPolicy), policy(restrictedPolicy), policy(stripPolicy))
-	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies); err != nil {
-		return err
-	}
-	return e.resendRoutes(ctx)
-}
-
-// resendRoutes sends all routers their routes again, with the current policy.
-func (e *engine) resendRoutes(ctx context.Context) error {
-	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
+	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
 }
 
 // exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
@@ -164,8 +157,24 @@ func apiFamily(f packet.Family) *api.Family {
 	return &api.Family{Afi: api.Family_Afi(f.Afi()), Safi: api.Family_Safi(f.Safi())}
 }
 
+// A marking is what routes have in GoBGP's table besides what they are.
+type marking struct {
+	targets  map[string]uint32 // the routers' numbers by session
+	weightAS uint16            // that weights are with; 0: there are none
+	// edition is of the export policy. GoBGP sends a route again only if it is
+	// another one, and so it has the edition as a mark, which no statement knows.
+	edition uint32
+}
+
+func (m marking) editionMark() []*packet.LargeCommunity {
+	if m.edition == 0 {
+		return nil
+	}
+	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.edition, LocalData2: markEdition}}
+}
+
 // announce puts routes into GoBGP's table, in place of those of the same prefix.
-func (e *engine) announce(ctx context.Context, routes []Route, targets map[string]uint32, weightAS uint16) error {
+func (e *engine) announce(ctx context.Context, routes []Route, m marking) error {
 	if len(routes) == 0 {
 		return nil
 	}
@@ -173,7 +182,7 @@ func (e *engine) announce(ctx context.Context, routes []Route, targets map[strin
 	if err != nil {
 		return err
 	}
-	if err := e.attribute(ctx, paths, routes, targets, weightAS); err != nil {
+	if err := e.attribute(ctx, paths, routes, m); err != nil {
 		return err
 	}
 	_, err = e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths})
@@ -207,7 +216,7 @@ func paths(routes []Route) ([]*apiutil.Path, error) {
 
 // attribute gives the paths of routes their attributes and marks. Routes with equal
 // attributes share them.
-func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, targets map[string]uint32, weightAS uint16) error {
+func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, m marking) error {
 	type kind struct {
 		peers      Peers
 		attributes PeerAttributes
@@ -219,13 +228,13 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 		attrs, ok := made[k]
 		if !ok {
 			shared, rest := r.Attributes.split()
-			marks, err := e.ensureSets(ctx, r.Attributes.keys(rest, targets))
+			marks, err := e.ensureSets(ctx, r.Attributes.keys(rest, m.targets))
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}
-			attrs = shared.pathAttributes(append(r.Peers.marks(targets), marks...))
-			if r.Weight != 0 && weightAS != 0 {
-				attrs = append(attrs, r.linkBandwidth(weightAS))
+			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.editionMark()))
+			if r.Weight != 0 && m.weightAS != 0 {
+				attrs = append(attrs, r.linkBandwidth(m.weightAS))
 			}
 			made[k] = attrs
 		}

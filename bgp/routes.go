@@ -6,102 +6,205 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
+// routesPart is how many routes GoBGP gets at a time, at some 10 µs for each of them and each router.
+const routesPart = 100
+
 // setUnweighted sets which routers get weights. A router whose session stays and whose
-// setting changes gets all routes again.
+// setting changes gets all routes with weights again.
 func (s *Server) setUnweighted(ctx context.Context, want State) error {
-	if s.engine == nil {
-		return nil
-	}
 	was, is := s.engine.unweighted, s.engine.kept(want)
 	if slices.Equal(was, is) {
 		return nil
 	}
-	reopen, err := s.holdGate(ctx)
-	if err != nil {
-		return err
-	}
-	defer reopen()
 	if err := s.engine.setUnweighted(ctx, is); err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	if s.weightAS == 0 || !slices.ContainsFunc(s.sessions, func(x *session) bool {
+	if s.weightAS != 0 && slices.ContainsFunc(s.sessions, func(x *session) bool {
 		return slices.Contains(was, x.neighborAddr) != slices.Contains(is, x.neighborAddr)
 	}) {
-		return nil
+		s.newEdition()
 	}
-	return s.engine.resendRoutes(ctx)
+	return nil
 }
 
-// setRoutes makes want's routes those of GoBGP's table. After an error the table
-// may hold more than it should, and s.routes says so.
-func (s *Server) setRoutes(ctx context.Context, want State) error {
-	if s.engine == nil {
-		return nil
-	}
-	targets, err := s.engine.targets(ctx, want.Sessions)
-	if err != nil {
-		return err
-	}
-	withdraw, announce := diffRoutes(s.routes, want.Routes)
-	if s.retry {
-		announce = want.Routes // announcing again does no harm
-	}
-	weightAS := want.weightAS()
-	if !maps.Equal(s.targets, targets) {
-		// Routers have got other numbers.
-		announce = changedToo(announce, want.Routes, func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
-	}
-	if s.weightAS != weightAS {
-		announce = changedToo(announce, want.Routes, func(r Route) bool { return r.Weight != 0 })
-	}
-	if len(withdraw)+len(announce) > 0 {
-		err = s.exchange(ctx, withdraw, announce, want.Routes, func(routes []Route) error {
-			return s.engine.announce(ctx, routes, targets, weightAS)
-		})
-	}
-	if err == nil {
-		s.targets, s.weightAS = targets, weightAS
-		err = s.engine.forget(ctx, want.Routes, targets)
-	}
-	return err
+// newEdition has all routes announced again, since GoBGP's export policy has changed.
+func (s *Server) newEdition() {
+	s.mu.Lock()
+	s.edition++
+	s.mu.Unlock()
+	s.markStale(func(Route) bool { return true })
 }
 
-// changedToo adds to announce those of all that are otherwise now than GoBGP knows them,
-// although they are the same.
-func changedToo(announce, all []Route, otherwise func(Route) bool) []Route {
-	var more []Route
-	for _, r := range all {
-		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && otherwise(r) {
-			more = append(more, r)
+// markStale has the routes of the table announced again that GoBGP sends otherwise now.
+func (s *Server) markStale(otherwise func(Route) bool) {
+	stale := slices.Clone(s.stale)
+	for i := range s.routes {
+		if otherwise(s.routes[i]) {
+			stale = append(stale, s.routes[i].Prefix)
 		}
 	}
-	more = append(more, announce...)
-	slices.SortFunc(more, compareRoutes)
-	return more
+	slices.SortFunc(stale, sortedset.ComparePrefixes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stale = slices.Compact(stale)
 }
 
-// exchange announces before it withdraws: the address of a route that goes may be
-// in one that comes.
-func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, do func([]Route) error) error {
-	reopen, err := s.holdGate(ctx)
+// remark has the routes announced again that have other marks or attributes in GoBGP's table now,
+// although they are the same.
+func (s *Server) remark(targets map[string]uint32, weightAS uint16) {
+	if s.retry {
+		s.markStale(func(Route) bool { return true })
+	}
+	if !maps.Equal(s.targets, targets) { // routers have got other numbers
+		s.markStale(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+	}
+	if s.weightAS != weightAS {
+		s.markStale(func(r Route) bool { return r.Weight != 0 })
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.targets, s.weightAS = targets, weightAS
+}
+
+// setRoutes makes want's routes those of GoBGP's table, as far as it can now, and reports whether it
+// could.
+func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error) {
+	targets, err := s.engine.targets(ctx, want.Sessions)
 	if err != nil {
-		return err
+		return false, err
+	}
+	s.remark(targets, want.weightAS())
+	if sortedset.Same(s.routes, want.Routes) && len(s.stale) == 0 {
+		return true, nil
+	}
+	reopen := s.tryGate()
+	if reopen == nil {
+		return false, nil
 	}
 	defer reopen()
-	err = do(announce)
-	if err != nil {
+	left, err := s.exchange(ctx, want)
+	if err == nil && left > 0 {
+		err = s.refresh(ctx, left)
+	}
+	if err != nil || left < 0 || len(s.stale) > 0 {
+		return false, err
+	}
+	// Until now, stale routes may have had attributes that no wanted route has.
+	return true, s.engine.forget(ctx, s.routes, s.targets)
+}
+
+// exchange exchanges some routes, and returns how many more it could have, negative if some are left.
+// The caller holds the gate. After an error the table may hold more than it should, and s.routes says
+// so.
+func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) {
+	withdraw, announce := diffRoutes(s.routes, want.Routes)
+	left = routesPart - len(announce) - len(withdraw)
+	// Routes go after others have come: the address of a route that goes may be in one that comes.
+	announce = announce[:min(len(announce), routesPart)]
+	withdraw = withdraw[:min(len(withdraw), routesPart-len(announce))]
+	if !s.add(announce, want) {
+		return -1, nil
+	}
+	if err = s.engine.announce(ctx, announce, s.marking()); err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}
-	table := want
 	if gone := s.engine.withdraw(withdraw); gone != nil {
-		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
-		table = append(slices.Clone(want), withdraw...)
-		slices.SortFunc(table, compareRoutes)
+		return left, errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
+	}
+	table := want.Routes
+	if left < 0 {
+		table = patchRoutes(s.routes, nil, withdraw)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.routes = table
-	return err
+	return left, err
+}
+
+// add records routes before GoBGP gets them, and reports whether it may: not if something else is
+// wanted by now.
+func (s *Server) add(come []Route, want edit) bool {
+	table := patchRoutes(s.routes, come, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.edits != want.number {
+		return false
+	}
+	s.routes = table
+	return true
+}
+
+func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.edition} }
+
+// refresh announces up to most stale routes again. The caller holds the gate.
+func (s *Server) refresh(ctx context.Context, most int) error {
+	part := s.stale[:min(len(s.stale), most)]
+	var again []Route
+	table := s.routes
+	for _, p := range part {
+		var there bool
+		if table, there = sortedset.Seek(table, Route{Prefix: p}, compareRoutes); there {
+			again = append(again, table[0])
+		}
+	}
+	s.mu.Lock()
+	s.stale = s.stale[len(part):]
+	s.mu.Unlock()
+	if err := s.engine.announce(ctx, again, s.marking()); err != nil {
+		return fmt.Errorf("announcing %d routes again: %w", len(again), err)
+	}
+	return nil
+}
+
+// patchRoutes is a table after some routes came and others went.
+func patchRoutes(table, come, gone []Route) []Route {
+	keys := sortedset.Union(come, gone, compareRoutes)
+	return sortedset.Patch(table, keys, compareRoutes, func(a, b Route) bool { return a == b }, func(i int) (Route, bool) {
+		at, comes := slices.BinarySearchFunc(come, keys[i], compareRoutes)
+		if !comes {
+			return Route{}, false
+		}
+		return come[at], true
+	})
+}
+
+// catchUp does, part by part, what Sets have left.
+func (s *Server) catchUp() {
+	for more := true; more; {
+		s.applying.Lock()
+		more = s.proceed()
+		s.applying.Unlock()
+	}
+	s.notify()
+}
+
+// proceed applies a part of what is wanted now, and reports whether more is left. The caller holds
+// applying.
+func (s *Server) proceed() (more bool) {
+	want := s.newest()
+	if s.isClosed() {
+		return false
+	}
+	done, err := s.apply(context.Background(), want)
+	if err != nil {
+		s.log.Error("routes not exchanged", "err", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && (!done || s.edits != want.number) {
+		return true
+	}
+	s.behind, s.retry = false, err != nil // the next Set tries again
+	s.recordHave()
+	return false
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
 }

@@ -145,6 +145,15 @@ func (s Session) resolved(st State) Session {
 	return s
 }
 
+// resolvedSessions are the sessions, each resolved.
+func (s State) resolvedSessions() []Session {
+	sessions := make([]Session, len(s.Sessions))
+	for i, x := range s.Sessions {
+		sessions[i] = x.resolved(s)
+	}
+	return sessions
+}
+
 func (r Route) String() string {
 	text := r.Prefix.String()
 	if r.Weight != 0 {

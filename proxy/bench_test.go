@@ -234,7 +234,7 @@ func BenchmarkSetBesideConntrack(b *testing.B) {
 	s.Owned = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}
 	mustSet(b, p, s)
 	const entries = 100_000
-	fillConntrack(b, 0, entries)
+	proxytest.FillConntrack(b, 0, entries)
 	flows := 0
 	if _, err := conntrack.ListFlows(p.sock, conntrack.Request{Family: unix.AF_INET}, func(*conntrack.Flow) bool { flows++; return false }); err != nil || flows < entries {
 		b.Fatalf("%d entries, %v", flows, err)

@@ -246,6 +246,36 @@ func TestUDPFlowLeavesDrainingBackend(t *testing.T) {
 	})
 }
 
+// A flow that rests leaves a backend that drains when it has rested for a second, and one whose
+// packets come all the time two seconds later: an entry that goes while an answer is under way
+// would lose that answer.
+func TestBusyUDPFlowLeavesLater(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l, p := newLab(t), newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
+		all := l.sessions("udp", 80, "client")
+		left := make(map[string]time.Duration)
+		began := time.Now()
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}))
+		for len(left) < len(all) {
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("of %d flows %d have left", len(all), len(left))
+			}
+			for _, s := range all {
+				if got := l.Ask(s.Conn); left[s.String()] == 0 && strings.HasPrefix(got, "pod3") {
+					left[s.String()] = time.Since(began)
+				}
+			}
+		}
+		for s, after := range left {
+			if after < 3*time.Second {
+				t.Errorf("%s left after %s, though it did not rest", s, after)
+			}
+		}
+		swept(t, p)
+	})
+}
+
 // A connection that the network cut leaves an entry that lives for days. When its
 // pod is gone, the client's port serves again.
 func TestCutConnectionFreesItsPort(t *testing.T) {

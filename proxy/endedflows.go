@@ -27,7 +27,7 @@ func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
 // ports come as soon as the node answers, and packets that fit an ended one would be sent to
 // its backend, which resets them. Nor is it done when the node answers already, as when
 // it learns only then which node did before: a client may have begun another connection by the port of
-// an ended one since that was listed, and would lose it (see deleteAll).
+// an ended one since that was listed, and would lose it (see conntrack.changeAll).
 func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error) {
 	r := conntrack.RequestOf(maps.Keys(vips))
 	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT

@@ -81,6 +81,28 @@ var firewalls = []struct {
 	{name: "a chain that drops after translation",
 		rules: `table inet late { chain post { type filter hook postrouting priority 0; meta nfproto { ipv4, ipv6 } ct status dnat ct state new drop; }; }`,
 		want:  "chain inet late post", code: Firewall},
+	{name: "a policy that allows nothing, by the mark",
+		rules: `table inet cni { chain pi { }; chain pri { meta mark set meta mark | 0x10000 return; };
+			chain tw { ct state established accept; meta mark set meta mark & 0xfffcffff; jump pi; meta mark & 0x10000 == 0x10000 return
+				meta mark & 0x20000 == 0 drop
+				jump pri; meta mark & 0x10000 == 0x10000 return; drop; };
+			chain forward { type filter hook forward priority 0; oifname "cali*" jump tw; }; }`,
+		want: "chain inet cni tw", code: Firewall},
+	{name: "a profile that allows everything, by the mark",
+		rules: `table inet cni { chain pri { meta mark set meta mark | 0x10000; meta mark & 0x10000 == 0x10000 return; };
+			chain tw { meta mark set meta mark & 0xfffcffff; jump pri; meta mark & 0x10000 == 0x10000 return; drop; };
+			chain forward { type filter hook forward priority 0; oifname "cali*" jump tw; }; }`},
+	{name: "a policy for some clients, by the mark",
+		rules: `table inet cni { chain pi { ip saddr 203.0.113.0/24 meta mark set meta mark | 0x10000; ip6 saddr 2001:db8:99::/64 meta mark set meta mark | 0x10000; meta mark & 0x10000 == 0x10000 return; };
+			chain tw { meta mark set meta mark & 0xfffcffff; jump pi; meta mark & 0x10000 == 0x10000 return; drop; };
+			chain forward { type filter hook forward priority 0; oifname "cali*" ct state new jump tw; }; }`,
+		some: true},
+	{name: "a chain that returns early with another mark",
+		rules: `table inet cni { chain pi { meta mark set 0x1; th dport != 1 return; meta mark set 0x0; };
+			chain forward { type filter hook forward priority 0; jump pi; meta mark 0x0 drop; }; }`},
+	{name: "a chain that marks some clients",
+		rules: `table inet cni { chain forward { type filter hook forward priority 0; meta mark set 0x0
+			ip saddr 203.0.113.0/24 meta mark set 0x1; ip6 saddr 2001:db8:99::/64 meta mark set 0x1; meta mark 0x1 drop; }; }`},
 	{name: "a program that translates first",
 		rules: `table inet other { chain pre { type nat hook prerouting priority -150; tcp dport 80 dnat ip to 10.9.9.9; tcp dport 80 dnat ip6 to fd99::9; udp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip6 to fd99::9; }; }`,
 		want:  "chain inet other pre", code: TranslatedBefore},
@@ -262,6 +284,12 @@ func TestFirewallOfIPTables(t *testing.T) {
 			{"iptables-nft -A DOCKER-USER -s 203.0.113.0/24 -j DROP", "iptables-nft -F DOCKER-USER", "", ""},
 			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -p tcp -j REJECT", "iptables-nft -F DOCKER-USER", "", ""}, // of two protocols one
 			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
+			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate INVALID -j DROP", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m conntrack ! --ctstate DNAT,SNAT -j DROP", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -j MARK --set-xmark 0x0/0x30000", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m mark --mark 0x10000/0x10000 -j ACCEPT", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m mark ! --mark 0x20000/0x20000 -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
 			{"iptables-nft -t raw -A PREROUTING -d 192.0.2.0/24 -j CT --notrack", "iptables-nft -t raw -F", "chain ip raw PREROUTING", Untracked},
 			{"iptables-nft -P FORWARD DROP", "", "", ""}, // ours to open
 		} {
@@ -302,6 +330,11 @@ var legacyFirewalls = []struct {
 	{"one for other interfaces", []string{"-N A", "-I FORWARD -j A", "-A A -o docker0 -j DROP", "-A A ! -o cali1 -i docker0 -j DROP", "-A A -j LOG"}, "", false},
 	{"one that asks a program", []string{"-N A", "-I FORWARD -j A", "-A A -p tcp -j NFQUEUE --queue-bypass", "-A A -p udp -j NFQUEUE --queue-bypass", "-A A -j DROP"}, "", false},
 	{"one that returns", []string{"-N A", "-I FORWARD -j A", "-A A -j RETURN", "-A A -j DROP"}, "", false},
+	{"a policy that allows nothing, by the mark", []string{"-N PI", "-N TW", "-I FORWARD -o cali+ -j TW", "-A TW -m conntrack --ctstate ESTABLISHED -j ACCEPT", "-A TW -j MARK --set-xmark 0x0/0x30000", "-A TW -j PI", "-A TW -m mark --mark 0x10000/0x10000 -j RETURN", "-A TW -m mark --mark 0x0/0x20000 -j DROP"}, "TW", false},
+	{"a profile that allows everything, by the mark", []string{"-N PRI", "-N TW", "-I FORWARD -o cali+ -j TW", "-A PRI -j MARK --set-xmark 0x10000/0x10000", "-A PRI -m mark --mark 0x10000/0x10000 -j RETURN", "-A TW -j PRI", "-A TW -m mark --mark 0x10000/0x10000 -j RETURN", "-A TW -j DROP"}, "", false},
+	{"a policy for some clients, by the mark", []string{"-N PI", "-N TW", "-I FORWARD -o cali+ -j TW", "-A TW -j MARK --set-xmark 0x0/0x30000", "-A PI -s 198.51.100.0/24 -j MARK --set-xmark 0x10000/0x10000", "-A TW -j PI", "-A TW -m mark --mark 0x10000/0x10000 -j RETURN", "-A TW -j DROP"}, "", true},
+	{"one that returns early with another mark", []string{"-N PI", "-N A", "-I FORWARD -j A", "-A A -j PI", "-A PI -j MARK --set-xmark 0x1/0x1", "-A PI ! -s 203.0.113.0/24 -j RETURN", "-A PI -j MARK --set-xmark 0x0/0x1", "-A A -m mark --mark 0x0/0x1 -j DROP"}, "", false},
+	{"one that marks some clients", []string{"-N A", "-I FORWARD -j A", "-A A -j MARK --set-xmark 0x0/0x1", "-A A -s 203.0.113.0/24 -j MARK --set-xmark 0x1/0x1", "-A A -m mark --mark 0x1/0x1 -j DROP"}, "", false},
 	{"a policy of DROP, which is ours to open", []string{"-P FORWARD DROP"}, "", false},
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
-	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -150,6 +149,22 @@ func TestCalico(t *testing.T) {
 	})
 }
 
+// OVN-Kubernetes shows by an interface, and that it leaves packets to the host by a chain.
+func TestOVN(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
+		n, peer := nstest.Node(t), nstest.New(t, "peer")
+		nstest.Link(t, n, "br-ex", peer, "a")
+		checkObstacle(t, State{}, "", "")
+		nstest.Link(t, n, obstacle.OVNInterface, peer, "b")
+		checkObstacle(t, State{}, ForeignDataPath, "OVN-Kubernetes")
+		const table = "table inet ovn-kubernetes { chain %s { type nat hook postrouting priority 101; }; }"
+		proxytest.NFT(t, fmt.Sprintf(table, "mgmtport-snat"))
+		checkObstacle(t, State{}, ForeignDataPath, "OVN-Kubernetes")
+		proxytest.NFT(t, fmt.Sprintf(table, "ovn-kube-local-gw-masq"))
+		checkObstacle(t, State{}, "", "")
+	})
+}
+
 // Cilium shows by an interface, and its mode by the names of its programs. What such a
 // program takes, no rule sees.
 func TestCilium(t *testing.T) {
@@ -239,60 +254,6 @@ func TestUnseen(t *testing.T) {
 	})
 }
 
-// fillConntrack adds the entries of these numbers, which nothing can evict.
-func fillConntrack(t testing.TB, n, want int) {
-	t.Helper()
-	s, err := nfnl.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	const (
-		ctNew      = 0
-		ctaTimeout = 7
-		batch      = 2000
-		status     = 1<<1 | 1<<2 | 1<<3 // seen reply, assured, confirmed
-	)
-	tuple := func(e *nfnl.Encoder, kind uint16, from, to uint32, sport, dport uint16) {
-		at := e.Open(kind)
-		ip := e.Open(conntrack.CtaTupleIP)
-		e.Uint32(conntrack.CtaIPv4Src, from)
-		e.Uint32(conntrack.CtaIPv4Dst, to)
-		e.Close(ip)
-		proto := e.Open(conntrack.CtaTupleProto)
-		e.Bytes(conntrack.CtaProtoNum, []byte{unix.IPPROTO_UDP})
-		e.Bytes(conntrack.CtaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
-		e.Bytes(conntrack.CtaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
-		e.Close(proto)
-		e.Close(at)
-	}
-	for n < want {
-		var e nfnl.Encoder
-		for range min(batch, want-n) {
-			from, port := uint32(0x0a630000)+uint32(n>>14), uint16(1+n&(1<<14-1))
-			s.Seq++
-			e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_CREATE, s.Seq, unix.AF_INET, func() {
-				tuple(&e, conntrack.CtaTupleOrig, from, 0x0a640001, port, 53)
-				tuple(&e, conntrack.CtaTupleReply, 0x0a640001, from, 53, port)
-				e.Uint32(conntrack.CtaStatus, status)
-				e.Uint32(ctaTimeout, 600)
-			})
-			n++
-		}
-		if err := s.Send(e.B); err != nil {
-			t.Fatal(err)
-		}
-		for r, err := range s.Replies(false) {
-			if err == nil && r.Kind == unix.NLMSG_ERROR {
-				err = r.Errno()
-			}
-			if err != nil && !errors.Is(err, unix.ENOMEM) {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 // Conntrack fills up: it is said before new flows are dropped.
 func TestConntrackFull(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
@@ -309,13 +270,13 @@ func TestConntrackFull(t *testing.T) {
 		}
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		checkObstacle(t, s, "", "")
-		fillConntrack(t, 0, most*obstacle.NearlyFull/100)
+		proxytest.FillConntrack(t, 0, most*obstacle.NearlyFull/100)
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		checkObstacle(t, s, ConntrackFull, "net.netfilter.nf_conntrack_max")
 		// Once it is nearly full the kernel clears away the entries of ended connections, in
 		// its own time: those of before would leave room for the ones to come.
 		l.forget()
-		fillConntrack(t, most*obstacle.NearlyFull/100, most)
+		proxytest.FillConntrack(t, most*obstacle.NearlyFull/100, most)
 		counted := &obstacle.Counters{}
 		obstacle.Collect(s, counted)
 		l.shut(t, proxytest.PortLocal)

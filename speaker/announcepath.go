@@ -125,12 +125,15 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 
-// withoutNew returns the target without what is not announced yet and overlaps a prefix of hold.
-func (p *announcePath) withoutNew(want target, hold []netip.Prefix) target {
-	if len(hold) == 0 {
+// withoutNew returns the target without what is not announced yet and overlaps a prefix of hold, or
+// is the route of an outdated address.
+func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []netip.Addr) target {
+	if len(hold)+len(outdated) == 0 {
 		return want
 	}
-	overlaps := func(n netip.Prefix) bool { return slices.ContainsFunc(hold, n.Overlaps) }
+	overlaps := func(n netip.Prefix) bool {
+		return slices.ContainsFunc(hold, n.Overlaps) || n.IsSingleIP() && sortedset.Has(outdated, n.Addr())
+	}
 	prefixes := slices.DeleteFunc(sortedset.MinusFunc(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes), func(n netip.Prefix) bool { return !overlaps(n) })
 	addrs := slices.DeleteFunc(sortedset.Minus(want.addrs, p.announcedAddrs), func(a netip.Addr) bool { return !overlaps(sortedset.HostPrefix(a)) })
 	if len(prefixes)+len(addrs) == 0 {

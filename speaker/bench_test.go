@@ -173,15 +173,19 @@ func benchMembers(nodes int, dead bool) *membership.Members {
 // reportCPU reports the CPU time of the process for each operation, with the garbage collector: beside other
 // work, it says more than the elapsed time.
 func reportCPU(b *testing.B) func() {
-	cpu := func() time.Duration {
-		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	before := processTime(b)
+	return func() { b.ReportMetric(float64(processTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op") }
+}
+
+// processTime is the CPU time of the process so far.
+func processTime(b *testing.B) time.Duration { return usedBy(b, unix.RUSAGE_SELF) }
+
+func usedBy(b *testing.B, who int) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(who, &u); err != nil {
+		b.Fatal(err)
 	}
-	before := cpu()
-	return func() { b.ReportMetric(float64(cpu()-before)/float64(b.N)/1e6, "cpu-ms/op") }
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func benchPass(b *testing.B) (*pass, *plan.Decider) {

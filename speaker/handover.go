@@ -30,6 +30,9 @@ const (
 	// holderLifetime is how long a message about an address counts although no Service of
 	// this node's snapshot holds the address: the snapshot may be late.
 	holderLifetime = time.Minute
+	// pruneInterval is how often expired messages are looked for: with many addresses, that takes
+	// milliseconds.
+	pruneInterval = time.Second
 )
 
 // handoverState is what speakers report to each other about the addresses that they answer
@@ -58,6 +61,8 @@ type handoverState struct {
 	instances map[string]uint64 // of the other nodes' processes
 	synced    map[string]bool   // nodes whose state has arrived, and that have been alive and reachable since
 	holders   map[netip.Addr]map[string]holderState
+	reported  []netip.Addr // what holders has of this node, sorted; nil: look
+	prunedAt  time.Time    // when prune last looked for expired messages
 	waits     map[netip.Addr]releaseWait
 	// ready are the nodes that wait for addresses. kept is until when this node answers for
 	// addresses of other owners.
@@ -338,6 +343,9 @@ func (h *handoverState) setHolder(a netip.Addr, node string, w holderState) {
 		h.holders[a] = map[string]holderState{}
 	}
 	h.holders[a][node] = w
+	if node == h.node {
+		h.reported = nil
+	}
 }
 
 // unsynced returns the nodes that gossip reaches and whose state has not arrived.
@@ -426,6 +434,10 @@ func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
 			h.setHolder(a.Addr, a.Owner, holderState{at: now})
 		}
 	}
+	if now.Sub(h.prunedAt) < pruneInterval {
+		return
+	}
+	h.prunedAt = now
 	for a, d := range h.ready {
 		if now.Sub(d.at) > readyLifetime {
 			delete(h.ready, a)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/notify"
@@ -86,18 +87,9 @@ func parseMessage(b []byte) (message, error) {
 // answers for now, and its last report.
 func (h *handoverState) reportChanges(have []netip.Addr) {
 	h.mu.Lock()
-	var begun, ended []netip.Addr
-	for _, a := range have {
-		if !h.holders[a][h.node].held {
-			begun = append(begun, a)
-		}
-	}
-	for a, byNode := range h.holders {
-		if byNode[h.node].held && !sortedset.Has(have, a) {
-			ended = append(ended, a)
-		}
-	}
+	begun, ended := h.unreported(have)
 	if len(begun)+len(ended) == 0 {
+		h.reported = have
 		h.mu.Unlock()
 		return
 	}
@@ -111,11 +103,27 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 		h.setHolder(a, h.node, holderState{h.sequence, false, now})
 		h.history.End(a, h.holder(a))
 	}
+	h.reported = have
 	broadcast, changes := h.broadcast, message{instance: h.instance, sequence: h.sequence, released: ended, held: begun}
 	h.mu.Unlock() // broadcast may call back
 	for _, packet := range changes.encode() {
 		broadcast(packet)
 	}
+}
+
+// unreported returns the addresses that this node began and stopped answering for since its last
+// report. have is sorted.
+func (h *handoverState) unreported(have []netip.Addr) (begun, ended []netip.Addr) {
+	reported := h.reported
+	if reported == nil {
+		for a, byNode := range h.holders {
+			if byNode[h.node].held {
+				reported = append(reported, a)
+			}
+		}
+		slices.SortFunc(reported, netip.Addr.Compare)
+	}
+	return sortedset.Minus(have, reported), sortedset.Minus(reported, have)
 }
 
 // fullState returns all addresses that this node answers for. Also with none there is one

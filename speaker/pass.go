@@ -45,7 +45,8 @@ type pass struct {
 	// redirects sends established connections to the other owners of addresses; nil: none.
 	redirects *redirect.Redirects
 
-	log *slog.Logger
+	metrics *metrics // nil: none
+	log     *slog.Logger
 }
 
 func newPass(f forwarder, log *slog.Logger, paths ...*announcePath) *pass {
@@ -63,7 +64,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 		wants[i] = path.target(d, now)
 		shrunk = append(shrunk, p.shrink(ctx, path, d, wants[i]))
 	}
+	began := p.metrics.observePhase(phaseShrink, now)
 	forwarded := p.forward(ctx, d)
+	began = p.metrics.observePhase(phaseForward, began)
 	errs := append(shrunk, forwarded)
 	// Call Intact after Set, which may have repaired the table.
 	table := p.forwarder.Intact()
@@ -89,8 +92,9 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	}
 	hold := p.forwarder.Unprepared()
 	for i, path := range p.paths {
-		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold)))
+		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold, d.Outdated)))
 	}
+	p.metrics.observePhase(phaseGrow, began)
 	return errors.Join(errs...)
 }
 
@@ -237,17 +241,19 @@ func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same
 // address that d does not announce.
 func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
-	vips := d.Proxy.VIPs
+	vips, rest := d.Proxy.VIPs, d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {
-		if sortedset.Has(d.Announce, addr) {
-			continue // wanted again: d's VIP is complete
+		var holds bool
+		rest, holds = sortedset.Seek(rest, addr, compareVIP)
+		if holds && plan.LingersAsItIs(rest[0]) || sortedset.Has(d.Announce, addr) {
+			continue // d's VIP is complete, also if it is wanted again
 		}
 		if !copied {
 			vips, copied = slices.Clone(vips), true
 		}
-		vip := d.Lingering(addr, p.services(d, addr))
-		i, found := slices.BinarySearchFunc(vips, addr, func(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		vip := d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) })
+		i, found := slices.BinarySearchFunc(vips, addr, compareVIP)
 		if found {
 			vips[i] = vip
 		} else {
@@ -256,3 +262,5 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	}
 	return vips
 }
+
+func compareVIP(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) }

@@ -16,15 +16,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// podInterfaces are the beginnings of the names of pods' interfaces, by the network plug-ins
-// that allocate addresses themselves. Kubernetes' documentation of kube-proxy names the same
-// ones (--detect-local-mode=InterfaceNamePrefix). Each interface of a pod has such a name,
-// whatever the IPAM, so that they are right also where podCIDRs would be.
+// podInterfaces are the beginnings of the names of the interfaces by which pods' packets arrive, by
+// the network plug-ins that allocate addresses themselves. Kubernetes' documentation of kube-proxy
+// names most of them (--detect-local-mode=InterfaceNamePrefix). All packets of pods arrive by such an
+// interface, whatever the IPAM, so that they are right also where podCIDRs would be.
 var podInterfaces = []podInterface{
 	{prefix: "cali"},                        // Calico
 	{prefix: "lxc", witness: "cilium_host"}, // Cilium; LXC has a bridge lxcbr0
 	{prefix: "eni"},                         // AWS VPC CNI
 	{prefix: "azv"},                         // Azure CNI
+	{prefix: "ovn-k8s-mp"},                  // OVN-Kubernetes: one for all pods of a network
+	// OpenShift SDN: one for all pods. VPNs have a tun0, too.
+	{prefix: "tun0", witness: "vxlan_sys_4789"},
 }
 
 type podInterface struct {
@@ -64,7 +67,7 @@ func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.P
 	self := snap.Node(c.Node)
 	return w.finder.Find(self, snap.Services, func(s plan.PodCIDRMismatch) (string, bool) {
 		if s.Node != c.Node {
-			return "", true
+			return "", isRemote(s.Addr, self.InternalIPs)
 		}
 		return w.confirm(s.Addr, self.InternalIPs)
 	})
@@ -74,17 +77,14 @@ func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.P
 // to it. An uplink leads to other machines, which an EndpointSlice may name with this node. iface
 // is the interface if it is a bridge, which leads to all pods.
 func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string, is bool) {
-	routes, err := netlink.RouteGetWithOptions(net.IP(a.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
-	if err != nil || len(routes) == 0 {
+	link, route, err := linkTo(a)
+	// The interface of a default route is an uplink. uplinksOf would read every route to say so,
+	// for each endpoint of another machine that names this node.
+	if err != nil || isDefault(netlink.RouteUpdate{Route: route}) {
 		return "", false
 	}
-	index := routes[0].LinkIndex
 	uplinks, err := uplinksOf(own)
-	if _, is := uplinks[index]; is || err != nil {
-		return "", false
-	}
-	link, err := netlink.LinkByIndex(index)
-	if err != nil {
+	if _, is := uplinks[route.LinkIndex]; is || err != nil {
 		return "", false
 	}
 	if link.Type() != "bridge" && link.Type() != "openvswitch" {
@@ -92,6 +92,41 @@ func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string,
 	}
 	w.log.Info("network of pods", "iface", link.Attrs().Name, "reason", fmt.Sprintf("%s is a pod of this node outside of its podCIDRs", a))
 	return link.Attrs().Name, true
+}
+
+// tunnels are the types of interfaces that lead to other nodes without a gateway.
+var tunnels = []string{"vxlan", "geneve", "wireguard", "ipip", "ip6tnl", "sit", "gre", "ip6gre", "tuntap", "xfrm"}
+
+// isRemote reports whether the kernel reaches an address by another node: through a gateway, a tunnel
+// or an uplink. An EndpointSlice may name another node with the address of a pod of this one.
+func isRemote(a netip.Addr, own []netip.Addr) bool {
+	link, route, err := linkTo(a)
+	if err != nil {
+		return false
+	}
+	if route.Gw != nil || route.Via != nil || len(route.MultiPath) > 0 || slices.Contains(tunnels, link.Type()) {
+		return true
+	}
+	uplinks, err := uplinksOf(own)
+	_, is := uplinks[route.LinkIndex]
+	return is && err == nil
+}
+
+// linkTo returns the route to an address, and its interface.
+func linkTo(a netip.Addr) (netlink.Link, netlink.Route, error) {
+	routes, err := netlink.RouteGetWithOptions(net.IP(a.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil {
+		return nil, netlink.Route{}, err
+	}
+	if len(routes) == 0 {
+		return nil, netlink.Route{}, fmt.Errorf("%s: no route", a)
+	}
+	index := routes[0].LinkIndex
+	if len(routes[0].MultiPath) > 0 {
+		index = routes[0].MultiPath[0].LinkIndex
+	}
+	link, err := netlink.LinkByIndex(index)
+	return link, routes[0], err
 }
 
 // concerns reports whether a change of an interface may change the prefix.

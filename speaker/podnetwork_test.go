@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -24,6 +25,10 @@ func TestPodInterfacePrefix(t *testing.T) {
 		{"", []string{"lo", "lxcbr0"}},
 		{"eni", []string{"ens5", "eni7f3a"}},
 		{"azv", []string{"eth0", "azv12"}},
+		{"ovn-k8s-mp", []string{"eth0", "br-ex", "br-int", "genev_sys_6081", "ovn-k8s-mp0"}},
+		{"", []string{"eth0", "br-ex", "br-int"}},
+		{"tun0", []string{"eth0", "br0", "vxlan_sys_4789", "tun0"}},
+		{"", []string{"eth0", "tun0"}},
 	} {
 		if got := podInterfacePrefix(tt.names); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.names, got, tt.want)
@@ -84,4 +89,64 @@ func TestPodNetwork(t *testing.T) {
 			t.Errorf("once there is one: %+v", got)
 		}
 	})
+}
+
+// An EndpointSlice that names another node is evidence only if the kernel reaches the address by
+// another node.
+func TestPodOfAnotherNode(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node, other := nstest.Node(t), nstest.New(t, "other")
+		for _, name := range []string{"eth0", "pod1", "pod2"} {
+			nstest.Link(t, node, name, other, name)
+		}
+		node.Addr("eth0", "10.0.0.1/24")
+		node.Route("0.0.0.0/0", "10.0.0.254", "")
+		node.Bridge("cni0", "pod1")
+		node.Addr("cni0", "10.244.1.1/25")
+		node.Route("10.244.1.200/32", "", "pod2")
+		node.Route("10.244.1.201/32", "10.0.0.2", "")
+		node.Route("10.244.1.202/32", "", "eth0")
+		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+		for _, tt := range []struct {
+			what, addr string
+			mismatch   bool
+		}{
+			{"a pod of this node on a bridge", "10.244.1.7", false},
+			{"a pod of this node on an interface of its own", "10.244.1.200", false},
+			{"a pod behind another node", "10.244.1.201", true},
+			{"a pod on the uplink", "10.244.1.202", true},
+		} {
+			w := newPodNetworkWatch(slog.New(slog.DiscardHandler))
+			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n2", Addr: netip.AddrPortFrom(netip.MustParseAddr(tt.addr), 80)}}}
+			snap := &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: []cluster.Service{{Spec: &cluster.Spec{}, Endpoints: e}}}
+			got := w.find(&plan.Config{Node: "n1", NodeCIDR: true}, snap)
+			if (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch {
+				t.Errorf("%s: %+v", tt.what, got)
+			}
+			w.stop()
+		}
+	})
+}
+
+// BenchmarkConfirmPod asks for an endpoint behind the router, on a node with few and with many
+// routes: the ratio says whether all of them are read.
+func BenchmarkConfirmPod(b *testing.B) {
+	for _, routes := range []int{10, 2000} {
+		b.Run(fmt.Sprint(routes), func(b *testing.B) {
+			nstest.Isolate(b)
+			node, other := nstest.Node(b), nstest.New(b, "other")
+			nstest.Link(b, node, "eth0", other, "eth0")
+			node.Addr("eth0", "10.0.0.1/24")
+			node.Route("0.0.0.0/0", "10.0.0.254", "")
+			for i := range routes {
+				node.Route(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32).String(), "10.0.0.253", "")
+			}
+			w := newPodNetworkWatch(slog.New(slog.DiscardHandler))
+			for b.Loop() {
+				if _, is := w.confirm(netip.MustParseAddr("198.51.100.1"), nil); is {
+					b.Fatal("a machine behind the router is a pod")
+				}
+			}
+		})
+	}
 }

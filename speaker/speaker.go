@@ -30,6 +30,9 @@ const (
 	// wait, so that a single change is never late.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
+	// passEffort bounds what a pass changes, so that it takes less than 20 ms: what a change
+	// concerns beyond that follows with the next passes.
+	passEffort = 5 * time.Millisecond
 	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time counts
 	// from then.
 	transmitTime = 250 * time.Millisecond
@@ -171,6 +174,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
+	s.decider.Effort = passEffort
 	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
@@ -187,6 +191,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.layer2.broadcast, s.layer2.send, s.layer2.clustered = s.broadcast, s.membership.Send, s.membership != nil
 	s.layer2.handover.send = s.membership.Send
 	s.pass = newPass(s.proxy, o.Log, s.bgpPath, s.layer2.path)
+	s.pass.metrics = s.metrics
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	s.adopt(source.Snapshot())
@@ -295,7 +300,9 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 
 // decide returns what this node must do, reduced by reshape if the speaker is stopping.
 func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired {
+	from := time.Now()
 	d := s.decider.Decide(snap)
+	s.metrics.observePhase(phaseDecide, from)
 	s.layer2.prepare(d, snap, began)
 	if s.reshape != nil {
 		d = s.reshape(d)
@@ -374,7 +381,11 @@ func (s *speaker) boundAdopted() {
 // nextPass returns when a pass is due without a change. After an error it is retried with
 // backoff.
 func (s *speaker) nextPass(began time.Time, err error) time.Time {
-	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.decider.Config.Refused.Next())
+	var rest time.Time
+	if s.decider.Behind() {
+		rest = began
+	}
+	at := earliest(time.Time{}, rest, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.decider.Config.Refused.Next())
 	if err == nil && len(s.failedChecks) == 0 {
 		s.retry.Reset()
 		return at

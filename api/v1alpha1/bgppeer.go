@@ -199,8 +199,8 @@ type BGPPeerSpec struct {
 	WeightByEndpoints bool `json:"weightByEndpoints,omitempty"`
 }
 
-// PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace
-// fanfare-system, whose key password is used. A role must let speakers read it. Changing
+// PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace of the
+// speakers, such as fanfare-system, whose key password is used. A role must let speakers read it. Changing
 // it resets the session.
 type PasswordSecretRef struct {
 	// Name of the Secret.
@@ -208,7 +208,7 @@ type PasswordSecretRef struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="must be the name of a Secret in fanfare-system"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="must be the name of a Secret in the namespace of the speakers"
 	Name string `json:"name"`
 }
 

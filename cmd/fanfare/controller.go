@@ -22,9 +22,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// defaultNamespace is the namespace of manifests/, for processes outside of a pod.
-const defaultNamespace = "fanfare-system"
-
 // leaseNamespace is the namespace of the nodes' Leases, in manifests/.
 const leaseNamespace = "fanfare-node-lease"
 
@@ -52,7 +49,7 @@ type controllerFlags struct {
 func (f *controllerFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
-	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
+	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+cluster.DefaultNamespace)
 	f.monitoring.add(set, "7873")
 	set.DurationVar(&f.settleTime, "l2-settle-time", controller.DefaultSettleTime, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
@@ -172,7 +169,7 @@ func withUserAgent(c *rest.Config) *rest.Config {
 // in a pod. The Role for Leases and the Secret must be in this namespace.
 func ownNamespace() string {
 	b, _ := os.ReadFile(podNamespace) // the file exists only in a pod
-	return cmp.Or(strings.TrimSpace(string(b)), defaultNamespace)
+	return cmp.Or(strings.TrimSpace(string(b)), cluster.DefaultNamespace)
 }
 
 // instance returns an identity for this process: the host's name, and a random part. With the

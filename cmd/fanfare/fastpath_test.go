@@ -67,7 +67,7 @@ func TestFastPathFlags(t *testing.T) {
 // The overlay is the manifests with a flag, two capabilities and a mount more, and nothing
 // else is another.
 func TestFastPathManifest(t *testing.T) {
-	dir := filepath.Join(manifests, "fast-path")
+	const dir = "../../overlays/fast-path"
 	var k struct {
 		metav1.TypeMeta
 		Resources []string                `json:"resources"`
@@ -84,7 +84,7 @@ func TestFastPathManifest(t *testing.T) {
 		return b
 	}
 	read("kustomization.yaml", &k)
-	if !slices.Equal(k.Resources, []string{".."}) || len(k.Patches) != 1 {
+	if !slices.Equal(k.Resources, []string{"../../manifests"}) || len(k.Patches) != 1 {
 		t.Fatalf("%+v: want the manifests and one patch", k)
 	}
 	patch, err := yaml.YAMLToJSON(read(k.Patches[0].Path, &appsv1.DaemonSet{}))

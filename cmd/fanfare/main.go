@@ -41,7 +41,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), routesCommand(), planCommand(), migrateCommand(), cleanupCommand())
+	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), routesCommand(), planCommand(), migrateCommand(), cleanupCommand(), hookCommand())
 	return cmd
 }
 

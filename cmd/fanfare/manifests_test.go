@@ -20,9 +20,11 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-const manifests = "../../manifests"
+const manifestsDir = "../../manifests"
 
 // A kustomization is the part of kustomize's type that is used.
 type kustomization struct {
@@ -65,7 +67,7 @@ func object(t *testing.T, file, doc string) metav1.Object {
 func objects(t *testing.T) []metav1.Object {
 	t.Helper()
 	var k kustomization
-	b, err := os.ReadFile(filepath.Join(manifests, "kustomization.yaml"))
+	b, err := os.ReadFile(filepath.Join(manifestsDir, "kustomization.yaml"))
 	if err == nil {
 		err = yaml.UnmarshalStrict(b, &k)
 	}
@@ -74,7 +76,7 @@ func objects(t *testing.T) []metav1.Object {
 	}
 	var all []metav1.Object
 	for _, name := range k.Resources {
-		b, err := os.ReadFile(filepath.Join(manifests, name))
+		b, err := os.ReadFile(filepath.Join(manifestsDir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,11 +104,11 @@ func TestKustomizationIsComplete(t *testing.T) {
 	all := objects(t)
 	var want int
 	for _, pattern := range []string{"*.yaml", "crds/*.yaml"} {
-		files, _ := filepath.Glob(filepath.Join(manifests, pattern))
+		files, _ := filepath.Glob(filepath.Join(manifestsDir, pattern))
 		want += len(files)
 	}
 	var k kustomization
-	b, _ := os.ReadFile(filepath.Join(manifests, "kustomization.yaml"))
+	b, _ := os.ReadFile(filepath.Join(manifestsDir, "kustomization.yaml"))
 	if err := yaml.Unmarshal(b, &k); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +116,7 @@ func TestKustomizationIsComplete(t *testing.T) {
 		t.Errorf("%d files are listed or are the list, and there are %d", got, want)
 	}
 	for _, o := range all {
-		if n := o.GetNamespace(); n != "" && one[*corev1.Namespace](t, all, n).Name != leaseNamespace && n != defaultNamespace {
+		if n := o.GetNamespace(); n != "" && one[*corev1.Namespace](t, all, n).Name != leaseNamespace && n != cluster.DefaultNamespace {
 			t.Errorf("%s is in namespace %s", o.GetName(), n)
 		}
 	}
@@ -256,13 +258,13 @@ func TestManifestReferences(t *testing.T) {
 // The DaemonSet that removes Fanfare from all nodes has what the speaker's command line and
 // mounts say, and no token.
 func TestUninstallManifest(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(manifests, "uninstall", "cleanup.yaml"))
+	b, err := os.ReadFile(filepath.Join(manifestsDir, "uninstall", "cleanup.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ds := object(t, "cleanup.yaml", string(b)).(*appsv1.DaemonSet)
 	pod, speaker := ds.Spec.Template.Spec, one[*appsv1.DaemonSet](t, objects(t), "speaker").Spec.Template.Spec
-	if ds.Namespace != defaultNamespace || !pod.HostNetwork || !reflect.DeepEqual(pod.Tolerations, speaker.Tolerations) || *pod.AutomountServiceAccountToken {
+	if ds.Namespace != cluster.DefaultNamespace || !pod.HostNetwork || !reflect.DeepEqual(pod.Tolerations, speaker.Tolerations) || *pod.AutomountServiceAccountToken {
 		t.Errorf("pod %+v: want the speaker's network and tolerations, and no token", pod)
 	}
 	for _, c := range append(pod.InitContainers, pod.Containers...) {
@@ -293,7 +295,7 @@ func TestSpeakerRole(t *testing.T) {
 // speakers and of FRR, with and without frr-k8s, and memberlist.
 func TestPortsBesideMetalLB(t *testing.T) {
 	theirs := regexp.MustCompile(`\b(7472|7473|7572|7573|7946)\b`)
-	for _, path := range []string{"speaker.yaml", "controller.yaml", "fast-path/speaker.yaml"} {
+	for _, path := range []string{"speaker.yaml", "controller.yaml", "../overlays/fast-path/speaker.yaml"} {
 		text, err := os.ReadFile(filepath.Join("../../manifests", path))
 		if err != nil {
 			t.Fatal(err)

@@ -1,18 +1,25 @@
-// Command bench measures Fanfare, and writes its results to a page of
-// docs/benchmarks:
+// Command bench measures Fanfare, and writes the results to docs/benchmarks: as JSON, and as
+// a page with figures, which it makes from the JSON alone:
 //
 //	bench [flags] bgp|ipam|kube|l2|proxy|scale [flags of the benchmark]
+//	bench [flags] all
+//	bench [flags] render [bgp|ipam|kube|l2|proxy|scale]...
 //
-// `make bench-bgp` and its like run it.
+// `make bench` runs all benchmarks, `make bench-bgp` and its like one. Render measures
+// nothing: it makes the pages again, and marks those whose code has changed as old. `make
+// generate` does that.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/bgp"
@@ -24,10 +31,15 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/scale"
 )
 
-// benchmarks are the subcommands. Each adds its flags and returns its run function.
+//go:generate go run . -source ../.. -o ../../docs/benchmarks render
+
+// benchmarks are the subcommands. Each adds its flags and returns the benchmark.
 var benchmarks = map[string]func(*flag.FlagSet, *measure.Inputs) measure.Run{
 	"bgp": bgp.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "proxy": proxy.Flags, "scale": scale.Flags,
 }
+
+// names are the subcommands in the order in which all run.
+var names = slices.Sorted(maps.Keys(benchmarks))
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -45,32 +57,30 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	var in measure.Inputs
+	b := bench{progress: os.Stderr}
 	common := flag.NewFlagSet("bench", flag.ExitOnError)
-	common.StringVar(&in.Binary, "fanfare", "bin/fanfare", "program to measure")
-	common.StringVar(&in.Source, "source", ".", "root of the repository")
-	output := common.String("o", "docs/benchmarks", "folder of the page; empty: none")
-	common.BoolVar(&in.Quick, "quick", false, "check that it works, with few runs and numbers without meaning")
+	common.StringVar(&b.in.Binary, "fanfare", "bin/fanfare", "program to measure")
+	common.StringVar(&b.in.Source, "source", ".", "root of the repository")
+	common.StringVar(&b.folder, "o", "docs/benchmarks", "folder of the pages; empty: none is written")
+	common.BoolVar(&b.in.Quick, "quick", false, "check that it works, with few runs and numbers without meaning")
 	_ = common.Parse(args) // ExitOnError
-	name := common.Arg(0)
-	flags, ok := benchmarks[name]
-	if !ok {
-		return fmt.Errorf("benchmark %q: want bgp, ipam, kube, l2, proxy or scale", name)
-	}
-	own := flag.NewFlagSet("bench "+name, flag.ExitOnError)
-	measured := flags(own, &in)
-	_ = own.Parse(common.Args()[1:])
 	var err error
-	if in.Binary, err = filepath.Abs(in.Binary); err != nil {
+	if b.in.Binary, err = filepath.Abs(b.in.Binary); err != nil {
 		return err
 	}
-	text, err := measured(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	rest := common.Args()
+	if len(rest) == 0 {
+		rest = []string{""}
 	}
-	page := ""
-	if *output != "" {
-		page = filepath.Join(*output, name+".md")
+	switch name := rest[0]; name {
+	case "all":
+		return b.all(ctx)
+	case "render":
+		return b.render(rest[1:])
+	default:
+		if _, ok := benchmarks[name]; !ok {
+			return fmt.Errorf("benchmark %q: want %s, all or render", name, strings.Join(names, ", "))
+		}
+		return b.one(ctx, name, rest[1:])
 	}
-	return measure.Publish(page, text)
 }

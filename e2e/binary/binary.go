@@ -19,8 +19,25 @@ import (
 // Build builds cmd/fanfare of the current source at path. It takes five seconds of CPU
 // time, and half a second if nothing has changed.
 func Build(ctx context.Context, path string) error {
-	if err := build(ctx, "fanfare", path); err != nil {
+	root, err := sourceRoot()
+	if err == nil {
+		err = buildFanfare(ctx, root, "fanfare", path)
+	}
+	if err != nil {
 		return fmt.Errorf("the program: %w", err)
+	}
+	return nil
+}
+
+// BuildCoreDNS builds e2e/lab/coredns at path. The first time takes some 20 seconds of CPU time,
+// and it may download modules.
+func BuildCoreDNS(ctx context.Context, path string) error {
+	root, err := sourceRoot()
+	if err == nil {
+		err = build(ctx, filepath.Join(root, "e2e/lab/coredns"), "coredns", path, ".")
+	}
+	if err != nil {
+		return fmt.Errorf("CoreDNS: %w", err)
 	}
 	return nil
 }
@@ -53,7 +70,7 @@ func BuildNext(ctx context.Context, path string) error {
 	of, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, file): replaced}})
 	err = errors.Join(err, os.WriteFile(replaced, next, 0o644), os.WriteFile(overlay, of, 0o644))
 	if err == nil {
-		err = build(ctx, "fanfare-next", path, "-overlay", overlay)
+		err = buildFanfare(ctx, root, "fanfare-next", path, "-overlay", overlay)
 	}
 	if err != nil {
 		return fmt.Errorf("the program's next version: %w", err)
@@ -69,16 +86,24 @@ func sourceRoot() (string, error) {
 	return filepath.Join(filepath.Dir(here), "..", ".."), nil
 }
 
-func build(ctx context.Context, name, path string, flags ...string) error {
+// buildFanfare builds cmd/fanfare of a source at path. The flags are those of make build, for its
+// build cache, but without the commit: another commit of the same source needs no new link.
+func buildFanfare(ctx context.Context, source, name, path string, flags ...string) error {
+	return build(ctx, source, name, path, append(flags, "-tags=grpcnotrace", "./cmd/fanfare")...)
+}
+
+// build runs go build in a directory. It keeps the result in bin/test as name, because Go does not
+// link a program again that is there already.
+func build(ctx context.Context, dir, name, path string, args ...string) error {
 	root, err := sourceRoot()
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(root, "bin", "test")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	kept := filepath.Join(root, "bin", "test")
+	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
 	}
-	lock, err := os.Create(filepath.Join(dir, "lock"))
+	lock, err := os.Create(filepath.Join(kept, "lock"))
 	if err != nil {
 		return err
 	}
@@ -86,13 +111,10 @@ func build(ctx context.Context, name, path string, flags ...string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
-	built := filepath.Join(dir, name)
-	// The flags are those of make build, for its build cache, but without the commit: another
-	// commit of the same source needs no new link.
-	args := append([]string{"build", "-trimpath", "-tags=grpcnotrace", "-buildvcs=false", "-o", built}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/fanfare")...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	built := filepath.Join(kept, name)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", built}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, out)
 	}

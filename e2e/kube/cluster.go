@@ -73,6 +73,10 @@ func (c *Cluster) prepare() (err error) {
 	if err != nil {
 		return err
 	}
+	kubeletClient, err := c.pki.user("kube-apiserver-kubelet-client", "system:masters")
+	if err != nil {
+		return err
+	}
 	server, err := c.pki.server("kube-apiserver", c.addr, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.96.0.1"))
 	if err != nil {
 		return err
@@ -81,6 +85,7 @@ func (c *Cluster) prepare() (err error) {
 		os.WriteFile(c.path("ca.crt"), c.pki.ca, 0o644),
 		serviceAccounts.write(c.dir, "sa"),
 		server.write(c.dir, "server"),
+		kubeletClient.write(c.dir, "kubelet-client"),
 	)
 	if err != nil {
 		return err

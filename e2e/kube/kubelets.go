@@ -14,17 +14,16 @@ type Option func(*Cluster)
 // nodes. Its address must not be on loopback.
 func WithKubelets(c *Cluster) { c.kubelets = true }
 
-// WithBitmap selects the ClusterIP allocator of Kubernetes before 1.33. The new one counts
-// all allocated addresses twice at each allocation, for its metrics (ipallocator.Used),
-// which dominates the time with thousands of Services.
-func WithBitmap(c *Cluster) {
-	c.flags = append(c.flags, "--emulated-version=kube=1.33", "--feature-gates=MultiCIDRServiceAllocator=false")
-}
-
 // admission returns the API server's flags for the admission of pods.
 func (c *Cluster) admission() []string {
 	if c.kubelets {
-		return []string{"--enable-admission-plugins=NodeRestriction"}
+		return []string{
+			"--enable-admission-plugins=NodeRestriction",
+			// No kube-proxy runs beside the API server: it asks the pods of webhooks themselves.
+			"--enable-aggregator-routing",
+			// For kubectl exec.
+			"--kubelet-client-certificate=" + c.path("kubelet-client.crt"), "--kubelet-client-key=" + c.path("kubelet-client.key"),
+		}
 	}
 	// Pods are mere objects and need no token. The Service "kubernetes" needs no endpoints,
 	// which may not be on loopback.

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -64,17 +63,14 @@ var metalLBServices = []struct{ name, annotations, spec, addrs string }{
 // metalLBCRDs returns the files of MetalLB's CRDs.
 func metalLBCRDs(t *testing.T) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "go.universe.tf/metallb")
-	cmd.Dir = "../../internal/metallb/testdata/crds"
-	out, err := cmd.Output()
-	var module struct{ Dir, Error string }
-	if json.Unmarshal(out, &module); module.Dir == "" {
+	source, err := MetalLBSource(t.Context())
+	if err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatal(err, module.Error)
+			t.Fatal(err)
 		}
-		t.Skip("no MetalLB module: ", err, module.Error)
+		t.Skip(err)
 	}
-	files, err := filepath.Glob(filepath.Join(module.Dir, "config/crd/bases/*.yaml"))
+	files, err := filepath.Glob(filepath.Join(source, "config/crd/bases/*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatal("no CRDs of MetalLB", err)
 	}

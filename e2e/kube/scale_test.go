@@ -29,7 +29,7 @@ const (
 // Services.
 func TestManyServicesAndTakeover(t *testing.T) {
 	isolated(t, func(t *testing.T) {
-		f := newFanfare(t, WithBitmap)
+		f := newFanfare(t)
 		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7873")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+`

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -15,43 +16,63 @@ func TestUninstall(t *testing.T) {
 			t.Errorf("install again: %v", err)
 		}
 	})
-	must := func(args ...string) {
-		t.Helper()
+	c.expectLeft(t, true)
+	must(t, c.stop(ctx))
+	c.expectLeft(t, false)
+	must(t, c.remove(ctx))
+}
+
+// stop stops Fanfare on all nodes and removes what it left on them, as docs/install.md says.
+func (c *cluster) stop(ctx context.Context) error {
+	return c.kubectlEach(ctx,
+		[]string{"-n", "fanfare-system", "delete", "daemonset/speaker", "deployment/controller"},
+		[]string{"apply", "-k", "../../manifests/uninstall"},
+		[]string{"-n", "fanfare-system", "rollout", "status", "daemonset/cleanup", timeout})
+}
+
+// remove deletes the rest.
+func (c *cluster) remove(ctx context.Context) error {
+	return c.kubectlEach(ctx,
+		[]string{"delete", "-k", "../../manifests/uninstall"},
+		[]string{"delete", "--ignore-not-found", "-k", "../../manifests"})
+}
+
+func (c *cluster) kubectlEach(ctx context.Context, commands ...[]string) error {
+	for _, args := range commands {
 		if _, err := c.kubectl(ctx, args...); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	left := func(node string) (all []string) {
-		t.Helper()
-		for _, command := range [][]string{
-			{"nft", "list", "tables"}, {"iptables-save"}, {"ip6tables-save"}, {"iptables-legacy-save"},
-			{"find", "/run/fanfare", "/sys/fs/bpf", "-mindepth", "1"},
-		} {
-			out, err := c.machines[node].run(ctx, command...)
-			if err != nil {
-				t.Fatalf("%s on %s: %v", command[0], node, err)
-			}
-			for line := range strings.Lines(out) {
-				if strings.Contains(strings.ToLower(line), "fanfare") {
-					all = append(all, command[0]+": "+strings.TrimSpace(line))
-				}
-			}
-		}
-		return all
-	}
+	return nil
+}
+
+// expectLeft checks that every node has something of Fanfare, or that none has.
+func (c *cluster) expectLeft(t *testing.T, want bool) {
+	t.Helper()
 	for _, n := range nodes {
-		if len(left(n)) == 0 {
-			t.Fatalf("%s has nothing of Fanfare before", n)
+		all, err := c.left(t.Context(), n)
+		must(t, err)
+		if (len(all) > 0) != want {
+			t.Errorf("%s has of Fanfare, want %t:\n%s", n, want, strings.Join(all, "\n"))
 		}
 	}
-	must("-n", "fanfare-system", "delete", "daemonset/speaker", "deployment/controller")
-	must("apply", "-k", "../../manifests/uninstall")
-	must("-n", "fanfare-system", "rollout", "status", "daemonset/cleanup", timeout)
-	for _, n := range nodes {
-		if all := left(n); len(all) > 0 {
-			t.Errorf("on %s is left:\n%s", n, strings.Join(all, "\n"))
+}
+
+// left returns what Fanfare has left in the kernel and the files of a node.
+func (c *cluster) left(ctx context.Context, node string) (all []string, err error) {
+	for _, command := range [][]string{
+		{"nft", "list", "tables"}, {"iptables-save"}, {"ip6tables-save"}, {"iptables-legacy-save"},
+		{"find", "/run/fanfare", "/sys/fs/bpf", "-mindepth", "1"},
+	} {
+		out, err := c.machines[node].run(ctx, command...)
+		if err != nil {
+			return nil, fmt.Errorf("%s on %s: %w", command[0], node, err)
+		}
+		for line := range strings.Lines(out) {
+			if strings.Contains(strings.ToLower(line), "fanfare") {
+				all = append(all, command[0]+": "+strings.TrimSpace(line))
+			}
 		}
 	}
-	must("delete", "-k", "../../manifests/uninstall")
-	must("delete", "--ignore-not-found", "-k", "../../manifests")
+	return all, nil
 }

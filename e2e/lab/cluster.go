@@ -111,12 +111,16 @@ type Service struct {
 	Endpoints []Endpoint
 
 	Port uint16 // of web, without an echo port; 0: both default ports
+	DNS  bool   // port 53 over UDP and TCP, without the default ports
 
 	Affinity     corev1.ServiceAffinity // empty: None
 	SourceRanges []string               // of clients; empty: all
 
 	Annotations map[string]string // in addition to the one for Ask
 }
+
+// dnsPort is the port of DNS servers in pods, and of Services for them.
+const dnsPort = 53
 
 // An Endpoint is a pod of a Service and its state.
 type Endpoint struct {
@@ -192,6 +196,12 @@ func (s Service) service() *corev1.Service {
 		o.Spec.Ports = o.Spec.Ports[:1]
 		o.Spec.Ports[0].Port = int32(s.Port)
 	}
+	if s.DNS {
+		o.Spec.Ports = []corev1.ServicePort{
+			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: dnsPort, TargetPort: intstr.FromInt32(dnsPort)},
+			{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: dnsPort, TargetPort: intstr.FromInt32(dnsPort)},
+		}
+	}
 	if len(s.Ask) > 0 {
 		var ask []string
 		for _, a := range s.Ask {
@@ -215,6 +225,12 @@ func (s Service) slice(family corev1.IPFamily) *discoveryv1.EndpointSlice {
 			{Name: new("echo"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(EchoPort))},
 			{Name: new("echo-udp"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(EchoPort))},
 		},
+	}
+	if s.DNS {
+		o.Ports = []discoveryv1.EndpointPort{
+			{Name: new("dns"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(dnsPort))},
+			{Name: new("dns-tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(dnsPort))},
+		}
 	}
 	for _, e := range s.Endpoints {
 		o.Endpoints = append(o.Endpoints, e.object(family))

@@ -25,7 +25,9 @@
 //     machine lacks), ports.go, await.go, fill.go (conntrack), partition.go.
 //   - cluster.go has the objects, speaker.go and pod.go the nodes' processes, client.go and l2.go the
 //     hosts, router.go the router: frr.go or bird.go.
-//   - load.go, flows.go and trace.go are the traffic; observe.go and conntrack.go what is seen.
+//   - calico.go is Calico's BIRD on the nodes, felix.go writes the rules of its agent, from the
+//     templates in the folder felix.
+//   - load.go, timeline.go, flows.go and trace.go are the traffic; observe.go and conntrack.go what is seen.
 //   - scenario.go has the steps: scenario_service.go, scenario_load.go, scenario_flows.go,
 //     scenario_end.go, scenario_aggregate.go, scenario_bird.go, scenario_l2.go. columns.go and
 //     guide.go print.

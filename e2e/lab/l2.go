@@ -60,7 +60,7 @@ func (l *Lab) Neighbour(a netip.Addr) (n Neighbour, err error) {
 	return n, err
 }
 
-// Moves records when the host began to send to another node, by its kernel's clock.
+// Moves records when a host began to send to another node, by its kernel's clock.
 type Moves struct {
 	listener *observer.Listener
 
@@ -71,9 +71,12 @@ type Moves struct {
 }
 
 // WatchNeighbours records the changes of the host's neighbour table until Close.
-func (l *Lab) WatchNeighbours() (m *Moves, err error) {
+func (l *Lab) WatchNeighbours() (m *Moves, err error) { return l.WatchNeighboursOf("host") }
+
+// WatchNeighboursOf does so for another host or router on the segment.
+func (l *Lab) WatchNeighboursOf(host string) (m *Moves, err error) {
 	m = &Moves{at: map[netip.Addr][]time.Time{}, macs: map[netip.Addr]string{}}
-	m.listener, err = observer.Listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
+	m.listener, err = observer.Listen(l.namespaces[host], "neighbours", openNeighbours, m.record, m.fail)
 	return m, err
 }
 

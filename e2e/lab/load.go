@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,12 +30,13 @@ const (
 	detailed = 10
 )
 
-// A Load opens new connections at a steady rate, one request each.
+// A Load opens new connections at a steady rate, one request each. UDP sockets count as connections.
 type Load struct {
 	client  *Client
 	to      netip.AddrPort
 	slots   chan struct{} // one slot for each waiting request
 	limited bool
+	rate    int // requests per second
 	ask     func(ctx context.Context, from, to netip.AddrPort) (Answer, error)
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -95,6 +97,7 @@ func (c *Client) startLoad(ctx context.Context, l *Load) *Load {
 	if l.ask == nil {
 		l.ask = c.Get
 	}
+	l.rate = cmp.Or(l.rate, Rate)
 	l.client, l.done, l.report.Pods = c, make(chan struct{}), map[string]int{}
 	l.ctx, l.stop = context.WithCancel(ctx)
 	go l.run(context.WithoutCancel(ctx))
@@ -108,7 +111,7 @@ func (l *Load) run(ctx context.Context) {
 	l.mu.Lock()
 	l.report.Began = begin
 	l.mu.Unlock()
-	for i := 0; pause(l.ctx, time.Until(begin.Add(time.Duration(i)*time.Second/Rate))) == nil; i++ {
+	for i := 0; pause(l.ctx, time.Until(begin.Add(time.Duration(i)*time.Second/time.Duration(l.rate)))) == nil; i++ {
 		select {
 		case l.slots <- struct{}{}:
 			open.Go(func() { l.request(ctx); <-l.slots })

@@ -1,12 +1,9 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -15,61 +12,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// calicoAS is Calico's default AS number.
-const calicoAS = 64512
-
-// A calico is BIRD on a node as Calico runs it: it holds port 179, announces the node's block of
-// pod addresses to the router, and may have a session with Fanfare.
-type calico struct {
-	l       *Lab
-	node    string
-	socket  string
-	process *Process
-}
-
-// podBlock is the part of a node's pod network that Calico's IPAM has given to it.
-func podBlock(node string) netip.Prefix {
-	return netip.MustParsePrefix("10.244." + node[1:] + ".0/26")
-}
-
 // secondAddr is another address of a node on the segment.
 func secondAddr(node string) netip.Addr { return netip.MustParseAddr("198.51.100.2" + node[1:]) }
 
-// startCalico starts BIRD on a node. sessions are added to its configuration.
-func startCalico(t *testing.T, l *Lab, node, sessions string) *calico {
+// startCalico starts BIRD on a node, with a session with the router. sessions are added to its
+// configuration.
+func startCalico(t *testing.T, l *Lab, node, sessions string) {
 	t.Helper()
-	c := &calico{l: l, node: node, socket: l.path("calico-" + node + ".ctl")}
-	self := NodeAddr(node, ClientAddr)
-	config := l.path("calico-" + node + ".conf")
-	await(t, os.WriteFile(config, fmt.Appendf(nil, `router id %[1]s;
-protocol device { }
-protocol static { ipv4; route %[2]s blackhole; }
-template bgp peers {
-	local as %[3]d;
-	hold time 3; keepalive time 1; connect retry time 1; connect delay time 1; error wait time 1, 1;
-	graceful restart;
-}
-protocol bgp tor1 from peers {
-	source address %[1]s;
+	c, err := l.StartCalicoBIRD(node, fmt.Sprintf(`protocol bgp tor1 from peers {
+	source address %s;
 	neighbor 198.51.100.1 as 64496;
 	ipv4 { import all; export filter { if source = RTS_STATIC || proto = "fanfare" then accept; reject; }; next hop self; };
 }
-%[4]s`, self, podBlock(node), calicoAS, sessions), 0o600))
-	var err error
-	c.process, err = l.Start(node, "calico-"+node, "/usr/sbin/bird", "-f", "-c", config, "-s", c.socket)
+%s`, NodeAddr(node, ClientAddr), sessions))
 	await(t, err)
-	return c
-}
-
-// awaitSession waits until one of BIRD's protocols is established.
-func (c *calico) awaitSession(ctx context.Context, protocol string) error {
-	return Await(ctx, Settle, protocol+" of BIRD on "+c.node, func() error {
-		out, err := exec.CommandContext(ctx, "/usr/sbin/birdc", "-s", c.socket, "show protocols", protocol).CombinedOutput()
-		if err == nil && !strings.Contains(string(out), "Established") {
-			err = errors.New(string(out))
-		}
-		return err
-	})
+	await(t, c.AwaitSession(t.Context(), "tor1"))
 }
 
 // calicoRouter is the router's configuration: a session with BIRD of each node, and one with each
@@ -78,7 +35,7 @@ func calicoRouter() string {
 	var b strings.Builder
 	b.WriteString("router bgp 64496\n")
 	for _, n := range NodeNames {
-		fmt.Fprintf(&b, " no neighbor %[1]s\n neighbor %[1]s remote-as %[2]d\n neighbor %[3]s peer-group nodes\n", NodeAddr(n, ClientAddr), calicoAS, secondAddr(n))
+		fmt.Fprintf(&b, " no neighbor %[1]s\n neighbor %[1]s remote-as %[2]d\n neighbor %[3]s peer-group nodes\n", NodeAddr(n, ClientAddr), CalicoAS, secondAddr(n))
 	}
 	return b.String()
 }
@@ -106,10 +63,10 @@ spec:
 // Two BGP speakers of a node have sessions with one router: Calico's BIRD from the node's address,
 // where it holds port 179, and Fanfare from another one.
 func TestNeighbourCalicoSecondAddress(t *testing.T) {
-	l, ctx := laboratoryOfOwn(t, "c", func(o *Options) { o.RouterConfig = calicoRouter() }), t.Context()
+	l := laboratoryOfOwn(t, "c", func(o *Options) { o.RouterConfig = calicoRouter() })
 	for _, n := range NodeNames {
 		run(t, l, n, "ip", "addr", "add", secondAddr(n).String()+"/24", "dev", "eth1")
-		await(t, startCalico(t, l, n, "").awaitSession(ctx, "tor1"))
+		startCalico(t, l, n, "")
 	}
 	peers(t, l, func(n string) string {
 		return fmt.Sprintf("  peerAddress: 198.51.100.1\n  peerASN: 64496\n  sourceAddress: %s\n", secondAddr(n))
@@ -128,7 +85,7 @@ func expectBothAnnounce(t *testing.T, l *Lab, nextHop func(node string) string) 
 	}
 	vip := serve(t, l, Service{Name: "both", Policy: corev1.ServiceExternalTrafficPolicyLocal, Endpoints: At("p11", "p21")}, nextHop("n1"), nextHop("n2"))
 	for _, n := range NodeNames {
-		await(t, l.Router.AwaitVia(ctx, Settle, podBlock(n), n))
+		await(t, l.Router.AwaitVia(ctx, Settle, CalicoBlock(n), n))
 	}
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
@@ -145,8 +102,8 @@ func expectBothAnnounce(t *testing.T, l *Lab, nextHop func(node string) string) 
 		if changes := l.Observer.RouteChanges(vip, began, time.Now()); len(changes) > 0 {
 			t.Errorf("the route changed: %v", changes)
 		}
-		if via, err := l.Router.Via(podBlock(n)); err != nil || !slices.Equal(via, []string{n}) {
-			t.Errorf("%s is via %v, %v: want %s", podBlock(n), via, err, n)
+		if via, err := l.Router.Via(CalicoBlock(n)); err != nil || !slices.Equal(via, []string{n}) {
+			t.Errorf("%s is via %v, %v: want %s", CalicoBlock(n), via, err, n)
 		}
 	}
 	expectNoLoss(t, l, load, began)
@@ -158,9 +115,9 @@ func expectBothAnnounce(t *testing.T, l *Lab, nextHop func(node string) string) 
 // Fanfare announces to BIRD of its own node, which passes the routes on: the router has one session
 // with each node, as without Fanfare.
 func TestNeighbourCalicoOwnBIRD(t *testing.T) {
-	l, ctx := laboratoryOfOwn(t, "d", func(o *Options) { o.RouterConfig = calicoRouter() }), t.Context()
+	l := laboratoryOfOwn(t, "d", func(o *Options) { o.RouterConfig = calicoRouter() })
 	for _, n := range NodeNames {
-		c := startCalico(t, l, n, `protocol bgp fanfare from peers {
+		startCalico(t, l, n, `protocol bgp fanfare from peers {
 	local 127.0.0.1 as 64512;
 	neighbor 127.0.0.2 as 64497;
 	multihop;
@@ -168,7 +125,6 @@ func TestNeighbourCalicoOwnBIRD(t *testing.T) {
 	ipv4 { import all; export none; gateway recursive; };
 }
 `)
-		await(t, c.awaitSession(ctx, "tor1"))
 	}
 	peers(t, l, func(n string) string {
 		return "  peerAddress: 127.0.0.1\n  peerASN: 64512\n  sourceAddress: 127.0.0.2\n  ebgpMultihopTTL: 2\n"

@@ -69,8 +69,11 @@ func (b *bed) build(ctx context.Context, p programs) (err error) {
 	}
 	o := lab.Options{ID: id, Topology: containerlab + "/fanfare.clab.yml", Objects: containerlab + "/cluster", Binary: p.fanfare,
 		Members: true, Slack: *slack, RouterConfig: b.router}
-	if b.overlay != "" {
-		o.Overlays = []string{filepath.Join(containerlab, b.overlay)}
+	for _, file := range b.overlays {
+		o.Overlays = append(o.Overlays, filepath.Join(containerlab, "overlays", file))
+	}
+	if b.calico {
+		o.Objects = containerlab + "/calico"
 	}
 	if b.layer2 {
 		o = o.ForL2(containerlab)
@@ -179,6 +182,9 @@ func (b *bed) configure(ctx context.Context) error {
 		if err := errors.Join(err, b.Cluster.PutText("tor1", text)); err != nil {
 			return err
 		}
+	}
+	if b.calico {
+		return b.StartCalico(ctx, lab.FelixIPTables, calicoPolicy...)
 	}
 	if b.proxy != "" {
 		return b.kube.StartProxies(ctx, b.proxy)

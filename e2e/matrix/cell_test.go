@@ -30,6 +30,7 @@ type cell struct {
 	load     *lab.Load
 	began    time.Time // the cell
 	outages  int       // deletions of tables before it
+	begun    time.Time // the disturbance
 	awayFrom time.Time // zero: nothing was away
 	awayTo   time.Time
 	done     time.Time // the disturbance has ended
@@ -112,6 +113,7 @@ func (c *cell) disturb(ctx context.Context) error {
 		err = pause(ctx, before)
 	}
 	if err == nil {
+		c.begun = time.Now()
 		err = c.do(ctx, c)
 	}
 	if c.done.IsZero() {
@@ -144,6 +146,7 @@ func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	var requests, ended []loss
 	for _, l := range report.Lost {
 		causes := c.causes(l.From.Port(), c.loadPort(), l.Begin, l.End)
+		r.LostAt = append(r.LostAt, int(l.Begin.Sub(c.begun).Milliseconds()))
 		requests = append(requests, loss{fmt.Sprintf("a request was lost: began %+.3f s, ended %+.3f s (away %s), through %v: %v", c.since(l.Begin), c.since(l.End), c.awayText(),
 			c.paths.Of(c.network(), l.From.Port(), c.loadPort()), l.Err), causes})
 	}

@@ -91,7 +91,7 @@ func restartRouter(ctx context.Context, c *cell) error {
 
 func clearSession(ctx context.Context, c *cell) error {
 	peer := lab.NodeAddr(c.node, netip.IPv4Unspecified()).String()
-	if c.overlay != "" {
+	if c.unnumbered {
 		peer = "link" + c.node[1:]
 	}
 	before, err := c.sessionsSoFar(ctx, peer)
@@ -129,7 +129,7 @@ func (c *cell) sessionsSoFar(ctx context.Context, peer string) (int, error) {
 
 func flapLink(ctx context.Context, c *cell) error {
 	port := "eth" + c.node[1:]
-	if c.overlay != "" {
+	if c.unnumbered {
 		port = "link" + c.node[1:]
 	}
 	set := func(state string) error {
@@ -162,8 +162,8 @@ const gossipPort = 7874
 
 func flushTable(ctx context.Context, c *cell) error {
 	command := []string{"nft", "flush", "ruleset"}
-	if c.proxy != "" {
-		command = []string{"nft", "delete", "table", "inet", "fanfare"} // kube-proxy would not repair its own
+	if c.proxy != "" || c.calico {
+		command = []string{"nft", "delete", "table", "inet", "fanfare"} // kube-proxy would not repair its own, nor the lab's Felix
 	}
 	before, err := c.iptablesRules(ctx)
 	if err != nil {

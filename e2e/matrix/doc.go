@@ -10,3 +10,5 @@
 //	go test ./e2e/matrix -run 'TestMatrix/l2-ipv4/speaker-killed'
 //	make matrix
 package matrix
+
+//go:generate go test -count=1 -run=^TestPageIsOfItsResults$ . -page=../../docs/benchmarks/matrix.md

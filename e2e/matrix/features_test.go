@@ -29,7 +29,10 @@ type feature struct {
 	iptables, fastPath, bfd bool
 	proxy                   kube.ProxyMode // kube-proxy runs beside the speakers; there is a control plane
 
-	overlay string // additions to the topology
+	overlays   []string // files with additions to the topology
+	unnumbered bool     // the router's links to the nodes have no addresses, by an overlay
+	calico     bool     // Calico's BIRD and Felix run on the nodes
+
 	router  string // configuration of the router beside the topology's
 	peer    string // the BGPPeer instead of the cluster's, or fields to add to it
 	weights string // the weights of the router's next hops; empty: not checked
@@ -65,8 +68,8 @@ var features = []feature{
 		service: lab.Service{Policy: local, Endpoints: onEachNode},
 		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s", "gracefulRestart: {enabled: false}")},
 	{name: "unnumbered", title: "Local, BGP over links without addresses",
-		service: lab.Service{Policy: local, Endpoints: onEachNode},
-		overlay: "overlays/unnumbered.yml", router: unnumberedRouter(),
+		service:  lab.Service{Policy: local, Endpoints: onEachNode},
+		overlays: []string{"unnumbered.yml"}, unnumbered: true, router: unnumberedRouter(),
 		peer: peer("interface: link0", "peerASN: external", "holdTime: 3s")},
 	{name: "aggregate", title: "Cluster, the address is part of an announced aggregate",
 		service: lab.Service{Endpoints: onEachNode}, announce: announceAggregate},
@@ -84,11 +87,19 @@ var features = []feature{
 		service: lab.Service{Endpoints: onEachNode}, iptables: true},
 	{name: "fast-path", title: "Local, the fast path",
 		service: lab.Service{Policy: local, Endpoints: onEachNode}, fastPath: true},
+	{name: "overlay", title: "Cluster, pods of other nodes behind VXLAN, MTU 1450",
+		service: lab.Service{Endpoints: onEachNode}, overlays: []string{"vxlan.yml"}},
+	{name: "calico", title: "Cluster, beside Calico's BIRD and policies, pods outside of podCIDRs",
+		service: lab.Service{Endpoints: onEachNode}, overlays: []string{"calico.yml"}, calico: true},
 	{name: "beside-nftables", title: "Cluster, an API server, kube-proxy in nftables mode",
 		service: lab.Service{Endpoints: onEachNode}, proxy: kube.NFTables},
 	{name: "beside-iptables", title: "Local, an API server, kube-proxy in iptables mode",
 		service: lab.Service{Policy: local, Endpoints: onEachNode}, proxy: kube.IPTables},
 }
+
+// calicoPolicy are the networks from which pods accept packets in the row calico: clients, and
+// the nodes, by whose addresses packets come from other nodes.
+var calicoPolicy = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.51.100.0/24")}
 
 // peer returns the lab's BGPPeer with these fields.
 func peer(fields ...string) string {

@@ -60,6 +60,8 @@ type result struct {
 	Slowest     time.Duration // of the requests that were answered
 	Flaps       int
 	Away, Back  time.Duration
+	// LostAt has, for each lost request, the milliseconds from the disturbance to its begin.
+	LostAt []int `json:",omitempty"`
 }
 
 // A count says how many there were, and how many were lost and why.

@@ -1,10 +1,19 @@
 package matrix
 
 import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
+
+// docs is the folder of the page.
+const docs = "../../docs/benchmarks"
 
 // New results replace older ones of the same cell, and keep the others. The page has a cell
 // for each feature and disturbance.
@@ -25,6 +34,37 @@ func TestMergedResultsOnPage(t *testing.T) {
 	}
 	if n := len(strings.Fields(text)); n > 2500 {
 		t.Errorf("%d words: want at most 2500", n)
+	}
+}
+
+// The page is what its results and the present code give. With -page the page is written.
+func TestPageIsOfItsResults(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(docs, "matrix.json"))
+	must(t, err)
+	var all file
+	must(t, json.Unmarshal(text, &all))
+	files, err := all.files()
+	must(t, err)
+	if *page != "" {
+		must(t, measure.WriteFiles(filepath.Dir(*page), files))
+		return
+	}
+	for _, f := range files {
+		if have, err := os.ReadFile(filepath.Join(docs, f.Name)); err != nil || !bytes.Equal(have, f.Content) {
+			t.Errorf("%s is not made of matrix.json and the present code (%v): run `make generate`", f.Name, err)
+		}
+	}
+}
+
+// A page is old if the code of one of its cells is another one.
+func TestOldPage(t *testing.T) {
+	all := file{Cells: []cellResult{{Code: "a"}, {Code: "a"}}}
+	if all.heading("a").Old || !all.heading("b").Old {
+		t.Error("the page of code a: want it old with code b only")
+	}
+	all.Cells[1].Code = ""
+	if !all.heading("a").Old {
+		t.Error("a cell without code: want it old")
 	}
 }
 

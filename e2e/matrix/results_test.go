@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/template"
@@ -21,6 +22,7 @@ import (
 // A file holds the results that the page shows. A run replaces those of its own cells.
 type file struct {
 	Machine measure.Machine
+	Commit  string // of the last run
 	Cells   []cellResult
 }
 
@@ -29,6 +31,7 @@ type cellResult struct {
 	Feature, Disturbance string
 	Measured             time.Time
 	Fanfare              string // the version
+	Code                 string // measure.CodeOf the measured code
 	Kept                 bool   // the promise was kept
 	Result               result
 }
@@ -55,9 +58,14 @@ func (m *measured) save(ctx context.Context, fanfare, path, page string) error {
 	if all.Machine, err = measure.Describe(ctx, fanfare, measure.FRR, measure.NFT); err != nil {
 		return err
 	}
-	for i := range m.cells {
-		m.cells[i].Fanfare = all.Machine.Fanfare
+	code, err := measure.CodeOf("matrix", source)
+	if err != nil {
+		return err
 	}
+	for i := range m.cells {
+		m.cells[i].Fanfare, m.cells[i].Code = all.Machine.Fanfare, code
+	}
+	all.Commit = measure.Commit(ctx, source)
 	all.merge(m.cells)
 	if text, err = all.lines(); err != nil {
 		return err
@@ -65,11 +73,37 @@ func (m *measured) save(ctx context.Context, fanfare, path, page string) error {
 	if err := os.WriteFile(path, text, 0o644); err != nil || page == "" {
 		return err
 	}
-	rendered, err := all.render()
+	files, err := all.files()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(page, []byte(strings.TrimSpace(rendered)+"\n"), 0o644)
+	return measure.WriteFiles(filepath.Dir(page), files)
+}
+
+// files renders the page with its head, and its figure.
+func (all file) files() ([]measure.File, error) {
+	present, err := measure.CodeOf("matrix", source)
+	if err != nil {
+		return nil, err
+	}
+	text, err := all.render()
+	if err == nil {
+		text, err = measure.Under(all.heading(present).String(), text)
+	}
+	files := []measure.File{{Name: "matrix.md", Content: []byte(text)}}
+	if err != nil || !all.HasLosses() {
+		return files, err
+	}
+	svg, err := all.losses().SVG()
+	return append(files, measure.File{Name: "matrix-losses.svg", Content: svg}), err
+}
+
+// heading returns the head of the page, which is old if some cell is.
+func (all file) heading(present string) measure.Heading {
+	old := slices.ContainsFunc(all.Cells, func(c cellResult) bool { return c.Code != present })
+	m := all.Machine
+	m.Fanfare = all.Versions()
+	return measure.Heading{Command: "make matrix", Date: all.Dates(), Commit: all.Commit, Old: old, Machine: m}
 }
 
 // lines returns the file as JSON with a line for each cell.
@@ -79,7 +113,7 @@ func (all file) lines() ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"Machine\": %s,\n\"Cells\": [", machine)
+	fmt.Fprintf(&b, "{\"Machine\": %s,\n\"Commit\": %q,\n\"Cells\": [", machine, all.Commit)
 	for i, c := range all.Cells {
 		line, err := json.Marshal(c)
 		if err != nil {
@@ -111,6 +145,9 @@ func (all *file) merge(fresh []cellResult) {
 	}
 	all.Cells = cells
 }
+
+// source is the root of the repository.
+const source = "../.."
 
 //go:embed matrix.md.tmpl
 var document string

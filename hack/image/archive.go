@@ -5,20 +5,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"runtime"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 type image = v1.Image
 
 // assemble makes an image of layers, the last of which is on top.
-func assemble(o options, trees ...tree) (image, error) {
-	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
-		Architecture: runtime.GOARCH,
+func assemble(o options, arch string, trees ...tree) (image, error) {
+	oci := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img, err := mutate.ConfigFile(oci, &v1.ConfigFile{
+		Architecture: arch,
 		OS:           "linux",
 		RootFS:       v1.RootFS{Type: "layers"},
 		Config:       config(o),
@@ -58,7 +59,7 @@ func withLayer(img image, t tree) (image, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }
-	layer, err := tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
+	layer, err := tarball.LayerFromOpener(open, tarball.WithCompressedCaching, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}

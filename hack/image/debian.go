@@ -42,104 +42,87 @@ const (
 // debian is the layer with Debian's files, and which packages they are from. CA
 // certificates are not in it: the API server's comes with the pod's account, and
 // nothing else is spoken to by TLS.
-func debian(ctx context.Context) (tree, []string, error) {
+func (s system) debian(ctx context.Context) (tree, []debianPackage, error) {
 	t := tree{}
 	t.text("etc/passwd", passwd)
 	t.text("etc/group", group)
-	if err := t.mergedUsr(); err != nil {
+	if err := s.mergedUsr(t); err != nil {
 		return nil, nil, err
 	}
-	wanted, err := closure(ctx)
+	wanted, err := s.closure()
 	if err != nil {
 		return nil, nil, err
 	}
 	var real []string
 	for _, name := range wanted {
-		path, err := t.take(name)
+		path, err := s.take(t, name)
 		if err != nil {
 			return nil, nil, err
 		}
 		real = append(real, path)
 	}
-	packages, err := owners(ctx, real)
+	packages, err := s.owners(ctx, real)
 	if err != nil {
 		return nil, nil, err
 	}
-	var described []string
+	var described []debianPackage
 	for _, p := range slices.Sorted(maps.Keys(packages)) {
-		version, err := t.document(ctx, p)
+		about, err := s.document(ctx, t, p)
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := verify(ctx, p, packages[p]); err != nil {
+		if err := s.verify(ctx, p, packages[p]); err != nil {
 			return nil, nil, err
 		}
-		described = append(described, p+" "+version)
+		described = append(described, about)
 	}
-	return t, described, t.commonLicenses()
+	return t, described, s.commonLicenses(t)
 }
 
 // mergedUsr takes over the links from / into /usr.
-func (t tree) mergedUsr() error {
+func (s system) mergedUsr(t tree) error {
 	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib64"} {
-		info, err := os.Lstat(dir)
-		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			continue // not every architecture has all of them
-		}
-		target, err := os.Readlink(dir)
-		if err != nil {
+		target, err := s.readlink(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // not every architecture has all of them
+		case err != nil:
 			return err
+		case target != "":
+			t[dir[1:]] = file{target: target}
 		}
-		t[dir[1:]] = file{target: target}
 	}
 	return nil
 }
 
 // closure is all the files that the programs need to run.
-func closure(ctx context.Context) ([]string, error) {
+func (s system) closure() ([]string, error) {
 	// Reading a node's rules needs all matches and targets, not only the
 	// ones written here.
-	plugins, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	plugins, err := filepath.Glob(s.at("/usr/lib/" + triplets[s.arch] + "/xtables/*.so"))
 	if err != nil {
 		return nil, err
+	}
+	for i, p := range plugins {
+		plugins[i] = "/" + strings.TrimPrefix(p, strings.TrimSuffix(s.root, "/")+"/")
 	}
 	if len(plugins) == 0 {
 		return nil, errors.New("iptables: no plug-ins in /usr/lib/*/xtables")
 	}
 	linked := append(programs(), plugins...)
-	libraries, err := libraries(ctx, linked)
+	libraries, err := s.libraries(linked)
 	// The release is for people and programs that ask what is in an image.
 	return slices.Concat(linked, libraries, names, []string{"/etc/os-release"}), err
 }
 
-// resolved matches what ldd prints of a library, or of the loader itself.
-var resolved = regexp.MustCompile(`(?m)^\t(?:\S+ => )?(/\S+) \(0x`)
-
-// libraries are the shared libraries that files are linked to, directly or not.
-func libraries(ctx context.Context, files []string) ([]string, error) {
-	out, err := output(ctx, "ldd", files...)
-	if err != nil {
-		return nil, err
-	}
-	if strings.Contains(out, "not found") {
-		return nil, fmt.Errorf("ldd: a library is missing:\n%s", out)
-	}
-	found := map[string]bool{}
-	for _, m := range resolved.FindAllStringSubmatch(out, -1) {
-		found[m[1]] = true
-	}
-	return slices.Sorted(maps.Keys(found)), nil
-}
-
 // owners finds the packages that files came with, and under what paths: a package
 // may have been made before / and /usr became one.
-func owners(ctx context.Context, files []string) (map[string][]string, error) {
+func (s system) owners(ctx context.Context, files []string) (map[string][]string, error) {
 	asked := map[string]string{} // path that a package may know -> file
 	for _, f := range files {
 		asked[f], asked[strings.TrimPrefix(f, "/usr")] = f, f
 	}
 	// It fails because it cannot know all of them. What counts is the check below.
-	out, err := output(ctx, "dpkg-query", append([]string{"--search"}, slices.Sorted(maps.Keys(asked))...)...)
+	out, err := s.dpkg(ctx, append([]string{"--search"}, slices.Sorted(maps.Keys(asked))...)...)
 	if out == "" {
 		return nil, err
 	}
@@ -160,30 +143,43 @@ func owners(ctx context.Context, files []string) (map[string][]string, error) {
 	return packages, nil
 }
 
-// document puts in what says where a package's files are from and what their
-// licenses are, and returns its version. Programs that look for vulnerable
-// packages read status.d.
-func (t tree) document(ctx context.Context, name string) (version string, err error) {
-	status, err := output(ctx, "dpkg-query", "--status", name)
+// A debianPackage is a package that the image has files of.
+type debianPackage struct {
+	name, version, architecture string
+	license                     license
+}
+
+// document puts in what says where a package's files are from and what their licenses are.
+// Programs that look for vulnerable packages read status.d.
+func (s system) document(ctx context.Context, t tree, name string) (debianPackage, error) {
+	status, err := s.dpkg(ctx, "--status", name)
 	if err != nil {
-		return "", err
+		return debianPackage{}, err
 	}
 	plain, _, _ := strings.Cut(name, ":")
 	t.text("var/lib/dpkg/status.d/"+plain, status)
-	if _, err := t.take("/usr/share/doc/" + plain + "/copyright"); err != nil {
-		return "", err
+	where, err := s.take(t, "/usr/share/doc/"+plain+"/copyright")
+	if err != nil {
+		return debianPackage{}, err
 	}
-	return output(ctx, "dpkg-query", "--show", "--showformat=${Version}", name)
+	about, err := s.dpkg(ctx, "--show", "--showformat=${Version} ${Architecture}", name)
+	version, architecture, _ := strings.Cut(about, " ")
+	return debianPackage{plain, version, architecture, debianLicense(plain, string(t[where[1:]].content))}, err
+}
+
+// dpkg asks the system's database of packages.
+func (s system) dpkg(ctx context.Context, args ...string) (string, error) {
+	return output(ctx, "dpkg-query", append([]string{"--admindir=" + s.at("/var/lib/dpkg")}, args...)...)
 }
 
 // verify refuses files that are not as their package brought them.
-func verify(ctx context.Context, name string, files []string) error {
+func (s system) verify(ctx context.Context, name string, files []string) error {
 	// Sums of a package's files, and of its configuration files. The former have no slash in front.
-	sums, err := output(ctx, "dpkg-query", "--control-show", name, "md5sums")
+	sums, err := s.dpkg(ctx, "--control-show", name, "md5sums")
 	if err != nil {
 		return err
 	}
-	conffiles, err := output(ctx, "dpkg-query", "--show", "--showformat=${Conffiles}\n", name)
+	conffiles, err := s.dpkg(ctx, "--show", "--showformat=${Conffiles}\n", name)
 	if err != nil {
 		return err
 	}
@@ -199,7 +195,7 @@ func verify(ctx context.Context, name string, files []string) error {
 		}
 	}
 	for _, f := range files {
-		content, err := os.ReadFile(f)
+		content, err := os.ReadFile(s.at(f))
 		if err != nil {
 			return err
 		}
@@ -215,7 +211,7 @@ func verify(ctx context.Context, name string, files []string) error {
 var commonLicense = regexp.MustCompile(`/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]`)
 
 // commonLicenses takes over the licenses that the copyright files refer to.
-func (t tree) commonLicenses() error {
+func (s system) commonLicenses(t tree) error {
 	referred := map[string]bool{}
 	for name, f := range t {
 		if strings.HasPrefix(name, "usr/share/doc/") {
@@ -225,7 +221,7 @@ func (t tree) commonLicenses() error {
 		}
 	}
 	for license := range referred {
-		if _, err := t.take(license); err != nil {
+		if _, err := s.take(t, license); err != nil {
 			return err
 		}
 	}

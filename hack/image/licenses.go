@@ -18,33 +18,50 @@ import (
 // module's code.
 var notice = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 
+// A goModule is a module that a program is made of; "std" is Go's own library.
+type goModule struct {
+	path, version, license string
+}
+
 // licenses puts in those of all the Go modules that a binary is made of, and Go's
 // own, whose runtime is in every program.
-func licenses(ctx context.Context, t tree, binary string) error {
+func licenses(ctx context.Context, t tree, binary string) ([]goModule, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	env, err := output(ctx, "go", "env", "GOMODCACHE", "GOROOT")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cache, root, _ := strings.Cut(strings.TrimSpace(env), "\n")
-	const place = "usr/share/doc/fanfare/go/"
-	if err := t.notices(place+"std", root); err != nil {
-		return err
+	std, err := t.module("std", strings.TrimPrefix(info.GoVersion, "go"), root)
+	if err != nil {
+		return nil, err
 	}
+	modules := []goModule{std}
 	for _, dep := range info.Deps {
 		m := cmp.Or(dep.Replace, dep)
 		dir, err := module.EscapePath(m.Path)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := t.notices(place+m.Path, filepath.Join(cache, dir+"@"+m.Version)); err != nil {
-			return err
+		made, err := t.module(m.Path, m.Version, filepath.Join(cache, dir+"@"+m.Version))
+		if err != nil {
+			return nil, err
 		}
+		modules = append(modules, made)
 	}
-	return nil
+	return modules, nil
+}
+
+// module takes over the notices of a module, whose code is in dir.
+func (t tree) module(name, version, dir string) (goModule, error) {
+	place := "usr/share/doc/fanfare/go/" + name
+	if err := t.notices(place, dir); err != nil {
+		return goModule{}, err
+	}
+	return goModule{name, version, t.goLicense(place)}, nil
 }
 
 // notices takes over the notices in a directory and below it, where code that

@@ -1,13 +1,18 @@
-// Command image makes Fanfare's container image out of a static binary and of
-// what this machine has installed from Debian: nft and both iptables. It asks no
-// registry and no daemon, and runs for the architecture of the machine.
+// Command image makes Fanfare's container image out of a static binary and of Debian's nft and
+// both iptables. It asks no registry and no daemon.
 //
 //	image -binary FILE -version V -o FILE.tar
 //
-// What it writes can be loaded by docker, podman and containerd. The same input
-// gives the same file, bit by bit.
+// writes an image for this machine, with the files that it has installed, in the format of
+// `docker save`.
 //
-// The module is one of its own because nothing else uses its libraries.
+//	image -binary DIR/fanfare-linux-ARCH -debian DIR/ARCH -arch amd64,arm64 -version V -index FILE.tar
+//
+// writes an OCI image index, with an image for each architecture, of what debian.sh has unpacked:
+// ARCH stands for each of them. -sbom writes, too, what is in the images, as SPDX.
+//
+// The same input gives the same files, bit by bit. The module is one of its own because nothing
+// else uses its libraries.
 package main
 
 import (
@@ -18,6 +23,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"strings"
+	"time"
 )
 
 func main() {
@@ -26,7 +34,16 @@ func main() {
 	flag.StringVar(&o.license, "license", "", "the license of fanfare")
 	flag.StringVar(&o.version, "version", "", "the image's tag, beside latest")
 	flag.StringVar(&o.revision, "revision", "", "the commit that the binary is of")
-	flag.StringVar(&o.output, "o", "", "the file to write")
+	flag.StringVar(&o.output, "o", "", "the file to write: an image for `docker load`")
+	flag.StringVar(&o.index, "index", "", "the file to write: an OCI layout with an image for each architecture")
+	flag.StringVar(&o.architectures, "arch", runtime.GOARCH, "architectures, separated by commas; one with -o")
+	flag.StringVar(&o.debian, "debian", "", "directory that debian.sh has filled; empty: this machine's own files")
+	flag.StringVar(&o.sbom, "sbom", "", "the file to write: what is in the images, as SPDX 2.3 in JSON")
+	flag.StringVar(&o.name, "name", "fanfare", "the image's name in -index, with its registry")
+	flag.Func("created", "the time of the release, as RFC 3339; for -sbom", func(s string) (err error) {
+		o.created, err = time.Parse(time.RFC3339, s)
+		return err
+	})
 	flag.Parse()
 	if err := build(context.Background(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
@@ -36,46 +53,100 @@ func main() {
 
 type options struct {
 	binary, license, version, revision, output string
+	architectures, debian, index, sbom, name   string
+
+	created time.Time
 }
+
+// placeholder stands for an architecture in the paths of options.
+const placeholder = "ARCH"
 
 // validTag is what the OCI distribution specification allows for a tag.
 var validTag = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 
-func build(ctx context.Context, o options) error {
-	if o.binary == "" || o.license == "" || o.output == "" {
-		return errors.New("-binary, -license and -o: want all of them")
+func (o options) check() error {
+	if o.binary == "" || o.license == "" || (o.output == "") == (o.index == "") {
+		return errors.New("-binary, -license and one of -o and -index: want all of them")
+	}
+	if o.output != "" && strings.Contains(o.architectures, ",") {
+		return fmt.Errorf("-arch %s: -o takes one architecture", o.architectures)
 	}
 	if !validTag.MatchString(o.version) {
 		return fmt.Errorf("-version %q: cannot be a tag", o.version)
 	}
-	base, packages, err := debian(ctx)
+	return nil
+}
+
+// system is the Debian of an architecture.
+func (o options) system(arch string) (system, error) {
+	switch {
+	case triplets[arch] == "":
+		return system{}, fmt.Errorf("-arch %q: want amd64 or arm64", arch)
+	case o.debian != "":
+		return system{filepath.Join(strings.ReplaceAll(o.debian, placeholder, arch), "root"), arch}, nil
+	case arch != runtime.GOARCH:
+		return system{}, fmt.Errorf("-arch %s: this machine is %s; give -debian", arch, runtime.GOARCH)
+	}
+	return system{"/", arch}, nil
+}
+
+func build(ctx context.Context, o options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	var contents []content
+	var images []image
+	for arch := range strings.SplitSeq(o.architectures, ",") {
+		s, err := o.system(arch)
+		if err != nil {
+			return err
+		}
+		c, img, err := buildImage(ctx, o, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", arch, err)
+		}
+		contents, images = append(contents, c), append(images, img)
+	}
+	if o.sbom != "" {
+		if err := writeSBOM(o, contents); err != nil {
+			return err
+		}
+	}
+	if o.index != "" {
+		return writeIndex(o, images)
+	}
+	if err := save(o.output, images[0], "fanfare:latest", "fanfare:"+o.version); err != nil {
+		return err
+	}
+	return report(o.output, images[0], contents[0].debian)
+}
+
+// buildImage makes the image of one architecture, and lists what is in it.
+func buildImage(ctx context.Context, o options, s system) (c content, img image, err error) {
+	o.binary = strings.ReplaceAll(o.binary, placeholder, s.arch)
+	base, packages, err := s.debian(ctx)
 	if err != nil {
-		return err
+		return c, nil, err
 	}
-	ours, err := fanfare(ctx, o)
+	ours, modules, err := fanfare(ctx, o)
 	if err != nil {
-		return err
+		return c, nil, err
 	}
-	img, err := assemble(o, base, ours)
-	if err != nil {
-		return err
-	}
-	if err := save(o.output, img, "fanfare:latest", "fanfare:"+o.version); err != nil {
-		return err
-	}
-	return report(o.output, img, packages)
+	img, err = assemble(o, s.arch, base, ours)
+	return content{s.arch, packages, modules}, img, err
 }
 
 // fanfare is the layer that changes with every build.
-func fanfare(ctx context.Context, o options) (tree, error) {
+func fanfare(ctx context.Context, o options) (tree, []goModule, error) {
 	t := tree{}
 	if err := t.copy("usr/bin/fanfare", o.binary); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := t.copy("usr/share/doc/fanfare/copyright", o.license); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return t, licenses(ctx, t, o.binary)
+	modules, err := licenses(ctx, t, o.binary)
+	return t, modules, err
 }
 
 // save writes to a temporary file and renames it: a reader never sees half an image.
@@ -92,7 +163,7 @@ func save(output string, img image, tags ...string) error {
 	return os.Rename(f.Name(), output)
 }
 
-func report(output string, img image, packages []string) error {
+func report(output string, img image, packages []debianPackage) error {
 	info, err := os.Stat(output)
 	if err != nil {
 		return err
@@ -103,7 +174,7 @@ func report(output string, img image, packages []string) error {
 	}
 	fmt.Printf("%s: %.1f MB, %s\n", output, float64(info.Size())/1e6, digest)
 	for _, p := range packages {
-		fmt.Println("  with", p)
+		fmt.Println("  with", p.name, p.version)
 	}
 	return nil
 }

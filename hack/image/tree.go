@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 )
 
@@ -27,7 +26,7 @@ func (t tree) text(name, content string) {
 	t[name] = file{content: []byte(content), mode: 0o644}
 }
 
-// copy takes a file of this machine as the one called name. Of its permissions
+// copy takes a file as the one called name. Of its permissions
 // only the right to execute it counts: the others are the builder's umask.
 func (t tree) copy(name, from string) error {
 	content, err := os.ReadFile(from)
@@ -44,33 +43,6 @@ func (t tree) copy(name, from string) error {
 	}
 	t[name] = file{content: content, mode: mode}
 	return nil
-}
-
-// take takes over the file at an absolute path of this machine. Where the path
-// leads through symbolic links, as on a machine with one /usr, they are taken too,
-// down to the file itself, whose path is returned.
-func (t tree) take(name string) (string, error) {
-	dir, err := filepath.EvalSymlinks(filepath.Dir(name))
-	if err != nil {
-		return "", err
-	}
-	name = filepath.Join(dir, filepath.Base(name))
-	info, err := os.Lstat(name)
-	if err != nil {
-		return "", err
-	}
-	if info.Mode()&fs.ModeSymlink == 0 {
-		return name, t.copy(name[1:], name)
-	}
-	target, err := os.Readlink(name)
-	if err != nil {
-		return "", err
-	}
-	t[name[1:]] = file{target: target}
-	if !filepath.IsAbs(target) {
-		target = filepath.Join(dir, target)
-	}
-	return t.take(target)
 }
 
 // tar is the tree as a layer. It depends on the tree alone: sorted, of root, and

@@ -107,6 +107,8 @@ type changes struct {
 
 // A Scope is the part of a cluster that a Builder gets. The zero value is the whole.
 type Scope struct {
+	// Namespace of the Secrets that BGPPeers name. Empty: DefaultNamespace.
+	Namespace string
 	// Classes are those of the Services that Fanfare serves.
 	Classes Classes
 	// ReadOnly: claims lack the UID and version, which only a write must name.
@@ -123,6 +125,8 @@ type Scope struct {
 	// L2Pending: objects that only L2 needs were not read yet, see [Builder.ReadL2].
 	L2Pending bool
 }
+
+func (s Scope) namespace() string { return cmp.Or(s.Namespace, DefaultNamespace) }
 
 // Limit sets the scope. It is called before the first Set.
 func (b *Builder) Limit(s Scope) { b.scope = s }
@@ -201,6 +205,9 @@ func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 		b.serviceCIDRs.set(o.Name, c)
 		return p
 	case *corev1.Secret:
+		if o.Namespace != b.scope.namespace() {
+			return nil
+		}
 		password, p := parseSecret(o)
 		b.setSecret(key.Name, password)
 		return p

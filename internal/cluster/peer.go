@@ -52,7 +52,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	peer.BFD = parseBFD(s, &p)
 	if ref := s.PasswordSecretRef; ref != nil {
 		if peer.Secret = ref.Name; len(validation.IsDNS1123Subdomain(ref.Name)) != 0 {
-			p.Add("spec.passwordSecretRef.name", ref.Name, "must be the name of a Secret in "+SecretNamespace)
+			p.Add("spec.passwordSecretRef.name", ref.Name, "must be the name of a Secret in the namespace of the speakers")
 		}
 	}
 	parseOurEnd(s, peer, &p)

@@ -10,16 +10,17 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 )
 
-// SecretNamespace is the namespace of the Secrets that BGPPeers name.
-const SecretNamespace = "fanfare-system"
+// DefaultNamespace is the namespace of Fanfare's pods in manifests/. BGPPeers name Secrets in
+// the namespace of the pods, which an overlay or a chart may change.
+const DefaultNamespace = "fanfare-system"
 
 // maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
 const maxPassword = 80
 
-// parseSecret returns the password in a Secret, empty if it is of another namespace or type.
+// parseSecret returns the password in a Secret, empty if it is of another type.
 func parseSecret(o *corev1.Secret) (bgp.Password, Problems) {
 	var p Problems
-	if o.Namespace != SecretNamespace || o.Type != corev1.SecretTypeBasicAuth {
+	if o.Type != corev1.SecretTypeBasicAuth {
 		return "", nil
 	}
 	password, ok := o.StringData[corev1.BasicAuthPasswordKey]
@@ -39,7 +40,7 @@ func parseSecret(o *corev1.Secret) (bgp.Password, Problems) {
 // setSecret keeps a password that is known when its Secret goes, or becomes
 // unusable: no slip ends a session.
 func (b *Builder) setSecret(name Name, password bgp.Password) {
-	if name.Namespace != SecretNamespace {
+	if name.Namespace != b.scope.namespace() {
 		return
 	}
 	gone := password == ""
@@ -123,16 +124,16 @@ func (b *Builder) secretProblems(peer *Peer) []Problem {
 	say := func(message string) []Problem {
 		return []Problem{{Object: "BGPPeer " + peer.Name, Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message}}
 	}
-	known := b.secrets[peer.Secret]
-	switch allow := fmt.Sprintf(allowSecret, SecretNamespace, peer.Secret); {
+	known, namespace := b.secrets[peer.Secret], b.scope.namespace()
+	switch allow := fmt.Sprintf(allowSecret, namespace, peer.Secret); {
 	case b.secretsRefused[peer.Secret] && known == "":
 		return say("the speaker may not read this Secret, so there is no session; allow it: " + allow)
 	case b.secretsRefused[peer.Secret]:
 		return say("the speaker may no longer read this Secret; the password before stays in use until the speaker restarts; allow it: " + allow)
 	case known == "":
-		return say("there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + SecretNamespace + "; there is no session until there is one")
+		return say("there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + namespace + "; there is no session until there is one")
 	case b.secretsGone[peer.Secret]:
-		return say("the Secret is gone from " + SecretNamespace + ", or no longer has a password; the one before stays in use until the speaker restarts")
+		return say("the Secret is gone from " + namespace + ", or no longer has a password; the one before stays in use until the speaker restarts")
 	}
 	return nil
 }

@@ -70,8 +70,8 @@ func addType(all map[string]bool, prefix string, typ reflect.Type) {
 	}
 }
 
-// The table has each field of MetalLB's published CRDs and no other. The module's checksum is in go.sum of
-// testdata/crds, and nothing of it is built.
+// The table has each field of MetalLB's published CRDs and no other. The module is that of the programs that
+// tests of a migration run, and nothing of it is built here.
 func TestFieldsAreThoseOfTheCRDs(t *testing.T) {
 	crds := map[string]bool{}
 	files, err := filepath.Glob(filepath.Join(moduleDir(t), "config/crd/bases/*.yaml"))
@@ -89,7 +89,7 @@ func TestFieldsAreThoseOfTheCRDs(t *testing.T) {
 func moduleDir(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "go.universe.tf/metallb")
-	cmd.Dir = "testdata/crds"
+	cmd.Dir = "../../e2e/kube/metallb"
 	out, err := cmd.Output()
 	var module struct{ Dir, Error string }
 	if json.Unmarshal(out, &module); err != nil || module.Dir == "" {

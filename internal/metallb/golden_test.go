@@ -113,3 +113,46 @@ func validator(t *testing.T, kind string) crdtest.Validator {
 	}
 	return validators[kind]
 }
+
+// With a node label, objects have the names that they have without one: in a move node by node, the second
+// conversion takes the place of the first.
+func TestNodeLabelKeepsNames(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, path := range paths {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &Cluster{}
+		in.Read("cluster.yaml", read(t, "testdata/cluster.yaml"))
+		for _, f := range a.Files {
+			if f.Name != printed {
+				in.Read(f.Name, f.Data)
+			}
+		}
+		without := namesOf(Convert(in, Options{}))
+		if d := gocmp.Diff(without, namesOf(Convert(in, Options{NodeLabel: "example.com/announcer", NodeValue: "fanfare"}))); d != "" {
+			t.Errorf("%s: -without a label +with one:\n%s", path, d)
+		}
+	}
+}
+
+// namesOf returns the kinds and names of converted objects.
+func namesOf(c *Conversion) (names []string) {
+	for _, o := range c.Pools {
+		names = append(names, "AddressPool "+o.Name)
+	}
+	for _, o := range c.Peers {
+		names = append(names, "BGPPeer "+o.Name)
+	}
+	for _, o := range c.Advertisements {
+		names = append(names, "BGPAdvertisement "+o.Name)
+	}
+	for _, o := range c.L2Advertisements {
+		names = append(names, "L2Advertisement "+o.Name)
+	}
+	return names
+}

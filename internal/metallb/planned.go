@@ -49,7 +49,7 @@ func (out *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
 	for _, p := range out.Peers {
 		if ref := p.Spec.PasswordSecretRef; ref != nil {
 			b.Set(&corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.SecretNamespace, Name: ref.Name},
+				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.DefaultNamespace, Name: ref.Name},
 				Type:       corev1.SecretTypeBasicAuth, StringData: map[string]string{corev1.BasicAuthPasswordKey: "any"},
 			}, "")
 		}

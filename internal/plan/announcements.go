@@ -10,13 +10,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A revision is a set of addresses that were decided again: what they are now, nil if no Service
-// holds them, and what they were, nil if none did. All are in the order of addresses.
-type revision struct {
-	addrs    []netip.Addr
-	was, now []*Address
-}
-
 // patch derives from a revision what is forwarded and announced. Lists that do not change stay the
 // same slices.
 func (d *Desired) patch(v *View, r revision) {

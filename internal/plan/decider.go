@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"sync"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -22,31 +22,42 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 // otherwise than for the last one. Its results equal those of Decide.
 type Decider struct {
 	Config Config
-	last   *Desired // nil before the first
+	// Effort bounds what a Desired may cost the pass that applies it, and those after it: the rest
+	// follows with the next calls of Decide, also about the same snapshot. 0: no bound.
+	Effort  time.Duration
+	last    *Desired // nil before the first
+	backlog backlog
 	// held has the addresses of the Services in last, by the Assignments.
 	held map[cluster.Name][]netip.Addr
 }
 
 // NewDecider returns a Decider without a last snapshot.
-func NewDecider(c Config) *Decider { return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}} }
+func NewDecider(c Config) *Decider {
+	return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}, backlog: backlog{part: 50}}
+}
 
-// Decide decides about snap.
+// Decide decides about snap. With an Effort, the result has some addresses Outdated, and
+// Decide must be called again.
 func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	last := d.last
 	if last == nil {
 		last = &Desired{Snapshot: &cluster.Snapshot{}}
 	}
 	v := d.view(last.View, snap)
-	if v == last.View && snap == last.Snapshot {
+	if v == last.View && snap == last.Snapshot && len(last.Outdated) == 0 {
 		return last
 	}
 	services := sortedset.Differ(last.Snapshot.Services, snap.Services, compareServices)
-	r := v.revise(last, snap, d.changed(last, snap, v, services))
+	r := d.revise(v, last, snap, d.changed(last, snap, v, services))
 	// The last Desired is immutable, and other goroutines may read it.
 	next := *last
 	next.Snapshot = snap
 	if v != last.View {
 		next.setView(d.Config, v)
+	}
+	next.Outdated, next.BGP.Sessions = d.backlog.waiting, v.sessions
+	if len(next.Outdated) > 0 {
+		next.BGP.Sessions = sortedset.Keep(last.BGP.Sessions, sessionsMeanwhile(last.BGP.Sessions, v.sessions))
 	}
 	next.patch(v, r)
 	next.patchChecks(v, services)
@@ -79,9 +90,10 @@ func (d *Desired) setView(c Config, v *View) {
 	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
 }
 
-// changed returns the addresses that may be decided otherwise than last, sorted: those of changed
+// changed returns the addresses that may be decided otherwise than last: those of changed
 // Services, Assignments and Claims, and the addresses which a changed View concerns.
-func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (addrs []netip.Addr) {
+func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (c concern) {
+	var addrs []netip.Addr
 	have := last.Snapshot
 	for _, a := range sortedset.Differ(have.Assignments, snap.Assignments, cluster.Assignment.Compare) {
 		addrs = append(addrs, a.Addr)
@@ -96,11 +108,12 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 			addrs = append(addrs, c.Addr)
 		}
 	}
-	if v != last.View {
-		addrs = append(addrs, v.concerned(last, snap)...)
+	if v != last.View && last.View != nil {
+		addrs = append(addrs, v.refused.differ(last.View.refused)...)
+		c.others = v.concerned(last, snap)
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs)
+	c.urgent = inOrder(addrs)
+	return c
 }
 
 // index updates held for the addresses whose Assignments differ.
@@ -125,9 +138,6 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 // concerned returns the addresses that this View may decide otherwise than the last one, with the
 // same Services.
 func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.Addr) {
-	if last.View == nil {
-		return nil // there is no address yet
-	}
 	all, pools := !v.decidesLike(last.View), !slices.Equal(v.fromPools, last.View.fromPools)
 	silence, election := v.silenceDiffers(last.View), v.electionChange(last.View)
 	if !all && !pools && !silence && !election.changed {
@@ -156,62 +166,4 @@ func originOf(snap *cluster.Snapshot, addr netip.Addr) (from cluster.Origin) {
 		from = snap.OriginOf(all[0])
 	}
 	return from
-}
-
-// revisePart is how many addresses are decided one after the other. More are decided at the same
-// time: a change that concerns all takes one core longer than a pass should last.
-const revisePart = 1000
-
-// revise decides about these addresses.
-func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr) revision {
-	r := revision{addrs: addrs, was: make([]*Address, len(addrs)), now: make([]*Address, len(addrs))}
-	var parts sync.WaitGroup
-	for from := 0; from < len(addrs); from += revisePart {
-		part := revision{addrs[from:min(from+revisePart, len(addrs))], r.was[from:], r.now[from:]}
-		if len(addrs) <= revisePart {
-			v.revisePart(last, snap, part)
-			break
-		}
-		parts.Go(func() { v.revisePart(last, snap, part) })
-	}
-	parts.Wait()
-	return r
-}
-
-// revisePart fills in a part of a revision.
-func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
-	rest := last.Addresses
-	for i, addr := range r.addrs {
-		var found bool
-		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
-			r.was[i] = rest[0]
-		}
-		if all := snap.AssignmentsOf(addr); len(all) > 0 {
-			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
-		}
-	}
-}
-
-// reuse returns the decision with the VIP of the last one, which may be nil, if they are equal: the
-// proxy skips equal pointers.
-func (d decision) reuse(last *Address) *Address {
-	if last != nil && last.VIP.Equal(d.VIP) {
-		d.VIP = last.VIP
-	}
-	return d.Address
-}
-
-// inputOf returns what there is to decide about the address of all these Assignments.
-func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
-	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
-	for _, a := range all {
-		if i := find(snap, a.Service); i >= 0 {
-			h.services = append(h.services, snap.Services[i])
-		}
-	}
-	byPrecedence(h.services)
-	if v.usesL2 {
-		h.claim = snap.Claim(all[0].Addr)
-	}
-	return h
 }

@@ -40,6 +40,11 @@ type Desired struct {
 	// AggregateReasons are about the attributes of aggregates; each names the first address.
 	AggregateReasons []cluster.Reason
 
+	// Outdated are the addresses, sorted, whose decisions are of an earlier snapshot or View: with
+	// a Decider's Effort, the next Desired has more of them decided. What is announced of them may
+	// stay, and nothing new of them may be announced.
+	Outdated []netip.Addr
+
 	aggregates []aggregate // sorted by prefix
 
 	// The decision is about Snapshot and View.
@@ -227,15 +232,21 @@ func (d *Desired) Restartable() *Desired {
 	return &q
 }
 
+// LingersAsItIs reports whether a VIP is the same while it lingers: the proxy skips equal pointers,
+// and thousands of addresses may linger.
+func LingersAsItIs(vip *proxy.VIP) bool {
+	return !slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) == 0 })
+}
+
 // Lingering returns how an address that is withdrawn is forwarded for clients that still send
 // to it: as decided for the Services that hold it, or held it last. Without endpoints on this
 // node, it is forwarded to other nodes, masqueraded. Deleted pods get no traffic: another
 // tenant's pod may have their addresses by now.
-func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP {
+func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *proxy.VIP {
 	a := d.Address(addr)
 	if a == nil {
 		var services []cluster.Service
-		for _, name := range holders {
+		for _, name := range holders() {
 			if i := find(d.Snapshot, name); i >= 0 {
 				services = append(services, d.Snapshot.Services[i])
 			}
@@ -243,6 +254,8 @@ func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP 
 		// The last decision is gone with the address: decide again for its last Services.
 		byPrecedence(services)
 		a = d.View.decide(addr, "", addressInput{services: services}).Address
+	} else if LingersAsItIs(a.VIP) {
+		return a.VIP
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {

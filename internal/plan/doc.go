@@ -12,7 +12,8 @@
 //   - config.go, desired.go: the contract.
 //   - decider.go: [Decider] computes the same as Decide about successive snapshots. It decides
 //     only about the addresses that a change concerns; everything else keeps its pointers and
-//     slices, so that callers compare only these.
+//     slices, so that callers compare only these. backlog.go: how many of them at a time;
+//     revision.go: what is different.
 //   - view.go: what does not depend on Services: the node, its pools and its candidates;
 //     podnetwork.go: its pods; drain.go: why it announces nothing, as when it is drained.
 //   - announcements.go: the lists of all addresses; healthchecks.go.

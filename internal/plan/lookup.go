@@ -46,3 +46,9 @@ func (v *View) NodeAddresses() []netip.Addr {
 	}
 	return v.Self.InternalIPs
 }
+
+// inOrder sorts addresses, and keeps each once.
+func inOrder(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -75,6 +76,21 @@ func (r *Refused) With(more *proxy.Refused, now time.Time) *Refused {
 		next.all[a] = list[max(0, len(list)-maxRefusalsKept):]
 	}
 	return next
+}
+
+// differ returns the addresses that were refused otherwise before, in any order.
+func (r *Refused) differ(before *Refused) (addrs []netip.Addr) {
+	for _, sides := range [][2]*Refused{{r, before}, {before, r}} {
+		if sides[0] == nil || r == before {
+			continue
+		}
+		for a, list := range sides[0].all {
+			if sides[1] == nil || !sortedset.Same(list, sides[1].all[a]) {
+				addrs = append(addrs, a)
+			}
+		}
+	}
+	return addrs
 }
 
 // Still returns r until it is time to retry, then nil.

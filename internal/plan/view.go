@@ -120,10 +120,10 @@ func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
 }
 
 // decidesLike reports whether this View decides about any address as another one would, if the
-// origin of the address, the silent nodes and the candidates are the same.
+// origin of the address, its refusals, the silent nodes and the candidates are the same.
 func (v *View) decidesLike(o *View) bool {
 	alike := func(a, b bgp.Session) bool { return a.Name == b.Name && a.Weights == b.Weights }
-	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.refused == o.refused && v.obstructsLike(o) && v.limits == o.limits && v.usesL2 == o.usesL2 &&
+	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.obstructsLike(o) && v.limits == o.limits && v.usesL2 == o.usesL2 &&
 		(v.Self == nil) == (o.Self == nil) && (v.Self == nil || maps.Equal(v.Self.Labels, o.Self.Labels)) && slices.EqualFunc(v.sessions, o.sessions, alike) &&
 		slices.Equal(v.fromAdverts, o.fromAdverts) && slices.Equal(v.fromL2, o.fromL2) &&
 		(!slices.ContainsFunc(v.fromAdverts, (*cluster.Advertisement).Aggregates) || v.refusesLike(o))

@@ -9,11 +9,11 @@ import (
 )
 
 // Covered returns the addresses that a prefix contains, addrs itself if all are. Both
-// arguments must be sorted.
+// arguments must be sorted. It allocates only if some are not, which is rare.
 func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
-	var in []netip.Addr
+	var in []netip.Addr  // the beginning of addrs itself, until one is not covered
 	var reach netip.Addr // the last address of all prefixes that begin before
-	for _, a := range addrs {
+	for i, a := range addrs {
 		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
 			last := prefixes[0].Addr()
 			if !prefixes[0].IsSingleIP() { // most are, and the next call takes longer than all else here
@@ -24,12 +24,13 @@ func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 			}
 			prefixes = prefixes[1:]
 		}
-		if a.Compare(reach) <= 0 {
+		switch {
+		case a.Compare(reach) > 0:
+		case len(in) == i:
+			in = addrs[: i+1 : i+1]
+		default:
 			in = append(in, a)
 		}
-	}
-	if len(in) == len(addrs) {
-		return addrs
 	}
 	return in
 }

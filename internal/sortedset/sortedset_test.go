@@ -54,9 +54,21 @@ func TestCoveredAndHolding(t *testing.T) {
 		if got := text(Covered(addrs, prefixes)); got != row.covered {
 			t.Errorf("%s: %s are in %s, want %s", row.addrs, got, row.prefixes, row.covered)
 		}
+		if text(addrs) != row.addrs {
+			t.Errorf("%s have become %s", row.addrs, addrs)
+		}
 		if got := text(Holding(prefixes, addrs)); got != row.holding {
 			t.Errorf("%s: %s have %s in them, want %s", row.prefixes, got, row.addrs, row.holding)
 		}
+	}
+}
+
+// A pass asks whether all announced addresses are covered, as nearly always.
+func TestCoveredAllocatesNothingIfAllAre(t *testing.T) {
+	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1")}
+	prefixes := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::1/128")}
+	if n := testing.AllocsPerRun(10, func() { Covered(addrs, prefixes) }); n != 0 {
+		t.Errorf("%g allocations: want none", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type Options struct {
 	L2 L2Needs
 	// Classes are those of the Services that Fanfare serves.
 	Classes cluster.Classes
+	// Namespace of the Secrets that BGPPeers name; empty: cluster.DefaultNamespace.
+	Namespace string
 	// Known are the last good versions, from before a restart, for objects that have a
 	// mistake now; nil: none.
 	Known *cluster.Configuration
@@ -81,7 +84,9 @@ type API struct {
 	log     *slog.Logger
 	metrics *metrics
 	needs   L2Needs
-	changed chan struct{}
+	// namespace of the Secrets that peers name
+	namespace string
+	changed   chan struct{}
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
@@ -148,20 +153,21 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	b.Know(o.Known)
 	someNodes := o.NodeName != ""
 	b.Limit(cluster.Scope{
-		Classes: o.Classes, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
+		Namespace: o.Namespace, Classes: o.Classes, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
 		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
 	})
 	a := &API{
-		config:   cfg,
-		http:     h,
-		log:      o.Log,
-		metrics:  m,
-		needs:    o.L2,
-		changed:  make(chan struct{}, 1),
-		builder:  b,
-		last:     b.Snapshot(),
-		synced:   map[resource]<-chan struct{}{},
-		failures: map[resource]readFailure{},
+		config:    cfg,
+		http:      h,
+		log:       o.Log,
+		metrics:   m,
+		needs:     o.L2,
+		namespace: cmp.Or(o.Namespace, cluster.DefaultNamespace),
+		changed:   make(chan struct{}, 1),
+		builder:   b,
+		last:      b.Snapshot(),
+		synced:    map[resource]<-chan struct{}{},
+		failures:  map[resource]readFailure{},
 	}
 	if a.log == nil {
 		a.log = slog.Default()

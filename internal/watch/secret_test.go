@@ -20,7 +20,7 @@ import (
 
 func newSecret(name, password string) *corev1.Secret {
 	s := &corev1.Secret{Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"password": []byte(password), "username": []byte("anyone")}}
-	s.Namespace, s.Name = cluster.SecretNamespace, name
+	s.Namespace, s.Name = cluster.DefaultNamespace, name
 	s.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": password}
 	return s
 }
@@ -57,7 +57,7 @@ func TestSecretsOfAnAPIServer(t *testing.T) {
 	if before.Peers[1] != after.Peers[1] {
 		t.Error("the other peer is another one")
 	}
-	s.delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: cluster.SecretNamespace, Name: "tor1"}})
+	s.delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: cluster.DefaultNamespace, Name: "tor1"}})
 	await("tor1=simsim tor2= (the Secret is gone from fanfare-system, or no longer has a password; the one before stays in use until the speaker restarts)")
 	s.set(newSecret("tor1", "sesame"))
 	await("tor1=sesame tor2= ")
@@ -134,7 +134,7 @@ func TestSecretsOfOwnPeers(t *testing.T) {
 	awaitPasswords(t, a, "tor1=rotated tor2= tor3=late ")
 	s.delete(cluster.Key{Kind: "BGPPeer", Name: cluster.Name{Name: "tor3"}})
 	awaitPasswords(t, a, "tor1=rotated tor2= ")
-	s.delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: cluster.SecretNamespace, Name: "tor3"}})
+	s.delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: cluster.DefaultNamespace, Name: "tor3"}})
 	s.set(later) // What an earlier watch knew is forgotten.
 	awaitPasswords(t, a, "tor1=rotated tor2= tor3= (there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in fanfare-system; there is no session until there is one)")
 }
@@ -158,4 +158,15 @@ func TestSnapshotFileHasNoPasswords(t *testing.T) {
 	if p := got.Peers[0]; p.Secret != "tor1" || p.Password != "" {
 		t.Errorf("recalled: %q, %q", p.Secret, string(p.Password))
 	}
+}
+
+// Passwords are in the namespace of the pods, wherever an overlay puts them.
+func TestSecretsOfAnotherNamespace(t *testing.T) {
+	moved := newSecret("tor1", "moved")
+	moved.Namespace = "lb-system"
+	s := newAPIServer(t, signedPeer("tor1", "10.0.0.1"), newSecret("tor1", "default"), moved)
+	awaitPasswords(t, s.open(Options{Namespace: "lb-system"}), "tor1=moved ")
+	s.delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: "lb-system", Name: "tor1"}})
+	awaitPasswords(t, s.open(Options{Namespace: "lb-system"}),
+		"tor1= (there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in lb-system; there is no session until there is one)")
 }

@@ -14,11 +14,11 @@ import (
 // secret is one Secret by its name: roles name the Secrets that speakers may read, and permit
 // no list of all. A Secret that may not be read is a Problem of the BGPPeers that name it, and
 // everything else goes on.
-func secret(name string) resource {
+func (a *API) secret(name string) resource {
 	return resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
 		one:                  name,
-		namespace:            cluster.SecretNamespace,
+		namespace:            a.namespace,
 		typ:                  corev1.SecretTypeBasicAuth,
 		optional:             true,
 	}
@@ -68,7 +68,7 @@ func (a *API) watchSecrets() (started []<-chan struct{}) {
 			continue
 		}
 		ctx, end := context.WithCancel(a.secrets.ctx)
-		synced, err := watchResource[*corev1.Secret](ctx, a, secret(name))
+		synced, err := watchResource[*corev1.Secret](ctx, a, a.secret(name))
 		if err != nil {
 			panic(fmt.Sprintf("BUG: %v", err)) // Other resources have clients of the same configuration.
 		}
@@ -81,7 +81,7 @@ func (a *API) watchSecrets() (started []<-chan struct{}) {
 func (a *API) endSecret(name string) {
 	a.secrets.ends[name]()
 	delete(a.secrets.ends, name)
-	r := secret(name)
+	r := a.secret(name)
 	delete(a.failures, r)
 	a.refuseSecret(r)
 	a.recordOutage(readFailure{})
@@ -89,14 +89,17 @@ func (a *API) endSecret(name string) {
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }
 
+// isSecret says whether a resource is one Secret: no other Secrets are watched.
+func (r resource) isSecret() bool { return r.Resource == "secrets" }
+
 // refuseSecret has the Builder report whether a Secret may be read.
 func (a *API) refuseSecret(r resource) {
-	if r == secret(r.one) {
+	if r.isSecret() {
 		a.builder.RefuseSecret(r.one, a.failures[r].refusedSecret(r))
 	}
 }
 
 // refusedSecret says whether the role does not let this process read a Secret.
 func (t readFailure) refusedSecret(r resource) bool {
-	return r == secret(r.one) && t.fault == forbidden && apierrors.IsForbidden(t.err)
+	return r.isSecret() && t.fault == forbidden && apierrors.IsForbidden(t.err)
 }

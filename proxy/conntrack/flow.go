@@ -72,8 +72,8 @@ type Flow struct {
 // deleteFlows deletes the entries that p says are wrong by all that wanted returns,
 // and returns them. wanted is called for each entry: the walk takes a while, in which
 // a new State may make an entry right. Entries that are gone by themselves
-// meanwhile are no error, and spared ones stay.
-func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared func(*Flow) bool) (deleted []Flow, err error) {
+// meanwhile are no error, spared ones stay, and flows that may rest are not deleted but expire.
+func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared, rests func(*Flow) bool) (deleted []Flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
@@ -86,14 +86,27 @@ func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared f
 		}
 		return !slices.Contains(own(), f.Client) && unknown == nil || p.wrong(f, asHost(*want, f.Client))
 	}
-	deleted, err = DeleteFlowsIf(s, p.request(), func(f *Flow) bool {
+	all, err := ListFlows(s, p.request(), func(f *Flow) bool {
 		if p[f.VIP] == nil || spared(f) {
 			return false
 		}
 		w := wanted()
 		return wrong(f, &w[0]) && wrong(f, &w[1])
 	})
-	return deleted, errors.Join(err, unknown)
+	if err != nil {
+		return nil, fmt.Errorf("list conntrack entries: %w", err)
+	}
+	var expiring, ending []Flow
+	for _, f := range all {
+		if rests(&f) {
+			expiring = append(expiring, f)
+		} else {
+			ending = append(ending, f)
+		}
+	}
+	_, err = changeAll(s, expiring, expiry)
+	deleted, errDelete := changeAll(s, ending, deletion)
+	return deleted, errors.Join(err, errDelete, unknown)
 }
 
 // DeleteFlowsIf deletes those of the requested entries that are wrong, and returns
@@ -103,7 +116,7 @@ func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Fl
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	return deleteAll(s, wrong)
+	return changeAll(s, wrong, deletion)
 }
 
 // A Request asks for entries of one family or all, to one address if it
@@ -287,38 +300,47 @@ func flowKey(data []byte) []byte {
 	return e.B
 }
 
-// deleteBatch is how many entries are deleted at a time. The kernel answers for each that
-// it can not delete, and all answers must fit in the socket's buffer.
-const deleteBatch = 256
+// A flowChange is what a message asks the kernel to do with an entry.
+type flowChange struct {
+	verb       string
+	message    uint8  // IPCTNL_MSG_CT_*
+	attributes []byte // besides the attributes that name the entry
+}
 
-// deleteAll deletes listed entries, and returns the deleted ones. Entries that have gone by
+var deletion = flowChange{verb: "delete", message: ctDelete}
+
+// changeBatch is how many entries are changed at a time. The kernel answers for each that
+// it can not change, and all answers must fit in the socket's buffer.
+const changeBatch = 256
+
+// changeAll changes listed entries, and returns the changed ones. Entries that have gone by
 // themselves are no error.
 //
 // It has to be quick. A SYN may begin another connection in the place of one that has
 // ended, and that one often has the same ID: the kernel makes it of the place in memory,
 // which is free again, and of the tuple. It would be deleted alive.
-func deleteAll(s *nfnl.Socket, all []Flow) (deleted []Flow, err error) {
+func changeAll(s *nfnl.Socket, all []Flow, c flowChange) (changed []Flow, err error) {
 	var errs []error
-	for batch := range slices.Chunk(all, deleteBatch) {
-		failed, err := deleteSome(s, batch)
+	for batch := range slices.Chunk(all, changeBatch) {
+		failed, err := changeSome(s, batch, c)
 		if err != nil {
-			return deleted, errors.Join(append(errs, err)...)
+			return changed, errors.Join(append(errs, err)...)
 		}
 		for i, f := range batch {
 			switch err := failed[i]; {
 			case err == nil:
-				deleted = append(deleted, f)
+				changed = append(changed, f)
 			case !errors.Is(err, unix.ENOENT):
-				errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.Client, f.VIP, err))
+				errs = append(errs, fmt.Errorf("%s conntrack entry %s to %s: %w", c.verb, f.Client, f.VIP, err))
 			}
 		}
 	}
-	return deleted, errors.Join(errs...)
+	return changed, errors.Join(errs...)
 }
 
-// deleteSome deletes entries, and returns by index why it could not delete some. A message
+// changeSome changes entries, and returns by index why it could not change some. A deletion
 // without a tuple would delete all that there are.
-func deleteSome(s *nfnl.Socket, batch []Flow) (failed map[int]error, err error) {
+func changeSome(s *nfnl.Socket, batch []Flow, c flowChange) (failed map[int]error, err error) {
 	var e nfnl.Encoder
 	first := s.Seq + 1
 	for i, f := range batch {
@@ -330,7 +352,7 @@ func deleteSome(s *nfnl.Socket, batch []Flow) (failed map[int]error, err error) 
 			flags |= unix.NLM_F_ACK
 		}
 		s.Seq++
-		e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, flags, s.Seq, f.family, func() { e.Raw(f.key) })
+		e.Message(unix.NFNL_SUBSYS_CTNETLINK, c.message, flags, s.Seq, f.family, func() { e.Raw(f.key); e.Raw(c.attributes) })
 	}
 	if err := s.Send(e.B); err != nil {
 		return nil, err

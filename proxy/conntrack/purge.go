@@ -233,7 +233,7 @@ func (p Purge) wrong(f *Flow, s *state.State) bool {
 	case gone == 0:
 		return false
 	case f.Port.Proto == state.TCP && f.replied:
-		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
+		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and changeAll says what may begin in its place
 	case takes(s, f), f.Port.Proto != state.TCP && leavesNoBackend(s, f):
 		return false
 	}
@@ -279,10 +279,16 @@ func (p Purge) spareOwn() error {
 	return err
 }
 
+// backendDrains says whether a flow's backend drains.
+func backendDrains(s *state.State, f *Flow) bool {
+	fe := s.Frontend(f.VIP, f.Port)
+	return fe != nil && fe.Drains(f.Backend)
+}
+
 // leavesNoBackend says whether a flow that left a backend which drains would find none.
 func leavesNoBackend(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
-	return fe != nil && fe.Drains(f.Backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
+	return backendDrains(s, f) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
 // targetsOf are where new flows of that client may go. An entry does not tell by which

@@ -59,6 +59,8 @@ type Sweeper struct {
 	// since is when the backends of draining began to drain, the last time: an earlier purge must
 	// not end flows that have begun meanwhile.
 	since map[drainingBackend]time.Time
+	// again are the backends whose flows the sweep under way lets rest.
+	again Purge
 }
 
 // A delay keeps a Purge for a while before the sweep. What comes while other things wait is the next
@@ -118,7 +120,7 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 	}
 	s := &Sweeper{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), idle: true,
-		syns: newDelay(synPatience), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time),
+		syns: newDelay(synPatience), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time), again: make(Purge),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -171,7 +173,7 @@ func (s *Sweeper) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending.merge(d.due())
-	maps.DeleteFunc(s.since, func(_ drainingBackend, at time.Time) bool { return time.Since(at) >= DrainTime })
+	maps.DeleteFunc(s.since, func(_ drainingBackend, at time.Time) bool { return time.Since(at) >= busyDrainTime })
 	s.notifyPending()
 }
 
@@ -216,7 +218,7 @@ func (s *Sweeper) sweep() error {
 	var deleted []Flow
 	err := p.spareOwn()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, p, s.wanted, s.drains)
+		deleted, err = deleteFlows(s.sock, p, s.wanted, s.drains, s.rests)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -230,6 +232,7 @@ func (s *Sweeper) sweep() error {
 	if err != nil {
 		s.pending.merge(p)
 	}
+	s.sweepAgain()
 	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0
 	return err
 }

@@ -159,14 +159,23 @@ func (p *Datapath) setRoles(index, roles uint32) error {
 	return nil
 }
 
-// attach attaches a program behind the existing ones of other programs, and pins the link. The
-// kernel detaches a program when the last reference to its link is gone, so that without the pin
-// it would end with the process.
+// anchor returns the place of a program among those of others, of which any may end the chain, as
+// Cilium's do. What another one decides about clients' packets counts, since it may be a firewall.
+// Replies must be translated if the packets to the pod were, whatever others do.
+func (h hook) anchor() link.Anchor {
+	if h.role == outward {
+		return link.Tail()
+	}
+	return link.Head()
+}
+
+// attach attaches a program and pins the link. The kernel detaches a program when the last
+// reference to its link is gone, so that without the pin it would end with the process.
 func (p *Datapath) attach(h hook) error {
 	if p.hooks[h] != nil {
 		return nil
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: int(h.index), Program: p.program(h), Attach: ebpf.AttachTCXIngress})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: int(h.index), Program: p.program(h), Attach: ebpf.AttachTCXIngress, Anchor: h.anchor()})
 	if errors.Is(err, unix.ENODEV) {
 		return nil // the interface was deleted; watchLinks signals it
 	}

@@ -191,6 +191,16 @@ func answerOf(m syscall.NetlinkMessage) routeAnswer {
 	return a
 }
 
+// leadsToPods returns why pods are not on an interface itself, empty if they may be. The routes to
+// Cilium's pods lead to cilium_host, where a program hands packets on: replies do not return there.
+// The interface resolves no addresses.
+func leadsToPods(l netlink.Link, err error) (why string) {
+	if _, why = ethernet(l, err); why == "" && l.Attrs().RawFlags&unix.IFF_NOARP != 0 {
+		why = fmt.Sprintf("%s does not resolve addresses (NOARP), so that pods are elsewhere", l.Attrs().Name)
+	}
+	return why
+}
+
 // route converts the kernel's response. links caches why an interface cannot be used, empty if
 // it can.
 func (a routeAnswer) route(backend netip.Addr, links map[uint32]string) backendRoute {
@@ -207,7 +217,7 @@ func (a routeAnswer) route(backend netip.Addr, links map[uint32]string) backendR
 	}
 	why, known := links[a.index]
 	if !known {
-		_, why = ethernet(netlink.LinkByIndex(int(a.index)))
+		why = leadsToPods(netlink.LinkByIndex(int(a.index)))
 		links[a.index] = why
 	}
 	if why != "" {

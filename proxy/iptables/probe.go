@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	goiptables "github.com/coreos/go-iptables/iptables"
-
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -199,7 +197,7 @@ func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	if err = i.load(ctx, script); err == nil {
 		return i.load(ctx, undo)
 	}
-	return fmt.Errorf("%w (%w)", i.lacks(f), err)
+	return fmt.Errorf("%w (%w)", i.lacks(ctx, f), err)
 }
 
 // tryOne loads one rule into a chain that no packet reaches, and deletes it.
@@ -216,31 +214,21 @@ func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
 
 // lacks tries each kind of rule alone, and returns an error with the kernel options of the rules
 // that fail. It always returns an error.
-func (i Program) lacks(f state.SetID) error {
-	protocol := goiptables.ProtocolIPv4
-	if i.ipv6 {
-		protocol = goiptables.ProtocolIPv6
-	}
-	t, err := goiptables.New(goiptables.IPFamily(protocol), goiptables.Path(i.Name), goiptables.Timeout(5))
-	if err != nil {
-		return err
-	}
+func (i Program) lacks(ctx context.Context, f state.SetID) error {
 	var missing []string
 	for _, feature := range xtFeatures(f) {
-		err := t.ClearChain(feature.table, probeChain)
-		if err == nil {
-			err = t.Append(feature.table, probeChain, RuleWords(feature.rule)...)
-		}
-		if err != nil {
+		if i.tryOne(ctx, feature) != nil {
 			missing = append(missing, fmt.Sprintf("%s (%s)", feature.config, feature.rule))
 		}
-		_ = t.ClearAndDeleteChain(feature.table, probeChain) // the table itself may be what is missing
+	}
+	version, err := i.run(ctx, "", "", "--version") // such as iptables v1.8.9 (nf_tables)
+	if err != nil {
+		return err
 	}
 	if len(missing) == 0 {
 		return fmt.Errorf("%s does not take the rules together", i.Name)
 	}
-	v1, v2, v3 := t.GetIptablesVersion()
-	return fmt.Errorf("%s %d.%d.%d or this kernel lacks %s", i.Name, v1, v2, v3, strings.Join(missing, ", "))
+	return fmt.Errorf("%s (%s) or this kernel lacks %s", i.Name, strings.TrimSpace(version), strings.Join(missing, ", "))
 }
 
 // RuleWords splits a rule into arguments as iptables-restore does: text in double quotes is one

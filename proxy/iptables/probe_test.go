@@ -1,8 +1,13 @@
 package iptables
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
@@ -12,7 +17,7 @@ import (
 func TestModeSaysWhatIsMissing(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		i := Program{Name: "iptables-nft"}
-		if err := i.lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
+		if err := i.lacks(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
 			// The rules about a set need the set, which is not made here.
 			t.Errorf("%v; want it to name the match set alone", err)
 		}
@@ -20,4 +25,20 @@ func TestModeSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("a trace of the search: %v\n%s", err, save)
 		}
 	})
+}
+
+// A program that hangs does not keep the search from ending when the speaker stops.
+func TestLacksEndsWithContext(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"iptables-hung", "iptables-hung-restore"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := (Program{Name: "iptables-hung"}).lacks(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v: want the end of the context", err)
+	}
 }

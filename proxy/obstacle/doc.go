@@ -4,8 +4,7 @@
 //
 // The files: obstacle.go (the result), monitor.go (when to look), facts.go (what is read) with
 // sysctl.go and forwarding.go. For rules of other programs: ruleset.go reads nftables, sample.go makes
-// packets, of which packet.go knows parts, simulate.go leads them through the rules and
+// packets, of which packet.go knows parts and mark.go the mark, simulate.go, with compat.go, leads them through the rules and
 // iptableslegacy.go through those of iptables-legacy; firewall.go reports the chains that drop, kubeproxy.go those of
-// kube-proxy that translate first, flows.go
-// which flows.
+// kube-proxy that translate first, ovn.go OVN-Kubernetes, whose mode its chains show, flows.go which flows.
 package obstacle

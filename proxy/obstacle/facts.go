@@ -103,6 +103,8 @@ func (s *collector) plugin(iface string) {
 	case CiliumInterface:
 		p.cilium = true
 		p.nodePort, p.blind = ciliumNodePort()
+	case OVNInterface:
+		p.ovn = true
 	}
 }
 
@@ -139,7 +141,7 @@ func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 		return false, err.Error()
 	}
 	if !programs {
-		return false, "/proc/kallsyms names no BPF programs, as net.core.bpf_jit_kallsyms=0 has it"
+		return false, "/proc/kallsyms names no BPF programs: net.core.bpf_jit_harden is not 0, or bpf_jit_kallsyms is 0"
 	}
 	return false, ""
 }

@@ -35,6 +35,7 @@ type legacyPacket struct {
 	in, out  string
 	vip      netip.Addr
 	reply    bool
+	mark     markBits
 }
 
 // legacyPacketOf returns the packet of a sample, or its reply, as FORWARD sees it: after the
@@ -127,20 +128,36 @@ func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
 	if depth > iptables.MaxDepth {
 		return mayAccept | mayDrop | mayFall
 	}
+	var returned joinedMark
 	for _, rule := range w.chains[name] {
 		if w.budget--; w.budget < 0 {
 			return out | mayAccept | mayDrop | mayFall
 		}
-		match, how, target := w.packet.meets(iptables.RuleWords(rule))
+		words, before := iptables.RuleWords(rule), w.packet.mark
+		match, how, target := w.packet.meets(words)
 		if match == no || !w.marked && name == "KUBE-FORWARD" && strings.Contains(rule, kubeProxyMark) {
 			continue
 		}
 		may, ends := w.target(how, target, name, depth)
 		out |= may
+		switch {
+		case target == "MARK":
+			w.packet.setMark(words)
+		case target == "CONNMARK", target == "SET": // may change the mark
+			w.packet.mark = markBits{}
+		case may&mayFall != 0:
+			returned.add(w.packet.mark)
+		}
 		if ends && match == yes {
+			w.packet.mark = returned.markBits
 			return out
 		}
+		if match == maybe {
+			w.packet.mark = before.join(w.packet.mark)
+		}
 	}
+	returned.add(w.packet.mark)
+	w.packet.mark = returned.markBits
 	return out | mayFall
 }
 
@@ -223,6 +240,8 @@ func (p legacyPacket) test(option, arg string) ternary {
 		return named(arg, p.out)
 	case "--ctstate", "--state":
 		return ternaryOf(p.inState(strings.Split(arg, ",")))
+	case "--mark":
+		return p.hasMark(arg)
 	case "--ctdir":
 		return ternaryOf((arg == "REPLY") == p.reply)
 	}

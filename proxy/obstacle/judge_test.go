@@ -114,7 +114,7 @@ func TestNodePortAmong(t *testing.T) {
 		{"with types", kernel + "0 t bpf_prog_2_tail_nodeport_nat_ingress_ipv4\t[bpf]\n", "", true},
 		{"without", kernel + "0 t bpf_prog_2_tail_nodeport_n\t[bpf]\n", "", true},
 		{"a function of the kernel", kernel + "0 t x_tail_nodeport_x\n", "", false},
-		{"no programs", "ffffffffc0000000 t nf_hook_slow\n", "/proc/kallsyms names no BPF programs, as net.core.bpf_jit_kallsyms=0 has it", false},
+		{"no programs", "ffffffffc0000000 t nf_hook_slow\n", "/proc/kallsyms names no BPF programs: net.core.bpf_jit_harden is not 0, or bpf_jit_kallsyms is 0", false},
 	} {
 		if loaded, blind := nodePortAmong(strings.NewReader(tt.symbols)); loaded != tt.loaded || blind != tt.blind {
 			t.Errorf("%s: %t, %q", tt.what, loaded, blind)

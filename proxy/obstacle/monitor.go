@@ -273,6 +273,7 @@ func (s *collector) Judge(nat int32, closed ...string) (obstacles []Obstacle, me
 	s.miss("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.Facts.arrivals(), s.Facts.partial)...)
 	obstacles = append(obstacles, judgeKubeProxy(rules, s.Facts.families)...)
+	obstacles = append(obstacles, judgeOVN(s.Facts.plugin, rules.bases)...)
 	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true

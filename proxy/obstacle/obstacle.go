@@ -108,6 +108,7 @@ type pluginFacts struct {
 	// replaces kube-proxy. blind is why that is unknown.
 	nodePort bool
 	blind    string
+	ovn      bool // OVN-Kubernetes, in any mode
 }
 
 // judge returns the obstacles among the facts, sorted.
@@ -161,9 +162,12 @@ func judgeBridges(f *facts) (all []Obstacle) {
 	return all
 }
 
+// foreignDataPath is what every message about such a plug-in has in common: what is lost.
+const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
+
 // judgePlugin finds network plug-ins whose BPF programs translate the addresses of Services.
 func judgePlugin(p pluginFacts) (all []Obstacle) {
-	const what = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
+	const what = foreignDataPath
 	if p.calico {
 		all = append(all, Obstacle{Code: ForeignDataPath, About: "Calico", Message: "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
 			"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})

@@ -72,6 +72,7 @@ func (k knownBits) certain() bool { return bytes.Count(k.known, []byte{0xff}) ==
 type knownPacket struct {
 	network, transport knownBits
 	meta, ct           map[uint32]knownBits
+	mark               markBits
 }
 
 // Bits of conntrack's status and states, from linux/netfilter/nf_conntrack_common.h.

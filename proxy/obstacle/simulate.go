@@ -73,21 +73,32 @@ func (w *hookWalk) chain(name string, sure bool, depth int) (out outcomes) {
 	if !ok || depth > 16 {
 		return mayAccept | mayDrop | mayFall
 	}
+	var returned joinedMark
 	for _, expressions := range rules {
 		if w.budget--; w.budget < 0 {
 			return out | mayAccept | mayDrop | mayFall
 		}
+		before := w.packet.mark
 		r := ruleWalk{hookWalk: w, in: name, match: yes, sure: sure}
 		may, ends := r.run(expressions, depth)
 		if r.match == no {
 			continue
 		}
 		out |= may
+		if may&mayFall != 0 {
+			returned.add(w.packet.mark)
+		}
 		if ends && r.match == yes {
+			w.packet.mark = returned.markBits
 			return out
+		}
+		if r.match == maybe {
+			w.packet.mark = before.join(w.packet.mark)
 		}
 		sure = sure && may == 0
 	}
+	returned.add(w.packet.mark)
+	w.packet.mark = returned.markBits
 	return out | mayFall
 }
 
@@ -196,7 +207,13 @@ func (r *ruleWalk) target(data []byte) *verdict {
 	case "DNAT", "REDIRECT":
 		r.certainly(&r.translated)
 		return &verdict{code: nfAccept}
-	case "LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "CHECKSUM", "CLASSIFY", "SET":
+	case "MARK":
+		r.setMark(nfnl.Attribute(data, unix.NFTA_TARGET_INFO))
+		return &verdict{code: unix.NFT_CONTINUE}
+	case "CONNMARK", "SET": // may change the mark
+		r.packet.mark = markBits{}
+		return &verdict{code: unix.NFT_CONTINUE}
+	case "LOG", "NFLOG", "TCPMSS", "CHECKSUM", "CLASSIFY":
 		return &verdict{code: unix.NFT_CONTINUE}
 	}
 	return unknownVerdict
@@ -224,7 +241,7 @@ func (r *ruleWalk) test(name string, data []byte) ternary {
 	case "payload":
 		r.payload(data)
 	case "meta":
-		r.load(data, unix.NFTA_META_DREG, r.packet.meta[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_META_KEY))])
+		r.loadMeta(data)
 	case "ct":
 		r.loadCT(data)
 	case "immediate":
@@ -238,9 +255,7 @@ func (r *ruleWalk) test(name string, data []byte) ternary {
 	case "lookup":
 		return r.find(data)
 	case "match":
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)) != "comment" {
-			return maybe
-		}
+		return r.matchCompat(nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)), nfnl.Attribute(data, unix.NFTA_MATCH_INFO))
 	case "counter", "log", "last", "notrack", "dup", "objref", "dynset", "flow_offload":
 	default:
 		// An unknown expression may end the rule, or write any value to any register.

@@ -34,7 +34,7 @@ type result struct {
 // measureAll starts the announcers in turn, so that other load on the machine affects all
 // of them.
 func measureAll(ctx context.Context, o options) (r report, err error) {
-	r = report{Began: time.Now(), options: o}
+	r = report{Began: time.Now(), Routes: o.routes, Routers: o.routers, Starts: o.starts}
 	if r.Machine, err = measure.Describe(ctx, o.Binary, measure.FRR); err != nil {
 		return r, err
 	}

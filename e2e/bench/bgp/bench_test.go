@@ -65,7 +65,7 @@ func TestReportShowsNumbers(t *testing.T) {
 			Updates: n, Bytes: 1000 * n, RSS: int64(n) * 1e6, Peak: int64(n+1) * 1e6,
 		}
 	}
-	r := report{options: options{routes: 1000, routers: 4}, Results: []result{one(120), one(220), one(100)}}
+	r := report{Routes: 1000, Routers: 4, Results: []result{one(120), one(220), one(100)}}
 	text, err := r.render()
 	if err != nil {
 		t.Fatal(err)

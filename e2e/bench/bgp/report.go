@@ -11,10 +11,12 @@ import (
 
 // A report holds the content of the page.
 type report struct {
-	options
 	Began   time.Time
 	Took    time.Duration
 	Machine measure.Machine
+	Routes  int
+	Routers int
+	Starts  int
 	Results []result // in the order of announcerKinds
 }
 
@@ -27,15 +29,12 @@ func (r report) render() (string, error) {
 
 // Accessors for the template.
 
-func (r report) Routes() int     { return r.routes }
-func (r report) Routers() int    { return r.routers }
-func (r report) Starts() int     { return r.starts }
 func (r report) Fanfare() result { return r.Results[0] }
 func (r report) FRR() result     { return r.Results[1] }
 func (r report) Silent() result  { return r.Results[2] }
 
 // Share returns the memory for announcing one route to one router.
 func (r report) Share() string {
-	each := float64(r.Fanfare().RSS-r.Silent().RSS) / float64(r.routes*r.routers)
+	each := float64(r.Fanfare().RSS-r.Silent().RSS) / float64(r.Routes*r.Routers)
 	return fmt.Sprintf("%.0f bytes", each)
 }

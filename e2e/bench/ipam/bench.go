@@ -56,7 +56,7 @@ type bench struct {
 }
 
 func measureAll(ctx context.Context, o options) (r report, err error) {
-	r = report{options: o, Began: time.Now()}
+	r = report{Began: time.Now(), Services: o.services, Restarts: o.restarts, Changes: o.changes}
 	b, err := newBench(ctx, o)
 	if err != nil {
 		return r, err
@@ -87,7 +87,7 @@ func newBench(ctx context.Context, o options) (b *bench, err error) {
 	if b.dir, err = os.MkdirTemp("", "fanfare-benchipam-"); err != nil {
 		return nil, err
 	}
-	b.cluster, err = kube.StartIn(ctx, nil, tools, b.dir, netip.MustParseAddr("127.0.0.1"), kube.WithBitmap)
+	b.cluster, err = kube.StartIn(ctx, nil, tools, b.dir, netip.MustParseAddr("127.0.0.1"))
 	if err == nil {
 		err = b.install(ctx)
 	}

@@ -39,7 +39,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 func TestReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	r := report{
-		options: options{services: 1000, restarts: 5, changes: 20}, Created: 10 * time.Second, First: 300 * time.Millisecond, Last: 4 * time.Second,
+		Services: 1000, Restarts: 5, Changes: 20, Created: 10 * time.Second, First: 300 * time.Millisecond, Last: 4 * time.Second,
 		Usage: measure.Usage{RSS: 60e6, Peak: 70e6, CPU: 2 * time.Second}, Again: ms(11), New: ms(12), Freed: ms(13),
 	}
 	text, err := r.render()

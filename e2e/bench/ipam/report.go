@@ -11,10 +11,11 @@ import (
 
 // A report holds the results.
 type report struct {
-	options
 	Began   time.Time
 	Took    time.Duration
 	Machine measure.Machine
+
+	Services, Restarts, Changes int
 
 	Created     time.Duration // of all Services, from the first request
 	First, Last time.Duration // first and last address, from the start of the controller
@@ -24,9 +25,6 @@ type report struct {
 	Freed       measure.Sample
 }
 
-func (r report) Services() int { return r.services }
-func (r report) Restarts() int { return r.restarts }
-func (r report) Changes() int  { return r.changes }
 func (r report) Creators() int { return creators }
 
 //go:embed report.md.tmpl

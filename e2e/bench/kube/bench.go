@@ -182,15 +182,24 @@ func (b *bench) recordedPID(name string) func() int {
 	}
 }
 
+// Names of processes that the figures use.
+const (
+	speakerName = "fanfare speaker"
+	proxyName   = "kube-proxy"
+)
+
+// controllerName names one of the controllers. One leads, the other is on standby.
+func controllerName(n int) string { return fmt.Sprintf("fanfare controller %d", n) }
+
 // findProcesses lists the measured processes.
 func (b *bench) findProcesses() {
-	b.pids = append(b.pids, measured{"fanfare speaker", b.recordedPID("speaker-" + fanfareNode)},
+	b.pids = append(b.pids, measured{speakerName, b.recordedPID("speaker-" + fanfareNode)},
 		measured{"FRR zebra", b.recordedPID("zebra")}, measured{"FRR bgpd", b.recordedPID("bgpd")})
 	for i, c := range b.Controllers {
-		b.pids = append(b.pids, measured{fmt.Sprintf("fanfare controller %d", i+1), c.PID})
+		b.pids = append(b.pids, measured{controllerName(i + 1), c.PID})
 	}
 	b.pids = append(b.pids,
-		measured{"kube-proxy", func() int { return b.proxy.PID() }},
+		measured{proxyName, func() int { return b.proxy.PID() }},
 		measured{"kube-apiserver", b.Kubernetes.APIServer.PID},
 		measured{"etcd", b.Kubernetes.Etcd.PID},
 		measured{"kube-controller-manager", b.Kubernetes.ControllerManager.PID},

@@ -24,7 +24,7 @@ type fill struct {
 	Kernel   time.Duration   // all are in the kernel of Fanfare's node
 	Proxy    time.Duration   // kube-proxy has written all rules
 	Each     measure.Sample  // from a Service's own request to its address
-	CPU      []measure.Share // while they were created and written
+	Spent    []measure.Spent // CPU time until all were created and written
 }
 
 // fill creates Services until there are n, and waits until all programs have processed
@@ -60,7 +60,7 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 		return f, err
 	}
 	after, err := b.usage()
-	f.CPU = measure.Shares(before, after, time.Since(began))
+	f.Spent = measure.Spend(before, after)
 	return f, err
 }
 

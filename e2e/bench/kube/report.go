@@ -110,7 +110,7 @@ func (r report) used(what, name string) (string, error) {
 		case "churn":
 			cells = append(cells, core(res.Eager.CPU, name))
 		case "fill":
-			cells = append(cells, core(res.Fill.CPU, name))
+			cells = append(cells, spent(res.Fill, name))
 		default:
 			return "", fmt.Errorf("BUG: nothing is called %q", what)
 		}
@@ -135,6 +135,24 @@ func core(all []measure.Share, name string) string {
 		}
 	}
 	return "–"
+}
+
+// spent formats the CPU time of a fill, and its part for each new Service.
+func spent(f fill, name string) string {
+	d, ok := spentBy(f.Spent, name)
+	if !ok {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f s, %s each", d.Seconds(), measure.Pretty(d/time.Duration(f.Services)))
+}
+
+func spentBy(all []measure.Spent, name string) (time.Duration, bool) {
+	for _, s := range all {
+		if s.Name == name {
+			return s.CPU, true
+		}
+	}
+	return 0, false
 }
 
 // both joins two samples.

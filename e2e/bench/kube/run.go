@@ -36,7 +36,7 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 
 func (o *options) steps() measure.Steps[report] {
 	return measure.Steps[report]{
-		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Quicken: o.quicken, Check: o.check, Render: report.render, Figures: report.figures,
 		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }

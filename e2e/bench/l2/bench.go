@@ -75,10 +75,21 @@ type result struct {
 	// flight when the host switched to another node. Late were answered after a packet was
 	// lost.
 	Sent, Lost, Cut, Late int
+	// Losses has the requests of all runs by the time at which they began, from a while before
+	// the failure. The node returns within that time.
+	Losses lab.Timeline
 }
 
+// A Timeline of a failure has so many intervals, of which the first begins so long before
+// it.
+const (
+	before    = 500 * time.Millisecond
+	interval  = 50 * time.Millisecond
+	intervals = 90
+)
+
 func measureAll(ctx context.Context, o options) (r report, err error) {
-	r = report{Began: time.Now(), options: o}
+	r = report{Began: time.Now(), Runs: o.runs, Addresses: o.addresses}
 	if r.Machine, err = measure.Describe(ctx, o.Binary); err != nil {
 		return r, err
 	}
@@ -191,6 +202,7 @@ func failure(ctx context.Context, l *lab.Lab, w failureKind, node string, vip ne
 		return err
 	}
 	cut := report.Interrupted(changes)
+	r.Losses = r.Losses.Add(report.Timeline(gone.Add(-before), interval, intervals))
 	r.Sent, r.Lost, r.Cut, r.Late = r.Sent+report.Sent, r.Lost+len(report.Lost), r.Cut+cut, r.Late+report.Slow
 	r.Moved, r.Back = append(r.Moved, moved.Sub(gone)), append(r.Back, recover.Sub(returns))
 	r.Answered = append(r.Answered, report.FirstAnswerAfter(moved).Sub(moved))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/figure"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
@@ -41,7 +42,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 	for i, w := range failureKinds {
 		x := r.Results[i]
-		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 {
+		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 || total(x.Losses.Sent) == 0 {
 			t.Errorf("%s: %+v", w.name, x)
 		}
 	}
@@ -63,7 +64,7 @@ func TestReportShowsNumbers(t *testing.T) {
 		}
 		return s
 	}
-	r := report{options: options{runs: 3, addresses: 1000}, Created: []created{{"IPv4", ms(31, 33, 32), ms(41, 42, 43)}}, Results: []result{
+	r := report{Runs: 3, Addresses: 1000, Created: []created{{"IPv4", ms(31, 33, 32), ms(41, 42, 43)}}, Results: []result{
 		{Name: "power", Silent: true, Noticed: ms(100, 300, 200), Moved: ms(110, 310, 210), Answered: ms(10, 20, 30), Back: ms(400, 500, 600), Sent: 3000, Lost: 2, Cut: 1, Late: 7},
 		{Name: "stopped", Moved: ms(1, 2, 3), Answered: ms(4), Back: ms(5), Sent: 10},
 	}, Pods: podLoss{Noticed: ms(300), Hurt: ms(301), Back: ms(900), Sent: 1500, Lost: 3, Late: 40}, Rest: rest{Without: 0.01, With: 0.012, PacketsWithout: 99.6, PacketsWith: 100.2, RSS: 5e7, Spread: []int{300, 350, 350}}}
@@ -79,5 +80,30 @@ func TestReportShowsNumbers(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// The figures have a line for each kind of event that was measured, and the page shows them.
+func TestFigures(t *testing.T) {
+	s := measure.Sample{time.Millisecond, 2 * time.Millisecond}
+	losses := lab.Timeline{Interval: interval, Sent: []int{0, 10, 10}, Lost: []int{0, 1, 0}, Late: []int{0, 4, 0}}
+	r := report{Created: []created{{"IPv4", s, s}}, Results: []result{{Name: "power", Moved: s, Answered: s, Losses: losses}, {Name: "stopped", Moved: s, Answered: s, Losses: losses}}}
+	all := r.figures()
+	for _, f := range all {
+		svg, err := f.SVG()
+		if err != nil || !strings.Contains(document, "]("+f.Name+".svg)") {
+			t.Errorf("%s: %v; the page must show it", f.Name, err)
+		}
+		for _, l := range f.Lines {
+			if !strings.Contains(string(svg), ">"+l.Name+"<") {
+				t.Errorf("%s has no line %s", f.Name, l.Name)
+			}
+		}
+	}
+	if got, want := all[1].Lines[0].Points[1].X, 0.002; got != want {
+		t.Errorf("half of the failures: the first answer after %g s, want %g", got, want)
+	}
+	if p := all[2].Lines[0].Points[1]; p != (figure.Point{X: -0.45, Y: 0.5}) {
+		t.Errorf("half of the second interval is affected: %+v", p)
 	}
 }

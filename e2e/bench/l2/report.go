@@ -13,14 +13,15 @@ import (
 
 // A report holds the content of the page.
 type report struct {
-	options
-	Began   time.Time
-	Took    time.Duration
-	Machine measure.Machine
-	Created []created
-	Results []result
-	Pods    podLoss
-	Rest    rest
+	Began     time.Time
+	Took      time.Duration
+	Machine   measure.Machine
+	Runs      int // of each kind of failure
+	Addresses int // at rest
+	Created   []created
+	Results   []result
+	Pods      podLoss
+	Rest      rest
 }
 
 //go:embed report.md.tmpl
@@ -44,7 +45,5 @@ func threeOf(s measure.Sample) string {
 
 // Accessors for the template.
 
-func (r report) Runs() int      { return r.runs }
-func (r report) Addresses() int { return r.addresses }
 func (r report) Rate() int      { return lab.Rate }
 func (r report) Waited() string { return measure.Pretty(waited) }

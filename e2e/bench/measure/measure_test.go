@@ -62,7 +62,7 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := time.Duration(r.Utime.Nano() + r.Stime.Nano())
-	if u.CPU == 0 || used < u.CPU-2*clockTick || used > u.CPU+time.Second {
+	if u.CPU == 0 || used < u.CPU-2*ClockTick || used > u.CPU+time.Second {
 		t.Errorf("CPU %s, getrusage says %s", u.CPU, used)
 	}
 	if peak := r.Maxrss << 10; u.RSS < 1<<20 || u.Peak < u.RSS || u.Peak > peak+peak/4 {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"strings"
 	"text/template"
 	"time"
@@ -47,13 +46,4 @@ func Thousands(n int) string {
 		return fmt.Sprint(n)
 	}
 	return Thousands(n/1000) + fmt.Sprintf(",%03d", n%1000)
-}
-
-// Publish prints a page and writes it to path, unless path is empty.
-func Publish(path, text string) error {
-	fmt.Println(text)
-	if path == "" {
-		return nil
-	}
-	return os.WriteFile(path, []byte(strings.TrimSpace(text)+"\n"), 0o644)
 }

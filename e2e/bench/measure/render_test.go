@@ -1,8 +1,6 @@
 package measure
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"text/template"
 	"time"
@@ -29,31 +27,6 @@ func TestRender(t *testing.T) {
 	for _, bad := range []string{"{{.M}}", "{{", "{{nothing}}"} {
 		if got, err := Render(bad, nil, data); err == nil {
 			t.Errorf("%q became %q", bad, got)
-		}
-	}
-}
-
-// A page replaces an earlier one; without a path none is written.
-func TestPublish(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "page.md")
-	for _, text := range []string{"a longer first text", "\nsecond\n\n"} {
-		if err := Publish(path, text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(path); err != nil || string(got) != "second\n" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if err := Publish("", "text"); err != nil {
-		t.Error(err)
-	}
-}
-
-// A folder that does not exist is an error, and so is a page that is a folder.
-func TestPublishFails(t *testing.T) {
-	for _, path := range []string{filepath.Join(t.TempDir(), "none", "a.md"), t.TempDir()} {
-		if err := Publish(path, "text"); err == nil {
-			t.Errorf("%s was written", path)
 		}
 	}
 }

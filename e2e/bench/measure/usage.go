@@ -16,9 +16,9 @@ type Usage struct {
 	CPU  time.Duration // user and system
 }
 
-// clockTick is the unit of CPU times in /proc: USER_HZ is 100 on every Linux that Go
+// ClockTick is the unit of CPU times in /proc: USER_HZ is 100 on every Linux that Go
 // supports.
-const clockTick = 10 * time.Millisecond
+const ClockTick = 10 * time.Millisecond
 
 // UsageOf reads the usage of a process. The name is for the report.
 func UsageOf(name string, pid int) (u Usage, err error) {
@@ -61,7 +61,26 @@ func cpuTime(stat string) (time.Duration, error) {
 		}
 		ticks += n
 	}
-	return time.Duration(ticks) * clockTick, nil
+	return time.Duration(ticks) * ClockTick, nil
+}
+
+// A Spent is the CPU time that a process used between two readings.
+type Spent struct {
+	Name string
+	CPU  time.Duration
+}
+
+// Spend compares two readings. Processes that are only in the second are left out.
+func Spend(before, after []Usage) []Spent {
+	var all []Spent
+	for _, u := range after {
+		for _, was := range before {
+			if was.Name == u.Name {
+				all = append(all, Spent{u.Name, u.CPU - was.CPU})
+			}
+		}
+	}
+	return all
 }
 
 // A Share is the part of one core that a process used over a time.
@@ -70,15 +89,11 @@ type Share struct {
 	Core float64
 }
 
-// Shares compares two readings. Processes that are only in the second are left out.
+// Shares compares two readings as Spend does.
 func Shares(before, after []Usage, span time.Duration) []Share {
 	var all []Share
-	for _, u := range after {
-		for _, was := range before {
-			if was.Name == u.Name {
-				all = append(all, Share{u.Name, (u.CPU - was.CPU).Seconds() / span.Seconds()})
-			}
-		}
+	for _, s := range Spend(before, after) {
+		all = append(all, Share{s.Name, s.CPU.Seconds() / span.Seconds()})
 	}
 	return all
 }

@@ -72,7 +72,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 
 func (b *bench) startControl(ctx context.Context) (err error) {
 	// Otherwise most of the time would go into the allocation of ClusterIPs.
-	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr, kube.WithBitmap)
+	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr)
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
 	}
@@ -115,31 +115,31 @@ func (b *bench) one(ctx context.Context) error {
 		return err
 	}
 	direct := b.direct(1)
-	base, err := b.lane(ctx, nil, plainName, 0, direct, nil)
+	plain, err := b.lane(ctx, plainName, 0, direct, nil)
 	if err != nil {
 		return err
 	}
-	base.hasRequests = true
+	plain.hasRequests = true
 	for _, ref := range []struct{ name, rules string }{{againName, ""}, {trackName, trackOnly}} {
-		if _, err := b.lane(ctx, base, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
+		if _, err := b.lane(ctx, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
 			return err
 		}
 	}
 	vips := b.vips(1)
-	_, err = b.lane(ctx, base, ruleName, 1, vips, func(n *node) error { return n.nft(ctx, oneRule(vip(0), podsOf(0, b.endpoints))) })
+	_, err = b.lane(ctx, ruleName, 1, vips, func(n *node) error { return n.nft(ctx, oneRule(vip(0), podsOf(0, b.endpoints))) })
 	if err != nil {
 		return err
 	}
 	ours := programs()[0]
 	for _, c := range chainSets {
-		_, err := b.lane(ctx, base, ours.name+" "+c.name, 1, vips, func(n *node) error {
+		_, err := b.lane(ctx, ours.name+" "+c.name, 1, vips, func(n *node) error {
 			return errors.Join(b.writeRules(ctx, ours, n, home, 1), n.chainSet(ctx, c))
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return b.proxies(ctx, base, 1, func(p *program, n *node) error { return b.writeRules(ctx, p, n, home, 1) })
+	return b.proxies(ctx, 1, func(p *program, n *node) error { return b.writeRules(ctx, p, n, home, 1) })
 }
 
 func (b *bench) rules(ctx context.Context, n *node, text string) error {
@@ -151,12 +151,12 @@ func (b *bench) rules(ctx context.Context, n *node, text string) error {
 
 // many runs all programs with all Services, and keeps their nodes for the traffic.
 func (b *bench) many(ctx context.Context) error {
-	base, err := b.lane(ctx, nil, plainName, b.services, b.direct(b.services), nil)
+	plain, err := b.lane(ctx, plainName, b.services, b.direct(b.services), nil)
 	if err != nil {
 		return err
 	}
-	base.hasRequests = true
-	return b.proxies(ctx, base, b.services, func(p *program, n *node) error {
+	plain.hasRequests = true
+	return b.proxies(ctx, b.services, func(p *program, n *node) error {
 		t, err := b.runTrial(ctx, p, n)
 		b.trials = append(b.trials, t)
 		return err
@@ -167,25 +167,25 @@ func (b *bench) many(ctx context.Context) error {
 // pods are on the node itself, so that masquerading needs a node without pods. kube-proxy
 // masquerades every client of a load balancer's address, and preserves the address of pods
 // that use a cluster IP.
-func (b *bench) proxies(ctx context.Context, base *lane, services int, write func(*program, *node) error) error {
+func (b *bench) proxies(ctx context.Context, services int, write func(*program, *node) error) error {
 	for _, p := range programs() {
 		kept, masked := b.vips(services), destinations{tcp: b.vips(services).tcp}
 		if !p.ours {
 			kept = b.clusterIPs(services)
 		}
-		l, err := b.lane(ctx, base, p.name, services, kept, func(n *node) error { return write(p, n) })
+		l, err := b.lane(ctx, p.name, services, kept, func(n *node) error { return write(p, n) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		m := &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp}
+		m := &lane{laneResult: laneResult{Name: p.name + maskedTo, Size: services}, node: l.node, tcp: masked.tcp}
 		if !p.ours {
 			b.lanes = append(b.lanes, m)
-		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.writeRules(ctx, p, n, away, services) }); err != nil {
+		} else if m, err = b.lane(ctx, m.Name, services, masked, func(n *node) error { return b.writeRules(ctx, p, n, away, services) }); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		l.hasRequests, m.hasRequests = true, true
 		if p.name == rulesName {
-			if err := b.fast(ctx, base, services); err != nil {
+			if err := b.fast(ctx, services); err != nil {
 				return fmt.Errorf("%s: %w", fastName, err)
 			}
 		}
@@ -195,8 +195,8 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 
 // fast adds a lane whose node has a fast path. Its speaker keeps running, because a fast
 // path that no speaker renews accepts no new flows.
-func (b *bench) fast(ctx context.Context, base *lane, services int) error {
-	l, err := b.lane(ctx, base, fastName, services, b.vips(services), func(n *node) error {
+func (b *bench) fast(ctx context.Context, services int) error {
+	l, err := b.lane(ctx, fastName, services, b.vips(services), func(n *node) error {
 		r, err := b.start(withFastPath(), n, home)
 		if err != nil {
 			return err
@@ -216,7 +216,7 @@ func (b *bench) fast(ctx context.Context, base *lane, services int) error {
 }
 
 // lane adds a lane with its own node, which prepare sets up.
-func (b *bench) lane(ctx context.Context, base *lane, name string, services int, to destinations, prepare func(*node) error) (*lane, error) {
+func (b *bench) lane(ctx context.Context, name string, services int, to destinations, prepare func(*node) error) (*lane, error) {
 	n, err := b.node(ctx, fmt.Sprint("node", len(b.nodes)+1))
 	if err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (b *bench) lane(ctx context.Context, base *lane, name string, services int,
 			return nil, err
 		}
 	}
-	l := &lane{name: name, size: services, node: n, base: base, tcp: to.tcp, udp: to.udp}
+	l := &lane{laneResult: laneResult{Name: name, Size: services}, node: n, tcp: to.tcp, udp: to.udp}
 	b.lanes = append(b.lanes, l)
 	return l, nil
 }

@@ -64,8 +64,9 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 		t.Error("something was not measured")
 	}
 	for _, l := range r.Lanes {
-		if len(l.connections) != o.rounds.Count || l.hasRequests != (len(l.requests) == o.rounds.Count) || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
-			t.Errorf("%s: %d, %d and %d rounds", l.name, len(l.connections), len(l.requests), len(l.datagrams))
+		some := func(n int) bool { return n == 0 || n == o.rounds.Count }
+		if len(l.Connections) != o.rounds.Count || !some(len(l.Requests)) || !some(len(l.Datagrams)) {
+			t.Errorf("%s: %d, %d and %d rounds", l.Name, len(l.Connections), len(l.Requests), len(l.Datagrams))
 		}
 	}
 	for _, x := range r.Trials {
@@ -80,27 +81,27 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 
 // report.golden.md is the page for given numbers.
 func TestReportShowsNumbers(t *testing.T) {
-	plain := func(size int, factor rate) *lane {
-		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, requests: []rate{10000, 10100, 9900}, datagrams: []rate{200000 * factor, 210000, 190000}}
+	plain := func(size int, factor rate) laneResult {
+		return laneResult{Name: plainName, Size: size, Connections: []rate{20000, 22000, 21000}, Requests: []rate{10000, 10100, 9900}, Datagrams: []rate{200000 * factor, 210000, 190000}}
 	}
 	one, many := plain(0, 1), plain(10000, 1)
-	slower := func(base *lane, size int, name string, part rate) *lane {
-		l := &lane{name: name, size: size, base: base}
-		for i := range base.connections {
-			l.connections = append(l.connections, base.connections[i]*part)
-			l.requests = append(l.requests, base.requests[i]*(1+part)/2)
-			l.datagrams = append(l.datagrams, base.datagrams[i]*part)
+	slower := func(base laneResult, size int, name string, part rate) laneResult {
+		l := laneResult{Name: name, Size: size}
+		for i := range base.Connections {
+			l.Connections = append(l.Connections, base.Connections[i]*part)
+			l.Requests = append(l.Requests, base.Requests[i]*(1+part)/2)
+			l.Datagrams = append(l.Datagrams, base.Datagrams[i]*part)
 		}
 		return l
 	}
-	lanes := []*lane{one, slower(one, 0, againName, 1.01), slower(one, 1, ruleName, 0.97), many}
-	for _, base := range []*lane{one, many} {
-		size := max(1, base.size)
+	lanes := []laneResult{one, slower(one, 0, againName, 1.01), slower(one, 1, ruleName, 0.97), many}
+	for _, base := range []laneResult{one, many} {
+		size := max(1, base.Size)
 		masked := slower(base, size, "Fanfare nftables"+maskedTo, 0.9)
-		masked.datagrams = nil
+		masked.Datagrams = nil
 		lanes = append(lanes, slower(base, size, "Fanfare nftables", 0.93-0.04*rate(size/10000)), slower(base, size, fastName, 0.97), masked, slower(base, size, "kube-proxy iptables", 0.5))
 	}
-	lanes[len(lanes)-4].connections[0] *= 0.9
+	lanes[len(lanes)-4].Connections[0] *= 0.9
 	ms := func(all ...float64) (s measure.Sample) {
 		for _, n := range all {
 			s = append(s, time.Duration(n*float64(time.Millisecond)))
@@ -136,12 +137,12 @@ func TestReportShowsNumbers(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
-	base := &lane{name: plainName, connections: []rate{100}, datagrams: []rate{100}}
+	base := laneResult{Name: plainName, Connections: []rate{100}, Datagrams: []rate{100}}
 	at := func(c, d rate, p99 time.Duration) string {
-		l := &lane{name: rulesName, size: 1, base: base, connections: []rate{c}, datagrams: []rate{d}}
-		fast := &lane{name: fastName, size: 1, base: base, connections: []rate{d}, datagrams: []rate{c}}
+		l := laneResult{Name: rulesName, Size: 1, Connections: []rate{c}, Datagrams: []rate{d}}
+		fast := laneResult{Name: fastName, Size: 1, Connections: []rate{d}, Datagrams: []rate{c}}
 		var verdicts []string
-		for _, x := range (report{Services: 10, Lanes: []*lane{base, l, fast}, Set: setTrial{Changes: measure.Sample{p99}}}).Targets() {
+		for _, x := range (report{Services: 10, Lanes: []laneResult{base, l, fast}, Set: setTrial{Changes: measure.Sample{p99}}}).Targets() {
 			verdicts = append(verdicts, x.Verdict)
 		}
 		return strings.Join(verdicts, " ")

@@ -11,16 +11,20 @@ import (
 
 // A lane is one path from the client to pods, which is measured repeatedly.
 type lane struct {
-	name string
-	size int   // number of Services in the tables; 0: no tables
+	laneResult
 	node *node // the node that the packets pass
-	base *lane // plain routing to the same pods; nil for plain routing itself
 	// Destinations of connections and datagrams, in turn. Without udp only connections are
 	// measured.
 	tcp, udp    []netip.AddrPort
 	hasRequests bool // requests are measured, too
+}
 
-	connections, requests, datagrams []rate // one each round
+// A laneResult holds the measurements of a lane.
+type laneResult struct {
+	Name string
+	Size int // number of Services in the tables; 0: no tables
+
+	Connections, Requests, Datagrams []rate // one each round
 }
 
 // A rounds value says how often and how long each lane is measured.
@@ -41,7 +45,7 @@ func (w *world) measureLanes(ctx context.Context, lanes []*lane, r rounds) error
 		first := round % len(lanes)
 		for _, l := range slices.Concat(lanes[first:], lanes[:first]) {
 			if err := w.measureLane(ctx, s, l, r.Span); err != nil {
-				return fmt.Errorf("%s, %d Services: %w", l.name, l.size, err)
+				return fmt.Errorf("%s, %d Services: %w", l.Name, l.Size, err)
 			}
 		}
 	}
@@ -60,7 +64,7 @@ func (w *world) measureLane(ctx context.Context, s *server, l *lane, span time.D
 	if err != nil {
 		return err
 	}
-	l.connections = append(l.connections, c)
+	l.Connections = append(l.Connections, c)
 	if err := errors.Join(l.node.flushConntrack(), w.ask(s, l, span)); err != nil || len(l.udp) == 0 {
 		return err
 	}
@@ -68,7 +72,7 @@ func (w *world) measureLane(ctx context.Context, s *server, l *lane, span time.D
 	if err != nil {
 		return err
 	}
-	l.datagrams = append(l.datagrams, d)
+	l.Datagrams = append(l.Datagrams, d)
 	return l.node.flushConntrack()
 }
 
@@ -83,7 +87,7 @@ func (w *world) ask(s *server, l *lane, span time.Duration) error {
 	if err != nil {
 		return err
 	}
-	l.requests = append(l.requests, r)
+	l.Requests = append(l.Requests, r)
 	return l.node.flushConntrack()
 }
 

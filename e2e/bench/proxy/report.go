@@ -17,7 +17,7 @@ type report struct {
 	Machine             measure.Machine
 	Services, Endpoints int
 	Rounds              rounds
-	Lanes               []*lane
+	Lanes               []laneResult
 	Trials              []trial
 	Set                 setTrial
 }
@@ -55,8 +55,8 @@ func (r report) Rows(what string) string {
 // names returns the lanes that carry such traffic through many Services, and plain routing.
 func (r report) names(what string) (names []string) {
 	for _, l := range r.Lanes {
-		if l.size == r.Services && len(l.measured(what)) > 0 {
-			names = append(names, l.name)
+		if l.Size == r.Services && len(l.measured(what)) > 0 {
+			names = append(names, l.Name)
 		}
 	}
 	return names
@@ -66,12 +66,12 @@ func (r report) names(what string) (names []string) {
 func (r report) References() string {
 	var b strings.Builder
 	for _, l := range r.Lanes {
-		if l.size > 1 || len(l.datagrams) == 0 {
+		if l.Size > 1 || len(l.Datagrams) == 0 {
 			continue
 		}
-		cells := []string{l.name}
+		cells := []string{l.Name}
 		for _, what := range []string{"connections", "datagrams"} {
-			cells = append(cells, l.ratio(what), l.each(what))
+			cells = append(cells, r.ratio(l, what), l.each(what))
 		}
 		fmt.Fprintln(&b, line(cells))
 	}
@@ -80,53 +80,50 @@ func (r report) References() string {
 
 // cells returns the number per second and its ratio to plain routing.
 func (r report) cells(what, name string, size int) []string {
-	l := r.find(name, size)
-	if l == nil {
+	l, ok := r.find(name, size)
+	if !ok {
 		return []string{"–", "–"}
 	}
-	return []string{measure.Thousands(int(rates(l.measured(what)).Median)), l.ratio(what)}
+	return []string{measure.Thousands(int(rates(l.measured(what)).Median)), r.ratio(l, what)}
 }
 
-// find returns a lane, or nil. Plain routing passes no table, so that its lane for one
+// find returns a lane, if it exists. Plain routing passes no table, so that its lane for one
 // Service has size 0.
-func (r report) find(name string, size int) *lane {
+func (r report) find(name string, size int) (l laneResult, ok bool) {
 	for _, l := range r.Lanes {
-		if l.name == name && (l.size == size || l.size == 0 && size == 1) {
-			return l
+		if l.Name == name && (l.Size == size || l.Size == 0 && size == 1) {
+			return l, true
 		}
 	}
-	return nil
+	return l, false
 }
 
-func (l *lane) measured(what string) []rate {
+func (l laneResult) measured(what string) []rate {
 	switch what {
 	case "connections":
-		return l.connections
+		return l.Connections
 	case "requests":
-		return l.requests
+		return l.Requests
 	}
-	return l.datagrams
+	return l.Datagrams
 }
 
-// part compares a lane with plain routing, which is 1.
-func (l *lane) part(what string) quartiles {
-	base := l.base
-	if base == nil {
-		base = l
-	}
+// part compares a lane with plain routing to the same pods, which is 1.
+func (r report) part(l laneResult, what string) quartiles {
+	base, _ := r.find(plainName, l.Size)
 	return ratios(l.measured(what), base.measured(what))
 }
 
-func (l *lane) ratio(what string) string {
-	s := l.part(what)
-	if l.base == nil {
+func (r report) ratio(l laneResult, what string) string {
+	s := r.part(l, what)
+	if l.Name == plainName {
 		return fmt.Sprintf("%.2f", s.Median)
 	}
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Low, s.High)
 }
 
 // each returns the time for one connection or datagram.
-func (l *lane) each(what string) string {
+func (l laneResult) each(what string) string {
 	return fmt.Sprintf("%.2f µs", 1e6/rates(l.measured(what)).Median)
 }
 
@@ -138,15 +135,15 @@ func (r report) Targets() []target {
 	var all []target
 	for _, by := range []struct{ lane, words string }{{rulesName, "by the rules"}, {fastName, "by the fast path"}} {
 		for _, size := range []int{1, r.Services} {
-			l := r.find(by.lane, size)
-			if l == nil {
+			l, ok := r.find(by.lane, size)
+			if !ok {
 				continue
 			}
 			for _, what := range []string{"connections", "datagrams"} {
 				all = append(all, target{
 					fmt.Sprintf("%s through %s %s, ÷ plain routing", what, plural(size), by.words),
-					fmt.Sprintf("≥ %.2f", packetTarget), fmt.Sprintf("%.2f", l.part(what).Median),
-					verdict(l.part(what).Median >= packetTarget),
+					fmt.Sprintf("≥ %.2f", packetTarget), fmt.Sprintf("%.2f", r.part(l, what).Median),
+					verdict(r.part(l, what).Median >= packetTarget),
 				})
 			}
 		}

@@ -59,7 +59,10 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if err := b.run(ctx); err != nil {
 		return r, err
 	}
-	r.Took, r.Lanes, r.Trials, r.Set = time.Since(r.Began), b.lanes, b.trials, b.set
+	for _, l := range b.lanes {
+		r.Lanes = append(r.Lanes, l.laneResult)
+	}
+	r.Took, r.Trials, r.Set = time.Since(r.Began), b.trials, b.set
 	return r, nil
 }
 

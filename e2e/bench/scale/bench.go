@@ -42,7 +42,7 @@ type bench struct {
 }
 
 func measureAll(ctx context.Context, o options) (r report, err error) {
-	r = report{options: o, Began: time.Now()}
+	r = o.newReport()
 	tools, err := kube.Tools(ctx, true)
 	if err != nil {
 		return r, err

@@ -33,21 +33,21 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	t.Log(text)
 	for _, k := range []kind{speakers, proxies} {
 		for _, name := range []string{"start", "idle", "endpoint changes", "API server restarted", "a node dies", "a tenth dies", "Services created", "rolling upgrade"} {
-			if p, ok := r.find(r.Large(), k, name); !ok || p.CPU <= 0 || p.Took <= 0 {
+			if p, ok := r.find(r.Large, k, name); !ok || p.CPU <= 0 || p.Took <= 0 {
 				t.Errorf("%s, %s: %+v", k, name, p)
 			}
 		}
-		if p, _ := r.find(r.Large(), k, "start"); p.Count.Lists < 3*int64(r.Large().Nodes) || p.Count.Received == 0 {
+		if p, _ := r.find(r.Large, k, "start"); p.Count.Lists < 3*int64(r.Large.Nodes) || p.Count.Received == 0 {
 			t.Errorf("%s start: %+v", k, p)
 		}
 	}
 	for _, k := range []kind{speakers, proxies} {
-		without, _ := r.find(r.Large(), none, "endpoint changes")
-		if p, _ := r.find(r.Large(), k, "endpoint changes"); p.Sent-without.Sent < float64(r.Large().Nodes) {
+		without, _ := r.find(r.Large, none, "endpoint changes")
+		if p, _ := r.find(r.Large, k, "endpoint changes"); p.Sent-without.Sent < float64(r.Large.Nodes) {
 			t.Errorf("%s receive no changes: %+v", k, p)
 		}
 	}
-	if p, _ := r.find(r.Large(), speakers, "start"); p.Count.Writes < int64(r.Large().Nodes) {
+	if p, _ := r.find(r.Large, speakers, "start"); p.Count.Writes < int64(r.Large.Nodes) {
 		t.Errorf("speakers write no status and no Lease: %+v", p)
 	}
 }
@@ -61,9 +61,10 @@ func TestReport(t *testing.T) {
 		watches int64
 		busy    bool
 	}{{0, false}, {3, true}} {
-		r := report{options: o, Runs: []run{{o.sizes[1], speakers, []phase{
+		r := o.newReport()
+		r.Runs = []run{{o.sizes[1], speakers, []phase{
 			{Name: "idle", Took: 10 * time.Second, CPU: 5 * time.Second, Sent: 200, Count: Counts{Watches: tt.watches, Writes: 2}},
-		}}}}
+		}}}
 		text, err := r.render()
 		if err != nil {
 			t.Fatal(err)

@@ -11,30 +11,33 @@ import (
 
 // A run is the phases of one kind of client at one size.
 type run struct {
-	size
+	Size   size
 	Kind   kind
 	Phases []phase
 }
 
 // A report holds the results.
 type report struct {
-	options
 	Began   time.Time
 	Took    time.Duration
 	Machine measure.Machine
-	Runs    []run
+
+	Small, Large size
+	Create       int           // Services
+	Duration     time.Duration // of the phases in which something lasts
+	Runs         []run
 }
 
-func (r report) Small() size             { return r.sizes[0] }
-func (r report) Large() size             { return r.sizes[1] }
-func (r report) Create() int             { return r.create }
-func (r report) Duration() time.Duration { return r.duration }
+// newReport is a report without results.
+func (o *options) newReport() report {
+	return report{Began: time.Now(), Small: o.sizes[0], Large: o.sizes[1], Create: o.create, Duration: o.duration}
+}
 
 // find finds a phase; ok is false if that kind has none of the name.
 func (r report) find(s size, k kind, name string) (p phase, ok bool) {
 	for _, one := range r.Runs {
 		for _, p := range one.Phases {
-			if one.size == s && one.Kind == k && p.Name == name {
+			if one.Size == s && one.Kind == k && p.Name == name {
 				return p, true
 			}
 		}
@@ -45,7 +48,7 @@ func (r report) find(s size, k kind, name string) (p phase, ok bool) {
 // IdleWatches is how many watches speakers opened while nothing happened: each is a node that another one
 // takes for dead, because the machine is too busy.
 func (r report) IdleWatches() (n int64) {
-	for _, s := range r.sizes {
+	for _, s := range []size{r.Small, r.Large} {
 		p, _ := r.find(s, speakers, "idle")
 		n += p.Count.Watches
 	}

@@ -1,5 +1,5 @@
-// Command tools contains etcd and the Kubernetes programs in one binary for tests. The
-// seven programs share nearly all of their code, so one binary takes a third of the space
+// Command tools contains etcd, the Kubernetes programs and Helm in one binary for tests. The
+// eight programs share nearly all of their code, so one binary takes a third of the space
 // and one link.
 //
 // It runs the program of the name by which it is called, such as through a link, or that
@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	helm "helm.sh/helm/v4/pkg/cmd"
+	helmkube "helm.sh/helm/v4/pkg/kube"
 	"k8s.io/component-base/cli"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -38,11 +41,29 @@ var programs = map[string]func() int{
 	"kube-proxy":              run(proxy.NewProxyCommand),
 	"kubelet":                 run(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
 	"kubectl":                 run(kubectl.NewDefaultKubectlCommand),
+	"helm":                    runHelm,
 }
 
 // run creates only the selected command, because some commands change global state.
 func run(command func() *cobra.Command) func() int {
 	return func() int { return cli.Run(command()) }
+}
+
+// runHelm is Helm's own main function.
+func runHelm() int {
+	helmkube.ManagedFieldsManager = "helm"
+	cmd, err := helm.NewRootCmd(os.Stdout, os.Args[1:], helm.SetupLogging)
+	if err == nil {
+		err = cmd.Execute()
+	}
+	var exit helm.CommandError
+	switch {
+	case errors.As(err, &exit):
+		return exit.ExitCode
+	case err != nil:
+		return 1
+	}
+	return 0
 }
 
 func main() {

@@ -2,10 +2,11 @@
 // shutdown, and the process that holds a pod's namespaces.
 //
 //	pod         wait for SIGTERM
-//	pod web     serve HTTP on port 8080
+//	pod web     serve HTTP on port 8080, and lines over TCP on port 7000
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -39,6 +40,11 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	lines, err := net.Listen("tcp", ":7000")
+	if err != nil {
+		return err
+	}
+	go acceptLines(lines, name)
 	s := web.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s\n", name, r.RemoteAddr)
 	}))
@@ -49,4 +55,22 @@ func serve(ctx context.Context) error {
 	finish, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return s.Stop(finish)
+}
+
+// acceptLines answers each line of a connection like a request, until the program ends.
+func acceptLines(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			for s := bufio.NewScanner(c); s.Scan(); {
+				if _, err := fmt.Fprintf(c, "%s %s\n", name, c.RemoteAddr()); err != nil {
+					return
+				}
+			}
+		}()
+	}
 }

@@ -1,0 +1,58 @@
+package measure
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A change of the measured code changes the hash. Comments, layout, tests and other folders do
+// not.
+func TestCodeOf(t *testing.T) {
+	write := func(t *testing.T, dir, name, text string) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code := func(t *testing.T, name, text string) string {
+		dir := t.TempDir()
+		for _, folder := range measured["ipam"] {
+			write(t, dir, folder+"/a.go", "package a\n\nfunc f() int { return 1 }\n")
+		}
+		write(t, dir, name, text)
+		hash, err := CodeOf("ipam", dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	want := code(t, "README.md", "")
+	for _, tt := range []struct {
+		what, name, text string
+		same             bool
+	}{
+		{"a comment", "controller/a.go", "package a\n\n// f is 1.\nfunc f() int { return 1 } // one\n", true},
+		{"layout", "controller/a.go", "package a\nfunc f()   int { return 1 }\n", true},
+		{"a test", "controller/a_test.go", "package a\n", true},
+		{"another folder", "l2/a.go", "package l2\n", true},
+		{"a literal", "controller/a.go", "package a\n\nfunc f() int { return 2 }\n", false},
+		{"a name", "controller/a.go", "package a\n\nfunc g() int { return 1 }\n", false},
+		{"a file", "controller/b.go", "package a\n", false},
+		{"a folder below", "controller/b/b.go", "package b\n", false},
+		{"a program of BPF", "controller/b.c", "int b;\n", false},
+	} {
+		if got := code(t, tt.name, tt.text); (got == want) != tt.same {
+			t.Errorf("%s: %s, without it %s: want the same: %t", tt.what, got, want, tt.same)
+		}
+	}
+	if _, err := CodeOf("nothing", t.TempDir()); err == nil {
+		t.Error("an unknown benchmark has code")
+	}
+	if _, err := CodeOf("ipam", t.TempDir()); err == nil {
+		t.Error("missing folders have code")
+	}
+}

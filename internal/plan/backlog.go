@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+)
+
+// A backlog has the addresses that may be decided otherwise than they were. A change of the node,
+// a router or an advertisement concerns all addresses, and the change of a Service must not wait
+// until all of these are decided about, programmed and announced.
+type backlog struct {
+	// waiting are sorted. Their decisions are of an earlier snapshot or View.
+	waiting []netip.Addr
+	// from is where the next pass begins: in turn, so that addresses that change all the time hold
+	// up no others.
+	from netip.Addr
+	part int // how many addresses are decided about before their cost is looked at
+}
+
+// A concern is the addresses that a change may decide otherwise, sorted.
+type concern struct {
+	urgent []netip.Addr // of changed Services, or newly refused by the proxy
+	others []netip.Addr
+}
+
+// revise decides about the addresses of a change, and of earlier changes that wait, until
+// what is different costs a pass as much as Effort allows. At first, and without Effort, it decides
+// about all of them.
+func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c concern) revision {
+	all := sortedset.Union(sortedset.Union(d.backlog.waiting, c.others, netip.Addr.Compare), c.urgent, netip.Addr.Compare)
+	if d.last == nil || d.Effort == 0 {
+		d.backlog.waiting = nil
+		return v.revise(last, snap, all)
+	}
+	others := d.backlog.inTurn(sortedset.Minus(all, c.urgent))
+	urgent := c.urgent
+	var r revision
+	for cost := time.Duration(0); cost < d.Effort && len(urgent)+len(others) > 0; {
+		// As many of each: Services that change all the time hold up no others.
+		var first, then []netip.Addr
+		first, urgent = cut(urgent, max(d.backlog.part/2, d.backlog.part-len(others)))
+		then, others = cut(others, d.backlog.part-len(first))
+		if len(then) > 0 {
+			d.backlog.from = then[len(then)-1].Next()
+		}
+		part := v.revise(last, snap, inOrder(slices.Concat(first, then)))
+		cost += part.cost()
+		r = r.with(part)
+	}
+	r = r.inOrder()
+	d.backlog.waiting = sortedset.Minus(all, r.addrs)
+	return r
+}
+
+// Behind reports whether the last Desired has addresses Outdated: Decide must be called again.
+func (d *Decider) Behind() bool { return len(d.backlog.waiting) > 0 }
+
+// inTurn returns addresses in the order of this pass.
+func (b *backlog) inTurn(addrs []netip.Addr) []netip.Addr {
+	at, _ := slices.BinarySearchFunc(addrs, b.from, netip.Addr.Compare)
+	return slices.Concat(addrs[at:], addrs[:at])
+}
+
+// cut returns up to n addresses, and the rest.
+func cut(addrs []netip.Addr, n int) (first, rest []netip.Addr) {
+	n = min(n, len(addrs))
+	return addrs[:n], addrs[n:]
+}
+
+// sessionsMeanwhile returns the sessions while some routes are of an earlier View: those of both, as
+// now configured. A route for all sessions, or without a session, may mean others than it did.
+func sessionsMeanwhile(last, now []bgp.Session) []bgp.Session {
+	return slices.DeleteFunc(slices.Clone(now), func(s bgp.Session) bool {
+		return !slices.ContainsFunc(last, func(o bgp.Session) bool { o.Weights = s.Weights; return o == s })
+	})
+}

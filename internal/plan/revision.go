@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+)
+
+// A revision is a set of addresses that were decided again: what they are now, nil if no Service
+// holds them, and what they were, nil if none did. All are in the order of addresses.
+type revision struct {
+	addrs    []netip.Addr
+	was, now []*Address
+}
+
+// What one address costs a pass, with the garbage: the decision, and if they change, its elements in
+// the kernel and its announcement to a router. BenchmarkChange of package speaker shows whether that
+// is right.
+const (
+	decisionCost     = 5 * time.Microsecond
+	vipCost          = 60 * time.Microsecond
+	announcementCost = 20 * time.Microsecond
+)
+
+// revisePart is how many addresses are decided one after the other. More are decided at the same
+// time: a change that concerns all takes one core longer than a pass should last.
+const revisePart = 1000
+
+// revise decides about these addresses.
+func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr) revision {
+	r := revision{addrs: addrs, was: make([]*Address, len(addrs)), now: make([]*Address, len(addrs))}
+	var parts sync.WaitGroup
+	for from := 0; from < len(addrs); from += revisePart {
+		part := revision{addrs[from:min(from+revisePart, len(addrs))], r.was[from:], r.now[from:]}
+		if len(addrs) <= revisePart {
+			v.revisePart(last, snap, part)
+			break
+		}
+		parts.Go(func() { v.revisePart(last, snap, part) })
+	}
+	parts.Wait()
+	return r
+}
+
+// revisePart fills in a part of a revision.
+func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
+	rest := last.Addresses
+	for i, addr := range r.addrs {
+		var found bool
+		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
+			r.was[i] = rest[0]
+		}
+		if all := snap.AssignmentsOf(addr); len(all) > 0 {
+			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
+		}
+	}
+}
+
+// reuse returns the decision with the VIP of the last one, which may be nil, if they are equal: the
+// proxy skips equal pointers.
+func (d decision) reuse(last *Address) *Address {
+	if last != nil && last.VIP.Equal(d.VIP) {
+		d.VIP = last.VIP
+	}
+	return d.Address
+}
+
+// inputOf returns what there is to decide about the address of all these Assignments.
+func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
+	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
+	for _, a := range all {
+		if i := find(snap, a.Service); i >= 0 {
+			h.services = append(h.services, snap.Services[i])
+		}
+	}
+	byPrecedence(h.services)
+	if v.usesL2 {
+		h.claim = snap.Claim(all[0].Addr)
+	}
+	return h
+}
+
+// cost estimates what a revision costs a pass.
+func (r revision) cost() (total time.Duration) {
+	for i := range r.addrs {
+		total += decisionCost
+		was, now := cmp.Or(r.was[i], &Address{}), cmp.Or(r.now[i], &Address{})
+		if was.VIP != now.VIP {
+			total += vipCost
+		}
+		if !slices.Equal(was.Routes, now.Routes) || !equalOptionalL2(was.l2, now.l2) {
+			total += announcementCost
+		}
+	}
+	return total
+}
+
+// with returns both revisions, which have no address in common.
+func (r revision) with(more revision) revision {
+	return revision{append(r.addrs, more.addrs...), append(r.was, more.was...), append(r.now, more.now...)}
+}
+
+// inOrder returns the revision in the order of addresses.
+func (r revision) inOrder() revision {
+	order := make([]int, len(r.addrs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return r.addrs[a].Compare(r.addrs[b]) })
+	out := revision{make([]netip.Addr, len(order)), make([]*Address, len(order)), make([]*Address, len(order))}
+	for to, from := range order {
+		out.addrs[to], out.was[to], out.now[to] = r.addrs[from], r.was[from], r.now[from]
+	}
+	return out
+}
