@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"golang.org/x/sys/unix"
 )
 
 // A move is one from MetalLB to Fanfare, or back, under load.
@@ -209,6 +210,19 @@ func (m *move) awaitAnnouncer(who string, began time.Time) {
 	m.Logf("%s announces after %s", who, since(began))
 }
 
+// expectRefusedBriefly ends the loads. Nodes refuse the addresses for a moment when they get to know the
+// pools: of all requests, so many as were sent in half a second at most.
+func (m *move) expectRefusedBriefly(names ...string) {
+	m.Helper()
+	for _, name := range names {
+		r := m.loads[name].Stop()
+		m.Logf("%-8s %s", name, r)
+		if took := time.Since(r.Began); float64(len(r.Lost)) > 0.5*float64(r.Sent)/took.Seconds() {
+			m.Errorf("%s: %d requests lost when Fanfare started\n%s", name, len(r.Lost), r.Losses(r.Began))
+		}
+	}
+}
+
 // expectInterrupted ends the loads. The router may change a route twice for each move of a node, and only
 // requests in flight at that moment may be lost.
 func (m *move) expectInterrupted(moves int, names ...string) {
@@ -225,14 +239,20 @@ func (m *move) expectInterrupted(moves int, names ...string) {
 }
 
 // expectMoved ends the load of an address over Layer 2. Only requests in flight when the router began to send
-// to another node may be lost.
+// to another node may be lost, and those for which it verified its entry while no node answered.
 func (m *move) expectMoved(moves *lab.Moves, name string) {
 	m.Helper()
 	r := m.loads[name].Stop()
 	at, err := moves.Of(m.vips[name])
 	must(m.T, err)
 	m.Logf("%-8s %s; it moved %d times", name, r, len(at))
-	if rest := len(r.Lost) - r.Interrupted(at); rest > 0 {
+	unresolved := 0
+	for _, l := range r.Lost {
+		if errors.Is(l.Err, unix.EHOSTUNREACH) {
+			unresolved++
+		}
+	}
+	if rest := len(r.Lost) - unresolved - r.Interrupted(at); rest > 0 {
 		m.Errorf("%s: %d requests were lost that no move explains; it moved at %v\n%s", name, rest, at, r.Losses(r.Began))
 	}
 }

@@ -2,8 +2,10 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,13 +14,16 @@ import (
 
 var dualStack = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 
+// ownLabs counts the labs of laboratoryOfOwn, so that no two have the same namespaces.
+var ownLabs atomic.Int32
+
 // laboratoryOfOwn returns a lab that no other test uses, with other options.
 func laboratoryOfOwn(t *testing.T, id string, change func(*Options)) *Lab {
 	t.Helper()
 	with := options(t)
 	t.Parallel()
 	await(t, built())
-	with.ID += id
+	with.ID += fmt.Sprintf("%s%d", id, ownLabs.Add(1))
 	change(&with)
 	l, err := Up(t.Context(), with)
 	await(t, err)
