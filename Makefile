@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint vulnerabilities generate build image release release-test bench bench-bgp bench-go bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint vulnerabilities generate build image release release-test bench bench-bgp bench-go bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -109,6 +109,9 @@ bench-bgp: setup build ## measure many routes to several routers, beside FRR; wr
 
 bench-ipam: setup build kube-tools ## measure how soon many Services have addresses; writes docs/benchmarks/ipam.md
 	go run ./e2e/bench ipam
+
+bench-scale: setup build kube-tools ## measure what many nodes cost the API server; writes docs/benchmarks/scale.md
+	go run ./e2e/bench scale
 
 bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane; writes docs/benchmarks/kube.md
 	go run ./e2e/bench kube

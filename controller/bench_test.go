@@ -44,7 +44,7 @@ func BenchmarkUnchanged(b *testing.B) {
 			for b.Loop() {
 				next := *snap
 				allocator = allocator.Next(&next)
-				as, reasons := allocator.Allocate()
+				as, reasons := allocator.Allocate(time.Time{})
 				if t := plan(allocator, as, reasons); len(t.updates)+len(t.gone)+len(t.leftover) != 0 {
 					b.Fatal(t)
 				}

@@ -26,6 +26,8 @@ type claim struct {
 	// holders are all Services that should have the address, and the Services that may
 	// share it with them.
 	holders []cluster.Name
+	// replaced counts the addresses that the Service had before and that other hosts use.
+	replaced int32
 }
 
 // holds says whether name is a holder of c, which may be nil.
@@ -145,7 +147,7 @@ func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.Addre
 	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
-		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: holdersText(holders, nil)},
+		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: holdersText(holders, nil), Replaced: c.replaced},
 	}
 }
 

@@ -197,7 +197,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	} else {
 		c.allocator = c.allocator.Next(snap)
 	}
-	assignments, reasons := c.allocator.Allocate()
+	assignments, reasons := c.allocator.Allocate(time.Now())
 	c.metrics.count(snap, assignments, reasons)
 	c.confirm(snap)
 	left, errs = c.carryOut(ctx, plan(c.allocator, assignments, reasons), began.Add(passSlice))

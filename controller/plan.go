@@ -198,8 +198,11 @@ func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 		}
 	}
 	for _, a := range p.addrs[spec.Name] {
-		c := claim{a.Addr, p.snap.OriginOf(a), p.snap.Claim(a.Addr), p.holders(a.Addr)}
+		c := claim{a.Addr, p.snap.OriginOf(a), p.snap.Claim(a.Addr), p.holders(a.Addr), 0}
 		c.holders = append(c.holders, p.sharers(spec, c.old)...)
+		if c.old == nil {
+			c.replaced = p.replaced(spec, a.Addr)
+		}
 		switch {
 		case c.taken():
 			return serviceUpdate{}, false
@@ -214,6 +217,17 @@ func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 		}
 	}
 	return n, len(n.secure) != 0 || n.writesStatus()
+}
+
+// replaced counts the addresses in use by other hosts that address a of the Service is in place of.
+func (p *planner) replaced(spec *cluster.Spec, a netip.Addr) int32 {
+	for _, old := range spec.Status {
+		c := p.snap.Claim(old)
+		if _, conflicts := p.snap.Conflict(old); conflicts && old.Is4() == a.Is4() && holds(c, spec.Name) {
+			return c.Replaced + 1
+		}
+	}
+	return 0
 }
 
 // others says whether another Service has the address or its claim. The caller has

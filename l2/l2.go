@@ -80,10 +80,12 @@ type Announcer struct {
 
 // An address is an address of the State.
 type address struct {
-	want   Address
-	phase  Phase
-	since  time.Time
-	claims []claim // the ports where it is answered for or probed
+	want  Address
+	phase Phase
+	since time.Time
+	// wasHeld: the phase was Held before, or is.
+	wasHeld bool
+	claims  []claim // the ports where it is answered for or probed
 	// needsProbe is set if another host may hold the address: it must be probed first.
 	needsProbe bool
 	timer      *timer // probing, or the retry after a conflict; nil: none

@@ -231,6 +231,7 @@ func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
 func (x *address) enter(p Phase, now time.Time) {
 	if x.phase != p {
 		x.phase, x.since, x.early, x.asked = p, now, false, nil
+		x.wasHeld = x.wasHeld || p == Held
 	}
 }
 

@@ -30,6 +30,8 @@ type Status struct {
 	Since time.Time  `json:"since"` // when the phase began
 	// Interfaces are those where the address is answered for or probed, sorted.
 	Interfaces []string `json:"interfaces,omitempty"`
+	// WasHeld: the address was Held since it was added to the State.
+	WasHeld bool `json:"wasHeld,omitempty"`
 	// Reason says why the address is not held; empty when it is.
 	Reason string `json:"reason,omitempty"`
 	// Conflict is the latest conflict, nil if there was none. The address remains Held
@@ -121,7 +123,7 @@ func (a *Announcer) Status() []Status {
 		if x == nil {
 			continue // the State is still being applied
 		}
-		st := Status{Addr: w.Addr, Phase: x.phase, Since: x.since, Interfaces: x.names()}
+		st := Status{Addr: w.Addr, Phase: x.phase, Since: x.since, Interfaces: x.names(), WasHeld: x.wasHeld}
 		if x.conflict != nil {
 			c := *x.conflict
 			c.Others = others[c.MAC] - 1

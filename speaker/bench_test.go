@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -21,7 +22,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-const benchServices = 10_000
+// benchServices is the number of Services; to 60,000.
+var benchServices = flag.Int("services", 10_000, "number of Services in benchmarks")
 
 // BenchmarkPass measures the time from a Snapshot to the kernel, among 10,000 Services with
 // two endpoints each: a change of one endpoint, and a full load into an empty table.
@@ -211,7 +213,7 @@ func benchSnapshot() *cluster.Snapshot {
 		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: cluster.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
-	for i := range benchServices {
+	for i := range *benchServices {
 		spec := &cluster.Spec{
 			Name:                  cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%05d", i)},
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
@@ -239,15 +241,15 @@ func benchEndpoints(service, generation int) *cluster.Endpoints {
 func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	next.Services = slices.Clone(snap.Services)
-	n := i * 7919 % benchServices
-	next.Services[n].Endpoints = benchEndpoints(n, 1+i/benchServices)
+	n := i * 7919 % (*benchServices)
+	next.Services[n].Endpoints = benchEndpoints(n, 1+i/(*benchServices))
 	return &next
 }
 
 // without returns snap without one Service, and with the previously missing one.
 func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
-	n := i * 7919 % benchServices
+	n := i * 7919 % (*benchServices)
 	next.Services = slices.Delete(slices.Clone(snap.Services), n, n+1)
 	next.Assignments = slices.Delete(slices.Clone(snap.Assignments), n, n+1)
 	return &next

@@ -27,7 +27,8 @@
 //     redirect follows where established connections go), and resuming after a suspension (suspend.go).
 //   - gateway.go and uplinks.go follow the node's network configuration by netwatch.go.
 //   - status.go is the state after a pass, for `fanfare status` (server.go), with
-//     attention.go and healthcheck.go. speakerstatus.go reports it to the API server.
+//     attention.go and healthcheck.go. speakerstatus.go reports it to the API server,
+//     with the addresses that other hosts use (conflictreport.go).
 //   - events.go and addressevents.go derive Events, and eventrecorder.go writes them.
 //   - Package rundir, below this one, saves state for the next speaker in the run directory.
 //   - What several of these use: holddown.go, podnetwork.go, deadline.go, metrics.go.

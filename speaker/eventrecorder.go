@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -31,6 +32,13 @@ const (
 	// nodes with constant changes write 33 a second; the API server keeps each for an hour.
 	eventBurst  = 25
 	eventRefill = 30 * time.Second
+	// In a cluster of more than crowd nodes, about causeWriters Events with the same text about one
+	// object are stored in causeWindow, however many nodes have the same to say. The nodes create
+	// Events of the same causeWriters names, causesPerSecond of them together.
+	crowd           = 16
+	causeWriters    = 4
+	causeWindow     = 10 * time.Minute
+	causesPerSecond = 100
 	// seriesWindow is how long a repetition counts into the same Event, as in client-go.
 	seriesWindow = 6 * time.Minute
 )
@@ -89,6 +97,9 @@ func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)
 		pause := eventInterval
 		if now, ok := look(); ok && len(r.pending) == 0 {
 			pause = max(pause, r.queue(now))
+			if !r.await(ctx, now) {
+				return
+			}
 		}
 		if err := r.send(ctx); err != nil {
 			r.log.Debug("Events not written", "count", len(r.pending), "err", err)
@@ -107,6 +118,26 @@ func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)
 	}
 }
 
+// await waits before Events are created in a crowd, so that all nodes do not create theirs at
+// once. It returns false if ctx has ended.
+func (r *eventRecorder) await(ctx context.Context, now observation) bool {
+	if len(r.pending) == 0 || !now.crowded() {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(rand.N(time.Duration(now.members()) * time.Second / causesPerSecond)):
+		return true
+	}
+}
+
+// members is the number of nodes that are alive.
+func (now observation) members() int { return now.desired.View.Members.CountAlive() }
+
+// crowded reports whether many nodes may have the same to say.
+func (now observation) crowded() bool { return now.members() > crowd }
+
 // queue adds new events to the pending ones, and returns how long to pause after them.
 func (r *eventRecorder) queue(now observation) time.Duration {
 	var all []event
@@ -119,8 +150,12 @@ func (r *eventRecorder) queue(now observation) time.Duration {
 	for _, e := range all {
 		key := seriesKey{e.regarding.UID, e.regarding.Name, string(e.reason), e.note}
 		l, again := r.recent[key]
-		if !again {
-			l.event = r.event(e, now.at)
+		shared := now.crowded() && e.regarding.Kind != "Node"
+		switch {
+		case again && shared:
+			continue // another node may have created it
+		case !again:
+			l.event = r.event(e, now.at, shared)
 		}
 		l.count, l.at = l.count+1, now.at
 		r.recent[key] = l
@@ -161,10 +196,23 @@ func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
 	return r.client.createEvent(ctx, l.event)
 }
 
-// event returns an Event with a unique name, so that writing it twice creates one.
-func (r *eventRecorder) event(e event, at time.Time) *eventsv1.Event {
+// identity is a hash for the name of an Event, so that writing it twice creates one. A shared Event
+// has the same for all nodes of one of causeWriters groups that say the same in causeWindow.
+func (r *eventRecorder) identity(e event, at time.Time, shared bool) uint64 {
 	hash := fnv.New64a()
-	fmt.Fprint(hash, r.instance, at.UnixNano(), e.regarding.UID, e.reason, e.note)
+	if !shared {
+		fmt.Fprint(hash, r.instance, at.UnixNano(), e.regarding.UID, e.reason, e.note)
+		return hash.Sum64()
+	}
+	fmt.Fprint(hash, r.instance)
+	group := hash.Sum64() % causeWriters
+	hash.Reset()
+	fmt.Fprint(hash, group, at.Truncate(causeWindow).Unix(), e.regarding.UID, e.reason, strings.TrimPrefix(e.note, "node "+r.instance+" "))
+	return hash.Sum64()
+}
+
+// event returns an Event whose name has its identity.
+func (r *eventRecorder) event(e event, at time.Time, shared bool) *eventsv1.Event {
 	kind := corev1.EventTypeNormal
 	if e.warning {
 		kind = corev1.EventTypeWarning
@@ -176,7 +224,7 @@ func (r *eventRecorder) event(e event, at time.Time) *eventsv1.Event {
 	}
 	name := strings.TrimRight(e.regarding.Name[:min(len(e.regarding.Name), 200)], ".-")
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name, hash.Sum64())},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name, r.identity(e, at, shared))},
 		EventTime:           metav1.NewMicroTime(at),
 		ReportingController: reportingController,
 		ReportingInstance:   r.instance[:min(len(r.instance), 128)],

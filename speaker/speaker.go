@@ -152,7 +152,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	s.membership.Start(kill, s.layer2.handover.receive)
 	defer s.membership.Close()
 	serving.speaker.Store(s)
-	go s.Reporter.run(kill, s.status)
+	go s.Reporter.Run(kill, s.status)
 	go s.events.run(kill, s.observe)
 	go s.layer2.neighbours.Run(kill)
 	go suspend.Watch(kill, suspendThreshold, s.resumed)
@@ -275,7 +275,7 @@ func (s *speaker) runPass(ctx context.Context) error {
 	}
 	s.metrics.observe(time.Since(began), err)
 	s.publish(d, err)
-	s.Reporter.trigger()
+	s.Reporter.Trigger()
 	s.events.trigger()
 	s.layer2.checkProblems(ctx, d, began)
 	return errors.Join(err, s.save(d.Snapshot))

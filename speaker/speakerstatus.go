@@ -92,6 +92,8 @@ type Reporter struct {
 	client *client
 	log    *slog.Logger
 	wake   chan struct{} // has room for one
+	// conflicts belong to Run.
+	conflicts conflictReport
 }
 
 // NewReporter returns a Reporter for the node. It sends no request yet.
@@ -114,16 +116,16 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 	}
 }
 
-// trigger requests a report.
-func (r *Reporter) trigger() {
+// Trigger requests a report.
+func (r *Reporter) Trigger() {
 	if r == nil {
 		return
 	}
 	notify.Changed(r.wake)
 }
 
-// run reports until ctx ends, and retries with backoff. Nothing else waits for it.
-func (r *Reporter) run(ctx context.Context, status func() Status) {
+// Run reports until ctx ends, and retries with backoff. Nothing else waits for it.
+func (r *Reporter) Run(ctx context.Context, status func() Status) {
 	if r == nil {
 		return
 	}
@@ -137,14 +139,16 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
+		case <-r.conflictsExpire():
 		}
 		pause := reportInterval
 		st := status()
-		if now := speakerStatus(&st, &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
+		r.conflicts = r.conflicts.next(st.Addresses, time.Now())
+		if now := speakerStatus(&st, r.conflicts.list(), &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
 			if err := r.write(ctx, now); err != nil {
 				why = r.failed(err, why)
 				pause = retry.NextBackOff()
-				r.trigger()
+				r.Trigger()
 			} else {
 				last, at, why = *now, time.Now(), ""
 				retry.Reset()
@@ -156,6 +160,14 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// conflictsExpire has a value when reported conflicts may have expired; nil without any.
+func (r *Reporter) conflictsExpire() <-chan time.Time {
+	if len(r.conflicts) == 0 {
+		return nil
+	}
+	return time.After(conflictLifetime / 10)
 }
 
 // failed logs why a SpeakerStatus was not written, and returns it. A rejection is a warning
@@ -172,7 +184,7 @@ func (r *Reporter) failed(err error, before string) (why string) {
 
 // speakerStatus returns the object for st, equal to last if nothing has changed. The Node
 // owns it, so that both are deleted together; without a Node there is none.
-func speakerStatus(st *Status, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
+func speakerStatus(st *Status, conflicts []v1alpha1.SpeakerConflict, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
 	if st.NodeUID == "" {
 		return nil
 	}
@@ -183,7 +195,7 @@ func speakerStatus(st *Status, last *v1alpha1.SpeakerStatus, now time.Time) *v1a
 		}},
 		Status: report(st, now),
 	}
-	o.Status.Changed = last.Status.Changed
+	o.Status.Conflicts, o.Status.Changed = conflicts, last.Status.Changed
 	if !reflect.DeepEqual(*o, *last) {
 		o.Status.Changed = metav1.NewTime(now.Truncate(time.Second))
 	}

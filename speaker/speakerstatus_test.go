@@ -61,13 +61,13 @@ func TestReporter(t *testing.T) {
 		r := reporterTo(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go r.run(ctx, func() (st Status) {
+		go r.Run(ctx, func() (st Status) {
 			d.do(func() { st = d.status })
 			return st
 		})
 		expect := func(when string, n int) v1alpha1.SpeakerStatus {
 			t.Helper()
-			r.trigger()
+			r.Trigger()
 			time.Sleep(6 * time.Minute)
 			bubble.Wait()
 			d.mu.Lock()
@@ -77,7 +77,7 @@ func TestReporter(t *testing.T) {
 			}
 			return d.written[n-1]
 		}
-		r.trigger()
+		r.Trigger()
 		time.Sleep(time.Minute)
 		bubble.Wait()
 		d.do(func() { d.fail = false })
@@ -118,6 +118,6 @@ func reporterTo(t *testing.T, api http.RoundTripper) *Reporter {
 // Without an API server there is no Reporter.
 func TestNoReporter(t *testing.T) {
 	var r *Reporter
-	r.trigger()
-	r.run(t.Context(), reportedStatus)
+	r.Trigger()
+	r.Run(t.Context(), reportedStatus)
 }

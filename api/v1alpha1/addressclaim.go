@@ -64,6 +64,13 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	ReservedFor []ClaimReservation `json:"reservedFor,omitempty"`
 
+	// Replaced counts the addresses that the controller assigned to the holder before this
+	// one, and replaced because another host on the network uses them.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Replaced int32 `json:"replaced,omitempty"`
+
 	// Services lists the Services that hold the address or for which it is reserved, as
 	// text for the output of kubectl.
 	//

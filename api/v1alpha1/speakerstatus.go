@@ -52,6 +52,17 @@ type SpeakerReport struct {
 	// +kubebuilder:validation:MaxItems=64
 	Interfaces []SpeakerInterface `json:"interfaces,omitempty"`
 
+	// Conflicts are addresses that the node does not announce over Layer 2, because another
+	// host answered when the node probed for them, or claimed them and spec.onConflict of the
+	// L2Advertisement is Yield. An entry remains for 10 minutes after the node stopped to
+	// probe, so that the controller can avoid the address.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=address
+	// +kubebuilder:validation:MaxItems=64
+	Conflicts []SpeakerConflict `json:"conflicts,omitempty"`
+
 	// Repairs counts how often another program has changed the speaker's rules in the
 	// kernel since the speaker started.
 	//
@@ -135,6 +146,33 @@ type SpeakerInterface struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=49
 	Prefixes []string `json:"prefixes,omitempty"`
+}
+
+// MaxSpeakerConflicts is how many conflicts a SpeakerStatus has at most.
+const MaxSpeakerConflicts = 64
+
+// SpeakerConflict is an address that another host uses.
+type SpeakerConflict struct {
+	// Address that another host uses.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address"`
+	// MAC is the hardware address of the other host.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=23
+	MAC string `json:"mac"`
+	// Interface of the node that received the other host's packet.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=15
+	Interface string `json:"interface"`
+	// Held is true if the node answered for the address before. The controller gives no
+	// other address for one that was held.
+	//
+	// +optional
+	Held bool `json:"held,omitempty"`
 }
 
 // SpeakerAddresses counts addresses.

@@ -21,7 +21,7 @@ type membersFlags struct {
 func (f *membersFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.keyFile, "members-key-file", "", "file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not communicate, and failed nodes are detected by their Ready condition only")
 	set.Uint16Var(&f.port, "members-port", 7874, "UDP and TCP port of the membership protocol, on each node's InternalIP")
-	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the speaker renews the node's Lease, which shows that the node is alive even if gossip does not reach it; 0: never")
+	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the speaker renews the node's Lease while gossip does not reach all nodes, to show that it is alive; otherwise once a minute; 0: never")
 }
 
 // check returns the first invalid flag. It does not read the key file: the speaker starts without

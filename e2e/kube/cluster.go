@@ -27,6 +27,7 @@ type Cluster struct {
 	tools, dir string
 	namespace  *lab.Namespace // nil: this process's own namespace
 	kubelets   bool           // set by WithKubelets
+	flags      []string       // additional flags of the API server
 	pki        *pki
 	addr       netip.Addr // of the API server
 	ports      [3]int     // of the API server, and of etcd for clients and peers
@@ -146,7 +147,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 		"--service-account-signing-key-file=" + c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
 		"--authorization-mode=Node,RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
 	}
-	args = append(args, c.admission()...)
+	args = append(append(args, c.admission()...), c.flags...)
 	if c.APIServer, err = c.start("kube-apiserver", args...); err != nil {
 		return err
 	}

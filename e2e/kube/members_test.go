@@ -84,7 +84,7 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 		renewals := 0
 		renew := func() {
 			renewals++
-			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, name: n2},
+			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, name: n2, labels: {fanfare.io/node-hash: 8b37e07b558d9d9}},
 				spec: {holderIdentity: n2, renewTime: "2026-01-01T00:00:%02d.000000Z"}}`, renewals%60)))
 		}
 		await(t, 60*time.Second, "n2 alive by its Lease", func() error {

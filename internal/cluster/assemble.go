@@ -23,6 +23,9 @@ func (b *Builder) Snapshot() *Snapshot {
 		s.Services = patch(s.Services, touched, Service.compareName, b.service)
 	}
 	s.Nodes, s.Namespaces, s.ServiceCIDRs, s.Speakers = b.nodes.sorted(), b.namespaces.sorted(), b.serviceCIDRs.sorted(), b.speakers.sorted()
+	if b.speakers.changed {
+		s.Conflicts = conflicts(s.Speakers)
+	}
 	s.Advertisements, s.L2Advertisements = b.adverts.sorted(), b.l2adverts.sorted()
 	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
 		s.Pools = b.admitted()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,6 +35,8 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 		Node:            interned(o.Spec.Node),
 		Announce:        parseClaimAnnounce(o.Spec.Announce, &p),
 		Reserved:        o.Spec.Reserved,
+		Replaced:        o.Spec.Replaced,
+		Created:         o.CreationTimestamp.Time,
 		UID:             o.UID,
 		ResourceVersion: o.ResourceVersion,
 	}
@@ -72,7 +75,7 @@ func parseClaimAnnounce(s v1alpha1.Announce, p *Problems) Announce {
 
 // forget drops what only a write must name.
 func (c *Claim) forget() {
-	c.UID, c.ResourceVersion = "", ""
+	c.UID, c.ResourceVersion, c.Created, c.Replaced = "", "", time.Time{}, 0
 	for i := range c.Holders {
 		c.Holders[i].UID, c.Holders[i].ResourceVersion = "", ""
 	}

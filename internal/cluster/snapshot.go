@@ -39,6 +39,8 @@ type Snapshot struct {
 	L2Ready bool
 	// Speakers say what interfaces nodes have. Only controllers read them.
 	Speakers []*Speaker
+	// Conflicts are the addresses that other hosts use, as Speakers report; sorted.
+	Conflicts []Conflict
 	// Namespaces are those whose labels are known. Only controllers read them, and
 	// ServiceCIDRs.
 	Namespaces []*Namespace
@@ -87,6 +89,12 @@ func (s *Snapshot) Speaker(node string) *Speaker {
 
 // Claim finds the Claim of an address, nil if there is none.
 func (s *Snapshot) Claim(addr netip.Addr) *Claim { return find(s.Claims, addr, (*Claim).compareAddr) }
+
+// Conflict finds what is reported about a host that uses an address; ok is false without a report.
+func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {
+	c = find(s.Conflicts, addr, Conflict.compareAddr)
+	return c, c.Addr.IsValid()
+}
 
 // AssignmentsOf returns the Assignments of an address, more than one if Services share it.
 func (s *Snapshot) AssignmentsOf(addr netip.Addr) []Assignment {
@@ -396,7 +404,11 @@ type Claim struct {
 	// ReservedFor are the Services for which the address is kept while none holds it,
 	// sorted. An entry without a name is every Service of its namespace.
 	ReservedFor []Name
+	// Replaced counts the addresses in use by other hosts that the Service had before.
+	Replaced int32
 
+	// Created is when the API server stored it; zero: unknown.
+	Created time.Time
 	// What a write must name, so that it changes no other version than this.
 	UID             types.UID
 	ResourceVersion string

@@ -39,7 +39,7 @@ func Trim(o metav1.Object) {
 	case *v1alpha1.SpeakerStatus:
 		// The rest of the status may hold 100 Reasons.
 		o.Annotations, o.Labels = nil, nil
-		o.Status = v1alpha1.SpeakerReport{Interfaces: o.Status.Interfaces}
+		o.Status = v1alpha1.SpeakerReport{Interfaces: o.Status.Interfaces, Conflicts: o.Status.Conflicts}
 	default: // of our own kinds every field is parsed
 		o.SetAnnotations(nil)
 		o.SetLabels(nil)

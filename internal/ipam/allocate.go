@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -28,18 +29,20 @@ import (
 // from the Automatic pool of the highest priority with a free one. Pools that exclude the
 // Service, pools whose quota its namespace has used up, and addresses of the cluster itself
 // are left out. A Service that shares addresses joins one that it may share, if there is
-// any.
+// any. An address that another host is reported to use is the last choice.
 //
 // An address whose Claim another Service holds is not allocated, even if that Service has
 // lost it or is gone: the address is free when the Claim is. A reserved address goes only
 // to a Service that requests it.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
-	return NewAllocator(snap, Settled).Allocate()
+	return NewAllocator(snap, Settled).Allocate(time.Time{})
 }
 
-// Allocate is the function Allocate for a snapshot of an Allocator.
-func (s *Allocator) Allocate() ([]cluster.Assignment, []cluster.Reason) {
+// Allocate is the function Allocate for a snapshot of an Allocator, and replaces addresses
+// that other hosts use (conflict.go). At the zero time it replaces none.
+func (s *Allocator) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(s)
+	p.now = now
 	for _, a := range s.Snap.Assignments {
 		written := slices.Contains(p.status(a.Service), a.Addr)
 		p.claim(a, written, !written || a.Pool != "" || p.claimed(a.Addr, a.Service))
@@ -57,6 +60,9 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	}
 	for i, a := range s.Status {
 		if !slices.Contains(s.IPFamilies, cluster.FamilyOf(a)) || i > 0 && s.Status[i-1].Is4() == a.Is4() {
+			return false
+		}
+		if _, reported := snap.Conflict(a); reported {
 			return false
 		}
 		if c := snap.Claim(a); c == nil || len(c.Holders) != 1 || c.Holders[0].Name != s.Name || !due(snap, s, a) {
@@ -95,6 +101,7 @@ type claim struct {
 // A plan is an allocation in progress.
 type plan struct {
 	*Allocator
+	now      time.Time  // zero: no Claim is new
 	services []*service // that are not settled, oldest first
 	byName   map[cluster.Name]*service
 	pools    []*pool                   // by priority
@@ -243,6 +250,9 @@ func (p *plan) run() {
 	}
 	for _, h := range others {
 		p.place(h)
+	}
+	for _, h := range p.services {
+		p.replaceConflicting(h)
 	}
 	p.warnShared()
 	p.reportKept()

@@ -47,7 +47,7 @@ func NewAllocator(snap *cluster.Snapshot, r Rule) *Allocator {
 // Next is NewAllocator of another snapshot, by the same rule.
 func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
 	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
-	names := s.touched(snap, claims)
+	names := s.touched(snap, slices.Concat(claims, s.conflicting(snap)))
 	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
 		return NewAllocator(snap, s.rule)
 	}
@@ -92,6 +92,17 @@ func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map
 		}
 	}
 	return names
+}
+
+// conflicting are the Claims of addresses about which speakers report something else than before.
+func (s *Allocator) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim) {
+	same := func(a, b cluster.Conflict) bool { return a == b }
+	for _, c := range differ(s.Snap.Conflicts, snap.Conflicts, same, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
+		if claim := snap.Claim(c.Addr); claim != nil {
+			claims = append(claims, claim)
+		}
+	}
+	return claims
 }
 
 // carry takes over what is known of the Services that have stayed the same.

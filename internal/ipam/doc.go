@@ -16,6 +16,7 @@
 // successive snapshots.
 //
 // foreign.go leaves addresses of other implementations alone, keep.go lets Services keep theirs,
-// reserve.go holds addresses of deleted Services, and count.go counts a pool's. For speakers, source.go
+// reserve.go holds addresses of deleted Services, conflict.go replaces new addresses that other hosts
+// use, and count.go counts a pool's. For speakers, source.go
 // allocates without a controller, and reader.go reads what a controller has allocated.
 package ipam

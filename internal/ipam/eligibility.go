@@ -30,12 +30,22 @@ func (p *plan) admit(h *service, pools []*pool) (open []*pool, why string) {
 	return open, strings.Join(not, "; ")
 }
 
-// findIn is find among pools that admit h.
+// findIn is find among pools that admit h. Addresses that other hosts use come last: a host that
+// answers for all of them leaves Services with addresses, which work once it stops.
 func (p *plan) findIn(pools []*pool, h *service, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
+	a, code, why = p.findAmong(pools, h, family, p.conflictFree)
+	if code == cluster.PoolExhausted && len(p.Snap.Conflicts) != 0 {
+		a, code, why = p.findAmong(pools, h, family, func(*pool, netip.Addr) bool { return true })
+	}
+	return a, code, why
+}
+
+// findAmong is findIn among the addresses that are usable.
+func (p *plan) findAmong(pools []*pool, h *service, family corev1.IPFamily, usable func(*pool, netip.Addr) bool) (a netip.Addr, code cluster.Code, why string) {
 	var full []*pool
 	var over []string
 	for _, pool := range pools {
-		a, ok := p.next(pool, h, family)
+		a, ok := p.next(pool, h, family, usable)
 		if !ok {
 			full = append(full, pool)
 			continue
@@ -52,21 +62,25 @@ func (p *plan) findIn(pools []*pool, h *service, family corev1.IPFamily) (a neti
 	return netip.Addr{}, cluster.PoolExhausted, fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(full))
 }
 
-// next is the first address of the pool that is free for h, from its own position on.
-func (p *plan) next(pool *pool, h *service, family corev1.IPFamily) (netip.Addr, bool) {
+// next is the first usable address of the pool that is free for h, from its own position on.
+func (p *plan) next(pool *pool, h *service, family corev1.IPFamily, usable func(*pool, netip.Addr) bool) (netip.Addr, bool) {
 	if pool.full[family] {
 		return netip.Addr{}, false
 	}
-	busy := p.walkHeld()
+	busy, full := p.walkHeld(), true
 	for a := range pool.space(family).positions(h.positionName()) {
 		if h.Sharing == nil && (busy(a) || len(p.taken[a]) != 0) {
 			continue // the usual case in a full pool: skip it before the slower checks
 		}
-		if p.free(a, h) {
+		if !p.free(a, h) {
+			continue
+		}
+		if usable(pool, a) {
 			return a, true
 		}
+		full = false
 	}
-	pool.full[family] = true
+	pool.full[family] = full
 	return netip.Addr{}, false
 }
 
@@ -122,6 +136,9 @@ func (p *plan) keptReason(h *service, a netip.Addr) (cluster.Code, string) {
 	}
 	if by := pool.OccupiedBy(a); by != "" {
 		return cluster.AddressConflict, fmt.Sprintf("it belongs to %s; change one of the two", by)
+	}
+	if c, is := p.conflict(pool, a); is {
+		return cluster.AddressInUse, fmt.Sprintf("node %s reports that %s answers for it on %s; %s", c.Node, c.MAC, c.Interface, p.conflictRemedy(h, c))
 	}
 	if !p.suits(h, pool) && p.cameFrom(h, a) {
 		return cluster.PoolGone, fmt.Sprintf("pool %s, which allocated it and which the Service names, does not contain it now, but pool %s does", p.origin(h, a), pool.Name)

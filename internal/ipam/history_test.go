@@ -24,13 +24,14 @@ type history struct {
 	pools      map[string]*cluster.Pool
 	namespaces map[string]*cluster.Namespace
 	claims     map[netip.Addr]*cluster.Claim
+	conflicts  uint64 // a bit for each address that another host uses
 	clock      int64
 }
 
 func newHistory(seed uint64) *history {
 	h := &history{
 		rand.New(rand.NewPCG(seed, 7)), map[cluster.Name]*cluster.Spec{}, map[string]*cluster.Pool{}, map[string]*cluster.Namespace{},
-		map[netip.Addr]*cluster.Claim{}, 0,
+		map[netip.Addr]*cluster.Claim{}, 0, 0,
 	}
 	for i := range 3 {
 		h.setPool(i)
@@ -107,6 +108,9 @@ func (h *history) newService() {
 // for as it is; or a Service comes or goes.
 func (h *history) happen() {
 	names := slices.SortedFunc(maps.Keys(h.services), cluster.Name.Compare)
+	if h.IntN(4) == 0 {
+		h.conflicts ^= 1 << h.IntN(48)
+	}
 	switch n := h.IntN(10); {
 	case n < 4 || len(names) == 0:
 		h.newService()
@@ -144,6 +148,11 @@ func (h *history) snapshot() *cluster.Snapshot {
 	for _, a := range slices.SortedFunc(maps.Keys(h.claims), netip.Addr.Compare) {
 		s.Claims = append(s.Claims, h.claims[a])
 	}
+	for i := range 48 {
+		if h.conflicts>>i&1 != 0 {
+			s.Conflicts = append(s.Conflicts, cluster.Conflict{Addr: v4(i), Node: "n1"})
+		}
+	}
 	return s
 }
 
@@ -174,14 +183,14 @@ func (h *history) write(assigned []cluster.Assignment) {
 // controller decides the same.
 func TestAnySequenceOfEvents(t *testing.T) {
 	kept, given := 0, 0
-	for seed := range uint64(150) {
+	for seed := range uint64(160) {
 		h := newHistory(seed)
 		allocator := NewAllocator(h.snapshot(), Settled)
 		for step := range 40 {
 			h.happen()
 			snap := h.snapshot()
 			allocator = allocator.Next(snap)
-			assigned, reasons := allocator.Allocate()
+			assigned, reasons := allocator.Allocate(time.Time{})
 			if fresh, why := Allocate(snap); !slices.Equal(fresh, assigned) || !slices.Equal(why, reasons) {
 				t.Fatalf("seed %d, step %d: after a restart\n%swant\n%s", seed, step, render(fresh, why), render(assigned, reasons))
 			}

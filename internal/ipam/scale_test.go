@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -87,7 +88,7 @@ func BenchmarkChange(b *testing.B) {
 		for what, next := range map[string]*cluster.Snapshot{"comes": comes(""), "waits": comes("first"), "namespace": &labelled} {
 			b.Run(fmt.Sprintf("%s/%d", what, n), func(b *testing.B) {
 				for b.Loop() {
-					allocator.Next(next).Allocate()
+					allocator.Next(next).Allocate(time.Time{})
 				}
 			})
 		}

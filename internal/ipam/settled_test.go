@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -34,7 +35,7 @@ func TestSettledServicesNeedNoAllocation(t *testing.T) {
 		}
 		got, gotReasons := Allocate(s)
 		kept += checkKept(t, seed, s, got)
-		want, wantReasons := NewAllocator(s, neverSettled).Allocate()
+		want, wantReasons := NewAllocator(s, neverSettled).Allocate(time.Time{})
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}
@@ -150,7 +151,7 @@ func (w *world) disturb() {
 }
 
 // An Allocator made by Next equals one made by NewAllocator.
-func TestSurveyNext(t *testing.T) {
+func TestAllocatorNext(t *testing.T) {
 	type visible struct {
 		Held  []cluster.Assignment
 		Open  []*cluster.Spec

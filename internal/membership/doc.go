@@ -2,7 +2,7 @@
 //
 // A [Tracker] combines two sources. Package gossip, below it, probes the speakers of all
 // nodes, within a fraction of a second. Each speaker also renews a Lease in the API
-// server; the Leases of nodes that do not respond are watched: a node that still renews
+// server, slowly while gossip reaches all nodes; the Leases of nodes that do not respond are watched: a node that still renews
 // its Lease is alive, even if gossip does not reach it.
 //
 // The endpoints of a dead node are left out while fewer than half of the nodes are dead:

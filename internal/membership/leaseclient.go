@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,6 +52,9 @@ func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
 const (
 	// interfacesAnnotation of a speaker's Lease: the node's interfaces and their subnets, in base64.
 	interfacesAnnotation = "fanfare.io/interfaces"
+	// nodeLabel of a speaker's Lease: a hash of the node's name, so that one watch has the Leases
+	// of several nodes. A name may be too long for a label.
+	nodeLabel = "fanfare.io/node-hash"
 	// releasedAnnotation of a speaker's Lease: changes whenever the node stops answering for an address.
 	releasedAnnotation = "fanfare.io/released"
 )
@@ -69,6 +75,12 @@ func recordOf(l *coordinationv1.Lease) leaseRecord {
 	return r
 }
 
+func nodeHash(node string) string {
+	h := fnv.New64a()
+	io.WriteString(h, node)
+	return strconv.FormatUint(h.Sum64(), 16)
+}
+
 func (r leaseRecord) annotations() map[string]string {
 	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(r.meta), releasedAnnotation: r.released}
 }
@@ -79,9 +91,9 @@ func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, int
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	now := metav1.NowMicro()
-	seconds := max(int32(leaseValidity*interval/time.Second), 1)
+	seconds := int32(leaseValidity * max(interval, idleInterval) / time.Second)
 	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": record.annotations()},
+		"metadata": map[string]any{"annotations": record.annotations(), "labels": map[string]string{nodeLabel: nodeHash(node)}},
 		"spec":     map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds},
 	})
 	if err != nil {
@@ -93,7 +105,7 @@ func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, int
 	}
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: node, Namespace: l.namespace, Annotations: record.annotations(),
+			Name: node, Namespace: l.namespace, Annotations: record.annotations(), Labels: map[string]string{nodeLabel: nodeHash(node)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
@@ -101,11 +113,15 @@ func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, int
 	return l.client.Post().Namespace(l.namespace).Resource("leases").Body(lease).Do(ctx).Error()
 }
 
-// watch calls seen with the content of a node's Lease, at first the current one, until the
+// watch calls seen with the content of the nodes' Leases, at first the current ones, until the
 // watch ends.
-func (l *LeaseClient) watch(ctx context.Context, node string, seen func(leaseRecord)) error {
+func (l *LeaseClient) watch(ctx context.Context, nodes []string, seen func(node string, r leaseRecord)) error {
+	var hashes []string
+	for _, n := range nodes {
+		hashes = append(hashes, nodeHash(n))
+	}
 	w, err := l.client.Get().Namespace(l.namespace).Resource("leases").VersionedParams(&metav1.ListOptions{
-		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, node).String(),
+		Watch: true, LabelSelector: fmt.Sprintf("%s in (%s)", nodeLabel, strings.Join(hashes, ",")),
 	}, metav1.ParameterCodec).Watch(ctx)
 	if err != nil {
 		return err
@@ -123,7 +139,7 @@ func (l *LeaseClient) watch(ctx context.Context, node string, seen func(leaseRec
 				return apierrors.FromObject(e.Object)
 			}
 			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != apiwatch.Deleted && lease.Spec.RenewTime != nil {
-				seen(recordOf(lease))
+				seen(lease.Name, recordOf(lease))
 			}
 		}
 	}

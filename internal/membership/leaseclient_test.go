@@ -53,7 +53,9 @@ func TestLeaseClient(t *testing.T) {
 		}
 	}
 	var seen []string
-	if err := l.watch(t.Context(), "n2", func(b leaseRecord) { seen = append(seen, fmt.Sprintf("%s %x %q", b.renewTime, b.meta, b.released)) }); err == nil {
+	if err := l.watch(t.Context(), []string{"n2"}, func(_ string, b leaseRecord) {
+		seen = append(seen, fmt.Sprintf("%s %x %q", b.renewTime, b.meta, b.released))
+	}); err == nil {
 		t.Error("the watch ended without an error")
 	}
 	slices.Sort(seen)
@@ -62,7 +64,7 @@ func TestLeaseClient(t *testing.T) {
 	}
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/fanfare-node-lease/leases"
 	for i, want := range []string{"PATCH " + leases + "/n1 ", "POST " + leases + " ", "PATCH " + leases + "/n1 ",
-		"GET " + leases + "?fieldSelector=metadata.name%3Dn2&watch=true "} {
+		"GET " + leases + "?labelSelector=fanfare.io%2Fnode-hash+in+%288b37e07b558d9d9%29&watch=true "} {
 		if i >= len(asked) || !strings.HasPrefix(asked[i], want) {
 			t.Fatalf("asked %q, want %q", asked, want)
 		}
@@ -71,6 +73,7 @@ func TestLeaseClient(t *testing.T) {
 		Metadata struct {
 			Name            string
 			Annotations     map[string]string
+			Labels          map[string]string
 			OwnerReferences []struct{ Kind, Name, UID string }
 		}
 		Spec struct {
@@ -84,7 +87,7 @@ func TestLeaseClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o := made.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" ||
-		fmt.Sprint(made.Metadata.Annotations) != "map[fanfare.io/interfaces:AQI= fanfare.io/released:7]" || made.Spec.HolderIdentity != "n1" || made.Spec.LeaseDurationSeconds != 15 || made.Spec.RenewTime.IsZero() {
+		fmt.Sprint(made.Metadata.Annotations) != "map[fanfare.io/interfaces:AQI= fanfare.io/released:7]" || made.Spec.HolderIdentity != "n1" || made.Metadata.Labels["fanfare.io/node-hash"] != "8b37b07b558d4c0" || made.Spec.LeaseDurationSeconds != 180 || made.Spec.RenewTime.IsZero() {
 		t.Errorf("made %+v", made)
 	}
 }

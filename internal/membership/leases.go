@@ -25,13 +25,20 @@ const (
 	// maxLeases is how many Leases a speaker watches at most: if more nodes are dead at a
 	// time, their Leases do not help the cluster.
 	maxLeases = 16
+	// idleInterval is how often a Lease is renewed while gossip reaches all nodes: no node reads it.
+	idleInterval = time.Minute
+	// renewalsPerSecond is how fast all nodes together begin to renew when a node falls silent.
+	renewalsPerSecond = 200
+	// rewatchPause is the minimum time between two watches of different nodes.
+	rewatchPause = time.Second
 	// minRenewPause is the minimum time between two renewals.
 	minRenewPause = 200 * time.Millisecond
 )
 
 // leases renews the Lease of this node, and watches those of nodes that gossip does not
 // reach (leasewatch.go). Only these: if gossip reaches all nodes, Leases cost a write for
-// each node and interval, and no watch.
+// each node and idleInterval, and no watch. A node that does not hear another renews its Lease each
+// interval: the other does not hear it either, and watches.
 type leases struct {
 	node      string
 	client    *LeaseClient // nil without an API server
@@ -49,7 +56,13 @@ type leases struct {
 	releases   uint64    // how often this node has stopped answering for an address
 	renewed    time.Time // when this node's Lease was last renewed
 	renewError string
-	watched    map[string]context.CancelFunc
+	watched    []string           // sorted, all in states
+	stopWatch  context.CancelFunc // ends the watch of watched
+	rewatched  time.Time          // when that watch began
+	members    int                // that renew Leases, including this node
+	urgent     time.Time          // until when the Lease is renewed each interval
+	hurry      chan struct{}      // has room for one: it has become urgent
+	again      bool               // the next renewal is followed by another one soon
 	states     map[string]leaseState
 	changes    uint64 // of states
 	released   bool   // a watched node has stopped answering for an address
@@ -62,7 +75,7 @@ func newLeases(node string, c *LeaseClient, interval time.Duration, log *slog.Lo
 		c = nil
 	}
 	return &leases{node: node, client: c, interval: interval, log: log, changed: make(chan struct{}, 1), now: make(chan struct{}, 1), processID: rand.Uint64(),
-		ctx: ctx, cancel: cancel, record: leaseRecord{meta: none}, watched: map[string]context.CancelFunc{}, states: map[string]leaseState{}}
+		ctx: ctx, cancel: cancel, record: leaseRecord{meta: none}, stopWatch: func() {}, hurry: make(chan struct{}, 1), states: map[string]leaseState{}}
 }
 
 // run renews this node's Lease until ctx ends. While the API server is unreachable it retries
@@ -72,22 +85,57 @@ func (l *leases) run(ctx context.Context) {
 		return
 	}
 	defer l.cancel()
-	ticks := time.NewTicker(l.interval)
-	defer ticks.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.hurry:
+			l.mu.Lock()
+			next.Reset(rand.N(l.spread()))
+			l.mu.Unlock()
+			continue
+		case <-next.C:
+		case <-l.now:
+		}
 		l.renew(ctx)
+		next.Reset(l.pause(time.Now()))
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(minRenewPause):
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		case <-l.now:
+	}
+}
+
+// spread is the time in which all nodes renew their Leases once, when all do. In a small cluster it is
+// short, so that nodes that do not hear one another know soon that they live; in a large one it is the
+// interval. The caller holds mu.
+func (l *leases) spread() time.Duration {
+	return min(l.interval, max(minRenewPause, time.Duration(l.members)*time.Second/renewalsPerSecond))
+}
+
+// pause is how long after a renewal the next one is due: idleInterval, or the interval while a node that
+// gossip does not reach may live. The latter has not renewed its Lease when it is absent or, without
+// a Lease, when it was watched for a while.
+func (l *leases) pause(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.states {
+		if !s.absent && (!s.seen.IsZero() || now.Sub(s.since) < l.validity()) {
+			l.urgent = now.Add(l.validity())
 		}
 	}
+	switch {
+	case now.Before(l.urgent) && l.again:
+		// The other node may have read the Lease after the first renewal: only the next one is a change.
+		l.again = false
+		return min(l.interval, time.Second+l.spread())
+	case now.Before(l.urgent):
+		return l.interval
+	}
+	return max(l.interval, idleInterval-rand.N(idleInterval/10)) // nodes that started together part
 }
 
 // setNode sets the UID of this node's Node, which owns the Lease.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -33,12 +35,13 @@ type registry struct {
 	away     bool
 	refusal  *apierrors.StatusError // the answer to every renewal; nil: success
 	leases   map[string]*coordinationv1.Lease
-	watchers map[string]chan *coordinationv1.Lease
-	watches  map[string]int // how often a watch was started
+	watchers []*registryWatcher
+	watches  int // how often a watch was started
+	writes   int
 }
 
 func newRegistry() *registry {
-	return &registry{leases: map[string]*coordinationv1.Lease{}, watchers: map[string]chan *coordinationv1.Lease{}, watches: map[string]int{}}
+	return &registry{leases: map[string]*coordinationv1.Lease{}}
 }
 
 // newLeases returns the leases of a node that use the registry.
@@ -61,8 +64,11 @@ func (r *registry) RoundTrip(q *http.Request) (*http.Response, error) {
 	case r.away:
 		return nil, errAway
 	case q.Method == http.MethodGet:
-		_, name, _ := strings.Cut(q.URL.Query().Get("fieldSelector"), "=")
-		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: r.watch(q.Context(), name)}, nil
+		selector, err := labels.Parse(q.URL.Query().Get("labelSelector"))
+		if err != nil {
+			return nil, err
+		}
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: r.watch(q.Context(), selector)}, nil
 	case r.refusal != nil:
 		return statusResponse(r.refusal), nil
 	case q.Method == http.MethodPatch && r.leases[path.Base(q.URL.Path)] == nil:
@@ -77,8 +83,11 @@ func (r *registry) RoundTrip(q *http.Request) (*http.Response, error) {
 	}
 	lease.APIVersion, lease.Kind = "coordination.k8s.io/v1", "Lease"
 	r.leases[lease.Name] = lease
-	if c := r.watchers[lease.Name]; c != nil {
-		c <- lease
+	r.writes++
+	for _, w := range r.watchers {
+		if w.selector.Matches(labels.Set(lease.Labels)) {
+			w.events <- lease
+		}
 	}
 	return jsonResponse(http.StatusOK, lease), nil
 }
@@ -94,14 +103,28 @@ func jsonResponse(code int, object any) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}
 }
 
-// watch starts a watch of a Lease, which begins with the current one.
-func (r *registry) watch(ctx context.Context, name string) io.ReadCloser {
-	r.watches[name]++
-	c := make(chan *coordinationv1.Lease, 100)
-	r.watchers[name] = c
-	if now := r.leases[name]; now != nil {
-		c <- now
+// A registryWatcher receives the Leases that match; nil ends it.
+type registryWatcher struct {
+	selector labels.Selector
+	events   chan *coordinationv1.Lease
+}
+
+// watch starts a watch of Leases, which begins with the current ones.
+func (r *registry) watch(ctx context.Context, selector labels.Selector) io.ReadCloser {
+	r.watches++
+	c := make(chan *coordinationv1.Lease, 1000)
+	w := &registryWatcher{selector, c}
+	r.watchers = append(r.watchers, w)
+	for _, now := range r.leases {
+		if selector.Matches(labels.Set(now.Labels)) {
+			c <- now
+		}
 	}
+	context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.watchers = slices.DeleteFunc(r.watchers, func(o *registryWatcher) bool { return o == w })
+	})
 	out, in := io.Pipe()
 	go func() {
 		defer in.Close()
@@ -124,11 +147,11 @@ func (r *registry) disconnect(away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.away = away
-	for n, c := range r.watchers {
-		if away {
-			c <- nil
-			delete(r.watchers, n)
+	if away {
+		for _, w := range r.watchers {
+			w.events <- nil
 		}
+		r.watchers = nil
 	}
 }
 
@@ -140,18 +163,21 @@ func TestLeaseShowsAlive(t *testing.T) {
 		api := newRegistry()
 		l, other := api.newLeases(t, "n1", interval), api.newLeases(t, "n2", interval)
 		defer l.cancel()
+		l.setNode("uid-n1")
 		other.setNode("uid-n2")
+		go l.run(t.Context())
 		ctx, die := context.WithCancel(t.Context())
 		go other.run(ctx)
 		<-time.After(time.Minute)
-		if api.watches["n2"] != 0 {
+		if api.watches != 0 {
 			t.Error("a Lease is watched of a node that gossip reaches")
 		}
 
 		died := time.Now()
+		other.watchOnly([]string{"n1"}, 2) // it does not hear n1 either
 		view := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Dead, Since: died}}}
 		state := func() string {
-			m, _ := membersOf(view, l.watchOnly(unreachableNodes(view, &cluster.Snapshot{}, "n1")), l.validity(), time.Now()).Find("n2")
+			m, _ := membersOf(view, l.watchOnly(unreachableNodes(view, &cluster.Snapshot{}, "n1"), 2), l.validity(), time.Now()).Find("n2")
 			return m.State()
 		}
 		becomes := func(want string, within time.Duration) time.Duration {
@@ -169,7 +195,9 @@ func TestLeaseShowsAlive(t *testing.T) {
 		if got := state(); got != "dead" {
 			t.Errorf("it is %s at once", got)
 		}
-		becomes("lease", interval+time.Second)
+		if took := becomes("lease", interval+time.Second); took > 2*time.Second {
+			t.Errorf("known to be alive after %s: a small cluster renews sooner", took)
+		}
 		// A short outage of the API server changes nothing.
 		api.disconnect(true)
 		<-time.After(2 * time.Second)
@@ -196,24 +224,29 @@ func TestLeaseShowsAlive(t *testing.T) {
 func TestLeaseShowsAbsent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const interval = 5 * time.Second
-		api := newRegistry()
+		api, cut := newRegistry(), false
 		run := func(node string) (l *leases, stop context.CancelFunc) {
 			l = api.newLeases(t, node, interval)
 			l.setNode("uid-" + types.UID(node))
+			if cut {
+				l.watchOnly([]string{"n1"}, 3)
+			}
 			ctx, stop := context.WithCancel(t.Context())
 			go l.run(ctx)
 			return l, stop
 		}
 		l, stop := run("n1")
 		defer stop()
-		_, die := run("n2")
+		other, die := run("n2")
 		<-time.After(time.Minute)
+		cut = true // neither hears the other
+		other.watchOnly([]string{"n1"}, 3)
 		dead := []string{"n2", "n3"} // there never was a Lease of n3
 		shows := func(within time.Duration, want string) time.Duration {
 			t.Helper()
 			began, late := time.Now(), time.After(within)
 			for {
-				leases := l.watchOnly(dead)
+				leases := l.watchOnly(dead, 3)
 				if got := fmt.Sprintf("%v %v", leases["n2"].absent, leases["n3"].absent); got == want {
 					return time.Since(began)
 				}
@@ -231,7 +264,7 @@ func TestLeaseShowsAbsent(t *testing.T) {
 				shows(0, want)
 			}
 		}
-		l.watchOnly(dead)
+		l.watchOnly(dead, 3)
 		stays(time.Minute, "false false") // it renews its Lease
 		die()
 		bubble.Wait()
@@ -266,7 +299,7 @@ func TestLeaseShowsAbsent(t *testing.T) {
 func TestLeaseRenewError(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
-		if l.watchOnly([]string{"n2"}) != nil {
+		if l.watchOnly([]string{"n2"}, 2) != nil {
 			t.Error("a Lease is watched without an API server")
 		}
 		l.run(t.Context()) // returns
@@ -284,6 +317,7 @@ func TestLeaseRenewError(t *testing.T) {
 		if got := l.problem(); got != "" {
 			t.Errorf("unreachable API server: %q", got)
 		}
+		l.watchOnly([]string{"n2"}, 2)
 		api.disconnect(false)
 		api.mu.Lock()
 		api.refusal = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", errors.New("no role"))
@@ -297,7 +331,66 @@ func TestLeaseRenewError(t *testing.T) {
 	})
 }
 
-// The number of watched Leases is bounded.
+// While gossip reaches all nodes, a Lease is renewed once in idleInterval; while it does not reach a
+// node that renews its Lease, each interval; and a dead node costs that only for some seconds.
+func TestLeaseRate(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const interval = 5 * time.Second
+		api := newRegistry()
+		l, other := api.newLeases(t, "n1", interval), api.newLeases(t, "n2", interval)
+		l.setNode("uid-n1")
+		other.setNode("uid-n2")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go l.run(ctx)
+		otherCtx, die := context.WithCancel(ctx)
+		writes := func(d time.Duration) float64 {
+			api.mu.Lock()
+			before := api.writes
+			api.mu.Unlock()
+			<-time.After(d)
+			api.mu.Lock()
+			defer api.mu.Unlock()
+			return float64(api.writes-before) / d.Seconds()
+		}
+		if rate := writes(time.Hour); rate > 0.02 || rate < 0.015 {
+			t.Errorf("idle: %.4f writes a second", rate)
+		}
+		go other.run(otherCtx)
+		l.watchOnly([]string{"n2"}, 2)
+		other.watchOnly([]string{"n1"}, 2)
+		if rate := writes(time.Hour); rate < 0.39 || rate > 0.41 {
+			t.Errorf("two that do not hear one another: %.4f writes a second", rate)
+		}
+		die()
+		if n := writes(5*time.Minute) * 300; n > 16 {
+			t.Errorf("%.0f writes in 5 minutes after a death", n)
+		}
+		if s := l.watchOnly([]string{"n2"}, 2)["n2"]; !s.absent {
+			t.Errorf("%+v", s)
+		}
+		if rate := writes(time.Hour); rate > 0.02 {
+			t.Errorf("beside a dead node: %.4f writes a second", rate)
+		}
+		// The same with a node that never had a Lease.
+		l.watchOnly([]string{"n3"}, 2)
+		if n := writes(5*time.Minute) * 300; n > 16 {
+			t.Errorf("%.0f writes in 5 minutes beside a node without a Lease", n)
+		}
+	})
+}
+
+// A thousand nodes do not renew their Leases at once when one of them falls silent.
+func TestLeaseSpread(t *testing.T) {
+	l := newRegistry().newLeases(t, "n1", 5*time.Second)
+	for members, want := range map[int]time.Duration{2: minRenewPause, 100: 500 * time.Millisecond, 1000: 5 * time.Second, 5000: 5 * time.Second} {
+		if l.members = members; l.spread() != want {
+			t.Errorf("%d members: %s, want %s", members, l.spread(), want)
+		}
+	}
+}
+
+// The number of watched Leases is bounded, and one watch has them all.
 func TestLeaseLimit(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := newRegistry()
@@ -306,13 +399,32 @@ func TestLeaseLimit(t *testing.T) {
 		for i := range 100 {
 			dead = append(dead, fmt.Sprintf("n%d", i))
 		}
-		l.watchOnly(dead)
+		l.watchOnly(dead, 3)
 		bubble.Wait()
-		if len(api.watches) != maxLeases {
-			t.Errorf("%d Leases are watched", len(api.watches))
+		if api.watches != 1 || len(l.watched) != maxLeases {
+			t.Errorf("%d watches for %d Leases", api.watches, len(l.watched))
 		}
 		l.cancel()
 		bubble.Wait()
+	})
+}
+
+// While nodes come and go many times a second, few watches begin.
+func TestLeaseWatchPause(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		api := newRegistry()
+		l := api.newLeases(t, "n1", 5*time.Second)
+		defer l.cancel()
+		for i := range 100 {
+			l.watchOnly([]string{fmt.Sprint("n", 2+i%3)}, 5)
+			<-time.After(50 * time.Millisecond)
+		}
+		<-time.After(2 * rewatchPause)
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		if api.watches < 1 || api.watches > 8 {
+			t.Errorf("%d watches in 7 s", api.watches)
+		}
 	})
 }
 
@@ -325,7 +437,7 @@ func TestLeaseShowsRelease(t *testing.T) {
 		other.setNode("uid-n2")
 		ctx, cancel := context.WithCancel(t.Context())
 		go other.run(ctx)
-		l.watchOnly([]string{"n2"})
+		l.watchOnly([]string{"n2"}, 2)
 		<-time.After(time.Minute)
 		if l.takeReleased() {
 			t.Error("a release is reported before there is one")
@@ -337,8 +449,8 @@ func TestLeaseShowsRelease(t *testing.T) {
 				t.Error("want it reported once")
 			}
 		}
-		l.watchOnly(nil)
-		l.watchOnly([]string{"n2"})
+		l.watchOnly(nil, 2)
+		l.watchOnly([]string{"n2"}, 2)
 		bubble.Wait()
 		if !l.takeReleased() {
 			t.Error("a release before the watch is not reported")

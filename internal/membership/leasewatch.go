@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -11,10 +12,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// A leaseState is what a watch of a node's Lease has shown.
+// A leaseState is what the watch of a node's Lease has shown.
 type leaseState struct {
 	since   time.Time   // the watch began
 	record  leaseRecord // empty until it was read
+	seen    time.Time   // when record.renewTime was first seen, by the local clock
 	renewed time.Time   // when a renewal was last seen, by the local clock; zero: none was
 	// absent: the Lease is not renewed, as the API server confirmed after renewals of this
 	// node's Lease succeeded.
@@ -31,32 +33,53 @@ func (l *leases) generation() uint64 {
 	return l.changes
 }
 
-// watchOnly watches the Leases of these nodes and of no others, and returns their states.
-func (l *leases) watchOnly(nodes []string) map[string]leaseState {
+// watchOnly watches the Leases of the first maxLeases of these nodes and of no others, by one watch,
+// and returns their states. Of so many members each renews its own Lease.
+func (l *leases) watchOnly(nodes []string, members int) map[string]leaseState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.client == nil {
 		return nil
 	}
-	want := map[string]bool{}
-	for _, n := range nodes[:min(len(nodes), maxLeases)] {
-		want[n] = true
-	}
-	for n, stop := range l.watched {
-		if !want[n] {
-			stop()
-			delete(l.watched, n)
-			delete(l.states, n)
-		}
-	}
-	for n := range want {
-		if l.watched[n] == nil {
-			ctx, stop := context.WithCancel(l.ctx)
-			l.watched[n], l.states[n] = stop, leaseState{since: time.Now()}
-			go l.watch(ctx, n)
-		}
+	l.members = members
+	want := slices.Sorted(slices.Values(nodes[:min(len(nodes), maxLeases)]))
+	if !slices.Equal(want, l.watched) {
+		l.rewatch(want)
 	}
 	return maps.Clone(l.states)
+}
+
+// rewatch replaces the watch, with mu held. What is known of a node that is still watched stays.
+func (l *leases) rewatch(want []string) {
+	l.stopWatch()
+	l.watched = want
+	maps.DeleteFunc(l.states, func(node string, _ leaseState) bool { return !slices.Contains(want, node) })
+	for _, n := range want {
+		if _, known := l.states[n]; !known {
+			l.states[n] = leaseState{since: time.Now()}
+			l.again = true
+			notify.Changed(l.hurry)
+		}
+	}
+	var ctx context.Context
+	ctx, l.stopWatch = context.WithCancel(l.ctx)
+	if len(want) > 0 {
+		go l.watchAfter(ctx, time.Until(l.rewatched.Add(rewatchPause)), want)
+	}
+}
+
+// watchAfter watches after a pause: while nodes come and go, a watch that would be replaced at once
+// is not begun.
+func (l *leases) watchAfter(ctx context.Context, pause time.Duration, nodes []string) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(pause):
+	}
+	l.mu.Lock()
+	l.rewatched = time.Now()
+	l.mu.Unlock()
+	l.watch(ctx, nodes)
 }
 
 // takeReleased reports, once, whether a watched node has stopped answering for an address.
@@ -68,37 +91,24 @@ func (l *leases) takeReleased() bool {
 	return released
 }
 
-// watch watches one Lease until ctx ends. The first content is from before; a renewal is a
-// later change, so that no two clocks are compared. When the Lease has not changed for long
+// watch watches Leases until ctx ends. The first content is from before; a renewal is a
+// later change, so that no two clocks are compared. When a Lease has not changed for long
 // enough, the watch is restarted: a watch may be dead without an error, and a new one begins
 // with the current content.
-func (l *leases) watch(ctx context.Context, node string) {
+func (l *leases) watch(ctx context.Context, nodes []string) {
 	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 5 * time.Second}
 	retry.Reset()
-	var known string
-	var since time.Time // known was first seen
 	for ctx.Err() == nil {
 		attempt, restart := context.WithCancel(ctx)
 		quiet := time.AfterFunc(math.MaxInt64, restart)
-		err := l.client.watch(attempt, node, func(r leaseRecord) {
+		err := l.client.watch(attempt, nodes, func(node string, r leaseRecord) {
 			retry.Reset()
-			l.recordLease(ctx, node, r)
-			if r.renewTime == known {
-				if !l.checkAbsent(ctx, node, since) {
-					quiet.Reset(l.interval)
-				}
-				return
-			}
-			if known != "" {
-				l.recordRenewal(ctx, node)
-			}
-			known, since = r.renewTime, time.Now()
-			quiet.Reset(absentAfter * l.interval)
+			quiet.Reset(l.recordLease(ctx, node, r))
 		})
 		restarted := attempt.Err() != nil
 		quiet.Stop()
 		restart()
-		l.log.Debug("watch of a Lease ended", "node", node, "err", err)
+		l.log.Debug("watch of Leases ended", "nodes", nodes, "err", err)
 		if restarted {
 			continue
 		}
@@ -109,30 +119,53 @@ func (l *leases) watch(ctx context.Context, node string) {
 	}
 }
 
-// recordLease records the content of a Lease. A release also counts if it is in the first
-// content: it may have happened after gossip lost the node.
-func (l *leases) recordLease(ctx context.Context, node string, r leaseRecord) {
+// recordLease records the content of a Lease, and returns after what time the watch must be
+// restarted. A release also counts if it is in the first content: it may have happened after
+// gossip lost the node.
+func (l *leases) recordLease(ctx context.Context, node string, r leaseRecord) (restart time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ctx.Err() != nil {
-		return
+	state, watched := l.states[node]
+	if ctx.Err() != nil || !watched {
+		return math.MaxInt64
 	}
-	state := l.states[node]
-	if r.released != "" && r.released != state.record.released {
+	before := state.record
+	if r.released != "" && r.released != before.released {
 		l.released = true
 		l.signal()
 	}
-	state.record = r
+	if state.record = r; r.renewTime != before.renewTime {
+		state.seen = time.Now()
+	}
 	l.states[node] = state
+	switch before.renewTime {
+	case "":
+	case r.renewTime:
+		l.checkAbsent(node)
+	default:
+		l.recordRenewal(node)
+	}
+	return l.untilQuiet()
 }
 
-// recordRenewal records a renewal, and signals again when it is no longer valid.
-func (l *leases) recordRenewal(ctx context.Context, node string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ctx.Err() != nil {
-		return
+// untilQuiet returns, with mu held, how long the watch may go on without a change.
+func (l *leases) untilQuiet() time.Duration {
+	next := time.Duration(math.MaxInt64)
+	for _, s := range l.states {
+		if s.seen.IsZero() || s.absent {
+			continue
+		}
+		left := absentAfter*l.interval - time.Since(s.seen)
+		if left <= 0 {
+			left = l.interval
+		}
+		next = min(next, left)
 	}
+	return next
+}
+
+// recordRenewal records a renewal, with mu held, and signals again when it is no longer valid.
+func (l *leases) recordRenewal(node string) {
 	state := l.states[node]
 	state.renewed, state.absent = time.Now(), false
 	l.states[node] = state
@@ -144,25 +177,18 @@ func (l *leases) recordRenewal(ctx context.Context, node string) {
 	})
 }
 
-// checkAbsent decides whether a node is absent whose Lease has not changed since: a renewal
+// checkAbsent decides, with mu held, whether a node is absent whose Lease has not changed: a renewal
 // was due, and the API server has accepted one of this node since then. An API server that
 // accepts no renewals proves nothing.
-func (l *leases) checkAbsent(ctx context.Context, node string, since time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (l *leases) checkAbsent(node string) {
 	state := l.states[node]
-	switch due := since.Add(l.interval); {
-	case ctx.Err() != nil:
-		return false
-	case state.absent:
-	case time.Since(since) < absentAfter*l.interval || !l.renewed.After(due):
-		return false
-	default:
-		state.absent = true
-		l.states[node] = state
-		l.signal()
+	due := state.seen.Add(l.interval)
+	if state.absent || time.Since(state.seen) < absentAfter*l.interval || !l.renewed.After(due) {
+		return
 	}
-	return true
+	state.absent = true
+	l.states[node] = state
+	l.signal()
 }
 
 // signal signals a change of the states.

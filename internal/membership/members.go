@@ -81,6 +81,19 @@ func (m *Members) Silent(self string) map[string]time.Time {
 	return silent
 }
 
+// CountAlive is the number of members that are alive; 0 for nil.
+func (m *Members) CountAlive() (n int) {
+	if m == nil {
+		return 0
+	}
+	for i := range m.Nodes {
+		if m.Nodes[i].Alive {
+			n++
+		}
+	}
+	return n
+}
+
 // Halved reports whether exactly half of the members are dead.
 func (m *Members) Halved(self string) bool { return 2*len(m.Dead(self)) == len(m.Nodes) }
 

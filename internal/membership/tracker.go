@@ -179,7 +179,7 @@ func (t *Tracker) Members(snap *cluster.Snapshot) *Members {
 	}
 	t.view, t.generation, t.usesL2 = view, generation, usesL2
 	t.unreachable = unreachableNodes(view, snap, t.gossip.Node)
-	leases := t.leases.watchOnly(t.unreachable)
+	leases := t.leases.watchOnly(t.unreachable, len(view.Members))
 	if next := membersOf(view, leases, t.leases.validity(), time.Now()); !reflect.DeepEqual(next, t.members) {
 		t.members = next
 	}

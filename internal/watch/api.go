@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -78,7 +77,7 @@ func (n L2Needs) now(b *cluster.Builder) bool { return b.MayUseL2() || n == L2No
 // An API is a Source that watches an API server.
 //
 // The last state stays in use while the API server is unavailable, and a Problem
-// says since when. When it is back, everything is listed again.
+// says since when. When it is back, the watches continue where they were.
 type API struct {
 	config  *rest.Config
 	http    *http.Client // one, so that all watches share a connection
@@ -91,8 +90,7 @@ type API struct {
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
-	losses *atomic.Int64   // how often the connection was lost; see listWatch
-	life   context.Context // of the watches
+	life context.Context // of the watches
 
 	mu       sync.Mutex
 	builder  *cluster.Builder
@@ -143,8 +141,6 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 0 // It would end watches too.
-	losses := new(atomic.Int64)
-	cfg.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, losses} })
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, err
@@ -167,7 +163,6 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		metrics:   m,
 		needs:     o.L2,
 		namespace: cmp.Or(o.Namespace, cluster.DefaultNamespace),
-		losses:    losses,
 		changed:   make(chan struct{}, 1),
 		builder:   b,
 		last:      b.Snapshot(),

@@ -106,17 +106,16 @@ func TestAPIEqualsFiles(t *testing.T) {
 				case 2:
 					saved = s.backup()
 				case 3:
-					restore := rnd.IntN(2) == 0
-					s.outage(a, func() {
-						if restore {
-							s.restore(saved)
-						}
+					s.outage(a, func() {})
+				case 4:
+					s.confirmed(a, func() { s.outage(a, func() { s.restore(saved) }) })
+				case 5: // So short that hardly anyone notices.
+					s.confirmed(a, func() {
+						s.down()
+						s.restore(saved)
+						s.up()
 					})
-				case 4: // So short that hardly anyone notices.
-					s.down()
-					s.restore(saved)
-					s.up()
-				case 5:
+				case 6:
 					awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 				default:
 					randomChange(rnd, s)
@@ -140,14 +139,42 @@ func TestAPIEqualsFiles(t *testing.T) {
 // outage is over when every watch has noticed, and f has been called.
 func (s *apiServer) outage(a *API, f func()) {
 	s.down()
-	for noticed := 0; noticed < len(a.synced); {
-		time.Sleep(time.Millisecond)
+	s.until("every watch has noticed the outage", func() bool {
 		a.mu.Lock()
-		noticed = len(a.failures)
-		a.mu.Unlock()
-	}
+		defer a.mu.Unlock()
+		return len(a.failures) >= len(a.synced)
+	})
 	f()
 	s.up()
+}
+
+// Dozens of outages in a row would be mostly pauses.
+func init() { backoff.Cap = 200 * time.Millisecond }
+
+// confirmed calls f, which restores a backup in a restart, and returns when every watch has received a
+// version since. Later, when changes have reached the known version again, a watch cannot detect the backup.
+func (s *apiServer) confirmed(a *API, f func()) {
+	f()
+	for r := range a.synced {
+		s.until("a version of "+r.Resource, func() bool { return s.readNow(r.Resource) })
+	}
+}
+
+// until waits for a minute at most.
+func (s *apiServer) until(what string, done func() bool) {
+	s.t.Helper()
+	for began := time.Now(); !done(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			s.t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// readNow reports whether a client has received the version of this process.
+func (s *apiServer) readNow(resource string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read[resource] == s.process
 }
 
 func randomChange(rnd *rand.Rand, s *apiServer) {
@@ -181,7 +208,21 @@ func TestAPIRelist(t *testing.T) {
 	}{
 		{"a watch ends", func(_ *testing.T, s *apiServer, _ *API) { s.drop() }, false},
 		{"410 Gone", func(_ *testing.T, s *apiServer, _ *API) { s.forget(); s.drop() }, true},
-		{"the API server goes away", func(_ *testing.T, s *apiServer, a *API) { s.outage(a, func() {}) }, true},
+		{"the API server goes away", func(_ *testing.T, s *apiServer, a *API) { s.outage(a, func() {}) }, false},
+		{"it is back and knows no roles yet", func(_ *testing.T, s *apiServer, a *API) {
+			s.outage(a, func() { s.refuse("services", apierrors.NewForbidden(services.GroupResource(), "", nil)) })
+			awaitRequest(s, "watch services")
+			s.refuse("services", nil)
+		}, false},
+		{"it is back with no history", func(_ *testing.T, s *apiServer, a *API) { s.outage(a, s.forget) }, true},
+		{"it is back with an older etcd", func(t *testing.T, s *apiServer, a *API) {
+			old := s.backup()
+			for range 3 {
+				s.set(clustertest.Service("lost"))
+			}
+			awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
+			s.outage(a, func() { s.restore(old) })
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -208,6 +249,12 @@ func TestAPIRelist(t *testing.T) {
 			}
 		})
 	}
+}
+
+// awaitRequest returns after one more request.
+func awaitRequest(s *apiServer, what string) {
+	n := s.asked(what)
+	s.until(what, func() bool { return s.asked(what) != n })
 }
 
 // An API server that is restored from a backup is trusted, although its versions

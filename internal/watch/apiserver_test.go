@@ -55,6 +55,8 @@ type apiServer struct {
 	refused  map[string]*apierrors.StatusError
 	streams  bool           // lists are streamed to who asks for it; else that is 422
 	requests map[string]int // by resource and what was asked for
+	process  int            // how often it was started
+	read     map[string]int // by resource: the last process whose version a client received
 }
 
 type apiEvent struct {
@@ -89,7 +91,7 @@ func newAPIServer(t testing.TB, objects ...clustertest.Object) *apiServer {
 		refused: map[string]*apierrors.StatusError{},
 		streams: true,
 	}
-	s.requests = map[string]int{}
+	s.requests, s.read = map[string]int{}, map[string]int{}
 	s.set(objects...)
 	s.up()
 	t.Cleanup(s.down)
@@ -109,7 +111,11 @@ func (s *apiServer) up() {
 	l, err := net.Listen("tcp", s.addr)
 	must(s.t, err)
 	s.addr, s.listener = l.Addr().String(), l
-	s.http = &http.Server{Handler: s}
+	s.mu.Lock()
+	s.process++
+	process := s.process
+	s.mu.Unlock()
+	s.http = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, process) })}
 	go s.http.Serve(l)
 }
 
@@ -225,6 +231,8 @@ type apiRequest struct {
 	version  int // -1 when none was named
 	watch    bool
 	stream   bool // the watch begins with all there is
+	one      bool // a list of one object: only its version matters
+	process  int  // which process received it
 	media    runtime.SerializerInfo
 	codecs   serializer.CodecFactory
 }
@@ -233,7 +241,7 @@ func (s *apiServer) parse(r *http.Request) (q apiRequest, err error) {
 	v := r.URL.Query()
 	q = apiRequest{resource: path.Base(r.URL.Path), version: -1, codecs: serializer.NewCodecFactory(scheme)}
 	q.watch = v.Get("watch") == "true"
-	q.stream = v.Get("sendInitialEvents") == "true"
+	q.stream, q.one = v.Get("sendInitialEvents") == "true", v.Get("limit") == "1"
 	var ok bool
 	if q.gvk, ok = served[q.resource]; !ok {
 		return q, fmt.Errorf("no resource %s", q.resource)
@@ -277,8 +285,9 @@ func within(o object, resource string) string {
 	return "/api"
 }
 
-func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *apiServer) serve(w http.ResponseWriter, r *http.Request, process int) {
 	q, err := s.parse(r)
+	q.process = process
 	if err != nil {
 		s.t.Errorf("request %s: %v", r.URL, err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -301,6 +310,9 @@ func (s *apiServer) refusal(q apiRequest) *apierrors.StatusError {
 	verb := map[bool]string{true: "watch ", false: "list "}[q.watch] + q.resource
 	if q.stream {
 		verb = "stream " + q.resource
+	}
+	if q.one {
+		verb = "confirm " + q.resource
 	}
 	s.requests[verb]++
 	if q.name != "" {
@@ -340,11 +352,15 @@ func (s *apiServer) current(q apiRequest) (objects []runtime.Object, version int
 			objects = append(objects, o.DeepCopyObject())
 		}
 	}
+	s.read[q.resource] = max(s.read[q.resource], q.process)
 	return objects, s.version
 }
 
 func (s *apiServer) serveList(w http.ResponseWriter, q apiRequest) {
 	objects, version := s.current(q)
+	if q.one {
+		objects = objects[:min(len(objects), 1)]
+	}
 	list, err := scheme.New(q.gvk.GroupVersion().WithKind(q.gvk.Kind + "List"))
 	if err == nil {
 		err = meta.SetList(list, objects)

@@ -5,8 +5,8 @@
 // snapshots, whichever of them they come from.
 //
 // An API server: api.go says what is watched, and from when on; reflector.go lists and watches one
-// resource by client-go's Reflector; secrets.go watches those Secrets that BGPPeers name; transport.go counts lost connections, after which everything is
-// listed again; health.go makes Problems of what cannot be read.
+// resource by client-go's Reflector; resume.go decides whether a watch that has ended may continue; secrets.go watches
+// those Secrets that BGPPeers name; health.go makes Problems of what cannot be read.
 //
 // A folder: files.go decides which file has to be read again, and which file's object counts;
 // inotify.go says what has happened in the folder; decode.go makes objects of YAML and JSON; mismatch.go

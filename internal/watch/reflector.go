@@ -170,6 +170,8 @@ func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan st
 	var zero T
 	pause := backoff
 	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
+	// client-go takes the end of an HTTP/2 connection for an error of the server, and would list.
+	reflector.MaxInternalErrorRetryDuration = maxResume
 	go reflector.RunWithContext(ctx)
 	return synced, nil
 }
@@ -265,29 +267,17 @@ func (w *store[T]) Transformer() cache.TransformFunc {
 }
 
 // A listWatch lists and watches one resource, and reports the results to health.go.
-//
-// After an outage the API server may have another etcd, restored from a backup, with versions smaller
-// than the known ones. A watch from a version in the future succeeds and has no events, for hours. So
-// after a connection was lost, also that of another watch, everything is listed again, from no
-// version. A watch that ended regularly is not lost.
 type listWatch struct {
 	*cache.ListWatch
 	api      *API
 	resource resource
-	absent   func() // called when the resource does not exist for us
-	asOf     int64  // the API's losses when everything was listed last
+	absent   func()    // called when the resource does not exist for us
+	failing  time.Time // when a watch could not be opened for the first time; zero: it could
 }
 
 // ListWithContext is called by the Reflector.
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	losses := l.api.losses.Load()
-	if l.asOf != losses {
-		o.ResourceVersion = ""
-	}
 	list, err := l.ListWatch.ListWithContext(ctx, o)
-	if err == nil {
-		l.asOf = losses
-	}
 	f := faultOf(err)
 	if f != missing || !l.resource.recent {
 		l.api.record(ctx, l.resource, err)
@@ -304,33 +294,13 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	if o.SendInitialEvents != nil {
 		return l.stream(ctx, o)
 	}
-	if l.asOf != l.api.losses.Load() {
-		return nil, errAway
-	}
-	w, err := l.watch(ctx, o)
-	l.api.record(ctx, l.resource, err)
-	// It may have been lost meanwhile: client-go tries again by itself.
-	if err == nil && l.asOf != l.api.losses.Load() {
-		w.Stop()
-		return nil, errAway
-	}
-	return w, err
+	return l.resume(ctx, o)
 }
-
-// errAway makes the Reflector list everything.
-var errAway = apierrors.NewResourceExpired("the API server was away: list everything again")
 
 // stream is a list that comes as a watch (KEP-3157). Where the API server refuses
 // that, an ordinary list follows at once: only what becomes of that matters.
 func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-	losses := l.api.losses.Load()
-	if l.asOf != losses {
-		o.ResourceVersion = ""
-	}
-	w, err := l.watch(ctx, o)
-	if err == nil {
-		l.asOf = losses
-	}
+	w, err := l.open(ctx, o)
 	var refused apierrors.APIStatus
 	if !errors.As(err, &refused) {
 		l.api.record(ctx, l.resource, err)
@@ -338,8 +308,8 @@ func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	return w, err
 }
 
-// watch opens a watch. A timeout is an error here, and not a watch without events.
-func (l *listWatch) watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+// open opens a watch. A timeout is an error here, and not a watch without events.
+func (l *listWatch) open(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.ListWatch.WatchWithContext(ctx, o)
 	if err == nil && reflect.TypeOf(w) == emptyWatch {
 		return nil, errors.New("no answer in time")

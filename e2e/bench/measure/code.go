@@ -28,6 +28,7 @@ var measured = map[string][]string{
 	"l2":     {"internal/cluster", "internal/election", "internal/membership", "internal/plan", "internal/redirect", "l2", "proxy", "speaker"},
 	"matrix": {"bgp", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/redirect", "internal/watch", "l2", "proxy", "speaker"},
 	"proxy":  {"internal/cluster", "internal/nfnl", "internal/plan", "internal/watch", "proxy", "speaker"},
+	"scale":  {"controller", "internal/cluster", "internal/ipam", "internal/membership", "internal/plan", "internal/watch", "speaker"},
 }
 
 // CodeOf returns a hash of the code that a benchmark measures, in the tree below source.

@@ -1,0 +1,171 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+)
+
+// A kind of client.
+type kind string
+
+const (
+	none     kind = "none" // what the changes themselves and the controller cost
+	speakers kind = "speakers"
+	proxies  kind = "kube-proxies"
+)
+
+// A bench is a control plane with the controller, nodes, Services and endpoints.
+type bench struct {
+	options
+	size
+	dir             string
+	cluster         *kube.Cluster
+	controller      *exec.Cmd
+	core, discovery *rest.RESTClient
+	stopKubelets    context.CancelFunc
+	proxyConfig     *rest.Config // of kube-proxy's account
+	traffic         *traffic     // of the clients
+	fleet           *fleet
+	created         int // Services so far
+}
+
+func measureAll(ctx context.Context, o options) (r report, err error) {
+	r = o.newReport()
+	tools, err := kube.Tools(ctx, true)
+	if err != nil {
+		return r, err
+	}
+	if r.Machine, err = measure.Describe(ctx, o.Binary, measure.Kubernetes(tools, "kube-apiserver")); err != nil {
+		return r, err
+	}
+	for _, s := range o.sizes {
+		for _, k := range []kind{none, speakers, proxies} {
+			phases, err := measureOne(ctx, o, tools, s, k)
+			if err != nil {
+				return r, fmt.Errorf("%d nodes, %s: %w", s.Nodes, k, err)
+			}
+			r.Runs = append(r.Runs, run{s, k, phases})
+		}
+	}
+	r.Took = time.Since(r.Began)
+	return r, nil
+}
+
+// measureOne measures one kind of client with a control plane of its own.
+func measureOne(ctx context.Context, o options, tools string, s size, k kind) (phases []phase, err error) {
+	b := &bench{options: o, size: s, traffic: &traffic{}, stopKubelets: func() {}}
+	if b.dir, err = os.MkdirTemp("", "fanfare-benchscale-"); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	b.cluster, err = kube.StartIn(ctx, nil, tools, filepath.Join(b.dir, "control-plane"), netip.MustParseAddr("127.0.0.1"))
+	if err != nil {
+		return nil, err
+	}
+	if err := b.install(ctx); err != nil {
+		return nil, err
+	}
+	b.fleet = &fleet{make: b.maker(k), all: map[int]*running{}}
+	return b.measure(ctx, k)
+}
+
+// maker returns how to make a client of a node.
+func (b *bench) maker(k kind) func(int) client {
+	return func(i int) client {
+		if k == proxies {
+			return &hollowProxy{node: nodeName(i), config: b.traffic.wrap(b.proxyConfig)}
+		}
+		return &hollowSpeaker{node: nodeName(i), config: b.traffic.wrap(b.cluster.SpeakerConfig(nodeName(i))), keyFile: b.keyFile()}
+	}
+}
+
+func (b *bench) keyFile() string { return filepath.Join(b.dir, "key") }
+
+// install applies Fanfare's objects, nodes, Services and endpoints, and starts the controller.
+func (b *bench) install(ctx context.Context) error {
+	if err := b.cluster.Install(ctx, filepath.Join(b.Source, "manifests")); err != nil {
+		return err
+	}
+	if err := b.cluster.Admin().Apply(ctx, objects); err != nil {
+		return err
+	}
+	if err := os.WriteFile(b.keyFile(), []byte("a key that protects nothing\n"), 0o600); err != nil {
+		return err
+	}
+	cfg, err := b.cluster.Config("bench", "system:masters")
+	if err != nil {
+		return err
+	}
+	if b.proxyConfig, err = b.cluster.Config("system:kube-proxy"); err != nil {
+		return err
+	}
+	if b.core, b.discovery, err = measure.Clients(cfg); err != nil {
+		return err
+	}
+	if err := b.parallel(b.Nodes, func(i int) error { return b.createNode(ctx, i) }); err != nil {
+		return err
+	}
+	if err := b.startController(); err != nil {
+		return err
+	}
+	kubelets, stop := context.WithCancel(ctx)
+	b.stopKubelets = stop
+	go b.reportNodes(kubelets)
+	if err := b.createServices(ctx, b.Services); err != nil {
+		return err
+	}
+	return b.awaitAssigned(ctx)
+}
+
+// parallel calls f n times, eight at a time.
+func (b *bench) parallel(n int, f func(i int) error) error {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for i := range n {
+		g.Go(func() error { return f(i) })
+	}
+	return g.Wait()
+}
+
+func (b *bench) startController() error {
+	kubeconfig := filepath.Join(b.dir, "controller.kubeconfig")
+	if err := b.cluster.WriteKubeconfig(kubeconfig, "system:serviceaccount:fanfare-system:controller"); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(b.dir, "controller.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	b.controller = exec.Command(b.Binary, "controller", "--kubeconfig", kubeconfig)
+	b.controller.Stdout, b.controller.Stderr = log, log
+	return b.controller.Start()
+}
+
+func (b *bench) close() error {
+	b.stopKubelets()
+	var errs []error
+	if b.fleet != nil {
+		errs = append(errs, b.fleet.stop())
+	}
+	if b.controller != nil && b.controller.Process != nil {
+		_ = b.controller.Process.Kill()
+		_ = b.controller.Wait() // it was killed
+	}
+	if b.cluster != nil {
+		errs = append(errs, b.cluster.Stop())
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+}

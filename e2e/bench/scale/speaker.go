@@ -1,0 +1,101 @@
+package scale
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+const (
+	gossipPort     = 17946
+	leaseNamespace = "fanfare-node-lease"
+	leaseInterval  = 5 * time.Second
+)
+
+// A hollowSpeaker decides what its node must do, and reports that it has done so.
+type hollowSpeaker struct {
+	node    string
+	config  *rest.Config
+	keyFile string
+	desired atomic.Pointer[plan.Desired]
+}
+
+// run runs until ctx ends. A speaker that stops on purpose leaves the membership.
+func (h *hollowSpeaker) run(ctx context.Context, leaves *atomic.Bool) error {
+	log := slog.New(slog.DiscardHandler)
+	api, err := watch.OpenAPI(ctx, h.config, watch.Options{SecretsOf: h.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log})
+	if err != nil {
+		return err
+	}
+	leaser, err := membership.NewLeaseClient(h.config, leaseNamespace)
+	if err != nil {
+		return err
+	}
+	reporter, err := speaker.NewReporter(h.config, h.node, log)
+	if err != nil {
+		return err
+	}
+	members := membership.New(membership.Options{Node: h.node, KeyFile: h.keyFile, Port: gossipPort, Leases: leaser, LeaseInterval: leaseInterval, Log: log})
+	members.Start(context.WithoutCancel(ctx), func(string, []byte) error { return nil })
+	defer members.Close()
+	go reporter.Run(ctx, h.status)
+	h.decide(ctx, ipam.NewReader(api), members, reporter)
+	if leaves.Load() {
+		members.Leave()
+	}
+	return nil
+}
+
+// decide makes a pass after each change, as a speaker does.
+func (h *hollowSpeaker) decide(ctx context.Context, source cluster.Source, members *membership.Tracker, reporter *speaker.Reporter) {
+	decider := plan.NewDecider(plan.Config{Node: h.node})
+	storm := rate.NewLimiter(rate.Every(20*time.Millisecond), 10)
+	for storm.Wait(ctx) == nil {
+		snap := source.Snapshot()
+		decider.Config.Members = members.Members(snap)
+		h.desired.Store(decider.Decide(snap))
+		reporter.Trigger()
+		select {
+		case <-ctx.Done():
+		case <-source.Changed():
+		case <-members.Changed():
+		case <-members.Renewed():
+		}
+	}
+}
+
+// status is what a node reports whose kernel accepts everything at once.
+func (h *hollowSpeaker) status() speaker.Status {
+	d := h.desired.Load()
+	st := speaker.Status{Node: h.node, Version: "hollow"}
+	if d.View.Self != nil {
+		st.NodeUID = d.View.Self.UID
+	}
+	for _, a := range d.Addresses {
+		one := speaker.AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: true, Announced: a.Announce}
+		for _, s := range a.Services {
+			one.Services = append(one.Services, s.String())
+		}
+		st.Addresses = append(st.Addresses, one)
+	}
+	return st
+}
+
+// served is how many addresses the speaker would serve.
+func (h *hollowSpeaker) served() int {
+	if d := h.desired.Load(); d != nil {
+		return len(d.Addresses)
+	}
+	return 0
+}
