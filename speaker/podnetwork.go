@@ -84,7 +84,7 @@ func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string,
 		return "", false
 	}
 	uplinks, err := uplinksOf(own)
-	if _, is := uplinks[route.LinkIndex]; is || err != nil {
+	if _, is := uplinks[link.Attrs().Index]; is || err != nil {
 		return "", false
 	}
 	if link.Type() != "bridge" && link.Type() != "openvswitch" {
@@ -108,11 +108,12 @@ func isRemote(a netip.Addr, own []netip.Addr) bool {
 		return true
 	}
 	uplinks, err := uplinksOf(own)
-	_, is := uplinks[route.LinkIndex]
+	_, is := uplinks[link.Attrs().Index]
 	return is && err == nil
 }
 
-// linkTo returns the route to an address, and its interface.
+// linkTo returns the route to an address, and its interface: the first one of a route by several, which
+// has none of its own.
 func linkTo(a netip.Addr) (netlink.Link, netlink.Route, error) {
 	routes, err := netlink.RouteGetWithOptions(net.IP(a.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil {

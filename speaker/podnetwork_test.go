@@ -48,6 +48,7 @@ func TestPodNetwork(t *testing.T) {
 		node.Bridge("weave", "pod1")
 		node.Addr("weave", "10.32.0.1/12")
 		node.Route("10.9.0.5/32", "", "pod2")
+		node.Multipath("203.0.113.0/24", "10.0.0.253", "10.0.0.254")
 		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 		snap := func(endpoint string) *cluster.Snapshot {
 			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n1", Addr: netip.MustParseAddrPort(endpoint)}}}
@@ -68,6 +69,7 @@ func TestPodNetwork(t *testing.T) {
 			{"behind an interface of its own", "10.9.0.5:80", "", true},
 			{"a machine on the node's link", "10.0.0.77:80", "", false},
 			{"a machine behind the router", "198.51.100.1:80", "", false},
+			{"a machine behind two routers", "203.0.113.1:80", "", false},
 		} {
 			if got := find(tt.endpoint); got.Interface != tt.iface || (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch || got.InterfacePrefix != "" {
 				t.Errorf("%s: %+v", tt.what, got)

@@ -194,6 +194,16 @@ func (n *NS) Route(prefix, via, dev string) {
 	check(n.tb, n.Name+" route "+prefix, n.link.RouteReplace(r))
 }
 
+// Multipath adds a route to prefix by several gateways.
+func (n *NS) Multipath(prefix string, via ...string) {
+	n.tb.Helper()
+	r := &netlink.Route{Dst: ipNet(netip.MustParsePrefix(prefix).Masked())}
+	for _, gateway := range via {
+		r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{Gw: netip.MustParseAddr(gateway).AsSlice()})
+	}
+	check(n.tb, n.Name+" route "+prefix, n.link.RouteReplace(r))
+}
+
 // Sysctl sets a variable below net, such as "ipv4.ip_forward".
 func (n *NS) Sysctl(name, value string) {
 	n.tb.Helper()
