@@ -116,7 +116,7 @@ type service struct {
 	*cluster.Spec
 	claims []claim
 	addrs  []netip.Addr
-	// settled are families that get no other address: the Service requested one that it
+	// excluded are families that get no other address: the Service requested one that it
 	// cannot have, or its status names one that it cannot have.
 	excluded []corev1.IPFamily
 }

@@ -46,7 +46,7 @@ func NewAllocator(snap *cluster.Snapshot, r Rule) *Allocator {
 
 // Next is NewAllocator of another snapshot, by the same rule.
 func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
-	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
+	claims := sortedset.Differ(s.Snap.Claims, snap.Claims, compareClaims)
 	names := s.touched(snap, slices.Concat(claims, s.conflicting(snap)))
 	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
 		return NewAllocator(snap, s.rule)
@@ -76,8 +76,7 @@ func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map
 	for _, svc := range differ(s.Snap.Services, snap.Services, sameSpec, compareServices) {
 		names[svc.Name] = struct{}{}
 	}
-	same := func(a, b *cluster.Namespace) bool { return a == b }
-	for _, ns := range differ(s.Snap.Namespaces, snap.Namespaces, same, func(a, b *cluster.Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, ns := range sortedset.Differ(s.Snap.Namespaces, snap.Namespaces, func(a, b *cluster.Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
 		i, _ := find(snap.Services, cluster.Name{Namespace: ns.Name})
 		for ; i < len(snap.Services) && snap.Services[i].Name.Namespace == ns.Name; i++ {
 			names[snap.Services[i].Name] = struct{}{}
@@ -96,8 +95,7 @@ func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map
 
 // conflicting are the Claims of addresses about which speakers report something else than before.
 func (s *Allocator) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim) {
-	same := func(a, b cluster.Conflict) bool { return a == b }
-	for _, c := range differ(s.Snap.Conflicts, snap.Conflicts, same, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
+	for _, c := range sortedset.Differ(s.Snap.Conflicts, snap.Conflicts, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
 		if claim := snap.Claim(c.Addr); claim != nil {
 			claims = append(claims, claim)
 		}

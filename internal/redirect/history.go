@@ -37,20 +37,20 @@ func NewHistory(node string) *History {
 
 // Record records that a node answers for an address. It reports whether that is news, and this
 // node was an owner too, so that its redirects change.
-func (o *History) Record(a netip.Addr, node string) (changed bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.record(a, node) && slices.Contains(o.owners[a], o.node)
+func (h *History) Record(a netip.Addr, node string) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.record(a, node) && slices.Contains(h.owners[a], h.node)
 }
 
-func (o *History) record(a netip.Addr, node string) (changed bool) {
-	list := moveToFront(o.owners[a], node)
+func (h *History) record(a netip.Addr, node string) (changed bool) {
+	list := moveToFront(h.owners[a], node)
 	list = list[:min(len(list), maxOwners)]
-	if slices.Equal(list, o.owners[a]) {
+	if slices.Equal(list, h.owners[a]) {
 		return false
 	}
-	o.owners[a] = list
-	o.revision++
+	h.owners[a] = list
+	h.revision++
 	return true
 }
 
@@ -60,59 +60,59 @@ func moveToFront(list []string, node string) []string {
 }
 
 // Begin records that this node answers for an address from now on.
-func (o *History) Begin(a netip.Addr) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.held[a] = true
-	o.record(a, o.node)
+func (h *History) Begin(a netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held[a] = true
+	h.record(a, h.node)
 }
 
 // End records that this node no longer answers for an address, and which node does; empty: none
 // that is known.
-func (o *History) End(a netip.Addr, next string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.held, a)
+func (h *History) End(a netip.Addr, next string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.held, a)
 	if next != "" {
-		o.record(a, next)
+		h.record(a, next)
 	}
 }
 
 // Forget forgets an address.
-func (o *History) Forget(a netip.Addr) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, known := o.owners[a]; known {
-		delete(o.owners, a)
-		o.revision++
+func (h *History) Forget(a netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, known := h.owners[a]; known {
+		delete(h.owners, a)
+		h.revision++
 	}
 }
 
 // RecordInterfaces records the interfaces of members. One that has just started reports none.
-func (o *History) RecordInterfaces(m *membership.Members) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (h *History) RecordInterfaces(m *membership.Members) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, n := range m.Nodes {
-		if len(n.Interfaces) > 0 && !reflect.DeepEqual(o.interfaces[n.Node], n.Interfaces) {
-			o.interfaces[n.Node] = n.Interfaces
-			o.revision++
+		if len(n.Interfaces) > 0 && !reflect.DeepEqual(h.interfaces[n.Node], n.Interfaces) {
+			h.interfaces[n.Node] = n.Interfaces
+			h.revision++
 		}
 	}
 }
 
 // Owners returns the owners of each address that this node is or was an owner of, the last one
 // first. Of the addresses of want it is about to be one.
-func (o *History) Owners(want []netip.Addr) map[netip.Addr][]string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (h *History) Owners(want []netip.Addr) map[netip.Addr][]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	owners := make(map[netip.Addr][]string, len(want))
 	for _, a := range want {
-		if list := o.owners[a]; len(list) > 0 && !o.held[a] {
-			owners[a] = moveToFront(list, o.node)
+		if list := h.owners[a]; len(list) > 0 && !h.held[a] {
+			owners[a] = moveToFront(list, h.node)
 		}
 	}
-	for a, list := range o.owners {
-		if owners[a] == nil && slices.Contains(list, o.node) {
+	for a, list := range h.owners {
+		if owners[a] == nil && slices.Contains(list, h.node) {
 			owners[a] = list
 		}
 	}
@@ -120,17 +120,17 @@ func (o *History) Owners(want []netip.Addr) map[netip.Addr][]string {
 }
 
 // Revision counts the changes of what Owners and Saved return.
-func (o *History) Revision() uint64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.revision
+func (h *History) Revision() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.revision
 }
 
 // interfacesOf returns the interfaces that a node reported last.
-func (o *History) interfacesOf(node string) []cluster.Interface {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.interfaces[node]
+func (h *History) interfacesOf(node string) []cluster.Interface {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.interfaces[node]
 }
 
 // A Saved is what the next process on a node must know of a History, as far as it concerns
@@ -142,21 +142,21 @@ type Saved struct {
 }
 
 // Saved returns what the next process on this node must know.
-func (o *History) Saved(programmed []proxy.Redirect) Saved {
-	s := Saved{Owners: o.Owners(nil), Interfaces: map[string][]cluster.Interface{}, Redirects: programmed}
+func (h *History) Saved(programmed []proxy.Redirect) Saved {
+	s := Saved{Owners: h.Owners(nil), Interfaces: map[string][]cluster.Interface{}, Redirects: programmed}
 	for _, owners := range s.Owners {
 		for _, node := range owners {
-			s.Interfaces[node] = o.interfacesOf(node)
+			s.Interfaces[node] = h.interfacesOf(node)
 		}
 	}
 	return s
 }
 
 // Restore restores what an earlier process on this node knew.
-func (o *History) Restore(s Saved) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	maps.Copy(o.owners, s.Owners)
-	maps.Copy(o.interfaces, s.Interfaces)
-	o.revision++
+func (h *History) Restore(s Saved) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.Copy(h.owners, s.Owners)
+	maps.Copy(h.interfaces, s.Interfaces)
+	h.revision++
 }
