@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/binary"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // previous builds the program of an earlier commit, once.
@@ -26,8 +27,8 @@ var previous = sync.OnceValues(func() (string, error) {
 func startPrevious(t *testing.T, l *Lab, start func(context.Context, ...string) error, flags ...string) string {
 	t.Helper()
 	path, err := previous()
-	if errors.Is(err, binary.ErrNoCommit) && os.Getenv("CI") != "true" {
-		t.Skip(err)
+	if errors.Is(err, binary.ErrNoCommit) {
+		nstest.Missing(t, err.Error())
 	}
 	await(t, err)
 	restart := func(ctx context.Context, binary string, flags ...string) {
