@@ -57,7 +57,7 @@ type Options struct {
 	Registry   *prometheus.Registry
 	// Classes are those of the Services that Fanfare serves, for Open too.
 	Classes cluster.Classes
-	// Settle is how long a change of a node has to last before addresses are spread over
+	// SettleTime is how long a change of a node has to last before addresses are spread over
 	// nodes again; DefaultSettleTime when zero.
 	SettleTime time.Duration
 }

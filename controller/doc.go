@@ -41,6 +41,6 @@
 // a node only when it has lasted.
 //
 // debouncer.go and poolusage.go support placement and pool status, diagnosis.go and conditionreason.go
-// explain conditions, and claimannounce.go keeps claims equal to their pools. memberskey.go creates the speakers' key. health.go and metrics.go are for the
-// kubelet and Prometheus.
+// explain conditions, and claimannounce.go keeps claims equal to their pools. memberskey.go creates
+// the speakers' key. health.go and metrics.go are for the kubelet and Prometheus.
 package controller

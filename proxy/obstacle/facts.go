@@ -1,11 +1,9 @@
 package obstacle
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -18,13 +16,6 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
-)
-
-// Interfaces that reveal a network plug-in. Calico's agent, Felix, creates the first only in
-// its eBPF mode, and deletes it when it leaves that mode. Cilium always has the second.
-const (
-	CalicoInterface = "bpfin.cali"
-	CiliumInterface = "cilium_host"
 )
 
 // A collector reads facts. It changes nothing, and records what cannot be read.
@@ -92,58 +83,6 @@ func (s *collector) links() {
 		}
 		s.Facts.interfaces = append(s.Facts.interfaces, w)
 	}
-}
-
-// plugin records the network plug-in to which an interface belongs, if any.
-func (s *collector) plugin(iface string) {
-	p := &s.Facts.plugin
-	switch iface {
-	case CalicoInterface:
-		p.calico = true
-	case CiliumInterface:
-		p.cilium = true
-		p.nodePort, p.blind = ciliumNodePort()
-	case OVNInterface:
-		p.ovn = true
-	}
-}
-
-// ciliumNodePort reports whether Cilium's programs for external traffic are loaded; blind is
-// why that is unknown. The kernel lists the names of BPF programs among its symbols. Listing
-// them by bpf(2) needs CAP_SYS_ADMIN in the initial user namespace.
-func ciliumNodePort() (loaded bool, blind string) {
-	f, err := os.Open("/proc/kallsyms")
-	if err != nil {
-		return false, err.Error()
-	}
-	defer f.Close()
-	return nodePortAmong(f)
-}
-
-// nodePortAmong is ciliumNodePort for the text of /proc/kallsyms. Without any BPF program the
-// result is unknown: where Cilium runs there are always some.
-func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
-	programs := false
-	lines := bufio.NewScanner(symbols)
-	for lines.Scan() {
-		line := lines.Text()
-		if !strings.HasSuffix(line, "[bpf]") {
-			continue
-		}
-		programs = programs || strings.Contains(line, "bpf_prog_")
-		// A program without BTF is listed by the first 15 characters of its name, such as
-		// tail_nodeport_nat_ingress_ipv4.
-		if strings.Contains(line, "_tail_nodeport_") {
-			return true, ""
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return false, err.Error()
-	}
-	if !programs {
-		return false, "/proc/kallsyms names no BPF programs: net.core.bpf_jit_harden is not 0, or bpf_jit_kallsyms is 0"
-	}
-	return false, ""
 }
 
 // routes records which networks the interfaces lead to, and the interface of each sample.

@@ -63,7 +63,7 @@ func (p flowKind) of(s sample) bool {
 // judgeRules finds chains that drop, translate or exclude from conntrack all samples of a
 // flowKind; each chain is reported once, with all flows that it blocks for certain.
 func judgeRules(r *ruleset, samples []sample, more partial) (all []Obstacle) {
-	told := make(map[string]int)
+	reported := make(map[string]int)
 	for _, base := range r.bases {
 		for _, p := range flowKinds() {
 			if !base.sees(p.family) {
@@ -73,10 +73,10 @@ func judgeRules(r *ruleset, samples []sample, more partial) (all []Obstacle) {
 			if !found {
 				continue
 			}
-			at, known := told[o.About]
+			at, known := reported[o.About]
 			if !known {
 				at = len(all)
-				told[o.About], all = at, append(all, o)
+				reported[o.About], all = at, append(all, o)
 			}
 			if o.Code == all[at].Code && o.Code != TranslatedBefore && !more[p.family][p.destination()] {
 				all[at].Blocks |= p.flows()

@@ -100,17 +100,6 @@ type conntrackFacts struct {
 // NearlyFull is exported for the tests of package proxy.
 const NearlyFull = 90
 
-// pluginFacts are signs of a network plug-in that translates by BPF.
-type pluginFacts struct {
-	calico bool // in its eBPF mode
-	cilium bool // in any mode
-	// nodePort: Cilium's programs that translate external traffic are loaded, that is, Cilium
-	// replaces kube-proxy. blind is why that is unknown.
-	nodePort bool
-	blind    string
-	ovn      bool // OVN-Kubernetes, in any mode
-}
-
 // judge returns the obstacles among the facts, sorted.
 func judge(f *facts) []Obstacle {
 	all := slices.Concat(judgeForwarding(f), judgeReversePath(f), judgeConntrack(f), judgeBridges(f), judgePlugin(f.plugin))
@@ -158,26 +147,6 @@ func judgeBridges(f *facts) (all []Obstacle) {
 				"%s is 0 or absent: a pod on bridge %s that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1",
 				name, w.name)})
 		}
-	}
-	return all
-}
-
-// foreignDataPath is what every message about such a plug-in has in common: what is lost.
-const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
-
-// judgePlugin finds network plug-ins whose BPF programs translate the addresses of Services.
-func judgePlugin(p pluginFacts) (all []Obstacle) {
-	const what = foreignDataPath
-	if p.calico {
-		all = append(all, Obstacle{Code: ForeignDataPath, About: "Calico", Message: "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
-			"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})
-	}
-	const cure = "; to have Fanfare forward, set kubeProxyReplacement to false and run kube-proxy"
-	switch {
-	case p.cilium && p.nodePort:
-		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium replaces kube-proxy on this node: " + what + cure})
-	case p.cilium && p.blind != "":
-		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind + "): if it does, " + what + cure})
 	}
 	return all
 }

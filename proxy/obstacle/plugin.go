@@ -1,0 +1,98 @@
+package obstacle
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+)
+
+// Interfaces that reveal a network plug-in. Calico's agent, Felix, creates the first only in
+// its eBPF mode, and deletes it when it leaves that mode. Cilium always has the second.
+const (
+	CalicoInterface = "bpfin.cali"
+	CiliumInterface = "cilium_host"
+)
+
+// pluginFacts are signs of a network plug-in that translates by BPF.
+type pluginFacts struct {
+	calico bool // in its eBPF mode
+	cilium bool // in any mode
+	// nodePort: Cilium's programs that translate external traffic are loaded, that is, Cilium
+	// replaces kube-proxy. blind is why that is unknown.
+	nodePort bool
+	blind    string
+	ovn      bool // OVN-Kubernetes, in any mode
+}
+
+// plugin records the network plug-in to which an interface belongs, if any.
+func (s *collector) plugin(iface string) {
+	p := &s.Facts.plugin
+	switch iface {
+	case CalicoInterface:
+		p.calico = true
+	case CiliumInterface:
+		p.cilium = true
+		p.nodePort, p.blind = ciliumNodePort()
+	case OVNInterface:
+		p.ovn = true
+	}
+}
+
+// ciliumNodePort reports whether Cilium's programs for external traffic are loaded; blind is
+// why that is unknown. The kernel lists the names of BPF programs among its symbols. Listing
+// them by bpf(2) needs CAP_SYS_ADMIN in the initial user namespace.
+func ciliumNodePort() (loaded bool, blind string) {
+	f, err := os.Open("/proc/kallsyms")
+	if err != nil {
+		return false, err.Error()
+	}
+	defer f.Close()
+	return nodePortAmong(f)
+}
+
+// nodePortAmong is ciliumNodePort for the text of /proc/kallsyms. Without any BPF program the
+// result is unknown: where Cilium runs there are always some.
+func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
+	programs := false
+	lines := bufio.NewScanner(symbols)
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasSuffix(line, "[bpf]") {
+			continue
+		}
+		programs = programs || strings.Contains(line, "bpf_prog_")
+		// A program without BTF is listed by the first 15 characters of its name, such as
+		// tail_nodeport_nat_ingress_ipv4.
+		if strings.Contains(line, "_tail_nodeport_") {
+			return true, ""
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return false, err.Error()
+	}
+	if !programs {
+		return false, "/proc/kallsyms names no BPF programs: net.core.bpf_jit_harden is not 0, or bpf_jit_kallsyms is 0"
+	}
+	return false, ""
+}
+
+// foreignDataPath is what every message about such a plug-in has in common: what is lost.
+const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
+
+// judgePlugin finds network plug-ins whose BPF programs translate the addresses of Services.
+func judgePlugin(p pluginFacts) (all []Obstacle) {
+	const what = foreignDataPath
+	if p.calico {
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Calico", Message: "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
+			"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})
+	}
+	const cure = "; to have Fanfare forward, set kubeProxyReplacement to false and run kube-proxy"
+	switch {
+	case p.cilium && p.nodePort:
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium replaces kube-proxy on this node: " + what + cure})
+	case p.cilium && p.blind != "":
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind + "): if it does, " + what + cure})
+	}
+	return all
+}
