@@ -51,7 +51,7 @@ func legacyPacketOf(s sample, reply bool) legacyPacket {
 // iptables-save for the table filter. closed: package iptables could not open FORWARD.
 func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []Obstacle) {
 	chains, samples := parseChains(save), f.arrivals()
-	told := make(map[string]int)
+	reported := make(map[string]int)
 	for _, p := range flowKinds() {
 		if p.own || p.family != i.Family() {
 			continue
@@ -61,10 +61,10 @@ func judgeLegacy(i iptables.Program, save string, f *facts, closed bool) (all []
 			continue
 		}
 		about := fmt.Sprintf("chain %s of %s", chain, i.Name)
-		at, known := told[about]
+		at, known := reported[about]
 		if !known {
 			at = len(all)
-			told[about], all = at, append(all, Obstacle{Code: Firewall, About: about, Message: legacyMessage(about, p)})
+			reported[about], all = at, append(all, Obstacle{Code: Firewall, About: about, Message: legacyMessage(about, p)})
 		}
 		if !f.partial[p.family][p.destination()] {
 			all[at].Blocks |= p.flows()
