@@ -16,10 +16,9 @@
 //
 // A second goroutine sends unsolicited frames by the schedule (schedule.go): gratuitous ARP and
 // unsolicited neighbour advertisements (gratuitous.go), their repetitions, and probes (probe.go).
-// Each port has a goroutine
-// that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and answers, as often as
-// ratelimit.go allows. state.go has the contract, and replypath.go whether answers return by the
-// interface of their requests.
+// Each port has a goroutine that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and
+// answers, as often as ratelimit.go allows. state.go has the contract, and replypath.go whether
+// answers return by the interface of their requests.
 //
 // All of them change an address under one lock, and send while they hold it, without
 // waiting for an interface. After Set has returned, no frame is sent for an address that

@@ -74,7 +74,7 @@ func redirectTable(f state.SetID) string {
 // redirectFamilies are what nft calls the families.
 var redirectFamilies = [2]string{"ip", "ip6"}
 
-// redirectTables are what an Renderer knows of the tables that redirect connections.
+// redirectTables are what a Renderer knows of the tables that redirect connections.
 type redirectTables struct {
 	known bool // the tables are as said here
 	have  []state.Redirect
