@@ -40,7 +40,7 @@ func MetalLBSource(ctx context.Context) (string, error) {
 	out, err := cmd.Output()
 	var module struct{ Dir, Error string }
 	if json.Unmarshal(out, &module); module.Dir == "" {
-		return "", fmt.Errorf("MetalLB's module: %w %s", err, module.Error)
+		return "", fmt.Errorf("MetalLB's module: %v %s", err, module.Error)
 	}
 	return module.Dir, nil
 }
