@@ -206,7 +206,9 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	state.Taking = p.taking(d)
 	state.VIPs = p.withLingering(d, p.stillUsed(d, now))
 	for _, path := range p.paths {
-		state.Owned = sortedset.AddPrefixes(state.Owned, path.attractedAggregates(d, now))
+		if more := path.attractedAggregates(d, now); len(more) > 0 {
+			state.Owned = sortedset.RemoveAddrs(sortedset.AddPrefixes(state.Owned, more), d.Unowned)
+		}
 	}
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)

@@ -210,19 +210,6 @@ func (m *move) awaitAnnouncer(who string, began time.Time) {
 	m.Logf("%s announces after %s", who, since(began))
 }
 
-// expectRefusedBriefly ends the loads. Nodes refuse the addresses for a moment when they get to know the
-// pools: of all requests, so many as were sent in half a second at most.
-func (m *move) expectRefusedBriefly(names ...string) {
-	m.Helper()
-	for _, name := range names {
-		r := m.loads[name].Stop()
-		m.Logf("%-8s %s", name, r)
-		if took := time.Since(r.Began); float64(len(r.Lost)) > 0.5*float64(r.Sent)/took.Seconds() {
-			m.Errorf("%s: %d requests lost when Fanfare started\n%s", name, len(r.Lost), r.Losses(r.Began))
-		}
-	}
-}
-
 // expectInterrupted ends the loads. The router may change a route twice for each move of a node, and only
 // requests in flight at that moment may be lost.
 func (m *move) expectInterrupted(moves int, names ...string) {

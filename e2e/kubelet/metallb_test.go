@@ -103,8 +103,7 @@ func (m *move) all() {
 	m.finish()
 }
 
-// prepare takes the steps before the first move, which change nothing for clients but for a moment when
-// Fanfare starts.
+// prepare takes the steps before the first move, which change nothing for clients.
 func (m *move) prepare() {
 	m.awaitRouted()
 	m.startLoad("routed", "local")
@@ -126,7 +125,7 @@ func (m *move) prepare() {
 	pods := m.run(speakers)
 	m.step(movePage, kept, 0, "")
 	m.startFanfare()
-	m.expectRefusedBriefly("routed", "local")
+	m.expectInterrupted(0, "routed", "local")
 	m.startLoad("routed", "local")
 	if now := m.run(speakers); now != pods {
 		m.Errorf("MetalLB's speakers are %s before the first move, want the former %s", now, pods)

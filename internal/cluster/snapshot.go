@@ -57,6 +57,10 @@ type Snapshot struct {
 	// server internal/ipam fills in the rest. The slice is shared with the
 	// previous snapshot when nothing in it changed.
 	Assignments []Assignment
+	// Unclaimed are the addresses in the status of a Service that no Claim is for, sorted: another
+	// implementation serves them, or the controller has yet to claim them. Only speakers of a
+	// cluster with a controller read them.
+	Unclaimed []netip.Addr
 	// Refusals say, for Services that hold no address or fewer than they asked
 	// for, why; sorted by Service.
 	Refusals []Reason

@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -14,7 +15,7 @@ import (
 // Assignments are those of inner that an AddressClaim confirms: any other address
 // in a Service's status was written by another implementation, and announcing it
 // would take traffic from that one. Its Refusals say what was left out, and which
-// Services wait for the controller.
+// Services wait for the controller. Its Unclaimed are the addresses without any claim.
 //
 // A snapshot in which no status and no claim has changed shares both with the
 // one before; otherwise only the changed ones are looked at.
@@ -45,21 +46,27 @@ func (r *reader) Snapshot() *cluster.Snapshot {
 		r.in, last = &cluster.Snapshot{}, &cluster.Snapshot{}
 	}
 	out := *in
-	out.Assignments, out.Refusals = confirmed(r.in, last, in)
+	changed := changedAssignments(r.in, in)
+	out.Assignments, out.Refusals = confirmed(r.in, last, in, changed)
+	out.Unclaimed = patchUnclaimed(in, last.Unclaimed, changed)
 	r.in, r.out = in, &out
 	return r.out
 }
 
-// confirmed returns the assignments of in that claims confirm, and says what is wrong with the
-// others and with Services that have none. It looks only at what differs from the snapshot was,
-// about which last says the same.
-func confirmed(was, last, in *cluster.Snapshot) (ours []cluster.Assignment, why []cluster.Reason) {
+// changedAssignments returns the assignments that differ between two snapshots, and those whose claim does, sorted.
+func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
 	changed := sortedset.Differ(was.Assignments, in.Assignments, cluster.Assignment.Compare)
 	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
 		changed = append(changed, in.AssignmentsOf(c.Addr)...)
 	}
 	slices.SortFunc(changed, cluster.Assignment.Compare)
-	changed = slices.CompactFunc(changed, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
+	return slices.CompactFunc(changed, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
+}
+
+// confirmed returns the assignments of in that claims confirm, and says what is wrong with the
+// others and with Services that have none. It looks only at what differs from the snapshot was,
+// about which last says the same.
+func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (ours []cluster.Assignment, why []cluster.Reason) {
 	unclaimed := func(a cluster.Assignment) bool {
 		_, there := slices.BinarySearchFunc(in.Assignments, a, cluster.Assignment.Compare)
 		return there && !claims(in, a)
@@ -88,6 +95,19 @@ func patchConfirmed(in *cluster.Snapshot, confirmed, changed []cluster.Assignmen
 			a = in.Assignments[at]
 		}
 		return a, found && claims(in, a)
+	})
+}
+
+// patchUnclaimed returns the addresses without a claim, of which those in changed may differ.
+func patchUnclaimed(in *cluster.Snapshot, unclaimed []netip.Addr, changed []cluster.Assignment) []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range changed {
+		addrs = append(addrs, a.Addr)
+	}
+	addrs = slices.Compact(addrs)
+	equal := func(a, b netip.Addr) bool { return a == b }
+	return sortedset.Patch(unclaimed, addrs, netip.Addr.Compare, equal, func(i int) (netip.Addr, bool) {
+		return addrs[i], in.Claim(addrs[i]) == nil && len(in.AssignmentsOf(addrs[i])) > 0
 	})
 }
 

@@ -36,6 +36,9 @@ func TestReaderNeedsClaims(t *testing.T) {
 	if want := snap.Assignments[:1]; !slices.Equal(got.Assignments, want) {
 		t.Errorf("assignments %v, want %v", got.Assignments, want)
 	}
+	if want := []netip.Addr{addr("203.0.113.1")}; !slices.Equal(got.Unclaimed, want) {
+		t.Errorf("unclaimed %v, want %v", got.Unclaimed, want)
+	}
 	var codes []string
 	for _, why := range got.Refusals {
 		codes = append(codes, why.Service.Name+" "+string(why.Code))
@@ -65,8 +68,8 @@ func TestReaderEqualsANewOne(t *testing.T) {
 			changeAtRandom(r, specs, held)
 			source.snapshot = snapshotOf(specs, held)
 			got, want := reader.Snapshot(), NewReader(source).Snapshot()
-			if !slices.Equal(got.Assignments, want.Assignments) || !slices.Equal(got.Refusals, want.Refusals) {
-				t.Fatalf("seed %d: got\n%v\n%v\nwant\n%v\n%v", seed, got.Assignments, got.Refusals, want.Assignments, want.Refusals)
+			if !slices.Equal(got.Assignments, want.Assignments) || !slices.Equal(got.Refusals, want.Refusals) || !slices.Equal(got.Unclaimed, want.Unclaimed) {
+				t.Fatalf("seed %d: got\n%v\n%v\n%v\nwant\n%v\n%v\n%v", seed, got.Assignments, got.Refusals, got.Unclaimed, want.Assignments, want.Refusals, want.Unclaimed)
 			}
 		}
 	}

@@ -61,13 +61,31 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	}
 	next.patch(v, r)
 	next.patchChecks(v, services)
-	// An aggregate may exceed the pools: the node rejects traffic to the rest of it, which would
-	// otherwise loop between the node and the router.
-	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) {
-		next.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, sortedset.AddPrefixes(v.Owned, next.Aggregates))
+	next.Unowned = sortedset.Keep(last.Unowned, next.unowned())
+	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) || !sortedset.Same(next.Unowned, last.Unowned) {
+		next.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, next.owned())
 	}
 	d.last = &next
 	return d.last
+}
+
+// owned returns the prefixes in which the node rejects what it does not forward. An aggregate
+// may exceed the pools: traffic to the rest of it would otherwise loop between the node and the router.
+func (d *Desired) owned() []netip.Prefix {
+	return sortedset.RemoveAddrs(sortedset.AddPrefixes(d.View.Owned, d.Aggregates), d.Unowned)
+}
+
+// unowned returns the addresses of Services that this Desired does not decide about: without a claim, or
+// claimed a moment ago. Until it does, kube-proxy may forward them for another implementation, and a
+// rejection would come before kube-proxy's rules.
+func (d *Desired) unowned() []netip.Addr {
+	var undecided []netip.Addr
+	for _, a := range d.Outdated {
+		if _, decided := slices.BinarySearchFunc(d.Addresses, a, compareAddress); !decided {
+			undecided = append(undecided, a)
+		}
+	}
+	return sortedset.Union(d.Snapshot.Unclaimed, undecided, netip.Addr.Compare)
 }
 
 // view returns the last View if nothing that it depends on has changed.

@@ -44,6 +44,9 @@ type Desired struct {
 	// a Decider's Effort, the next Desired has more of them decided. What is announced of them may
 	// stay, and nothing new of them may be announced.
 	Outdated []netip.Addr
+	// Unowned are addresses, sorted, that Proxy.Owned leaves out: Services have them, and this node
+	// does not know yet that they are Fanfare's, or what to do about them.
+	Unowned []netip.Addr
 
 	aggregates []aggregate // sorted by prefix
 

@@ -81,6 +81,21 @@ func AddPrefixes(list, more []netip.Prefix) []netip.Prefix {
 	return MergePrefixes(slices.Concat(list, more))
 }
 
+// RemoveAddrs removes addresses from a list that MergePrefixes returned.
+func RemoveAddrs(list []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
+	if len(addrs) == 0 {
+		return list
+	}
+	var b netipx.IPSetBuilder
+	for _, p := range list {
+		b.AddPrefix(p)
+	}
+	for _, a := range addrs {
+		b.Remove(a)
+	}
+	return BuildPrefixes(&b)
+}
+
 // BuildPrefixes returns the prefixes of a builder. Its only error is an invalid part, and
 // parts were checked when they were parsed.
 func BuildPrefixes(b *netipx.IPSetBuilder) []netip.Prefix {

@@ -79,3 +79,21 @@ func TestHas(t *testing.T) {
 		t.Error("wrong")
 	}
 }
+
+func TestRemoveAddrs(t *testing.T) {
+	list := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30"), netip.MustParsePrefix("2001:db8::/127")}
+	for _, row := range []struct{ addrs, want string }{
+		{"", "[192.0.2.0/30 2001:db8::/127]"},
+		{"192.0.2.0", "[192.0.2.1/32 192.0.2.2/31 2001:db8::/127]"},
+		{"192.0.2.1 2001:db8::", "[192.0.2.0/32 192.0.2.2/31 2001:db8::1/128]"},
+		{"203.0.113.1", "[192.0.2.0/30 2001:db8::/127]"},
+	} {
+		var addrs []netip.Addr
+		for _, a := range strings.Fields(row.addrs) {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		if got := fmt.Sprint(RemoveAddrs(list, addrs)); got != row.want {
+			t.Errorf("without %q: %s, want %s", row.addrs, got, row.want)
+		}
+	}
+}
