@@ -158,9 +158,9 @@ func TestNamedFiles(t *testing.T) {
 	}
 }
 
-// readAlone are packages of benchmarks, of the control plane for tests, and of helpers for tests: a
-// reader comes to one file of them from a test.
-var readAlone = regexp.MustCompile(`^(e2e/(bench|kube|kubelet|matrix|web|binary)|hack|internal/(bubble|[a-z]+test))(/|$)`)
+// readAlone are packages of benchmarks, and of helpers for tests: a reader comes to one file of them
+// from a test.
+var readAlone = regexp.MustCompile(`^(e2e/(bench|kubelet|matrix|web|binary)|hack|internal/(bubble|[a-z]+test))(/|$)`)
 
 // A package comment names every file of its package, so that it is the reading list. A package of
 // one file beside doc.go needs none, and commands have main.go.

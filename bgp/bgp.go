@@ -348,19 +348,6 @@ func (s *Server) tryGate() (reopen func()) {
 	}
 }
 
-// setShutdown marks all routes, also routes that routers have, as about to go, or not.
-func (s *Server) setShutdown(ctx context.Context, want bool) error {
-	if s.shutdown == want {
-		return nil
-	}
-	if err := s.engine.setShutdown(ctx, want); err != nil {
-		return fmt.Errorf("graceful shutdown: %w", err)
-	}
-	s.shutdown = want
-	s.newEdition()
-	return nil
-}
-
 // endSessions closes the sessions that are not in want, or not as they are.
 func (s *Server) endSessions(want State) {
 	del, _ := diff(s.confs(), want.resolvedSessions(), compareSessions)

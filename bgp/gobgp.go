@@ -75,7 +75,7 @@ func (e *engine) configure(ctx context.Context) error {
 	}
 	imports := []*api.Policy{policy("import", importStatement())}
 	exports := append([]*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)}, selectionPolicies()...)
-	shutdown := policy(shutdownPolicy, shutdownStatement()) // see setShutdown
+	shutdown := policy(shutdownPolicy, shutdownStatement()) // see gracefulshutdown.go
 	for _, p := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
 		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: p}); err != nil {
 			return err
@@ -105,36 +105,8 @@ func importStatement() *api.Statement {
 	}
 }
 
-// shutdownPolicy is the export policy of a graceful shutdown. It comes after the
-// routes' own attributes, since its preference must win, and before the statements that select
-// routers. GoBGP takes a preference of 0, which RFC 8326 §4.2 recommends, for none.
-const (
-	exportPolicy       = "export"
-	shutdownPolicy     = "graceful shutdown"
-	shutdownCommunity  = "65535:0"
-	shutdownPreference = 1
-)
-
-func shutdownStatement() *api.Statement {
-	return &api.Statement{
-		Name: shutdownPolicy,
-		Actions: &api.Actions{
-			Community: &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity}},
-			LocalPref: &api.LocalPrefAction{Value: shutdownPreference},
-		},
-	}
-}
-
-// setShutdown changes the export policy. GoBGP sends no route again by itself when only a policy
-// changes: see marking.
-func (e *engine) setShutdown(ctx context.Context, on bool) error {
-	policies := []*api.Policy{policy(exportPolicy), policy(attributesPolicy)}
-	if on {
-		policies = append(policies, policy(shutdownPolicy))
-	}
-	policies = append(policies, policy(selectedPolicy), policy(restrictedPolicy), policy(stripPolicy))
-	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
-}
+// exportPolicy is the policy of exportStatements.
+const exportPolicy = "export"
 
 // exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
 // route already has the stand-in of the session (nexthop.go).

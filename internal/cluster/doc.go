@@ -15,7 +15,7 @@
 //
 // # Files
 //
-//   - snapshot.go is the result, with source.go, reason.go (Problem, Reason and their codes),
+//   - snapshot.go is the result, with source.go, problem.go, reason.go (Reason and the codes of both),
 //     version.go and configuration.go (the last valid versions).
 //   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.
 //   - AddressPool: pool.go, address.go (ranges), eligibility.go (which Services), permission.go (what
@@ -24,5 +24,5 @@
 //     community.go. L2Advertisement: l2advertisement.go. SpeakerStatus: speaker.go.
 //   - Service: service.go, annotations.go (requests), affinity.go, scheduler.go, sourceranges.go;
 //     endpoints.go (EndpointSlices). node.go and namespace.go.
-//   - What several of these use: selector.go, problems.go. references.go checks names between objects.
+//   - What several of these use: selector.go. references.go checks names between objects.
 package cluster

@@ -6,36 +6,6 @@ import (
 	"strings"
 )
 
-// A Problem is something wrong with an object that a user wrote, in words that
-// say what to change. Everything that the object has nothing to do with goes on
-// working.
-type Problem struct {
-	Object  string // kind and name, such as "AddressPool lan" or "Service shop/web"
-	File    string // where it came from, empty with an API server
-	Field   string // such as "spec.addresses[1]", empty when it is the whole object
-	Value   string // the field's value, empty when it has none
-	Message string // what is wrong and what would be right
-	// Code is why the object is not Ready, empty when the object itself is wrong.
-	Code Code
-	// Warning: the object works as it says, but perhaps not as its author meant.
-	Warning bool
-}
-
-func (p Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.Object)
-	if p.File != "" {
-		fmt.Fprintf(&b, " (%s)", p.File)
-	}
-	if p.Field != "" {
-		fmt.Fprintf(&b, ": %s", p.Field)
-	}
-	if p.Value != "" {
-		fmt.Fprintf(&b, " %q", p.Value)
-	}
-	return b.String() + ": " + p.Message
-}
-
 // A Reason is why something is done, or is not, for one address of one Service.
 // Every yes and every no has one.
 type Reason struct {

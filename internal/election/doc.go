@@ -22,6 +22,6 @@
 // writes the result into claims; without one, or without an API server, the hash decides.
 //
 // The files: node.go and address.go are the input, eligibility.go what L2Advertisements allow,
-// elect.go ranks nodes and gives the reason, hash.go is the last criterion, and prefer.go the
+// election.go ranks nodes and gives the reason, hash.go is the last criterion, and prefer.go the
 // spread for claims.
 package election

@@ -30,7 +30,7 @@
 //
 //   - state.go is the contract; datapath.go has Shrink, Grow and Status; address.go converts to the
 //     keys of flow.bpf.c, and generate.go compiles it.
-//   - hook.go attaches the programs, pin.go keeps maps and links, capabilities.go explains a refusal.
+//   - attach.go attaches the programs, pin.go keeps maps and links, capabilities.go explains a refusal.
 //   - maps.go writes frontends, with slots.go (weights) and conntrack.go (UDP flows of the rules);
 //     route.go and peer.go find the way to backends, policy.go what routes cannot tell.
 //   - expiry.go ends flows, fragments.go moves some to the rules, limit.go bounds an address's, and

@@ -125,24 +125,6 @@ func (f *Frontend) equal(o *Frontend) bool {
 		(f.Sources == nil) == (o.Sources == nil) && slices.Equal(f.Sources, o.Sources) && slices.Equal(f.Draining, o.Draining)
 }
 
-// A Scheduler chooses the backend of a new flow.
-type Scheduler uint8
-
-const (
-	// Random chooses each with the probability of its weight.
-	Random Scheduler = iota
-	// RoundRobin gives each its turn, whatever its weight.
-	RoundRobin
-	// SourceHash gives all flows of a client's address the same backend, as long as
-	// the number of backends stays. It ignores weights.
-	SourceHash
-	// Maglev hashes the flow's addresses and ports onto a table that all nodes
-	// have alike and that changes little when a backend comes or goes
-	// (Eisenbud et al., NSDI 2016, section 3.4). It respects weights. Nodes agree as
-	// long as their processors have the same order of bytes.
-	Maglev
-)
-
 // A Target says what becomes of a new flow.
 type Target struct {
 	// Backends share the flows as the scheduler has it. Sorted, no two alike.

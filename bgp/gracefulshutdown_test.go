@@ -7,7 +7,7 @@ import (
 
 // Routes that are about to go say so, to routers that have them and to routers that
 // come later, and stop saying so; no session notices.
-func TestFRRShutdown(t *testing.T) {
+func TestFRRGracefulShutdown(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		r := startFRR(t)
 		external, internal := frrSession("10.0.0.2"), frrSession("10.0.0.3")

@@ -1,0 +1,51 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/osrg/gobgp/v4/api"
+)
+
+// shutdownPolicy is the export policy of a graceful shutdown. It comes after the
+// routes' own attributes, since its preference must win, and before the statements that select
+// routers. GoBGP takes a preference of 0, which RFC 8326 §4.2 recommends, for none.
+const (
+	shutdownPolicy     = "graceful shutdown"
+	shutdownCommunity  = "65535:0"
+	shutdownPreference = 1
+)
+
+func shutdownStatement() *api.Statement {
+	return &api.Statement{
+		Name: shutdownPolicy,
+		Actions: &api.Actions{
+			Community: &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity}},
+			LocalPref: &api.LocalPrefAction{Value: shutdownPreference},
+		},
+	}
+}
+
+// setShutdown changes the export policy. GoBGP sends no route again by itself when only a policy
+// changes: see marking.
+func (e *engine) setShutdown(ctx context.Context, on bool) error {
+	policies := []*api.Policy{policy(exportPolicy), policy(attributesPolicy)}
+	if on {
+		policies = append(policies, policy(shutdownPolicy))
+	}
+	policies = append(policies, policy(selectedPolicy), policy(restrictedPolicy), policy(stripPolicy))
+	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
+}
+
+// setShutdown marks all routes, also routes that routers have, as about to go, or not.
+func (s *Server) setShutdown(ctx context.Context, want bool) error {
+	if s.shutdown == want {
+		return nil
+	}
+	if err := s.engine.setShutdown(ctx, want); err != nil {
+		return fmt.Errorf("graceful shutdown: %w", err)
+	}
+	s.shutdown = want
+	s.newEdition()
+	return nil
+}
