@@ -28,6 +28,7 @@ func (f *classFlags) add(set *pflag.FlagSet) {
 // classes checks the flags. files is the folder that replaces an API server: Fanfare serves all Services of a
 // folder.
 func (f *classFlags) classes(files string) (cluster.Classes, error) {
+	// A folder has no other implementation beside Fanfare, from which the flags could keep Services.
 	switch i := slices.IndexFunc(f.also, func(c string) bool { return len(validation.IsQualifiedName(c)) != 0 }); {
 	case files != "" && f.only:
 		return cluster.Classes{}, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")

@@ -40,6 +40,7 @@ while a speaker runs.`,
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "removed everything of Fanfare from this node")
+			// A DaemonSet restarts a container that ends, so that its pod would never be ready.
 			if wait {
 				stop := make(chan os.Signal, 1)
 				signal.Notify(stop, unix.SIGTERM, unix.SIGINT)

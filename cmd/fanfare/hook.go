@@ -22,7 +22,9 @@ import (
 	"github.com/fanfare-lb/fanfare/manifests"
 )
 
-// hookCommand has what the Jobs of the Helm chart run: steps before and after those of Helm.
+// hookCommand has what the Jobs of the Helm chart run: steps before and after those of Helm. They
+// are in this program because the image has no shell and no kubectl, and so that each image brings
+// the CRDs of its own version.
 func hookCommand() *cobra.Command {
 	var kubeconfig string
 	cmd := &cobra.Command{
@@ -69,11 +71,13 @@ func cleanedHook(kubeconfig *string) *cobra.Command {
 			if namespace == "" {
 				namespace = ownNamespace()
 			}
+			// Shorter than Helm's own timeout, which would not say which nodes are missing.
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
 			if err := awaitCleaned(ctx, c, namespace, args[0]); err != nil {
 				return err
 			}
+			// Only after success: otherwise the DaemonSet cleans a node that returns later.
 			return c.Delete().AbsPath(daemonSets, namespace, "daemonsets", args[0]).Do(ctx).Error()
 		},
 	}
@@ -82,7 +86,8 @@ func cleanedHook(kubeconfig *string) *cobra.Command {
 	return cmd
 }
 
-// hookClient sends JSON by paths: the hooks need three kinds of requests.
+// hookClient sends JSON by paths: the hooks need three kinds of requests. The typed clients would
+// bring apiextensions with all its dependencies into the program of every node.
 func hookClient(kubeconfig string) (rest.Interface, error) {
 	config, err := apiConfig(kubeconfig)
 	if err != nil {
@@ -117,7 +122,8 @@ func updateCRDs(ctx context.Context, c rest.Interface, log io.Writer) error {
 	return nil
 }
 
-// updateCRD reads and writes until no other client has written between the two.
+// updateCRD reads and writes until no other client has written between the two. The API server itself
+// is such a client: it writes the conditions of a CRD just after its creation.
 func updateCRD(ctx context.Context, c rest.Interface, want *unstructured.Unstructured) (done string, err error) {
 	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	for {
@@ -130,6 +136,7 @@ func updateCRD(ctx context.Context, c rest.Interface, want *unstructured.Unstruc
 		case err != nil:
 			return "", err
 		default:
+			// Annotations and labels of others stay, such as Helm's or Argo CD's marks of ownership.
 			annotations := map[string]string{}
 			maps.Copy(annotations, live.GetAnnotations())
 			maps.Copy(annotations, want.GetAnnotations())
@@ -161,7 +168,9 @@ func send(ctx context.Context, r *rest.Request, o *unstructured.Unstructured) er
 // daemonSets is the API with DaemonSets of all namespaces.
 const daemonSets = "/apis/apps/v1/namespaces"
 
-// awaitCleaned returns when all nodes that a DaemonSet is for have a ready pod of it.
+// awaitCleaned returns when all nodes that a DaemonSet is for have a ready pod of it. An API server
+// that does not answer is asked again. After the timeout, the error has the last reason in the place of
+// "context deadline exceeded".
 func awaitCleaned(ctx context.Context, c rest.Interface, namespace, name string) error {
 	left := errors.New("the API server has not answered")
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
@@ -184,6 +193,7 @@ func awaitCleaned(ctx context.Context, c rest.Interface, namespace, name string)
 // uncleaned says how many nodes are not clean yet.
 func uncleaned(d *appsv1.DaemonSet) error {
 	switch s := d.Status; {
+	// Until then all counts are 0, which would pass for a cluster without nodes.
 	case s.ObservedGeneration < max(d.Generation, 1):
 		return errors.New("no controller has counted its nodes yet")
 	case s.NumberReady < s.DesiredNumberScheduled:

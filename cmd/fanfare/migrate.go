@@ -67,6 +67,8 @@ with their status, Nodes, Namespaces and EndpointSlices.`,
 			if err != nil {
 				return err
 			}
+			// The report is printed even if something is missing in it, and the error comes after:
+			// people read the one, and scripts the other.
 			out := metallb.Convert(in, o)
 			difference := metallb.Compare(in, out, o)
 			report, err := metallb.Report(in, out, difference)
@@ -103,6 +105,7 @@ func unfinished(in *metallb.Cluster, out *metallb.Conversion, d *metallb.Compari
 
 // options checks the flags.
 func (f *migrateFlags) options() (o metallb.Options, err error) {
+	// Objects of both could be of two clusters, and the comparison would mix them.
 	if len(f.files) > 0 && f.kubeconfig != "" {
 		return o, errors.New("--files and --kubeconfig: give one of them")
 	}
@@ -110,6 +113,7 @@ func (f *migrateFlags) options() (o metallb.Options, err error) {
 	if f.label == "" {
 		return o, nil
 	}
+	// An empty value is valid for a label, and a missing "=" is more likely a mistake.
 	var ok bool
 	o.NodeLabel, o.NodeValue, ok = strings.Cut(f.label, "=")
 	if !ok || len(validation.IsQualifiedName(o.NodeLabel)) != 0 || len(validation.IsValidLabelValue(o.NodeValue)) != 0 {
@@ -139,7 +143,8 @@ func (f *migrateFlags) read(ctx context.Context) (*metallb.Cluster, error) {
 // manifestEndings are the endings of file names that are read in a folder.
 var manifestEndings = []string{".yaml", ".yml", ".json"}
 
-// readFiles reads a file, or the manifests in a folder and below it.
+// readFiles reads a file, or the manifests in a folder and below it, as in a Git repository. A file
+// that is named counts whatever its ending.
 func readFiles(in *metallb.Cluster, path string) error {
 	return filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || name != path && !slices.Contains(manifestEndings, filepath.Ext(name)) {
@@ -160,7 +165,9 @@ type resource struct {
 	optional bool
 }
 
-// resources are what a migration reads, besides BGPPeers. AddressPools are of MetalLB 0.12, which cannot be converted, and must not be overlooked.
+// resources are what a migration reads, besides BGPPeers. AddressPools are of MetalLB 0.12, which cannot
+// be converted, and must not be overlooked. Secrets are not among them: passwords must not get into the
+// output, and the command runs without the right to read them.
 var resources = []resource{
 	{"/apis/metallb.io/v1beta1/ipaddresspools", false},
 	{"/apis/metallb.io/v1beta1/addresspools", true},

@@ -17,7 +17,8 @@ func (f *monitoringFlags) add(set *pflag.FlagSet, port string) {
 	set.StringVar(&f.health, "health-address", "", "TCP address for /healthz and /readyz, such as 127.0.0.1:7474; empty: none")
 }
 
-// options checks the flags. api is nil without an API server.
+// options checks the flags. api is nil without an API server: no token can be checked then, so that
+// only a loopback address is accepted for metrics.
 func (f *monitoringFlags) options(api *rest.Config) (monitoring.Options, error) {
 	o := monitoring.Options{MetricsAddress: f.metrics, HealthAddress: f.health, API: api}
 	return o, o.Check()

@@ -54,6 +54,8 @@ have the right interfaces, and lists the assumption.`,
 			if config.Interfaces, err = interfacesOf(config.Node, snap); err != nil {
 				return err
 			}
+			// Without a last Desired and without members: what a speaker decides at its start, while
+			// all nodes live.
 			d := plan.Decide(config, snap)
 			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumptions(config, snap, d.UsesL2))
 			return err

@@ -49,6 +49,7 @@ func signals(parent context.Context) (first, second context.Context, stop func()
 	}
 	second, kill := context.WithCancel(parent)
 	first, begin := context.WithCancel(second)
+	// Both signals may arrive before the goroutine runs: signal.Notify drops what finds no room.
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
 	go func() {

@@ -30,6 +30,7 @@ func routesCommand() *cobra.Command {
 to each router, or to the named ones. The router's table of routes received from
 this node should have the same.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
+			// Longer than for the status: the speaker reads the whole table of each router.
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			all, err := speaker.FetchRoutes(ctx, runDir)

@@ -96,6 +96,8 @@ func sourceAddrs(v string) ([]netip.Addr, error) {
 		}
 		return []netip.Addr{a}, nil
 	}
+	// An address of the other family is not asked for: an interface without one leaves that family to
+	// masquerading.
 	i, err := net.InterfaceByName(v)
 	if err != nil {
 		return nil, errors.New("this node has no such interface, and the value is not an address")

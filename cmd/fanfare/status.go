@@ -34,6 +34,8 @@ func statusCommand() *cobra.Command {
 		Short: "Show what the speaker of this node announces and forwards, and why not",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// The speaker answers from memory, also while a pass hangs. Silence means that the process
+			// itself is stuck, and the user should know soon.
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
 			st, err := speaker.FetchStatus(ctx, runDir)

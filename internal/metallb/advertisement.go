@@ -10,7 +10,10 @@ import (
 )
 
 // addAdvertisement converts a BGPAdvertisement. Lists of selectors become several, which together
-// announce the same: a prefix of two advertisements is one route.
+// announce the same: a prefix of two advertisements is one route, in both programs.
+//
+// Whatever cannot be kept and is a restriction (pools, nodes, Services, peers, communities such as
+// no-export) leaves the whole object out: without it, the route would go further than before.
 func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	about := c.about("BGPAdvertisement", a.Name)
 	pools, ok := c.poolsOf(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
@@ -29,9 +32,12 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 		Pools: pools, Peers: peers, Communities: communities,
 		AggregationLength: unlessFull(a.Spec.AggregationLength, 32), AggregationLengthV6: unlessFull(a.Spec.AggregationLengthV6, 128),
 	}
+	// MetalLB cannot say 0: that is its value for "unset".
 	if a.Spec.LocalPref != 0 {
 		spec.LocalPref = new(int64(a.Spec.LocalPref))
 	}
+	// No difference in the comparison, but in what clients see: MetalLB leaves unused addresses of an
+	// aggregate to the node's own routes, which often lead back to the router.
 	if spec.AggregationLength != nil || spec.AggregationLengthV6 != nil {
 		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
 	}
@@ -44,7 +50,8 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	about.noteParts(len(parts))
 }
 
-// addL2Advertisement converts an L2Advertisement, as addAdvertisement.
+// addL2Advertisement converts an L2Advertisement, as addAdvertisement. It needs no preferred nodes: in
+// MetalLB 0.16 all selected nodes are equal in the election.
 func (c *converter) addL2Advertisement(a *L2Advertisement) {
 	about := c.about("L2Advertisement", a.Name)
 	pools, ok := c.poolsOf(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
@@ -56,6 +63,8 @@ func (c *converter) addL2Advertisement(a *L2Advertisement) {
 		return
 	}
 	spec := v1alpha1.L2AdvertisementSpec{Pools: pools, Interfaces: interfaces}
+	// MetalLB answers for any address on any interface, also where hosts have no route to it. The
+	// nodes' subnets are not in any object, so that the user must compare them.
 	if len(spec.Interfaces) == 0 {
 		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
 	}
@@ -84,7 +93,7 @@ func (s subject) interfaces(names []string) (list []string, ok bool) {
 // A part is what one of several advertisements selects.
 type part struct{ nodes, services conjunction }
 
-// parts pairs each selector of nodes with each of Services.
+// parts pairs each selector of nodes with each of Services: MetalLB requires one match of each list.
 func (c *converter) parts(nodes, services []metav1.LabelSelector) (all []part) {
 	for _, n := range c.restrict(unite(nodes)) {
 		for _, s := range unite(services) {
@@ -100,8 +109,9 @@ func (s subject) noteParts(n int) {
 	}
 }
 
-// peersOf returns the names of the converted peers. ok is false if none remains: an empty list is
-// for all routers.
+// peersOf returns the names of the converted peers: one of MetalLB's may have become several, and
+// the advertisement is for all of them. ok is false if none remains: an empty list is for all
+// routers.
 func (c *converter) peersOf(about subject, names []string) (peers []string, ok bool) {
 	for _, n := range names {
 		if !about.unknown("spec.peers", n, c.peers[n] != nil) {
@@ -131,7 +141,8 @@ func (c *converter) communitiesOf(about subject, list []string) (values []string
 	return slices.Compact(values), true
 }
 
-// communityValue returns the value of a community that has a name, and any other text as it is.
+// communityValue returns the value of a community that has a name, and any other text as it is:
+// MetalLB has names and values in one list, and looks for a name first.
 func communityValue(defined []*Community, name string) string {
 	for _, o := range defined {
 		for _, alias := range o.Spec.Communities {

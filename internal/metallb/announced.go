@@ -63,12 +63,14 @@ type balancer struct {
 	any   bool // some endpoint is, on a known node or not
 }
 
-// Announced returns what MetalLB's speakers announce, sorted, if one runs on every node. The rules
-// are those of its FRR modes.
+// Announced returns what MetalLB's speakers announce, sorted, if one runs on every node and without
+// --ignore-exclude-lb. The rules are those of its FRR modes: ShouldAnnounce of its BGP and of its
+// Layer 2 controller, with what frr.go and frrk8s.go make of each session.
 func Announced(c *Cluster, o Options) []Announcement {
 	var all []Announcement
 	merged := map[Announcement]bgp.Attributes{}
 	for _, b := range c.balancers(o) {
+		// Without an endpoint, MetalLB withdraws the address everywhere, also with the policy Cluster.
 		if !b.any {
 			continue
 		}
@@ -89,7 +91,8 @@ func Announced(c *Cluster, o Options) []Announcement {
 	return slices.Compact(all) // Services that share an address
 }
 
-// balancers returns the Services with addresses of a pool.
+// balancers returns the Services with addresses of a pool. The addresses are those of the status:
+// MetalLB's speakers announce what its controller wrote there, not what a Service requests.
 func (c *Cluster) balancers(o Options) (all []balancer) {
 	for _, s := range c.Services {
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer || classOf(s) != o.Class {
@@ -109,7 +112,9 @@ func (c *Cluster) balancers(o Options) (all []balancer) {
 	return all
 }
 
-// addReady adds the nodes of endpoints. MetalLB counts an endpoint that ends but still serves.
+// addReady adds the nodes of endpoints. MetalLB counts an endpoint that ends but still serves
+// (EndpointCanServe), and one without the condition ready, as the API of EndpointSlices demands. The
+// policy Cluster needs no nodeName: any ready endpoint will do.
 func (b *balancer) addReady(slice *discoveryv1.EndpointSlice) {
 	for _, e := range slice.Endpoints {
 		ready := e.Conditions.Ready == nil || *e.Conditions.Ready || e.Conditions.Serving != nil && *e.Conditions.Serving
@@ -144,7 +149,8 @@ func statusAddrs(s *corev1.Service) (addrs []netip.Addr) {
 	return addrs
 }
 
-// poolOf returns the pool that has all of the addresses, nil if there is none.
+// poolOf returns the pool that has all of the addresses, nil if there is none. With addresses of two
+// pools, as after a change of a pool, MetalLB announces none of them (poolFor).
 func (c *Cluster) poolOf(addrs []netip.Addr) *IPAddressPool {
 	for _, p := range c.Pools {
 		var b netipx.IPSetBuilder
@@ -172,7 +178,8 @@ func addEntry(b *netipx.IPSetBuilder, entry string) {
 	}
 }
 
-// usable reports whether MetalLB's speaker on the node announces anything.
+// usable reports whether MetalLB's speaker on the node announces anything. It does not look at Ready,
+// at taints or at cordons: over Layer 2, memberlist detects dead nodes, which no object shows.
 func usable(n *corev1.Node) bool {
 	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	return !excluded && !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -180,7 +187,8 @@ func usable(n *corev1.Node) bool {
 	})
 }
 
-// selects reports whether an advertisement is about a pool.
+// selects reports whether an advertisement is about a pool. Names and selectors add up. Without either it is
+// about all pools, so that an empty list of selectors must not match here, as it does elsewhere.
 func selects(names []string, selectors []metav1.LabelSelector, p *IPAddressPool) bool {
 	if len(names) == 0 && len(selectors) == 0 {
 		return true
@@ -188,7 +196,8 @@ func selects(names []string, selectors []metav1.LabelSelector, p *IPAddressPool)
 	return slices.Contains(names, p.Name) || len(selectors) > 0 && matchesAny(selectors, p.Labels)
 }
 
-// addRoutes adds the routes of a node. Advertisements with the same prefix add up.
+// addRoutes adds the routes of a node. Advertisements with the same prefix add up: FRR gets one
+// route with the communities of all.
 func (c *Cluster) addRoutes(merged map[Announcement]bgp.Attributes, b balancer, n *corev1.Node) {
 	for _, ad := range c.Advertisements {
 		if !selects(ad.Spec.IPAddressPools, ad.Spec.IPAddressPoolSelectors, b.pool) || !matchesAny(ad.Spec.NodeSelectors, n.Labels) || !matchesAny(ad.Spec.ServiceSelectors, b.service.Labels) {
@@ -209,7 +218,8 @@ func (c *Cluster) addRoutes(merged map[Announcement]bgp.Attributes, b balancer, 
 }
 
 // carries reports whether MetalLB sends routes of the address's family in this session: that of the
-// session itself, unless both are asked for.
+// session itself, unless both are asked for. An unnumbered session has both. disableMP does not
+// matter for this (frr.go, frrk8s.go).
 func (s *BGPPeerSpec) carries(addr netip.Addr) bool {
 	router, err := netip.ParseAddr(s.PeerAddress)
 	return s.Interface != "" || s.DualStackAddressFamily || err == nil && router.Unmap().Is4() == addr.Is4()
@@ -247,7 +257,8 @@ func (c *Cluster) answers(b balancer, n *corev1.Node) (all []Announcement) {
 }
 
 // candidates returns the nodes that may answer for a Service's addresses. The first one does: MetalLB elects
-// one node for all addresses, by the hash of its name and the first address.
+// one node for all addresses, by the hash of its name and the first address. With that, Services that
+// share an address have one node, and the two families of a Service, too.
 func (c *Cluster) candidates(b balancer) (nodes []*corev1.Node) {
 	for _, n := range c.Nodes {
 		ofService := slices.ContainsFunc(c.L2Advertisements, func(ad *L2Advertisement) bool { return ad.Spec.selectsNode(b, n) })

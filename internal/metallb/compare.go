@@ -25,7 +25,9 @@ type Comparison struct {
 	NoNodes bool
 }
 
-// Compare returns what differs between what MetalLB's speakers announce and Fanfare's.
+// Compare returns what differs between what MetalLB's speakers announce and Fanfare's. It shows
+// mistakes of the conversion as well as differences between the programs: MetalLB's rules are written
+// down here, and Fanfare's side is plan.Decide, by which its speakers announce.
 func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
 	snap := out.snapshot(c, o)
 	d := &Comparison{Before: Announced(c, o), After: out.planned(c, snap), Unheld: unheld(c, snap, o), NoNodes: len(c.Nodes) == 0}
@@ -53,6 +55,8 @@ func (d *Comparison) pair(answerers map[Announcement]bool) {
 		switch {
 		case !found:
 			d.Lost = append(d.Lost, b)
+		// Over Layer 2, a node that MetalLB could not elect is a difference. Another one of its
+		// candidates is a move.
 		case a.Peer == "" && !answerers[a] || a.Peer != "" && a.With != b.With:
 			d.Lost, d.New, d.Changed = append(d.Lost, b), append(d.New, a), d.Changed+1
 		case a.Node != b.Node:

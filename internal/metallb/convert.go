@@ -57,6 +57,8 @@ type Options struct {
 func Convert(c *Cluster, o Options) *Conversion {
 	out := &converter{Conversion: Conversion{peers: map[string][]string{}}, in: c, options: o}
 	out.checkNamespaces()
+	// Pools and peers come before the advertisements, which name them: what was left out must not be
+	// named, and a peer may have become several.
 	for _, p := range c.Pools {
 		out.addPool(p)
 	}
@@ -119,7 +121,8 @@ func (s subject) unknown(field, name string, known bool) bool {
 	return !known
 }
 
-// restrict adds the label of Options to a conjunction.
+// restrict adds the label of Options to each conjunction. Pools have no selector of nodes and get none:
+// they are Advertised, so that without an advertisement no node announces their addresses.
 func (c *converter) restrict(list []conjunction) []conjunction {
 	if c.options.NodeLabel == "" {
 		return list
@@ -133,7 +136,8 @@ func (c *converter) restrict(list []conjunction) []conjunction {
 	return out
 }
 
-// checkNamespaces: MetalLB reads one namespace only, its own.
+// checkNamespaces: MetalLB reads one namespace only, its own. Objects of another one have no effect,
+// and may remain from an earlier installation. No object says which of the namespaces is MetalLB's.
 func (c *converter) checkNamespaces() {
 	var namespaces []string
 	collect(&namespaces, c.in.Pools)
@@ -158,7 +162,8 @@ func collect[S any](namespaces *[]string, list []*Object[S]) {
 	}
 }
 
-// numbered returns the name of one of several objects that one became: name, name-2, name-3.
+// numbered returns the name of one of several objects that one became: name, name-2, name-3. The
+// first keeps its name, by which users and alerts know it.
 func numbered(name string, i int, taken func(string) bool) string {
 	if i == 0 {
 		return name
@@ -177,7 +182,9 @@ func named[T metav1.Object](list []T) func(string) bool {
 	}
 }
 
-// checkServices notes what Services ask of MetalLB that Fanfare answers in another way.
+// checkServices notes what Services ask of MetalLB that Fanfare answers in another way. MetalLB shares
+// an address between namespaces if the keys are equal; Fanfare wants the consent of both, so that
+// a user of one namespace cannot take a port of another's address.
 func (c *converter) checkServices() {
 	sharers := map[string][]string{} // the namespaces of each key
 	for _, s := range c.in.Services {
@@ -196,6 +203,7 @@ func (c *converter) checkServices() {
 				"for later ones to share, each needs the annotation %s with the other namespaces", strings.Join(n, ", "), cluster.SharingNamespacesAnnotation)
 		}
 	}
+	// The API server refuses a change of the field, so that Fanfare must serve MetalLB's class.
 	if c.options.Class != "" {
 		c.about("the Services", "of class "+c.options.Class).todo("spec.loadBalancerClass", "cannot be changed: run Fanfare's controller and speakers with --lb-class=%s", c.options.Class)
 	}

@@ -13,4 +13,9 @@
 //     compare.go.
 //
 // Nothing here changes a cluster, or talks to one.
+//
+// MetalLB's rules are those of version 0.16.1, and comments name the functions of its source that
+// have them: compare these when a newer version is supported. One principle holds everywhere: if
+// an object cannot be converted exactly, Fanfare announces less with it and never more, and a
+// [Note] says so.
 package metallb

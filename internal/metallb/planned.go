@@ -30,6 +30,7 @@ func (f fixed) Changed() <-chan struct{} { return nil }
 // and all nodes have the label of Options.
 func (out *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
 	b := cluster.NewBuilder()
+	// As MetalLB with its --lb-class, which leaves Services without a class alone.
 	if o.Class != "" {
 		b.Limit(cluster.Scope{Classes: cluster.Classes{Only: true, Also: []string{o.Class}}})
 	}
@@ -50,7 +51,8 @@ func (out *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
 		if ref := p.Spec.PasswordSecretRef; ref != nil {
 			b.Set(&corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.DefaultNamespace, Name: ref.Name},
-				Type:       corev1.SecretTypeBasicAuth, StringData: map[string]string{corev1.BasicAuthPasswordKey: "any"},
+				// Any password: without one there would be no session, and no route to compare.
+				Type: corev1.SecretTypeBasicAuth, StringData: map[string]string{corev1.BasicAuthPasswordKey: "any"},
 			}, "")
 		}
 	}
@@ -67,6 +69,7 @@ func set[T runtime.Object](b *cluster.Builder, list []T) {
 // interface for each address. Routes have MetalLB's names of routers.
 func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement) {
 	interfaces := out.interfaces()
+	// No node is known to be dead: MetalLB's side does not know either.
 	for _, n := range c.Nodes {
 		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
 		for _, peer := range c.Peers {
@@ -124,7 +127,8 @@ func (out *Conversion) receives(s bgp.State, r bgp.Route, peer *BGPPeer) (sessio
 }
 
 // unheld lists the addresses that a Service has from MetalLB and would not have from Fanfare, with
-// the reason.
+// the reason. Such an address is not only unannounced: Fanfare's controller gives the Service
+// another one, which its clients do not know.
 func unheld(c *Cluster, snap *cluster.Snapshot, o Options) (all []string) {
 	for _, b := range c.balancers(o) {
 		name := cluster.Name{Namespace: b.service.Namespace, Name: b.service.Name}

@@ -25,12 +25,14 @@ func (c *converter) addPool(p *IPAddressPool) {
 	pool.Spec = v1alpha1.AddressPoolSpec{
 		Addresses: addressesOf(p.Spec.Addresses), Announce: v1alpha1.AnnounceAdvertised, AvoidBuggyIPs: p.Spec.AvoidBuggyIPs,
 	}
+	// A Service can still name the pool, as in MetalLB by the annotation address-pool.
 	if p.Spec.AutoAssign != nil && !*p.Spec.AutoAssign {
 		pool.Spec.Allocation = v1alpha1.OnRequest
 	}
 	if a := p.Spec.ServiceAllocation; a != nil {
 		if !about.valid("spec.serviceAllocation.namespaceSelectors", a.NamespaceSelectors) || !about.valid("spec.serviceAllocation.serviceSelectors", a.ServiceSelectors) {
-			// Services keep their addresses, and no other gets one.
+			// MetalLB's webhook refuses such an object, so there is no behaviour to convert. Services
+			// keep their addresses, and no other gets one.
 			pool.Spec.Allocation = v1alpha1.Drained
 		} else {
 			c.setServices(about, &pool.Spec, p.Name, a)
@@ -40,8 +42,8 @@ func (c *converter) addPool(p *IPAddressPool) {
 	c.Pools = append(c.Pools, pool)
 }
 
-// addressesOf returns CIDRs without host bits, which MetalLB ignores and Fanfare refuses. All else
-// means the same.
+// addressesOf returns CIDRs without host bits, which MetalLB ignores (ParseCIDR) and Fanfare refuses:
+// they are more often a typo than intended. All else means the same.
 func addressesOf(list []string) []string {
 	out := make([]string, len(list))
 	for i, a := range list {
@@ -55,9 +57,11 @@ func addressesOf(list []string) []string {
 
 // priority returns a pool's priority in Fanfare, where the highest comes first and pools
 // without one have 0. In MetalLB the lowest comes first, 0 is the last of the pools with a
-// serviceAllocation, and pools without one come after these. The steps of 10 leave room for
+// serviceAllocation, and pools without one come after these (pinnedPoolsForService and sortPools).
+// So the number itself does not matter, only how many come later. The steps of 10 leave room for
 // pools to come.
 func (c *converter) priority(p int) int32 {
+	// Equal ranks stay equal: MetalLB chooses at random among them.
 	rank := func(p int) int { // the larger, the later
 		if p == 0 {
 			return int(^uint(0) >> 1)
@@ -73,7 +77,8 @@ func (c *converter) priority(p int) int32 {
 	return int32(10 * (1 + len(after)))
 }
 
-// setServices sets which Services may use the pool.
+// setServices sets which Services may use the pool. Both programs also refuse a Service that names the
+// pool or one of its addresses and is not among them (MetalLB: isPoolCompatibleWithService in Assign).
 func (c *converter) setServices(about subject, spec *v1alpha1.AddressPoolSpec, pool string, a *ServiceAllocation) {
 	c.setNamespaces(about, spec, a)
 	switch list := unite(a.ServiceSelectors); {
@@ -81,6 +86,8 @@ func (c *converter) setServices(about subject, spec *v1alpha1.AddressPoolSpec, p
 	case len(list) == 1:
 		spec.ServiceSelector = list[0].selector()
 	default:
+		// Two pools with the same addresses would do for advertisements' selectors, but Fanfare
+		// refuses pools that overlap. A label on the Services is what remains.
 		spec.ServiceSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{PoolLabel: v1alpha1.LabelValue(pool)}}
 		about.todo("spec.serviceAllocation.serviceSelectors", "one selector of Fanfare's does not select what any of these selects, so the AddressPool is for Services "+
 			"with the label %s=%s; give it to the matching Services. Services keep the addresses that they have%s",
@@ -88,7 +95,8 @@ func (c *converter) setServices(about subject, spec *v1alpha1.AddressPoolSpec, p
 	}
 }
 
-// labelCommands lists the commands that label today's Services.
+// labelCommands lists the commands that label today's Services, each on a line of its own, for a
+// user to copy out of the comment.
 func (c *converter) labelCommands(pool string, selectors []metav1.LabelSelector) string {
 	var b strings.Builder
 	for _, s := range c.in.Services {
@@ -117,6 +125,7 @@ func (c *converter) setNamespaces(about subject, spec *v1alpha1.AddressPoolSpec,
 		spec.NamespaceSelector = list[0].selector()
 		return
 	}
+	// Names are the last resort: a namespace that gets the label later is not among them.
 	names := map[string]bool{}
 	for _, n := range a.Namespaces {
 		names[n] = true

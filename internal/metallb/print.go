@@ -35,7 +35,8 @@ type entry struct {
 	object     runtime.Object
 }
 
-// objects returns all of them, in the order in which they depend on each other.
+// objects returns all of them, in the order in which they depend on each other: kubectl applies them
+// in this order.
 func (out *Conversion) objects() (all []entry) {
 	for _, o := range out.Pools {
 		all = append(all, entry{"AddressPool", o.Name, o})
@@ -57,7 +58,8 @@ func (out *Conversion) has(object string) bool {
 	return slices.ContainsFunc(out.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
 }
 
-// document returns an object without what only the API server writes.
+// document returns an object without what only the API server writes. A creationTimestamp of null
+// and an empty status would be in each document.
 func document(kind string, o runtime.Object) ([]byte, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {

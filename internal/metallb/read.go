@@ -50,8 +50,9 @@ type Cluster struct {
 	from map[string]string // the source of each object, by kind and name
 }
 
-// Read adds the objects of a text: YAML documents, JSON values, or lists of them. Source names the
-// text in Problems. Objects of other kinds are ignored.
+// Read adds the objects of a text: YAML documents, JSON values, or lists of them, as kubectl get
+// prints and the API server sends them. Source names the text in Problems. Objects of other kinds are
+// ignored, so that a dump of the whole cluster can be read.
 func (c *Cluster) Read(source string, text []byte) {
 	r := yamlstream.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for {
@@ -63,6 +64,8 @@ func (c *Cluster) Read(source string, text []byte) {
 			doc, err = yaml.YAMLToJSONStrict(doc)
 		}
 		if err != nil {
+			// Where the next document begins is not known after a syntax error: what follows
+			// would be lost in silence.
 			c.problem(cluster.Problem{Object: source, Message: "is not read: " + err.Error()})
 			break
 		}
@@ -93,7 +96,7 @@ func (c *Cluster) add(source string, j []byte, of schema.GroupVersionKind) {
 		return
 	}
 	gvk := h.GroupVersionKind()
-	if gvk.Kind == "" {
+	if gvk.Kind == "" { // the API server leaves out the type of a list's items
 		gvk = of
 	}
 	if kind, ok := strings.CutSuffix(gvk.Kind, "List"); ok {
@@ -122,6 +125,7 @@ func (c *Cluster) addMetalLB(source string, gvk schema.GroupVersionKind, h *head
 	case "BGPPeer v1beta2":
 		addObject(r, &c.Peers)
 	case "BGPPeer v1beta1":
+		// Files may have it. The API server is asked for v1beta2, which it converts to.
 		var old []*Object[bgpPeerV1beta1Spec]
 		addObject(r, &old)
 		for _, p := range old {
@@ -192,7 +196,7 @@ func (r reader) refuseFRR() {
 }
 
 // first reports whether this is the first object of its kind and name. Two of them would be two
-// opinions about one thing.
+// opinions about one thing, mostly a backup beside the file in use.
 func (r reader) first() bool {
 	if r.c.from == nil {
 		r.c.from = map[string]string{}
@@ -228,7 +232,8 @@ func addObject[S any](r reader, list *[]*Object[S]) {
 	}
 }
 
-// addLenient decodes an object of Kubernetes.
+// addLenient decodes an object of Kubernetes. One that cannot be decoded is left out, and reported:
+// the comparison lacks it.
 func addLenient[T any](r reader, list *[]*T) {
 	o := new(T)
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(r.json, o); err != nil {

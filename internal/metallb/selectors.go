@@ -51,9 +51,12 @@ func unite(list []metav1.LabelSelector) []conjunction {
 	for _, s := range list {
 		out = append(out, conjunctionOf(s))
 	}
+	// A selector without requirements selects everything, and the others add nothing to that.
 	if len(out) == 0 || slices.ContainsFunc(out, func(c conjunction) bool { return len(c) == 0 }) {
 		return []conjunction{nil}
 	}
+	// From the start after each merge: the result may now fit one that was compared before. Lists are
+	// short, since people write them.
 	for i := 0; i < len(out); i++ {
 		for j := i + 1; j < len(out); j++ {
 			if merged, ok := merge(out[i], out[j]); ok {
@@ -66,7 +69,9 @@ func unite(list []metav1.LabelSelector) []conjunction {
 }
 
 // merge returns the conjunction that selects what a or b selects, if there is one of a known form:
-// they differ only in the values of one In.
+// they differ only in the values of one In. That is the most frequent list: the names of nodes. Both
+// are sorted, so that equal requirements are at the same place, unless the operator or the key
+// differs, and then there is no such form.
 func merge(a, b conjunction) (conjunction, bool) {
 	if len(a) != len(b) {
 		return nil, false
@@ -88,13 +93,14 @@ func merge(a, b conjunction) (conjunction, bool) {
 	values := slices.Concat(a[i].Values, b[i].Values)
 	slices.Sort(values)
 	if out[i].Values = slices.Compact(values); len(out[i].Values) > maxValues {
-		return nil, false
+		return nil, false // two objects are longer, but the API server accepts them
 	}
 	return out.sorted(), true
 }
 
 // disjoint returns conjunctions of which no object matches two, and that together select what list
-// selects: a node must not have two sessions with one router.
+// selects: a node must not have two sessions with one router. Advertisements need no such thing, since
+// a route that two of them announce is one route.
 func disjoint(list []conjunction) []conjunction {
 	var out []conjunction
 	for i, c := range list {
@@ -114,6 +120,7 @@ func disjoint(list []conjunction) []conjunction {
 // without returns what c selects and d does not: for each requirement of d, what fulfils those before it
 // and not this one.
 func (c conjunction) without(d conjunction) (out []conjunction) {
+	// Nothing is in both: c stays as its user wrote it.
 	if slices.Concat(c, d).contradicts() {
 		return []conjunction{c}
 	}
@@ -138,7 +145,9 @@ func not(r metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
 	return r
 }
 
-// contradicts reports whether no object can fulfil c, since no value of some label does.
+// contradicts reports whether no object can fulfil c, since no value of some label does. It may miss
+// one without an In, such as Exists with DoesNotExist: the extra object then selects no node, which
+// is harmless.
 func (c conjunction) contradicts() bool {
 	for _, r := range c {
 		if r.Operator == metav1.LabelSelectorOpIn && !slices.ContainsFunc(r.Values, func(v string) bool { return c.allows(r.Key, v) }) {
@@ -178,6 +187,7 @@ func (c conjunction) selector() *v1alpha1.LabelSelector {
 	}
 	s := &v1alpha1.LabelSelector{}
 	for _, r := range c {
+		// matchLabels reads better, and has room for one value of a label.
 		if _, taken := s.MatchLabels[r.Key]; !taken && r.Operator == metav1.LabelSelectorOpIn && len(r.Values) == 1 {
 			if s.MatchLabels == nil {
 				s.MatchLabels = map[string]v1alpha1.LabelValue{}

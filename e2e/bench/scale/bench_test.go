@@ -77,7 +77,7 @@ func TestReport(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
 		}
-		if got := strings.Contains(text, "they took one another for dead"); got != tt.busy {
+		if got := strings.Contains(text, "they considered one another dead"); got != tt.busy {
 			t.Errorf("%d watches while idle: the report says that the machine was too busy: %t, want %t", tt.watches, got, tt.busy)
 		}
 	}
