@@ -95,6 +95,7 @@ func (g *Gossip) stop() {
 	g.list, g.transport, g.addr = nil, nil, netip.Addr{}
 	g.members = map[string]*entry{}
 	g.mu.Unlock()
+	g.wakeUp()
 	if list == nil {
 		return
 	}
