@@ -148,6 +148,7 @@ func killAtEnd(ctx context.Context, call func() error) error {
 	runtime.LockOSThread() // the programs are children of this thread, in its network namespace
 	defer runtime.UnlockOSThread()
 	list := fmt.Sprintf("/proc/self/task/%d/children", unix.Gettid())
+	earlier := listed(list) // other goroutines may have started programs on this thread
 	over := make(chan struct{})
 	var killer sync.WaitGroup
 	killer.Go(func() {
@@ -157,7 +158,7 @@ func killAtEnd(ctx context.Context, call func() error) error {
 		case <-ctx.Done():
 		}
 		for tick := time.Tick(killEvery); ; {
-			killListed(list)
+			kill(slices.DeleteFunc(listed(list), func(pid int) bool { return slices.Contains(earlier, pid) }))
 			select {
 			case <-over:
 				return
@@ -171,12 +172,19 @@ func killAtEnd(ctx context.Context, call func() error) error {
 	return err
 }
 
-// killListed kills the processes that a file lists.
-func killListed(file string) {
-	pids, _ := os.ReadFile(file)
-	for _, field := range strings.Fields(string(pids)) {
+// listed returns the processes that a file lists; none if there is no such file.
+func listed(file string) (pids []int) {
+	text, _ := os.ReadFile(file)
+	for _, field := range strings.Fields(string(text)) {
 		if pid, err := strconv.Atoi(field); err == nil {
-			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+			pids = append(pids, pid)
 		}
+	}
+	return pids
+}
+
+func kill(pids []int) {
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
 	}
 }
