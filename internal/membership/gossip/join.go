@@ -48,7 +48,7 @@ func (g *Gossip) joinSome(names []string) {
 	}
 }
 
-// splitByStateLocked lists the other nodes that are not alive members, and those that are,
+// splitByStateLocked lists the other nodes that are not alive members, and the alive members,
 // each in random order.
 func (g *Gossip) splitByStateLocked() (missing, alive []string) {
 	for name := range g.nodes {

@@ -21,8 +21,8 @@ import (
 
 // The flags of TestSimulation; e2e/bench/gossip sets them for its long runs.
 var (
-	simulatedMembers = flag.Int("members", 100, "members of the simulated cluster")
-	simulatedTime    = flag.Duration("virtual", time.Minute, "how long the simulated cluster runs, by its own clock")
+	simulatedMembers = flag.Int("members", 50, "members of the simulated cluster")
+	simulatedTime    = flag.Duration("virtual", 20*time.Second, "how long the simulated cluster runs, by its own clock")
 	simulatedCPU     = flag.Duration("processor", time.Hour, "end the simulation before if it has used that much processor time")
 	simulatedSeed    = flag.Uint64("seed", 1, "seed of what is lost, stalls and dies; the order of goroutines varies")
 	simulatedResult  = flag.String("result", "", "write the result of the simulation to this file of JSON")
@@ -35,8 +35,8 @@ const (
 	simulatedStall = 50 * time.Millisecond
 	// stallInterval is the mean time between two stalls of a member.
 	stallInterval = 10 * time.Second
-	// detectionLimit is the most that the median death takes until all survivors have
-	// detected it.
+	// detectionLimit is the target of docs/benchmarks/gossip.md for the time until all others
+	// have detected a death; here, of the median.
 	detectionLimit = 600 * time.Millisecond
 	// simulatedWait is how long a death or a return may take.
 	simulatedWait = 30 * time.Second
@@ -57,8 +57,8 @@ type simulationResult struct {
 	// First, Most and All are, of each power loss, the time until one, 99 % and all of the others
 	// held the node dead; Back is from the start of its new process until all held it alive.
 	First, Most, All, Back []time.Duration
-	// FalseDeaths are nodes that ran and were dead for one other. FalseReports are those that
-	// memberlist reported to one node as dead, and that a probe of this node found alive.
+	// FalseDeaths are nodes that ran and were dead for one other. FalseReports are nodes that
+	// memberlist reported to one other as dead, and whose answer a probe by that one received.
 	FalseDeaths, FalseReports int
 	Packets, Bytes            float64       // that a member sent each second
 	CPU                       time.Duration // of the process that simulated all members
@@ -90,7 +90,7 @@ func TestSimulation(t *testing.T) {
 			return // The page shows what is too slow, and what is false.
 		}
 		all := slices.Sorted(slices.Values(r.All))
-		if len(all) < 5 || r.Stalls == 0 || r.Lost == 0 || r.Packets == 0 {
+		if len(all) < 3 || r.Stalls == 0 || r.Lost == 0 || r.Packets == 0 {
 			t.Fatalf("%d deaths, %d stalls, %d lost packets: want some of each", len(all), r.Stalls, r.Lost)
 		}
 		if median := all[len(all)/2]; median > detectionLimit || r.FalseDeaths > 0 {
@@ -128,6 +128,8 @@ func simulate(t *testing.T, members int, virtual, processor time.Duration, seed 
 	for time.Since(began) < virtual && cpuTime()-cpu < processor {
 		s.killOne()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	r := &s.result
 	r.Members, r.Virtual, r.Seed, r.CPU = members, time.Since(began), seed, cpuTime()-cpu
 	r.Loss, r.Latency, r.Stall, r.StallInterval = simulatedLoss, simulatedLatency, simulatedStall, stallInterval
@@ -221,7 +223,7 @@ func (s *simulation) killOne() {
 	s.network.partition(s.addr(name), true)
 	s.stop[name]()
 	s.running[name].stop()
-	s.until("detected "+name, func() int { return len(s.detected) })
+	s.until("detected the death of "+name, func() int { return len(s.detected) })
 	<-time.After(settleTime)
 
 	s.mu.Lock()
@@ -233,7 +235,7 @@ func (s *simulation) killOne() {
 	s.mu.Unlock()
 	s.network.partition(s.addr(name), false)
 	s.startAll(name)
-	r.Back = append(r.Back, s.until("hold "+name+" alive again", func() int { return s.back }))
+	r.Back = append(r.Back, s.until("noticed that "+name+" is back", func() int { return s.back }))
 	s.await("it knows all", []string{name}, sees(fmt.Sprint(len(s.nodes))))
 	s.watch(name)
 	<-time.After(settleTime + time.Duration(s.rand.Int64N(int64(settleTime))))
