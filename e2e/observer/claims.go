@@ -158,13 +158,7 @@ func (c *Claims) Now(vip netip.Addr, since time.Time) (nodes []string, err error
 	return claimants(c.of[vip], from), nil
 }
 
-// Since returns the nodes that have claimed an address since the given time, sorted.
-func (c *Claims) Since(vip netip.Addr, since time.Time) ([]string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return claimants(c.of[vip], since), c.err
-}
-
+// claimants returns the nodes of claims since a time, sorted.
 func claimants(list []claim, since time.Time) []string {
 	nodes := map[string]bool{}
 	for _, x := range slices.Backward(list) {

@@ -26,8 +26,8 @@ func BenchmarkTwoClaim(b *testing.B) {
 		must(b, pause(b.Context(), rand.N(defaultInterval)))
 		began := time.Now()
 		must(b, blockMembership(b.Context(), m))
-		must(b, lab.Await(b.Context(), lab.Settle, "two nodes to claim n1's addresses, and then one", func() error {
-			if err := m.wasClaimedBy(twoBriefly, began); err != nil {
+		must(b, lab.Await(b.Context(), lab.Settle, "n1 to be marked dead, and one node to claim its addresses", func() error {
+			if err := m.wasMarkedDead("n1", began); err != nil {
 				return err
 			}
 			return m.isClaimedBy(normal, began)

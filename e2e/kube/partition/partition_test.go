@@ -109,7 +109,7 @@ func (m *matrix) step(t *testing.T, s step) error {
 	}
 	done := time.Now()
 	err := lab.Await(ctx, lab.Settle, fmt.Sprintf("claims of %v by %s, and of %v by %s", m.first, s.final.first, m.second, s.final.second), func() error {
-		return errors.Join(m.wasClaimedBy(s.transient, began), m.isClaimedBy(s.final, done))
+		return errors.Join(m.wasMarkedDead(s.dead, began), m.isClaimedBy(s.final, done))
 	})
 	over := time.Now()
 	if err != nil {
@@ -140,18 +140,11 @@ func (m *matrix) coverage(vips pair, from, to time.Time) string {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// wasClaimedBy returns an error unless all nodes of an outcome have claimed the addresses
-// since a time.
-func (m *matrix) wasClaimedBy(want outcome, since time.Time) error {
-	for vip, nodes := range m.of(want) {
-		got, err := m.claims.Since(vip, since)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(alternatives(nodes), func(all []string) bool {
-			return !slices.ContainsFunc(all, func(n string) bool { return !slices.Contains(got, n) })
-		}) {
-			return fmt.Errorf("%s was claimed by %v only", vip, got)
+// wasMarkedDead returns an error unless all other nodes have marked a node dead since a time.
+func (m *matrix) wasMarkedDead(node string, since time.Time) error {
+	for _, n := range lab.NodeNames {
+		if node != "" && n != node && !strings.Contains(m.speakerLog(n, since), `msg="node is dead" node=`+node+"\n") {
+			return fmt.Errorf("%s has not marked %s dead", n, node)
 		}
 	}
 	return nil
@@ -224,11 +217,18 @@ func (m *matrix) awaitLeftOut(ctx context.Context, want map[string][]string) err
 func (m *matrix) speakerLogs(since time.Time) string {
 	var b strings.Builder
 	for _, n := range lab.NodeNames {
-		for line := range strings.Lines(m.Speaker(n).Log()) {
-			stamp, rest, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
-			if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil && at.After(since) {
-				fmt.Fprintf(&b, "%+.3f s %s: %s", at.Sub(since).Seconds(), n, rest)
-			}
+		b.WriteString(m.speakerLog(n, since))
+	}
+	return b.String()
+}
+
+// speakerLog returns the log of a node's speaker since a time.
+func (m *matrix) speakerLog(node string, since time.Time) string {
+	var b strings.Builder
+	for line := range strings.Lines(m.Speaker(node).Log()) {
+		stamp, rest, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil && at.After(since) {
+			fmt.Fprintf(&b, "%+.3f s %s: %s", at.Sub(since).Seconds(), node, rest)
 		}
 	}
 	return b.String()
