@@ -23,7 +23,7 @@ func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
 // deleteEnded deletes what conntrack remembers of connections to VIPs that have ended, once for
 // each VIP that this node takes from another one.
 //
-// It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
+// It is not left to the Cleaner: packets of connections that began elsewhere with the same clients'
 // ports come as soon as the node answers, and packets that fit an ended one would be sent to
 // its backend, which resets them. Nor is it done when the node answers already, as when
 // it learns only then which node did before: a client may have begun another connection by the port of

@@ -43,7 +43,7 @@ type Proxy struct {
 	adopted []netip.Addr
 	record  record
 	recheck atomic.Bool
-	sweeper *conntrack.Sweeper
+	cleaner *conntrack.Cleaner
 	// preparer does what addresses need before they are announced; mu guards it.
 	preparer *preparer
 	monitor  *obstacle.Monitor
@@ -98,17 +98,17 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.watch, err = newWatch(p.log, p.sock.Port, p.evictor.Port()); err != nil {
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(nftables.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
 	}
-	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
+	if p.cleaner, err = conntrack.NewCleaner(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.preparer, err = newPreparer(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.sweeper.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
-	p.offloader = newOffloader(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.notifyChanged)
+	p.offloader = newOffloader(o.FastPath, p.cleaner.EndedFlows, p.log, p.watch.notifyChanged)
 	if err := p.offloader.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
@@ -150,7 +150,7 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 // Status is what the Proxy has done so far.
 func (p *Proxy) Status() Status {
 	s := p.record.get()
-	s.ConntrackError = p.sweeper.LastError()
+	s.ConntrackError = p.cleaner.LastError()
 	s.Obstacles, s.Unseen = p.monitor.Found()
 	s.AffinityFull = affinityFull(p.record.state(), p.evictor.Full(), p.poller.Full())
 	s.FastPath = p.offloader.status(p.record.state())
@@ -191,8 +191,8 @@ func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.forward.stop()
-	// The fast path tells the sweeper what ends.
-	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
+	// The fast path tells the Cleaner what ends.
+	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.cleaner.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy

@@ -13,7 +13,7 @@ import (
 )
 
 // deleteUntranslated deletes the flows to owned addresses that are not translated, once
-// the rules keep new ones from arising. It is not left to the sweeper: a client port whose
+// the rules keep new ones from arising. It is not left to the Cleaner: a client port whose
 // flow goes past the rules would be refused.
 func deleteUntranslated(sock *nfnl.Socket, owned []netip.Prefix) (n int, err error) {
 	own, err := conntrack.OwnAddrs()

@@ -20,7 +20,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err != nil {
 		return err
 	}
-	p.sweeper.Expect(want)
+	p.cleaner.Expect(want)
 	p.offloader.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
@@ -47,7 +47,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return nil
 	}
 	p.recordState(want, p.elements+len(c.Add)-len(c.Del))
-	p.sweeper.Add(conntrack.PlanPurge(c), want, p.swept)
+	p.cleaner.Add(conntrack.StaleAfter(c), want, p.swept)
 	return nil
 }
 
@@ -105,11 +105,11 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	p.watch.rules.confirm(p.mark, time.Now())
 	all := state.RenderState(want)
 	p.recordState(want, len(all))
-	purge := conntrack.PlanPurge(state.DiffElements(out.Had, all))
+	stale := conntrack.StaleAfter(state.DiffElements(out.Had, all))
 	if !expected {
-		purge.AddFound(out.Had)
+		stale.AddAdopted(out.Had)
 	}
-	p.sweeper.Add(purge, want, p.swept)
+	p.cleaner.Add(stale, want, p.swept)
 	if p.damage != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(p.damage)

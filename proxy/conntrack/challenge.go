@@ -94,7 +94,7 @@ func checksum(b []byte) uint16 {
 
 // challenge makes the clients of deleted connections send a packet. Clients that may
 // no longer use a frontend get none.
-func (s *Sweeper) challenge(deleted []Flow) {
+func (s *Cleaner) challenge(deleted []Flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
@@ -111,7 +111,7 @@ func (s *Sweeper) challenge(deleted []Flow) {
 }
 
 // EndedFlows sends challenge packets to the clients of connections that the fast path ended.
-func (s *Sweeper) EndedFlows(all []fastpath.Flow) {
+func (s *Cleaner) EndedFlows(all []fastpath.Flow) {
 	flows := make([]Flow, 0, len(all))
 	for _, f := range all {
 		flows = append(flows, Flow{

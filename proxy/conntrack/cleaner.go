@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// sweepInterval is the least time between two sweeps. Each makes the kernel
+	// cleanupInterval is the least time between two sweeps. Each makes the kernel
 	// walk its whole hash table, so that under a storm of changes one sweep
 	// serves many.
-	sweepInterval = 100 * time.Millisecond
-	// sweepShare is how many times as long as a sweep took is paused after it, but
-	// no longer than sweepPause, so that a large table costs little more of a core.
-	sweepShare = 19
-	sweepPause = time.Second
-	// sweepRetry is when a sweep that failed is tried again.
-	sweepRetry = time.Second
+	cleanupInterval = 100 * time.Millisecond
+	// cleanupPauseFactor is how many times as long as a sweep took is paused after it, but
+	// no longer than maxCleanupPause, so that a large table costs little more of a core.
+	cleanupPauseFactor = 19
+	maxCleanupPause    = time.Second
+	// cleanupRetry is when a sweep that failed is tried again.
+	cleanupRetry = time.Second
 	// synPatience is how long a SYN may wait for the answer of a backend that was
 	// removed, before it is taken for lost. A backend that only stops answers at
 	// once; the client retries after a second, and should find another one.
-	synPatience = 500 * time.Millisecond
+	synGrace = 500 * time.Millisecond
 )
 
-// A Sweeper deletes conntrack entries that changes have made wrong. It does so
+// A Cleaner deletes conntrack entries that changes have made wrong. It does so
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
-type Sweeper struct {
+type Cleaner struct {
 	sock       *nfnl.Socket
 	challenges challengeSockets
 	log        *slog.Logger
@@ -48,7 +48,7 @@ type Sweeper struct {
 	once       sync.Once
 
 	mu      sync.Mutex
-	pending Purge
+	pending StaleEntries
 	want    state.State // what was set last
 	coming  state.State // what is being set: the flows that it makes are there before Set returns
 	err     error       // of the last sweep
@@ -56,60 +56,60 @@ type Sweeper struct {
 
 	// What can wait before it is pending.
 	syns, draining delay
-	// since is when the backends of draining began to drain, the last time: an earlier purge must
+	// since is when the backends of draining began to drain, the last time: an earlier cleanup must
 	// not end flows that have begun meanwhile.
 	since map[drainingBackend]time.Time
 	// again are the backends whose flows the sweep under way lets rest.
-	again Purge
+	again StaleEntries
 }
 
-// A delay keeps a Purge for a while before the sweep. What comes while other things wait is the next
+// A delay keeps a StaleEntries for a while before the sweep. What comes while other things wait is the next
 // to wait, so that one sweep serves many.
 type delay struct {
 	patience      time.Duration
-	waiting, next Purge
+	waiting, next StaleEntries
 	timer         *time.Timer
 }
 
-// add delays p; ripe is called when it has waited. It must take what is due.
-func (d *delay) add(p Purge, ripe func()) {
+// add delays stale; ripe is called when it has waited. It must take what is due.
+func (d *delay) add(stale StaleEntries, ripe func()) {
 	switch {
-	case len(p) == 0:
+	case len(stale) == 0:
 	case len(d.waiting) > 0:
-		d.next.merge(p)
+		d.next.merge(stale)
 	default:
-		d.waiting = p
+		d.waiting = stale
 		d.timer = time.AfterFunc(d.patience, ripe)
 	}
 }
 
 // due takes what has waited.
-func (d *delay) due() Purge {
-	p := d.waiting
-	d.waiting, d.next = d.next, make(Purge)
+func (d *delay) due() StaleEntries {
+	stale := d.waiting
+	d.waiting, d.next = d.next, make(StaleEntries)
 	if len(d.waiting) > 0 {
 		d.timer.Reset(d.patience)
 	}
-	return p
+	return stale
 }
 
 // all takes everything, whether it has waited or not.
-func (d *delay) all() Purge {
+func (d *delay) all() StaleEntries {
 	if d.timer != nil {
 		d.timer.Stop()
 	}
-	p := d.waiting
-	p.merge(d.next)
-	d.waiting, d.next = make(Purge), make(Purge)
-	return p
+	stale := d.waiting
+	stale.merge(d.next)
+	d.waiting, d.next = make(StaleEntries), make(StaleEntries)
+	return stale
 }
 
 func newDelay(patience time.Duration) delay {
-	return delay{patience: patience, waiting: make(Purge), next: make(Purge)}
+	return delay{patience: patience, waiting: make(StaleEntries), next: make(StaleEntries)}
 }
 
-// NewSweeper opens a socket of its own, in the calling thread's namespace.
-func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweeper, error) {
+// NewCleaner opens a socket of its own, in the calling thread's namespace.
+func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleaner, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
@@ -118,9 +118,9 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 	if err != nil {
 		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
-	s := &Sweeper{
-		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), idle: true,
-		syns: newDelay(synPatience), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time), again: make(Purge),
+	s := &Cleaner{
+		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
+		syns: newDelay(synGrace), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time), again: make(StaleEntries),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -129,14 +129,14 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 
 // Expect says what is about to be set. A flow that this makes must not be judged by
 // what was wanted before it.
-func (s *Sweeper) Expect(want state.State) {
+func (s *Cleaner) Expect(want state.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.coming = want
 }
 
 // wanted is what was set last and what is being set, at this very moment.
-func (s *Sweeper) wanted() [2]state.State {
+func (s *Cleaner) wanted() [2]state.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return [2]state.State{s.want, s.coming}
@@ -145,31 +145,31 @@ func (s *Sweeper) wanted() [2]state.State {
 // Add asks for a sweep. want is what is set now: what has changed back by the
 // time of the sweep is judged by that. swept are prefixes where nothing that the
 // rules refuse has left an entry.
-func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
-	draining := p.splitDraining(&want)
-	patient := p.splitPatient(swept)
+func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix) {
+	draining := stale.splitDraining(&want)
+	deferrable := stale.splitDeferrable(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want, s.coming = want, want
 	for vip, v := range draining {
-		for b := range v.gone {
+		for b := range v.removedBackends {
 			s.since[drainingBackend{vip, b}] = time.Now()
 		}
 	}
-	if len(p) == 0 && len(patient) == 0 && len(draining) == 0 {
+	if len(stale) == 0 && len(deferrable) == 0 && len(draining) == 0 {
 		return
 	}
 	s.idle = false
-	if len(p) > 0 {
-		s.pending.merge(p)
+	if len(stale) > 0 {
+		s.pending.merge(stale)
 		s.notifyPending()
 	}
-	s.syns.add(patient, func() { s.ripen(&s.syns) })
+	s.syns.add(deferrable, func() { s.ripen(&s.syns) })
 	s.draining.add(draining, func() { s.ripen(&s.draining) })
 }
 
 // ripen sweeps what has waited long enough.
-func (s *Sweeper) ripen(d *delay) {
+func (s *Cleaner) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending.merge(d.due())
@@ -177,48 +177,48 @@ func (s *Sweeper) ripen(d *delay) {
 	s.notifyPending()
 }
 
-func (s *Sweeper) run() {
+func (s *Cleaner) run() {
 	defer close(s.done)
 	for {
 		select {
 		case <-s.wake:
 		case <-s.quit:
-			_ = s.sweep() // what the last Set asked for; an error is recorded
+			_ = s.cleanUp() // what the last Set asked for; an error is recorded
 			return
 		}
 		start := time.Now()
-		err := s.sweep()
-		pause := min(max(sweepInterval, sweepShare*time.Since(start)), sweepPause)
+		err := s.cleanUp()
+		pause := min(max(cleanupInterval, cleanupPauseFactor*time.Since(start)), maxCleanupPause)
 		if err != nil {
-			pause = max(pause, sweepRetry)
+			pause = max(pause, cleanupRetry)
 			s.notifyPending()
 		}
 		select {
 		case <-time.After(pause):
 		case <-s.quit:
-			_ = s.sweep()
+			_ = s.cleanUp()
 			return
 		}
 	}
 }
 
-func (s *Sweeper) notifyPending() {
+func (s *Cleaner) notifyPending() {
 	notify.Changed(s.wake)
 }
 
-// sweep deletes what is pending. What fails stays pending.
-func (s *Sweeper) sweep() error {
+// cleanUp deletes what is pending. What fails stays pending.
+func (s *Cleaner) cleanUp() error {
 	s.mu.Lock()
-	p := s.pending
-	s.pending = make(Purge)
+	stale := s.pending
+	s.pending = make(StaleEntries)
 	s.mu.Unlock()
-	if len(p) == 0 {
+	if len(stale) == 0 {
 		return nil
 	}
 	var deleted []Flow
-	err := p.spareOwn()
+	err := stale.excludeOwnAddresses()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, p, s.wanted, s.drains, s.rests)
+		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.drains, s.rests)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -230,15 +230,15 @@ func (s *Sweeper) sweep() error {
 	defer s.mu.Unlock()
 	s.err = err
 	if err != nil {
-		s.pending.merge(p)
+		s.pending.merge(stale)
 	}
-	s.sweepAgain()
+	s.requeueResting()
 	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0
 	return err
 }
 
 // LastError is that of the last sweep, empty when it did all it should.
-func (s *Sweeper) LastError() string {
+func (s *Cleaner) LastError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -248,15 +248,15 @@ func (s *Sweeper) LastError() string {
 }
 
 // IsIdle says whether everything asked for is done.
-func (s *Sweeper) IsIdle() bool {
+func (s *Cleaner) IsIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idle
 }
 
-// Close does what is pending, and what still waits, and ends the sweeper: no later
+// Close does what is pending, and what still waits, and ends the Cleaner: no later
 // process would do it. Further calls do nothing.
-func (s *Sweeper) Close() (err error) {
+func (s *Cleaner) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
 		s.pending.merge(s.syns.all())

@@ -69,29 +69,29 @@ type Flow struct {
 	key    []byte // the attributes that name this very entry to the kernel
 }
 
-// deleteFlows deletes the entries that p says are wrong by all that wanted returns,
+// deleteFlows deletes the entries that stale says are wrong by all that wanted returns,
 // and returns them. wanted is called for each entry: the walk takes a while, in which
 // a new State may make an entry right. Entries that are gone by themselves
-// meanwhile are no error, spared ones stay, and flows that may rest are not deleted but expire.
-func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared, rests func(*Flow) bool) (deleted []Flow, err error) {
+// meanwhile are no error, excluded ones stay, and flows that may rest are not deleted but expire.
+func deleteFlows(s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.State, excluded, rests func(*Flow) bool) (deleted []Flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
 		own, unknown = OwnAddrs()
 		return own
 	})
-	wrong := func(f *Flow, want *state.State) bool {
-		if !p.wrong(f, want) {
+	isStale := func(f *Flow, want *state.State) bool {
+		if !stale.includes(f, want) {
 			return false
 		}
-		return !slices.Contains(own(), f.Client) && unknown == nil || p.wrong(f, asHost(*want, f.Client))
+		return !slices.Contains(own(), f.Client) && unknown == nil || stale.includes(f, asHost(*want, f.Client))
 	}
-	all, err := ListFlows(s, p.request(), func(f *Flow) bool {
-		if p[f.VIP] == nil || spared(f) {
+	all, err := ListFlows(s, stale.request(), func(f *Flow) bool {
+		if stale[f.VIP] == nil || excluded(f) {
 			return false
 		}
 		w := wanted()
-		return wrong(f, &w[0]) && wrong(f, &w[1])
+		return isStale(f, &w[0]) && isStale(f, &w[1])
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
@@ -133,12 +133,12 @@ type Request struct {
 // them all takes 230 ms of a core, and one that lists none 30 ms. Not by an address
 // of IPv6: the kernel compares those the wrong way round (seen in 6.18), and lists
 // all but the right ones.
-func (p Purge) request() Request {
-	r := RequestOf(maps.Keys(p))
+func (stale StaleEntries) request() Request {
+	r := RequestOf(maps.Keys(stale))
 	untranslated, translated := false, false
-	for _, v := range p {
-		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.restricted) > 0 || len(v.gone) > 0 || v.left
+	for _, v := range stale {
+		untranslated = untranslated || v.newVIP || len(v.newPorts) > 0
+		translated = translated || len(v.restricted) > 0 || len(v.removedBackends) > 0 || v.removedVIP
 	}
 	switch {
 	case untranslated && !translated:

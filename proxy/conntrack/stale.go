@@ -9,116 +9,116 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Purge says, by VIP, which conntrack entries a change has made wrong. NAT
+// A StaleEntries says, by VIP, which conntrack entries a change has made wrong. NAT
 // is decided once for each entry, so without this they would outlive the rules
 // that they were born under for as long as packets come.
-type Purge map[netip.Addr]*vipPurge
+type StaleEntries map[netip.Addr]*staleAtVIP
 
-type vipPurge struct {
-	// Born: the VIP is new. Entries to it that were not rewritten go, of
+type staleAtVIP struct {
+	// newVIP: the VIP is new. Entries to it that were not rewritten go, of
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
-	born bool
-	// Left: the address is no longer a VIP. If it is still one of Owned, entries that remain in
+	newVIP bool
+	// removedVIP: the address is no longer a VIP. If it is still one of Owned, entries that remain in
 	// conntrack would misdirect the clients of the next Service that gets it.
-	left bool
-	// ports are frontends that are new at a VIP that is not.
-	ports map[state.Port]bool
+	removedVIP bool
+	// newPorts are frontends that are new at a VIP that is not.
+	newPorts map[state.Port]bool
 	// restricted are frontends that fewer sources may use than before. Their flows of
 	// others go.
 	restricted map[state.Port]bool
-	// filled are frontends that have a backend again: splitDraining takes them. Flows of protocols that
+	// recovered are frontends that have a backend again: splitDraining takes them. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
-	filled map[state.Port]bool
-	// gone are backends that no longer get new flows. Entries of protocols that
+	recovered map[state.Port]bool
+	// removedBackends are backends that no longer get new flows. Entries of protocols that
 	// have no end of their own would keep sending there, and so would those of TCP
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when no frontend has the backend.
-	gone map[goneBackend]state.Sides
-	// found are frontends of a table that was found: the process that wrote it may have
+	removedBackends map[removedBackend]state.Sides
+	// adopted are frontends of a table that was found: the process that wrote it may have
 	// ended between a change and its sweep. Their flows to unknown backends go.
-	found map[state.Port]bool
+	adopted map[state.Port]bool
 }
 
-type goneBackend struct {
+type removedBackend struct {
 	state.Port
 	Backend netip.AddrPort
 }
 
-func (p Purge) at(vip netip.Addr) *vipPurge {
-	v := p[vip]
+func (stale StaleEntries) at(vip netip.Addr) *staleAtVIP {
+	v := stale[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[state.Port]bool), restricted: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), found: make(map[state.Port]bool)}
-		p[vip] = v
+		v = &staleAtVIP{newPorts: make(map[state.Port]bool), restricted: make(map[state.Port]bool), recovered: make(map[state.Port]bool), removedBackends: make(map[removedBackend]state.Sides), adopted: make(map[state.Port]bool)}
+		stale[vip] = v
 	}
 	return v
 }
 
-func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && len(v.ports) == 0 && len(v.restricted) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.found) == 0
+func (v *staleAtVIP) empty() bool {
+	return !v.newVIP && !v.removedVIP && len(v.newPorts) == 0 && len(v.restricted) == 0 && len(v.recovered) == 0 && len(v.removedBackends) == 0 && len(v.adopted) == 0
 }
 
-// PlanPurge derives from a change of elements what it makes wrong.
-func PlanPurge(c state.Change) Purge {
-	p := make(Purge)
+// StaleAfter derives from a change of elements what it makes wrong.
+func StaleAfter(c state.Change) StaleEntries {
+	stale := make(StaleEntries)
 	before := make(map[state.Element]bool) // the keys that existed
 	for _, e := range c.Del {
 		before[state.Element{Set: e.Set, Key: e.Key}] = true
-		p.removed(e)
-		p.narrowed(e, state.Base(e.Set) == state.SetAllowed)
+		stale.recordRemoved(e)
+		stale.recordRestricted(e, state.Base(e.Set) == state.SetAllowed)
 	}
 	for _, e := range c.Add {
-		p.kept(e)
-		p.narrowed(e, e.Data == state.External.SourceCheck || e.Data == state.Internal.SourceCheck)
+		stale.recordKept(e)
+		stale.recordRestricted(e, e.Data == state.External.SourceCheck || e.Data == state.Internal.SourceCheck)
 		if !before[state.Element{Set: e.Set, Key: e.Key}] {
-			p.appeared(e)
+			stale.recordAdded(e)
 		}
 	}
-	for vip, v := range p {
-		for b, s := range v.gone {
+	for vip, v := range stale {
+		for b, s := range v.removedBackends {
 			if s == 0 {
-				delete(v.gone, b)
+				delete(v.removedBackends, b)
 			}
 		}
 		if v.empty() {
-			delete(p, vip)
+			delete(stale, vip)
 		}
 	}
-	return p
+	return stale
 }
 
-// AddFound notes the frontends of a table that was found.
-func (p Purge) AddFound(had []state.Element) {
+// AddAdopted notes the frontends of a table that was found.
+func (stale StaleEntries) AddAdopted(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
 			vip, proto, n := state.FrontendOf(e.Set, e.Key)
-			p.at(vip).found[state.Port{Proto: proto, Port: n}] = true
+			stale.at(vip).adopted[state.Port{Proto: proto, Port: n}] = true
 		}
 	}
 }
 
-// narrowed notes, if it is so, that fewer sources may use the frontend of e.
-func (p Purge) narrowed(e state.Element, is bool) {
+// recordRestricted notes, if it is so, that fewer sources may use the frontend of e.
+func (stale StaleEntries) recordRestricted(e state.Element, is bool) {
 	if is {
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.at(vip).restricted[state.Port{Proto: proto, Port: n}] = true
+		stale.at(vip).restricted[state.Port{Proto: proto, Port: n}] = true
 	}
 }
 
-// appeared notes a new VIP or frontend.
-func (p Purge) appeared(e state.Element) {
+// recordAdded notes a new VIP or frontend.
+func (stale StaleEntries) recordAdded(e state.Element) {
 	switch state.Base(e.Set) {
 	case state.SetVIPs:
 		vip, _ := netip.AddrFromSlice([]byte(e.Key))
-		p.at(vip).born = true
+		stale.at(vip).newVIP = true
 	case state.SetExtSvc, state.SetIntSvc:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.at(vip).ports[state.Port{Proto: proto, Port: n}] = true
+		stale.at(vip).newPorts[state.Port{Proto: proto, Port: n}] = true
 	case state.SetExtEps, state.SetIntEps:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
 		if proto != state.TCP && strings.HasSuffix(e.Key, firstSlot) {
-			p.at(vip).filled[state.Port{Proto: proto, Port: n}] = true
+			stale.at(vip).recovered[state.Port{Proto: proto, Port: n}] = true
 		}
 	default: // the others follow from these
 	}
@@ -127,32 +127,32 @@ func (p Purge) appeared(e state.Element) {
 // firstSlot is the end of the key of a frontend's first slot.
 var firstSlot = string(state.Encoding(nil).Slot(0))
 
-// removed records that a backend has left a slot or stopped draining, and kept
+// recordRemoved records that a backend has left a slot or stopped draining, and recordKept
 // that it is in another slot.
-func (p Purge) removed(e state.Element) {
+func (stale StaleEntries) recordRemoved(e state.Element) {
 	if state.Base(e.Set) == state.SetVIPs {
 		vip, _ := netip.AddrFromSlice([]byte(e.Key))
-		p.at(vip).left = true
+		stale.at(vip).removedVIP = true
 	}
 	if vip, b, s := slotOf(e); s != 0 {
-		p.at(vip).gone[b] |= s
+		stale.at(vip).removedBackends[b] |= s
 	}
 }
 
-func (p Purge) kept(e state.Element) {
+func (stale StaleEntries) recordKept(e state.Element) {
 	if state.Base(e.Set) == state.SetDrain {
 		return // it gets no new flows, and what it keeps is for wrong to say
 	}
 	vip, b, s := slotOf(e)
 	// Most additions replace nothing. s is 0 for what is no slot.
-	if v := p[vip]; v != nil && v.gone[b]&s != 0 {
-		v.gone[b] &^= s
+	if v := stale[vip]; v != nil && v.removedBackends[b]&s != 0 {
+		v.removedBackends[b] &^= s
 	}
 }
 
 // slotOf is the backend in a slot, or one that drains, the VIP it is for, and for
 // which clients; no sides if e is neither.
-func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
+func slotOf(e state.Element) (vip netip.Addr, b removedBackend, s state.Sides) {
 	switch state.Base(e.Set) {
 	case state.SetExtEps:
 		s = state.SideExternal
@@ -161,76 +161,76 @@ func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
 	case state.SetDrain:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
 		backend := e.Key[state.FieldsSize(state.Specs[state.SetExtSvc+state.Family(vip)].Key):]
-		return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
+		return vip, removedBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
 	default:
 		return vip, b, 0
 	}
 	vip, proto, n := state.FrontendOf(e.Set, e.Key)
-	return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
+	return vip, removedBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
-// splitPatient takes out of p and returns what can wait: removed backends of TCP,
+// splitDeferrable takes out of stale and returns what can wait: removed backends of TCP,
 // and what is new in prefixes that were swept. There only processes of the host can
 // have made entries before, whose packets the rules let pass.
-func (p Purge) splitPatient(swept []netip.Prefix) Purge {
-	patient := make(Purge)
-	for vip, v := range p {
-		for b, s := range v.gone {
+func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) StaleEntries {
+	deferrable := make(StaleEntries)
+	for vip, v := range stale {
+		for b, s := range v.removedBackends {
 			if b.Proto == state.TCP {
-				patient.at(vip).gone[b] = s
-				delete(v.gone, b)
+				deferrable.at(vip).removedBackends[b] = s
+				delete(v.removedBackends, b)
 			}
 		}
-		if (v.born || len(v.ports) > 0) && state.ContainsAddr(swept, vip) {
-			to := patient.at(vip)
-			to.born, v.born = v.born, false
-			to.ports, v.ports = v.ports, to.ports
+		if (v.newVIP || len(v.newPorts) > 0) && state.ContainsAddr(swept, vip) {
+			to := deferrable.at(vip)
+			to.newVIP, v.newVIP = v.newVIP, false
+			to.newPorts, v.newPorts = v.newPorts, to.newPorts
 		}
-		if v.left {
-			patient.at(vip).left, v.left = true, false
+		if v.removedVIP {
+			deferrable.at(vip).removedVIP, v.removedVIP = true, false
 		}
 		if v.empty() {
-			delete(p, vip)
+			delete(stale, vip)
 		}
 	}
-	return patient
+	return deferrable
 }
 
 // merge adds what o asks for.
-func (p Purge) merge(o Purge) {
+func (stale StaleEntries) merge(o StaleEntries) {
 	for vip, from := range o {
-		to := p.at(vip)
-		to.born, to.left = to.born || from.born, to.left || from.left
-		maps.Copy(to.ports, from.ports)
+		to := stale.at(vip)
+		to.newVIP, to.removedVIP = to.newVIP || from.newVIP, to.removedVIP || from.removedVIP
+		maps.Copy(to.newPorts, from.newPorts)
 		maps.Copy(to.restricted, from.restricted)
-		maps.Copy(to.found, from.found)
-		for k, s := range from.gone {
-			to.gone[k] |= s
+		maps.Copy(to.adopted, from.adopted)
+		for k, s := range from.removedBackends {
+			to.removedBackends[k] |= s
 		}
 	}
 }
 
-// wrong says whether the flow must go, now that s is what is wanted.
-func (p Purge) wrong(f *Flow, s *state.State) bool {
-	v := p[f.VIP]
+// includes says whether the flow must go, now that s is what is wanted.
+func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
+	v := stale[f.VIP]
 	if v == nil {
 		return false
 	}
 	if !f.DNAT {
-		return v.born || v.ports[f.Port]
+		return v.newVIP || v.newPorts[f.Port]
 	}
-	if v.left && abandons(s, f.VIP) {
+	if v.removedVIP && abandons(s, f.VIP) {
 		return true
 	}
 	if v.restricted[f.Port] && forbids(s, f) {
 		return true
 	}
-	if v.found[f.Port] && endsFlow(s, f) {
+	if v.adopted[f.Port] && endsFlow(s, f) {
 		return true
 	}
-	gone := v.gone[goneBackend{f.Port, f.Backend}]
+	sides := v.removedBackends[removedBackend{f.Port, f.Backend}]
 	switch {
-	case gone == 0:
+	case sides == 0:
 		return false
 	case f.Port.Proto == state.TCP && f.replied:
 		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and changeAll says what may begin in its place
@@ -238,7 +238,7 @@ func (p Purge) wrong(f *Flow, s *state.State) bool {
 		return false
 	}
 	// Whether other clients are this node's pods, an entry does not tell.
-	if gone == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.Client) {
+	if sides == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.Client) {
 		return false
 	}
 	return true
@@ -263,17 +263,17 @@ func abandons(s *state.State, a netip.Addr) bool {
 	return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a)
 }
 
-// spareOwn takes addresses of the node itself for what they are, whatever a careless
+// excludeOwnAddresses takes addresses of the node itself for what they are, whatever a careless
 // pool contains. A node may have thousands, so it asks only if one has left.
-func (p Purge) spareOwn() error {
-	left := func(v *vipPurge) bool { return v.left }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(p)), left) {
+func (stale StaleEntries) excludeOwnAddresses() error {
+	left := func(v *staleAtVIP) bool { return v.removedVIP }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(stale)), left) {
 		return nil
 	}
 	own, err := OwnAddrs()
 	for _, a := range own {
-		if v := p[a]; v != nil {
-			v.left = false
+		if v := stale[a]; v != nil {
+			v.removedVIP = false
 		}
 	}
 	return err
