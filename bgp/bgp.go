@@ -65,27 +65,27 @@ type Server struct {
 
 	// mu protects the rest. It is held for moments only, and no goroutine
 	// waits while it holds mu.
-	mu          sync.Mutex
-	engine      *engine // nil until there are sessions
-	sessions    []*session
-	closing     []*session // ended, and not closed yet
-	closed      bool
-	want        State             // the last State, without what is wrong with it
-	edits       uint64            // of want
-	retry       bool              // not all could be done as it should have been
-	behind      bool              // catchUp runs
-	routes      []Route           // in GoBGP's table, sorted
-	stale       []netip.Prefix    // of routes in it that GoBGP must send again; some may have gone
-	targets     map[string]uint32 // that the table's routes are marked for
-	weightAS    uint16            // that the table's routes have weights with; 0: none have
-	edition     uint32            // of the export policy
-	have        []netip.Prefix
-	problems    []error
-	syncing     *syncing   // nil before the first Set
-	hadSessions bool       // syncing is about the first State with sessions
-	shutdown    bool       // what the engine has
-	asn         uint32     // the last State's
-	routerID    netip.Addr // the last State's
+	mu            sync.Mutex
+	engine        *engine // nil until there are sessions
+	sessions      []*session
+	closing       []*session // ended, and not closed yet
+	closed        bool
+	want          State             // the last State, without what is wrong with it
+	edits         uint64            // of want
+	retry         bool              // not all could be done as it should have been
+	behind        bool              // catchUp runs
+	routes        []Route           // in GoBGP's table, sorted
+	stale         []netip.Prefix    // of routes in it that GoBGP must send again; some may have gone
+	targets       map[string]uint32 // that the table's routes are marked for
+	weightAS      uint16            // that the table's routes have weights with; 0: none have
+	policyVersion uint32            // of the export policy
+	have          []netip.Prefix
+	problems      []error
+	syncing       *syncing   // nil before the first Set
+	hadSessions   bool       // syncing is about the first State with sessions
+	shutdown      bool       // what the engine has
+	asn           uint32     // the last State's
+	routerID      netip.Addr // the last State's
 }
 
 // New returns a Server that does nothing yet.
@@ -268,7 +268,7 @@ func (s *Server) apply(ctx context.Context, want edit) (done bool, err error) {
 	if identified {
 		s.endSessions(want.State)
 	}
-	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setUnweighted(ctx, want.State))
+	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setNoBandwidth(ctx, want.State))
 	done, failed := s.setRoutes(ctx, want)
 	if identified && (done || failed != nil) {
 		s.openSessions(want)
@@ -303,7 +303,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.edition, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
+	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.policyVersion, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil

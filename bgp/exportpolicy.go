@@ -22,8 +22,8 @@ const (
 	markASN = 4294967295
 	// markAny is on each such route, also on one whose routers are all gone.
 	markAny = 0
-	// markEdition is in marks in the place of a router's number: see marking.
-	markEdition = 4294967295
+	// markPolicyVersion is in marks in the place of a router's number: see marking.
+	markPolicyVersion = 4294967295
 
 	selectedPolicy, restrictedPolicy = "selected", "restricted"
 	// markedSet has the mark markAny, everyMarkSet all that there are.

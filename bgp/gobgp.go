@@ -39,9 +39,9 @@ type engine struct {
 	sets     map[attributeSet]uint32
 	lastSet  uint32
 	manySets int
-	// unweighted are the routers in the set of that name; see setUnweighted.
-	unweighted []netip.Addr
-	log        *gobgpLog
+	// noBandwidth are the routers in the set of that name; see setNoBandwidth.
+	noBandwidth []netip.Addr
+	log         *gobgpLog
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
@@ -70,7 +70,7 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
-	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"), largeCommunitySet(everyMarkSet, everyMark), neighborSet(unweightedSet, noRouter)); err != nil {
+	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"), largeCommunitySet(everyMarkSet, everyMark), neighborSet(noBandwidthSet, noRouter)); err != nil {
 		return err
 	}
 	imports := []*api.Policy{policy("import", importStatement())}
@@ -119,7 +119,7 @@ func exportStatements() []*api.Statement {
 		}
 	}
 	return []*api.Statement{
-		unweighted(),
+		stripBandwidth(),
 		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), only4),
 		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), only6),
 	}
@@ -133,16 +133,16 @@ func apiFamily(f packet.Family) *api.Family {
 type marking struct {
 	targets  map[string]uint32 // the routers' numbers by session
 	weightAS uint16            // that weights are with; 0: there are none
-	// edition is of the export policy. GoBGP sends a route again only if it is
-	// another one, and so it has the edition as a mark, which no statement knows.
-	edition uint32
+	// policyVersion is of the export policy. GoBGP sends a route again only if it is
+	// another one, and so it has the version as a mark, which no statement knows.
+	policyVersion uint32
 }
 
-func (m marking) editionMark() []*packet.LargeCommunity {
-	if m.edition == 0 {
+func (m marking) policyVersionMark() []*packet.LargeCommunity {
+	if m.policyVersion == 0 {
 		return nil
 	}
-	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.edition, LocalData2: markEdition}}
+	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.policyVersion, LocalData2: markPolicyVersion}}
 }
 
 // announce puts routes into GoBGP's table, in place of those of the same prefix.
@@ -204,7 +204,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}
-			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.editionMark()))
+			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.policyVersionMark()))
 			if r.Weight != 0 && m.weightAS != 0 {
 				attrs = append(attrs, r.linkBandwidth(m.weightAS))
 			}

@@ -46,6 +46,6 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 		return fmt.Errorf("graceful shutdown: %w", err)
 	}
 	s.shutdown = want
-	s.newEdition()
+	s.bumpPolicyVersion()
 	return nil
 }

@@ -13,34 +13,34 @@ import (
 // routesPart is how many routes GoBGP gets at a time, at some 10 µs for each of them and each router.
 const routesPart = 100
 
-// setUnweighted sets which routers get weights. A router whose session stays and whose
+// setNoBandwidth sets which routers get weights. A router whose session stays and whose
 // setting changes gets all routes with weights again.
-func (s *Server) setUnweighted(ctx context.Context, want State) error {
-	was, is := s.engine.unweighted, s.engine.kept(want)
+func (s *Server) setNoBandwidth(ctx context.Context, want State) error {
+	was, is := s.engine.noBandwidth, s.engine.withoutBandwidth(want)
 	if slices.Equal(was, is) {
 		return nil
 	}
-	if err := s.engine.setUnweighted(ctx, is); err != nil {
+	if err := s.engine.setNoBandwidth(ctx, is); err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
 	if s.weightAS != 0 && slices.ContainsFunc(s.sessions, func(x *session) bool {
 		return slices.Contains(was, x.neighborAddr) != slices.Contains(is, x.neighborAddr)
 	}) {
-		s.newEdition()
+		s.bumpPolicyVersion()
 	}
 	return nil
 }
 
-// newEdition has all routes announced again, since GoBGP's export policy has changed.
-func (s *Server) newEdition() {
+// bumpPolicyVersion has all routes announced again, since GoBGP's export policy has changed.
+func (s *Server) bumpPolicyVersion() {
 	s.mu.Lock()
-	s.edition++
+	s.policyVersion++
 	s.mu.Unlock()
-	s.markStale(func(Route) bool { return true })
+	s.reannounce(func(Route) bool { return true })
 }
 
-// markStale has the routes of the table announced again that GoBGP sends otherwise now.
-func (s *Server) markStale(otherwise func(Route) bool) {
+// reannounce has the routes of the table announced again that GoBGP sends otherwise now.
+func (s *Server) reannounce(otherwise func(Route) bool) {
 	stale := slices.Clone(s.stale)
 	for i := range s.routes {
 		if otherwise(s.routes[i]) {
@@ -53,17 +53,17 @@ func (s *Server) markStale(otherwise func(Route) bool) {
 	s.stale = slices.Compact(stale)
 }
 
-// remark has the routes announced again that have other marks or attributes in GoBGP's table now,
+// updateMarks has the routes announced again that have other marks or attributes in GoBGP's table now,
 // although they are the same.
-func (s *Server) remark(targets map[string]uint32, weightAS uint16) {
+func (s *Server) updateMarks(targets map[string]uint32, weightAS uint16) {
 	if s.retry {
-		s.markStale(func(Route) bool { return true })
+		s.reannounce(func(Route) bool { return true })
 	}
 	if !maps.Equal(s.targets, targets) { // routers have got other numbers
-		s.markStale(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+		s.reannounce(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
 	}
 	if s.weightAS != weightAS {
-		s.markStale(func(r Route) bool { return r.Weight != 0 })
+		s.reannounce(func(r Route) bool { return r.Weight != 0 })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error
 	if err != nil {
 		return false, err
 	}
-	s.remark(targets, want.weightAS())
+	s.updateMarks(targets, want.weightAS())
 	if sortedset.Same(s.routes, want.Routes) && len(s.stale) == 0 {
 		return true, nil
 	}
@@ -138,7 +138,7 @@ func (s *Server) add(come []Route, want edit) bool {
 	return true
 }
 
-func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.edition} }
+func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.policyVersion} }
 
 // refresh announces up to most stale routes again. The caller holds the gate.
 func (s *Server) refresh(ctx context.Context, most int) error {

@@ -96,9 +96,9 @@ func (st SessionStatus) Router() string {
 	return st.PeerAddress.String()
 }
 
-// Trouble is why a session is down, for an operator: what ended it, if it was up once,
+// DownReason is why a session is down, for an operator: what ended it, if it was up once,
 // and what has been in the way since then.
-func (st SessionStatus) Trouble() string {
+func (st SessionStatus) DownReason() string {
 	if st.LossReason == "" || st.LossReason == st.LastError {
 		return cmp.Or(st.LastError, "not up yet")
 	}

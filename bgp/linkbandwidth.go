@@ -38,25 +38,25 @@ func (s State) weightAS() uint16 {
 	}
 }
 
-// unweightedSet names the routers that get no weights. GoBGP has one path for each prefix, with the weight in it. The export policy takes
+// noBandwidthSet names the routers that get no weights. GoBGP has one path for each prefix, with the weight in it. The export policy takes
 // it out again on the way to routers of this set. GoBGP takes an empty set of
 // neighbours for all of them: so there is always an address in it that no router has.
-const unweightedSet = "unweighted"
+const noBandwidthSet = "no link bandwidth"
 
 var noRouter = netip.MustParseAddr(engineRouterID)
 
-// unweighted takes all extended communities away; there are no others.
-func unweighted() *api.Statement {
+// stripBandwidth takes all extended communities away; there are no others.
+func stripBandwidth() *api.Statement {
 	return &api.Statement{
-		Name:       "no weight",
-		Conditions: &api.Conditions{NeighborSet: anyOf(unweightedSet)},
+		Name:       "no link bandwidth",
+		Conditions: &api.Conditions{NeighborSet: anyOf(noBandwidthSet)},
 		Actions:    &api.Actions{ExtCommunity: &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE}},
 	}
 }
 
-// kept are the routers that get no weights although others do, as GoBGP knows them,
+// withoutBandwidth are the routers that get no weights although others do, as GoBGP knows them,
 // sorted.
-func (e *engine) kept(s State) (routers []netip.Addr) {
+func (e *engine) withoutBandwidth(s State) (routers []netip.Addr) {
 	if s.weightAS() == 0 {
 		return nil
 	}
@@ -69,22 +69,22 @@ func (e *engine) kept(s State) (routers []netip.Addr) {
 	return slices.Compact(routers)
 }
 
-// setUnweighted withholds weights from these routers only. Routes that they already have
+// setNoBandwidth withholds weights from these routers only. Routes that they already have
 // stay.
-func (e *engine) setUnweighted(ctx context.Context, routers []netip.Addr) error {
+func (e *engine) setNoBandwidth(ctx context.Context, routers []netip.Addr) error {
 	// First add, then remove: the set changes in place, and statements hold on to it.
 	// One that replaces it would be another one's.
-	gone, come := diff(e.unweighted, routers, netip.Addr.Compare)
+	gone, come := diff(e.noBandwidth, routers, netip.Addr.Compare)
 	if len(come) > 0 {
-		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(unweightedSet, come...)}); err != nil {
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, come...)}); err != nil {
 			return err
 		}
 	}
 	if len(gone) > 0 {
-		if err := e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: neighborSet(unweightedSet, gone...)}); err != nil {
+		if err := e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, gone...)}); err != nil {
 			return err
 		}
 	}
-	e.unweighted = routers
+	e.noBandwidth = routers
 	return nil
 }
