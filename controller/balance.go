@@ -127,7 +127,7 @@ type preference struct {
 // answer for keeps the node that it had: that node may come back.
 func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []preference) {
 	placements, claims := placements(snap, nodes, named)
-	for i, node := range election.Prefer(placements) {
+	for i, node := range election.Balance(placements) {
 		if was := placements[i].Preferred; node != "" && node != was {
 			list = append(list, preference{claims[i], node, was})
 		}
