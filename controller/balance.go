@@ -172,20 +172,20 @@ func servicesOf(snap *cluster.Snapshot, same []cluster.Assignment) (services []c
 	return services
 }
 
-// candidates are the nodes as the API server shows them. A node whose kubelet is silent
+// candidates are the nodes as the API server shows them. A node whose kubelet does not report
 // counts as dead as long as fewer than half are: otherwise it is more likely that the API
 // server, or the node lifecycle controller, is cut off.
 func candidates(snap *cluster.Snapshot) []election.Node {
-	silent := 0
+	unknown := 0
 	for _, n := range snap.Nodes {
-		if n.Silent {
-			silent++
+		if n.ReadyUnknown {
+			unknown++
 		}
 	}
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
 		s := snap.Speaker(n.Name)
-		alive := s != nil && !(n.Silent && 2*silent < len(snap.Nodes))
+		alive := s != nil && !(n.ReadyUnknown && 2*unknown < len(snap.Nodes))
 		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Availability: election.AvailabilityOf(n, alive)}
 		if s != nil {
 			nodes[i].Interfaces = s.Interfaces

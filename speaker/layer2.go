@@ -124,14 +124,14 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 	l.discover(d.View.Members, snap.Nodes, now)
 }
 
-// nextRedirects returns the redirects for d, and has the silent nodes in them tested. Those of the
+// nextRedirects returns the redirects for d, and has the unresponsive nodes in them tested. Those of the
 // previous speaker stay until the interfaces are known.
 func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirect.Redirects {
 	if l.redirects.Restored() && len(d.View.Interfaces) == 0 && !l.ready(now) {
 		return l.redirects
 	}
 	l.redirects = l.redirects.Next(d, l.handover.history, l.neighbours.Answers)
-	l.neighbours.Set(l.redirects.Silent)
+	l.neighbours.Set(l.redirects.Unresponsive)
 	return l.redirects
 }
 

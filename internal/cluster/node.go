@@ -44,7 +44,7 @@ func parseNode(o *corev1.Node) (*Node, []Problem) {
 		case corev1.NodeNetworkUnavailable:
 			n.NetworkUnavailable = c.Status == corev1.ConditionTrue
 		case corev1.NodeReady:
-			n.NotReady, n.Silent = c.Status == corev1.ConditionFalse, c.Status == corev1.ConditionUnknown
+			n.NotReady, n.ReadyUnknown = c.Status == corev1.ConditionFalse, c.Status == corev1.ConditionUnknown
 		default: // pressure of some kind: the kubelet acts on it
 		}
 	}

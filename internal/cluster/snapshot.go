@@ -281,9 +281,9 @@ type Node struct {
 	// (Unknown) does not count: when the API server is cut off, all nodes have it at once, and
 	// a speaker that reads it is alive.
 	NotReady bool
-	// Silent: Ready is Unknown. It says little about one node while others are not
-	// silent, and nothing while most are.
-	Silent bool
+	// ReadyUnknown: the kubelet does not report. That says little about one node while others are not
+	// unknown, and nothing while most are.
+	ReadyUnknown bool
 }
 
 // A Pool is a set of addresses to give to Services.

@@ -61,24 +61,24 @@ func (m *Members) Find(node string) (found Member, ok bool) {
 	return m.Nodes[i], true
 }
 
-// Silent returns the nodes whose endpoints are left out, and since when they have not
+// Unresponsive returns the nodes whose endpoints are left out, and since when they have not
 // responded: the dead ones while they are fewer than half. If more are dead, this node
 // itself may be cut off, and would leave out the rest of the cluster. Between two halves,
 // as in a cluster of two nodes, the API server decides: nodes that are absent there too are
-// cut off, and not this one. This node itself is never silent.
-func (m *Members) Silent(self string) map[string]time.Time {
+// cut off, and not this one. This node itself is never among them.
+func (m *Members) Unresponsive(self string) map[string]time.Time {
 	dead := m.Dead(self)
 	if len(dead) == 0 || 2*len(dead) > len(m.Nodes) {
 		return nil
 	}
 	halved := m.Halved(self)
-	silent := make(map[string]time.Time, len(dead))
+	unresponsive := make(map[string]time.Time, len(dead))
 	for _, n := range dead {
 		if !halved || n.Absent {
-			silent[n.Node] = n.Since
+			unresponsive[n.Node] = n.Since
 		}
 	}
-	return silent
+	return unresponsive
 }
 
 // CountAlive is the number of members that are alive; 0 for nil.

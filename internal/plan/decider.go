@@ -157,12 +157,12 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 // same Services.
 func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.Addr) {
 	all, pools := !v.decidesLike(last.View), !slices.Equal(v.fromPools, last.View.fromPools)
-	silence, election := v.silenceDiffers(last.View), v.electionChange(last.View)
-	if !all && !pools && !silence && !election.changed {
+	unresponsive, election := v.unresponsiveDiffer(last.View), v.electionChange(last.View)
+	if !all && !pools && !unresponsive && !election.changed {
 		return nil
 	}
 	for _, a := range last.Addresses {
-		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
+		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || unresponsive && v.unresponsiveConcern(a, last.View) || election.changed && v.electionConcerns(a, election) {
 			addrs = append(addrs, a.Addr)
 		}
 	}

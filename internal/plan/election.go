@@ -148,15 +148,15 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	if !snap.L2Ready {
 		return
 	}
-	silent := 0
+	unknown := 0
 	for _, n := range snap.Nodes {
-		if n.Silent {
-			silent++
+		if n.ReadyUnknown {
+			unknown++
 		}
 	}
 	// Kubelets report to the API server. If it loses most of them at once, their nodes are most
 	// likely alive, and moving all addresses would make an outage of it.
-	v.mostSilent = 2*silent >= len(snap.Nodes)
+	v.mostUnknown = 2*unknown >= len(snap.Nodes)
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
 		nodes[i] = v.electionNode(c, n)
@@ -168,7 +168,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 }
 
 // electionNode describes a node for the election. This node is alive. Other nodes are alive if
-// their membership is; without members, unless their kubelet is silent while most are not.
+// their membership is; without members, unless their kubelet is unresponsive while most are not.
 func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
@@ -177,7 +177,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 		return out
 	}
 	if c.Members == nil {
-		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.Silent || v.mostSilent), true
+		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.ReadyUnknown || v.mostUnknown), true
 		return out
 	}
 	// A node that has never been a member has no speaker, and counts as dead.

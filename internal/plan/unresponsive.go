@@ -8,57 +8,57 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// usable returns the endpoints of a port that may get new flows. Endpoints on silent nodes are
+// usable returns the endpoints of a port that may get new flows. Endpoints on unresponsive nodes are
 // left out unless no others exist: such a node may be alive, and clients lose nothing. The text
 // says so, as the end of a sentence.
 func (v *View) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endpoint, text string) {
 	use = usable(all, notReady)
-	if len(v.silent) == 0 {
+	if len(v.unresponsive) == 0 {
 		return use, ""
 	}
-	responds := func(e *cluster.Endpoint) bool { return !v.IsSilent(e.Node) }
-	silent := filter(use, func(e *cluster.Endpoint) bool { return !responds(e) })
-	if len(silent) == 0 {
+	responds := func(e *cluster.Endpoint) bool { return !v.IsUnresponsive(e.Node) }
+	unresponsive := filter(use, func(e *cluster.Endpoint) bool { return !responds(e) })
+	if len(unresponsive) == 0 {
 		return use, ""
 	}
 	if rest := usable(filter(all, responds), notReady); len(rest) > 0 {
-		return rest, v.silenceText(silent) + "; endpoints there are left out"
+		return rest, v.unresponsiveText(unresponsive) + "; endpoints there are left out"
 	}
-	return use, v.silenceText(silent) + "; endpoints there are used, since no others exist"
+	return use, v.unresponsiveText(unresponsive) + "; endpoints there are used, since no others exist"
 }
 
-// IsSilent reports whether the endpoints of a node are left out.
-func (v *View) IsSilent(node string) bool {
-	_, silent := v.silent[node]
-	return silent
+// IsUnresponsive reports whether the endpoints of a node are left out.
+func (v *View) IsUnresponsive(node string) bool {
+	_, unresponsive := v.unresponsive[node]
+	return unresponsive
 }
 
-// silenceDiffers reports whether endpoints of other nodes are left out than in another View.
-func (v *View) silenceDiffers(o *View) bool {
-	if len(v.silent) != len(o.silent) {
+// unresponsiveDiffer reports whether endpoints of other nodes are left out than in another View.
+func (v *View) unresponsiveDiffer(o *View) bool {
+	if len(v.unresponsive) != len(o.unresponsive) {
 		return true
 	}
-	for node := range v.silent {
-		if !o.IsSilent(node) {
+	for node := range v.unresponsive {
+		if !o.IsUnresponsive(node) {
 			return true
 		}
 	}
 	return false
 }
 
-// silenceConcerns reports whether an address has an endpoint on a node whose silence differs from
+// unresponsiveConcern reports whether an address has an endpoint on a node whose responsiveness differs from
 // that in another View.
-func (v *View) silenceConcerns(a *Address, o *View) bool {
+func (v *View) unresponsiveConcern(a *Address, o *View) bool {
 	return slices.ContainsFunc(a.services, func(s cluster.Service) bool {
-		return s.Endpoints != nil && slices.ContainsFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return v.IsSilent(e.Node) != o.IsSilent(e.Node) })
+		return s.Endpoints != nil && slices.ContainsFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return v.IsUnresponsive(e.Node) != o.IsUnresponsive(e.Node) })
 	})
 }
 
-// silenceText says since when the nodes of endpoints do not respond.
-func (v *View) silenceText(of []cluster.Endpoint) string {
+// unresponsiveText says since when the nodes of endpoints do not respond.
+func (v *View) unresponsiveText(of []cluster.Endpoint) string {
 	var names []string
 	for _, e := range of {
-		names = append(names, fmt.Sprintf("node %s has not responded since %s", e.Node, v.silent[e.Node].UTC().Format(time.RFC3339)))
+		names = append(names, fmt.Sprintf("node %s has not responded since %s", e.Node, v.unresponsive[e.Node].UTC().Format(time.RFC3339)))
 	}
 	slices.Sort(names)
 	return cluster.Enumerate(slices.Compact(names))
