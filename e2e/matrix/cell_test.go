@@ -23,7 +23,7 @@ const (
 
 // A cell is one feature under one disturbance.
 type cell struct {
-	*bed
+	*testbed
 	disturbance
 	paths    *observer.Paths
 	flows    *lab.Flows
