@@ -179,7 +179,7 @@ func (f fence) admits(path string) bool {
 	return slices.ContainsFunc(f.homes, func(h string) bool { return within(path, h) })
 }
 
-// within says whether path is place or below it.
+// within reports whether path is place or below it.
 func within(path, place string) bool {
 	return path == place || strings.HasPrefix(path, place+"/")
 }
@@ -311,7 +311,7 @@ func treeTable(text string) map[string][]string {
 	return rows
 }
 
-// mayImport says whether an entry of the table, as proxy/state or internal/…, stands for pkg.
+// mayImport reports whether an entry of the table, as proxy/state or internal/…, stands for pkg.
 func mayImport(entry, pkg string) bool {
 	head, all := strings.CutSuffix(entry, "/…")
 	return entry == pkg || all && within(pkg, head)

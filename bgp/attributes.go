@@ -270,7 +270,7 @@ func ForEach(attributes map[string]Attributes) PeerAttributes {
 	return chain
 }
 
-// Differ says whether routers get different attributes.
+// Differ reports whether routers get different attributes.
 func (p PeerAttributes) Differ() bool { return p != PeerAttributes{} && p.first.Value().peers != "" }
 
 // String is the attributes for all routers, or, if they differ,

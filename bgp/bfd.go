@@ -40,7 +40,7 @@ func (b BFDStatus) Summary() string {
 	return "Down"
 }
 
-// Up says whether each end receives the other's packets.
+// Up reports whether each end receives the other's packets.
 func (b BFDStatus) Up() bool { return b.State == bfdUp.String() }
 
 // explain adds what may prevent BFD that has never been up.

@@ -52,7 +52,7 @@ func (s *State) dropBadHops() (bad []error) {
 	return bad
 }
 
-// isHop says whether a router that is reached over the other family can send to a.
+// isHop reports whether a router that is reached over the other family can send to a.
 // It would not know on which link a link-local IPv6 address is.
 func isHop(a netip.Addr, is4 bool) bool {
 	return usable(a) && a.Is4() == is4 && (is4 || !a.IsLinkLocalUnicast())
@@ -237,7 +237,7 @@ func (s Session) timerFaults(add func(field string, value any, right string)) {
 	}
 }
 
-// usable says whether a is a plain address of one host. ::ffff:192.0.2.1 is
+// usable reports whether a is a plain address of one host. ::ffff:192.0.2.1 is
 // refused: it is neither family, and which one was meant is a guess.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast()

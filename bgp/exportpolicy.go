@@ -41,7 +41,7 @@ func PeersOf(names ...string) Peers {
 	return Peers(strings.Join(slices.Compact(names), ","))
 }
 
-// Has says whether a session is in the set.
+// Has reports whether a session is in the set.
 func (p Peers) Has(name string) bool {
 	return p == "" || slices.Contains(p.Names(), name)
 }

@@ -25,7 +25,7 @@ type hops struct {
 	ipv6 netip.Addr
 }
 
-// carries says whether the router can get routes of a family, as far as that is known
+// carries reports whether the router can get routes of a family, as far as that is known
 // before it has said whether it accepts IPv6 next hops for IPv4.
 func (s Session) carries(is4 bool) bool {
 	return is4 || !s.PeerAddress.Is4() || s.NextHop.IsValid()

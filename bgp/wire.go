@@ -204,7 +204,7 @@ func (w *wire) pass() {
 	}
 }
 
-// heardKeepalive says whether the router's first KEEPALIVE has come in, and the gate was taken.
+// heardKeepalive reports whether the router's first KEEPALIVE has come in, and the gate was taken.
 func (w *wire) heardKeepalive() bool {
 	select {
 	case <-w.passing:
@@ -321,7 +321,7 @@ func (w *wire) drain() {
 	_, _ = io.Copy(io.Discard, w.TCPConn)
 }
 
-// endOfRIB says whether the body of an UPDATE is the End-of-RIB marker, and of
+// endOfRIB reports whether the body of an UPDATE is the End-of-RIB marker, and of
 // which family: nothing at all for IPv4, for others an MP_UNREACH_NLRI attribute
 // that withdraws nothing (RFC 4724 §2).
 func endOfRIB(body []byte) (family, bool) {
@@ -436,7 +436,7 @@ func (f *framer) complete(out []byte, hear func(kind byte, body []byte)) []byte 
 	return out
 }
 
-// passes says whether GoBGP sees the message. One that does not begin as it must is
+// passes reports whether GoBGP sees the message. One that does not begin as it must is
 // for GoBGP to reject: it is unknown where the next one begins.
 func (f *framer) passes() bool {
 	return f.header[headerLen-1] != msgUpdate || !bytes.Equal(f.header[:len(marker)], marker)

@@ -98,7 +98,7 @@ func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.Ad
 	return err
 }
 
-// sameAdvert says whether two statuses say the same, whenever they began to.
+// sameAdvert reports whether two statuses say the same, whenever they began to.
 func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
 	x, y = *x.DeepCopy(), *y.DeepCopy()
 	for _, s := range []v1alpha1.AdvertisementStatus{x, y} {

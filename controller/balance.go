@@ -68,7 +68,7 @@ func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until t
 	return left, errs
 }
 
-// wanted says whether a computation is due, and otherwise sets when it will be.
+// wanted reports whether a computation is due, and otherwise sets when it will be.
 func (o *owners) wanted(snap *cluster.Snapshot, now time.Time) bool {
 	o.due = time.Time{}
 	if !snap.L2Ready {

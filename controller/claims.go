@@ -30,18 +30,18 @@ type claim struct {
 	replaced int32
 }
 
-// holds says whether name is a holder of c, which may be nil.
+// holds reports whether name is a holder of c, which may be nil.
 func holds(c *cluster.Claim, name cluster.Name) bool {
 	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
 }
 
-// unkept says whether the claim's reservation for the Service differs from the wanted one.
+// unkept reports whether the claim's reservation for the Service differs from the wanted one.
 func (c claim) unkept(s *cluster.Spec) bool {
 	return slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
 		!c.old.Reserved && slices.Contains(c.old.ReservedFor, s.Name)
 }
 
-// taken says whether the claim has a holder that should not have the address.
+// taken reports whether the claim has a holder that should not have the address.
 func (c claim) taken() bool {
 	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
 }

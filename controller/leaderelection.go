@@ -155,7 +155,7 @@ func (e *elector) holds(l *coordinationv1.Lease) bool {
 	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == e.Identity
 }
 
-// expired says whether no process holds the Lease, or its holder has not renewed it for
+// expired reports whether no process holds the Lease, or its holder has not renewed it for
 // longer than the Lease's duration.
 func (e *elector) expired(l *coordinationv1.Lease) bool {
 	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {

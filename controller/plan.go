@@ -47,7 +47,7 @@ type release struct {
 	why     string // in the log, and after the Service in the plan's text
 }
 
-// keeps says whether the address is kept for a holder that it is released from.
+// keeps reports whether the address is kept for a holder that it is released from.
 func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve, h.Name) }
 
 // plan returns the writes that make claims and status what was decided. A settled Service
@@ -137,12 +137,12 @@ func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
 	return names
 }
 
-// foreign says whether another implementation gives the Service its addresses.
+// foreign reports whether another implementation gives the Service its addresses.
 func (p *planner) foreign(name cluster.Name) bool {
 	return slices.ContainsFunc(p.reasons[name], func(r cluster.Reason) bool { return r.Code == cluster.NotOurs })
 }
 
-// shouldHave says whether an address is assigned to the Service.
+// shouldHave reports whether an address is assigned to the Service.
 func (p *planner) shouldHave(name cluster.Name, a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(p.assignments, cluster.Assignment{Addr: a, Service: name}, cluster.Assignment.Compare)
 	return found
@@ -230,7 +230,7 @@ func (p *planner) replaced(spec *cluster.Spec, a netip.Addr) int32 {
 	return 0
 }
 
-// others says whether another Service has the address or its claim. The caller has
+// others reports whether another Service has the address or its claim. The caller has
 // checked that its Service is no holder.
 func (p *planner) others(a netip.Addr) bool {
 	return len(p.holders(a)) != 0 || p.snap.Claim(a) != nil
@@ -317,10 +317,10 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:maxMessage-len(rest)], "") + rest
 }
 
-// writesStatus says whether the status differs from the wanted one.
+// writesStatus reports whether the status differs from the wanted one.
 func (n serviceUpdate) writesStatus() bool { return n.writesAddrs() || n.condition != n.spec.Reported }
 
-// writesAddrs says whether the addresses in it do, or how they are served.
+// writesAddrs reports whether the addresses in it do, or how they are served.
 func (n serviceUpdate) writesAddrs() bool {
 	return n.spec.StatusProxied || len(n.addrs) != len(n.spec.Status) ||
 		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })

@@ -64,7 +64,7 @@ func (w writer) update(ctx context.Context, n serviceUpdate) error {
 	return nil
 }
 
-// same says whether the Service equals that of the snapshot.
+// same reports whether the Service equals that of the snapshot.
 func (w writer) same(live *corev1.Service, spec *cluster.Spec) bool {
 	now := specOf(live, w.classes)
 	return now != nil && reflect.DeepEqual(now, spec)

@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 )
 
-// isStale says whether err shows that the kernel does not hold what was
+// isStale reports whether err shows that the kernel does not hold what was
 // expected: another program changed our table.
 func isStale(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.ENOTEMPTY} {
@@ -30,7 +30,7 @@ var blamed = []error{
 	unix.ENOMEM, unix.EINVAL, unix.E2BIG, unix.EMSGSIZE, unix.ENFILE, unix.ENOSPC, unix.EMLINK, unix.ERANGE, unix.ELOOP, unix.EOVERFLOW, unix.ENOBUFS,
 }
 
-// blamesState says whether an error of the kernel's may be one address's fault. What is
+// blamesState reports whether an error of the kernel's may be one address's fault. What is
 // the node's, as a lack of rights, and what is over with the next attempt, is not: no address
 // is withdrawn for that.
 func blamesState(err error) bool {

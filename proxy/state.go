@@ -54,7 +54,7 @@ const (
 	PortKept        = state.PortKept
 )
 
-// PlainIfname says whether the name of an interface means itself to all programs that
+// PlainIfname reports whether the name of an interface means itself to all programs that
 // load rules.
 func PlainIfname(name string) bool { return state.PlainIfname(name) }
 

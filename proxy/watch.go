@@ -116,7 +116,7 @@ func (w *watch) run() {
 	}
 }
 
-// foreign says whether another program has changed our table.
+// foreign reports whether another program has changed our table.
 func (w *watch) foreign(m netlink.Message) bool {
 	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data)
 }
@@ -129,7 +129,7 @@ func ofOurTable(data []byte) bool {
 		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == renderer.TableName
 }
 
-// ofForward says whether a notification may be of a change of what iptables-nft
+// ofForward reports whether a notification may be of a change of what iptables-nft
 // does to forwarded packets. Its other chains, which kube-proxy changes all the
 // time, are ignored.
 func ofForward(m netlink.Message) bool {
@@ -137,7 +137,7 @@ func ofForward(m netlink.Message) bool {
 	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == iptables.ForwardChain)
 }
 
-// ofOurChains says whether a notification may be of a change of our chains of
+// ofOurChains reports whether a notification may be of a change of our chains of
 // iptables-nft, or of chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
@@ -212,7 +212,7 @@ func (w *watch) ignoringOwn(s *nfnl.Socket, transactions uint32, change func() e
 	return changed
 }
 
-// take says whether the table was disturbed since the last call.
+// take reports whether the table was disturbed since the last call.
 func (w *watch) take() bool { return w.dirty.Swap(false) }
 
 // takeForward is take for FORWARD of iptables.

@@ -41,7 +41,7 @@ func selected(ctx context.Context) selection {
 	return selection{strings.TrimSpace(string(out))}
 }
 
-// has says whether a cell is in the selection. Every commit selects other cells.
+// has reports whether a cell is in the selection. Every commit selects other cells.
 func (s selection) has(f feature, d disturbance) bool {
 	if s.commit == "" {
 		return true

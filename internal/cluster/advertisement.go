@@ -90,7 +90,7 @@ func (a *Advertisement) Prefix(addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr, length).Masked()
 }
 
-// SelectsPool says whether the advertisement is about a pool.
+// SelectsPool reports whether the advertisement is about a pool.
 func (a *Advertisement) SelectsPool(name string) bool {
 	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
 }

@@ -19,7 +19,7 @@ func aggregates(s *Snapshot, occupied []Occupied) (list []Problem) {
 	return list
 }
 
-// Aggregates says whether the advertisement announces any address by an aggregate.
+// Aggregates reports whether the advertisement announces any address by an aggregate.
 func (a *Advertisement) Aggregates() bool { return a.Length4 < 32 || a.Length6 < 128 }
 
 // An aggregation is how an advertisement aggregates addresses of one family.

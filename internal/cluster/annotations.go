@@ -178,7 +178,7 @@ func names(s string) []string {
 	return list
 }
 
-// IsHostPart says whether a is not an address but the end of one, such as ::10
+// IsHostPart reports whether a is not an address but the end of one, such as ::10
 // or 0.0.0.10: the rest is that of a pool's network, which may change. No Service
 // can have an address of 0.0.0.0/8 (RFC 1122 §3.2.1.3), and ::/64 is not used
 // for hosts (RFC 4291 §2.5.5).

@@ -53,7 +53,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	return &s
 }
 
-// networksChanged says whether the addresses of nodes, pods or the cluster's own Services did.
+// networksChanged reports whether the addresses of nodes, pods or the cluster's own Services did.
 func (b *Builder) networksChanged() bool { return b.nodeAddresses || b.serviceCIDRs.changed }
 
 // relate reports what is wrong between the objects of s, if any of them has changed.

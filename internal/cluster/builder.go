@@ -399,19 +399,19 @@ func (b *Builder) rejoin(service Name) {
 	}
 }
 
-// Dirty says whether anything may differ from the snapshot that was built last.
+// Dirty reports whether anything may differ from the snapshot that was built last.
 func (b *Builder) Dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || len(b.claimed) != 0 || b.changes != changes{} ||
 		b.nodes.changed || b.namespaces.changed || b.serviceCIDRs.changed || b.pools.changed || b.peers.changed ||
 		b.adverts.changed || b.l2adverts.changed || b.speakers.changed
 }
 
-// Aggregates says whether any advertisement announces prefixes of several addresses.
+// Aggregates reports whether any advertisement announces prefixes of several addresses.
 func (b *Builder) Aggregates() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(b.adverts.objects)), (*Advertisement).Aggregates)
 }
 
-// MayUseL2 says whether addresses may be announced by ARP and NDP.
+// MayUseL2 reports whether addresses may be announced by ARP and NDP.
 func (b *Builder) MayUseL2() bool {
 	if len(b.l2adverts.objects) != 0 || b.l2claims != 0 {
 		return true

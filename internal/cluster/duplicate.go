@@ -39,7 +39,7 @@ func Duplicates(peers []*Peer, node *Node) []Duplicate {
 	return all
 }
 
-// shares says whether two peers have one router. A link with a peer of its own has two ends: a
+// shares reports whether two peers have one router. A link with a peer of its own has two ends: a
 // link-local address there is that router's.
 func (p *Peer) shares(o *Peer) bool {
 	return p.router() == o.router() || p.Interface != "" && o.PeerAddress.Zone() == p.Interface || o.Interface != "" && p.PeerAddress.Zone() == o.Interface

@@ -83,12 +83,12 @@ func parseInterfaces(names []string, p *Problems) []string {
 	return parseSet("spec.interfaces", "interface", names, 16, p)
 }
 
-// SelectsPool says whether the advertisement is about a pool.
+// SelectsPool reports whether the advertisement is about a pool.
 func (a *L2Advertisement) SelectsPool(name string) bool {
 	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
 }
 
-// Allows says whether nodes may answer on an interface. Named says that it is named
+// Allows reports whether nodes may answer on an interface. Named says that it is named
 // without a pattern: then they answer there even for addresses of other subnets.
 func (a *L2Advertisement) Allows(iface string) (ok, named bool) {
 	if len(a.Interfaces) == 0 {

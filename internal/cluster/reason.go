@@ -108,10 +108,10 @@ const (
 	Contradiction       Code = "Contradiction"       // Its annotations contradict each other; the reason says which one applies. It may have an address.
 )
 
-// Forwards says whether connections are forwarded with this reason of the proxy's.
+// Forwards reports whether connections are forwarded with this reason of the proxy's.
 func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere }
 
-// Announces says whether an address with this reason of BGP's is announced: there
+// Announces reports whether an address with this reason of BGP's is announced: there
 // are reasons for how as well.
 func (c Code) Announces() bool {
 	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash || c == AnnotationRefused

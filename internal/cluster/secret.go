@@ -69,7 +69,7 @@ func (b *Builder) SecretNames() (names []string, changed bool) {
 	return slices.Compact(names), true
 }
 
-// needsSecret says whether this process opens sessions of a peer.
+// needsSecret reports whether this process opens sessions of a peer.
 func (b *Builder) needsSecret(peer *Peer) bool {
 	if b.scope.SecretsOf == "" {
 		return true

@@ -34,10 +34,10 @@ func Selecting(requirements labels.Selector) Selector {
 // Nothing returns the Selector that selects no object.
 func Nothing() Selector { return Selector{labels.Nothing()} }
 
-// Matches says whether an object with these labels is selected.
+// Matches reports whether an object with these labels is selected.
 func (s Selector) Matches(l labels.Set) bool { return s.Empty() || s.requirements.Matches(l) }
 
-// Empty says whether all objects are selected.
+// Empty reports whether all objects are selected.
 func (s Selector) Empty() bool { return s.requirements == nil }
 
 // nothing is the text of [Nothing]. No other selector has it.

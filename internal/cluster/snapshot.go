@@ -249,7 +249,7 @@ type Endpoint struct {
 // in it; empty where there is no hint. That makes Endpoints comparable.
 type Hint string
 
-// Has says whether name is one of the names.
+// Has reports whether name is one of the names.
 func (h Hint) Has(name string) bool {
 	for len(h) > 0 {
 		first, rest, _ := strings.Cut(string(h), ",")
@@ -349,7 +349,7 @@ const (
 	Drained   Allocation = "Drained"   // to none; those given out stay
 )
 
-// Contains says whether addr belongs to the pool.
+// Contains reports whether addr belongs to the pool.
 func (p *Pool) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(p.Ranges, func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
@@ -458,7 +458,7 @@ func PoolNamed(all []*Pool, name string) *Pool {
 	return find(all, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
 }
 
-// UsesL2 says whether an address may be announced by ARP and NDP.
+// UsesL2 reports whether an address may be announced by ARP and NDP.
 func (s *Snapshot) UsesL2() bool {
 	return len(s.L2Advertisements) > 0 ||
 		slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 }) ||

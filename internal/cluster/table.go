@@ -45,7 +45,7 @@ func (t *table[T]) sorted() []*T {
 	return t.list
 }
 
-// replace sets m[k] to v, or deletes it when v is nil, and says whether that is
+// replace sets m[k] to v, or deletes it when v is nil, and reports whether that is
 // a change. An equal value stays the pointer that it was.
 func replace[K comparable, V any](m map[K]*V, k K, v *V) bool {
 	return replaceFunc(m, k, v, func(a, b *V) bool { return reflect.DeepEqual(a, b) })

@@ -101,7 +101,7 @@ func (s space) walk(from, to netip.Addr, yield func(netip.Addr) bool) bool {
 	}
 }
 
-// buggy says whether a client from the days of classes could take an address for
+// buggy reports whether a client from the days of classes could take an address for
 // a network's or for broadcast.
 func buggy(a netip.Addr) bool {
 	b := a.As4()

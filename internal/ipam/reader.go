@@ -153,7 +153,7 @@ func waiting(s *cluster.Spec) cluster.Reason {
 	return cluster.Reason{Service: s.Name, Protocol: "ipam", Code: cluster.Unassigned, Message: message}
 }
 
-// claims says whether a claim confirms the assignment.
+// claims reports whether a claim confirms the assignment.
 func claims(snap *cluster.Snapshot, a cluster.Assignment) bool {
 	c := snap.Claim(a.Addr)
 	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == a.Service })

@@ -71,7 +71,7 @@ const (
 	L2Speakers
 )
 
-// now says whether it is time to watch them.
+// now reports whether it is time to watch them.
 func (n L2Needs) now(b *cluster.Builder) bool { return b.MayUseL2() || n == L2Nodes && b.Aggregates() }
 
 // An API is a Source that watches an API server.
@@ -279,7 +279,7 @@ func (a *API) wait(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(errs...))
 }
 
-// closed says whether c is closed. No value is ever sent on it.
+// closed reports whether c is closed. No value is ever sent on it.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -334,7 +334,7 @@ func (a *API) change(f func(*cluster.Builder)) {
 // logged by this package.
 type debugHandler struct{ slog.Handler }
 
-// Enabled says whether a line of level l is logged: one of a higher level counts as Debug.
+// Enabled reports whether a line of level l is logged: one of a higher level counts as Debug.
 func (m debugHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return m.Handler.Enabled(ctx, min(l, slog.LevelDebug))
 }

@@ -199,13 +199,13 @@ func splitYAML(b []byte) ([]text, error) {
 	return texts, nil
 }
 
-// isMarker says whether b begins with the line that separates YAML documents.
+// isMarker reports whether b begins with the line that separates YAML documents.
 func isMarker(b []byte) bool {
 	rest, ok := bytes.CutPrefix(b, []byte("---"))
 	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// blank says whether a document has nothing but comments and a marker.
+// blank reports whether a document has nothing but comments and a marker.
 func blank(doc []byte) bool {
 	if isMarker(doc) {
 		doc = doc[len("---"):]
@@ -384,7 +384,7 @@ func bad(message string) []item {
 	return []item{{problems: cluster.Problems{{Message: message}}}}
 }
 
-// misspelt says whether a kind that Fanfare does not read does not exist.
+// misspelt reports whether a kind that Fanfare does not read does not exist.
 func misspelt(gvk schema.GroupVersionKind) bool {
 	switch gvk.Group {
 	case v1alpha1.GroupVersion.Group:

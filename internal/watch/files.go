@@ -190,7 +190,7 @@ func (f *Files) apply(events []event) {
 	}
 }
 
-// rearm watches the folder that is at the path now, and says whether there is one. The folder may be
+// rearm watches the folder that is at the path now, and reports whether there is one. The folder may be
 // a link that was swapped.
 func (f *Files) rearm() bool {
 	exists, err := f.inotify.arm()
@@ -239,7 +239,7 @@ func (f *Files) compare(name string) {
 	f.look(name, other)
 }
 
-// ignored says whether a file is not for us.
+// ignored reports whether a file is not for us.
 func ignored(name string) bool {
 	if strings.HasPrefix(name, ".") {
 		return true
@@ -287,7 +287,7 @@ func (f *Files) look(name string, placed bool) {
 // they are about to replace by writing in place.
 const backupSuffix = "~"
 
-// linked says whether a name that was created is a link, symbolic or hard, to a
+// linked reports whether a name that was created is a link, symbolic or hard, to a
 // file that was whole before it had this name.
 func linked(path string, known *file, st fs.FileInfo) bool {
 	if known != nil && os.SameFile(known.read, st) {
@@ -418,12 +418,12 @@ func (fl *file) problems() []cluster.Problem {
 	return p
 }
 
-// unchanged says whether the file that was read is at st with the same size and time of modification.
+// unchanged reports whether the file that was read is at st with the same size and time of modification.
 func (fl *file) unchanged(st fs.FileInfo) bool {
 	return os.SameFile(fl.read, st) && fl.read.Size() == st.Size() && fl.read.ModTime().Equal(st.ModTime())
 }
 
-// isAt says whether the file that was read has the name path now.
+// isAt reports whether the file that was read has the name path now.
 func (fl *file) isAt(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && os.SameFile(fl.read, st)

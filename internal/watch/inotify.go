@@ -44,7 +44,7 @@ type event struct {
 	name string // empty when it happened to the folder itself
 }
 
-// has says whether the event has any bit of mask.
+// has reports whether the event has any bit of mask.
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
 // newInotify ends when ctx does.
@@ -107,7 +107,7 @@ func (w *inotify) aboveDir() string {
 	return dir
 }
 
-// exist says whether there is anything at path; a link to nothing is nothing.
+// exist reports whether there is anything at path; a link to nothing is nothing.
 func exist(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

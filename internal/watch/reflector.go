@@ -87,7 +87,7 @@ var (
 	claims = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addressclaims")}
 )
 
-// ours says whether a CRD of this repository defines the resource.
+// ours reports whether a CRD of this repository defines the resource.
 func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
 
 // String is the name that the API server uses in its messages, such as bgppeers.fanfare.io.

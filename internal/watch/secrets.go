@@ -89,7 +89,7 @@ func (a *API) endSecret(name string) {
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }
 
-// isSecret says whether a resource is one Secret: no other Secrets are watched.
+// isSecret reports whether a resource is one Secret: no other Secrets are watched.
 func (r resource) isSecret() bool { return r.Resource == "secrets" }
 
 // refuseSecret has the Builder report whether a Secret may be read.
@@ -99,7 +99,7 @@ func (a *API) refuseSecret(r resource) {
 	}
 }
 
-// refusedSecret says whether the role does not let this process read a Secret.
+// refusedSecret reports whether the role does not let this process read a Secret.
 func (t readFailure) refusedSecret(r resource) bool {
 	return r.isSecret() && t.fault == forbidden && apierrors.IsForbidden(t.err)
 }

@@ -247,7 +247,7 @@ func (s *Cleaner) LastError() string {
 	return s.err.Error()
 }
 
-// IsIdle says whether everything asked for is done.
+// IsIdle reports whether everything asked for is done.
 func (s *Cleaner) IsIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

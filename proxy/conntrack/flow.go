@@ -246,7 +246,7 @@ const (
 	tcpCloseInit = 4 // IP_CT_TCP_FLAG_CLOSE_INIT: said FIN
 )
 
-// parseEnd says whether a connection has ended, and whether it yields: conntrack lets a SYN begin
+// parseEnd reports whether a connection has ended, and whether it yields: conntrack lets a SYN begin
 // another one in its place (nf_conntrack_tcp_packet). In LAST_ACK, or where the backend has
 // reset what neither side had ended, it leads the SYN to the old one's backend, up to half a
 // minute long.

@@ -210,7 +210,7 @@ func (stale StaleEntries) merge(o StaleEntries) {
 	}
 }
 
-// includes says whether the flow must go, now that s is what is wanted.
+// includes reports whether the flow must go, now that s is what is wanted.
 func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
 	v := stale[f.VIP]
 	if v == nil {
@@ -244,21 +244,21 @@ func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
 	return true
 }
 
-// takes says whether new flows go where this one does: the backend may have come
+// takes reports whether new flows go where this one does: the backend may have come
 // back before its flows were looked at, or be one for other clients all along.
 func takes(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *state.Target) bool { return t.Has(f.Backend) })
 }
 
-// endsFlow says whether a connection must not go on. Where the frontend is gone, it
+// endsFlow reports whether a connection must not go on. Where the frontend is gone, it
 // may.
 func endsFlow(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && !fe.Has(f.Backend)
 }
 
-// abandons says whether the first packets to an address are refused.
+// abandons reports whether the first packets to an address are refused.
 func abandons(s *state.State, a netip.Addr) bool {
 	return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a)
 }
@@ -279,13 +279,13 @@ func (stale StaleEntries) excludeOwnAddresses() error {
 	return err
 }
 
-// backendDrains says whether a flow's backend drains.
+// backendDrains reports whether a flow's backend drains.
 func backendDrains(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && fe.Drains(f.Backend)
 }
 
-// leavesNoBackend says whether a flow that left a backend which drains would find none.
+// leavesNoBackend reports whether a flow that left a backend which drains would find none.
 func leavesNoBackend(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return backendDrains(s, f) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
@@ -311,7 +311,7 @@ func asHost(s state.State, client netip.Addr) *state.State {
 	return &s
 }
 
-// forbids says whether the flow is of one of our frontends and backends, and of a
+// forbids reports whether the flow is of one of our frontends and backends, and of a
 // source that may not use them.
 func forbids(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)

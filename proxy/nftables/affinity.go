@@ -247,7 +247,7 @@ const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
 // change takes away, or that it takes away from them by making them clients of
-// another kind, and says whether there were any. The maps of their frontends must be listed for that, 1 ms of
+// another kind, and reports whether there were any. The maps of their frontends must be listed for that, 1 ms of
 // CPU for 1,000 entries and 200 ms for a full map. What remains does no harm: the learning chains keep flows from
 // following it, at the cost of the first packet, which this is to save.
 func (n *Renderer) forget(f forgetting) (found bool) {
@@ -296,10 +296,10 @@ func (n *Renderer) forgetOnce(f forgetting) (found bool, err error) {
 	return !b.empty(), n.commit(b)
 }
 
-// concerns says whether the frontend may have entries that are wrong.
+// concerns reports whether the frontend may have entries that are wrong.
 func (f forgetting) concerns(id state.AffinityID) bool { return f.kept != nil || f.ids[id] }
 
-// wrong says whether an entry leads to a backend that its client no longer has.
+// wrong reports whether an entry leads to a backend that its client no longer has.
 // The entry does not show which kind of client it is, except for known addresses. One that
 // could be of either kind keeps what both have.
 func (f forgetting) wrong(id state.AffinityID, e affinityEntry) bool {

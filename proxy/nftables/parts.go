@@ -102,7 +102,7 @@ func partsOf(c state.Change, room int) []state.Change {
 	return all
 }
 
-// joins says whether a move must be made with the one before it.
+// joins reports whether a move must be made with the one before it.
 func (m move) joins(before move) bool {
 	e, was := m.element(), before.element()
 	switch {

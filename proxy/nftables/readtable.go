@@ -399,7 +399,7 @@ func (t *table) rulesHash() string {
 	return state.ShortHash(parts...)
 }
 
-// ours says whether the table was made by a process with the same text.
+// ours reports whether the table was made by a process with the same text.
 func (t *table) ours() bool {
 	return t.found && strings.HasPrefix(t.schema, schemaChain(""))
 }

@@ -123,7 +123,7 @@ func renderAffinity(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	return all
 }
 
-// affinity says whether any frontend has it.
+// affinity reports whether any frontend has it.
 func (v *VIP) affinity() bool {
 	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool { return f.Affinity != 0 })
 }

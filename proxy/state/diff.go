@@ -68,7 +68,7 @@ func (c *Change) expiring() []Element {
 	return slices.Compact(all)
 }
 
-// changesRestriction says whether the frontend of an allowed source becomes restricted or ceases to be. If
+// changesRestriction reports whether the frontend of an allowed source becomes restricted or ceases to be. If
 // it keeps it, all changes of its list come into force at one moment.
 func (c *Change) changesRestriction(allowed Element) bool {
 	set := SetExtInRange + allowed.Set - SetAllowed
@@ -76,13 +76,13 @@ func (c *Change) changesRestriction(allowed Element) bool {
 	return hasKey(c.Add, inRange) != hasKey(c.Del, inRange)
 }
 
-// hasKey says whether a sorted list has an element of that set and key.
+// hasKey reports whether a sorted list has an element of that set and key.
 func hasKey(all []Element, e Element) bool {
 	_, found := slices.BinarySearchFunc(all, e, Element.Compare)
 	return found
 }
 
-// isDependentSet says whether packets ask a set because of what another one said.
+// isDependentSet reports whether packets ask a set because of what another one said.
 func isDependentSet(id SetID) bool {
 	switch Base(id) {
 	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
@@ -197,7 +197,7 @@ func renderMaybe(v *VIP, node string) []Element {
 	return renderVIP(v, node)
 }
 
-// SameShared says whether what belongs to no VIP is the same.
+// SameShared reports whether what belongs to no VIP is the same.
 func SameShared(a, b State) bool {
 	return slices.Equal(a.Owned, b.Owned) &&
 		slices.Equal(a.Clients.CIDRs, b.Clients.CIDRs) &&

@@ -55,7 +55,7 @@ func (s *State) Frontend(vip netip.Addr, at Port) *Frontend {
 	return &fronts[j]
 }
 
-// Has says whether the frontend's flows may be at a backend: new ones, or flows
+// Has reports whether the frontend's flows may be at a backend: new ones, or flows
 // that it keeps.
 func (f *Frontend) Has(backend netip.AddrPort) bool {
 	return f.External.Has(backend) || f.Internal.Has(backend) || f.Drains(backend)

@@ -92,7 +92,7 @@ func (w *walk) next(slots []int) int {
 // EffectiveWeight is the share of a backend in relation to the others'.
 func (b Backend) EffectiveWeight() int { return max(1, int(b.Weight)) }
 
-// weighted says whether backends differ in weight.
+// weighted reports whether backends differ in weight.
 func weighted(backends []Backend) bool {
 	return slices.ContainsFunc(backends, func(b Backend) bool { return b.EffectiveWeight() != backends[0].EffectiveWeight() })
 }

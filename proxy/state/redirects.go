@@ -75,7 +75,7 @@ func (h Redirect) reachable(to netip.Addr) bool {
 	return !to.IsValid() || isUnicast(to) && Family(to) == Family(h.VIP)
 }
 
-// PlainIfname says whether the name of an interface means itself to all programs that
+// PlainIfname reports whether the name of an interface means itself to all programs that
 // load rules: the kernel forbids little.
 func PlainIfname(name string) bool {
 	odd := func(r rune) bool {

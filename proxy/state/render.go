@@ -159,7 +159,7 @@ func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target
 	return all
 }
 
-// alike says whether internal clients find what external ones do.
+// alike reports whether internal clients find what external ones do.
 func (f *Frontend) alike() bool {
 	x, i := &f.External, &f.Internal
 	if len(x.Backends) == 0 && len(i.Backends) == 0 {
@@ -190,7 +190,7 @@ func renderTable(all []Element, set SetID, frontend Encoding, backends []Backend
 	return all
 }
 
-// sameBackends says whether internal clients find the same backends as external
+// sameBackends reports whether internal clients find the same backends as external
 // ones, so that they can use their table, which is large.
 func sameBackends(fe *Frontend) bool {
 	return slices.EqualFunc(fe.External.Backends, fe.Internal.Backends, func(a, b Backend) bool {
@@ -235,7 +235,7 @@ func CountUses(uses map[string]int, all []Element, by int) {
 	}
 }
 
-// IsGenerated says whether name is that of a chain that is made before the first
+// IsGenerated reports whether name is that of a chain that is made before the first
 // element goes to it, and deleted after the last did.
 func IsGenerated(name string) bool {
 	_, mark := ParseMarkChain(name)

@@ -116,7 +116,7 @@ func (s *schedule) Patterns() int {
 	return 2
 }
 
-// refusesMidStream says whether the chain refuses the middle of a connection that conntrack
+// refusesMidStream reports whether the chain refuses the middle of a connection that conntrack
 // does not know. One of several backends would be the right one by luck. A single
 // one is, for a client on this node; one outside has mostly been moved here by a
 // router, from a node with another backend.

@@ -127,7 +127,7 @@ func (p Ports) String() string {
 	}
 }
 
-// masquerades says whether any backend does not see some of its clients.
+// masquerades reports whether any backend does not see some of its clients.
 func (v *VIP) masquerades(node string) bool {
 	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool {
 		return f.External.masquerades(node) || f.Internal.masquerades(node)
@@ -138,5 +138,5 @@ func (t *Target) masquerades(node string) bool {
 	return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.masked(b, node) })
 }
 
-// masked says whether a backend sees an address of the node in place of its client's.
+// masked reports whether a backend sees an address of the node in place of its client's.
 func (t *Target) masked(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }

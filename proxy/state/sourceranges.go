@@ -20,7 +20,7 @@ func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	return all
 }
 
-// SourceRestricted says whether there are sources that may not use the frontend.
+// SourceRestricted reports whether there are sources that may not use the frontend.
 func (f *Frontend) SourceRestricted(vip netip.Addr) bool {
 	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
 	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)

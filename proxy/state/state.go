@@ -88,7 +88,7 @@ type VIP struct {
 	Frontends []Frontend // sorted by Protocol, then Port; none: every port is refused
 }
 
-// Equal says whether o says the same.
+// Equal reports whether o says the same.
 func (v *VIP) Equal(o *VIP) bool {
 	return v.Addr == o.Addr && slices.EqualFunc(v.Frontends, o.Frontends, func(a, b Frontend) bool { return a.equal(&b) })
 }

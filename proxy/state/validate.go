@@ -54,7 +54,7 @@ func validatePrefixes(field string, all []netip.Prefix) error {
 	return nil
 }
 
-// isUnicast says whether a is an address that packets may have on a wire, of
+// isUnicast reports whether a is an address that packets may have on a wire, of
 // one node and in the form that the kernel compares.
 func isUnicast(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback()
