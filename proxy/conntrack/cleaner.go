@@ -17,25 +17,23 @@ import (
 )
 
 const (
-	// cleanupInterval is the least time between two sweeps. Each makes the kernel
-	// walk its whole hash table, so that under a storm of changes one sweep
-	// serves many.
+	// cleanupInterval is the shortest time between two cleanups. Each makes the kernel walk its
+	// whole hash table, so one cleanup serves many changes.
 	cleanupInterval = 100 * time.Millisecond
-	// cleanupPauseFactor is how many times as long as a sweep took is paused after it, but
-	// no longer than maxCleanupPause, so that a large table costs little more of a core.
+	// After a cleanup, the pause is cleanupPauseFactor times as long as the cleanup took, but at
+	// most maxCleanupPause. So a large table costs little CPU time.
 	cleanupPauseFactor = 19
 	maxCleanupPause    = time.Second
-	// cleanupRetry is when a sweep that failed is tried again.
+	// cleanupRetry is the pause after a failed cleanup.
 	cleanupRetry = time.Second
-	// synPatience is how long a SYN may wait for the answer of a backend that was
-	// removed, before it is taken for lost. A backend that only stops answers at
-	// once; the client retries after a second, and should find another one.
+	// synGrace is how long a SYN may wait for the answer of a removed backend before it counts as
+	// lost. A backend that is shutting down answers at once. The client retransmits after a second,
+	// and should then reach another backend.
 	synGrace = 500 * time.Millisecond
 )
 
-// A Cleaner deletes conntrack entries that changes have made wrong. It does so
-// beside Set: the walk takes the kernel ten times as long as the change itself,
-// and an address would have to wait for it to be announced.
+// A Cleaner deletes stale conntrack entries in the background: the kernel's walk takes ten times as
+// long as the change itself, and would delay the announcement of an address.
 type Cleaner struct {
 	sock       *nfnl.Socket
 	challenges challengeSockets
@@ -49,29 +47,30 @@ type Cleaner struct {
 
 	mu      sync.Mutex
 	pending StaleEntries
-	want    state.State // what was set last
-	coming  state.State // what is being set: the flows that it makes are there before Set returns
-	err     error       // of the last sweep
-	idle    bool        // nothing is pending or under way
+	want    state.State // the State that was set last
+	coming  state.State // the State being set: its flows may exist before Set returns
+	err     error       // of the last cleanup
+	idle    bool        // nothing is pending or in progress
 
-	// What can wait before it is pending.
+	// syns and draining hold entries that wait before they become pending.
 	syns, draining delay
-	// since is when the backends of draining began to drain, the last time: an earlier cleanup must
-	// not end flows that have begun meanwhile.
+	// since is when each draining backend last began to drain: a cleanup for an earlier change must
+	// not end flows that began after it.
 	since map[drainingBackend]time.Time
-	// again are the backends whose flows the sweep under way lets rest.
+	// again has the backends of flows that the current cleanup lets expire. The next one looks for
+	// them again.
 	again StaleEntries
 }
 
-// A delay keeps a StaleEntries for a while before the sweep. What comes while other things wait is the next
-// to wait, so that one sweep serves many.
+// A delay holds entries for a while before their cleanup. Entries that are added meanwhile wait for
+// the next round, so that one cleanup serves many.
 type delay struct {
 	patience      time.Duration
 	waiting, next StaleEntries
 	timer         *time.Timer
 }
 
-// add delays stale; ripe is called when it has waited. It must take what is due.
+// add delays the cleanup of stale. When the time is over, ripe is called, which must call due.
 func (d *delay) add(stale StaleEntries, ripe func()) {
 	switch {
 	case len(stale) == 0:
@@ -83,7 +82,7 @@ func (d *delay) add(stale StaleEntries, ripe func()) {
 	}
 }
 
-// due takes what has waited.
+// due removes and returns the entries that have waited long enough.
 func (d *delay) due() StaleEntries {
 	stale := d.waiting
 	d.waiting, d.next = d.next, make(StaleEntries)
@@ -93,7 +92,7 @@ func (d *delay) due() StaleEntries {
 	return stale
 }
 
-// all takes everything, whether it has waited or not.
+// all removes and returns all entries, however long they have waited.
 func (d *delay) all() StaleEntries {
 	if d.timer != nil {
 		d.timer.Stop()
@@ -108,7 +107,7 @@ func newDelay(patience time.Duration) delay {
 	return delay{patience: patience, waiting: make(StaleEntries), next: make(StaleEntries)}
 }
 
-// NewCleaner opens a socket of its own, in the calling thread's namespace.
+// NewCleaner opens the Cleaner's own socket, in the calling thread's namespace.
 func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleaner, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
@@ -127,24 +126,23 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	return s, nil
 }
 
-// Expect says what is about to be set. A flow that this makes must not be judged by
-// what was wanted before it.
+// Expect announces the State that is about to be set. Its first flows must not be judged by the
+// State before it.
 func (s *Cleaner) Expect(want state.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.coming = want
 }
 
-// wanted is what was set last and what is being set, at this very moment.
+// wanted returns the State that was set last, and the State being set.
 func (s *Cleaner) wanted() [2]state.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return [2]state.State{s.want, s.coming}
 }
 
-// Add asks for a sweep. want is what is set now: what has changed back by the
-// time of the sweep is judged by that. swept are prefixes where nothing that the
-// rules refuse has left an entry.
+// Add requests a cleanup. The cleanup judges flows by want, or a later State, so a backend that has
+// returned keeps its flows. swept are prefixes whose untranslated flows were deleted.
 func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix) {
 	draining := stale.splitDraining(&want)
 	deferrable := stale.splitDeferrable(swept)
@@ -168,7 +166,7 @@ func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 	s.draining.add(draining, func() { s.ripen(&s.draining) })
 }
 
-// ripen sweeps what has waited long enough.
+// ripen makes the entries pending that have waited long enough.
 func (s *Cleaner) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +204,7 @@ func (s *Cleaner) notifyPending() {
 	notify.Changed(s.wake)
 }
 
-// cleanUp deletes what is pending. What fails stays pending.
+// cleanUp deletes the pending entries. If it fails, they stay pending.
 func (s *Cleaner) cleanUp() error {
 	s.mu.Lock()
 	stale := s.pending
@@ -237,7 +235,7 @@ func (s *Cleaner) cleanUp() error {
 	return err
 }
 
-// LastError is that of the last sweep, empty when it did all it should.
+// LastError returns the error of the last cleanup, empty if it succeeded.
 func (s *Cleaner) LastError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,15 +245,15 @@ func (s *Cleaner) LastError() string {
 	return s.err.Error()
 }
 
-// IsIdle reports whether everything asked for is done.
+// IsIdle reports whether all requested cleanups are done.
 func (s *Cleaner) IsIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idle
 }
 
-// Close does what is pending, and what still waits, and ends the Cleaner: no later
-// process would do it. Further calls do nothing.
+// Close cleans up what is pending or delayed, because no later process would, and stops the
+// Cleaner. Further calls do nothing.
 func (s *Cleaner) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
@@ -270,8 +268,8 @@ func (s *Cleaner) Close() (err error) {
 	return err
 }
 
-// OwnAddrs are the addresses of this namespace's interfaces. A careless pool may
-// contain some, and their flows are not ours.
+// OwnAddrs returns the addresses of the interfaces in this namespace. A pool may contain some by
+// mistake; their flows are not for this package.
 func OwnAddrs() (own []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

@@ -9,35 +9,33 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A StaleEntries says, by VIP, which conntrack entries a change has made wrong. NAT
-// is decided once for each entry, so without this they would outlive the rules
-// that they were born under for as long as packets come.
+// StaleEntries names, by VIP, the conntrack entries that a change has made wrong. Conntrack decides
+// NAT once for each entry, so a stale entry would keep its old translation for as long as packets
+// arrive.
 type StaleEntries map[netip.Addr]*staleAtVIP
 
 type staleAtVIP struct {
-	// newVIP: the VIP is new. Entries to it that were not rewritten go, of
-	// whatever protocol: they send the client's packets past the rules, and in
-	// a loop between here and the router.
+	// newVIP: the VIP is new. Untranslated entries to it are stale, of any protocol: their packets
+	// bypass the rules and loop between this node and the router.
 	newVIP bool
-	// removedVIP: the address is no longer a VIP. If it is still one of Owned, entries that remain in
-	// conntrack would misdirect the clients of the next Service that gets it.
+	// removedVIP: the address is no longer a VIP. If it is still one of Owned, remaining entries
+	// would misdirect the clients of the next Service that gets the address.
 	removedVIP bool
-	// newPorts are frontends that are new at a VIP that is not.
+	// newPorts are new frontends of an existing VIP.
 	newPorts map[state.Port]bool
-	// restricted are frontends that fewer sources may use than before. Their flows of
-	// others go.
+	// restricted are frontends with fewer allowed sources than before. Flows from other sources are
+	// stale.
 	restricted map[state.Port]bool
-	// recovered are frontends that have a backend again: splitDraining takes them. Flows of protocols that
-	// have no end of their own leave what drains, where they had stayed for
-	// want of a better place.
+	// recovered are frontends that have a backend again. While they had none, flows of protocols
+	// without an end stayed with draining backends; now splitDraining makes them leave.
 	recovered map[state.Port]bool
-	// removedBackends are backends that no longer get new flows. Entries of protocols that
-	// have no end of their own would keep sending there, and so would those of TCP
-	// that wait for a first answer: each SYN of that client's port, for 120 s after
-	// the last one. Others of TCP go when no frontend has the backend.
+	// removedBackends are backends that no longer get new flows. Entries of protocols without an
+	// end would keep sending there. So would TCP entries that wait for the first answer: each
+	// retransmitted SYN extends them by 120 s. Other TCP entries are stale once no frontend has the
+	// backend.
 	removedBackends map[removedBackend]state.Sides
-	// adopted are frontends of a table that was found: the process that wrote it may have
-	// ended between a change and its sweep. Their flows to unknown backends go.
+	// adopted are frontends of a table that an earlier process wrote. That process may have ended
+	// between a change and its cleanup, so flows to unknown backends are stale.
 	adopted map[state.Port]bool
 }
 
@@ -59,7 +57,7 @@ func (v *staleAtVIP) empty() bool {
 	return !v.newVIP && !v.removedVIP && len(v.newPorts) == 0 && len(v.restricted) == 0 && len(v.recovered) == 0 && len(v.removedBackends) == 0 && len(v.adopted) == 0
 }
 
-// StaleAfter derives from a change of elements what it makes wrong.
+// StaleAfter returns the entries that a change of elements makes stale.
 func StaleAfter(c state.Change) StaleEntries {
 	stale := make(StaleEntries)
 	before := make(map[state.Element]bool) // the keys that existed
@@ -88,7 +86,7 @@ func StaleAfter(c state.Change) StaleEntries {
 	return stale
 }
 
-// AddAdopted notes the frontends of a table that was found.
+// AddAdopted adds the frontends of a table that an earlier process wrote.
 func (stale StaleEntries) AddAdopted(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
@@ -98,7 +96,7 @@ func (stale StaleEntries) AddAdopted(had []state.Element) {
 	}
 }
 
-// recordRestricted notes, if it is so, that fewer sources may use the frontend of e.
+// recordRestricted records, if is, that fewer sources may use the frontend of e.
 func (stale StaleEntries) recordRestricted(e state.Element, is bool) {
 	if is {
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
@@ -106,7 +104,7 @@ func (stale StaleEntries) recordRestricted(e state.Element, is bool) {
 	}
 }
 
-// recordAdded notes a new VIP or frontend.
+// recordAdded records a new VIP or frontend.
 func (stale StaleEntries) recordAdded(e state.Element) {
 	switch state.Base(e.Set) {
 	case state.SetVIPs:
@@ -141,17 +139,17 @@ func (stale StaleEntries) recordRemoved(e state.Element) {
 
 func (stale StaleEntries) recordKept(e state.Element) {
 	if state.Base(e.Set) == state.SetDrain {
-		return // it gets no new flows, and what it keeps is for wrong to say
+		return // it gets no new flows; includes decides about existing ones
 	}
 	vip, b, s := slotOf(e)
-	// Most additions replace nothing. s is 0 for what is no slot.
+	// Most additions replace nothing. s is 0 if e is not a slot.
 	if v := stale[vip]; v != nil && v.removedBackends[b]&s != 0 {
 		v.removedBackends[b] &^= s
 	}
 }
 
-// slotOf is the backend in a slot, or one that drains, the VIP it is for, and for
-// which clients; no sides if e is neither.
+// slotOf returns the backend in a slot or a draining backend, its VIP, and the clients that it is
+// for. s is 0 if e is neither.
 func slotOf(e state.Element) (vip netip.Addr, b removedBackend, s state.Sides) {
 	switch state.Base(e.Set) {
 	case state.SetExtEps:
@@ -169,9 +167,10 @@ func slotOf(e state.Element) (vip netip.Addr, b removedBackend, s state.Sides) {
 	return vip, removedBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
-// splitDeferrable takes out of stale and returns what can wait: removed backends of TCP,
-// and what is new in prefixes that were swept. There only processes of the host can
-// have made entries before, whose packets the rules let pass.
+// splitDeferrable moves the entries that can wait from stale to the result: those of removed TCP
+// backends, and those of new VIPs and ports in prefixes whose untranslated flows were deleted. In
+// these prefixes, only processes of the host can have made entries, because the rules let their
+// packets pass.
 func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) StaleEntries {
 	deferrable := make(StaleEntries)
 	for vip, v := range stale {
@@ -196,7 +195,7 @@ func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) StaleEntries {
 	return deferrable
 }
 
-// merge adds what o asks for.
+// merge adds the entries of o.
 func (stale StaleEntries) merge(o StaleEntries) {
 	for vip, from := range o {
 		to := stale.at(vip)
@@ -210,7 +209,7 @@ func (stale StaleEntries) merge(o StaleEntries) {
 	}
 }
 
-// includes reports whether the flow must go, now that s is what is wanted.
+// includes reports whether the flow is stale, given the wanted State s.
 func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
 	v := stale[f.VIP]
 	if v == nil {
@@ -233,38 +232,37 @@ func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
 	case sides == 0:
 		return false
 	case f.Port.Proto == state.TCP && f.replied:
-		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and changeAll says what may begin in its place
+		return !f.yields && endsFlow(s, f) // a SYN replaces an entry that yields; see changeAll
 	case takes(s, f), f.Port.Proto != state.TCP && leavesNoBackend(s, f):
 		return false
 	}
-	// Whether other clients are this node's pods, an entry does not tell.
+	// A conntrack entry does not show whether other clients are this node's pods.
 	if sides == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.Client) {
 		return false
 	}
 	return true
 }
 
-// takes reports whether new flows go where this one does: the backend may have come
-// back before its flows were looked at, or be one for other clients all along.
+// takes reports whether the flow's backend gets new flows of its client: the backend may have
+// returned before the cleanup, or serve this kind of clients all along.
 func takes(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *state.Target) bool { return t.Has(f.Backend) })
 }
 
-// endsFlow reports whether a connection must not go on. Where the frontend is gone, it
-// may.
+// endsFlow reports whether a connection must end. It may continue if its frontend no longer exists.
 func endsFlow(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && !fe.Has(f.Backend)
 }
 
-// abandons reports whether the first packets to an address are refused.
+// abandons reports whether the rules reject new flows to an address: it is owned, but not a VIP.
 func abandons(s *state.State, a netip.Addr) bool {
 	return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a)
 }
 
-// excludeOwnAddresses takes addresses of the node itself for what they are, whatever a careless
-// pool contains. A node may have thousands, so it asks only if one has left.
+// excludeOwnAddresses excludes addresses of the node itself, which a pool may contain by mistake. A
+// node may have thousands, so they are listed only if a VIP was removed.
 func (stale StaleEntries) excludeOwnAddresses() error {
 	left := func(v *staleAtVIP) bool { return v.removedVIP }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(stale)), left) {
@@ -279,20 +277,20 @@ func (stale StaleEntries) excludeOwnAddresses() error {
 	return err
 }
 
-// backendDrains reports whether a flow's backend drains.
+// backendDrains reports whether a flow's backend is draining.
 func backendDrains(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && fe.Drains(f.Backend)
 }
 
-// leavesNoBackend reports whether a flow that left a backend which drains would find none.
+// leavesNoBackend reports whether a flow would find no backend if it left its draining one.
 func leavesNoBackend(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return backendDrains(s, f) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
-// targetsOf are where new flows of that client may go. An entry does not tell by which
-// interface its client came.
+// targetsOf returns the targets that new flows of this client may have. A conntrack entry does not
+// show the client's interface.
 func targetsOf(s *state.State, fe *state.Frontend, f *Flow) []*state.Target {
 	switch {
 	case state.ContainsAddr(s.Clients.CIDRs, f.Client):
@@ -304,15 +302,15 @@ func targetsOf(s *state.State, fe *state.Frontend, f *Flow) []*state.Target {
 	}
 }
 
-// asHost is s in the eyes of a process of the host that has an address: it is a
-// client on this node, whatever Clients says.
+// asHost returns s as it applies to a process of the host with this address: such a process is a
+// client on this node, regardless of Clients.
 func asHost(s state.State, client netip.Addr) *state.State {
 	s.Clients = state.LocalClients{CIDRs: []netip.Prefix{netip.PrefixFrom(client, client.BitLen())}}
 	return &s
 }
 
-// forbids reports whether the flow is of one of our frontends and backends, and of a
-// source that may not use them.
+// forbids reports whether the flow belongs to a frontend and backend of s, and its source is not
+// allowed.
 func forbids(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
 	return fe != nil && fe.Sources != nil && fe.Has(f.Backend) && !state.ContainsAddr(fe.Sources, f.Client)
