@@ -9,24 +9,23 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// bytesPerWeight is the unit of a weight. A route's weight is sent as the link bandwidth extended community (RFC 10005), in
-// its non-transitive form: it concerns the links of the router that receives it, and
-// that router does not pass it on. Only the proportions count, so the unit is a
-// convention: at 1 Mbit/s the value is the weight wherever a router shows megabits,
-// float32 is exact up to a weight of 1,073, and routers that keep 32 bits of it
-// (FRR 8) overflow only above 34,000.
+// bytesPerWeight is the bandwidth that stands for a weight of 1. A route's weight is sent as the
+// non-transitive link bandwidth extended community (RFC 10005): it concerns the links of the router
+// that receives it, and that router does not pass it on. Only the proportions matter, so the unit
+// is a convention. With 1 Mbit/s, routers that show megabits show the weight, float32 is exact up
+// to a weight of 1,073, and routers with 32-bit values (FRR 8) overflow only above 34,000.
 const bytesPerWeight = 125_000 // a second
 
-// asTrans replaces AS numbers that do not fit into 16 bits (RFC 6793).
+// asTrans replaces AS numbers of more than 16 bits (RFC 6793).
 const asTrans = 23456
 
-// linkBandwidth is what says r's weight.
+// linkBandwidth returns the attribute with r's weight.
 func (r Route) linkBandwidth(as uint16) packet.PathAttributeInterface {
 	bandwidth := packet.NewLinkBandwidthExtended(as, float32(r.Weight)*bytesPerWeight)
 	return packet.NewPathAttributeExtendedCommunities([]packet.ExtendedCommunityInterface{bandwidth})
 }
 
-// weightAS is the AS number of weights; 0 if no router gets any.
+// weightAS is the AS number in link bandwidth communities; 0 if no router gets any.
 func (s State) weightAS() uint16 {
 	switch {
 	case !slices.ContainsFunc(s.Sessions, func(x Session) bool { return x.Weights }):
@@ -38,14 +37,14 @@ func (s State) weightAS() uint16 {
 	}
 }
 
-// noBandwidthSet names the routers that get no weights. GoBGP has one path for each prefix, with the weight in it. The export policy takes
-// it out again on the way to routers of this set. GoBGP takes an empty set of
-// neighbours for all of them: so there is always an address in it that no router has.
+// noBandwidthSet has the routers that get no weights. GoBGP has one path for each prefix, with the
+// weight; the export policy removes the weight for routers in this set. GoBGP treats an empty set
+// of neighbours as all of them, so the set always contains an address that no router has.
 const noBandwidthSet = "no link bandwidth"
 
 var noRouter = netip.MustParseAddr(engineRouterID)
 
-// stripBandwidth takes all extended communities away; there are no others.
+// stripBandwidth removes all extended communities: the only one is the link bandwidth.
 func stripBandwidth() *api.Statement {
 	return &api.Statement{
 		Name:       "no link bandwidth",
@@ -54,8 +53,8 @@ func stripBandwidth() *api.Statement {
 	}
 }
 
-// withoutBandwidth are the routers that get no weights although others do, as GoBGP knows them,
-// sorted.
+// withoutBandwidth returns the routers, by their addresses in GoBGP, that get no weights although
+// others do. They are sorted.
 func (e *engine) withoutBandwidth(s State) (routers []netip.Addr) {
 	if s.weightAS() == 0 {
 		return nil
@@ -69,11 +68,10 @@ func (e *engine) withoutBandwidth(s State) (routers []netip.Addr) {
 	return slices.Compact(routers)
 }
 
-// setNoBandwidth withholds weights from these routers only. Routes that they already have
-// stay.
+// setNoBandwidth withholds weights from exactly these routers. Routes that they already have stay.
 func (e *engine) setNoBandwidth(ctx context.Context, routers []netip.Addr) error {
-	// First add, then remove: the set changes in place, and statements hold on to it.
-	// One that replaces it would be another one's.
+	// Add first, then remove: statements refer to the set, so it must be changed in place. A
+	// replaced set would be a new object to GoBGP.
 	gone, come := diff(e.noBandwidth, routers, netip.Addr.Compare)
 	if len(come) > 0 {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, come...)}); err != nil {
