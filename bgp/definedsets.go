@@ -10,8 +10,8 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// GoBGP's table has the attributes that are equal for all routers. For other attributes, and for
-// those that depend on the session, such as the AS path, a route has marks (see exportpolicy.go):
+// GoBGP's table has the attributes that are equal for all routers. For others, such as the AS path,
+// which depends on the session, a route has marks (see exportpolicy.go):
 // each mark stands for a set of attributes, for one router or all. The export policy has a
 // statement for each mark that any route has. There are few: differences between routers come from
 // BGPAdvertisements, not from Services.

@@ -37,8 +37,8 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
 }
 
-// setShutdown marks all routes as about to be withdrawn, or no longer, also those that routers
-// have.
+// setShutdown marks all routes as about to be withdrawn, or no longer, including
+// routes that routers have.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.shutdown == want {
 		return nil

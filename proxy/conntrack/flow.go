@@ -301,7 +301,7 @@ func flowKey(data []byte) []byte {
 type flowChange struct {
 	verb       string
 	message    uint8  // IPCTNL_MSG_CT_*
-	attributes []byte // besides those that identify the entry
+	attributes []byte // besides the key of the entry
 }
 
 var deletion = flowChange{verb: "delete", message: ctDelete}

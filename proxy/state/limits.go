@@ -202,7 +202,7 @@ func (s State) Without(have State, refused Refusals) State {
 }
 
 // Refuse returns the changed addresses that cannot be forwarded, regardless of the kernel's state:
-// invalid ones, and those that exceed the limits.
+// invalid addresses, and addresses beyond the limits.
 func (l Limits) Refuse(changes []VipChange) Refusals {
 	refused := make(Refusals)
 	for _, c := range changes {
