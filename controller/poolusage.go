@@ -16,8 +16,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
-// maxNamespaces is how many namespaces a pool's status names. A status that grows
-// with the cluster would one day be too large to be written.
+// maxNamespaces is how many namespaces a pool's status names. A status that grows with the cluster
+// could become too large to be written.
 const maxNamespaces = 100
 
 // poolStatuses is the wanted status of each pool.
@@ -39,8 +39,8 @@ func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[
 	return out
 }
 
-// observed is the status with the generation that it is about. A pool that was broken
-// from the beginning is in no snapshot and has a condition all the same.
+// observed adds the generation that the status is about. A pool that was never valid is in no
+// snapshot, but has a condition too.
 func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolStatus, v cluster.Version) v1alpha1.AddressPoolStatus {
 	s, used := statuses[v.Name]
 	if d := diagnose(snap.Problems, v.Object()); !used {
@@ -51,10 +51,10 @@ func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolSt
 	return s
 }
 
-// usage counts the addresses in use of each pool.
+// usage counts each pool's addresses in use.
 type usage struct{ pools map[string]*count }
 
-// A count is the addresses in use of one pool.
+// A count has the addresses in use of one pool.
 type count struct {
 	pool       *cluster.Pool
 	v4, v6     familyCount
@@ -63,12 +63,12 @@ type count struct {
 
 // familyCount counts the addresses of one family.
 type familyCount struct {
-	assigned int64 // that Services have
-	reserved int64 // that no Service has
-	spent    int64 // of the addresses that the pool gives out: assigned, or only claimed
+	assigned int64 // held by Services
+	reserved int64 // reserved and not held
+	spent    int64 // assigned or only claimed, among the addresses that the pool gives out
 }
 
-// newUsage counts each address once, also if Services share it. Assignments must be sorted by
+// newUsage counts each address once, even if Services share it. Assignments must be sorted by
 // address.
 func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	u, all := usage{make(map[string]*count, len(snap.Pools))}, assignments
