@@ -71,7 +71,7 @@ func parsePodCIDRs(o *corev1.Node, p *Problems) []netip.Prefix {
 	return parseCIDRs(field, in, p)
 }
 
-// parseCIDRs returns them sorted, without duplicates.
+// parseCIDRs returns the prefixes sorted, without duplicates.
 func parseCIDRs(field string, in []string, p *Problems) []netip.Prefix {
 	var out []netip.Prefix
 	for i, s := range in {

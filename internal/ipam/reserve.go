@@ -7,14 +7,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// admits reports whether a Service that requests a reserved address gets it. Any Service of the namespace
-// does: a Service may be replaced by one of another name.
+// admits reports whether a Service that requests a reserved address gets it. Any Service of the
+// namespace does, because a Service may be replaced by one of another name.
 func (f claimHolders) admits(name cluster.Name) bool {
 	return len(f.kept) == 0 || slices.Contains(f.holders, name) ||
 		slices.ContainsFunc(f.kept, func(k cluster.Name) bool { return k.Namespace == name.Namespace })
 }
 
-// beneficiaries names the Services that an address is kept for.
+// beneficiaries names the Services that an address is reserved for.
 func (f claimHolders) beneficiaries() string {
 	var s []string
 	for _, k := range f.kept {
