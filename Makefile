@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test bench bench-bgp bench-go bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -100,7 +100,7 @@ release: setup ## VERSION=v1.2.3: write all files of a release to bin/release; a
 release-test: setup kube-tools ## make a release twice, compare, and run its parts, for arm64 by qemu
 	go test -count=1 -timeout=30m -tags=release -v ./e2e/release
 
-bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about 45 minutes
+bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about an hour
 	go run ./e2e/bench all
 
 bench-go: ## run the benchmarks of the packages (go test -bench)
@@ -108,6 +108,9 @@ bench-go: ## run the benchmarks of the packages (go test -bench)
 
 bench-bgp: setup build ## measure many routes to several routers, beside FRR; writes docs/benchmarks/bgp.md
 	go run ./e2e/bench bgp
+
+bench-gossip: build ## simulate up to 1,000 members that fail, with losses and stalls; writes docs/benchmarks/gossip.md
+	go run ./e2e/bench gossip
 
 bench-ipam: setup build kube-tools ## measure how soon many Services have addresses; writes docs/benchmarks/ipam.md
 	go run ./e2e/bench ipam

@@ -392,7 +392,7 @@ func countPrograms(t *testing.T) func() int {
 	dir := t.TempDir()
 	note := filepath.Join(dir, "note")
 	for _, i := range iptables.Programs {
-		for _, suffix := range []string{"-save", "-restore"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
 			real, err := exec.LookPath(i.Name + suffix)
 			if err != nil {
 				t.Fatal(err)

@@ -1,10 +1,13 @@
 package speaker
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
@@ -17,5 +20,52 @@ func TestNothingNewOfOutdatedAddresses(t *testing.T) {
 	want := []netip.Addr{addrs[0], addrs[2]}
 	if !slices.Equal(got.addrs, want) || !slices.Equal(got.prefixes, sortedset.HostPrefixes(want)) {
 		t.Errorf("%v by %v, want %v", got.addrs, got.prefixes, want)
+	}
+}
+
+// keepsAggregates is an announcer that withdraws routes of single addresses only.
+type keepsAggregates struct{ aggregates []netip.Prefix }
+
+func (k keepsAggregates) Set(_ context.Context, _ *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+	return sortedset.Union(allowed, k.aggregates, sortedset.ComparePrefixes), nil
+}
+
+// An aggregate that is replaced by single routes attracts traffic to all its addresses until it
+// is withdrawn: also to an address that is not wanted and has lost its own route.
+func TestUnwantedAggregateKeepsItsAddressesAnnounced(t *testing.T) {
+	aggregate, wanted, unwanted := netip.MustParsePrefix("192.0.2.0/29"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.4")
+	both := []netip.Addr{wanted, unwanted}
+	single := target{sortedset.HostPrefixes(both[:1]), both[:1]}
+	for name, tt := range map[string]struct {
+		stuck     []netip.Prefix // aggregates that the announcer keeps
+		grows     bool           // the pass gets to its last step
+		announced []netip.Addr
+		lingers   bool
+	}{
+		"the kernel fails, and the aggregate stays": {nil, false, both, false},
+		"its withdrawal fails":                      {[]netip.Prefix{aggregate}, true, both, false},
+		"it is withdrawn":                           {nil, true, both[:1], true},
+	} {
+		path := newBGPPath(keepsAggregates{tt.stuck}, testLinger)
+		path.announcedAddrs, path.announcedPrefixes = both, []netip.Prefix{aggregate, sortedset.HostPrefix(unwanted)}
+		p, d := newPass(nil, slog.New(slog.DiscardHandler), path), &plan.Desired{}
+		if err := p.shrink(t.Context(), path, d, single); err != nil {
+			t.Fatal(err)
+		}
+		if tt.grows {
+			if err := p.announce(t.Context(), path, d, single); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, lingers := path.lingering[unwanted]; lingers != tt.lingers || !slices.Equal(path.announcedAddrs, tt.announced) {
+			t.Errorf("%s: %v are announced, want %v; %s lingers: %v, want %v", name, path.announcedAddrs, tt.announced, unwanted, lingers, tt.lingers)
+		}
+		if tt.lingers {
+			continue
+		}
+		// Wanted again, it needs the aggregate until it has a route of its own.
+		if stay, _ := path.remaining(target{sortedset.HostPrefixes(both), both}); !slices.Contains(stay.prefixes, aggregate) {
+			t.Errorf("%s: wanted again, %s loses %s first", name, unwanted, aggregate)
+		}
 	}
 }

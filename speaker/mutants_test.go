@@ -113,6 +113,13 @@ var mutants = map[string]runner{
 		p.forwarder = takesAll{p.forwarder, d.Answered}
 		return p.run(ctx, d)
 	},
+	"waits again for other nodes after an error": func(p *pass, ctx context.Context, d *plan.Desired) error {
+		err := p.run(ctx, d)
+		if err != nil {
+			clear(p.l2().announcer.(interface{ overL2() *l2Announcer }).overL2().handover.waits)
+		}
+		return err
+	},
 	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		both := p.paths
 		defer func() { p.paths = both }()

@@ -122,7 +122,9 @@ func (p *pass) shrink(ctx context.Context, path *announcePath, d *plan.Desired, 
 		return nil
 	}
 	announced, err := path.announcer.Set(ctx, p.last, stay.prefixes)
-	return p.record(path, d, announced, stay, err)
+	// An unwanted prefix that stays for an address still attracts traffic to the others in it: they
+	// count as announced until it is withdrawn.
+	return p.record(path, d, announced, target{want.prefixes, stay.addrs}, err)
 }
 
 // announce announces the part of d that is wanted.

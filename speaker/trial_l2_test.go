@@ -29,7 +29,7 @@ type trialL2 struct {
 	quiet     map[netip.Addr]time.Time // when it was last answered for
 	unasked   map[netip.Addr]time.Time // when it was last requested
 	asked     map[netip.Addr]bool      // in the last request
-	held      map[netip.Addr]time.Time // since when another node holds a wanted address
+	held      map[netip.Addr]time.Time // since when a wanted address waits for another node
 	last      *plan.Desired
 }
 
@@ -141,17 +141,24 @@ func (t *trial) afterL2() {
 	if !slices.Equal(asked, want) {
 		t.violate("after: answered for or asked about %v, want %v", asked, want)
 	}
-	for a := range t.l2.held {
-		if waiting[a] == "" {
-			delete(t.l2.held, a)
-		}
-	}
 	for a := range waiting {
-		if _, known := t.l2.held[a]; !known {
-			t.l2.held[a] = now
-		}
 		if long := now.Sub(t.l2.held[a]); long >= releaseTimeout {
 			t.violate("after: %s waits for %s since %s", a, waiting[a], long)
+		}
+	}
+}
+
+// recordWaits must be called after each pass, failed or not: a wait ends when the address is
+// not wanted, or no other node holds it, and a later wait has a time of its own. A wait that
+// the product ended or began again by itself counts from its first pass.
+func (t *trial) recordWaits() {
+	now := time.Now()
+	maps.DeleteFunc(t.l2.held, func(a netip.Addr, _ time.Time) bool {
+		return !sortedset.Has(t.desired.Answered, a) || t.l2.holds.holder(a) == ""
+	})
+	for a := range t.l2.holds.waiting(now) {
+		if _, known := t.l2.held[a]; !known {
+			t.l2.held[a] = now
 		}
 	}
 }

@@ -343,6 +343,7 @@ func (t *trial) after(err error) {
 		}
 	}
 	t.checkDelayed(alone)
+	t.recordWaits()
 	if t.failed {
 		return
 	}

@@ -104,7 +104,7 @@ func TestAdoption(t *testing.T) {
 		if s := p.Status(); s.Repairs != 0 || len(s.NotOffloaded) != 0 {
 			t.Errorf("status %+v", s)
 		}
-		p.counted(t, l, "taken over")
+		p.awaitCounted(l, "taken over")
 		l.await("no more slots than there are backends", func() bool {
 			slots := 0
 			var place kernelPlace

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	goiptables "github.com/coreos/go-iptables/iptables"
+
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -64,17 +66,20 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 	if err != nil {
 		return false, false, err
 	}
-	script := planForward(f, prefixes)
-	if script == "" {
+	plan := planForward(f, prefixes)
+	if plan.empty() {
 		return f.chain, false, nil
 	}
-	if err := i.restore(ctx, script); err != nil {
+	if err := plan.apply(ctx, i); err != nil {
+		if now, err := i.filter(ctx); err == nil {
+			f = now // a part may have been done
+		}
 		return f.chain, false, f.blame(i, prefixes, err)
 	}
 	if f, err = i.filter(ctx); err != nil {
 		return false, true, err
 	}
-	if planForward(f, prefixes) != "" {
+	if !planForward(f, prefixes).empty() {
 		// Without this error, the rules would be written again and again for a version of
 		// iptables that shows them differently.
 		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.Name)
@@ -91,9 +96,11 @@ type closedError struct {
 func (e *closedError) Error() string { return e.err.Error() }
 func (e *closedError) Unwrap() error { return e.err }
 
-// blame makes an error of writing rules a closedError if the rules would have opened FORWARD.
+// blame makes an error of writing rules a closedError if FORWARD drops flows to the prefixes.
 func (f *filter) blame(i Program, prefixes []netip.Prefix, err error) error {
-	if _, closed := f.closed(); closed && len(prefixes) > 0 {
+	at, closed := f.closed()
+	open := f.reached(at) > 0 && slices.Equal(ownPrefixes(f.own), prefixes)
+	if closed && !open && len(prefixes) > 0 {
 		return &closedError{i.Name, err}
 	}
 	return err
@@ -193,53 +200,131 @@ func (f *filter) closed() (at int, closed bool) {
 	return len(f.rules), f.policy == "DROP"
 }
 
-// planForward returns the input for iptables-restore that makes FORWARD accept flows to the
-// prefixes, or that removes Fanfare's chain if FORWARD accepts them anyway. It is empty if nothing
-// must change. The jump goes directly before the rule that drops everything, so that packets
-// which earlier rules drop, such as the network policies of a CNI, stay dropped.
-func planForward(f filter, prefixes []netip.Prefix) string {
+// A forwardPlan is what to change in table filter, in the order of its fields.
+type forwardPlan struct {
+	fill   string     // input for iptables-restore: Fanfare's chain, in one transaction
+	jumps  []jumpStep // one after the other
+	remove bool       // Fanfare's chain
+}
+
+// A jumpStep changes one rule of FORWARD.
+type jumpStep struct {
+	verb string // of iptables: "-A", "-I" or "-D"
+	at   int    // of "-I": the number that the rule gets
+	rule string
+}
+
+func (p forwardPlan) empty() bool { return p.fill == "" && len(p.jumps) == 0 && !p.remove }
+
+// planForward returns what makes FORWARD accept flows to the prefixes, or what removes Fanfare's
+// chain if FORWARD accepts them anyway. The jump goes directly before the rule that drops
+// everything, so that packets which earlier rules drop, such as the network policies of a CNI,
+// stay dropped.
+func planForward(f filter, prefixes []netip.Prefix) forwardPlan {
 	at, closed := f.closed()
 	if !closed || len(prefixes) == 0 {
-		return f.without()
+		return forwardPlan{jumps: deletions(f.jumps), remove: f.chain}
 	}
-	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(ownPrefixes(f.own), prefixes) {
-		return ""
+	p := forwardPlan{jumps: f.planJumps(at)}
+	if !f.chain || !slices.Equal(ownPrefixes(f.own), prefixes) {
+		p.fill = fillChain(prefixes)
 	}
+	return p
+}
+
+// fillChain returns the input for iptables-restore that makes Fanfare's chain accept flows to the
+// prefixes and nothing else.
+func fillChain(prefixes []netip.Prefix) string {
 	var b strings.Builder
 	// With --noflush, this line creates the chain, or empties it if it exists.
 	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", ForwardChain)
 	for _, p := range prefixes {
 		fmt.Fprintf(&b, "-A %s -m conntrack --ctstate DNAT --ctorigdst %s -j ACCEPT\n", ForwardChain, p)
 	}
-	f.unjump(&b)
-	if at == len(f.rules) {
-		fmt.Fprintf(&b, "-A FORWARD %s\n", forwardJump)
+	b.WriteString("COMMIT\n")
+	return b.String()
+}
+
+// reached returns how many of the jumps packets reach: those behind the rule at have no effect.
+func (f *filter) reached(at int) (n int) {
+	for n < len(f.jumps) && f.jumps[n].at <= at {
+		n++
+	}
+	return n
+}
+
+// planJumps returns the steps to one jump directly before the other rules' number at, or at the
+// end. The new jump is inserted before the former ones are deleted: no packet finds FORWARD without
+// a jump, and a speaker that is killed between two steps leaves one too many, for the next plan.
+func (f *filter) planJumps(at int) (steps []jumpStep) {
+	n := f.reached(at)
+	former, behind := f.jumps[:n], f.jumps[n:]
+	if n == 0 { // packets are dropped now, so the order does not matter
+		return append(deletions(behind), f.insertion(at, at))
+	}
+	kept := former[n-1]
+	if kept.at == at {
+		former = former[:n-1]
 	} else {
-		fmt.Fprintf(&b, "-I FORWARD %d %s\n", at+1, forwardJump)
+		kept = jump{rule: forwardJump, at: at}
+		steps = append(steps, f.insertion(at, at+n))
 	}
-	b.WriteString("COMMIT\n")
-	return b.String()
+	// -D deletes the first rule with the same words. So all former jumps can be deleted, but no copy
+	// behind the kept one: that has no effect and stays until it is the first or only one.
+	behind = slices.DeleteFunc(slices.Clone(behind), func(j jump) bool { return j.rule == kept.rule })
+	return append(steps, deletions(slices.Concat(former, behind))...)
 }
 
-// without returns the input that removes Fanfare's chain and jumps; empty if there are none.
-func (f *filter) without() string {
-	if !f.chain && len(f.jumps) == 0 {
-		return ""
+// insertion returns the step that adds the jump before the other rules' number at, with so many
+// rules and jumps before it.
+func (f *filter) insertion(at, before int) jumpStep {
+	if at == len(f.rules) {
+		return jumpStep{verb: "-A", rule: forwardJump}
 	}
-	var b strings.Builder
-	b.WriteString("*filter\n")
-	f.unjump(&b)
-	if f.chain {
-		fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", ForwardChain)
-	}
-	b.WriteString("COMMIT\n")
-	return b.String()
+	return jumpStep{verb: "-I", at: before + 1, rule: forwardJump}
 }
 
-// unjump writes the lines that delete the jumps to Fanfare's chain, in whatever form they are.
-func (f *filter) unjump(b *strings.Builder) {
-	for _, j := range f.jumps {
-		fmt.Fprintf(b, "-D FORWARD %s\n", j.rule)
+// deletions returns the steps that delete jumps, in whatever words they are.
+func deletions(jumps []jump) (steps []jumpStep) {
+	for _, j := range jumps {
+		steps = append(steps, jumpStep{verb: "-D", rule: j.rule})
+	}
+	return steps
+}
+
+// apply changes the rules of a program. It stops at the first error: every step leaves rules that
+// the next plan begins with.
+func (p forwardPlan) apply(ctx context.Context, i Program) error {
+	if p.fill != "" {
+		if err := i.restore(ctx, p.fill); err != nil {
+			return err
+		}
+	}
+	if len(p.jumps) == 0 && !p.remove {
+		return nil
+	}
+	return i.byRule(ctx, iptablesPatience, forwardLockWait, func(t *goiptables.IPTables) error {
+		for _, s := range p.jumps {
+			if err := s.apply(t); err != nil {
+				return err
+			}
+		}
+		if p.remove {
+			return t.ClearAndDeleteChain("filter", ForwardChain)
+		}
+		return nil
+	})
+}
+
+func (s jumpStep) apply(t *goiptables.IPTables) error {
+	words := RuleWords(s.rule)
+	switch s.verb {
+	case "-A":
+		return t.Append("filter", "FORWARD", words...)
+	case "-I":
+		return t.Insert("filter", "FORWARD", s.at, words...)
+	default:
+		return t.DeleteIfExists("filter", "FORWARD", words...) // another program may have deleted it
 	}
 }
 

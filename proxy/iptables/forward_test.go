@@ -1,6 +1,8 @@
 package iptables
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -23,20 +25,42 @@ const (
 	chained = ":FANFARE-FORWARD - [0:0]"
 )
 
-// What a node has, and what is written because of it. The first rows are from
+// text is the plan as an operator would type it.
+func (p forwardPlan) text() string {
+	text := p.fill
+	for _, s := range p.jumps {
+		text += s.text()
+	}
+	if p.remove {
+		text += "-X FANFARE-FORWARD\n"
+	}
+	return text
+}
+
+func (s jumpStep) text() string {
+	if s.verb == "-I" {
+		return fmt.Sprintf("-I FORWARD %d %s\n", s.at, s.rule)
+	}
+	return fmt.Sprintf("%s FORWARD %s\n", s.verb, s.rule)
+}
+
+// What a node has, and what is written because of it, in this order. The first rows are from
 // machines with Docker, kube-proxy, ufw, firewalld and libvirt.
 func TestPlanForward(t *testing.T) {
-	// The whole input for iptables-restore, with the jump at the end.
-	const opened = `*filter
+	const (
+		filled = `*filter
 :FANFARE-FORWARD - [0:0]
 -A FANFARE-FORWARD -m conntrack --ctstate DNAT --ctorigdst 192.0.2.0/24 -j ACCEPT
--A FORWARD -m comment --comment "addresses of Services, by Fanfare" -j FANFARE-FORWARD
 COMMIT
 `
-	before := func(n string) string { return strings.Replace(opened, "-A FORWARD", "-I FORWARD "+n, 1) }
-	without := func(rule string) string { // the jump that is there, as it is
-		return strings.Replace(opened, "-A FORWARD", "-D FORWARD"+strings.TrimPrefix(rule, "-A FORWARD")+"\n-A FORWARD", 1)
-	}
+		atEnd    = ourJump + "\n"
+		opened   = filled + atEnd
+		olderAdd = `-A FORWARD -m comment --comment "an \"older\" one" -j FANFARE-FORWARD`
+		dropAll  = "-A FORWARD -j DROP"
+		rule     = "-A FORWARD -s 198.51.100.1/32 -j DROP"
+	)
+	before := func(n string) string { return strings.Replace(atEnd, "-A FORWARD", "-I FORWARD "+n, 1) }
+	without := func(jump string) string { return "-D" + strings.TrimPrefix(jump, "-A") + "\n" }
 	for _, tt := range []struct {
 		name, save string
 		want       string
@@ -51,26 +75,33 @@ COMMIT
 		{"Docker", saved("DROP", ":DOCKER-USER - [0:0]", "-A FORWARD -j DOCKER-USER", "-A FORWARD -o docker0 -j DOCKER",
 			"-A FORWARD -i docker0 ! -o docker0 -j ACCEPT", "-A DOCKER-USER -j RETURN"), opened},
 		{"libvirt's rejects are for its bridge", saved("ACCEPT", "-A FORWARD -o virbr0 -j REJECT --reject-with icmp-port-unreachable"), ""},
-		{"a reject for all at the end", saved("ACCEPT", "-A FORWARD -i lo -j ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"), before("2")},
-		{"with a comment", saved("ACCEPT", `-A FORWARD -m comment --comment "no \"one\" -j ACCEPT" -j DROP`), before("1")},
-		{"and a short one", saved("ACCEPT", "-A FORWARD -m comment --comment closed -j DROP"), before("1")},
-		{"rules behind it do not matter", saved("DROP", "-A FORWARD -j DROP", "-A FORWARD -j ACCEPT"), before("1")},
+		{"a reject for all at the end", saved("ACCEPT", "-A FORWARD -i lo -j ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"), filled + before("2")},
+		{"with a comment", saved("ACCEPT", `-A FORWARD -m comment --comment "no \"one\" -j ACCEPT" -j DROP`), filled + before("1")},
+		{"and a short one", saved("ACCEPT", "-A FORWARD -m comment --comment closed -j DROP"), filled + before("1")},
+		{"rules behind it do not matter", saved("DROP", dropAll, "-A FORWARD -j ACCEPT"), filled + before("1")},
 		{"all accepted before the policy", saved("DROP", "-A FORWARD -s 10.0.0.0/8 -j DROP", "-A FORWARD -j ACCEPT"), ""},
-		{"a policy of networks comes first", saved("DROP", "-A FORWARD -s 198.51.100.1/32 -j DROP"), opened},
+		{"a policy of networks comes first", saved("DROP", rule), opened},
 
 		{"as written", saved("DROP", chained, "-A FORWARD -j DOCKER-USER", ourJump, ourRule), ""},
-		{"open by now", saved("ACCEPT", chained, ourJump, ourRule),
-			"*filter\n-D" + ourJump[2:] + "\n-F FANFARE-FORWARD\n-X FANFARE-FORWARD\nCOMMIT\n"},
-		{"only the chain is left", saved("ACCEPT", chained), "*filter\n-F FANFARE-FORWARD\n-X FANFARE-FORWARD\nCOMMIT\n"},
-		{"flushed by another program", saved("DROP", chained, ourRule), opened},
-		{"all chains flushed", saved("DROP", chained, ourJump), without(ourJump)},
-		{"another pool", saved("DROP", chained, ourJump, strings.Replace(ourRule, "192.0.2.0/24", "198.51.100.0/24", 1)), without(ourJump)},
-		{"another rule in our chain", saved("DROP", chained, ourJump, ourRule, "-A FANFARE-FORWARD -j RETURN"), without(ourJump)},
-		{"another drop came after it", saved("DROP", chained, ourJump, "-A FORWARD -s 198.51.100.1/32 -j DROP", ourRule), without(ourJump)},
-		{"an older jump", saved("DROP", chained, "-A FORWARD -j FANFARE-FORWARD", "-A FORWARD -i lo -j ACCEPT", ourRule), without("-A FORWARD -j FANFARE-FORWARD")},
+		{"open by now", saved("ACCEPT", chained, ourJump, ourRule), without(ourJump) + "-X FANFARE-FORWARD\n"},
+		{"only the chain is left", saved("ACCEPT", chained), "-X FANFARE-FORWARD\n"},
+		{"flushed by another program", saved("DROP", chained, ourRule), atEnd},
+		{"all chains flushed", saved("DROP", chained, ourJump), filled},
+		{"another pool", saved("DROP", chained, ourJump, strings.Replace(ourRule, "192.0.2.0/24", "198.51.100.0/24", 1)), filled},
+		{"another rule in our chain", saved("DROP", chained, ourJump, ourRule, "-A FANFARE-FORWARD -j RETURN"), filled},
+		{"another drop came after it", saved("DROP", chained, ourJump, rule, ourRule), atEnd + without(ourJump)},
+		{"an older jump in another place", saved("DROP", chained, olderAdd, rule, ourRule), atEnd + without(olderAdd)},
+		{"an older jump in its place", saved("DROP", chained, rule, olderAdd, ourRule), ""},
+
+		{"the speaker was killed before it deleted the former jump", saved("DROP", chained, ourJump, rule, ourJump, ourRule), without(ourJump)},
+		{"the new place is counted with the former jump", saved("DROP", chained, rule, ourJump, rule, dropAll, ourRule), before("4") + without(ourJump)},
+		{"two in place", saved("DROP", chained, ourJump, ourJump, dropAll, ourRule), without(ourJump)},
+		{"a drop came before it", saved("DROP", chained, dropAll, ourJump, ourRule), without(ourJump) + before("1")},
+		{"one in place, another version's without effect", saved("DROP", chained, ourJump, dropAll, olderAdd, ourRule), without(olderAdd)},
+		{"a copy without effect cannot be named", saved("DROP", chained, ourJump, dropAll, ourJump, ourRule), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, planForward(parseFilter(tt.save), proxytest.Prefixes("192.0.2.0/24"))); diff != "" {
+			if diff := cmp.Diff(tt.want, planForward(parseFilter(tt.save), proxytest.Prefixes("192.0.2.0/24")).text()); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -79,13 +110,68 @@ COMMIT
 
 // No pool of the family: there is nothing to accept.
 func TestPlanForwardNothing(t *testing.T) {
-	if got := planForward(parseFilter(saved("DROP")), nil); got != "" {
-		t.Errorf("writes\n%s", got)
+	if p := planForward(parseFilter(saved("DROP")), nil); !p.empty() {
+		t.Errorf("writes\n%s", p.text())
 	}
-	got := planForward(parseFilter(saved("DROP", chained, ourJump, ourRule)), nil)
-	if want := "*filter\n-D" + ourJump[2:] + "\n-F FANFARE-FORWARD\n-X FANFARE-FORWARD\nCOMMIT\n"; got != want {
+	got := planForward(parseFilter(saved("DROP", chained, ourJump, "-A FORWARD -j DROP", ourJump, ourRule)), nil).text()
+	if want := strings.Repeat("-D"+ourJump[2:]+"\n", 2) + "-X FANFARE-FORWARD\n"; got != want {
 		t.Errorf("removes\n%swant\n%s", got, want)
 	}
+}
+
+// From any rules, and after a kill between any two steps, the plans lead to rules that need none.
+// Where a jump was reached before, one is reached after every step.
+func TestPlanForwardFromAnywhere(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	kinds := []string{ourJump, `-A FORWARD -j FANFARE-FORWARD`, "-A FORWARD -s 198.51.100.1/32 -j DROP", "-A FORWARD -j DROP"}
+	for range 5000 {
+		policy, rules := []string{"DROP", "ACCEPT"}[r.IntN(2)], make([]string, r.IntN(7))
+		for n := range rules {
+			rules[n] = kinds[r.IntN(len(kinds))]
+		}
+		start := strings.Join(rules, "\n")
+		plan := func() (filter, forwardPlan) {
+			f := parseFilter(saved(policy, append([]string{chained, ourRule}, rules...)...))
+			return f, planForward(f, proxytest.Prefixes("192.0.2.0/24"))
+		}
+		f, p := plan()
+		for plans := 0; len(p.jumps) > 0; plans++ {
+			if plans > 50 {
+				t.Fatalf("seed %d: from\n%s\nthe plans do not end:\n%s", seed, start, p.text())
+			}
+			at, closed := f.closed()
+			passes := closed && f.reached(at) > 0
+			for _, s := range p.jumps[:1+r.IntN(len(p.jumps))] { // the rest is not done: the speaker was killed
+				rules = s.simulate(t, rules)
+				if f, _ := plan(); passes && f.reached(at) == 0 {
+					t.Fatalf("seed %d: from\n%s\nno jump is reached after %s", seed, start, s.text())
+				}
+			}
+			f, p = plan()
+		}
+		if at, closed := f.closed(); closed && f.reached(at) != 1 || !closed && len(f.jumps) > 0 {
+			t.Fatalf("seed %d: from\n%s\nthe plans lead to\n%s", seed, start, strings.Join(rules, "\n"))
+		}
+	}
+}
+
+// simulate applies a step to the rules of FORWARD as iptables does: -D deletes the first rule with
+// the same words.
+func (s jumpStep) simulate(t *testing.T, lines []string) []string {
+	t.Helper()
+	line := "-A FORWARD " + s.rule
+	switch s.verb {
+	case "-A":
+		return append(slices.Clone(lines), line)
+	case "-I":
+		return slices.Insert(slices.Clone(lines), s.at-1, line)
+	}
+	n := slices.Index(lines, line)
+	if n < 0 {
+		t.Fatalf("%s: there is no such rule in %q", s.text(), lines)
+	}
+	return slices.Delete(slices.Clone(lines), n, n+1)
 }
 
 // iptables-save shows the prefix of a single address as the address.

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	goiptables "github.com/coreos/go-iptables/iptables"
 
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -57,9 +60,12 @@ const loadPatience = time.Minute
 // load applies the input for iptables-restore, each table in one transaction. It keeps what the
 // input does not name, and waits up to five seconds for the xtables lock.
 func (i Program) load(ctx context.Context, script string) error {
-	_, err := i.runFor(ctx, loadPatience, script, "-restore", "--noflush", "-w", "5")
+	_, err := i.runFor(ctx, loadPatience, script, "-restore", "--noflush", "-w", strconv.Itoa(loadLockWait))
 	return err
 }
+
+// loadLockWait is how many seconds a load waits for the xtables lock.
+const loadLockWait = 5
 
 // Find chooses the program of each family that supports all rules. It must be called first, but
 // VIPs and Remove do not need it. It is an error if neither family has such a program, or if the
@@ -113,19 +119,35 @@ func (x *Renderer) findFamily(ctx context.Context, f state.SetID) (*Program, err
 	return nil, errors.Join(errs...)
 }
 
+// chainTraces are chains that tell which program is in use on a node, the strongest first.
+var chainTraces = []struct {
+	table, chain string
+	rank         int
+}{
+	{"nat", xtArriving, 2},
+	{"mangle", "KUBE-IPTABLES-HINT", 1}, // of the kubelet
+	{"nat", "KUBE-MARK-MASQ", 1},        // of kube-proxy; unlike KUBE-SERVICES it is short, and read fast
+}
+
 // traces returns how likely a program is in use here: 2 for chains of Fanfare, 1 for chains of
 // Kubernetes, otherwise 0.
-func (i Program) traces(ctx context.Context) int {
-	save, err := i.saveAll(ctx)
-	switch {
-	case err != nil:
-		return 0
-	case strings.Contains(save, ":"+xtArriving):
-		return 2
-	case strings.Contains(save, ":KUBE-"):
-		return 1
-	}
-	return 0
+func (i Program) traces(ctx context.Context) (rank int) {
+	_ = i.byRule(ctx, loadPatience, loadLockWait, func(t *goiptables.IPTables) error { // what cannot be asked has no rank
+		for _, c := range chainTraces {
+			has, err := i.hasTable(c.table) // otherwise the question may create it
+			if has {
+				has, err = t.ChainExists(c.table, c.chain)
+			}
+			if has {
+				rank = c.rank
+			}
+			if has || err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return rank
 }
 
 // An xtFeature is a rule for a probe, and the kernel option that it needs.
@@ -232,14 +254,25 @@ func (i Program) lacks(ctx context.Context, f state.SetID) error {
 }
 
 // RuleWords splits a rule into arguments as iptables-restore does: text in double quotes is one
-// argument. It does not know escaped quotes.
+// argument, and a backslash in it takes the next character as it is.
 func RuleWords(rule string) (words []string) {
-	for i, part := range strings.Split(rule, `"`) {
-		if i%2 == 1 {
-			words = append(words, part)
-		} else {
-			words = append(words, strings.Fields(part)...)
+	var word []byte
+	quoted, begun := false, false
+	for n := 0; n < len(rule); n++ {
+		switch c := rule[n]; {
+		case c == '"':
+			quoted, begun = !quoted, true
+		case quoted && c == '\\' && n+1 < len(rule):
+			n++
+			word = append(word, rule[n])
+		case quoted || c != ' ':
+			word, begun = append(word, c), true
+		case begun:
+			words, word, begun = append(words, string(word)), word[:0], false
 		}
+	}
+	if begun {
+		words = append(words, string(word))
 	}
 	return words
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,5 +41,20 @@ func TestLacksEndsWithContext(t *testing.T) {
 	defer cancel()
 	if err := (Program{Name: "iptables-hung"}).lacks(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v: want the end of the context", err)
+	}
+}
+
+func TestRuleWords(t *testing.T) {
+	for rule, want := range map[string][]string{
+		"":                              nil,
+		"-A  FORWARD -j DROP ":          {"-A", "FORWARD", "-j", "DROP"},
+		`--comment "two words" -j DROP`: {"--comment", "two words", "-j", "DROP"},
+		`--comment "" -j DROP`:          {"--comment", "", "-j", "DROP"},
+		`--comment "say \"no\"\\" -j X`: {"--comment", `say "no"\`, "-j", "X"},
+		`-m bpf --bytecode "2,6 0 0 0"`: {"-m", "bpf", "--bytecode", "2,6 0 0 0"},
+	} {
+		if got := RuleWords(rule); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", rule, got, want)
+		}
 	}
 }

@@ -7,10 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	goiptables "github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
@@ -44,6 +48,11 @@ func (i Program) Has() (bool, error) {
 	if _, err := exec.LookPath(i.Name + "-save"); err != nil {
 		return false, nil
 	}
+	return i.hasTable("filter")
+}
+
+// hasTable reports whether a table may exist, so that a look at it does not create it.
+func (i Program) hasTable(name string) (bool, error) {
 	if i.Tables == "" {
 		return true, nil
 	}
@@ -53,7 +62,7 @@ func (i Program) Has() (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
-	return slices.Contains(strings.Fields(string(tables)), "filter"), err
+	return slices.Contains(strings.Fields(string(tables)), name), err
 }
 
 // interfaceMissing reports whether the kernel lacks what the program changes rules by.
@@ -77,11 +86,13 @@ func (i Program) Save(ctx context.Context) (string, error) {
 	return i.run(ctx, "", "-save", "-t", "filter")
 }
 
-// restore changes the chains that script names and nothing else, in one transaction. It waits
-// one second at most for the xtables lock, because no endpoint changes meanwhile; the caller
-// retries later.
+// forwardLockWait is how many seconds a change of FORWARD waits for the xtables lock: few, because
+// no endpoint changes meanwhile, and the caller retries later.
+const forwardLockWait = 1
+
+// restore changes the chains that script names and nothing else, in one transaction.
 func (i Program) restore(ctx context.Context, script string) error {
-	_, err := i.run(ctx, script, "-restore", "--noflush", "-w", "1")
+	_, err := i.run(ctx, script, "-restore", "--noflush", "-w", strconv.Itoa(forwardLockWait))
 	return err
 }
 
@@ -104,4 +115,76 @@ func (i Program) runFor(ctx context.Context, patience time.Duration, input, suff
 		return "", fmt.Errorf("%s%s: %w: %s", i.Name, suffix, err, renderer.FirstLines(complaint.String(), 3))
 	}
 	return out.String(), nil
+}
+
+// byRule calls change with go-iptables, which starts a process for each rule or question. Each
+// waits lockWait seconds at most for the xtables lock, and patience bounds the time of all.
+func (i Program) byRule(ctx context.Context, patience time.Duration, lockWait int, change func(*goiptables.IPTables) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := killAtEnd(ctx, func() error {
+		t, err := goiptables.New(goiptables.Path(i.Name), goiptables.Timeout(lockWait))
+		if err != nil {
+			return err
+		}
+		return change(t)
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil: // the program was killed, and err says only that
+		return fmt.Errorf("%s: %w", i.Name, ctx.Err())
+	}
+	return fmt.Errorf("%s: %s", i.Name, renderer.FirstLines(err.Error(), 3))
+}
+
+// killEvery is the time between two looks for programs that start after the context ended.
+const killEvery = 10 * time.Millisecond
+
+// killAtEnd calls a function that starts programs and takes no context. When ctx ends, it kills
+// these programs, so that the function returns and none of them changes anything later. A kernel
+// without CONFIG_PROC_CHILDREN does not list them; there, the function takes as long as they do.
+func killAtEnd(ctx context.Context, call func() error) error {
+	runtime.LockOSThread() // the programs are children of this thread, in its network namespace
+	defer runtime.UnlockOSThread()
+	list := fmt.Sprintf("/proc/self/task/%d/children", unix.Gettid())
+	earlier := listed(list) // other goroutines may have started programs on this thread
+	over := make(chan struct{})
+	var killer sync.WaitGroup
+	killer.Go(func() {
+		select {
+		case <-over:
+			return
+		case <-ctx.Done():
+		}
+		for tick := time.Tick(killEvery); ; {
+			kill(slices.DeleteFunc(listed(list), func(pid int) bool { return slices.Contains(earlier, pid) }))
+			select {
+			case <-over:
+				return
+			case <-tick:
+			}
+		}
+	})
+	err := call()
+	close(over)
+	killer.Wait() // later children of this thread are not call's
+	return err
+}
+
+// listed returns the processes that a file lists; none if there is no such file.
+func listed(file string) (pids []int) {
+	text, _ := os.ReadFile(file)
+	for _, field := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func kill(pids []int) {
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+	}
 }

@@ -23,6 +23,7 @@ import (
 // Comments, tests and versions of libraries do not count.
 var measured = map[string][]string{
 	"bgp":    {"bgp", "internal/cluster", "internal/plan", "internal/watch", "proxy", "speaker"},
+	"gossip": {"internal/membership/gossip"},
 	"ipam":   {"controller", "internal/cluster", "internal/ipam", "internal/watch"},
 	"kube":   {"bgp", "controller", "internal/cluster", "internal/ipam", "internal/plan", "internal/watch", "proxy", "speaker"},
 	"l2":     {"internal/cluster", "internal/election", "internal/membership", "internal/plan", "internal/redirect", "l2", "proxy", "speaker"},

@@ -159,6 +159,10 @@ func seesProblem(problem, members string) func(*testNode) error {
 	}
 }
 
+// socketPackets is how many small packets fit into a socket's buffer of Linux's default
+// rmem_max.
+const socketPackets = 500
+
 // A network connects transports.
 type network struct {
 	mu        sync.Mutex
@@ -167,6 +171,7 @@ type network struct {
 	suspended map[string]bool
 	sent      map[int]int // packets, by their size
 	recorder  *recorder   // of all traffic; nil: none
+	disturbed *disturbance
 }
 
 func newNetwork() *network {
@@ -187,7 +192,7 @@ func (n *network) open(at netip.AddrPort, _ *log.Logger) (memberlist.Transport, 
 	if n.endpoints[at.String()] != nil {
 		return nil, fmt.Errorf("%s is taken", at)
 	}
-	e := &endpoint{n, at, make(chan *memberlist.Packet, 1000), make(chan net.Conn, 100)}
+	e := &endpoint{n, at, make(chan *memberlist.Packet, socketPackets), make(chan net.Conn, 100)}
 	n.endpoints[at.String()] = e
 	return e, nil
 }
@@ -230,32 +235,55 @@ func (e *endpoint) WriteTo(b []byte, addr string) (time.Time, error) {
 	e.network.sent[len(b)]++
 	e.network.recorder.packet(e.at, addr, b)
 	e.network.mu.Unlock()
-	if to != nil && !lost && !e.isSuspended(addr) {
-		select {
-		case to.packets <- &memberlist.Packet{Buf: slices.Clone(b), From: net.UDPAddrFromAddrPort(e.at), Timestamp: time.Now()}:
-		default: // like a full socket buffer
-		}
+	delay, dropped := e.network.disturbed.packet(e.at.String(), addr, len(b))
+	if to == nil || lost || dropped || e.isSuspended(addr) {
+		return time.Now(), nil
+	}
+	p := &memberlist.Packet{Buf: slices.Clone(b), From: net.UDPAddrFromAddrPort(e.at)}
+	if delay == 0 {
+		to.receive(p)
+	} else {
+		time.AfterFunc(delay, func() { to.receive(p) })
 	}
 	return time.Now(), nil
 }
 
+func (e *endpoint) receive(p *memberlist.Packet) {
+	p.Timestamp = time.Now()
+	select {
+	case e.packets <- p:
+	default: // like a full socket buffer
+	}
+}
+
 func (e *endpoint) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	timeout = min(timeout, connectTimeout)
 	to, lost := e.lookup(addr)
+	connected, received := e.network.disturbed.connection(e.at.String(), addr)
 	switch {
-	case lost:
+	case lost, connected > timeout:
 		<-time.After(timeout)
 		return nil, errors.New("timeout")
 	case to == nil:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
+	<-time.After(connected)
 	ours, theirs := net.Pipe()
 	if e.isSuspended(addr) {
-		return pipe{ours, to.at}, nil // No process reads at the other end.
+		return e.pipe(ours, to.at), nil // No process reads at the other end.
 	}
-	to.streams <- pipe{theirs, e.at}
+	time.AfterFunc(received, func() { to.accept(e.pipe(theirs, e.at)) })
 	e.network.mu.Lock()
 	defer e.network.mu.Unlock()
-	return e.network.recorder.stream(pipe{ours, to.at}, e.at), nil
+	return e.network.recorder.stream(e.pipe(ours, to.at), e.at), nil
+}
+
+func (e *endpoint) accept(c net.Conn) {
+	select {
+	case e.streams <- c:
+	default: // like a full backlog
+		c.Close()
+	}
 }
 
 func (e *endpoint) PacketCh() <-chan *memberlist.Packet { return e.packets }
@@ -271,7 +299,17 @@ func (e *endpoint) Shutdown() error {
 // A pipe has the address of its other end.
 type pipe struct {
 	net.Conn
-	from netip.AddrPort
+	from      netip.AddrPort
+	disturbed *disturbance
+}
+
+func (e *endpoint) pipe(c net.Conn, from netip.AddrPort) pipe {
+	return pipe{c, from, e.network.disturbed}
+}
+
+func (p pipe) Write(b []byte) (int, error) {
+	p.disturbed.streamed(len(b))
+	return p.Conn.Write(b)
 }
 
 func (p pipe) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.from) }

@@ -9,7 +9,9 @@ import (
 // joinMissing tries to reach nodes that are not alive members. After a suspension of this
 // process it also joins some members that are alive: they may have taken this node for
 // dead, and it refutes that when it exchanges its state with them.
-func (g *Gossip) joinMissing(now time.Time) {
+//
+// changed: the nodes or members may have changed since the last call.
+func (g *Gossip) joinMissing(now time.Time, changed bool) {
 	suspended := g.suspension.Pause(now, suspendedFor) > 0
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -19,27 +21,50 @@ func (g *Gossip) joinMissing(now time.Time) {
 	if suspended {
 		g.Log.Warn("this process was suspended; other nodes may have taken this node for dead", "node", g.Node)
 	}
-	alive := g.countAliveLocked()
-	names := make([]string, 0, len(g.nodes))
-	for name := range g.nodes {
-		names = append(names, name)
-	}
-	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	joined := 0
-	for _, name := range names {
-		m := g.members[name]
-		switch {
-		case name == g.Node || g.joining[name]:
-		case m != nil && m.State == Alive:
-			if suspended && joined < joinsAtOnce {
-				joined++
-				g.join(name)
-			}
+	if suspended || changed {
+		var alive []string
+		if g.missing, alive = g.splitByStateLocked(); suspended {
+			g.joinSome(alive)
+		}
+		for _, name := range alive {
 			delete(g.joinAt, name)
-		case !now.Before(g.joinAt[name]) && len(g.joining) < maxJoins:
-			g.reach(name, m, alive, now)
 		}
 	}
+	if len(g.missing) == 0 {
+		return
+	}
+	alive := g.countAliveLocked()
+	for _, name := range g.missing {
+		if !g.joining[name] && !now.Before(g.joinAt[name]) && len(g.joining) < maxJoins {
+			g.reach(name, g.members[name], alive, now)
+		}
+	}
+}
+
+// joinSome joins some of the nodes.
+func (g *Gossip) joinSome(names []string) {
+	for _, name := range names[:min(len(names), joinsAtOnce)] {
+		g.join(name)
+	}
+}
+
+// splitByStateLocked lists the other nodes that are not alive members, and the alive members,
+// each in random order.
+func (g *Gossip) splitByStateLocked() (missing, alive []string) {
+	for name := range g.nodes {
+		m := g.members[name]
+		switch {
+		case name == g.Node:
+		case m != nil && m.State == Alive:
+			alive = append(alive, name)
+		default:
+			missing = append(missing, name)
+		}
+	}
+	for _, names := range [][]string{missing, alive} {
+		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	}
+	return missing, alive
 }
 
 // reach joins a node that is not alive, or pings it, and schedules the next attempt. The

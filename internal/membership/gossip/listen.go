@@ -52,7 +52,9 @@ func (g *Gossip) listen(now time.Time) {
 
 // start starts memberlist at an address.
 func (g *Gossip) start(at netip.Addr) error {
-	c := config()
+	g.mu.Lock()
+	c := config(len(g.nodes))
+	g.mu.Unlock()
 	c.Name, c.BindAddr, c.AdvertiseAddr = g.Node, at.String(), at.String()
 	c.BindPort, c.AdvertisePort = int(g.Port), int(g.Port)
 	c.Logger = log.New(logWriter{g.Log}, "", 0)
@@ -95,6 +97,7 @@ func (g *Gossip) stop() {
 	g.list, g.transport, g.addr = nil, nil, netip.Addr{}
 	g.members = map[string]*entry{}
 	g.mu.Unlock()
+	g.wakeUp()
 	if list == nil {
 		return
 	}

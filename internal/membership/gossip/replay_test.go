@@ -80,7 +80,7 @@ func (c *testCluster) replay(r *recorder) (packets, streams int) {
 		}
 		for _, s := range r.streams {
 			ours, theirs := net.Pipe()
-			to.streams <- pipe{theirs, s.from}
+			to.streams <- pipe{Conn: theirs, from: s.from}
 			go io.Copy(io.Discard, ours)
 			ours.SetDeadline(time.Now().Add(time.Second))
 			ours.Write(s.data)
@@ -263,7 +263,7 @@ func TestStreams(t *testing.T) {
 		g.keysInUse.Store(&keysInUse{k, []key{{2}, k}})
 		side := func(c net.Conn, dialed bool) *sealedConn {
 			c.SetDeadline(time.Now().Add(time.Second))
-			return &sealedConn{Conn: pipe{c, netip.MustParseAddrPort("127.0.0.2:7874")}, transport: &sealedTransport{gossip: g}, dialed: dialed}
+			return &sealedConn{Conn: pipe{Conn: c, from: netip.MustParseAddrPort("127.0.0.2:7874")}, transport: &sealedTransport{gossip: g}, dialed: dialed}
 		}
 		text := bytes.Repeat([]byte("0123456789"), 5000)
 		a, b := net.Pipe()

@@ -1,0 +1,70 @@
+package gossip
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/binary"
+)
+
+// A quick run simulates two small clusters, and the report has what the simulation writes.
+func TestBenchmarkMeasuresEverything(t *testing.T) {
+	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
+	o.quicken()
+	if err := binary.Build(t.Context(), o.Binary); err != nil {
+		t.Fatal(err)
+	}
+	r, text, err := o.steps().Once(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	if len(r.Clusters) != 2 || r.Clusters[0].Members != 3 || r.Clusters[1].Members != 5 {
+		t.Fatalf("clusters %+v: want 3 and 5 members", r.Clusters)
+	}
+	for _, c := range r.Clusters {
+		if c.Virtual < o.virtual || len(c.All) == 0 || len(c.Back) != len(c.All) || c.Stalls == 0 || c.Lost == 0 || c.Packets == 0 || c.Bytes == 0 || c.CPU == 0 || c.Loss == 0 || c.Stall == 0 || c.StallInterval == 0 || c.Latency == 0 {
+			t.Errorf("a value is missing: %+v", c)
+		}
+		for i, all := range c.All {
+			if c.First[i] == 0 || c.Most[i] < c.First[i] || all < c.Most[i] || c.Back[i] == 0 {
+				t.Errorf("%d members, death %d: %+v", c.Members, i, c)
+			}
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	ms := func(a, b time.Duration) measure.Sample {
+		return measure.Sample{a * time.Millisecond, b * time.Millisecond}
+	}
+	r := report{VirtualLimit: time.Hour, ProcessorLimit: 8 * time.Minute, Clusters: []cluster{{
+		Members: 1000, Virtual: 6 * time.Minute, Loss: 0.01, Latency: 200 * time.Microsecond, Stall: 50 * time.Millisecond, StallInterval: 10 * time.Second,
+		Stalls: 36_000, Lost: 1234, First: ms(300, 500), Most: ms(390, 600), All: ms(400, 601), Back: ms(100, 200), FalseDeaths: 7, FalseReports: 8, Packets: 49.6, Bytes: 7100, CPU: 12 * time.Minute,
+	}}}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"for 1h0m0s of its own time (`-virtual`), or until that has taken 8m0s", "loses 1 % of all packets", "stalls for 50 ms, every 10s",
+		"| 1,000 | 2 | 0.30 / 0.50 / 0.50 s | 0.39 / 0.60 / 0.60 s | 0.40 / 0.60 / 0.60 s | 1 of 2 | 0.10 / 0.20 / 0.20 s |",
+		"| 1,000 | 6m0s | 100.0 | 36,000 | 1,234 | 8 | **7** |",
+		"| 1,000 | 50 | 7,100 | 0.2 % |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestOptionsOutOfRange(t *testing.T) {
+	for _, o := range []options{{}, {members: 3, virtual: time.Minute, processor: time.Minute}, {members: 5000, virtual: time.Minute, processor: time.Minute}, {members: 10, virtual: time.Minute}} {
+		if o.check() == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
