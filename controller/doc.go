@@ -32,7 +32,7 @@
 // the status of a Service. poolstatus.go and advertisementstatus.go report on objects, and events.go on
 // Services. leaderelection.go holds the Lease.
 //
-// # Spread over nodes
+// # Balance over nodes
 //
 // If addresses are announced by ARP and NDP, claims also name the node that should answer, so
 // that nodes that can have the same addresses have equally many (package

@@ -27,7 +27,7 @@ const (
 
 // How a conflict about a held address goes on, by RFC 5227 §2.4. The first conflict is
 // answered by one announcement, which is enough for a stray packet or a node that has just
-// lost the address. After another one within defendInterval, the address is kept in silence
+// lost the address. After another one within defendInterval, the address is kept silently
 // (c), because two hosts that answer each other's announcements flood the link; or, if it
 // yields, it is given up and probed again later (b). Neighbor Discovery has no rule and gets
 // the same.
