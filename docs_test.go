@@ -262,11 +262,14 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-var fileName = regexp.MustCompile(`[\w.*/-]+\.(?:go|md|sh|nft|conf)\b`)
+var (
+	fileName = regexp.MustCompile(`[\w.*/-]+\.(?:go|md|sh|nft|conf)\b`)
+	webPage  = regexp.MustCompile(`https?://[\w./-]+`)
+)
 
 // missingFiles returns the names of files in text that are neither in dir nor at the root.
 func missingFiles(dir, text string) (missing []string) {
-	for _, name := range fileName.FindAllString(text, -1) {
+	for _, name := range fileName.FindAllString(webPage.ReplaceAllString(text, ""), -1) {
 		// The docs' pages are named without their directory, which the text says once.
 		places := []string{path.Join(dir, name), name, path.Join("docs/concepts", name)}
 		exists := func(p string) bool { m, err := filepath.Glob(p); return err == nil && len(m) > 0 }
@@ -278,7 +281,7 @@ func missingFiles(dir, text string) (missing []string) {
 }
 
 func TestMissingFiles(t *testing.T) {
-	const text = "read bgp.go and phantom.go, then docs/README.md, ../bgp/*.go and docs/phantom.md."
+	const text = "read bgp.go and phantom.go, then docs/README.md, ../bgp/*.go and docs/phantom.md at https://go.dev/x.md."
 	if got, want := fmt.Sprint(missingFiles("bgp", text)), "[phantom.go docs/phantom.md]"; got != want {
 		t.Errorf("missing %s, want %s", got, want)
 	}

@@ -13,8 +13,8 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// An AdvertisedRoute is a route as one router receives it: after GoBGP's export policy,
-// and so as in the router's Adj-RIB-In (RFC 4271 §1.1).
+// An AdvertisedRoute is a route as one router receives it: after GoBGP's export policy, as in the
+// router's Adj-RIB-In (RFC 4271 §1.1).
 type AdvertisedRoute struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	NextHop netip.Addr   `json:"nextHop,omitzero"`
@@ -22,16 +22,15 @@ type AdvertisedRoute struct {
 	// LocalPref and MED are nil if the route has none.
 	LocalPref *uint32 `json:"localPref,omitempty"`
 	MED       *uint32 `json:"med,omitempty"`
-	// Communities are sorted, whatever their order on the wire: they are sets.
+	// Communities are sorted, because their order on the wire has no meaning.
 	Communities         []string `json:"communities,omitempty"`
 	LargeCommunities    []string `json:"largeCommunities,omitempty"`
 	ExtendedCommunities []string `json:"extendedCommunities,omitempty"`
 }
 
-// Advertised returns all routes that a session's router has now, sorted by
-// prefix; none while the session is down. It computes what GoBGP does when it sends
-// a router everything, which takes some 10 µs a route, and holds up GoBGP for that
-// long. It is an error if there is no such session.
+// Advertised returns all routes that a session's router has now, sorted by prefix; none while the
+// session is down. It repeats GoBGP's computation for a new session, some 10 µs a route, and blocks
+// GoBGP meanwhile. An unknown session is an error.
 func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute, error) {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
@@ -72,8 +71,8 @@ func (e *engine) advertised(ctx context.Context, router netip.Addr, f packet.Fam
 	if err != nil {
 		return nil, err
 	}
-	// ListPath reads paths after GoBGP has let go of them. Whatever GoBGP does after
-	// this call comes after that.
+	// ListPath reads paths outside of GoBGP's loop. GetBgp waits for the loop, so that GoBGP
+	// changes them only after these reads.
 	_, err = e.gobgp.GetBgp(ctx, &api.GetBgpRequest{})
 	return routes, err
 }
@@ -111,7 +110,7 @@ func compareLarge(a, b *packet.LargeCommunity) int {
 	return cmp.Or(cmp.Compare(a.ASN, b.ASN), cmp.Compare(a.LocalData1, b.LocalData1), cmp.Compare(a.LocalData2, b.LocalData2))
 }
 
-// extendedCommunity says what kind it is, which GoBGP leaves out.
+// extendedCommunity adds the kind of the community, which GoBGP's text omits.
 func extendedCommunity(c packet.ExtendedCommunityInterface) string {
 	if _, ok := c.(*packet.LinkBandwidthExtended); ok {
 		return "bandwidth:" + c.String()
@@ -119,7 +118,7 @@ func extendedCommunity(c packet.ExtendedCommunityInterface) string {
 	return c.String()
 }
 
-// AllCommunities are those of every kind, in the words of a router's configuration.
+// AllCommunities returns the communities of all kinds, as a router's configuration writes them.
 func (r AdvertisedRoute) AllCommunities() string {
 	return strings.Join(slices.Concat(r.Communities, r.LargeCommunities, r.ExtendedCommunities), " ")
 }

@@ -10,13 +10,13 @@ import (
 	"unique"
 )
 
-// Attributes are those of a route to one router, apart from prefix and next hop. They can
-// be compared. Zero: the attributes that every route has.
+// Attributes are the attributes of a route to one router, apart from prefix and next hop. They are
+// comparable. The zero value adds none to those of every route.
 type Attributes struct {
 	Communities      Communities
 	LargeCommunities LargeCommunities
-	// LocalPref is the preference inside of an AS. Only iBGP routers get it
-	// (RFC 4271 §5.1.5); 100 where it is not set.
+	// LocalPref is the preference inside of an AS. Only iBGP routers get it (RFC 4271 §5.1.5);
+	// unset, it is 100.
 	LocalPref Metric
 	// MED says which of several links to this AS a router should use, the least first
 	// (RFC 4271 §5.1.4).
@@ -26,24 +26,24 @@ type Attributes struct {
 	Prepend uint8
 }
 
-// maxPrepend is more than anybody needs, and less than routers refuse: many have a
-// limit on the length of an AS path.
+// maxPrepend is more than any network needs, and less than routers refuse: many limit the length of
+// an AS path.
 const maxPrepend = 16
 
-// A Metric is a number that may be missing, which is not the same as 0.
+// A Metric is a number that may be unset, which differs from 0.
 type Metric struct {
 	Set   bool
 	Value uint32
 }
 
-// MetricOf is a Metric that is set.
+// MetricOf returns a set Metric.
 func MetricOf(n uint32) Metric { return Metric{true, n} }
 
-// A Community is an AS number and a number of that AS's own (RFC 1997), 16 bits each.
+// A Community is an AS number and a number that this AS defines (RFC 1997), 16 bits each.
 type Community uint32
 
-// LLGRStale marks routes of a router that is gone (RFC 9494 §4.4). GoBGP exports them to no
-// router, and this node is not gone.
+// LLGRStale marks routes of a router that is gone (RFC 9494 §4.4). It is not allowed: GoBGP exports
+// such routes to no router, and this node is not gone.
 const LLGRStale Community = 0xffff0006
 
 // CommunityNames are the well-known communities that a route may have, by the names that FRR and
@@ -76,8 +76,8 @@ func (c Community) String() string {
 
 func (c Community) number() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
 
-// A LargeCommunity is an AS number and two numbers of that AS's own (RFC 8092). AS
-// 4294967295 is not for use.
+// A LargeCommunity is an AS number and two numbers that this AS defines (RFC 8092). AS 4294967295
+// is reserved for this package.
 type LargeCommunity struct{ ASN, Local1, Local2 uint32 }
 
 func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c.ASN, c.Local1, c.Local2) }
@@ -87,7 +87,7 @@ func (c LargeCommunity) Compare(d LargeCommunity) int {
 	return cmp.Or(cmp.Compare(c.ASN, d.ASN), cmp.Compare(c.Local1, d.Local1), cmp.Compare(c.Local2, d.Local2))
 }
 
-// Communities are a set of them that can be compared: their 4 bytes each, sorted.
+// Communities is a comparable set: 4 bytes for each, sorted.
 type Communities string
 
 // CommunitiesOf makes a set.
@@ -101,7 +101,7 @@ func CommunitiesOf(list ...Community) Communities {
 	return Communities(b)
 }
 
-// All are those of the set, sorted.
+// All returns the members of the set, sorted.
 func (s Communities) All() iter.Seq[Community] {
 	return func(yield func(Community) bool) {
 		for ; len(s) >= 4; s = s[4:] {
@@ -112,14 +112,14 @@ func (s Communities) All() iter.Seq[Community] {
 	}
 }
 
-// With is the union of two sets.
+// With returns the union of two sets.
 func (s Communities) With(t Communities) Communities {
 	return union(s, t, Communities.All, CommunitiesOf)
 }
 
 func (s Communities) String() string { return words(s.All()) }
 
-// LargeCommunities are a set of them that can be compared: their 12 bytes each, sorted.
+// LargeCommunities is a comparable set: 12 bytes for each, sorted.
 type LargeCommunities string
 
 // LargeCommunitiesOf makes a set.
@@ -135,7 +135,7 @@ func LargeCommunitiesOf(list ...LargeCommunity) LargeCommunities {
 	return LargeCommunities(b)
 }
 
-// All are those of the set, sorted.
+// All returns the members of the set, sorted.
 func (s LargeCommunities) All() iter.Seq[LargeCommunity] {
 	return func(yield func(LargeCommunity) bool) {
 		for ; len(s) >= 12; s = s[12:] {
@@ -147,14 +147,14 @@ func (s LargeCommunities) All() iter.Seq[LargeCommunity] {
 	}
 }
 
-// With is the union of two sets.
+// With returns the union of two sets.
 func (s LargeCommunities) With(t LargeCommunities) LargeCommunities {
 	return union(s, t, LargeCommunities.All, LargeCommunitiesOf)
 }
 
 func (s LargeCommunities) String() string { return words(s.All()) }
 
-// union is without cost if one of the sets is empty, which is usual.
+// union returns s or t itself if the other is empty, as is usual.
 func union[S ~string, T any](s, t S, all func(S) iter.Seq[T], of func(...T) S) S {
 	switch {
 	case t == "":
@@ -173,8 +173,8 @@ func words[T fmt.Stringer](list iter.Seq[T]) string {
 	return strings.Join(out, " ")
 }
 
-// String is empty when there are none, else what a router's configuration would
-// say, such as "med 10 community 64500:1 no-export".
+// String is empty without attributes. Otherwise it is like a router's configuration, such as "med
+// 10 community 64500:1 no-export".
 func (a Attributes) String() string {
 	var parts []string
 	add := func(is bool, word string, value any) {
@@ -190,13 +190,13 @@ func (a Attributes) String() string {
 	return strings.Join(parts, " ")
 }
 
-// maxCommunities is how many bytes the communities of a route may take: what else is in a
-// message of at most 4,096 bytes (RFC 4271 §4.1), the longest AS path, an IPv6 prefix with two
-// next hops and a weight included, takes less than 300.
+// maxCommunities is the number of bytes that a route's communities may take. All other parts of a
+// message of 4,096 bytes (RFC 4271 §4.1) take less than 300, even with the longest AS path, an IPv6
+// prefix, two next hops and a weight.
 const maxCommunities = 3600
 
-// fits says why the communities of a do not fit into one message, in which a route must
-// have all of its attributes; nil if they do.
+// fits returns why the communities of a do not fit into one message, nil if they do. One message
+// must contain all attributes of a route.
 func (a Attributes) fits() error {
 	n := len(a.Communities) + len(a.LargeCommunities)
 	if n <= maxCommunities {
@@ -205,7 +205,7 @@ func (a Attributes) fits() error {
 	return fmt.Errorf("%d communities and %d large communities take %d bytes: a BGP message has room for %d; remove some", len(a.Communities)/4, len(a.LargeCommunities)/12, n, maxCommunities)
 }
 
-// fault says why a cannot be sent to any router, nil if it can.
+// fault returns why no router can receive a, nil if routers can.
 func (a Attributes) fault() error {
 	if err := a.fits(); err != nil {
 		return err
@@ -226,20 +226,19 @@ func (a Attributes) fault() error {
 	return nil
 }
 
-// PeerAttributes are the attributes of a route for each router. They can be compared,
-// and equal ones are one in memory, however many routes have them. Zero: the same to
-// all, without Attributes.
+// PeerAttributes are the attributes of a route for each router. They are comparable, and equal
+// values share memory, however many routes have them. Zero: no Attributes for any router.
 type PeerAttributes struct{ first unique.Handle[group] }
 
-// A group is the routers with the same attributes. Groups are chained, so that equal
-// chains can be one value.
+// A group is the routers with the same attributes. Groups form a linked list, so that equal lists
+// can be one value.
 type group struct {
 	peers      Peers
 	attributes Attributes
 	next       PeerAttributes
 }
 
-// ForAll are the same attributes for all routers.
+// ForAll returns the same attributes for all routers.
 func ForAll(a Attributes) PeerAttributes {
 	if a == (Attributes{}) {
 		return PeerAttributes{}
@@ -247,7 +246,7 @@ func ForAll(a Attributes) PeerAttributes {
 	return PeerAttributes{unique.Make(group{attributes: a})}
 }
 
-// ForEach is the attributes for each router, by the session's name. It must name all
+// ForEach returns different attributes for routers, by the session's name. It must name all
 // sessions that get the route.
 func ForEach(attributes map[string]Attributes) PeerAttributes {
 	peers := map[Attributes][]string{}
@@ -270,11 +269,11 @@ func ForEach(attributes map[string]Attributes) PeerAttributes {
 	return chain
 }
 
-// Differ says whether routers get different attributes.
+// Differ reports whether routers get different attributes.
 func (p PeerAttributes) Differ() bool { return p != PeerAttributes{} && p.first.Value().peers != "" }
 
-// String is the attributes for all routers, or, if they differ,
-// "to tor1 med 10, to tor2 med 20".
+// String returns the attributes for all routers or, if they differ, text such as "to tor1 med 10,
+// to tor2 med 20".
 func (p PeerAttributes) String() string {
 	var parts []string
 	for g := range p.groups() {
@@ -287,7 +286,7 @@ func (p PeerAttributes) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// groups are those of p, sorted by their routers. None: zero.
+// groups returns the groups of p, sorted by their routers.
 func (p PeerAttributes) groups() iter.Seq[group] {
 	return func(yield func(group) bool) {
 		for p != (PeerAttributes{}) {
@@ -309,7 +308,7 @@ func (p PeerAttributes) fault() error {
 	return nil
 }
 
-// Of is the attributes for the router of a session.
+// Of returns the attributes for the router of a session.
 func (p PeerAttributes) Of(session string) Attributes {
 	for g := range p.groups() {
 		if g.peers.Has(session) {
@@ -319,9 +318,9 @@ func (p PeerAttributes) Of(session string) Attributes {
 	return Attributes{}
 }
 
-// split separates the attributes that are equal for all routers, which GoBGP's table has, from the
-// rest, which its export policy adds for each group. Prepend is always in the rest: the AS path
-// depends on the session.
+// split separates the attributes that are equal for all routers from the rest. GoBGP's table has
+// the shared ones; its export policy adds the rest for each group. Prepend is always in the rest,
+// because the AS path depends on the session.
 func (p PeerAttributes) split() (shared Attributes, rest []group) {
 	first := true
 	for g := range p.groups() {
@@ -340,8 +339,8 @@ func (p PeerAttributes) split() (shared Attributes, rest []group) {
 	return shared, rest
 }
 
-// and is what a and b have in common. A preference of 0 is always shared: no policy
-// of GoBGP's can set it.
+// and returns what a and b have in common. A preference of 0 is always shared, because GoBGP's
+// policies cannot set it.
 func (a Attributes) and(b Attributes) Attributes {
 	return Attributes{
 		Communities:      CommunitiesOf(filter(a.Communities.All(), b.Communities.All(), true)...),
@@ -351,7 +350,8 @@ func (a Attributes) and(b Attributes) Attributes {
 	}
 }
 
-// without is what a says beyond shared, of which it has all but the preference.
+// without returns the attributes of a that shared lacks. A preference that differs from the shared
+// one stays, with its default if unset, because the policy must overwrite the shared one.
 func (a Attributes) without(shared Attributes) Attributes {
 	if a.LocalPref == shared.LocalPref {
 		a.LocalPref = Metric{}
@@ -366,7 +366,7 @@ func (a Attributes) without(shared Attributes) Attributes {
 	return a
 }
 
-// defaultLocalPref is GoBGP's; on the wire it cannot be distinguished from a set one.
+// defaultLocalPref is GoBGP's default. On the wire it looks like a preference that was set.
 const defaultLocalPref = 100
 
 func sameMetric(a, b Metric) Metric {
@@ -383,7 +383,7 @@ func sharedPreference(a, b Metric) Metric {
 	return sameMetric(a, b)
 }
 
-// filter is what of a is in b, or is not.
+// filter returns the members of a that are in b or, if in is false, that are not.
 func filter[T comparable](a, b iter.Seq[T], in bool) (some []T) {
 	other := slices.Collect(b)
 	for x := range a {

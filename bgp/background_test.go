@@ -134,7 +134,7 @@ func (s *Server) checkMarks(t *testing.T) {
 	unknown := 0
 	must(t, listPath(s.engine.gobgp, apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: packet.RF_IPv4_UC}, func(_ packet.NLRI, paths []*apiutil.Path) {
 		for _, c := range largeCommunities(paths[0]) {
-			if c.LocalData1 != 0 && c.LocalData2 != markEdition && !known[c.LocalData1] {
+			if c.LocalData1 != 0 && c.LocalData2 != markPolicyVersion && !known[c.LocalData1] {
 				unknown++
 			}
 		}

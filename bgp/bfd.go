@@ -26,13 +26,13 @@ type BFDStatus struct {
 	// Detection is the silence after which the router counts as lost, 0 until both ends have
 	// agreed on intervals.
 	Detection time.Duration `json:"detectionNanoseconds,omitempty"`
-	// Reason says why BFD is not up. It is empty while BFD is up.
+	// Reason is why BFD is not up, empty while it is up.
 	Reason string `json:"reason,omitempty"`
-	// Error says why BFD cannot run on this node.
+	// Error is why BFD cannot run on this node.
 	Error string `json:"error,omitempty"`
 }
 
-// Summary is Up or Down: Init, on the way up, is Down to all but the two ends.
+// Summary is Up or Down. Init counts as Down, because only the two ends can use it.
 func (b BFDStatus) Summary() string {
 	if b.Up() {
 		return "Up"
@@ -40,10 +40,10 @@ func (b BFDStatus) Summary() string {
 	return "Down"
 }
 
-// Up says whether each end receives the other's packets.
+// Up reports whether each end receives the other's packets.
 func (b BFDStatus) Up() bool { return b.State == bfdUp.String() }
 
-// explain adds what may prevent BFD that has never been up.
+// explain adds what may prevent BFD that was never up.
 func (b *BFDStatus) explain(conf Session) {
 	switch {
 	case b.Up() || b.Error != "" || b.Reason != "":

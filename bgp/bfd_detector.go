@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// bfdRetry is the interval at which a detector tries to get its sockets. Another BFD on this
-// node may have the port.
+// bfdRetry is the interval at which a detector retries to open its sockets: another BFD
+// implementation on this node may have the port.
 const bfdRetry = 5 * time.Second
 
 // A detector runs BFD with one router, from the first BGP connection to it until its session is
 // closed. It continues between connections.
 type detector struct {
 	peer, local netip.Addr
-	device      string // that packets go out by; empty: as routes say
+	device      string // the device that packets leave by; empty: by the node's routes
 	receiver    *bfdReceiver
 	log         *slog.Logger
-	lost        func(reason string) // the router was there before
+	lost        func(reason string) // called when a router that was up is lost
 	changed     func()
 
 	in     chan bfdPacket
@@ -39,7 +39,7 @@ func startDetector(d *detector, conf BFD) {
 	go d.run(ctx, newBFDMachine(conf, rand.Uint64()))
 }
 
-// stop says goodbye, so that the router does not take the silence for a failure.
+// stop sends AdminDown, so that the router does not take the silence for a failure.
 func (d *detector) stop() {
 	d.cancel()
 	<-d.done
@@ -77,8 +77,8 @@ func (d *detector) run(ctx context.Context, m bfdMachine) {
 	}
 }
 
-// tick is the machine's timer, unless a packet waits that shows that the router is there.
-// Packets of other sessions cannot put it off for ever.
+// tick runs the machine's timer, unless a packet that proves the router alive waits to be read.
+// Packets of other sessions cannot delay the timer for ever.
 func (d *detector) tick(m bfdMachine) (bfdMachine, bfdResult) {
 	for range cap(d.in) {
 		select {
@@ -124,8 +124,8 @@ func (d *detector) seen() BFDStatus {
 	return d.status
 }
 
-// deliver hands over a packet of the router. If the detector is behind, the oldest packets
-// matter least.
+// deliver passes on a packet of the router. If the detector is behind, it drops the oldest packets,
+// which matter least.
 func (d *detector) deliver(p bfdPacket) {
 	for {
 		select {
@@ -140,7 +140,7 @@ func (d *detector) deliver(p bfdPacket) {
 	}
 }
 
-// open gets a socket to send from and a share of the one to listen on. It retries until it
+// open opens a socket to send from, and joins the shared one that receives. It retries until it
 // succeeds, and returns nil when ctx ends first.
 func (d *detector) open(ctx context.Context) net.Conn {
 	for {

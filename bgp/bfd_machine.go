@@ -10,11 +10,10 @@ import (
 // 6.8.3).
 const bfdSlow = time.Second
 
-// A bfdMachine is one end of RFC 5880 section 6.8 as a value: no socket, no clock. Each event
-// is a method that takes the time of the event and returns the machine after it and what the
-// caller must do. Deadlines are never stored: they follow from the values of this moment, so
-// that a change of an interval moves them at once. Echo, demand mode and authentication are
-// missing.
+// A bfdMachine is one end of RFC 5880 section 6.8 as a value, without socket and clock. Each event
+// is a method: it takes the time of the event, and returns the new machine and what the caller must
+// do. Deadlines are computed from current values, never stored, so that a changed interval moves
+// them at once. Echo, demand mode and authentication are not implemented.
 type bfdMachine struct {
 	conf       BFD
 	local      uint32   // discriminator
@@ -23,8 +22,8 @@ type bfdMachine struct {
 	diagnostic bfdDiagnostic
 	reason     string // why the session is not up; empty before it was up for the first time
 
-	// announced are the intervals in the packets of this node. While it polls, the router may
-	// not know them yet, and confirmed are those before.
+	// announced are the intervals in this node's packets. During a Poll sequence the router may not
+	// know them yet; confirmed are the intervals before.
 	announced, confirmed bfdIntervals
 	polling              bool
 
@@ -33,14 +32,14 @@ type bfdMachine struct {
 	jitter float64   // the share of the interval between that packet and the next
 }
 
-// A bfdRouter is what the other end's packets say.
+// A bfdRouter is the state of the other end, as its packets say.
 type bfdRouter struct {
 	discriminator uint32 // 0 while unknown
 	multiplier    uint8
 	bfdIntervals                // of the last packet
-	pace          time.Duration // the interval at which it sends: transmit, or a longer one before
+	pace          time.Duration // the interval at which it sends: transmit, or a longer earlier one
 	polling       bool          // whether the last packet was a Poll
-	closePolls    int           // Polls in a row that came at the interval that they announce
+	closePolls    int           // consecutive Polls that arrived at the interval that they announce
 	heard         time.Time
 }
 
@@ -48,12 +47,12 @@ type bfdRouter struct {
 type bfdResult struct {
 	send []bfdPacket // in this order
 	next time.Time   // when to call timer, unless another event is first; zero: never
-	lost string      // why the router is lost that was there before; empty if it is not
-	// discarded says why the packet of this event was ignored.
+	lost string      // why a router that was up is lost; empty if none is
+	// discarded is why the packet of this event was ignored.
 	discarded string
 }
 
-// newBFDMachine is a machine whose discriminator and jitter follow from seed.
+// newBFDMachine returns a machine. Its discriminator and jitter are derived from seed.
 func newBFDMachine(conf BFD, seed uint64) bfdMachine {
 	m := bfdMachine{conf: conf, state: bfdDown, random: *rand.NewPCG(seed, 0)}
 	m.local = rand.New(&m.random).Uint32N(1<<32-1) + 1
@@ -62,7 +61,7 @@ func newBFDMachine(conf BFD, seed uint64) bfdMachine {
 	return m
 }
 
-// receive is the reception of a packet (RFC 5880 section 6.8.6).
+// receive handles a received packet (RFC 5880 section 6.8.6).
 func (m bfdMachine) receive(now time.Time, p bfdPacket) (bfdMachine, bfdResult) {
 	if p.remote != 0 && p.remote != m.local {
 		r := m.result(now)
@@ -84,12 +83,12 @@ func (m bfdMachine) receive(now time.Time, p bfdPacket) (bfdMachine, bfdResult) 
 	return m, r
 }
 
-// timer is the moment that the last result called next, or any other.
+// timer handles the deadline of the last result, or any other moment.
 func (m bfdMachine) timer(now time.Time) (bfdMachine, bfdResult) {
 	lost := ""
 	if at := m.expiry(); !at.IsZero() && !now.Before(at) {
-		// A call that is late by a whole packet says that this node had no processor, or was
-		// stopped. Packets of the router may still wait to be read.
+		// If the timer is late by a whole packet, this node had no CPU time or was suspended.
+		// Packets of the router may still wait to be read.
 		if now.Sub(at) > m.conf.Receive {
 			m.router.heard = now
 		} else {
@@ -101,21 +100,22 @@ func (m bfdMachine) timer(now time.Time) (bfdMachine, bfdResult) {
 	return m, r
 }
 
-// adminDown is the last packet. It says that silence follows, and is not a failure.
+// adminDown returns the last packet. It says that the following silence is not a failure.
 func (m bfdMachine) adminDown() bfdPacket {
 	m.state, m.diagnostic = bfdAdminDown, bfdAdministratively
 	m.propose()
 	return m.packet(false)
 }
 
-// learn stores what a packet says.
+// learn stores the content of a packet.
 func (r *bfdRouter) learn(now time.Time, p bfdPacket, receive time.Duration) {
 	pace := p.transmit
-	if p.state != bfdUp { // FRR announces the interval of before for a moment (section 6.8.3)
+	if p.state != bfdUp { // for a moment FRR still announces the interval from before (section 6.8.3)
 		pace = max(pace, bfdSlow)
 	}
-	// A router that polls for a shorter interval may use it only after the Final (FRR), which
-	// may get lost. It uses it already if three Polls are that close: two may be by chance.
+	// A router that polls for a shorter interval may use it only after the Final (FRR), which may
+	// be lost. Three Polls at that interval show that the router uses it already; two may be close
+	// by chance.
 	if r.polling && p.poll && p.transmit == r.transmit && now.Sub(r.heard) <= max(pace, receive) {
 		r.closePolls++
 	} else {
@@ -127,13 +127,13 @@ func (r *bfdRouter) learn(now time.Time, p bfdPacket, receive time.Duration) {
 	r.discriminator, r.multiplier, r.bfdIntervals, r.polling, r.heard = p.local, p.multiplier, p.bfdIntervals, p.poll, now
 }
 
-// follow changes the state as the router's state demands. It returns why the router is lost.
+// follow changes the state according to the router's state. It returns why the router is lost.
 func (m *bfdMachine) follow(p bfdPacket) (lost string) {
 	off := p.state == bfdAdminDown || p.state == bfdDown && p.diagnostic == bfdAdministratively
 	switch {
 	case off:
-		// An operator has switched BFD off on the router, which is no failure (RFC 5882
-		// section 3.2). Some routers say so by the diagnostic only.
+		// An operator has disabled BFD on the router, which is no failure (RFC 5882 section 3.2).
+		// Some routers show that by the diagnostic only.
 		if m.reason = "the router has switched it off"; m.state != bfdDown {
 			m.fall(bfdNeighborSaysDown, m.reason)
 		}
@@ -149,7 +149,7 @@ func (m *bfdMachine) follow(p bfdPacket) (lost string) {
 	return ""
 }
 
-// expire is the end of the detection time. It returns why the router is lost, if it was there.
+// expire handles the end of the detection time. It returns why the router is lost, if it was up.
 func (m *bfdMachine) expire() (lost string) {
 	reason := fmt.Sprintf("nothing received from the router for %s", m.detection())
 	if m.state == bfdUp {
@@ -158,7 +158,8 @@ func (m *bfdMachine) expire() (lost string) {
 	if m.state != bfdDown {
 		m.fall(bfdDetectionExpired, reason)
 	}
-	// A router that has restarted knows this node's packets by this only (section 6.8.1).
+	// With zero, a router that has restarted can match this node's packets (section
+	// 6.8.1).
 	m.router.discriminator = 0
 	return lost
 }
@@ -168,14 +169,14 @@ func (m *bfdMachine) fall(why bfdDiagnostic, reason string) {
 	m.move(bfdDown)
 }
 
-// move enters another state, which the router learns at once (section 6.8.7).
+// move changes the state, and sends it to the router at once (section 6.8.7).
 func (m *bfdMachine) move(to bfdState) {
 	m.state, m.sent = to, time.Time{}
 	m.propose()
 }
 
-// propose announces the intervals that the configuration and the state demand. While the
-// session is up, this begins a Poll sequence, unless another one still waits for its Final.
+// propose announces the intervals for the configuration and the state. While the session is up this
+// begins a Poll sequence, unless another one still waits for its Final.
 func (m *bfdMachine) propose() {
 	want := bfdIntervals{transmit: m.conf.Transmit, receive: m.conf.Receive}
 	switch {
@@ -187,25 +188,25 @@ func (m *bfdMachine) propose() {
 	}
 }
 
-// transmitInterval is the interval between periodic packets, before jitter. A router that does
-// not know yet that the interval grows would take the pause for silence: until the Final, the
-// shorter one applies (section 6.8.3).
+// transmitInterval is the interval between periodic packets, before jitter. A router that does not
+// know yet that the interval grows would take the pause for silence, so the shorter one applies
+// until the Final (section 6.8.3).
 func (m *bfdMachine) transmitInterval() time.Duration {
 	return max(min(m.announced.transmit, m.confirmed.transmit), m.router.receive)
 }
 
-// receiveInterval is the shortest interval at which the router may send. A router that does
-// not know yet that the interval shrinks still sends at the longer one.
+// receiveInterval is the shortest interval at which the router may send. A router that does not
+// know yet that the interval has shrunk still sends at the longer one.
 func (m *bfdMachine) receiveInterval() time.Duration {
 	return max(m.announced.receive, m.confirmed.receive)
 }
 
-// detection is the silence after which the router is lost (section 6.8.4).
+// detection is the detection time: the router is lost after such a silence (section 6.8.4).
 func (m *bfdMachine) detection() time.Duration {
 	return time.Duration(m.router.multiplier) * max(m.receiveInterval(), m.router.pace)
 }
 
-// agreed is the detection time while there is a router to lose, else 0.
+// agreed is the detection time while the router is up, otherwise 0.
 func (m *bfdMachine) agreed() time.Duration {
 	if m.state != bfdInit && m.state != bfdUp {
 		return 0
@@ -221,7 +222,7 @@ func (m *bfdMachine) expiry() time.Time {
 	return m.router.heard.Add(m.detection())
 }
 
-// quiet says that this node must not send periodic packets (section 6.8.7).
+// quiet reports whether this node must not send periodic packets (section 6.8.7).
 func (m *bfdMachine) quiet() bool {
 	return m.conf.Passive && m.router.discriminator == 0 || m.router.receive == 0
 }
@@ -234,7 +235,7 @@ func (m *bfdMachine) due() time.Time {
 	return m.sent.Add(time.Duration(m.jitter * float64(m.transmitInterval())))
 }
 
-// result sends the periodic packet if it is due, and finds the next deadline.
+// result sends the periodic packet if it is due, and computes the next deadline.
 func (m *bfdMachine) result(now time.Time) (r bfdResult) {
 	if !m.quiet() && !m.due().After(now) {
 		m.sent = now
@@ -249,7 +250,7 @@ func (m *bfdMachine) result(now time.Time) (r bfdResult) {
 	return r
 }
 
-// packet is what this node says now. A Final answers a Poll and is none itself.
+// packet returns this node's next packet. A Final answers a Poll and is not a Poll itself.
 func (m *bfdMachine) packet(final bool) bfdPacket {
 	return bfdPacket{
 		state: m.state, diagnostic: m.diagnostic, poll: m.polling && !final, final: final,

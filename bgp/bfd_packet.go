@@ -20,8 +20,8 @@ func (s bfdState) String() string {
 	return [...]string{"AdminDown", "Down", "Init", "Up"}[s&3]
 }
 
-// A bfdDiagnostic says why a session left the state Up last (RFC 5880 section 4.1). Only the
-// values that this package sends or reads have names.
+// A bfdDiagnostic says why a session last left the state Up (RFC 5880 section 4.1). Only the values
+// that this package sends or reads have names.
 type bfdDiagnostic uint8
 
 const (
@@ -44,7 +44,8 @@ type bfdPacket struct {
 	bfdIntervals         // of the sender
 }
 
-// bfdIntervals are what one end can do: Desired Min TX Interval and Required Min RX Interval.
+// bfdIntervals are the capabilities of one end: Desired Min TX Interval and Required Min RX
+// Interval.
 type bfdIntervals struct {
 	transmit, receive time.Duration
 }
@@ -59,8 +60,8 @@ const (
 	bfdMultipointBit     = 0x01
 )
 
-// parseBFD reads a control packet. An error is a reason to discard it that does not depend on
-// the session (RFC 5880 section 6.8.6).
+// parseBFD reads a control packet. An error is a reason to discard the packet in any session (RFC
+// 5880 section 6.8.6).
 func parseBFD(b []byte) (bfdPacket, error) {
 	if len(b) < bfdPacketLength {
 		return bfdPacket{}, fmt.Errorf("BFD packet: %d bytes, want %d or more", len(b), bfdPacketLength)
@@ -96,7 +97,7 @@ func microseconds(b []byte) time.Duration {
 	return time.Duration(binary.BigEndian.Uint32(b)) * time.Microsecond
 }
 
-// bytes is the packet as RFC 5880 section 4.1 lays it out.
+// bytes encodes the packet (RFC 5880 section 4.1).
 func (p bfdPacket) bytes() []byte {
 	b := make([]byte, bfdPacketLength)
 	b[0] = bfdVersion<<5 | byte(p.diagnostic)

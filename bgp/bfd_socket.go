@@ -13,14 +13,14 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// The port of RFC 5881 section 4, and the first one to send from.
+// The destination port of RFC 5881 section 4, and the first source port.
 const (
 	bfdPort       = 3784
 	bfdSourcePort = 49152
 )
 
-// dialBFD binds to an address of this node and a port that RFC 5881 section 4 allows, and sends
-// with the TTL that proves that no router has forwarded the packet (section 5).
+// dialBFD binds to an address of this node and a source port that RFC 5881 section 4 allows. The
+// TTL proves that no router has forwarded the packet (section 5).
 func dialBFD(ctx context.Context, local, peer netip.Addr, device string) (net.Conn, error) {
 	dialer := net.Dialer{Control: prepare(func(fd int) error {
 		return errors.Join(bindDevice(fd, device), setTTL(fd, peer.Is4(), maxTTL))
@@ -38,11 +38,11 @@ func dialBFD(ctx context.Context, local, peer netip.Addr, device string) (net.Co
 	return nil, fmt.Errorf("BFD cannot send to %s: %w", peer, err)
 }
 
-// send ignores errors: what counts is what the router receives.
+// send ignores errors: only packets that the router receives count.
 func send(conn net.Conn, p bfdPacket) { _, _ = conn.Write(p.bytes()) }
 
-// acceptBFD reads a received packet. A packet whose TTL is lower than at the
-// sender is not from a neighbour (RFC 5881 section 5).
+// acceptBFD reads a received packet. A packet with a TTL below the sender's 255 does not come from a
+// neighbour (RFC 5881 section 5).
 func acceptBFD(ttl int, b []byte) (bfdPacket, error) {
 	if ttl != maxTTL {
 		return bfdPacket{}, fmt.Errorf("BFD packet: TTL %d, want %d: it was forwarded", ttl, maxTTL)
@@ -50,8 +50,8 @@ func acceptBFD(ttl int, b []byte) (bfdPacket, error) {
 	return parseBFD(b)
 }
 
-// A bfdReceiver receives for all detectors of a Server: they share one port. It listens only while
-// there is a detector.
+// A bfdReceiver receives for all detectors of a Server, because they share one port. It listens
+// only while there is a detector.
 type bfdReceiver struct {
 	mu     sync.Mutex
 	peers  map[netip.Addr]*detector

@@ -16,14 +16,13 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// Options are what a Server is made with.
+// Options configure a Server.
 type Options struct {
 	Logger     *slog.Logger          // nil: slog.Default()
 	Registerer prometheus.Registerer // nil: no metrics
-	// Restarting says that forwarding went on while this process was away:
-	// routers with graceful restart are asked to keep the routes from before
-	// until they have received the new ones (RFC 4724 §4.1). It must not be set
-	// when the kernel's state was lost, as after a reboot: the routers would
+	// Restarting says that forwarding continued while this process was away. Routers with graceful
+	// restart are then asked to keep their earlier routes until they have received the new ones
+	// (RFC 4724 §4.1). It must be false if the kernel lost its state, as in a reboot: routers would
 	// send traffic to a node that drops it.
 	Restarting bool
 }
@@ -34,13 +33,12 @@ type CloseMode int
 const (
 	// Withdraw closes all sessions with a NOTIFICATION; routers drop the routes at once.
 	Withdraw CloseMode = iota
-	// Restart closes the connections of routers with graceful restart silently; they
-	// keep the routes for RestartTime. The others drop them.
+	// Restart closes the connections of routers with graceful restart silently. These keep the
+	// routes for RestartTime; others drop them.
 	Restart
 )
 
-// A Server does what a State says. All its methods can be called at any time
-// and from any goroutine.
+// A Server implements a State. All its methods can be called at any time and from any goroutine.
 type Server struct {
 	log         *slog.Logger
 	restarting  bool
@@ -48,44 +46,43 @@ type Server struct {
 	bfdReceiver *bfdReceiver
 	acceptor    *acceptor
 
-	// gate is held (by a value in it) while routes change, and by each session
-	// from the router's first KEEPALIVE until GoBGP takes it for established.
-	// Between sending a new neighbour the table and that, there is an instant in
-	// which GoBGP sends it no changes and does not remember them either: a route
-	// withdrawn then would stay with the router for ever.
+	// gate is held (by a value in it) while routes change, and by each session from the router's
+	// first KEEPALIVE until GoBGP considers it established. After GoBGP has sent a new neighbour
+	// the table, and before the session is established to GoBGP, it neither sends changes nor
+	// records them: a route withdrawn in that moment would stay with the router for ever.
 	gate chan struct{}
 
 	// setting is held during Set and Close.
 	setting sync.Mutex
-	asked   State // the last State as it came, to compare pointers with
+	asked   State // the last State as passed to Set, to compare slices by pointer
 
-	// applying is held by what changes GoBGP: Close, catchUp while behind, and Set otherwise.
+	// applying is held while GoBGP changes: by Close, by catchUp while behind, and otherwise by
+	// Set.
 	applying sync.Mutex
-	first    bool // the sessions to open are those of the first State with any
+	first    bool // the sessions to open are the first ones
 
-	// mu protects the rest. It is held for moments only, and no goroutine
-	// waits while it holds mu.
-	mu          sync.Mutex
-	engine      *engine // nil until there are sessions
-	sessions    []*session
-	closing     []*session // ended, and not closed yet
-	closed      bool
-	want        State             // the last State, without what is wrong with it
-	edits       uint64            // of want
-	retry       bool              // not all could be done as it should have been
-	behind      bool              // catchUp runs
-	routes      []Route           // in GoBGP's table, sorted
-	stale       []netip.Prefix    // of routes in it that GoBGP must send again; some may have gone
-	targets     map[string]uint32 // that the table's routes are marked for
-	weightAS    uint16            // that the table's routes have weights with; 0: none have
-	edition     uint32            // of the export policy
-	have        []netip.Prefix
-	problems    []error
-	syncing     *syncing   // nil before the first Set
-	hadSessions bool       // syncing is about the first State with sessions
-	shutdown    bool       // what the engine has
-	asn         uint32     // the last State's
-	routerID    netip.Addr // the last State's
+	// mu protects the rest. It is held briefly, and never while waiting.
+	mu            sync.Mutex
+	engine        *engine // nil until there are sessions
+	sessions      []*session
+	closing       []*session // ended, and not closed yet
+	closed        bool
+	want          State             // the valid part of the last State
+	edits         uint64            // the number of want
+	retry         bool              // the last attempt failed in part
+	behind        bool              // catchUp runs
+	routes        []Route           // in GoBGP's table, sorted
+	stale         []netip.Prefix    // routes in the table that GoBGP must send again; some may no longer exist
+	targets       map[string]uint32 // the numbers that mark the table's routes
+	weightAS      uint16            // the AS number of the table's weights; 0: no weights
+	policyVersion uint32            // of the export policy
+	have          []netip.Prefix
+	problems      []error
+	syncing       *syncing   // nil before the first Set
+	hadSessions   bool       // syncing is about the first State with sessions
+	shutdown      bool       // graceful shutdown, as the engine has it
+	asn           uint32     // the last State's
+	routerID      netip.Addr // the last State's
 }
 
 // New returns a Server that does nothing yet.
@@ -107,31 +104,30 @@ func New(o Options) *Server {
 	return s
 }
 
-// Changed gets a value after some session has changed. It has room for one, so
-// that no sender waits for the reader.
+// Changed receives a value after a session has changed. The channel holds one value, so that
+// sending never blocks.
 func (s *Server) Changed() <-chan struct{} { return s.changed }
 
 func (s *Server) notify() {
 	notify.Changed(s.changed)
 }
 
-// Set makes want the state of this node. It does as much as possible, and
-// returns, also with an error, the prefixes that are sent to routers, or will be
-// as soon as their session is up, sorted. A session that ends counts until it is closed;
-// [Server.Changed] signals that. Routes that cannot be sent to any router
-// are missing in it; [Server.Status] says why. An error joins [Faults], if something
-// is wrong with want, and what failed, which the next Set tries again.
+// Set makes want the state of this node, as far as possible. It returns the sorted prefixes that
+// are sent to routers, or will be once their sessions are up, also together with an error. A
+// session that ends counts until it is closed; [Server.Changed] signals that. Routes that no router
+// can receive are not included; [Server.Status] says why. The error joins [Faults], if want has
+// mistakes, and failures, which the next Set retries.
 //
-// GoBGP has the routes of a Set before its sessions open, so that a router receives all of
-// them first. Set waits neither until sessions are established nor until ended ones are
-// closed, which takes up to 2 s; a session with the same router opens after that. It hands no more
-// than routesPart routes to GoBGP, and none while a session comes up: the rest, and the sessions
-// that wait for it, follow in the background. Until these have, a Set leaves everything to the
-// background. A route counts as sent meanwhile if it will be, or is not withdrawn yet;
+// GoBGP gets the routes of a Set before its sessions open, so that a router receives all of them
+// first. Set does not wait until sessions are established. Nor does it wait until ended ones are
+// closed, which takes up to 2 s; a session with the same router opens after that. It hands at most
+// routesPart routes to GoBGP, and none while a session comes up. The rest follows in the
+// background, and so do the sessions that wait for it; until then, further Sets leave everything to
+// the background. Meanwhile a route counts as sent if it will be, or is not withdrawn yet.
 // [Server.Changed] signals the end.
 //
-// A Set with the same slices as the Set before costs nothing. The caller must not write to the
-// returned slice or, from then on, to want.
+// A Set with the same slices as the one before costs nothing. The caller must not write to the
+// returned slice, nor to want after the call.
 func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err error) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -162,7 +158,7 @@ func (s *Server) unchanged(want State) bool {
 		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && sortedset.Same(a.Routes, want.Routes)
 }
 
-// accept records what is wanted, and reports whether the background applies it.
+// accept records the wanted State, and reports whether the background applies it.
 func (s *Server) accept(want State) (behind bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +167,7 @@ func (s *Server) accept(want State) (behind bool) {
 	return s.behind
 }
 
-// applyNow applies a part of what is wanted, and leaves the rest to the background.
+// applyNow applies a part of the wanted State, and leaves the rest to the background.
 func (s *Server) applyNow(ctx context.Context) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
@@ -185,7 +181,7 @@ func (s *Server) applyNow(ctx context.Context) error {
 	return err
 }
 
-// recordResult keeps what Set returns and Status reports.
+// recordResult stores the result for Set and Status.
 func (s *Server) recordResult(problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +193,8 @@ func (s *Server) recordResult(problems []error) {
 	s.notify()
 }
 
-// recordHave keeps the prefixes that Set returns: the same slice if they are equal, for callers
-// that compare pointers. The caller holds mu.
+// recordHave stores the prefixes that Set returns. Equal prefixes remain the same slice, for
+// callers that compare pointers. The caller holds mu.
 func (s *Server) recordHave() {
 	sessions := s.confs()
 	for _, x := range s.closing {
@@ -209,7 +205,7 @@ func (s *Server) recordHave() {
 	}
 	have := announced(s.routes, sessions)
 	if s.behind {
-		// Not by the routes alone: one may be for another router than before.
+		// The routes alone do not tell: a route may be for other routers than before.
 		have = sortedset.Union(have, announced(s.want.Routes, sessions), sortedset.ComparePrefixes)
 	}
 	if !slices.Equal(have, s.have) {
@@ -217,11 +213,10 @@ func (s *Server) recordHave() {
 	}
 }
 
-// Synced returns when all routers that had graceful restart in the first State
-// with sessions had received everything, or could not be reached within
-// RestartTime and so have forgotten this node. Until then they may hold routes
-// from before a restart. It is false before the first Set, and without such
-// routers the time of that.
+// Synced returns when all routers with graceful restart in the first State with sessions had
+// received everything, or had forgotten this node because it could not reach them within
+// RestartTime. Until then they may hold routes from before a restart. ok is false before the first
+// Set; without such routers, the time is that of the first Set.
 func (s *Server) Synced() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +239,7 @@ func (s *Server) Close(ctx context.Context, mode CloseMode) error {
 	return s.stop(ctx, mode)
 }
 
-// An edit is a State, and the number of the Set that it came with.
+// An edit is a State and the number of its Set.
 type edit struct {
 	State
 	number uint64
@@ -256,19 +251,20 @@ func (s *Server) newest() edit {
 	return edit{s.want, s.edits}
 }
 
-// apply goes from what is to want, and reports whether it got there: sessions end first, so that no
-// router that is not wanted receives new routes, and open last, so that they find all routes. It opens no
-// session and adds no route after a Set of something else has returned, which did not know of them.
+// apply changes the node from its state to want, and reports whether it is done. Unwanted sessions
+// end first, so that their routers receive no new routes. Sessions open last, so that they find all
+// routes. If another Set has returned meanwhile, apply opens no session and adds no route, because
+// the result of that Set does not include them.
 func (s *Server) apply(ctx context.Context, want edit) (done bool, err error) {
 	err = s.identify(ctx, want.State)
 	if s.engine == nil {
 		return true, err
 	}
-	identified := len(want.identityFaults()) == 0 // else open sessions stay, with the identity that they have
+	identified := len(want.identityFaults()) == 0 // otherwise open sessions keep their identity
 	if identified {
 		s.endSessions(want.State)
 	}
-	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setUnweighted(ctx, want.State))
+	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown), s.setNoBandwidth(ctx, want.State))
 	done, failed := s.setRoutes(ctx, want)
 	if identified && (done || failed != nil) {
 		s.openSessions(want)
@@ -297,13 +293,12 @@ func (s *Server) identify(ctx context.Context, want State) error {
 	return nil
 }
 
-// stop ends the engine and all its sessions. The Server has forgotten them then, also after an
-// error.
+// stop ends the engine with all its sessions. The Server drops them even after an error.
 func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.edition, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
+	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.policyVersion, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil
@@ -318,9 +313,8 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 // closeNoticeTime is how long a router may take to notice that its connection is closed.
 const closeNoticeTime = 100 * time.Millisecond
 
-// stopBFD ends BFD, after the connections. FRR takes BFD's goodbye, as it would the silence,
-// for the loss of a session that is still open, and forgets routes that graceful
-// restart has it keep.
+// stopBFD ends BFD after the connections. FRR takes AdminDown, like silence, for the loss of a
+// session that is still open, and drops routes that graceful restart should keep.
 func stopBFD(ctx context.Context, sessions []*session) {
 	if !slices.ContainsFunc(sessions, func(s *session) bool { return s.conf.BFD.enabled() }) {
 		return
@@ -337,8 +331,8 @@ func stopBFD(ctx context.Context, sessions []*session) {
 // gateTime is how long Set waits for a session that comes up.
 const gateTime = 2 * time.Millisecond
 
-// tryGate holds the gate until reopen is called: no session comes up meanwhile. reopen is nil if one
-// comes up now.
+// tryGate holds the gate until reopen is called, so that no session comes up meanwhile. reopen is
+// nil if a session is coming up now.
 func (s *Server) tryGate() (reopen func()) {
 	select {
 	case s.gate <- struct{}{}:
@@ -348,7 +342,7 @@ func (s *Server) tryGate() (reopen func()) {
 	}
 }
 
-// endSessions closes the sessions that are not in want, or not as they are.
+// endSessions closes the sessions that want lacks or changes.
 func (s *Server) endSessions(want State) {
 	del, _ := diff(s.confs(), want.resolvedSessions(), compareSessions)
 	s.mu.Lock()
@@ -375,7 +369,7 @@ func (s *Server) openSessions(want edit) {
 	s.first = s.first && len(add) == 0
 }
 
-// confs are the open sessions as they were configured, resolved.
+// confs returns the resolved configuration of the open sessions.
 func (s *Server) confs() []Session {
 	confs := make([]Session, len(s.sessions))
 	for i, x := range s.sessions {
@@ -401,7 +395,7 @@ func (s *Server) open(conf Session, first bool) {
 	}
 	i, _ := slices.BinarySearchFunc(s.sessions, x, func(a, b *session) int { return compareSessions(a.conf, b.conf) })
 	s.sessions = slices.Insert(slices.Clone(s.sessions), i, x)
-	// GoBGP knows a session by the router's address.
+	// GoBGP identifies a session by the router's address.
 	var before []*session
 	for _, old := range s.closing {
 		if old.neighborAddr == x.neighborAddr {
@@ -417,8 +411,8 @@ func (s *Server) markSynced(name string, at time.Time) {
 	s.syncing.mark(name, at)
 }
 
-// closeSessions ends sessions. They go on closing: a router may take its time, for which the others
-// need not wait. The caller holds mu.
+// closeSessions ends sessions in the background: a router may take its time, and the others need
+// not wait. The caller holds mu.
 func (s *Server) closeSessions(del []Session) {
 	var staying []*session
 	for _, x := range s.sessions {
@@ -433,12 +427,12 @@ func (s *Server) closeSessions(del []Session) {
 	s.sessions = staying
 }
 
-// forget waits until a session is closed.
+// forget removes a session once it is closed.
 func (s *Server) forget(x *session) {
 	<-x.done
 	s.mu.Lock()
 	i := slices.Index(s.closing, x)
-	if i >= 0 { // else the Server was stopped
+	if i >= 0 { // otherwise the Server was stopped
 		s.closing = slices.Delete(slices.Clone(s.closing), i, i+1)
 		s.recordHave()
 	}

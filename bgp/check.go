@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a Session means when it does not say.
+// Defaults of a Session.
 const (
 	defaultPort        = 179
 	defaultHoldTime    = 90 * time.Second // RFC 4271 §10
@@ -19,17 +19,15 @@ const (
 	defaultRestartTime = 30 * time.Second
 )
 
-// Validate names everything in s that cannot work: which object, which field,
-// what it says, and what would be right. Set leaves out what is named and does
-// the rest.
+// Validate names everything in s that cannot work: the object, the field, its value, and what would
+// be right. Set leaves out what Validate names and does the rest.
 func (s State) Validate() error {
 	_, bad := check(s)
 	return errors.Join(bad...)
 }
 
-// check parts s into what can be done and what is wrong with the rest. The
-// routes it returns are sorted and without duplicates; they are s.Routes itself
-// if that was in order, so that comparing pointers goes on working.
+// check separates s into the valid part and the mistakes. The routes that it returns are sorted and
+// without duplicates. Valid routes remain the same slice, for callers that compare pointers.
 func check(s State) (State, []error) {
 	identity := s.identityFaults()
 	sessions, bad := checkSessions(s.Sessions)
@@ -39,7 +37,7 @@ func check(s State) (State, []error) {
 	return s, slices.Concat(identity, hops, bad, badRoutes)
 }
 
-// dropBadHops leaves out next hops that are none.
+// dropBadHops removes invalid next hops.
 func (s *State) dropBadHops() (bad []error) {
 	if s.NextHop4.IsValid() && !isHop(s.NextHop4, true) {
 		bad = append(bad, fmt.Errorf("NextHop4 %s: must be an IPv4 address of this node", s.NextHop4))
@@ -52,14 +50,14 @@ func (s *State) dropBadHops() (bad []error) {
 	return bad
 }
 
-// isHop says whether a router that is reached over the other family can send to a.
-// It would not know on which link a link-local IPv6 address is.
+// isHop reports whether a can be the next hop for a router of the other family. A link-local IPv6
+// address cannot: the router would not know its link.
 func isHop(a netip.Addr, is4 bool) bool {
 	return usable(a) && a.Is4() == is4 && (is4 || !a.IsLinkLocalUnicast())
 }
 
-// identityFaults says why this State cannot open any session. One without
-// sessions needs no identity.
+// identityFaults returns why this State cannot open any session. A State without sessions needs no
+// identity.
 func (s State) identityFaults() []error {
 	var bad []error
 	if len(s.Sessions) == 0 {
@@ -74,20 +72,19 @@ func (s State) identityFaults() []error {
 	return bad
 }
 
-// Faults are what is wrong with a State. Trying again does not help: they go
-// when the State changes.
+// Faults are the mistakes in a State. Retrying does not help: they last until the State changes.
 type Faults []error
 
 func (f Faults) Error() string { return errors.Join(f...).Error() }
 
-// Unwrap lets errors.Is and errors.As look at each.
+// Unwrap lets errors.Is and errors.As inspect each.
 func (f Faults) Unwrap() []error { return f }
 
-// checkSessions keeps the first of several sessions with one name or router: GoBGP,
-// and the router, know a session by the peer's address.
+// checkSessions keeps the first of several sessions with the same name or router: GoBGP and the
+// router identify a session by the peer's address.
 func checkSessions(all []Session) (good []Session, bad []error) {
 	names := map[string]bool{}
-	peers := map[string]string{} // by where they are
+	peers := map[string]string{} // by the peer's address or interface
 	for _, s := range all {
 		faults := s.faults()
 		if names[s.Name] {
@@ -170,8 +167,8 @@ func (s Session) addressFaults(add func(field string, value any, right string)) 
 	}
 }
 
-// interfaceFaults are those of a session whose ends find each other: link-local
-// addresses on one link.
+// interfaceFaults returns the mistakes of a session whose ends discover each other: they use
+// link-local addresses on one link.
 func (s Session) interfaceFaults(add func(field string, value any, right string)) {
 	switch {
 	case s.PeerAddress.IsValid():
@@ -237,16 +234,16 @@ func (s Session) timerFaults(add func(field string, value any, right string)) {
 	}
 }
 
-// usable says whether a is a plain address of one host. ::ffff:192.0.2.1 is
-// refused: it is neither family, and which one was meant is a guess.
+// usable reports whether a is an address of one host. ::ffff:192.0.2.1 is refused: it could mean
+// either family.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast()
 }
 
 func wholeSeconds(d time.Duration) bool { return d%time.Second == 0 }
 
-// checkRoutes returns all itself when it is sorted and right, which is the
-// usual case and takes one walk without an allocation.
+// checkRoutes returns the same slice if it is sorted and valid, as usual: that takes one pass
+// without an allocation.
 func checkRoutes(all []Route) (good []Route, bad []error) {
 	if inOrder(all) && !slices.ContainsFunc(all, func(r Route) bool { return r.Validate() != nil }) {
 		return all, nil
@@ -277,7 +274,7 @@ func inOrder(routes []Route) bool {
 	return true
 }
 
-// Validate says why r cannot be sent to any router, nil if it can. A Set leaves out such a route,
+// Validate returns why no router can receive r, nil if routers can. Set leaves out such a route,
 // and announces all others.
 func (r Route) Validate() error {
 	switch {
@@ -296,7 +293,7 @@ func (s Session) port() uint16 { return cmp.Or(s.PeerPort, defaultPort) }
 
 func (s Session) holdTime() time.Duration { return cmp.Or(s.HoldTime, defaultHoldTime) }
 
-// keepaliveTime is rounded to whole seconds, which is what GoBGP's timer has.
+// keepaliveTime is in whole seconds, because GoBGP's timer is.
 func (s Session) keepaliveTime() time.Duration {
 	return cmp.Or(s.KeepaliveTime, max(s.holdTime()/3, time.Second).Truncate(time.Second))
 }

@@ -10,18 +10,18 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// Attributes that are equal for all routers are in GoBGP's table. For attributes of some
-// routers, and attributes that depend on the session, such as the AS path, a route has marks
-// (see exportpolicy.go): a set of attributes, and one router or all. The export policy has a statement
-// for each mark, for as long as any route has it. Statements are few: differences between routers
-// come from BGPAdvertisements, not from Services.
+// GoBGP's table has the attributes that are equal for all routers. For others, such as the AS path,
+// which depends on the session, a route has marks (see exportpolicy.go):
+// each mark stands for a set of attributes, for one router or all. The export policy has a
+// statement for each mark that any route has. There are few: differences between routers come from
+// BGPAdvertisements, not from Services.
 const (
 	attributesPolicy = "attributes"
 	stripPolicy      = "strip"
 
-	// allRouters is in marks in the place of a router's number.
+	// allRouters replaces a router's number in marks.
 	allRouters = 0
-	// leastSets is how many there are before any is thought to be unused.
+	// leastSets is the number of sets below which forget looks for no unused ones.
 	leastSets = 64
 )
 
@@ -35,7 +35,7 @@ func (k attributeSet) mark(set uint32) *packet.LargeCommunity {
 	return &packet.LargeCommunity{ASN: markASN, LocalData1: set, LocalData2: k.router}
 }
 
-// keys are the sets that routes of p are marked with.
+// keys returns the sets that routes with p are marked with.
 func (p PeerAttributes) keys(rest []group, targets map[string]uint32) (keys []attributeSet) {
 	for _, g := range rest {
 		if g.peers == "" {
@@ -51,7 +51,7 @@ func (p PeerAttributes) keys(rest []group, targets map[string]uint32) (keys []at
 	return keys
 }
 
-// ensureSets returns the marks of keys, and has GoBGP know them.
+// ensureSets adds missing statements for keys to GoBGP, and returns their marks.
 func (e *engine) ensureSets(ctx context.Context, keys []attributeSet) (marks []*packet.LargeCommunity, err error) {
 	for _, k := range keys {
 		n, ok := e.sets[k]
@@ -82,8 +82,8 @@ func (e *engine) addSet(ctx context.Context, k attributeSet, n uint32) error {
 		&api.Statement{Name: setName(n), Conditions: conditions, Actions: k.attributes.actions()})})
 }
 
-// actions add a to a route. UseLeftMost is the session's own AS number, which GoBGP
-// has put there; to iBGP routers there is none, and so nothing to repeat.
+// actions returns the policy actions that add a to a route. UseLeftMost repeats the session's own
+// AS number, which GoBGP has put there. iBGP routers get an empty path, so nothing is repeated.
 func (a Attributes) actions() *api.Actions {
 	actions := &api.Actions{}
 	if a.Communities != "" {
@@ -110,8 +110,8 @@ func (a Attributes) actions() *api.Actions {
 	return actions
 }
 
-// forget lets GoBGP forget the sets that no route in its table has. To look for them
-// takes a walk, so it waits until there are twice as many as there were in use.
+// forget removes sets from GoBGP that no route in its table uses. It walks the table, so it runs
+// only when there are twice as many sets as were in use.
 func (e *engine) forget(ctx context.Context, table []Route, targets map[string]uint32) error {
 	if len(e.sets) < e.manySets {
 		return nil
@@ -146,15 +146,15 @@ func (e *engine) removeSet(ctx context.Context, n uint32) error {
 	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: policy(attributesPolicy, statement)}); err != nil {
 		return err
 	}
-	// GoBGP removes the statement from the policy, and keeps it.
+	// DeletePolicy removes the statement from the policy, but GoBGP keeps it.
 	if err := e.gobgp.DeleteStatement(ctx, &api.DeleteStatementRequest{Statement: statement, All: true}); err != nil {
 		return err
 	}
 	return e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true, DefinedSet: largeCommunitySet(setName(n))})
 }
 
-// stripStatement takes the marks off routes that go to all routers: those to some
-// have lost them already.
+// stripStatement removes the marks from routes to all routers. Routes to some routers have lost
+// them already.
 func stripStatement() *api.Statement {
 	return &api.Statement{
 		Name:       stripPolicy,
@@ -163,7 +163,7 @@ func stripStatement() *api.Statement {
 	}
 }
 
-// pathAttributes are the attributes a as GoBGP's table has them. Routes share them.
+// pathAttributes returns the attributes a for GoBGP's table. Routes share them.
 func (a Attributes) pathAttributes(marks []*packet.LargeCommunity) (attrs []packet.PathAttributeInterface) {
 	if a.MED.Set {
 		attrs = append(attrs, packet.NewPathAttributeMultiExitDisc(a.MED.Value))
@@ -183,7 +183,7 @@ func (a Attributes) pathAttributes(marks []*packet.LargeCommunity) (attrs []pack
 		large = append(large, &packet.LargeCommunity{ASN: c.ASN, LocalData1: c.Local1, LocalData2: c.Local2})
 	}
 	if large = append(large, marks...); len(large) > 0 {
-		// GoBGP appends to the slice when its policy adds more.
+		// The policy of GoBGP appends to the slice.
 		attrs = append(attrs, packet.NewPathAttributeLargeCommunities(slices.Clip(large)))
 	}
 	return attrs

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial makes one attempt to connect to the router, and gives up when the next
-// one is due: a router that comes back in the middle of the kernel's lengthening
-// SYN retransmissions is then reached by a fresh SYN.
+// dial makes one attempt to connect to the router, and gives up when the next attempt is due. The
+// kernel's SYN retransmissions become rarer; a fresh SYN reaches a router sooner that has come
+// back.
 func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 	if err := deviceFault(s.Device); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 			return errors.Join(bindDevice(fd, s.Device), setHops(fd, s), setPassword(fd, s))
 		}),
 	}
-	// Multipath TCP would be tried first otherwise, and has no TCP MD5.
+	// Otherwise Go tries Multipath TCP first, which has no TCP MD5.
 	d.SetMultipathTCP(false)
 	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(numbered(s.PeerAddress), s.port()).String())
 	if err != nil {
@@ -43,8 +43,8 @@ func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
-// prepare returns the control function of a dialler or listener: set sees the socket before
-// its first packet.
+// prepare returns the control function of a dialer or listener. It calls set before the socket's
+// first packet.
 func prepare(set func(fd int) error) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error { return control(c, set) }
 }
@@ -66,7 +66,7 @@ func bindDevice(fd int, device string) error {
 	return nil
 }
 
-// deviceFault says that a device is missing, which may change.
+// deviceFault is the error for a missing device, which may appear later.
 func deviceFault(device string) error {
 	if device == "" {
 		return nil
@@ -77,7 +77,7 @@ func deviceFault(device string) error {
 	return nil
 }
 
-// dialError says in an operator's words why a router cannot be connected to.
+// dialError explains to an operator why the connection failed.
 func dialError(s Session, err error) string {
 	where := fmt.Sprintf("%s port %d", s.PeerAddress, s.port())
 	switch {
@@ -99,7 +99,7 @@ func dialError(s Session, err error) string {
 	return err.Error()
 }
 
-// silence names the settings of a session that make a router, or this node's kernel, drop
+// silence names the settings of a session that can make a router, or this node's kernel, drop
 // packets silently.
 func silence(s Session) string {
 	if s.Password != "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// compareRoutes is netip.Prefix.Compare for prefixes that have no bits beyond
-// their length, as those of routes have not. Set calls it for every route.
+// compareRoutes is a faster netip.Prefix.Compare, for prefixes without bits beyond their length, as
+// routes have. Set calls it for every route.
 func compareRoutes(a, b Route) int {
 	if c := a.Prefix.Addr().Compare(b.Prefix.Addr()); c != 0 {
 		return c
@@ -20,10 +20,9 @@ func compareRoutes(a, b Route) int {
 
 func compareSessions(a, b Session) int { return strings.Compare(a.Name, b.Name) }
 
-// diff compares two sorted lists. What changed under the same key is in both
-// results: take the old away, then add the new. A replacement that needs no
-// taking away, because the protocol replaces in place, is dropped from del by
-// the caller.
+// diff compares two sorted lists. An element that changed under the same key is in both results:
+// delete the old one, then add the new one. If the protocol replaces in place, the caller removes
+// it from del.
 func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T) {
 	for len(have) > 0 && len(want) > 0 {
 		if have[0] == want[0] {
@@ -43,9 +42,9 @@ func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T)
 	return append(del, have...), append(add, want...)
 }
 
-// diffRoutes says what to withdraw and what to announce. A route that is for other
-// routers now, or with other attributes, is announced and not withdrawn before: the
-// UPDATE replaces the old one without a gap (RFC 4271 §3.1).
+// diffRoutes returns what to withdraw and what to announce. A route that is now for other routers,
+// or has other attributes, is only announced: the UPDATE replaces the old route without a gap (RFC
+// 4271 §3.1).
 func diffRoutes(have, want []Route) (withdraw, announce []Route) {
 	if sortedset.Same(have, want) {
 		return nil, nil
@@ -58,9 +57,8 @@ func diffRoutes(have, want []Route) (withdraw, announce []Route) {
 	return withdraw, announce
 }
 
-// announced are the prefixes of routes that the router of at least one of
-// sessions gets, or will get once its session is up: only then do routers over IPv6
-// say whether they accept IPv4.
+// announced returns the prefixes of routes that at least one router receives, or will once its
+// session is up: only then is it known whether a router over IPv6 accepts IPv4.
 func announced(routes []Route, sessions []Session) []netip.Prefix {
 	prefixes := make([]netip.Prefix, 0, len(routes))
 	type kind struct {

@@ -41,7 +41,7 @@
 // that are equal for all routers. The others, and attributes that depend on the
 // session, are marks on the route. GoBGP's export policy replaces a mark by its attributes
 // (policy.go, exportpolicy.go, definedsets.go), so that no router sees one. The table also has a route's weight, and the policy
-// removes it for routers without weights (weight.go): each
+// removes it for routers without weights (linkbandwidth.go): each
 // change of a weight is an UPDATE to all routers that have the route. A route whose attributes change is
 // announced again, and not withdrawn before: the UPDATE replaces the old one
 // (RFC 4271 §3.1). Attributes for each kind of router follow RFC 4271 §5.1:

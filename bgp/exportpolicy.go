@@ -12,55 +12,54 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// A route that is not for all routers carries, inside of GoBGP, a large community
-// for each router that gets it. The export policy sends it to these only, without
-// the communities, also on sessions that open later.
-// The meaning of a community never changes, so that the policy never has to be evaluated
-// again for routes that were sent. No router sees these communities, and none could announce
-// one: AS 4294967295 is reserved (RFC 7300).
+// A route for some routers only carries, inside of GoBGP, a large community for each of them. The
+// export policy sends the route to these routers only, without the communities, also on sessions
+// that open later. The meaning of a community never changes, so GoBGP never has to evaluate the
+// policy again for routes that it has sent. No router sees these communities, and no router can
+// send one: AS 4294967295 is reserved (RFC 7300).
 const (
 	markASN = 4294967295
-	// markAny is on each such route, also on one whose routers are all gone.
+	// markAny is on each such route, even if its routers no longer exist.
 	markAny = 0
-	// markEdition is in marks in the place of a router's number: see marking.
-	markEdition = 4294967295
+	// markPolicyVersion replaces a router's number in marks: see marking.
+	markPolicyVersion = 4294967295
 
 	selectedPolicy, restrictedPolicy = "selected", "restricted"
-	// markedSet has the mark markAny, everyMarkSet all that there are.
+	// markedSet matches the mark markAny, everyMarkSet all marks.
 	markedSet, everyMarkSet = "marked", "every mark"
 )
 
-// Peers is a set of sessions, by name: sorted and joined by commas, which the
-// names of sessions do not have in them, so that Routes can be compared. Empty: all.
+// Peers is a comparable set of sessions: their names, sorted and joined by commas, which names
+// cannot contain. Empty: all sessions.
 type Peers string
 
-// PeersOf makes a set of names.
+// PeersOf returns a set of names.
 func PeersOf(names ...string) Peers {
 	names = slices.Clone(names)
 	slices.Sort(names)
 	return Peers(strings.Join(slices.Compact(names), ","))
 }
 
-// Has says whether a session is in the set.
+// Has reports whether a session is in the set.
 func (p Peers) Has(name string) bool {
 	return p == "" || slices.Contains(p.Names(), name)
 }
 
-// Names are the sessions of a set that is not all.
+// Names returns the sessions of a set, which must not be all.
 func (p Peers) Names() []string { return strings.Split(string(p), ",") }
 
 func (p Peers) String() string { return strings.ReplaceAll(string(p), ",", ", ") }
 
 func mark(n uint32) string { return fmt.Sprintf("%d:0:%d", uint32(markASN), n) }
 
-// everyMark is what all marks, and nothing else, match.
+// everyMark matches all marks, and nothing else.
 var everyMark = fmt.Sprintf("^%d:.*$", uint32(markASN))
 
 func stripMarks() *api.CommunityAction {
 	return &api.CommunityAction{Type: api.CommunityAction_TYPE_REMOVE, Communities: []string{everyMark}}
 }
 
-// marks are what a route carries; targets are the routers' numbers by session.
+// marks returns the marks of a route; targets has the routers' numbers by session.
 func (p Peers) marks(targets map[string]uint32) []*packet.LargeCommunity {
 	if p == "" {
 		return nil
@@ -74,8 +73,8 @@ func (p Peers) marks(targets map[string]uint32) []*packet.LargeCommunity {
 	return values
 }
 
-// selectionPolicies select the routers that get a route. They are the last export policies. The first
-// has no statement at first: targets adds one for each router.
+// selectionPolicies select the routers that get a route. They are the last export policies. The
+// first begins without statements: targets adds one for each router.
 func selectionPolicies() []*api.Policy {
 	return []*api.Policy{
 		policy(selectedPolicy),
@@ -88,10 +87,10 @@ func selectionPolicies() []*api.Policy {
 	}
 }
 
-// neighborAddr is the address that GoBGP has for the router of a session. It is the router's own, but
-// in two cases: GoBGP's policy cannot distinguish equal link-local addresses on several links, and
-// a router on an interface has no address before it advertises itself. Such a router gets an address of
-// RFC 6666 and keeps it. Only Set may call neighborAddr.
+// neighborAddr returns the address by which GoBGP knows the router of a session: the router's own,
+// with two exceptions. GoBGP's policies cannot distinguish equal link-local addresses on several
+// links, and a router on an interface has no address before it advertises itself. Such a router
+// gets an address of RFC 6666 and keeps it. Only Set may call neighborAddr.
 func (e *engine) neighborAddr(s Session) netip.Addr {
 	if s.Interface == "" && s.PeerAddress.Zone() == "" {
 		return s.PeerAddress
@@ -106,8 +105,8 @@ func (e *engine) neighborAddr(s Session) netip.Addr {
 	return a
 }
 
-// targets numbers the routers of sessions. A number is an address's, not a
-// session's: a session may get another address, and its old one be another's.
+// targets numbers the routers of sessions. A number belongs to an address, not to a session: a
+// session may change its address, and another session may get the old one.
 func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]uint32, error) {
 	targets := make(map[string]uint32, len(sessions))
 	for _, s := range sessions {
@@ -127,7 +126,7 @@ func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]ui
 
 func routerName(n uint32) string { return fmt.Sprintf("router %d", n) }
 
-// target lets routes that are marked with n out to a router.
+// target allows routes that are marked with n to a router.
 func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error {
 	name := routerName(n)
 	if err := e.define(ctx, neighborSet(name, router), largeCommunitySet(name, "^"+mark(n)+"$")); err != nil {

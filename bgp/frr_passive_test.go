@@ -37,7 +37,7 @@ router bgp 65001
  neighbor fd00::3 timers connect 1
 `
 
-// listening says whether this node listens on BGP's port.
+// listening reports whether this node listens on BGP's port.
 func listening(t *testing.T) bool {
 	t.Helper()
 	for _, name := range []string{"tcp", "tcp6"} {

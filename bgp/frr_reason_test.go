@@ -110,7 +110,7 @@ func TestFRRReasons(t *testing.T) {
 		eventually(t, silent, func() bool { return s.sessionStatus("tor1").LossReason == silent })
 		r.kill()
 		const refused = "connection refused: nothing listens at 10.0.0.1 port 179"
-		eventually(t, refused, func() bool { return s.sessionStatus("tor1").Trouble() == silent+"; since then: "+refused })
+		eventually(t, refused, func() bool { return s.sessionStatus("tor1").DownReason() == silent+"; since then: "+refused })
 		r.start()
 		eventually(t, "the session again", established("tor1"))
 	})

@@ -16,32 +16,30 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// GoBGP's own identity. No router sees it: each session has an AS number of
-// its own, and the wire writes the session's router ID into its OPEN. GoBGP itself
-// would have to restart, with all sessions, to change it. No router has these two, so
-// that GoBGP finds no collision.
+// GoBGP's own identity, which no router sees: each session has its own AS number, and the wire
+// writes the session's router ID into its OPEN. To change this identity, GoBGP would have to
+// restart with all sessions. No router uses these two values, so GoBGP detects no collision.
 const (
 	engineASN      = 23456 // RFC 6793 reserves it
 	engineRouterID = "240.0.0.1"
 )
 
-// An engine is one GoBGP server. It neither listens nor dials:
-// connections are handed to it.
+// An engine is one GoBGP server. It neither listens nor dials: it is given connections.
 type engine struct {
 	gobgp *server.BgpServer
 	conns chan net.Conn
-	// numbers are the routers' in marks; see targets.
+	// numbers are the routers' numbers in marks; see targets.
 	numbers map[netip.Addr]uint32
-	// neighborAddrs are the routers' by where they are; see neighborAddr.
+	// neighborAddrs maps a router's address or interface to its address in GoBGP; see neighborAddr.
 	neighborAddrs map[string]netip.Addr
-	// sets are those of attributes that GoBGP has a statement for, by number: one
-	// that is never used again. See forget for manySets.
+	// sets are the sets of attributes that GoBGP has a statement for, with their numbers, which are
+	// never reused. See forget for manySets.
 	sets     map[attributeSet]uint32
 	lastSet  uint32
 	manySets int
-	// unweighted are the routers in the set of that name; see setUnweighted.
-	unweighted []netip.Addr
-	log        *gobgpLog
+	// noBandwidth are the routers in noBandwidthSet; see setNoBandwidth.
+	noBandwidth []netip.Addr
+	log         *gobgpLog
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
@@ -59,7 +57,7 @@ func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
 	return e, nil
 }
 
-// configure starts GoBGP's BGP with the sets and policies that routes are announced by.
+// configure starts BGP in GoBGP, with the sets and policies for announcements.
 func (e *engine) configure(ctx context.Context) error {
 	global := &api.Global{
 		Asn:        engineASN,
@@ -70,7 +68,7 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
-	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"), largeCommunitySet(everyMarkSet, everyMark), neighborSet(unweightedSet, noRouter)); err != nil {
+	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"), largeCommunitySet(everyMarkSet, everyMark), neighborSet(noBandwidthSet, noRouter)); err != nil {
 		return err
 	}
 	imports := []*api.Policy{policy("import", importStatement())}
@@ -87,16 +85,15 @@ func (e *engine) configure(ctx context.Context) error {
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exports)
 }
 
-// assign makes policies, in their order, those of a direction.
+// assign makes policies the ordered policies of a direction.
 func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, otherwise api.RouteAction, policies []*api.Policy) error {
 	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 		Name: "global", Direction: direction, Policies: policies, DefaultAction: otherwise,
 	}})
 }
 
-// importStatement lets in our own routes, to which GoBGP applies the import
-// policy as well. All else is rejected, and so there is nothing to pass on from
-// one router to another.
+// importStatement accepts this node's own routes, to which GoBGP also applies the import policy.
+// All others are rejected, so nothing is passed on from one router to another.
 func importStatement() *api.Statement {
 	return &api.Statement{
 		Name:       "ours",
@@ -105,11 +102,11 @@ func importStatement() *api.Statement {
 	}
 }
 
-// exportPolicy is the policy of exportStatements.
+// exportPolicy is the policy with exportStatements.
 const exportPolicy = "export"
 
-// exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
-// route already has the stand-in of the session (nexthop.go).
+// exportStatements reject routes that have no next hop on a session. When GoBGP evaluates them, the
+// route already has the session's stand-in (nexthop.go).
 func exportStatements() []*api.Statement {
 	reject := func(name string, family *api.Family, placeholder netip.Addr) *api.Statement {
 		return &api.Statement{
@@ -119,7 +116,7 @@ func exportStatements() []*api.Statement {
 		}
 	}
 	return []*api.Statement{
-		unweighted(),
+		stripBandwidth(),
 		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), only4),
 		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), only6),
 	}
@@ -129,23 +126,23 @@ func apiFamily(f packet.Family) *api.Family {
 	return &api.Family{Afi: api.Family_Afi(f.Afi()), Safi: api.Family_Safi(f.Safi())}
 }
 
-// A marking is what routes have in GoBGP's table besides what they are.
+// A marking is what is added to routes in GoBGP's table, besides their own attributes.
 type marking struct {
 	targets  map[string]uint32 // the routers' numbers by session
-	weightAS uint16            // that weights are with; 0: there are none
-	// edition is of the export policy. GoBGP sends a route again only if it is
-	// another one, and so it has the edition as a mark, which no statement knows.
-	edition uint32
+	weightAS uint16            // the AS number of weights; 0: there are none
+	// policyVersion changes with the export policy. GoBGP sends an equal route no second time, so
+	// the version is part of each route, as a mark that no statement matches.
+	policyVersion uint32
 }
 
-func (m marking) editionMark() []*packet.LargeCommunity {
-	if m.edition == 0 {
+func (m marking) policyVersionMark() []*packet.LargeCommunity {
+	if m.policyVersion == 0 {
 		return nil
 	}
-	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.edition, LocalData2: markEdition}}
+	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.policyVersion, LocalData2: markPolicyVersion}}
 }
 
-// announce puts routes into GoBGP's table, in place of those of the same prefix.
+// announce puts routes into GoBGP's table. They replace those of the same prefix.
 func (e *engine) announce(ctx context.Context, routes []Route, m marking) error {
 	if len(routes) == 0 {
 		return nil
@@ -186,8 +183,8 @@ func paths(routes []Route) ([]*apiutil.Path, error) {
 	return paths, nil
 }
 
-// attribute gives the paths of routes their attributes and marks. Routes with equal
-// attributes share them.
+// attribute adds attributes and marks to the paths of routes. Routes with equal attributes share
+// them.
 func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, m marking) error {
 	type kind struct {
 		peers      Peers
@@ -204,7 +201,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}
-			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.editionMark()))
+			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.policyVersionMark()))
 			if r.Weight != 0 && m.weightAS != 0 {
 				attrs = append(attrs, r.linkBandwidth(m.weightAS))
 			}
@@ -215,7 +212,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 	return nil
 }
 
-// path translates one route. For an unspecified next hop GoBGP writes its own address on each
+// path translates one route. Its next hop is unspecified: GoBGP writes its own address on each
 // session, and the session's wire replaces that by the real next hop.
 func path(r Route) (*apiutil.Path, error) {
 	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
@@ -244,11 +241,11 @@ func familyOf(a netip.Addr) packet.Family {
 	return packet.RF_IPv6_UC
 }
 
-// A neighbor is the configuration of GoBGP for one connection.
+// A neighbor is GoBGP's configuration for one connection.
 type neighbor struct {
 	conf          Session
-	remote, local netip.Addr // of the connection, as the wire says
-	restarting    bool       // RFC 4724: we restarted, and kept forwarding
+	remote, local netip.Addr // of the connection, as the wire reports
+	restarting    bool       // RFC 4724: this node restarted, and kept forwarding
 }
 
 func (n neighbor) api() *api.Peer {
@@ -268,7 +265,7 @@ func (n neighbor) api() *api.Peer {
 			MultihopTtl: uint32(n.conf.EBGPMultihopTTL),
 		},
 	}
-	// GoBGP sets the TTL of the connection again, and would undo what dial did.
+	// GoBGP sets the TTL of the connection again, which would undo what dial did.
 	if n.conf.TTLSecurityHops != 0 {
 		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: uint32(n.conf.leastTTL())}
 	}
@@ -286,14 +283,13 @@ func (e *engine) addNeighbor(ctx context.Context, n neighbor) error {
 	return e.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: n.api()})
 }
 
-// deleteNeighbor sends a Cease if the session is established. It does not wait
-// for it to be sent.
+// deleteNeighbor sends a Cease if the session is established, without waiting until it is sent.
 func (e *engine) deleteNeighbor(ctx context.Context, remote netip.Addr) error {
 	return e.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: remote.String()})
 }
 
-// handOver gives GoBGP a connection to a neighbour, which must be Active:
-// GoBGP closes a connection that comes while it is Idle.
+// handOver gives GoBGP a connection to a neighbour. The neighbour must be Active: while it is Idle,
+// GoBGP closes connections.
 func (e *engine) handOver(ctx context.Context, conn net.Conn) error {
 	select {
 	case e.conns <- conn:
@@ -303,9 +299,8 @@ func (e *engine) handOver(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// state is the neighbour's state as all of GoBGP sees it. GoBGP reports a
-// change to watchers before it acts on it; a new route in between is never sent to the
-// neighbour. So the state is polled.
+// state returns the neighbour's state in all of GoBGP. It is polled, because GoBGP reports a change
+// to watchers before acting on it: a new route in between would never be sent.
 func (e *engine) state(ctx context.Context, remote netip.Addr) (SessionState, error) {
 	state := Idle
 	err := e.gobgp.ListPeer(ctx, &api.ListPeerRequest{Address: remote.String()}, func(p *api.Peer) {
@@ -323,9 +318,8 @@ var sessionStates = map[api.PeerState_SessionState]SessionState{
 	api.PeerState_SESSION_STATE_ESTABLISHED: Established,
 }
 
-// stop ends all sessions and waits until what there is to say has been sent.
-// With keep, sessions with graceful restart end without a NOTIFICATION, and
-// their routers keep the routes.
+// stop ends all sessions and waits until everything has been sent. With keep, sessions with
+// graceful restart end without a NOTIFICATION, and their routers keep the routes.
 func (e *engine) stop(ctx context.Context, keep bool) error {
 	done := make(chan error, 1)
 	go func() {
@@ -338,13 +332,13 @@ func (e *engine) stop(ctx context.Context, keep bool) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		// This was seen once, on a busy machine, and not explained: a debugger
-		// needs to know where it hangs.
+		// This happened once, on a busy host, and was not explained. The stacks show where GoBGP
+		// hangs.
 		return fmt.Errorf("GoBGP does not stop: %w\n%s", ctx.Err(), goroutines())
 	}
 }
 
-// goroutines are the stacks of all of them, as far as they fit.
+// goroutines returns the stacks of all goroutines, as far as they fit.
 func goroutines() []byte {
 	stacks := make([]byte, 256<<10)
 	return stacks[:runtime.Stack(stacks, true)]
@@ -355,7 +349,7 @@ type open struct {
 	asn             uint32
 	routerID        netip.Addr
 	holdTime        time.Duration
-	ipv4, ipv6      bool // the families it takes part in
+	ipv4, ipv6      bool // the families that it supports
 	gracefulRestart bool
 	extendedHop     bool // takes IPv4 routes with IPv6 next hops (RFC 8950)
 }

@@ -22,23 +22,22 @@ func (n neighbor) gracefulRestart() *api.GracefulRestart {
 
 func (s Session) restartTime() time.Duration { return cmp.Or(s.RestartTime, defaultRestartTime) }
 
-// deferralTime is how long GoBGP, after a restart, holds routes back from a
-// router that does not send End-of-RIB. RFC 4724 §4.1 has it for speakers that select routes
-// among those of other routers. This node has only its own, so the time is the shortest that GoBGP
-// can have, in whole seconds. (With 0 GoBGP's timer can fire before the session
-// is established, and has no effect then.)
+// deferralTime is how long GoBGP, after a restart, holds routes back from a router that does not
+// send End-of-RIB. RFC 4724 §4.1 intends it for speakers that select among routes of other routers.
+// This node has only its own, so the time is the shortest that GoBGP allows, in whole seconds.
+// (With 0, GoBGP's timer can fire before the session is established, and then has no effect.)
 const deferralTime = time.Second
 
-// A syncing is the wait, after a start, for routers that may hold routes from
-// before it: until each of them has received the End-of-RIB, and so knows which are gone.
+// A syncing is the wait, after a start, for routers that may hold older routes: until each has
+// received the End-of-RIB, and so knows which routes are gone.
 type syncing struct {
 	begin  time.Time
-	until  map[string]time.Time // by session: when its router gives up on us
+	until  map[string]time.Time // by session: when its router drops the routes
 	synced map[string]time.Time // by session: when it had received everything
 }
 
-// newSyncing begins the wait for those of sessions that have graceful restart:
-// the others' routers forgot everything when we went away.
+// newSyncing begins the wait for sessions with graceful restart. The routers of other sessions
+// dropped everything when the last process ended.
 func newSyncing(begin time.Time, sessions []Session) *syncing {
 	y := &syncing{begin: begin, until: map[string]time.Time{}, synced: map[string]time.Time{}}
 	for _, s := range sessions {
@@ -57,7 +56,8 @@ func (y *syncing) mark(name string, at time.Time) {
 	}
 }
 
-// done returns when the last router had everything, or, unreachable, had given up.
+// done returns when the last router had everything, or dropped the routes because this node did not
+// reach it.
 func (y *syncing) done(now time.Time) (time.Time, bool) {
 	last := y.begin
 	for name, until := range y.until {
@@ -75,7 +75,7 @@ func (y *syncing) done(now time.Time) (time.Time, bool) {
 	return last, true
 }
 
-// limit is when the wait is over at the latest.
+// limit is the latest end of the wait.
 func (y *syncing) limit() time.Time {
 	limit := y.begin
 	for _, until := range y.until {

@@ -7,9 +7,9 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// shutdownPolicy is the export policy of a graceful shutdown. It comes after the
-// routes' own attributes, since its preference must win, and before the statements that select
-// routers. GoBGP takes a preference of 0, which RFC 8326 §4.2 recommends, for none.
+// shutdownPolicy is the export policy of a graceful shutdown. It follows the routes' own
+// attributes, because its preference must win, and precedes the statements that select routers. RFC
+// 8326 §4.2 recommends a preference of 0, but GoBGP treats 0 as unset.
 const (
 	shutdownPolicy     = "graceful shutdown"
 	shutdownCommunity  = "65535:0"
@@ -26,8 +26,8 @@ func shutdownStatement() *api.Statement {
 	}
 }
 
-// setShutdown changes the export policy. GoBGP sends no route again by itself when only a policy
-// changes: see marking.
+// setShutdown changes the export policy. GoBGP sends no route again when only a policy changes: see
+// marking.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	policies := []*api.Policy{policy(exportPolicy), policy(attributesPolicy)}
 	if on {
@@ -37,7 +37,8 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
 }
 
-// setShutdown marks all routes, also routes that routers have, as about to go, or not.
+// setShutdown marks all routes as about to be withdrawn, or no longer, including
+// routes that routers have.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.shutdown == want {
 		return nil
@@ -46,6 +47,6 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 		return fmt.Errorf("graceful shutdown: %w", err)
 	}
 	s.shutdown = want
-	s.newEdition()
+	s.bumpPolicyVersion()
 	return nil
 }

@@ -17,26 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An acceptor takes the connections of routers for the sessions that wait for
-// them. It listens only while there is such a session. A filter in the kernel drops
-// the SYN of all other hosts, and of a router that is further away than its session
-// allows: for them the port does not exist.
+// An acceptor accepts the routers' connections for sessions that wait for them. It listens only
+// while there is such a session. A socket filter drops SYNs of all other hosts, and of routers
+// further away than their session allows: to them the port does not exist.
 type acceptor struct {
 	mu      sync.Mutex
 	waiting map[netip.Addr]*session
 	open    map[listenKey]*listener
 }
 
-// A listenKey is what sessions must have in common to share a listener.
+// A listenKey is what sessions must share to use one listener.
 type listenKey struct {
 	is4    bool
 	device string
-	// shared: there is another listener on another device, which Linux allows only
-	// if both say that they share the port, since one of them may be on none.
+	// shared: there is another listener on another device. Linux allows that only if both sockets
+	// set SO_REUSEPORT, because one of them may have no device.
 	shared bool
 }
 
-// A listener is a socket, and the sessions that it lets in.
+// A listener is a socket with the sessions that it accepts.
 type listener struct {
 	*net.TCPListener
 	sessions []Session
@@ -46,8 +45,8 @@ func newAcceptor() *acceptor {
 	return &acceptor{waiting: map[netip.Addr]*session{}, open: map[listenKey]*listener{}}
 }
 
-// join has connections of s's router offered to s, until leave. It does nothing if
-// that is so already. An error concerns s only; the next call tries again.
+// join offers connections of s's router to s until leave. It does nothing if s has joined already.
+// An error concerns s only; the next call retries.
 func (a *acceptor) join(s *session) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +74,7 @@ func (a *acceptor) leave(s *session) {
 	}
 }
 
-// arrange listens for the waiting sessions only.
+// arrange listens for exactly the waiting sessions.
 func (a *acceptor) arrange() map[listenKey]error {
 	want := a.wanted()
 	for key, l := range a.open {
@@ -115,8 +114,7 @@ func (a *acceptor) wanted() map[listenKey][]Session {
 	return want
 }
 
-// listen opens a socket that accepts only the routers of sessions, from its first moment
-// on.
+// listen opens a socket that accepts only the routers of sessions, from the beginning.
 func listen(key listenKey, sessions []Session) (*listener, error) {
 	if err := deviceFault(key.device); err != nil {
 		return nil, err
@@ -138,9 +136,8 @@ func listen(key listenKey, sessions []Session) (*listener, error) {
 	return l, nil
 }
 
-// set makes a socket what key says. Its answers to SYNs must pass the other side's
-// TTL check, if there is one; what the accepted connection sends then has the
-// session's own TTL.
+// set configures a socket as key says. The answers to SYNs must pass the TTL check of the other
+// side, if it has one; accepted connections then get their session's TTL.
 func (key listenKey) set(fd int) error {
 	var err error
 	if key.shared {
@@ -149,7 +146,7 @@ func (key listenKey) set(fd int) error {
 	return errors.Join(err, bindDevice(fd, key.device), setTTL(fd, key.is4, maxTTL))
 }
 
-// admit makes a listening socket accept only the routers of sessions.
+// admit restricts a listening socket to the routers of sessions.
 func (l *listener) admit(sessions []Session) error {
 	c, err := l.SyscallConn()
 	if err != nil {
@@ -158,7 +155,7 @@ func (l *listener) admit(sessions []Session) error {
 	return control(c, func(fd int) error { return l.change(fd, sessions) })
 }
 
-// change never accepts a router without its password, not for a moment.
+// change never accepts a router without its password, not even briefly.
 func (l *listener) change(fd int, sessions []Session) error {
 	for _, s := range sessions {
 		if !slices.Contains(l.sessions, s) {
@@ -197,11 +194,11 @@ func attachFilter(fd int, sessions []Session) error {
 	return nil
 }
 
-// network is where offsets into the IP header begin: SKF_NET_OFF of linux/filter.h.
+// network is the base of offsets into the IP header: SKF_NET_OFF of linux/filter.h.
 const network = 1<<32 - 0x100000
 
-// admission lets segments from the sessions' routers pass, if their TTL is enough.
-// Accepted connections inherit it: it holds for their segments as well.
+// admission accepts segments from the sessions' routers if their TTL suffices. Accepted connections
+// inherit the filter, so it applies to all their segments.
 func admission(sessions []Session) (program []bpf.Instruction) {
 	for _, s := range sessions {
 		// RFC 791 §3.1, RFC 8200 §3.
@@ -239,7 +236,7 @@ func (a *acceptor) serve(l *net.TCPListener) {
 			a.deliver(conn)
 		case errors.Is(err, net.ErrClosed):
 			return
-		default: // as when this process has too many files open
+		default: // for example, too many open files
 			<-time.After(firstPause)
 		}
 	}
@@ -248,14 +245,14 @@ func (a *acceptor) serve(l *net.TCPListener) {
 func (a *acceptor) deliver(conn *net.TCPConn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// A link-local address is another router's on another interface.
+	// The same link-local address on another interface belongs to another router.
 	s := a.waiting[addrOf(conn.RemoteAddr())]
 	if s == nil || !s.offer(conn) {
 		_ = conn.Close()
 	}
 }
 
-// listenError says in an operator's words why a port cannot be had.
+// listenError explains to an operator why the port is not available.
 func listenError(err error) error {
 	const what = "this node cannot listen on TCP port 179, as passive wants"
 	switch {
@@ -267,8 +264,8 @@ func listenError(err error) error {
 	return fmt.Errorf("%s: %s", what, cause(err))
 }
 
-// receive waits for the router's connection, for as long as an attempt to connect
-// would take at most: then that has a reason, which people can read.
+// receive waits for the router's connection, for as long as an attempt to connect may take: then
+// the attempt ends with a reason that an operator can read.
 func (s *session) receive(ctx context.Context) (*net.TCPConn, error) {
 	if err := s.acceptor.join(s); err != nil {
 		return nil, err
@@ -295,7 +292,7 @@ func (s *session) receive(ctx context.Context) (*net.TCPConn, error) {
 	}
 }
 
-// prepareAccepted gives an accepted connection what dialled ones have.
+// prepareAccepted configures an accepted connection like a dialled one.
 func (s *session) prepareAccepted(conn *net.TCPConn) error {
 	c, err := conn.SyscallConn()
 	if err != nil {
@@ -304,7 +301,7 @@ func (s *session) prepareAccepted(conn *net.TCPConn) error {
 	return control(c, func(fd int) error { return setHops(fd, s.conf) })
 }
 
-// rightAddress says what is wrong with the local address that the router connected to.
+// rightAddress checks the local address that the router has connected to.
 func (s *session) rightAddress(local netip.Addr) error {
 	local = local.WithZone("")
 	if name := s.conf.SourceInterface; name != "" {
@@ -320,10 +317,10 @@ func (s *session) rightAddress(local netip.Addr) error {
 	return nil
 }
 
-// offer takes a connection that the router has opened, and says false if it must
-// not be used. A router that opens another one has lost, or given up, the one
-// before. In an established session only a router with graceful restart may do that
-// (RFC 4271 §6.8, RFC 4724 §4.2).
+// offer passes a connection that the router has opened to the session, and returns false if the
+// connection must be closed. A router that opens another one has lost the previous one, or given it
+// up. In an established session only a router with graceful restart may do that (RFC 4271 §6.8, RFC
+// 4724 §4.2).
 func (s *session) offer(conn *net.TCPConn) bool {
 	wrong := s.rightAddress(addrOf(conn.LocalAddr()))
 	s.mu.Lock()
@@ -344,7 +341,7 @@ func (s *session) offer(conn *net.TCPConn) bool {
 		return false
 	}
 	if w != nil {
-		go w.abandon("router opened another connection") // Close may wait
+		go w.abandon("router opened another connection") // Close may take a moment
 	}
 	return true
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// source is our end of the connection, nil when the kernel chooses.
+// source returns this end of the connection, nil if the kernel chooses.
 func source(s Session) (net.Addr, error) {
 	addr := s.SourceAddress
 	if s.SourceInterface != "" {
@@ -17,7 +17,7 @@ func source(s Session) (net.Addr, error) {
 		}
 	}
 	if !addr.IsValid() {
-		return nil, nil // a typed nil would be an address
+		return nil, nil // nil of the right type would be an address
 	}
 	if addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "" {
 		addr = addr.WithZone(s.PeerAddress.Zone())
@@ -25,22 +25,21 @@ func source(s Session) (net.Addr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(numbered(addr), 0)), nil
 }
 
-// numbered names the interface of a link-local address by its number. Package net
-// remembers for a minute which number a name had, also when another interface has got
-// the name.
+// numbered replaces the interface name of a link-local address by its index. Package net caches
+// indexes for a minute, even if another interface gets the name.
 func numbered(a netip.Addr) netip.Addr {
 	if a.Zone() == "" {
 		return a
 	}
 	link, err := net.InterfaceByName(a.Zone())
 	if err != nil {
-		return a // the caller that uses it reports the error
+		return a // the caller's next step reports the error
 	}
 	return a.WithZone(strconv.Itoa(link.Index))
 }
 
-// sourceOn is the address of an interface to connect to peer from. It is looked up
-// for each connection: addresses change.
+// sourceOn returns the interface's address from which to connect to peer. It is looked up for each
+// connection, because addresses change.
 func sourceOn(name string, peer netip.Addr) (netip.Addr, error) {
 	prefixes, err := addressesOf(name)
 	if err != nil {
@@ -70,8 +69,8 @@ func addressesOf(name string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// bestSource prefers an address in the peer's own network. A link-local address
-// only reaches link-local addresses.
+// bestSource prefers an address in the peer's own network. A link-local address reaches only
+// link-local addresses.
 func bestSource(prefixes []netip.Prefix, peer netip.Addr) (best netip.Addr) {
 	for _, p := range prefixes {
 		a := p.Addr()

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// gobgpLog brings GoBGP's log down to our levels. What GoBGP calls Info, every
-// step of every session, is Debug to us; its Debug, every UPDATE, is below that.
-// Its warnings are about sessions that end, which we report ourselves.
+// gobgpLog maps GoBGP's log to our levels. GoBGP's Info, every step of every session, becomes
+// Debug; its Debug, every UPDATE, becomes less than that. Its warnings are about ended sessions,
+// which this package reports itself.
 type gobgpLog struct {
 	slog.Handler
 	muted *atomic.Bool

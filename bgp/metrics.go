@@ -2,9 +2,8 @@ package bgp
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics reports a Server's Status when it is asked to, so that a metric
-// never says anything else than `fanfare status` does, and those of a session
-// go with it.
+// metrics computes its values from a Server's Status when Prometheus asks. So they always agree
+// with `fanfare status`, and the series of a session disappear with it.
 type metrics struct {
 	server *Server
 
@@ -63,7 +62,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// oneIf is Prometheus' truth.
+// oneIf is a boolean as Prometheus has it.
 func oneIf(b bool) float64 {
 	if b {
 		return 1

@@ -6,33 +6,33 @@ import (
 	"net/netip"
 )
 
-// GoBGP uses one address, the local end of the connection, as the next hop of all
-// routes of a session. It gets a stand-in for the next hops that the session has, and the wire
-// replaces the stand-in. The stand-in's family decides how GoBGP
-// encodes IPv4 routes: over IPv6 in the form of RFC 8950. Routes without a next hop are rejected by
-// GoBGP's policy, which matches the last two. No router sees any of them. (GoBGP
-// itself refuses next hops on loopback only from routers that are not on loopback.)
+// GoBGP uses one address, the local end of the connection, as the next hop of all routes of a
+// session. It gets a stand-in for the session's next hops, and the wire replaces the stand-in. The
+// stand-in's family makes GoBGP encode IPv4 routes the right way: over IPv6 as in RFC 8950. If the
+// session has no next hop for a family, GoBGP's policy rejects its routes by matching the last two
+// stand-ins. No router sees a stand-in. (GoBGP refuses a loopback next hop only from routers that
+// are not on loopback.)
 var (
 	both4 = netip.MustParseAddr("127.255.255.2") // a next hop for each family
-	both6 = netip.MustParseAddr("100::2")        // IPv4's is an IPv6 address
+	both6 = netip.MustParseAddr("100::2")        // also for IPv4 routes
 	only4 = netip.MustParseAddr("127.255.255.3") // none for IPv6
 	only6 = netip.MustParseAddr("100::3")        // none for IPv4
 )
 
-// hops are the next hops of a session, invalid where it has none.
+// hops are the next hops of a session, invalid if it has none.
 type hops struct {
-	ipv4 netip.Addr // an IPv6 address where the router takes one (RFC 8950)
+	ipv4 netip.Addr // an IPv6 address if the router accepts that (RFC 8950)
 	ipv6 netip.Addr
 }
 
-// carries says whether the router can get routes of a family, as far as that is known
-// before it has said whether it accepts IPv6 next hops for IPv4.
+// carries reports whether the router can get routes of a family, as far as that is known before it
+// says whether it accepts IPv6 next hops for IPv4.
 func (s Session) carries(is4 bool) bool {
 	return is4 || !s.PeerAddress.Is4() || s.NextHop.IsValid()
 }
 
-// hopsOf are those of a connection with our address local. Where there is a choice
-// it is that address: the router has shown that it can reach it.
+// hopsOf returns the next hops for a connection from the address local. Where several are possible
+// it is local, which the router evidently can reach.
 func hopsOf(conf Session, local netip.Addr, router *open) hops {
 	local = local.WithZone("")
 	switch {
@@ -58,7 +58,7 @@ func (h hops) placeholder() netip.Addr {
 	}
 }
 
-// of is the next hop of a prefix.
+// of returns the next hop of a prefix.
 func (h hops) of(p netip.Prefix) netip.Addr {
 	if p.Addr().Is4() {
 		return h.ipv4
@@ -68,11 +68,11 @@ func (h hops) of(p netip.Prefix) netip.Addr {
 
 func (w *wire) hops() hops { return hopsOf(w.conf, w.local(), w.seen().open) }
 
-// local is our end of the connection.
+// local is this node's end of the connection.
 func (w *wire) local() netip.Addr { return addrOf(w.TCPConn.LocalAddr()) }
 
-// LocalAddr is for GoBGP, which asks when the session becomes established: the
-// router's OPEN has been seen by then.
+// LocalAddr is for GoBGP, which calls it when the session becomes established: by then the router's
+// OPEN has arrived.
 func (w *wire) LocalAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().placeholder(), 0))
 }
@@ -80,13 +80,12 @@ func (w *wire) LocalAddr() net.Addr {
 // router is the other end of the connection.
 func (w *wire) router() netip.Addr { return addrOf(w.TCPConn.RemoteAddr()) }
 
-// RemoteAddr is for GoBGP, which knows the router by its neighborAddr.
+// RemoteAddr is for GoBGP, which identifies the router by its neighborAddr.
 func (w *wire) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.neighborAddr, w.conf.port()))
 }
 
-// write puts the next hops into the body of an UPDATE of GoBGP's (RFC 4271 §4.3,
-// RFC 4760 §3).
+// write puts the next hops into the body of GoBGP's UPDATE (RFC 4271 §4.3, RFC 4760 §3).
 func (h hops) write(update []byte) {
 	const nextHop, mpReach = 3, 14
 	for kind, value := range attributesOf(update) {
@@ -105,7 +104,7 @@ func (h hops) write(update []byte) {
 	}
 }
 
-// attributesOf are the path attributes in the body of an UPDATE, by their types.
+// attributesOf yields the path attributes in the body of an UPDATE by type.
 func attributesOf(update []byte) func(yield func(kind byte, value []byte) bool) {
 	return func(yield func(kind byte, value []byte) bool) {
 		_, rest := counted(update) // the withdrawn routes
@@ -124,7 +123,7 @@ func attributesOf(update []byte) func(yield func(kind byte, value []byte) bool) 
 	}
 }
 
-// counted parts b into as many bytes as its first two say, and the rest.
+// counted splits b: its first two bytes are the length of the first part.
 func counted(b []byte) (some, rest []byte) {
 	if len(b) < 2 || len(b) < 2+int(binary.BigEndian.Uint16(b)) {
 		return nil, nil

@@ -7,15 +7,15 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// policy is a policy of GoBGP's by its name, with the statements that it has or gets.
+// policy returns a GoBGP policy with a name and statements.
 func policy(name string, statements ...*api.Statement) *api.Policy {
 	return &api.Policy{Name: name, Statements: statements}
 }
 
-// anyOf is a condition: a route, or the router that it goes to, is in a defined set.
+// anyOf is a condition: a route, or its router, is in a defined set.
 func anyOf(set string) *api.MatchSet { return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set} }
 
-// largeCommunitySet is a defined set of the communities that regular expressions match.
+// largeCommunitySet is a defined set of all communities that match a regular expression.
 func largeCommunitySet(name string, patterns ...string) *api.DefinedSet {
 	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: patterns}
 }
@@ -24,7 +24,7 @@ func neighborSet(name string, routers ...netip.Addr) *api.DefinedSet {
 	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: hostPrefixes(routers...)}
 }
 
-// hostPrefixes are addresses as GoBGP's policies have them.
+// hostPrefixes writes addresses as GoBGP's policies need them.
 func hostPrefixes(addrs ...netip.Addr) (list []string) {
 	for _, a := range addrs {
 		list = append(list, netip.PrefixFrom(a, a.BitLen()).String())
@@ -32,8 +32,8 @@ func hostPrefixes(addrs ...netip.Addr) (list []string) {
 	return list
 }
 
-// define gives GoBGP sets that statements can refer to. A set that an interrupted call has left
-// behind is replaced.
+// define adds sets that statements can refer to. It replaces a set that an interrupted call has
+// left.
 func (e *engine) define(ctx context.Context, sets ...*api.DefinedSet) error {
 	for _, set := range sets {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set, Replace: true}); err != nil {

@@ -15,10 +15,10 @@ import (
 // A notification is a BGP NOTIFICATION (RFC 4271 §4.5).
 type notification struct {
 	code, subcode byte
-	message       string // what the other side's operator says (RFC 9003)
+	message       string // the text of the other side's operator (RFC 9003)
 }
 
-// The codes and subcodes that we say something of our own about.
+// Codes and subcodes with a text of our own.
 const (
 	codeHeader           = 1
 	codeOpen             = 2
@@ -61,8 +61,8 @@ func parseNotification(body []byte) *notification {
 	return n
 }
 
-// shutdownMessage reads the text of RFC 9003. It comes from outside and goes
-// into logs and terminals, hence only what can be printed.
+// shutdownMessage reads the text of RFC 9003. It comes from outside and is shown in logs and
+// terminals, so only printable characters remain.
 func shutdownMessage(data []byte) string {
 	if len(data) == 0 || int(data[0]) > len(data)-1 || !utf8.Valid(data[1:1+data[0]]) {
 		return ""
@@ -95,9 +95,8 @@ func (n notification) String() string {
 	return text
 }
 
-// endReason says in an operator's words why a session on a wire ended. The
-// first cause in time matters: a NOTIFICATION is followed by the
-// end of the connection, and a wrong AS number by a NOTIFICATION.
+// endReason explains to an operator why a session on a wire ended. The first cause in time counts:
+// a wrong AS number causes a NOTIFICATION, and that the end of the connection.
 func endReason(s Session, f wireFacts) string {
 	switch {
 	case f.refusal != "":
@@ -120,7 +119,7 @@ func endReason(s Session, f wireFacts) string {
 		return "router closed the connection without a NOTIFICATION"
 	case f.readErr != nil:
 		return "connection lost: " + cause(f.readErr)
-	case f.open != nil && f.established.IsZero(): // GoBGP says nothing then
+	case f.open != nil && f.established.IsZero(): // GoBGP reports nothing then
 		return "this node ended the session: after its OPEN the router sent something else than a KEEPALIVE"
 	}
 	return "session ended"
@@ -144,7 +143,7 @@ func sentReason(s Session, f wireFacts) string {
 	}
 }
 
-// negotiatedHoldTime is the smaller of both sides' (RFC 4271 §4.2).
+// negotiatedHoldTime is the smaller of both sides' hold times (RFC 4271 §4.2).
 func negotiatedHoldTime(s Session, o *open) time.Duration {
 	if o == nil {
 		return s.holdTime()
@@ -152,7 +151,7 @@ func negotiatedHoldTime(s Session, o *open) time.Duration {
 	return min(s.holdTime(), o.holdTime)
 }
 
-// cause strips what package net puts round an error: both addresses are known.
+// cause removes what package net adds to an error: both addresses are known.
 func cause(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

@@ -10,40 +10,40 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// routesPart is how many routes GoBGP gets at a time, at some 10 µs for each of them and each router.
+// routesPart is how many routes GoBGP gets at a time. Each takes some 10 µs for each router.
 const routesPart = 100
 
-// setUnweighted sets which routers get weights. A router whose session stays and whose
-// setting changes gets all routes with weights again.
-func (s *Server) setUnweighted(ctx context.Context, want State) error {
-	was, is := s.engine.unweighted, s.engine.kept(want)
+// setNoBandwidth sets which routers get weights. If that changes for a router whose session stays,
+// all routes with weights are sent again.
+func (s *Server) setNoBandwidth(ctx context.Context, want State) error {
+	was, is := s.engine.noBandwidth, s.engine.withoutBandwidth(want)
 	if slices.Equal(was, is) {
 		return nil
 	}
-	if err := s.engine.setUnweighted(ctx, is); err != nil {
+	if err := s.engine.setNoBandwidth(ctx, is); err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
 	if s.weightAS != 0 && slices.ContainsFunc(s.sessions, func(x *session) bool {
 		return slices.Contains(was, x.neighborAddr) != slices.Contains(is, x.neighborAddr)
 	}) {
-		s.newEdition()
+		s.bumpPolicyVersion()
 	}
 	return nil
 }
 
-// newEdition has all routes announced again, since GoBGP's export policy has changed.
-func (s *Server) newEdition() {
+// bumpPolicyVersion makes GoBGP send all routes again, because its export policy has changed.
+func (s *Server) bumpPolicyVersion() {
 	s.mu.Lock()
-	s.edition++
+	s.policyVersion++
 	s.mu.Unlock()
-	s.markStale(func(Route) bool { return true })
+	s.reannounce(func(Route) bool { return true })
 }
 
-// markStale has the routes of the table announced again that GoBGP sends otherwise now.
-func (s *Server) markStale(otherwise func(Route) bool) {
+// reannounce queues the routes that differs selects, because GoBGP must now send them differently.
+func (s *Server) reannounce(differs func(Route) bool) {
 	stale := slices.Clone(s.stale)
 	for i := range s.routes {
-		if otherwise(s.routes[i]) {
+		if differs(s.routes[i]) {
 			stale = append(stale, s.routes[i].Prefix)
 		}
 	}
@@ -53,31 +53,31 @@ func (s *Server) markStale(otherwise func(Route) bool) {
 	s.stale = slices.Compact(stale)
 }
 
-// remark has the routes announced again that have other marks or attributes in GoBGP's table now,
-// although they are the same.
-func (s *Server) remark(targets map[string]uint32, weightAS uint16) {
+// updateMarks queues the routes whose marks or attributes in GoBGP's table change, although the
+// routes do not.
+func (s *Server) updateMarks(targets map[string]uint32, weightAS uint16) {
 	if s.retry {
-		s.markStale(func(Route) bool { return true })
+		s.reannounce(func(Route) bool { return true })
 	}
-	if !maps.Equal(s.targets, targets) { // routers have got other numbers
-		s.markStale(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+	if !maps.Equal(s.targets, targets) { // routers have other numbers now
+		s.reannounce(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
 	}
 	if s.weightAS != weightAS {
-		s.markStale(func(r Route) bool { return r.Weight != 0 })
+		s.reannounce(func(r Route) bool { return r.Weight != 0 })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.targets, s.weightAS = targets, weightAS
 }
 
-// setRoutes makes want's routes those of GoBGP's table, as far as it can now, and reports whether it
-// could.
+// setRoutes changes GoBGP's table to want's routes, as far as it can now, and reports whether it is
+// done.
 func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error) {
 	targets, err := s.engine.targets(ctx, want.Sessions)
 	if err != nil {
 		return false, err
 	}
-	s.remark(targets, want.weightAS())
+	s.updateMarks(targets, want.weightAS())
 	if sortedset.Same(s.routes, want.Routes) && len(s.stale) == 0 {
 		return true, nil
 	}
@@ -93,17 +93,17 @@ func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error
 	if err != nil || left < 0 || len(s.stale) > 0 {
 		return false, err
 	}
-	// Until now, stale routes may have had attributes that no wanted route has.
+	// Until now, stale routes may have had attribute sets that no wanted route has.
 	return true, s.engine.forget(ctx, s.routes, s.targets)
 }
 
-// exchange exchanges some routes, and returns how many more it could have, negative if some are left.
-// The caller holds the gate. After an error the table may hold more than it should, and s.routes says
-// so.
+// exchange replaces a part of the routes. It returns how many more it could have replaced, negative
+// if some remain. The caller holds the gate. After an error the table, and s.routes, may contain
+// more than they should.
 func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) {
 	withdraw, announce := diffRoutes(s.routes, want.Routes)
 	left = routesPart - len(announce) - len(withdraw)
-	// Routes go after others have come: the address of a route that goes may be in one that comes.
+	// Withdraw after announcing: a withdrawn route may cover the same address as an announced one.
 	announce = announce[:min(len(announce), routesPart)]
 	withdraw = withdraw[:min(len(withdraw), routesPart-len(announce))]
 	if !s.add(announce, want) {
@@ -125,8 +125,8 @@ func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) 
 	return left, err
 }
 
-// add records routes before GoBGP gets them, and reports whether it may: not if something else is
-// wanted by now.
+// add records routes before GoBGP gets them. It returns false if another Set has changed what is
+// wanted.
 func (s *Server) add(come []Route, want edit) bool {
 	table := patchRoutes(s.routes, come, nil)
 	s.mu.Lock()
@@ -138,9 +138,9 @@ func (s *Server) add(come []Route, want edit) bool {
 	return true
 }
 
-func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.edition} }
+func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.policyVersion} }
 
-// refresh announces up to most stale routes again. The caller holds the gate.
+// refresh announces some stale routes again, at most most. The caller holds the gate.
 func (s *Server) refresh(ctx context.Context, most int) error {
 	part := s.stale[:min(len(s.stale), most)]
 	var again []Route
@@ -160,7 +160,7 @@ func (s *Server) refresh(ctx context.Context, most int) error {
 	return nil
 }
 
-// patchRoutes is a table after some routes came and others went.
+// patchRoutes returns a table with routes added and removed.
 func patchRoutes(table, come, gone []Route) []Route {
 	keys := sortedset.Union(come, gone, compareRoutes)
 	return sortedset.Patch(table, keys, compareRoutes, func(a, b Route) bool { return a == b }, func(i int) (Route, bool) {
@@ -172,7 +172,7 @@ func patchRoutes(table, come, gone []Route) []Route {
 	})
 }
 
-// catchUp does, part by part, what Sets have left.
+// catchUp does the remaining work of Sets, one part after the other.
 func (s *Server) catchUp() {
 	for more := true; more; {
 		s.applying.Lock()
@@ -182,7 +182,7 @@ func (s *Server) catchUp() {
 	s.notify()
 }
 
-// proceed applies a part of what is wanted now, and reports whether more is left. The caller holds
+// proceed applies a part of the wanted State, and reports whether more is left. The caller holds
 // applying.
 func (s *Server) proceed() (more bool) {
 	want := s.newest()

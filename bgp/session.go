@@ -15,28 +15,27 @@ import (
 )
 
 const (
-	// openTimeout is how long a router may take from accepting a connection to
-	// its first KEEPALIVE. RFC 4271 §8.2.2 suggests 4 minutes; a router that
-	// reboots in that time should not make us wait for so long.
+	// openTimeout is how long a router may take from accepting a connection to its first KEEPALIVE.
+	// RFC 4271 §8.2.2 suggests 4 minutes, too long to wait for a router that reboots meanwhile.
 	openTimeout = 30 * time.Second
 
-	// closeTimeout is how long we wait for GoBGP to take its leave of a router:
-	// a second to send the NOTIFICATION, and the time to drain.
+	// closeTimeout is how long to wait until GoBGP has closed a session: a second to send the
+	// NOTIFICATION, and the time to drain.
 	closeTimeout = 2 * time.Second
 
-	// maxLoggedReasons bounds the log of a session that stays down: a reason can contain
-	// what the router says.
+	// maxLoggedReasons limits the log of a session that stays down: a reason can contain text from
+	// the router.
 	maxLoggedReasons = 10
 
-	// pollTime is how often GoBGP is asked for a state that it is about to reach.
+	// pollTime is the interval at which GoBGP is asked for a state that it is about to reach.
 	pollTime = time.Millisecond
 )
 
-// Why a session's context ended.
+// Reasons why a session's context ended.
 var (
 	errClosing = errors.New("session closes")
-	// errStopping: the whole engine stops, and ends the session itself, with a
-	// NOTIFICATION or without.
+	// errStopping: the whole engine stops, and ends the session itself, with or without a
+	// NOTIFICATION.
 	errStopping = errors.New("BGP stops")
 )
 
@@ -44,47 +43,47 @@ var (
 // ends, and connects again, until its context ends.
 type session struct {
 	conf         Session    // resolved
-	neighborAddr netip.Addr // the router's, to GoBGP
+	neighborAddr netip.Addr // the router's address in GoBGP
 	engine       *engine
 	gate         chan struct{}
 	bfdReceiver  *bfdReceiver
 	acceptor     *acceptor
 	log          *slog.Logger
 
-	// restartUntil is until when the router may hold routes from before our
-	// restart; zero when we did not restart, or forgot how to forward.
+	// restartUntil is when the router drops routes from before this node's restart; zero if it did
+	// not restart, or lost its forwarding state.
 	restartUntil time.Time
 	// changed and synced report to the Server. They do not block.
 	changed func()
 	synced  func(at time.Time)
 
-	link          *radv.Watch // nil where the router has an address
+	link          *radv.Watch // nil if the router's address is configured
 	cancel        context.CancelCauseFunc
 	done          chan struct{}
-	incoming      chan *net.TCPConn // that the router opened; for passive sessions
+	incoming      chan *net.TCPConn // connections that the router opened; for passive sessions
 	loggedReasons map[string]bool   // reasons logged since the session was up
 
 	mu        sync.Mutex
 	facts     sessionFacts
 	detector  *detector // nil before the first connection, and without BFD
-	rejection error     // why the router's last connection was; nil if it was not
+	rejection error     // why the router's last connection was rejected; nil if it was not
 }
 
-// sessionFacts are what is known of a session now.
+// sessionFacts are the current state of a session.
 type sessionFacts struct {
 	state       SessionState
 	since       time.Time // when it became established, or ceased to be
 	flaps       int
 	lastError   string
 	lastErrorAt time.Time
-	loss        string // why the last session ended that was up
-	updates     int    // sent on wires before this one
+	loss        string // why the last established session ended
+	updates     int    // sent on earlier wires
 	wire        *wire  // nil between connections
 	local       netip.Addr
 	router      netip.Addr // on the session's interface; invalid until it advertises itself
 }
 
-// start begins once the sessions before are closed.
+// start runs the session once earlier ones with the same router are closed.
 func (s *session) start(before []*session) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.cancel, s.done, s.loggedReasons = cancel, make(chan struct{}), map[string]bool{}
@@ -99,15 +98,15 @@ func (s *session) start(before []*session) {
 	}()
 }
 
-// run makes attempts until ctx ends.
+// run makes one attempt after another until ctx ends.
 func (s *session) run(ctx context.Context) {
 	defer func() {
-		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see stopBFD
+		if context.Cause(ctx) != errStopping { // otherwise BFD outlives the connection: see stopBFD
 			s.stopDetector()
 		}
 	}()
 	defer s.acceptor.leave(s)
-	var moved <-chan struct{} // nil, and so never, for a router with an address
+	var moved <-chan struct{} // nil, so that it never fires, for a router with an address
 	if s.conf.Interface != "" {
 		link := radv.Start(ctx, s.conf.Interface)
 		s.mu.Lock()
@@ -133,9 +132,9 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// awaitBFDTimeout gives the router the time to notice by BFD that the process before this one
-// is gone, if that could not signal AdminDown. FRR then ends the session that it has,
-// and drops the routes that graceful restart has it keep.
+// awaitBFDTimeout gives the router time to detect by BFD that the previous process is gone, in case
+// that one could not send AdminDown. On detection FRR ends its session, and drops the routes that
+// graceful restart should keep.
 func (s *session) awaitBFDTimeout(ctx context.Context) {
 	if b := s.conf.BFD; b.enabled() && !s.restartUntil.IsZero() {
 		select {
@@ -145,20 +144,19 @@ func (s *session) awaitBFDTimeout(ctx context.Context) {
 	}
 }
 
-// firstPause separates the first two attempts. A router that just lost us turns
-// us away for a moment (FRR for about a second) and is free again soon.
+// firstPause separates the first two attempts. A router that has just lost its session refuses
+// connections for a moment (FRR for about a second).
 const firstPause = 100 * time.Millisecond
 
-// pacing is how soon after one attempt the next may begin: soon at first, and
-// then less and less often, down to every ConnectTime, so that a router that
-// refuses is not hammered.
+// pacing spaces attempts: the first follow quickly, later ones up to ConnectTime apart, so that a
+// router that refuses is not flooded.
 type pacing struct {
 	limit time.Duration
 	last  time.Duration
 }
 
-// after returns how long to wait after an attempt that took as long as it did. A
-// session that lasted was a good one, and the next pauses are short again.
+// after returns the pause after an attempt of this duration. A long one was a working session, so
+// the next pauses are short again.
 func (p *pacing) after(took time.Duration) time.Duration {
 	if p.last == 0 || took > p.limit+openTimeout {
 		p.last = firstPause
@@ -169,12 +167,12 @@ func (p *pacing) after(took time.Duration) time.Duration {
 	return max(jitter(p.last)-took, 0)
 }
 
-// jitter keeps speakers that started together from staying together (RFC 4271 §10).
+// jitter spreads speakers that started together (RFC 4271 §10).
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.75 + rand.Float64()/4))
 }
 
-// located is the session with its router's address, which holds until link ends.
+// located returns the session with its router's address, which is valid until link ends.
 func (s *session) located() (conf Session, link context.Context, err error) {
 	conf, link = s.conf, context.Background()
 	if s.link != nil {
@@ -186,7 +184,7 @@ func (s *session) located() (conf Session, link context.Context, err error) {
 	return conf, link, err
 }
 
-// attempt is one connection from beginning to end. It says why it ended.
+// attempt makes one connection, and returns why it ended.
 func (s *session) attempt(ctx context.Context) string {
 	conf, link, err := s.located()
 	if err != nil {
@@ -213,7 +211,7 @@ func (s *session) attempt(ctx context.Context) string {
 	return endReason(conf, w.seen())
 }
 
-// connect dials, or waits for the router to do so.
+// connect dials, or waits for the router's connection.
 func (s *session) connect(ctx context.Context, conf Session) (*net.TCPConn, error) {
 	if conf.Passive {
 		s.enter(Active, nil)
@@ -232,12 +230,12 @@ func (s *session) neighbor(w *wire) neighbor {
 	}
 }
 
-// addrOf keeps the zone as package net names it: GoBGP looks the neighbour up by it. The
-// configuration may have a number.
+// addrOf keeps the zone as package net names it, because GoBGP looks up the neighbour by it. The
+// configuration may have an index.
 func addrOf(a net.Addr) netip.Addr { return a.(*net.TCPAddr).AddrPort().Addr() }
 
-// speak hands w to GoBGP and waits until it ends. It returns whether GoBGP has got w, and why the
-// session ended unless w has the reason.
+// speak hands w to GoBGP and waits until the connection ends. It returns whether GoBGP has got w,
+// and why the session ended unless w has the reason.
 func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handedOver bool, reason string) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -256,14 +254,14 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 	select {
 	case <-w.passing:
 	case <-w.closed:
-		// A session that was up for a moment has closed both by now.
+		// If the session was up for a moment, both channels are closed by now.
 		if !w.heardKeepalive() {
 			return true, ""
 		}
 	case <-ctx.Done():
 		return true, context.Cause(ctx).Error()
 	}
-	// A KEEPALIVE has come in. But GoBGP may have found fault with what came before.
+	// A KEEPALIVE has arrived, but GoBGP may have rejected an earlier message.
 	switch reached, err := s.await(ctx, w, remote, Established); {
 	case err != nil:
 		return true, err.Error()
@@ -280,8 +278,8 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 	return true, ""
 }
 
-// await waits until the neighbour has reached a state. It is not an error when
-// w is closed before: w has the reason.
+// await waits until the neighbour has reached a state. If w is closed before, that is no error: w
+// has the reason.
 func (s *session) await(ctx context.Context, w *wire, remote netip.Addr, want SessionState) (reached bool, err error) {
 	for {
 		got, err := s.engine.state(ctx, remote)
@@ -298,7 +296,7 @@ func (s *session) await(ctx context.Context, w *wire, remote netip.Addr, want Se
 	}
 }
 
-// leave ends what attempt began. When the engine stops it does that itself.
+// leave ends what attempt began. A stopping engine does that itself.
 func (s *session) leave(ctx context.Context, w *wire, remote netip.Addr, handedOver bool) {
 	if context.Cause(ctx) == errStopping && handedOver {
 		return
@@ -308,7 +306,7 @@ func (s *session) leave(ctx context.Context, w *wire, remote netip.Addr, handedO
 	}
 	if handedOver {
 		select {
-		case <-w.closed: // the Cease is out
+		case <-w.closed: // the Cease has been sent
 		case <-time.After(closeTimeout):
 		}
 	}
@@ -336,9 +334,9 @@ func (s *session) up(w *wire) {
 	s.report(w)
 }
 
-// detect starts BFD with a router whose session has just become established, from the local
-// address of that session. It continues when the connection ends, so that the next connection has
-// BFD from its start.
+// detect starts BFD with a router whose session has just become established, from the session's
+// local address. BFD continues when the connection ends, so that it protects the next connection
+// from the start.
 func (s *session) detect(w *wire) {
 	local := w.local()
 	if !s.conf.BFD.enabled() || s.detector != nil && s.detector.local == local {
@@ -361,28 +359,27 @@ func (s *session) stopDetector() {
 	}
 }
 
-// lost ends the connection that there is, if it is established: while one is being
-// made, that is a better proof of whether the router is there.
+// lost closes the connection if it is established. While a connection is being made, that shows
+// better whether the router is alive.
 func (s *session) lost(reason string) {
 	w, up := s.connection()
 	if !up {
 		return
 	}
-	go func() { // Close waits for a moment for the router to read
+	go func() { // Close gives the router a moment to read
 		w.refuse(reason, codeCease, ceaseBFDDown)
 		_ = w.Close()
 	}()
 }
 
-// connection returns the session's wire, nil between connections, and whether it is
-// established.
+// connection returns the session's wire, nil between connections, and whether it is established.
 func (s *session) connection() (w *wire, up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.facts.wire, s.facts.wire != nil && s.facts.state == Established
 }
 
-// ended records why an attempt ended. An end that this node asked for is no error.
+// ended records why an attempt ended. If this node ended it, that is no error.
 func (s *session) ended(ctx context.Context, reason string) {
 	now, stopped := time.Now(), ctx.Err() != nil
 	s.mu.Lock()
@@ -409,8 +406,7 @@ func (s *session) ended(ctx context.Context, reason string) {
 	s.changed()
 }
 
-// logEnd does not repeat itself while a session is down, not even when two
-// reasons alternate.
+// logEnd logs each reason once while a session is down, even if two reasons alternate.
 func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	switch {
 	case wasUp && stopped:
@@ -424,7 +420,7 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	}
 }
 
-// report reports that w has seen a message that changes the status.
+// report notifies the Server that w has seen a message that changes the status.
 func (s *session) report(w *wire) {
 	if at, ok := ribSent(s.conf, w.seen()); ok {
 		s.synced(at)
@@ -432,9 +428,9 @@ func (s *session) report(w *wire) {
 	s.changed()
 }
 
-// ribSent returns when the router had received everything. Without graceful
-// restart on both sides no End-of-RIB is sent, and there is nothing to wait for:
-// the router dropped our routes when the session before ended.
+// ribSent returns when the router had received everything. Without graceful restart on both sides
+// no End-of-RIB is sent, and there is nothing to wait for: the router dropped its routes when the
+// previous session ended.
 func ribSent(s Session, f wireFacts) (time.Time, bool) {
 	if f.established.IsZero() || f.open == nil {
 		return time.Time{}, false

@@ -8,91 +8,89 @@ import (
 	"time"
 )
 
-// A State is everything that BGP should do on this node. It is a plain value:
-// build a new one rather than change one that has been passed on.
+// A State is the whole BGP configuration of this node, routes included. It is a plain value: do not
+// change one that has been passed on, but build another.
 type State struct {
 	ASN      uint32     // the node's own AS number, 1 to 4294967295; sessions may have others
 	RouterID netip.Addr // an IPv4 address (RFC 4271 §4.2); sessions may have others
 	Sessions []Session  // sorted by Name
 	Routes   []Route    // sorted by Prefix
 
-	// NextHop4 and NextHop6 are this node's addresses, of each family, for routers
-	// that are reached over the other one; invalid: none.
+	// NextHop4 and NextHop6 are this node's addresses for routers whose session uses the other
+	// family; invalid: none.
 	NextHop4, NextHop6 netip.Addr
 
-	// Shutdown says that the routes are about to go (RFC 8326): they carry the
-	// community GRACEFUL_SHUTDOWN, and to iBGP routers the least preference, so that
-	// routers take other paths while these still work.
+	// Shutdown says that the routes will be withdrawn soon (RFC 8326): they carry the community
+	// GRACEFUL_SHUTDOWN, and the lowest preference to iBGP routers. So routers choose other paths
+	// while these still work.
 	Shutdown bool
 }
 
 // A Session is a session to one router.
 type Session struct {
-	Name          string     // how people call it; unique
+	Name          string     // a unique name for operators
 	PeerAddress   netip.Addr // with a zone when link-local; invalid with Interface
 	Interface     string     // the router sends advertisements on this link
 	PeerPort      uint16     // 0: 179
 	PeerASN       uint32
-	External      bool       // PeerASN is 0: any AS number but our own is right
+	External      bool       // PeerASN is 0: any AS number but the local one is accepted
 	LocalASN      uint32     // 0: the State's
 	RouterID      netip.Addr // invalid: the State's
 	SourceAddress netip.Addr // invalid: the kernel chooses
-	// SourceInterface has our address, in the place of SourceAddress: the one in
-	// the router's network if there is one, else the interface's first.
+	// SourceInterface has the local address, instead of SourceAddress: the one in the router's
+	// network if there is one, otherwise the interface's first.
 	SourceInterface string
-	// NextHop is where this router should send packets to addresses of the other
-	// family than its own; invalid: the State's. For its own family it is our end of
-	// the connection: on a node with several networks, that is what it can reach.
+	// NextHop is where this router should send packets to addresses of the family that the session
+	// does not use; invalid: the State's. For the session's own family it is the local end of the
+	// connection, which the router can reach also on a node with several networks.
 	NextHop netip.Addr
 
-	// Device is the interface or the VRF that the session is in; empty: as the node's
-	// routes say.
+	// Device is the interface or VRF of the session; empty: the node's routes decide.
 	Device string
-	// Passive waits for the router to connect, to port 179, and never connects.
+	// Passive waits until the router connects to port 179, and never connects itself.
 	Passive bool
 
 	HoldTime      time.Duration // 0: 90 s; at least 3 s; whole seconds (RFC 4271 §4.2)
 	KeepaliveTime time.Duration // 0: a third of HoldTime
-	ConnectTime   time.Duration // the longest between two attempts, which follow faster at first; 0: 5 s
+	ConnectTime   time.Duration // the longest interval between attempts; the first follow faster; 0: 5 s
 
 	EBGPMultihopTTL uint8 // 0: the peer is directly connected
 
-	// TTLSecurityHops drops what has come further than this many hops, before TCP
-	// sees it: 1 for a neighbour, at most 254; 0: nothing is dropped. The router
-	// must do the same (GTSM, RFC 5082).
+	// TTLSecurityHops makes the kernel drop packets from more than this many hops away before TCP
+	// sees them: 1 for a neighbour, at most 254; 0: no check. The router must do the same (GTSM,
+	// RFC 5082).
 	TTLSecurityHops uint8
 
-	// Password signs the TCP segments of both sides (TCP MD5, RFC 2385), at most 80
-	// bytes; empty: none.
+	// Password authenticates the TCP segments of both sides (TCP MD5, RFC 2385), at most 80 bytes;
+	// empty: no authentication.
 	Password Password
 
-	BFD BFD // zero: the hold timer alone notices that the router is silent
+	BFD BFD // zero: only the hold timer detects a silent router
 
-	// GracefulRestart asks the router to keep our routes for RestartTime
-	// (whole seconds, 2 to 4095; 0: 30 s) when this process goes away (RFC 4724).
+	// GracefulRestart asks the router to keep the routes for RestartTime (whole seconds, 2 to 4095;
+	// 0: 30 s) when this process ends (RFC 4724).
 	GracefulRestart bool
 	RestartTime     time.Duration
 
-	// Weights says that the router gets the routes' weights. Only this field can
-	// change without a reset of the session.
+	// Weights says that the router gets the routes' weights. Only this field can change without
+	// resetting the session.
 	Weights bool
 }
 
 // A Route is a prefix that this node announces as its own.
 type Route struct {
 	Prefix netip.Prefix
-	// Peers are the sessions whose routers get the route.
+	// Peers are the sessions whose routers receive the route.
 	Peers Peers
-	// Attributes are those for each of them.
+	// Attributes are the attributes for each of them.
 	Attributes PeerAttributes
-	// Weight is this node's share of the prefix's traffic, in proportion to the
-	// weights of other nodes; 0: none is sent, and a router balances evenly if any
-	// path lacks its weight. Only sessions with Weights get it.
+	// Weight is this node's share of the prefix's traffic, relative to the weights of other nodes;
+	// 0: none is sent, and a router balances evenly if any path lacks its weight. Only sessions
+	// with Weights send it.
 	Weight uint32
 }
 
-// String says what the state does, a line each, in an operator's words. Golden
-// files and logs use it.
+// String describes the state to an operator, one line for each fact. Golden files and logs use it.
 func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
@@ -109,7 +107,7 @@ func (s State) String() string {
 
 func (s Session) localASN(st State) uint32 { return cmp.Or(s.LocalASN, st.ASN) }
 
-// routerText names where the router is: its address, or the link that it is on.
+// routerText is the router's address, or the link that it is on.
 func (s Session) routerText() string {
 	if s.Interface != "" {
 		return "the router on " + s.Interface
@@ -117,7 +115,7 @@ func (s Session) routerText() string {
 	return s.PeerAddress.String()
 }
 
-// peerAS is the router's AS in words.
+// peerAS describes the router's AS.
 func (s Session) peerAS() string {
 	if s.External {
 		return "any other AS"
@@ -132,8 +130,8 @@ func (s Session) weightsText() string {
 	return ""
 }
 
-// resolved is s with the defaults of the State, and without the fields that can change while the
-// connection stays. If two resolved Sessions are equal, one connection serves both.
+// resolved returns s with the defaults of the State, and without the fields that can change while
+// the connection stays. Sessions that are equal when resolved can use the same connection.
 func (s Session) resolved(st State) Session {
 	s.LocalASN, s.RouterID = s.localASN(st), cmp.Or(s.RouterID, st.RouterID)
 	if s.PeerAddress.Is4() {
@@ -145,7 +143,7 @@ func (s Session) resolved(st State) Session {
 	return s
 }
 
-// resolvedSessions are the sessions, each resolved.
+// resolvedSessions returns all sessions, resolved.
 func (s State) resolvedSessions() []Session {
 	sessions := make([]Session, len(s.Sessions))
 	for i, x := range s.Sessions {

@@ -11,32 +11,31 @@ import (
 type SessionState string
 
 const (
-	Idle        SessionState = "Idle"        // closed by us
-	Connect     SessionState = "Connect"     // waiting for the router to take the connection
+	Idle        SessionState = "Idle"        // closed by this node
+	Connect     SessionState = "Connect"     // waiting for the router to accept the connection
 	Active      SessionState = "Active"      // waiting for the next attempt
 	OpenSent    SessionState = "OpenSent"    // waiting for the router's OPEN
 	OpenConfirm SessionState = "OpenConfirm" // waiting for the router's KEEPALIVE
 	Established SessionState = "Established" // routes are exchanged
 )
 
-// maxListed is how many prefixes of a kind a Status lists per session. The
-// counts are complete.
+// maxListed limits the prefixes that a Status lists for each session. The counts are complete.
 const maxListed = 100
 
-// A Status is what is so now, as far as this node can know. It is a plain value.
+// A Status is the current state, as far as this node can know it. It is a plain value.
 type Status struct {
 	ASN      uint32     `json:"asn,omitempty"` // 0 until the first session is configured
 	RouterID netip.Addr `json:"routerID,omitzero"`
-	Routes   int        `json:"routes"` // that this node announces to the routers that can have them
+	Routes   int        `json:"routes"` // that this node announces to at least one router
 
-	// Synced is what Server.Synced says.
+	// Synced is the result of Server.Synced.
 	Synced time.Time `json:"synced,omitzero"`
-	// Problems say what of the last State was left out, and what would be right.
+	// Problems say what was left out of the last State, and what would be right.
 	Problems []string        `json:"problems,omitempty"`
 	Sessions []SessionStatus `json:"sessions"` // sorted by name
 }
 
-// A SessionStatus is what is so about one session.
+// A SessionStatus is the current state of one session.
 type SessionStatus struct {
 	Name string `json:"name"`
 	// PeerAddress is invalid until a router advertises itself on Interface.
@@ -45,50 +44,48 @@ type SessionStatus struct {
 	// OtherRouter is another host that sends router advertisements on Interface; invalid if
 	// there is none.
 	OtherRouter netip.Addr `json:"otherRouter,omitzero"`
-	// PeerASN is 0 where any external AS number is right and the router has not
-	// said its own yet.
+	// PeerASN is 0 if any external AS number is accepted and the router has not sent its own yet.
 	PeerASN       uint32     `json:"peerASN"`
 	LocalASN      uint32     `json:"localASN"`
 	LocalRouterID netip.Addr `json:"localRouterID"`
-	// LocalAddress is our end of the newest connection, PeerRouterID what the
-	// router called itself on it.
+	// LocalAddress is this node's end of the newest connection, PeerRouterID the router's ID on it.
 	LocalAddress netip.Addr `json:"localAddress,omitzero"`
 	PeerRouterID netip.Addr `json:"peerRouterID,omitzero"`
 
 	State SessionState `json:"state"`
 	Since time.Time    `json:"since"` // up since, or down since
-	Flaps int          `json:"flaps"` // how often it went down without our doing
+	Flaps int          `json:"flaps"` // how often it went down although this node wanted it up
 
 	// LastError is why the newest attempt or session ended, for an operator.
 	LastError     string    `json:"lastError,omitempty"`
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
-	// LossReason is why the last session that was up ended without our doing. Attempts
-	// that fail afterwards do not hide it.
+	// LossReason is why the last established session was lost. Failed attempts after that do not
+	// replace it.
 	LossReason string `json:"lossReason,omitempty"`
 
 	// BFD is nil without BFD, and before the first connection.
 	BFD *BFDStatus `json:"bfd,omitempty"`
 
-	// GracefulRestart says whether both ends have it on this connection.
+	// GracefulRestart says whether both ends support it on this connection.
 	GracefulRestart bool `json:"gracefulRestart"`
 	// EndOfRIB is when the router had received everything, zero until then.
 	EndOfRIB time.Time `json:"endOfRIB,omitzero"`
 	Updates  int       `json:"updates"` // UPDATE messages sent
-	// IgnoredUpdates counts the UPDATEs that the router has sent on this connection.
-	// They cost it and us time, and are thrown away.
+	// IgnoredUpdates counts the UPDATEs that the router has sent on this connection. They are
+	// discarded, but cost both ends time.
 	IgnoredUpdates int `json:"ignoredUpdates,omitempty"`
 
 	// Advertised counts the prefixes that the router has now; Prefixes are
 	// the first 100 of them.
 	Advertised int            `json:"advertised"`
 	Prefixes   []netip.Prefix `json:"prefixes,omitempty"`
-	// LeftOut counts the routes that cannot be sent to this router, and Omissions
-	// say why for the first 100 of them.
+	// LeftOut counts the routes that cannot be sent to this router, and Omissions explains the
+	// first 100 of them.
 	LeftOut   int        `json:"leftOut"`
 	Omissions []Omission `json:"omissions,omitempty"`
 }
 
-// Router is the router's address, or its interface until it advertises itself there.
+// Router returns the router's address, or its interface until it advertises itself there.
 func (st SessionStatus) Router() string {
 	if !st.PeerAddress.IsValid() {
 		return st.Interface
@@ -96,9 +93,9 @@ func (st SessionStatus) Router() string {
 	return st.PeerAddress.String()
 }
 
-// Trouble is why a session is down, for an operator: what ended it, if it was up once,
-// and what has been in the way since then.
-func (st SessionStatus) Trouble() string {
+// DownReason explains to an operator why a session is down: what ended it, if it was up once, and
+// what has prevented it since.
+func (st SessionStatus) DownReason() string {
 	if st.LossReason == "" || st.LossReason == st.LastError {
 		return cmp.Or(st.LastError, "not up yet")
 	}
@@ -111,8 +108,8 @@ type Omission struct {
 	Reason string       `json:"reason"`
 }
 
-// Status says what is so now. It takes time that grows with the number of
-// routes, but stops nothing.
+// Status returns the current state. It takes time that grows with the number of routes, but blocks
+// nothing.
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	sessions, routes := s.sessions, s.routes
@@ -168,8 +165,8 @@ func (s *session) status(routes []Route) SessionStatus {
 	return st
 }
 
-// addWire adds the facts of the current connection and returns the router's OPEN,
-// nil before that has come.
+// addWire adds the facts of the current connection and returns the router's OPEN, nil before that
+// has arrived.
 func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 	st.Updates += f.updates
 	st.IgnoredUpdates = f.ignored
@@ -187,7 +184,7 @@ func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 	return f.open
 }
 
-// addRoutes lists the routes that this router gets, and why it lacks others.
+// addRoutes lists the routes that this router gets, and why it does not get others.
 func (st *SessionStatus) addRoutes(routes []Route, conf Session, router *open) {
 	for _, r := range routes {
 		if !r.Peers.Has(st.Name) {
@@ -210,8 +207,8 @@ func (st *SessionStatus) addRoutes(routes []Route, conf Session, router *open) {
 	}
 }
 
-// omission says why r is not sent to a router; empty if it is. It is what GoBGP's
-// export does with exportStatements and the families of both OPENs.
+// omission returns why r is not sent to a router, empty if it is. It repeats the effect of GoBGP's
+// exportStatements and of the families in both OPENs.
 func omission(r Route, conf Session, router *open) string {
 	is4 := r.Prefix.Addr().Is4()
 	switch {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Password is the key that both ends sign their packets with (RFC 2385). No log, status or
-// file contains it.
+// A Password is the key by which both ends sign their segments (RFC 2385). No log, status or file
+// contains it.
 type Password string
 
 const hidden = "(hidden)"
@@ -22,14 +22,14 @@ func (Password) GoString() string { return hidden }
 // MarshalText is for JSON and logs.
 func (Password) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// UnmarshalText makes it empty: a Session that was written to a file has lost its password.
+// UnmarshalText makes it empty: a Session that is read from a file has no password.
 func (p *Password) UnmarshalText([]byte) error {
 	*p = ""
 	return nil
 }
 
-// setPassword has the kernel sign what goes to the router, and drop what comes from
-// it without the right signature.
+// setPassword makes the kernel sign segments to the router, and drop segments from it without a
+// valid signature.
 func setPassword(fd int, s Session) error {
 	if s.Password == "" {
 		return nil
@@ -40,7 +40,7 @@ func setPassword(fd int, s Session) error {
 	return nil
 }
 
-// removePassword undoes setPassword, on a socket that listens for several routers.
+// removePassword undoes setPassword on a socket that listens for several routers.
 func removePassword(fd int, s Session) error {
 	if s.Password == "" {
 		return nil

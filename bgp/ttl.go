@@ -8,9 +8,9 @@ import (
 
 const maxTTL = 255
 
-// ttl of our packets; 0 is the kernel's default. A neighbour in another AS is
-// directly connected unless the session says otherwise: packets that would need
-// another hop die there, rather than reach a stranger with the same address.
+// ttl returns the TTL of sent packets; 0 is the kernel's default. A neighbour in another AS is
+// directly connected unless the session says otherwise: packets that need another hop then expire,
+// rather than reach another host with the same address.
 func ttl(s Session) int {
 	switch {
 	case s.TTLSecurityHops != 0:
@@ -24,11 +24,11 @@ func ttl(s Session) int {
 	}
 }
 
-// leastTTL is what a packet from TTLSecurityHops away arrives with.
+// leastTTL is the TTL on arrival of a packet from TTLSecurityHops away.
 func (s Session) leastTTL() int { return maxTTL + 1 - int(s.TTLSecurityHops) }
 
-// setHops sets how far our packets go, and how far the router's may have come: the
-// kernel drops the others, the answer to our SYN included.
+// setHops sets how far packets of this node go, and from how far the router's may come: the kernel
+// drops others, even the answer to this node's SYN.
 func setHops(fd int, s Session) error {
 	is4 := s.PeerAddress.Is4()
 	if n := ttl(s); n != 0 {
@@ -49,7 +49,7 @@ func setHops(fd int, s Session) error {
 	return nil
 }
 
-// setTTL sets the TTL, or hop limit, of what a socket sends.
+// setTTL sets the TTL, or hop limit, of a socket's packets.
 func setTTL(fd int, is4 bool, n int) error {
 	level, option := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
 	if is4 {

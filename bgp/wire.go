@@ -24,13 +24,12 @@ const (
 	msgNotification = 3
 	msgKeepalive    = 4
 
-	// maxBody is the longest message that is looked into; it is the limit for
-	// all but UPDATEs where both sides know RFC 8654.
+	// maxBody is the longest message whose body is read. It is the limit for all messages but
+	// UPDATEs between two sides that support RFC 8654.
 	maxBody = 4096 - headerLen
 )
 
-// drainTime is how long a NOTIFICATION may take to reach a router before we
-// close the connection on it.
+// drainTime is how long a NOTIFICATION may take to reach a router before the connection is closed.
 const drainTime = 250 * time.Millisecond
 
 // A family is an address family that a session carries.
@@ -42,23 +41,23 @@ const (
 	families
 )
 
-// A wire is a connection between GoBGP and a router that parses the messages of both. It
-// changes the router ID in the local OPEN and the next hops in local
-// UPDATEs (nexthop.go), and replaces the router's UPDATEs, which GoBGP must not see (framer). It
-// closes the connection to a router that GoBGP would accept by mistake.
+// A wire is a connection between GoBGP and a router that parses the messages of both. It changes
+// the router ID in the local OPEN and the next hops in local UPDATEs (nexthop.go), and replaces the
+// router's UPDATEs, which GoBGP must not see (framer). It rejects a router that GoBGP would accept
+// by mistake.
 type wire struct {
 	*net.TCPConn
 	conf         Session
-	neighborAddr netip.Addr // the router's, to GoBGP
+	neighborAddr netip.Addr // the router's address in GoBGP
 
-	// What follows is the reader's alone.
+	// The reader alone uses the following fields.
 	in     framer
 	buffer [4096]byte
-	passed []byte // of what was read: what GoBGP has not got yet
-	at     int    // where in passed it goes on
+	passed []byte // read, but not yet passed to GoBGP
+	at     int    // the position in passed
 
-	// gate is taken when the router's first KEEPALIVE comes in, before GoBGP
-	// sees it: see Server.gate. It is given back by release.
+	// gate is taken when the router's first KEEPALIVE arrives, before GoBGP sees it: see
+	// Server.gate. release gives it back.
 	gate    chan struct{}
 	once    sync.Once
 	passing chan struct{} // closed once the gate is taken
@@ -68,10 +67,10 @@ type wire struct {
 
 	mu     sync.Mutex
 	facts  wireFacts
-	onEach func() // after every change of facts that a session may wait for
+	onEach func() // called after each change of facts that a session may wait for
 }
 
-// wireFacts are what has been seen on a wire.
+// wireFacts are what a wire has seen.
 type wireFacts struct {
 	open         *open // the router's
 	sent         *notification
@@ -79,17 +78,17 @@ type wireFacts struct {
 	readErr      error
 	writeErr     error
 	updates      int                 // UPDATEs sent, End-of-RIB included
-	ignored      int                 // UPDATEs of the router's that GoBGP did not see
+	ignored      int                 // UPDATEs of the router that GoBGP did not see
 	endOfRIB     [families]time.Time // sent
 	badMessage   error               // the router's OPEN could not be read
-	refusal      string              // why we turned the router away, for an operator
-	confirmed    bool                // KEEPALIVE sent, or about to be: the router's OPEN is right
+	refusal      string              // why the router was rejected, for an operator
+	confirmed    bool                // KEEPALIVE sent, or about to be: the router's OPEN is accepted
 	established  time.Time           // zero before
 	gateReleased bool
 }
 
-// endedByRouter says, once the router's KEEPALIVE has come in, that the session was up,
-// if only for a moment, and that the router ended it: both ends have sent theirs.
+// endedByRouter reports that the session was up, if only briefly, and that the router ended it.
+// After the router's KEEPALIVE, both ends have sent theirs.
 func (f wireFacts) endedByRouter() bool {
 	return f.confirmed && (f.received != nil || f.readErr != nil && !errors.Is(f.readErr, net.ErrClosed))
 }
@@ -124,7 +123,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	for w.at == len(w.passed) {
 		n, err := w.TCPConn.Read(w.buffer[:])
 		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.inspect), 0
-		if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
+		if err != nil && !isTimeout(err) { // GoBGP stops its reader by a deadline
 			w.record(func(f *wireFacts) { f.readErr = err })
 		}
 		if w.seen().refusal != "" {
@@ -162,9 +161,8 @@ func (w *wire) inspect(kind byte, body []byte) {
 	}
 }
 
-// rejection says why the router that sent o is refused; empty if it is not. GoBGP cannot check
-// these: it accepts any AS number, and compares the router ID with its own and not with the
-// session's.
+// rejection returns why the router that sent o is rejected; empty if it is not. GoBGP cannot check
+// these: it accepts any AS number, and compares the router ID with its own, not with the session's.
 func (w *wire) rejection(o open) (reason string, subcode byte) {
 	switch {
 	case w.conf.External && o.asn == w.conf.LocalASN:
@@ -175,7 +173,7 @@ func (w *wire) rejection(o open) (reason string, subcode byte) {
 	return "", 0
 }
 
-// refuse sends the router a NOTIFICATION in GoBGP's place.
+// refuse sends the router a NOTIFICATION, instead of GoBGP.
 func (w *wire) refuse(reason string, code, subcode byte) {
 	w.record(func(f *wireFacts) { f.refusal = reason })
 	if b, err := packet.NewBGPNotificationMessage(code, subcode, nil).Serialize(); err == nil {
@@ -183,7 +181,7 @@ func (w *wire) refuse(reason string, code, subcode byte) {
 	}
 }
 
-// abandon ends the connection silently, since no router is at its other end.
+// abandon closes the connection without a NOTIFICATION, because no router is at its other end.
 func (w *wire) abandon(reason string) {
 	w.record(func(f *wireFacts) { f.refusal = reason })
 	_ = w.Close()
@@ -198,13 +196,13 @@ func (w *wire) pass() {
 		return
 	}
 	select {
-	case <-w.closed: // Close may have looked before passing was closed
+	case <-w.closed: // Close may have been called before passing was closed
 		w.release()
 	default:
 	}
 }
 
-// heardKeepalive says whether the router's first KEEPALIVE has come in, and the gate was taken.
+// heardKeepalive reports whether the router's first KEEPALIVE has arrived, and the gate was taken.
 func (w *wire) heardKeepalive() bool {
 	select {
 	case <-w.passing:
@@ -214,7 +212,7 @@ func (w *wire) heardKeepalive() bool {
 	}
 }
 
-// release gives the gate back if this wire holds it; further calls do nothing.
+// release gives the gate back if this wire holds it. Further calls do nothing.
 func (w *wire) release() {
 	if !w.heardKeepalive() {
 		return
@@ -227,12 +225,12 @@ func (w *wire) release() {
 	}
 }
 
-// Write gets one whole message from GoBGP each time. A connection that one cannot
-// be written to is no longer of use; but GoBGP forgets it without closing it when
-// that one is its OPEN, as when a router that starts resets what it accepted.
+// Write gets one whole message from GoBGP each time. A failure closes the connection: if the
+// message is an OPEN, GoBGP forgets the connection without closing it, as when a router that starts
+// resets what it accepted.
 func (w *wire) Write(p []byte) (int, error) {
 	if len(p) >= headerLen && p[headerLen-1] == msgKeepalive {
-		// Not after it: the router can have answered by then.
+		// Record the message before writing it: the router can answer at once.
 		w.mu.Lock()
 		w.facts.confirmed = true
 		w.mu.Unlock()
@@ -255,7 +253,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// ours is a message of GoBGP's with what is the session's own in it.
+// ours returns GoBGP's message with the session's own values.
 func (w *wire) ours(p []byte) []byte {
 	switch {
 	case len(p) < headerLen:
@@ -268,7 +266,7 @@ func (w *wire) ours(p []byte) []byte {
 	return p
 }
 
-// identified is an OPEN with the session's router ID.
+// identified returns the OPEN with the session's router ID.
 func (w *wire) identified(p []byte) []byte {
 	const at = headerLen + 5 // after version, AS number and hold time
 	if len(p) < at+4 || !w.conf.RouterID.Is4() {
@@ -295,11 +293,10 @@ func (w *wire) sentUpdate(body []byte) {
 	})
 }
 
-// Close closes the connection, and after a NOTIFICATION lets the router read it
-// first. Without that, a KEEPALIVE of the router's that crosses our close is
-// answered with a reset, which can throw away the NOTIFICATION; to a router
-// with graceful restart the session would then have been lost, not ended, and it
-// would keep routes that should be withdrawn.
+// Close closes the connection. After a NOTIFICATION it waits until the router can have read it:
+// otherwise a KEEPALIVE that arrives meanwhile is answered by a reset, which can destroy the
+// NOTIFICATION. A router with graceful restart would then take the session for lost, not ended, and
+// keep routes that should be withdrawn.
 func (w *wire) Close() error {
 	err := net.ErrClosed
 	w.closeOnce.Do(func() {
@@ -321,9 +318,9 @@ func (w *wire) drain() {
 	_, _ = io.Copy(io.Discard, w.TCPConn)
 }
 
-// endOfRIB says whether the body of an UPDATE is the End-of-RIB marker, and of
-// which family: nothing at all for IPv4, for others an MP_UNREACH_NLRI attribute
-// that withdraws nothing (RFC 4724 §2).
+// endOfRIB reports whether the body of an UPDATE is the End-of-RIB marker, and of which family: an
+// empty body for IPv4, and for others an MP_UNREACH_NLRI attribute that withdraws nothing (RFC 4724
+// §2).
 func endOfRIB(body []byte) (family, bool) {
 	if len(body) < 4 || binary.BigEndian.Uint16(body) != 0 {
 		return 0, false
@@ -347,7 +344,7 @@ func emptyUnreach(attrs []byte) (family, bool) {
 	if attrs[0]&extendedLength != 0 {
 		value = attrs[min(4, len(attrs)):]
 	}
-	if len(value) != 3 || value[2] != 1 { // AFI and SAFI and no prefixes
+	if len(value) != 3 || value[2] != 1 { // AFI and SAFI without prefixes
 		return 0, false
 	}
 	switch binary.BigEndian.Uint16(value) {
@@ -359,34 +356,33 @@ func emptyUnreach(attrs []byte) (family, bool) {
 	return 0, false
 }
 
-// A framer cuts a stream of bytes into BGP messages, and filters them. The routes of a
-// router are not used here, but GoBGP would keep all of them, and end the
-// session over one that it cannot parse. So from the first KEEPALIVE on, by which the
-// session becomes established, each UPDATE is replaced by a KEEPALIVE: to the hold timer
-// they are equal (RFC 4271 §4.4). An UPDATE before that is an error for which GoBGP ends the
-// session; GoBGP gets an empty one. End-of-RIB passes: after a restart GoBGP waits for it.
+// A framer splits a stream of bytes into BGP messages, and filters them. GoBGP would store all
+// routes of a router, although this node uses none, and end the session over one that it cannot
+// parse. So each UPDATE after the first KEEPALIVE, which establishes the session, is replaced by a
+// KEEPALIVE: both restart the hold timer (RFC 4271 §4.4). An earlier UPDATE is an error for which
+// GoBGP ends the session; GoBGP gets an empty one. End-of-RIB passes, because GoBGP waits for it
+// after a restart.
 type framer struct {
 	header [headerLen]byte
 	n      int // bytes of the header so far
 	body   []byte
 	left   int  // bytes of the body to come
-	keeps  bool // the body
+	keeps  bool // the body is kept
 	strict bool // the session is about to be established, or is
 }
 
-// marker begins every message, the others are whole ones (RFC 4271 §4.1).
+// marker is the beginning of every message (RFC 4271 §4.1). The others are whole messages.
 var (
 	marker      = bytes.Repeat([]byte{0xff}, 16)
 	keepalive   = append(slices.Clone(marker), 0, headerLen, msgKeepalive)
 	emptyUpdate = append(slices.Clone(marker), 0, headerLen+4, msgUpdate, 0, 0, 0, 0)
 )
 
-// maxEndOfRIB is the length of the longest body of an End-of-RIB.
+// maxEndOfRIB is the length of the longest End-of-RIB body.
 const maxEndOfRIB = 11
 
-// feed calls hear with each message that p completes, and appends to out what may
-// pass. The body is only valid during the call. The body of an UPDATE is left out if it is
-// long.
+// feed calls hear for each message that p completes, and appends to out what may pass. The body is
+// valid only during the call, and missing for a long UPDATE.
 func (f *framer) feed(p, out []byte, hear func(kind byte, body []byte)) []byte {
 	for len(p) > 0 {
 		if f.n < headerLen {
@@ -395,7 +391,7 @@ func (f *framer) feed(p, out []byte, hear func(kind byte, body []byte)) []byte {
 			if f.n < headerLen {
 				return out
 			}
-			// A length below a header's is an error that GoBGP ends the session for.
+			// GoBGP ends the session if the length is smaller than a header.
 			f.left = max(int(binary.BigEndian.Uint16(f.header[16:]))-headerLen, 0)
 			f.body, f.keeps = f.body[:0], f.left <= f.limit()
 			if f.passes() {
@@ -436,13 +432,13 @@ func (f *framer) complete(out []byte, hear func(kind byte, body []byte)) []byte 
 	return out
 }
 
-// passes says whether GoBGP sees the message. One that does not begin as it must is
-// for GoBGP to reject: it is unknown where the next one begins.
+// passes reports whether GoBGP sees the message. A message with a wrong marker passes, and GoBGP
+// rejects it: the position of the next message is unknown.
 func (f *framer) passes() bool {
 	return f.header[headerLen-1] != msgUpdate || !bytes.Equal(f.header[:len(marker)], marker)
 }
 
-// limit is how long a body may be that is looked into.
+// limit is the longest body that is read.
 func (f *framer) limit() int {
 	if f.header[headerLen-1] == msgUpdate {
 		return maxEndOfRIB

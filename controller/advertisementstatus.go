@@ -18,24 +18,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller
-// sees all nodes, and so detects a misspelt selector or interface.
+// adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller sees all
+// nodes, so only it can detect a misspelt selector or interface.
 type adverts struct {
 	client  *client
 	written map[string]writtenAdvert // by kind and name
-	at      time.Time                // when they were last looked at
-	due     bool                     // it was too early the last time
-	seen    cluster.Snapshot         // the parts of which everything has been written
+	at      time.Time                // the time of the last report
+	due     bool                     // the last report came too early
+	seen    cluster.Snapshot         // the parts whose statuses are all written
 }
 
-// A writtenAdvert is a status as this controller wrote it last.
+// A writtenAdvert is the status that this controller wrote last.
 type writtenAdvert struct {
 	uid    types.UID
 	status v1alpha1.AdvertisementStatus
 }
 
-// report writes the statuses that have changed, unless it did so less than poolInterval ago: then it sets
-// due. A status that cannot be written ends no other.
+// report writes the statuses that have changed. If the last report was less than poolInterval ago,
+// it only sets due. A status that cannot be written does not stop the others.
 func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) (errs []error) {
 	now := advertParts(snap)
 	if sameAdvertParts(&now, &a.seen) {
@@ -70,8 +70,8 @@ func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) (errs []er
 	return errs
 }
 
-// advertParts are the parts of a snapshot that statuses depend on. Most snapshots differ
-// from the one before in Services alone, and there may be thousands of nodes.
+// advertParts returns the parts of a snapshot that statuses depend on. Most snapshots differ from
+// the previous one only in Services, and there may be thousands of nodes.
 func advertParts(s *cluster.Snapshot) cluster.Snapshot {
 	return cluster.Snapshot{Versions: s.Versions, Problems: s.Problems, Nodes: s.Nodes, AllNodes: s.AllNodes, Pools: s.Pools, Peers: s.Peers,
 		Advertisements: s.Advertisements, L2Advertisements: s.L2Advertisements, L2Ready: s.L2Ready, Speakers: s.Speakers}
@@ -84,7 +84,7 @@ func sameAdvertParts(a, b *cluster.Snapshot) bool {
 		sortedset.Same(a.Advertisements, b.Advertisements) && sortedset.Same(a.L2Advertisements, b.L2Advertisements)
 }
 
-// write writes a status if it is not there already. One whose object is gone meanwhile is
+// write writes a status unless the object has it already. An object that was deleted meanwhile is
 // no error.
 func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.AdvertisementStatus) error {
 	live, err := a.client.advertisementStatus(ctx, v)
@@ -98,7 +98,7 @@ func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.Ad
 	return err
 }
 
-// sameAdvert says whether two statuses say the same, whenever they began to.
+// sameAdvert reports whether two statuses are equal, apart from the times of their conditions.
 func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
 	x, y = *x.DeepCopy(), *y.DeepCopy()
 	for _, s := range []v1alpha1.AdvertisementStatus{x, y} {
@@ -109,9 +109,8 @@ func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// advertStatus is the wanted status of an advertisement. It is unknown for other objects, and until the
-// Nodes were read. An advertisement that never had a version without a mistake reaches no
-// node.
+// advertStatus returns the wanted status of an advertisement; ok is false for other objects, and
+// until the Nodes are read. An advertisement that was never valid reaches no node.
 func advertStatus(snap *cluster.Snapshot, v cluster.Version) (s v1alpha1.AdvertisementStatus, known bool) {
 	var r reach
 	switch v.Kind {
@@ -139,17 +138,17 @@ func advertStatus(snap *cluster.Snapshot, v cluster.Version) (s v1alpha1.Adverti
 	return v1alpha1.AdvertisementStatus{Nodes: int32(r.nodes), Conditions: []metav1.Condition{c}}, true
 }
 
-// A reach is which nodes an advertisement can be announced by.
+// A reach is the set of nodes that can announce an advertisement.
 type reach struct {
 	nodes   int
-	reason  string // why there are none, with why; empty when there are, or a Problem says it
+	reason  string // why there are none, with why; empty if there are, or if a Problem explains it
 	why     string
 	remarks []string
 }
 
-// advertReady is the condition. A Problem that is no warning makes it False although
-// nodes may announce the rest: such a mistake is nearly always a typo, and what it was
-// about is not announced.
+// advertReady returns the condition. Any Problem but a warning makes it False although nodes may
+// announce the rest: such a mistake is nearly always a typo, and the part that it concerns is not
+// announced.
 func advertReady(r reach, d diagnosis) metav1.Condition {
 	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
 	var parts []string
@@ -168,8 +167,8 @@ func advertReady(r reach, d diagnosis) metav1.Condition {
 	return c
 }
 
-// reachBGP counts the nodes that the advertisement selects and that have a session with a
-// router that it names.
+// reachBGP counts the nodes that the advertisement selects and that have a session with one of its
+// routers.
 func reachBGP(snap *cluster.Snapshot, a *cluster.Advertisement) (r reach) {
 	peers := slices.DeleteFunc(slices.Clone(snap.Peers), func(p *cluster.Peer) bool { return len(a.Peers) != 0 && !slices.Contains(a.Peers, p.Name) })
 	selected := 0
@@ -208,7 +207,8 @@ func unapplied(snap *cluster.Snapshot, names []string) (remarks []string) {
 	return remarks
 }
 
-// reachL2 counts the nodes that can answer for addresses by l, with the first reason why none can.
+// reachL2 counts the nodes that can answer for addresses by l, and returns the first reason if none
+// can.
 func reachL2(snap *cluster.Snapshot, l *cluster.L2Advertisement) reach {
 	c := cover(snap, l)
 	r := reach{nodes: c.able, remarks: append(c.remarks(l), unapplied(snap, l.Pools)...)}
@@ -225,12 +225,12 @@ func reachL2(snap *cluster.Snapshot, l *cluster.L2Advertisement) reach {
 	return r
 }
 
-// A coverage is the nodes that an L2Advertisement reaches.
+// A coverage is the set of nodes that an L2Advertisement reaches.
 type coverage struct {
 	selected, heard, able int             // nodes
-	unmet                 map[string]bool // interfaces that no selected node has, in the words of the object
+	unmet                 map[string]bool // interfaces that no selected node has, as the object names them
 	order                 []string        // of interfaces
-	preferred, anywhere   []int           // how many selected nodes, and nodes, each of the preferences selects
+	preferred, anywhere   []int           // for each preference, how many selected nodes and how many nodes it matches
 }
 
 // cover evaluates the selectors of l on all Nodes, and its interfaces on what speakers report.
@@ -295,13 +295,13 @@ func (r *coverage) missing() string {
 	return strings.Join(list, ", ")
 }
 
-// remarks are possible mistakes, although some node can answer.
+// remarks returns possible mistakes, although some node can answer.
 func (r *coverage) remarks(l *cluster.L2Advertisement) (list []string) {
 	if missing := r.missing(); missing != "" {
 		list = append(list, "no selected node has an interface "+missing)
 	}
 	for i, n := range r.preferred {
-		if n == 0 && r.anywhere[i] != 0 { // else it is a Problem
+		if n == 0 && r.anywhere[i] != 0 { // otherwise it is a Problem
 			list = append(list, fmt.Sprintf("preferredNodeSelectors[%d], %s, matches none of the %d selected nodes", i, l.Preferred[i].Selector, r.selected))
 		}
 	}

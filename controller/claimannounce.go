@@ -10,17 +10,16 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// claimAnnounce keeps spec.announce of AddressClaims equal to that of their pools. When
-// a pool is deleted or loses addresses, speakers go on announcing what is assigned as
-// the claims say.
+// claimAnnounce keeps spec.announce of AddressClaims equal to that of their pools. When a pool is
+// deleted or loses addresses, speakers continue to announce assigned addresses as their claims say.
 type claimAnnounce struct {
-	// claims and pools are those for which nothing was left to write.
+	// claims and pools are the last ones for which nothing was left to write.
 	claims []*cluster.Claim
 	pools  []*cluster.Pool
 }
 
-// reportAnnounce writes what differs, until the time is over. It compares claims with pools only if one
-// of them has changed.
+// reportAnnounce writes the differences, until the time is over. It compares claims with pools only
+// if one of them has changed.
 func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	done := &c.announce
 	if sortedset.Same(done.claims, snap.Claims) && slices.Equal(done.pools, snap.Pools) {
@@ -41,14 +40,14 @@ func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot,
 	return left, errs
 }
 
-// An announceChange is a claim and what its spec.announce should be.
+// An announceChange is a claim with the wanted value of its spec.announce.
 type announceChange struct {
 	claim    *cluster.Claim
 	announce cluster.Announce
 }
 
-// staleAnnounce are the claims that differ from their pool, by address. The claim of an
-// address that its pool has lost keeps what it says.
+// staleAnnounce returns the claims that differ from their pool, by address. If the pool has lost
+// the address, its claim stays as it is.
 func staleAnnounce(snap *cluster.Snapshot) (list []announceChange) {
 	pools := make(map[string]*cluster.Pool, len(snap.Pools))
 	for _, p := range snap.Pools {

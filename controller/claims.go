@@ -21,33 +21,33 @@ import (
 type claim struct {
 	addr netip.Addr
 	from cluster.Origin
-	// old is the claim as it was read, nil when there was none.
+	// old is the claim as it was read, nil if there was none.
 	old *cluster.Claim
 	// holders are all Services that should have the address, and the Services that may
 	// share it with them.
 	holders []cluster.Name
-	// replaced counts the addresses that the Service had before and that other hosts use.
+	// replaced counts the Service's earlier addresses that other hosts use.
 	replaced int32
 }
 
-// holds says whether name is a holder of c, which may be nil.
+// holds reports whether name is a holder of c, which may be nil.
 func holds(c *cluster.Claim, name cluster.Name) bool {
 	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
 }
 
-// unkept says whether the claim's reservation for the Service differs from the wanted one.
+// unkept reports whether the claim's reservation for the Service differs from the wanted one.
 func (c claim) unkept(s *cluster.Spec) bool {
 	return slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
 		!c.old.Reserved && slices.Contains(c.old.ReservedFor, s.Name)
 }
 
-// taken says whether the claim has a holder that should not have the address.
+// taken reports whether the claim has a holder that should not have the address.
 func (c claim) taken() bool {
 	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
 }
 
-// confirmLost returns nil when the claim of a names other Services, and not this one. If there
-// is no claim, the Service that should have the address has to claim it first.
+// confirmLost returns nil if the claim of a names only other Services. Without a claim, the Service
+// that should have the address must claim it first.
 func (w writer) confirmLost(ctx context.Context, a netip.Addr, name cluster.Name) error {
 	c, err := w.readClaim(ctx, v1alpha1.ClaimName(a))
 	switch {
@@ -59,8 +59,8 @@ func (w writer) confirmLost(ctx context.Context, a netip.Addr, name cluster.Name
 	return nil
 }
 
-// secure makes sure that the claim names the Service, at the version that was
-// read of it. A status is written only after all its claims were secured.
+// secure ensures that the claim names the Service, bound to the version that was read. A status is
+// written only after all its claims are secured.
 func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *corev1.Service) error {
 	old := c.old
 	if old == nil {
@@ -68,7 +68,7 @@ func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *c
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		// This controller created it, if the response to an earlier attempt was lost.
+		// This controller created the claim, and the response to that attempt was lost.
 		if old, err = w.readClaim(ctx, v1alpha1.ClaimName(c.addr)); err != nil {
 			return stale(err)
 		}
@@ -113,8 +113,8 @@ func (w writer) confirmSharing(ctx context.Context, c *cluster.Claim, spec *clus
 	return nil
 }
 
-// without is the reservations of a claim once a Service has it. A reservation that a user
-// made stays as written.
+// without returns the reservations of a claim once a Service has it. A user's reservation stays as
+// written.
 func without(c *cluster.Claim, name cluster.Name) []v1alpha1.ClaimReservation {
 	if c.Reserved {
 		return reservations(c.ReservedFor)
@@ -122,7 +122,7 @@ func without(c *cluster.Claim, name cluster.Name) []v1alpha1.ClaimReservation {
 	return reservations(slices.DeleteFunc(slices.Clone(c.ReservedFor), func(k cluster.Name) bool { return k == name }))
 }
 
-// reservations is nil when there are none: in a merge patch, that is "unset".
+// reservations returns nil for none: in a merge patch, that means "unset".
 func reservations(names []cluster.Name) (out []v1alpha1.ClaimReservation) {
 	for _, n := range names {
 		out = append(out, v1alpha1.ClaimReservation{Namespace: n.Namespace, Name: n.Name})
@@ -130,7 +130,7 @@ func reservations(names []cluster.Name) (out []v1alpha1.ClaimReservation) {
 	return out
 }
 
-// readClaim reads a claim, as it is now.
+// readClaim reads the current claim.
 func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, error) {
 	o, err := w.claim(ctx, name)
 	if err != nil {
@@ -142,7 +142,7 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 	return nil, fmt.Errorf("%w: its name is not an address", errStale)
 }
 
-// newClaim is the claim of an address that had none, for one Service.
+// newClaim returns the first claim of an address, for one Service.
 func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.AddressClaim {
 	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
@@ -151,8 +151,8 @@ func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.Addre
 	}
 }
 
-// holdersText is a text for users: the Services that hold an address, and the Services that it
-// is reserved for.
+// holdersText lists, for users, the Services that hold an address, and the Services that it is
+// reserved for.
 func holdersText(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) string {
 	var have, wait []string
 	for _, h := range holders {
@@ -171,7 +171,7 @@ func holdersText(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservatio
 	return text + "kept for " + cluster.Enumerate(wait)
 }
 
-// bind is old with the Service, at the version that was read of it.
+// bind returns old with the Service, at the version that was read.
 func bind(old []cluster.Holder, spec *cluster.Spec, live *corev1.Service) []v1alpha1.ClaimHolder {
 	holders := slices.DeleteFunc(slices.Clone(old), func(h cluster.Holder) bool { return h.Name == spec.Name })
 	holders = append(holders, cluster.Holder{Name: spec.Name, UID: live.UID, ResourceVersion: live.ResourceVersion, Reserve: spec.Reserve})
@@ -179,7 +179,7 @@ func bind(old []cluster.Holder, spec *cluster.Spec, live *corev1.Service) []v1al
 	return toAPI(holders)
 }
 
-// toAPI is never nil: in a merge patch, that would be "unset" and not "empty".
+// toAPI never returns nil: in a merge patch, that would mean "unset", not "empty".
 func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 	out := make([]v1alpha1.ClaimHolder, 0, len(holders))
 	for _, h := range holders {
@@ -190,8 +190,8 @@ func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 	return out
 }
 
-// release carries out a release. It removes the holders that certainly do not
-// have the address, and cannot get it by a write in flight.
+// release executes a release. It removes holders that certainly do not have the address, and that
+// no write in flight can give it to.
 func (w writer) release(ctx context.Context, r release) error {
 	var errs []error
 	for _, ns := range r.expired {
@@ -216,14 +216,14 @@ func (w writer) release(ctx context.Context, r release) error {
 	return errors.Join(errs...)
 }
 
-// keep adds a name to the Services that a claim is kept for.
+// keep adds a name to the Services that a claim is reserved for.
 func keep(kept []cluster.Name, name cluster.Name) []cluster.Name {
 	kept = append(slices.Clone(kept), name)
 	slices.SortFunc(kept, cluster.Name.Compare)
 	return slices.Compact(kept)
 }
 
-// shrink leaves the claim to the remaining holders and reservations.
+// shrink reduces the claim to the remaining holders and reservations.
 func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.Holder, kept []cluster.Name) error {
 	switch {
 	case len(left) == 0 && !old.Reserved && len(kept) == 0:

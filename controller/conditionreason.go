@@ -1,7 +1,7 @@
 package controller
 
-// A conditionReason is the reason of a condition Ready. Where a reason of a Service fits, it has
-// that one. The reference is generated from the comments here.
+// A conditionReason is the reason of a condition Ready. It is a Service's reason where one fits.
+// The reference is generated from the comments here.
 type conditionReason = string
 
 // On an AddressPool, BGPAdvertisement or L2Advertisement:

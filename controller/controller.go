@@ -20,50 +20,49 @@ import (
 )
 
 const (
-	// Under a storm of events there is a pass every passInterval. A few in a row
-	// do not wait.
+	// passInterval is the time between passes in a storm of events. The first few passes do not
+	// wait.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
-	// passSlice is how long a pass goes on to write before it reads the cluster
-	// again: what was planned for ten thousand Services is old before it is done.
+	// passSlice is how long a pass writes before the cluster is read again: a plan for ten thousand
+	// Services is outdated before it is done.
 	passSlice = time.Second
-	// fullInterval is how often everything is planned again although no change was
-	// seen.
+	// fullInterval is how often everything is planned again without a detected change.
 	fullInterval = 5 * time.Minute
-	// writers is how many Services are written at a time. One Service's requests
-	// follow one another, so this many keep an API server busy that needs a few
-	// milliseconds for each, and are no load for one that needs more.
+	// writers is how many Services are written concurrently. The requests for one Service are
+	// sequential, so this number keeps an API server busy that needs a few milliseconds for each,
+	// and does not overload a slower one.
 	writers = 16
-	// pendingWriteTimeout is how long a Service that was written is left alone while the
-	// watch has not reported it. If that takes longer, the watch is broken.
+	// pendingWriteTimeout is how long a written Service is left alone until the watch reports it.
+	// If that takes longer, the watch is broken.
 	pendingWriteTimeout = 10 * time.Second
 )
 
-// Options are what Run needs.
+// Options configure Run.
 type Options struct {
-	// Config says how to reach the API server.
+	// Config is the configuration for the API server.
 	Config *rest.Config
-	// Open returns the source, once it was read for the first time.
+	// Open returns the source after its first complete read.
 	Open func(context.Context) (cluster.Source, error)
-	// Election is where the leader is elected, nil when there is only one.
+	// Election is the leader election, nil if there is only one controller.
 	Election *Election
-	// Key is the Secret with the key that encrypts messages between speakers. The
-	// controller creates it where it is missing; the zero value turns that off.
+	// Key is the Secret with the key that encrypts messages between speakers. The controller
+	// creates it if it is missing; the zero value disables that.
 	Key cluster.Name
 	// Monitoring says where metrics and health are served.
 	Monitoring monitoring.Options
 	Instance   string // the name of this process, in Events
 	Log        *slog.Logger
 	Registry   *prometheus.Registry
-	// Classes are those of the Services that Fanfare serves, for Open too.
+	// Classes select the Services that Fanfare serves, also for Open.
 	Classes cluster.Classes
-	// SettleTime is how long a change of a node has to last before addresses are spread over
-	// nodes again; DefaultSettleTime when zero.
+	// SettleTime is how long a change of a node must last before addresses are balanced over nodes
+	// again; zero: DefaultSettleTime.
 	SettleTime time.Duration
 }
 
-// A controller is one running controller. All but health belongs to the
-// goroutine of lead and to the goroutines that lead waits for.
+// A controller is one running controller. Everything but health is used only by the goroutine of
+// lead, and by goroutines that lead waits for.
 type controller struct {
 	Options
 	source   cluster.Source
@@ -75,10 +74,10 @@ type controller struct {
 	adverts  adverts
 	metrics  *metrics
 	health   health
-	// pendingWrites are the Services that were written, as they were before, and when:
-	// the snapshot does not have the new version yet.
+	// pendingWrites are written Services, as they were before, and when they were written: the
+	// snapshot does not have their new version yet.
 	pendingWrites map[*cluster.Spec]time.Time
-	// allocator is that of the last pass, nil before the first.
+	// allocator is the allocator of the last pass, nil before the first.
 	allocator *ipam.Allocator
 	retry     *backoff.ExponentialBackOff
 }
@@ -126,8 +125,8 @@ func newController(o Options) (*controller, error) {
 	return c, nil
 }
 
-// forgetWrites forgets what statuses and claims contain. Otherwise a controller that leads again would
-// not repair what another controller has written meanwhile.
+// forgetWrites drops what is known about written statuses and claims. Otherwise a controller that
+// leads again would not repair what another controller has written meanwhile.
 func (c *controller) forgetWrites() {
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(c.SettleTime)
@@ -135,8 +134,7 @@ func (c *controller) forgetWrites() {
 	c.announce = claimAnnounce{}
 }
 
-// lead makes a pass whenever something has changed, until ctx ends. It writes
-// nothing after that.
+// lead makes a pass whenever something has changed, until ctx ends. It writes nothing after that.
 func (c *controller) lead(ctx context.Context) {
 	c.metrics.leading.Set(1)
 	defer c.metrics.leading.Set(0)
@@ -162,7 +160,7 @@ func (c *controller) lead(ctx context.Context) {
 	}
 }
 
-// wake is after how long the next pass is due although nothing changes.
+// wake returns the time until the next pass if nothing changes.
 func (c *controller) wake(left bool, errs []error) time.Duration {
 	if len(errs) != 0 {
 		return c.retry.NextBackOff()
@@ -184,9 +182,9 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 	return next
 }
 
-// pass decides on the newest snapshot, and writes. What gives Services addresses comes first; the
-// statuses of pools and advertisements come last, since traffic does not depend on them. Left says
-// that there was no time for all writes, errs which failed.
+// pass plans on the newest snapshot, and writes. The addresses of Services come first. The statuses
+// of pools and advertisements come last, because traffic does not depend on them. left reports that
+// there was no time for all writes, and errs has the failed ones.
 func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	began := time.Now()
 	c.health.progress()
@@ -215,7 +213,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	return left, errs
 }
 
-// carryOut writes what is planned, until the time is over. The order is that of [writePlan].
+// carryOut executes the plan, until the time is over, in the order of [writePlan].
 func (c *controller) carryOut(ctx context.Context, t writePlan, until time.Time) (left bool, errs []error) {
 	each := func(n int, write func(i int) error) {
 		more, failed := c.each(ctx, until, n, write)
@@ -237,8 +235,8 @@ func (c *controller) carryOut(ctx context.Context, t writePlan, until time.Time)
 	return left, errs
 }
 
-// each calls write n times, until the time is over; up to writers calls run at a time. Left says that
-// some calls were not made. A write that fails ends no other.
+// each calls write n times, until the time is over; up to writers calls run concurrently. left
+// reports that some calls were not made. A failed write does not stop the others.
 func (c *controller) each(ctx context.Context, until time.Time, n int, write func(i int) error) (left bool, errs []error) {
 	failures := make([]error, n)
 	var g errgroup.Group
@@ -258,7 +256,7 @@ func (c *controller) each(ctx context.Context, until time.Time, n int, write fun
 	return left, slices.DeleteFunc(failures, func(err error) bool { return err == nil })
 }
 
-// update carries out a serviceUpdate. Written says that the status was.
+// update executes a serviceUpdate. written reports that the status was written.
 func (c *controller) update(ctx context.Context, n serviceUpdate) (written bool, err error) {
 	err = c.writer.update(ctx, n)
 	c.metrics.wrote("update", err)
@@ -273,7 +271,7 @@ func (c *controller) update(ctx context.Context, n serviceUpdate) (written bool,
 	return n.writesStatus(), nil
 }
 
-// release carries out a release: it removes holders from a claim, or deletes the claim.
+// release executes a release: it removes holders from a claim, or deletes the claim.
 func (c *controller) release(ctx context.Context, r release) error {
 	err := c.writer.release(ctx, r)
 	c.metrics.wrote("release", err)
@@ -286,7 +284,7 @@ func (c *controller) release(ctx context.Context, r release) error {
 	return err
 }
 
-// notPending are the settlements of Services without a pending write.
+// notPending returns the updates of Services without a pending write.
 func (c *controller) notPending(all []serviceUpdate) []serviceUpdate {
 	var out []serviceUpdate
 	for _, n := range all {
@@ -297,7 +295,7 @@ func (c *controller) notPending(all []serviceUpdate) []serviceUpdate {
 	return out
 }
 
-// confirm drops the pending writes that the snapshot has: it has another version of the Service.
+// confirm drops the pending writes whose Service has another version in the snapshot.
 func (c *controller) confirm(snap *cluster.Snapshot) {
 	if len(c.pendingWrites) == 0 {
 		return
@@ -311,7 +309,7 @@ func (c *controller) confirm(snap *cluster.Snapshot) {
 	c.pendingWrites = awaited
 }
 
-// logFailures logs the errors of a pass. A snapshot that is behind is normal.
+// logFailures logs the errors of a pass. An outdated snapshot is normal.
 func (c *controller) logFailures(errs []error) {
 	behind := len(errs)
 	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, errStale) })

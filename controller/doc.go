@@ -27,12 +27,12 @@
 //
 // # Files
 //
-// controller.go is the loop: plan.go decides what to write, with placement.go (nodes) and
+// controller.go is the loop: plan.go decides what to write, with balance.go (nodes) and
 // reservations.go. write.go writes it by client.go: claims.go has the AddressClaims, servicestatus.go
 // the status of a Service. poolstatus.go and advertisementstatus.go report on objects, and events.go on
 // Services. leaderelection.go holds the Lease.
 //
-// # Spread over nodes
+// # Balance over nodes
 //
 // If addresses are announced by ARP and NDP, claims also name the node that should answer, so
 // that nodes that can have the same addresses have equally many (package
@@ -40,7 +40,7 @@
 // node answers, and do not wait for the controller. So the controller accepts a change of
 // a node only when it has lasted.
 //
-// debouncer.go and poolusage.go support placement and pool status, diagnosis.go and conditionreason.go
+// debouncer.go and poolusage.go support balancing and pool status, diagnosis.go and conditionreason.go
 // explain conditions, and claimannounce.go keeps claims equal to their pools. memberskey.go creates
 // the speakers' key. health.go and metrics.go are for the kubelet and Prometheus.
 package controller

@@ -21,7 +21,7 @@ import (
 const (
 	// reporter is the reportingController of Events.
 	reporter = "fanfare.io/controller"
-	// maxUnsent is how many Events wait for an API server that does not take them.
+	// maxUnsent is how many Events wait while the API server does not accept them.
 	maxUnsent = 1000
 )
 
@@ -48,8 +48,8 @@ func (e *events) recordUnreserved(ctx context.Context, r refusedReservation) {
 	e.send(ctx, newEvent(s, cluster.AddressCondition{Code: cluster.QuotaExceeded, Message: r.why}, e.instance))
 }
 
-// recordPool sends the Event of a pool's condition that was written over live. The name of the Event is a
-// hash of what it is about: a retry after a lost answer creates no second one.
+// recordPool sends the Event of a pool's condition that was written over live. The name of the
+// Event is a hash of its content, so a retry after a lost answer creates no second one.
 func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s/%s/%s", live.UID, live.ResourceVersion, c.Reason)

@@ -10,13 +10,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/monitoring"
 )
 
-// stuckAfter is how long a pass may be without any progress before the
-// controller counts as stuck. A request ends after requestTimeout, also if the API
-// server does not answer.
+// stuckAfter is how long a pass may make no progress before the controller counts as stuck. A
+// request ends after requestTimeout, even if the API server does not answer.
 const stuckAfter = time.Minute
 
-// health is what the probes ask. An unavailable API server makes no
-// controller unhealthy: a restart does not bring it back.
+// health answers the probes. An unavailable API server does not make a controller unhealthy: a
+// restart would not help.
 type health struct {
 	ready atomic.Bool
 	// at is when the current pass last made progress, in Unix nanoseconds; zero
@@ -28,7 +27,7 @@ type health struct {
 func (h *health) progress() { h.at.Store(time.Now().UnixNano()) }
 func (h *health) idle()     { h.at.Store(0) }
 
-// stuck is for how long the current pass has made no progress.
+// stuck returns for how long the current pass has made no progress.
 func (h *health) stuck() time.Duration {
 	at := h.at.Load()
 	if at == 0 {
@@ -37,7 +36,7 @@ func (h *health) stuck() time.Duration {
 	return time.Since(time.Unix(0, at))
 }
 
-// serve begins to answer /metrics, /healthz and /readyz. Stop ends it.
+// serve starts to answer /metrics, /healthz and /readyz. stop ends it.
 func (c *controller) serve() (stop func(), err error) {
 	s, err := monitoring.Serve(c.Monitoring, c.handler(), c.Log)
 	if err != nil {
@@ -56,7 +55,7 @@ func (c *controller) handler() monitoring.Handler {
 			}
 			return ""
 		},
-		// A controller that waits for the Lease is ready, too: it can take over at once.
+		// A controller that waits for the Lease is also ready: it can take over at once.
 		Ready: func() string {
 			if !c.health.ready.Load() {
 				return "the API server has not been read yet"

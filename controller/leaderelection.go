@@ -15,21 +15,19 @@ import (
 
 // The times of a Lease are those of Kubernetes' own components.
 const (
-	leaseDuration = 15 * time.Second // after which another controller takes it
+	leaseDuration = 15 * time.Second // after which another controller may take it
 	renewDeadline = 10 * time.Second // after which its holder stops writing
 	renewPeriod   = 2 * time.Second
 )
 
-// An Election is a Lease that one of several controllers holds. It keeps two
-// controllers from writing against each other. That no address is assigned twice does not
-// depend on it.
+// An Election is a Lease that one of several controllers holds, so that two controllers do not
+// write against each other. Unique addresses do not depend on it.
 //
-// client-go's leaderelection does the same; it brings along the types of all of
-// Kubernetes: a bare program that imports it grew by 10 MB, and each speaker is
-// this binary too.
+// client-go's leaderelection does the same, but imports the types of all of Kubernetes: a minimal
+// program that imports it grew by 10 MB, and each speaker runs this binary too.
 type Election struct {
 	Namespace, Name string
-	Identity        string // of this process, unlike any other's
+	Identity        string // of this process; unique
 }
 
 // An elector is one process's view of the Lease.
@@ -37,17 +35,17 @@ type elector struct {
 	Election
 	client *rest.RESTClient
 	log    *slog.Logger
-	// seen is the record that was read last, and since is when it was first seen
-	// unchanged, by this process's clock: clocks of two machines are not compared.
+	// seen is the last record that was read, and since is when this process first saw it unchanged,
+	// by its own clock: clocks of two hosts are not compared.
 	seen  *coordinationv1.Lease
 	since time.Time
-	// renewed is when the last request that got or renewed the Lease was sent:
-	// the API server may have written it that early.
+	// renewed is when the last successful request was sent: the API server may have renewed the
+	// Lease that early.
 	renewed time.Time
 }
 
-// run calls lead while this process holds the Lease, until ctx ends. The context
-// of lead ends in good time before another process can get it.
+// run calls lead while this process holds the Lease, until ctx ends. The context of lead ends well
+// before another process can get the Lease.
 func (e *Election) run(ctx context.Context, client *rest.RESTClient, log *slog.Logger, lead func(context.Context)) {
 	el := &elector{Election: *e, client: client, log: log}
 	for el.acquire(ctx) {
@@ -57,8 +55,7 @@ func (e *Election) run(ctx context.Context, client *rest.RESTClient, log *slog.L
 	}
 }
 
-// acquire returns true when this process holds the Lease, and false when ctx has
-// ended.
+// acquire returns true once this process holds the Lease, and false if ctx ends first.
 func (e *elector) acquire(ctx context.Context) bool {
 	tick := time.NewTicker(renewPeriod)
 	defer tick.Stop()
@@ -78,8 +75,7 @@ func (e *elector) acquire(ctx context.Context) bool {
 	}
 }
 
-// hold leads and renews, until ctx ends or the Lease is lost. It returns when
-// lead has.
+// hold leads and renews, until ctx ends or the Lease is lost. It returns after lead has returned.
 func (e *elector) hold(ctx context.Context, lead func(context.Context)) {
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -96,8 +92,8 @@ func (e *elector) hold(ctx context.Context, lead func(context.Context)) {
 	}
 }
 
-// renew renews until ctx ends, another one has the Lease, or it was not renewed
-// for renewDeadline.
+// renew renews until ctx ends, another process has the Lease, or no renewal has succeeded for
+// renewDeadline.
 func (e *elector) renew(ctx context.Context) {
 	tick := time.NewTicker(renewPeriod)
 	defer tick.Stop()
@@ -122,8 +118,7 @@ func (e *elector) renew(ctx context.Context) {
 	}
 }
 
-// try takes or renews the Lease, if that is possible now. It is not an error
-// that another one holds it.
+// try takes or renews the Lease, if possible now. A Lease that another process holds is no error.
 func (e *elector) try(ctx context.Context) (held bool, err error) {
 	old := &coordinationv1.Lease{}
 	err = e.client.Get().Namespace(e.Namespace).Resource("leases").Name(e.Name).Do(ctx).Into(old)
@@ -155,7 +150,7 @@ func (e *elector) holds(l *coordinationv1.Lease) bool {
 	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == e.Identity
 }
 
-// expired says whether no process holds the Lease, or its holder has not renewed it for
+// expired reports whether no process holds the Lease, or its holder has not renewed it for
 // longer than the Lease's duration.
 func (e *elector) expired(l *coordinationv1.Lease) bool {
 	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
@@ -168,7 +163,7 @@ func (e *elector) expired(l *coordinationv1.Lease) bool {
 	return time.Since(e.since) > d
 }
 
-// record is the Lease, held by this process.
+// record returns the Lease with this process as its holder.
 func (e *elector) record(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
 	if old != nil {
@@ -196,7 +191,7 @@ func (e *elector) write(ctx context.Context, l *coordinationv1.Lease) error {
 	return e.client.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Error()
 }
 
-// release gives the Lease up, so that the next leader does not wait until it expires.
+// release gives up the Lease, so that the next leader need not wait until it expires.
 func (e *elector) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, renewPeriod)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// metrics are the controller's own. internal/watch has those of the watches.
+// metrics are the controller's own metrics. The metrics of watches are in internal/watch.
 type metrics struct {
 	leading  prometheus.Gauge
 	passes   prometheus.Histogram
@@ -60,7 +60,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// observe counts a pass. One with several errors is one failure.
+// observe counts a pass. A pass with several errors is one failure.
 func (m *metrics) observe(took time.Duration, errs []error) {
 	m.passes.Observe(took.Seconds())
 	if len(errs) != 0 {
@@ -80,7 +80,7 @@ func (m *metrics) wrote(what string, err error) {
 	m.writes.WithLabelValues(what, result).Inc()
 }
 
-// count sets the gauges of what was decided.
+// count sets the gauges of the allocation.
 func (m *metrics) count(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cluster.Reason) {
 	pools := map[string]int{}
 	for _, p := range snap.Pools {

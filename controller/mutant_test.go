@@ -128,7 +128,7 @@ var mutants = []mutant{
 	}},
 }
 
-// claimless says whether the reader of a Service is about to update it, not to
+// claimless reports whether the reader of a Service is about to update it, not to
 // release what it has: then its own snapshot has the Service.
 func (w *world) claimless(r *request) bool {
 	for _, s := range r.node.feed.Snapshot().Services {

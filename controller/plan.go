@@ -10,9 +10,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A writePlan is what must be written, in this order: release the claims of deleted Services,
-// which makes room; then update each Service; then release the claims that Services no
-// longer need.
+// A writePlan has the necessary writes, in this order: release the claims of deleted Services,
+// which frees addresses; then update each Service; then release the claims that Services no longer
+// need.
 type writePlan struct {
 	gone     []release
 	updates  []serviceUpdate
@@ -25,33 +25,32 @@ type serviceUpdate struct {
 	// update is void.
 	spec   *cluster.Spec
 	secure []claim
-	// disputed are addresses of the status that another Service has. They are removed
-	// only if the claim at the API server says so, too: the snapshot may have an old one.
+	// disputed are addresses of the status that another Service has. They are removed only if the
+	// API server's claim also says so, because the snapshot may have an old one.
 	disputed []netip.Addr
 	addrs    []netip.Addr // in the order of the Service's families
 	// condition is the wanted condition of the Service.
 	condition cluster.AddressCondition
 }
 
-// A release removes holders from a claim: Services that do not have the address, or should
-// not have it.
+// A release removes holders from a claim: Services that do not, or should not, have the address.
 type release struct {
 	old  *cluster.Claim
 	from []cluster.Holder // some of the claim's holders, or all
-	// kept are the Services that the claim is kept for. Deleted Services of from in reserve are
-	// added.
+	// kept are the Services that the claim is reserved for. Deleted Services of from that are in
+	// reserve are added.
 	kept, reserve []cluster.Name
-	// expired are the namespaces whose reservations end, since they are gone.
+	// expired are namespaces that no longer exist, whose reservations end.
 	expired []string
 	refused []refusedReservation
-	why     string // in the log, and after the Service in the plan's text
+	why     string // for the log and, after the Service, for the plan's text
 }
 
-// keeps says whether the address is kept for a holder that it is released from.
+// keeps reports whether the address stays reserved for a holder that releases it.
 func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve, h.Name) }
 
-// plan returns the writes that make claims and status what was decided. A settled Service
-// needs none, and is not looked at: the cost is that of the open Services and loose claims.
+// plan returns the writes that make claims and statuses match the allocation. Settled Services are
+// skipped, so the cost depends on the open Services and loose claims.
 func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason) writePlan {
 	p := planner{
 		snap: s.Snap, assignments: assignments,
@@ -84,19 +83,19 @@ func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster
 	return t
 }
 
-// A planner compares what Services should have with what claims and statuses say.
+// A planner compares what Services should have with their claims and statuses.
 type planner struct {
 	snap        *cluster.Snapshot
 	assignments []cluster.Assignment
-	// addrs and reasons are those of the Services that are not settled.
+	// addrs and reasons are for Services that are not settled.
 	addrs   map[cluster.Name][]cluster.Assignment
 	reasons map[cluster.Name][]cluster.Reason
 	// reserved counts the reserved addresses of namespaces.
 	reserved *reservedUsage
 }
 
-// settled is the Rule by which a Service needs no write: it has the wanted addresses, and
-// its condition reports them.
+// settled is the Rule by which a Service needs no write: it has the wanted addresses, and its
+// condition says so.
 func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned {
 		return false
@@ -115,8 +114,8 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	return s.Reported.Code == code && s.Reported.Message == cut(string(text))
 }
 
-// refusedAnnotations says which annotations of a Service have no effect, since the pools that its
-// addresses are from do not allow it.
+// refusedAnnotations returns which annotations of a Service have no effect because the pools of its
+// addresses do not allow them.
 func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []string) {
 	for _, name := range pools {
 		for _, why := range cluster.PoolNamed(snap.Pools, name).RefusedAnnotations(s) {
@@ -128,7 +127,8 @@ func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, pools []string)
 	return all
 }
 
-// holders are the Services that should have an address, sorted by name. There are several if they share it.
+// holders returns the Services that should have an address, sorted by name: several if they share
+// it.
 func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
 	i, _ := slices.BinarySearchFunc(p.assignments, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 	for ; i < len(p.assignments) && p.assignments[i].Addr == a; i++ {
@@ -137,12 +137,12 @@ func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
 	return names
 }
 
-// foreign says whether another implementation gives the Service its addresses.
+// foreign reports whether another implementation assigns the Service's addresses.
 func (p *planner) foreign(name cluster.Name) bool {
 	return slices.ContainsFunc(p.reasons[name], func(r cluster.Reason) bool { return r.Code == cluster.NotOurs })
 }
 
-// shouldHave says whether an address is assigned to the Service.
+// shouldHave reports whether an address is assigned to the Service.
 func (p *planner) shouldHave(name cluster.Name, a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(p.assignments, cluster.Assignment{Addr: a, Service: name}, cluster.Assignment.Compare)
 	return found
@@ -159,13 +159,13 @@ func (p *planner) release(t *writePlan, c *cluster.Claim) {
 		case spec == nil:
 			gone = append(gone, h)
 		case p.foreign(h.Name) && slices.Contains(spec.Status, c.Addr):
-			// It is left alone, with its address.
+			// The claim is left alone, with its address.
 		default:
 			leftover = append(leftover, h)
 		}
 	}
 	r := release{old: c, kept: p.kept(c), expired: p.expired(c)}
-	// Two writes to one claim in one pass would meet as a conflict.
+	// A second write to a claim in the same pass would conflict with the first.
 	switch {
 	case len(gone) != 0:
 		r.from, r.why = gone, "is gone"
@@ -183,8 +183,8 @@ func (p *planner) release(t *writePlan, c *cluster.Claim) {
 	}
 }
 
-// planUpdate plans the wanted state of the Service. ok is false when the Service has it, when
-// another implementation decides, and when the Service has to wait.
+// planUpdate plans the wanted state of the Service. ok is false if the Service has it, if another
+// implementation decides, and if the Service must wait.
 func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	if p.foreign(spec.Name) {
 		return serviceUpdate{}, false
@@ -211,7 +211,7 @@ func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 		}
 	}
 	for _, a := range spec.Status {
-		// A holder of the claim gives the address up itself.
+		// A holder of the claim releases the address itself.
 		if !slices.Contains(n.addrs, a) && !holds(p.snap.Claim(a), spec.Name) && p.others(a) {
 			n.disputed = append(n.disputed, a)
 		}
@@ -219,7 +219,7 @@ func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	return n, len(n.secure) != 0 || n.writesStatus()
 }
 
-// replaced counts the addresses in use by other hosts that address a of the Service is in place of.
+// replaced counts the Service's earlier addresses, in use by other hosts, that a replaces.
 func (p *planner) replaced(spec *cluster.Spec, a netip.Addr) int32 {
 	for _, old := range spec.Status {
 		c := p.snap.Claim(old)
@@ -230,14 +230,14 @@ func (p *planner) replaced(spec *cluster.Spec, a netip.Addr) int32 {
 	return 0
 }
 
-// others says whether another Service has the address or its claim. The caller has
+// others reports whether another Service has the address or its claim. The caller has
 // checked that its Service is no holder.
 func (p *planner) others(a netip.Addr) bool {
 	return len(p.holders(a)) != 0 || p.snap.Claim(a) != nil
 }
 
-// sharers are the holders of a claim with which a Service shares. A holder that
-// is about to leave does not block: two Services that swap addresses would deadlock.
+// sharers returns the holders of a claim that the Service shares with. A holder that will leave
+// does not block: two Services that swap addresses would deadlock.
 func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Name) {
 	if s.Sharing == nil || c == nil {
 		return nil
@@ -252,7 +252,7 @@ func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Na
 	return names
 }
 
-// condition is the wanted condition of the Service.
+// condition returns the wanted condition of the Service.
 func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 	c := cluster.AddressCondition{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
 	var text []byte
@@ -272,15 +272,15 @@ func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
 		text = append(separate(text), why...)
 	}
 	if len(text) == 0 {
-		// Every Service without an address has a reason; it wants an address of
-		// at least one family.
+		// Every Service without an address has a reason; it wants an address of at least one
+		// family.
 		c.Code, text = cluster.NoPool, []byte("has no address")
 	}
 	c.Message = cut(string(text))
 	return c
 }
 
-// poolsOf are the pools that the addresses of a Service are from.
+// poolsOf returns the pools of a Service's addresses.
 func (p *planner) poolsOf(name cluster.Name) (pools []string) {
 	for _, a := range p.addrs[name] {
 		pools = append(pools, p.snap.OriginOf(a).Pool)
@@ -305,10 +305,10 @@ func separate(text []byte) []byte {
 	return append(text, "; "...)
 }
 
-// maxMessage is how long a message may be, in bytes. An Event's note has 1 kB.
+// maxMessage is the maximum length of a message in bytes. An Event's note may have 1 kB.
 const maxMessage = 1000
 
-// cut shortens a message to maxMessage bytes, and not within a character.
+// cut shortens a message to maxMessage bytes at a character boundary.
 func cut(s string) string {
 	if len(s) <= maxMessage {
 		return s
@@ -317,10 +317,10 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:maxMessage-len(rest)], "") + rest
 }
 
-// writesStatus says whether the status differs from the wanted one.
+// writesStatus reports whether the status differs from the wanted one.
 func (n serviceUpdate) writesStatus() bool { return n.writesAddrs() || n.condition != n.spec.Reported }
 
-// writesAddrs says whether the addresses in it do, or how they are served.
+// writesAddrs reports whether the addresses in the status differ, or how they are served.
 func (n serviceUpdate) writesAddrs() bool {
 	return n.spec.StatusProxied || len(n.addrs) != len(n.spec.Status) ||
 		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })

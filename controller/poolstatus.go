@@ -17,24 +17,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// poolInterval is how often pools are written at most. Every Service that is
-// created or deleted changes their counts; a status once a second is enough.
+// poolInterval is the shortest time between writes of pools. Every created or deleted Service
+// changes their counts; a status once a second is enough.
 const poolInterval = time.Second
 
-// ready is the condition of pools and advertisements.
+// ready is the type of the condition of pools and advertisements.
 const ready = "Ready"
 
-// pools keeps the status of AddressPools. The snapshot does not have it:
-// otherwise each change of a count would look like a changed pool to every node.
+// pools keeps the status of AddressPools. The snapshot does not contain it: otherwise each change
+// of a count would be a change of the pool to every node.
 type pools struct {
 	client  *client
 	events  *events
 	written map[string]writtenPool // by name
-	at      time.Time              // when pools were last looked at
-	due     bool                   // it was too early the last time
+	at      time.Time              // the time of the last report
+	due     bool                   // the last report came too early
 }
 
-// A writtenPool is a pool's status as this controller wrote it last.
+// A writtenPool is the status that this controller wrote last.
 type writtenPool struct {
 	uid    types.UID // distinguishes the pool from a later one of the same name, whose status is empty
 	status v1alpha1.AddressPoolStatus
@@ -66,7 +66,7 @@ func (p *pools) report(ctx context.Context, snap *cluster.Snapshot, assignments 
 	return errs
 }
 
-// write writes a status unless the pool has it. A pool that was deleted meanwhile is no
+// write writes a status unless the pool has it already. A pool that was deleted meanwhile is no
 // error.
 func (p *pools) write(ctx context.Context, name string, want v1alpha1.AddressPoolStatus) error {
 	live, err := p.client.pool(ctx, name)
@@ -111,7 +111,7 @@ func (p *pools) missing(ctx context.Context, name string) error {
 	return errors.New("its CRD has no status, and is older than this controller; apply manifests/crds")
 }
 
-// keepTime leaves the time of a condition that has not changed its status.
+// keepTime keeps the time of a condition whose status has not changed.
 func keepTime(old, now []metav1.Condition) {
 	for i := range now {
 		for _, o := range old {
@@ -122,10 +122,10 @@ func keepTime(old, now []metav1.Condition) {
 	}
 }
 
-// equal compares two statuses without their times: a status is not written for the time alone.
+// equal compares two statuses without their times: a new time alone is not written.
 func equal(a, b v1alpha1.AddressPoolStatus) bool { return reflect.DeepEqual(timeless(a), timeless(b)) }
 
-// timeless is a copy of s without the times of its conditions.
+// timeless returns a copy of s without the times of its conditions.
 func timeless(s v1alpha1.AddressPoolStatus) v1alpha1.AddressPoolStatus {
 	s = *s.DeepCopy()
 	for i := range s.Conditions {

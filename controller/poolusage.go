@@ -16,8 +16,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
-// maxNamespaces is how many namespaces a pool's status names. A status that grows
-// with the cluster would one day be too large to be written.
+// maxNamespaces is how many namespaces a pool's status names. A status that grows with the cluster
+// could become too large to be written.
 const maxNamespaces = 100
 
 // poolStatuses is the wanted status of each pool.
@@ -39,8 +39,8 @@ func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[
 	return out
 }
 
-// observed is the status with the generation that it is about. A pool that was broken
-// from the beginning is in no snapshot and has a condition all the same.
+// observed adds the generation that the status is about. A pool that was never valid is in no
+// snapshot, but has a condition too.
 func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolStatus, v cluster.Version) v1alpha1.AddressPoolStatus {
 	s, used := statuses[v.Name]
 	if d := diagnose(snap.Problems, v.Object()); !used {
@@ -51,10 +51,10 @@ func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolSt
 	return s
 }
 
-// usage counts the addresses in use of each pool.
+// usage counts each pool's addresses in use.
 type usage struct{ pools map[string]*count }
 
-// A count is the addresses in use of one pool.
+// A count has the addresses in use of one pool.
 type count struct {
 	pool       *cluster.Pool
 	v4, v6     familyCount
@@ -63,12 +63,12 @@ type count struct {
 
 // familyCount counts the addresses of one family.
 type familyCount struct {
-	assigned int64 // that Services have
-	reserved int64 // that no Service has
-	spent    int64 // of the addresses that the pool gives out: assigned, or only claimed
+	assigned int64 // held by Services
+	reserved int64 // reserved and not held
+	spent    int64 // assigned or only claimed, among the addresses that the pool gives out
 }
 
-// newUsage counts each address once, also if Services share it. Assignments must be sorted by
+// newUsage counts each address once, even if Services share it. Assignments must be sorted by
 // address.
 func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	u, all := usage{make(map[string]*count, len(snap.Pools))}, assignments
@@ -102,8 +102,8 @@ func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	return u
 }
 
-// reserve counts an address for the namespaces that it is reserved for, unless one of their Services
-// has it: the first of assigned, if any do.
+// reserve counts an address for the namespaces that it is reserved for, unless one of their
+// Services has it. The first of assigned is such a Service, if there is one.
 func (c *count) reserve(claim *cluster.Claim, assigned []cluster.Assignment) {
 	for _, ns := range namespacesOf(claim.ReservedFor) {
 		n := 0
@@ -116,7 +116,7 @@ func (c *count) reserve(claim *cluster.Claim, assigned []cluster.Assignment) {
 	}
 }
 
-// namespace is the count of a namespace, to add to.
+// namespace returns the count of a namespace, to be changed.
 func (c *count) namespace(name string) *v1alpha1.NamespaceAddresses {
 	n := c.namespaces[name]
 	if n == nil {
@@ -126,7 +126,7 @@ func (c *count) namespace(name string) *v1alpha1.NamespaceAddresses {
 	return n
 }
 
-// family is the count of the family of a, to add to.
+// family returns the count of the family of a, to be changed.
 func (c *count) family(a netip.Addr) *familyCount {
 	if a.Is4() {
 		return &c.v4
@@ -134,8 +134,8 @@ func (c *count) family(a netip.Addr) *familyCount {
 	return &c.v6
 }
 
-// spend counts an address that is not free. Addresses that the pool does not give out are not free
-// anyway: they are in no total.
+// spend counts an address that is not free. Addresses that the pool does not give out are in no
+// total.
 func (c *count) spend(a netip.Addr) {
 	if ipam.Gives(c.pool, a) {
 		c.family(a).spent++
@@ -161,7 +161,7 @@ func (c *count) assign(shared []cluster.Assignment) {
 	}
 }
 
-// of is the usage of a family as the pool's status has it. It is nil when the pool has no addresses of the
+// of returns the usage of a family for the pool's status, nil if the pool has no addresses of the
 // family.
 func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
 	n := c.v4
@@ -175,8 +175,8 @@ func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
 	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Reserved: n.reserved, Available: max(0, total-n.spent)}
 }
 
-// most are the namespaces with the most addresses, maxNamespaces at most, and the number of the others:
-// the size of a status is bounded.
+// most returns the namespaces with the most addresses, at most maxNamespaces, and the number of the
+// others: the size of a status is limited.
 func (c *count) most() (list []v1alpha1.NamespaceAddresses, others int64) {
 	for _, n := range c.namespaces {
 		list = append(list, *n)
@@ -190,7 +190,7 @@ func (c *count) most() (list []v1alpha1.NamespaceAddresses, others int64) {
 	return list, 0
 }
 
-// over are the namespaces that have more than the pool's quota, sorted.
+// over returns the namespaces that exceed the pool's quota, sorted.
 func (c *count) over() (names []string) {
 	if c.pool.Quota == 0 {
 		return nil
@@ -203,8 +203,8 @@ func (c *count) over() (names []string) {
 	return names
 }
 
-// poolReady says whether a Service may get an address of the pool. The message has
-// no number that changes with every Service: each change of the message is an Event.
+// poolReady returns whether a Service may get an address of the pool. The message contains no
+// number that changes with every Service, because each new message is an Event.
 func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems []cluster.Problem) metav1.Condition {
 	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
 	d := diagnose(problems, "AddressPool "+p.Name)
@@ -237,5 +237,5 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 	return c
 }
 
-// spent says that there is no address of a family left, or was none.
+// spent reports whether no address of a family is left, or there never was one.
 func spent(n *v1alpha1.PoolAddresses) bool { return n == nil || n.Available == 0 }

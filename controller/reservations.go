@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
-// A refusedReservation is a deleted Service that asked to keep its address, and why it does not.
+// A refusedReservation is a deleted Service whose request to keep its address is refused, and why.
 type refusedReservation struct {
 	holder cluster.Holder
 	why    string
@@ -35,8 +35,8 @@ func (p *planner) reserve(r *release) {
 	}
 }
 
-// kept are the Services that a claim is still kept for: not one that is back and does not
-// take it, nor one whose namespace is gone. A reservation that a user made stays.
+// kept returns the Services that a claim remains reserved for: not a Service that exists again
+// without taking the address, nor one whose namespace is gone. A user's reservation stays.
 func (p *planner) kept(c *cluster.Claim) []cluster.Name {
 	if c.Reserved {
 		return c.ReservedFor
@@ -46,7 +46,7 @@ func (p *planner) kept(c *cluster.Claim) []cluster.Name {
 	})
 }
 
-// expired are the namespaces that are gone and that c is reserved for.
+// expired returns the namespaces that c is reserved for and that no longer exist.
 func (p *planner) expired(c *cluster.Claim) (gone []string) {
 	for _, ns := range namespacesOf(c.ReservedFor) {
 		if !c.Reserved && p.snap.NamespaceGone(ns) {
@@ -57,21 +57,20 @@ func (p *planner) expired(c *cluster.Claim) (gone []string) {
 }
 
 // reservedUsage counts the addresses that stay reserved. Users of a namespace create and delete
-// Services as often as they like, so what stays reserved for them has a bound, and ends with the
-// namespace.
+// Services as often as they like, so their reservations are limited, and end with the namespace.
 type reservedUsage struct {
 	snap  *cluster.Snapshot
 	count map[reservedKey]int
 }
 
-// A reservedKey is the reserved addresses of one family that a namespace has in a pool; the
-// pool is empty for addresses that no pool contains.
+// A reservedKey identifies the reserved addresses of one family that a namespace has in a pool; the
+// pool is empty for addresses outside of all pools.
 type reservedKey struct {
 	namespace, pool string
 	family          corev1.IPFamily
 }
 
-// newReservedUsage counts what stays reserved in claims. What a user has reserved does not count.
+// newReservedUsage counts the reservations in claims, except those of users.
 func newReservedUsage(snap *cluster.Snapshot, claims []*cluster.Claim, kept func(*cluster.Claim) []cluster.Name) *reservedUsage {
 	r := &reservedUsage{snap, map[reservedKey]int{}}
 	for _, c := range claims {
@@ -89,7 +88,7 @@ func (r *reservedUsage) keyOf(namespace string, a netip.Addr) reservedKey {
 	return reservedKey{namespace, cluster.PoolOf(r.snap.Pools, a), cluster.FamilyOf(a)}
 }
 
-// add reserves c for a deleted Service, beside the Services in kept, or says why not.
+// add reserves c for a deleted Service, in addition to the Services in kept, or returns why not.
 func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Name) (ok bool, why string) {
 	if r.snap.NamespaceGone(by.Namespace) {
 		return false, fmt.Sprintf("%s is not reserved: namespace %s is gone", c.Addr, by.Namespace)
@@ -99,7 +98,7 @@ func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Na
 	}
 	s := r.keyOf(by.Namespace, c.Addr)
 	if slices.ContainsFunc(kept, func(n cluster.Name) bool { return n.Namespace == by.Namespace }) {
-		return true, "" // It is counted already.
+		return true, "" // counted already
 	}
 	quota := cluster.DefaultReservedQuota
 	if pool := cluster.PoolNamed(r.snap.Pools, s.pool); pool != nil {
@@ -113,7 +112,7 @@ func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Na
 	return true, ""
 }
 
-// namespacesOf are the namespaces of names, which are sorted.
+// namespacesOf returns the namespaces of names, which are sorted.
 func namespacesOf(names []cluster.Name) (list []string) {
 	for _, n := range names {
 		if len(list) == 0 || list[len(list)-1] != n.Namespace {

@@ -11,14 +11,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// statusPatch is the wanted status, as far as it differs.
+// statusPatch returns the differences to the wanted status.
 func statusPatch(live *corev1.Service, n serviceUpdate) map[string]any {
 	patch := map[string]any{}
 	if n.writesAddrs() {
 		ingress := []map[string]any{}
 		for _, a := range n.addrs {
-			// Packets come with the address itself as destination, so nodes may send
-			// their own straight to pods (KEP-1860).
+			// Packets arrive with the address itself as destination, so nodes may send their own
+			// packets straight to pods (KEP-1860).
 			ingress = append(ingress, map[string]any{"ip": a.String(), "ipMode": corev1.LoadBalancerIPModeVIP})
 		}
 		patch["loadBalancer"] = map[string]any{"ingress": ingress}
@@ -29,8 +29,8 @@ func statusPatch(live *corev1.Service, n serviceUpdate) map[string]any {
 	return patch
 }
 
-// apiCondition is the condition as the API server stores it. Its time is that of the last
-// change between True and False, as for all conditions.
+// apiCondition returns the condition for the API server. Its time is the last change between True
+// and False, as in all conditions.
 func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Condition {
 	c := metav1.Condition{
 		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(want.Code), Message: want.Message,
@@ -60,8 +60,8 @@ func hasCondition(live *corev1.Service) bool {
 	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
 }
 
-// cleared is the status of a Service that is no longer a LoadBalancer. The API server
-// allows no address for it, whichever controller wrote that.
+// cleared returns the status of a Service that is no longer a LoadBalancer. The API server then
+// allows no address, whichever controller wrote it.
 func cleared() map[string]any {
 	return map[string]any{
 		"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{}},
@@ -69,8 +69,8 @@ func cleared() map[string]any {
 	}
 }
 
-// touch changes only the version of the Service. That takes a change of some field, and
-// no program relies on the condition's time.
+// touch changes only the version of the Service. For that some field must change, and no program
+// relies on the condition's time.
 func touch(live *corev1.Service) map[string]any {
 	c := metav1.Condition{
 		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",
@@ -80,7 +80,7 @@ func touch(live *corev1.Service) map[string]any {
 			c = old
 		}
 	}
-	// Times have whole seconds here. A second touch within one must differ too.
+	// Times are in whole seconds here. A second touch within the same second must differ too.
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	if !c.LastTransitionTime.Before(&now) {
 		now = metav1.NewTime(c.LastTransitionTime.Add(time.Second))

@@ -12,11 +12,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// errStale is that the API server has another version than the snapshot. Nothing
-// was written; the watch will report the version, or the next pass reads again.
+// errStale means that the API server has another version than the snapshot. Nothing was written;
+// the watch will report the version, or the next pass reads again.
 var errStale = errors.New("the API server knows more than the snapshot")
 
-// stale is err, or errStale if err says that an object has changed or gone.
+// stale returns err, or errStale if an object has changed or no longer exists.
 func stale(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("%w: %w", errStale, err)
@@ -24,15 +24,15 @@ func stale(err error) error {
 	return err
 }
 
-// A writer carries out what was planned. The order of its requests is what keeps
-// an address from being given twice: see the package's documentation.
+// A writer executes the plan. The order of its requests ensures that no address is given twice: see
+// the package's documentation.
 type writer struct {
 	*client
 	record  func(context.Context, *corev1.Service, cluster.AddressCondition)
 	classes cluster.Classes // of the Services that Fanfare serves
 }
 
-// update carries out a serviceUpdate: the claims, then the status.
+// update executes a serviceUpdate: the claims, then the status.
 func (w writer) update(ctx context.Context, n serviceUpdate) error {
 	live, err := w.service(ctx, n.spec.Name)
 	if err != nil {
@@ -64,14 +64,14 @@ func (w writer) update(ctx context.Context, n serviceUpdate) error {
 	return nil
 }
 
-// same says whether the Service equals that of the snapshot.
+// same reports whether the Service equals that of the snapshot.
 func (w writer) same(live *corev1.Service, spec *cluster.Spec) bool {
 	now := specOf(live, w.classes)
 	return now != nil && reflect.DeepEqual(now, spec)
 }
 
-// specOf parses a Service as the snapshot does. It is nil for a Service
-// that Fanfare does not serve.
+// specOf parses a Service as the snapshot does. It returns nil for a Service that Fanfare does not
+// serve.
 func specOf(live *corev1.Service, classes cluster.Classes) *cluster.Spec {
 	b := cluster.NewBuilder()
 	b.Limit(cluster.Scope{Classes: classes})
@@ -82,7 +82,7 @@ func specOf(live *corev1.Service, classes cluster.Classes) *cluster.Spec {
 	return nil
 }
 
-// classOf is the class of a Service as text.
+// classOf returns the class of a Service as text.
 func classOf(live *corev1.Service) string {
 	if c := live.Spec.LoadBalancerClass; c != nil {
 		return "class " + *c

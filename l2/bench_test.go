@@ -13,9 +13,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// benchPort is a port with n addresses of a family, and requests for them.
-func benchPort(b *testing.B, six bool, n int) (*port, [][]byte) {
-	p := &port{key: portKey{1, arpProtocol}, claims: claims{mac: mac(1), addresses: make(map[netip.Addr]*address)}}
+// benchSocket is a socket with n addresses of a family, and requests for them.
+func benchSocket(b *testing.B, six bool, n int) (*packetSocket, [][]byte) {
+	p := &packetSocket{key: socketKey{1, arpProtocol}, claims: claims{mac: mac(1), addresses: make(map[netip.Addr]*address)}}
 	frames := make([][]byte, n)
 	for i := range n {
 		addr, sender := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), ip("10.9.0.1")
@@ -35,7 +35,7 @@ func benchPort(b *testing.B, six bool, n int) (*port, [][]byte) {
 // deciding, the rate limit, and marshalling.
 func BenchmarkReply(b *testing.B) {
 	for _, six := range []bool{false, true} {
-		p, frames := benchPort(b, six, 1000)
+		p, frames := benchSocket(b, six, 1000)
 		b.Run(p.key.protocol.name, func(b *testing.B) {
 			b.ReportAllocs()
 			now := time.Now()
@@ -54,7 +54,7 @@ func BenchmarkReply(b *testing.B) {
 	}
 }
 
-// The cost of changing one address among many without the kernel: the ports that answer,
+// The cost of changing one address among many without the kernel: the sockets that answer,
 // and the filter.
 func BenchmarkPlanPorts(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
@@ -66,7 +66,7 @@ func BenchmarkPlanPorts(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, plan := range planPorts(State{Addresses: want}, []Interface{iface}) {
+				for _, plan := range planSockets(State{Addresses: want}, []Interface{iface}) {
 					if len(plan.addresses) != n {
 						b.Fatal(len(plan.addresses))
 					}

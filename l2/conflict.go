@@ -15,7 +15,7 @@ import (
 // handleConflict handles, with mu held, a packet in which another host claims an address of
 // this node. Packets that change nothing are counted and not reported: a host that forges
 // them must not fill the log, nor keep the speaker busy.
-func (a *Announcer) handleConflict(p *port, in packet, now time.Time) {
+func (a *Announcer) handleConflict(p *packetSocket, in packet, now time.Time) {
 	x := p.claims.addresses[in.sender]
 	if x == nil {
 		x = p.claims.addresses[in.target] // another host probes for it
@@ -66,8 +66,8 @@ func (a *Announcer) identifyConflicts() {
 			continue
 		}
 		for _, c := range x.claims {
-			if c.port.iface.Name == x.conflict.Interface {
-				all = append(all, open{x, *x.conflict, c.port.key.index})
+			if c.socket.iface.Name == x.conflict.Interface {
+				all = append(all, open{x, *x.conflict, c.socket.key.index})
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func (a *Announcer) identifyConflicts() {
 // clearKnownNodes clears conflicts with hosts that are nodes.
 func (a *Announcer) clearKnownNodes(now time.Time) {
 	speakers := a.speakers()
-	for _, p := range a.worker.ports {
+	for _, p := range a.worker.sockets {
 		p.claims.speakers = speakers
 	}
 	for _, x := range a.addresses {

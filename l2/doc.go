@@ -11,12 +11,12 @@
 //
 // The worker (worker.go) runs on a thread in the node's network namespace. It lists the
 // interfaces when netlink reports a change (link.go), applies the State (reconcile.go), and
-// opens a port (port.go) for each interface and protocol that need one: a packet socket
+// opens a packet socket (socket.go) for each interface and protocol that need one:
 // with a filter (filter.go), and the multicast groups of IPv6 solicitations (group.go).
 //
 // A second goroutine sends unsolicited frames by the schedule (schedule.go): gratuitous ARP and
 // unsolicited neighbour advertisements (gratuitous.go), their repetitions, and probes (probe.go).
-// Each port has a goroutine that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and
+// Each socket has a goroutine that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and
 // answers, as often as ratelimit.go allows. state.go has the contract, and replypath.go whether
 // answers return by the interface of their requests.
 //

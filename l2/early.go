@@ -8,13 +8,13 @@ import (
 
 // A request waits for its answer.
 type request struct {
-	port *port
-	in   packet
-	when time.Time
+	socket *packetSocket
+	in     packet
+	when   time.Time
 }
 
 const (
-	// maxAsked bounds the requests that wait for one address, maxHeard what a port remembers.
+	// maxAsked bounds the requests that wait for one address, maxHeard what a socket remembers.
 	// Hosts repeat the others.
 	maxAsked = 64
 	maxHeard = 256
@@ -23,7 +23,7 @@ const (
 	repeatTime = time.Second
 )
 
-// A record has a port's latest requests for addresses that this node does not have.
+// A record has a socket's latest requests for addresses that this node does not have.
 type record struct {
 	requests []request
 	next     int // the oldest one, once there are maxHeard
@@ -39,7 +39,7 @@ func (r *record) add(q request) {
 }
 
 // remember records a request for an address that this node may get.
-func (p *port) remember(in packet, now time.Time) {
+func (p *packetSocket) remember(in packet, now time.Time) {
 	if in.op == opRequest && in.sender.IsValid() && !in.sender.IsUnspecified() && inPools(p.pools, in.target) {
 		p.heard.add(request{p, in, now})
 	}
@@ -52,7 +52,7 @@ func inPools(pools []netip.Prefix, addr netip.Addr) bool {
 // recall makes the requests wait that came before the address was this node's.
 func (x *address) recall(now time.Time) {
 	for _, c := range x.claims {
-		for _, q := range c.port.heard.requests {
+		for _, q := range c.socket.heard.requests {
 			if q.in.target == x.want.Addr && now.Sub(q.when) < repeatTime {
 				x.wait(q)
 			}
@@ -62,7 +62,7 @@ func (x *address) recall(now time.Time) {
 
 // wait reports whether there is room for one more request. A host that repeats itself waits once.
 func (x *address) wait(q request) bool {
-	if slices.ContainsFunc(x.asked, func(o request) bool { return o.port == q.port && o.in.from == q.in.from }) {
+	if slices.ContainsFunc(x.asked, func(o request) bool { return o.socket == q.socket && o.in.from == q.in.from }) {
 		return true
 	}
 	if len(x.asked) == maxAsked {
@@ -85,15 +85,15 @@ func (a *Announcer) answerEarly(x *address, now time.Time) (frames int) {
 	}
 	x.early = true
 	for _, q := range x.asked {
-		if slices.Contains(x.ports(), q.port) && q.port.limiter.allow(q.in.from, now) {
-			a.send(q.port, tentativeReply(q.in, q.port.claims.mac))
+		if slices.Contains(x.sockets(), q.socket) && q.socket.limiter.allow(q.in.from, now) {
+			a.send(q.socket, tentativeReply(q.in, q.socket.claims.mac))
 			frames++
 		}
 	}
 	x.asked = nil
 	if x.want.Addr.Is6() {
 		for _, c := range x.claims {
-			frames += a.gratuitous(c.port, tentativeAnnouncement(x.want.Addr, c.port.claims.mac))
+			frames += a.gratuitous(c.socket, tentativeAnnouncement(x.want.Addr, c.socket.claims.mac))
 		}
 	}
 	return frames

@@ -13,14 +13,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A dryRun is an Announcer with one address, without a network and without a clock: its port
+// A dryRun is an Announcer with one address, without a network and without a clock: its packetSocket
 // writes into a socket that the test reads, and the test says what time it is.
 type dryRun struct {
 	t      *testing.T
 	a      *Announcer
 	x      *address
-	port   *port
-	frames int // the socket that the port writes to
+	socket *packetSocket
+	frames int // what the packetSocket writes to
 	start  time.Time
 	now    time.Time
 	log    strings.Builder
@@ -34,17 +34,17 @@ func newDryRun(t *testing.T, vip string) *dryRun {
 	t.Helper()
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	out := os.NewFile(uintptr(ends[0]), "port")
+	out := os.NewFile(uintptr(ends[0]), "socket")
 	t.Cleanup(func() { out.Close(); unix.Close(ends[1]) })
 	d := &dryRun{t: t, a: New(Options{}), frames: ends[1], start: time.Unix(1e9, 0)}
 	d.now = d.start
 	d.a.worker = &worker{conflicts: make(chan struct{}, 1)}
 	d.x = &address{want: Address{Addr: ip(vip), Probe: true}, phase: Waiting, needsProbe: true}
-	d.port = &port{
-		key: portKey{1, protocolOf(ip(vip))}, iface: Interface{Name: "eth0"}, pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+	d.socket = &packetSocket{
+		key: socketKey{1, protocolOf(ip(vip))}, iface: Interface{Name: "eth0"}, pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		claims: claims{mac: mac(nodeMAC), addresses: map[netip.Addr]*address{}, speakers: map[MAC]bool{mac(speakerMAC): true}},
 	}
-	d.port.raw, err = out.SyscallConn()
+	d.socket.raw, err = out.SyscallConn()
 	must(t, err)
 	d.a.addresses[ip(vip)] = d.x
 	return d
@@ -52,9 +52,9 @@ func newDryRun(t *testing.T, vip string) *dryRun {
 
 // assign makes the address this node's.
 func (d *dryRun) assign() {
-	d.port.claims.addresses[d.x.want.Addr] = d.x
-	d.x.claims = []claim{{port: d.port}}
-	d.a.advance(d.x, d.x.ports(), d.now)
+	d.socket.claims.addresses[d.x.want.Addr] = d.x
+	d.x.claims = []claim{{socket: d.socket}}
+	d.a.advance(d.x, d.x.sockets(), d.now)
 }
 
 // at runs the schedule until a time, and records what is sent.
@@ -76,9 +76,9 @@ func (d *dryRun) at(t time.Duration) {
 // receive is a packet of another host.
 func (d *dryRun) receive(p packet) {
 	d.t.Helper()
-	frame, err := d.port.key.protocol.marshal(p)
+	frame, err := d.socket.key.protocol.marshal(p)
 	must(d.t, err)
-	d.a.receive(d.port, frame, d.now)
+	d.a.receive(d.socket, frame, d.now)
 	d.record()
 }
 
@@ -114,7 +114,7 @@ func (d *dryRun) record() {
 		if err != nil || n == 0 {
 			return
 		}
-		p, err := d.port.key.protocol.parse(b[:n])
+		p, err := d.socket.key.protocol.parse(b[:n])
 		must(d.t, err)
 		what := "announces it"
 		switch {
@@ -274,7 +274,7 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 		p.target = ip("198.51.100.1") // of no pool
 		d.receive(p)
 	}
-	if got := len(d.port.heard.requests); got != maxHeard {
+	if got := len(d.socket.heard.requests); got != maxHeard {
 		t.Errorf("%d requests are remembered", got)
 	}
 	d.assign()
@@ -303,7 +303,7 @@ func TestKernelResolvesEarly(t *testing.T) {
 		heard := func() (count int) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			for _, p := range n.worker.ports {
+			for _, p := range n.worker.sockets {
 				count += len(p.heard.requests)
 			}
 			return count

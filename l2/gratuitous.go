@@ -85,20 +85,20 @@ func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 
 // stale reports that the address has changed since t was scheduled.
 func (t *timer) stale() bool {
-	if t.port == nil {
+	if t.socket == nil {
 		return t.address.timer != t
 	}
-	return t.address.phase != Held || !slices.Contains(t.address.claims, claim{t.port, t})
+	return t.address.phase != Held || !slices.Contains(t.address.claims, claim{t.socket, t})
 }
 
-// announceOn announces an address on a port, in the forms of its stage.
+// announceOn announces an address on a socket, in the forms of its stage.
 func (a *Announcer) announceOn(t *timer) (frames int) {
-	addr, mac := t.address.want.Addr, t.port.claims.mac
+	addr, mac := t.address.want.Addr, t.socket.claims.mac
 	if t.stage != confirm {
-		frames += a.gratuitous(t.port, announcement(addr, mac))
+		frames += a.gratuitous(t.socket, announcement(addr, mac))
 	}
 	if t.stage != announce && addr.Is4() {
-		frames += a.gratuitous(t.port, confirmation(addr, mac))
+		frames += a.gratuitous(t.socket, confirmation(addr, mac))
 	}
 	if t.stage == refresh {
 		frames *= refreshCost
@@ -106,7 +106,7 @@ func (a *Announcer) announceOn(t *timer) (frames int) {
 	return frames
 }
 
-func (a *Announcer) gratuitous(p *port, out packet) int {
+func (a *Announcer) gratuitous(p *packetSocket, out packet) int {
 	if a.send(p, out) {
 		a.metrics.gratuitous.WithLabelValues(p.key.protocol.name).Inc()
 	}

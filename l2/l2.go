@@ -27,7 +27,7 @@ const (
 
 // How a conflict about a held address goes on, by RFC 5227 §2.4. The first conflict is
 // answered by one announcement, which is enough for a stray packet or a node that has just
-// lost the address. After another one within defendInterval, the address is kept in silence
+// lost the address. After another one within defendInterval, the address is kept silently
 // (c), because two hosts that answer each other's announcements flood the link; or, if it
 // yields, it is given up and probed again later (b). Neighbor Discovery has no rule and gets
 // the same.
@@ -63,7 +63,7 @@ type Announcer struct {
 
 	worker *worker // nil until the first Set
 
-	// mu protects the fields below, and those of addresses and ports unless they say
+	// mu protects the fields below, and those of addresses and sockets unless they say
 	// otherwise. A packet is decided about and answered under mu, so that no frame is sent
 	// for an address after the Set that removed it. Never block while holding it.
 	mu         sync.Mutex
@@ -73,8 +73,8 @@ type Announcer struct {
 	knownNodes map[MAC]netip.Addr // nodes of the State that caused conflicts
 	schedule   schedule
 	interfaces []Interface
-	faults     []error           // of the last State
-	failures   map[portKey]error // what could not be done, and is retried
+	faults     []error             // of the last State
+	failures   map[socketKey]error // what could not be done, and is retried
 	have       []netip.Addr
 }
 
@@ -85,7 +85,7 @@ type address struct {
 	since time.Time
 	// wasHeld: the phase was Held before, or is.
 	wasHeld bool
-	claims  []claim // the ports where it is answered for or probed
+	claims  []claim // the sockets where it is answered for or probed
 	// needsProbe is set if another host may hold the address: it must be probed first.
 	needsProbe bool
 	timer      *timer // probing, or the retry after a conflict; nil: none
@@ -100,10 +100,10 @@ type address struct {
 	strikes  int       // how often it was given up
 }
 
-// A claim is an address on a port.
+// A claim is an address on a socket.
 type claim struct {
-	port  *port
-	timer *timer // announcing; nil: none
+	socket *packetSocket
+	timer  *timer // announcing; nil: none
 }
 
 // New returns an Announcer. It opens nothing until the first Set.
@@ -117,7 +117,7 @@ func New(o Options) *Announcer {
 		addresses:  make(map[netip.Addr]*address),
 		knownNodes: make(map[MAC]netip.Addr),
 		schedule:   schedule{delays: defaultDelays(o.Refresh)},
-		failures:   make(map[portKey]error),
+		failures:   make(map[socketKey]error),
 	}
 	if a.log == nil {
 		a.log = slog.Default()
@@ -185,7 +185,7 @@ func (a *Announcer) errors() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	errs := slices.Clone(a.faults)
-	for _, k := range slices.SortedFunc(maps.Keys(a.failures), portKey.compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(a.failures), socketKey.compare) {
 		errs = append(errs, a.failures[k])
 	}
 	return errors.Join(errs...)

@@ -154,15 +154,15 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 			return ""
 		})
 		listener.next(func(p packet) bool { return p == forms[0] }) // the defence
-		ports := func() (all []*port) {
+		sockets := func() (all []*packetSocket) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			for _, a := range both {
-				all = append(all, n.addresses[a.Addr].ports()...)
+				all = append(all, n.addresses[a.Addr].sockets()...)
 			}
 			return all
 		}
-		before, open := n.Status(), ports()
+		before, open := n.Status(), sockets()
 		for round := range uint64(2) {
 			next := slices.Clone(both)
 			for i := range next {
@@ -178,7 +178,7 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 				t.Errorf("status %+v, was %+v", s, b)
 			}
 		}
-		if !slices.Equal(ports(), open) {
+		if !slices.Equal(sockets(), open) {
 			t.Error("sockets were closed, and opened again")
 		}
 	})
@@ -253,7 +253,7 @@ func TestRateLimitPerSender(t *testing.T) {
 		n.mu.Lock()
 		for _, x := range n.addresses {
 			// A limit that does not grow, so that the machine's load does not matter.
-			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
+			x.claims[0].socket.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
 		}
 		n.mu.Unlock()
 		for _, x := range []struct{ vip, from, other, protocol string }{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {

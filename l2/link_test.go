@@ -30,13 +30,13 @@ func lan(t testing.TB, names ...string) []*nstest.NS {
 // lanOf is a lan whose bridge, br0, is in the namespace sw.
 func lanOf(t testing.TB, sw *nstest.NS, names ...string) []*nstest.NS {
 	t.Helper()
-	hosts, ports := make([]*nstest.NS, len(names)), make([]string, len(names))
+	hosts, sockets := make([]*nstest.NS, len(names)), make([]string, len(names))
 	for i, name := range names {
-		hosts[i], ports[i] = nstest.New(t, name), "to-"+name
-		nstest.Link(t, sw, ports[i], hosts[i], "eth0")
+		hosts[i], sockets[i] = nstest.New(t, name), "to-"+name
+		nstest.Link(t, sw, sockets[i], hosts[i], "eth0")
 		hosts[i].Addr("eth0", fmt.Sprintf("10.0.0.%d/24", i+1), fmt.Sprintf("fd00::%d/64", i+1))
 	}
-	sw.Bridge("br0", ports...)
+	sw.Bridge("br0", sockets...)
 	return hosts
 }
 

@@ -37,7 +37,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-func (m *metrics) count(p *port, v verdict) { m.counters[p.key.protocol][v].Inc() }
+func (m *metrics) count(p *packetSocket, v verdict) { m.counters[p.key.protocol][v].Inc() }
 
 // A collector exports the counters of an Announcer, and its addresses by phase.
 type collector struct{ announcer *Announcer }

@@ -11,11 +11,11 @@ func probe(addr netip.Addr, mac MAC) packet {
 	return p
 }
 
-// sendProbes sends a probe on each port of an address.
+// sendProbes sends a probe on each socket of an address.
 func (a *Announcer) sendProbes(x *address) (frames int) {
 	for _, c := range x.claims {
-		a.send(c.port, probe(x.want.Addr, c.port.claims.mac))
-		a.metrics.probes.WithLabelValues(c.port.key.protocol.name).Inc()
+		a.send(c.socket, probe(x.want.Addr, c.socket.claims.mac))
+		a.metrics.probes.WithLabelValues(c.socket.key.protocol.name).Inc()
 	}
 	return len(x.claims)
 }

@@ -10,31 +10,31 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// A portPlan lists the addresses that a port should answer for.
-type portPlan struct {
+// A socketPlan lists the addresses that a socket should answer for.
+type socketPlan struct {
 	iface     Interface
 	addresses map[netip.Addr]bool
 	pools     []netip.Prefix // whose requests are remembered
 }
 
-// planPorts assigns each address to the ports that should answer for it, and each pool to those
+// planSockets assigns each address to the sockets that should answer for it, and each pool to those
 // of its links.
-func planPorts(want State, interfaces []Interface) map[portKey]*portPlan {
+func planSockets(want State, interfaces []Interface) map[socketKey]*socketPlan {
 	named := make(map[string]bool)
 	for _, x := range want.Addresses {
 		for _, name := range x.Interfaces {
 			named[name] = true
 		}
 	}
-	plans := make(map[portKey]*portPlan)
+	plans := make(map[socketKey]*socketPlan)
 	for _, i := range interfaces {
 		if len(i.Prefixes) == 0 && !named[i.Name] {
 			continue // most interfaces of pods, of which there may be hundreds
 		}
-		plan := func(p *protocol) *portPlan {
-			key := portKey{i.Index, p}
+		plan := func(p *protocol) *socketPlan {
+			key := socketKey{i.Index, p}
 			if plans[key] == nil {
-				plans[key] = &portPlan{iface: i, addresses: make(map[netip.Addr]bool)}
+				plans[key] = &socketPlan{iface: i, addresses: make(map[netip.Addr]bool)}
 			}
 			return plans[key]
 		}
@@ -55,53 +55,53 @@ func planPorts(want State, interfaces []Interface) map[portKey]*portPlan {
 
 // reconcile applies the State: it releases addresses first, then assigns.
 func (a *Announcer) reconcile() {
-	plans := planPorts(a.want, a.interfaces) // written by this goroutine only
+	plans := planSockets(a.want, a.interfaces) // written by this goroutine only
 	a.mu.Lock()
 	a.release(plans)
 	a.mu.Unlock()
-	failed := a.worker.openPorts(a, plans)
+	failed := a.worker.openSockets(a, plans)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.failures, func(k portKey, _ error) bool { return k != listFailed })
+	maps.DeleteFunc(a.failures, func(k socketKey, _ error) bool { return k != listFailed })
 	maps.Copy(a.failures, failed)
 	a.assign(plans, time.Now())
 	notify.Changed(a.wake)
 }
 
-// openPorts opens and closes sockets as planned, and deletes the plans of ports that fail.
-func (k *worker) openPorts(a *Announcer, plans map[portKey]*portPlan) map[portKey]error {
-	failed := make(map[portKey]error)
-	for key, p := range k.ports {
+// openSockets opens and closes sockets as planned, and deletes the plans of sockets that fail.
+func (k *worker) openSockets(a *Announcer, plans map[socketKey]*socketPlan) map[socketKey]error {
+	failed := make(map[socketKey]error)
+	for key, p := range k.sockets {
 		if plans[key] == nil || p.failed.Load() {
 			p.close()
-			delete(k.ports, key)
+			delete(k.sockets, key)
 		}
 	}
 	for key, b := range plans {
-		p, err := k.ports[key], error(nil)
+		p, err := k.sockets[key], error(nil)
 		if p == nil {
-			p, err = openPort(a, key, b.iface)
+			p, err = openSocket(a, key, b.iface)
 		}
 		if err == nil {
-			k.ports[key] = p
+			k.sockets[key] = p
 			err = p.apply(b)
 		}
 		if err != nil {
 			failed[key] = fmt.Errorf("%s on %s: %w", key.protocol.name, b.iface.Name, err)
-			delete(plans, key) // an open port keeps its addresses
+			delete(plans, key) // an open socket keeps its addresses
 		}
 	}
 	return failed
 }
 
 // release stops answering, with mu held, for addresses that are not planned.
-func (a *Announcer) release(plans map[portKey]*portPlan) {
+func (a *Announcer) release(plans map[socketKey]*socketPlan) {
 	for _, x := range a.addresses {
 		x.claims = slices.DeleteFunc(x.claims, func(c claim) bool {
-			b := plans[c.port.key]
-			gone := b == nil || !b.addresses[x.want.Addr] || c.port.failed.Load()
+			b := plans[c.socket.key]
+			gone := b == nil || !b.addresses[x.want.Addr] || c.socket.failed.Load()
 			if gone {
-				delete(c.port.claims.addresses, x.want.Addr)
+				delete(c.socket.claims.addresses, x.want.Addr)
 			}
 			return gone
 		})
@@ -118,13 +118,13 @@ func (a *Announcer) release(plans map[portKey]*portPlan) {
 	}
 }
 
-// assign gives ports, with mu held, to the addresses that are planned.
-func (a *Announcer) assign(plans map[portKey]*portPlan, now time.Time) {
+// assign gives sockets, with mu held, to the addresses that are planned.
+func (a *Announcer) assign(plans map[socketKey]*socketPlan, now time.Time) {
 	maps.DeleteFunc(a.knownNodes, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
 	speakers := a.speakers()
-	fresh := make(map[*port]bool)
+	fresh := make(map[*packetSocket]bool)
 	for key, b := range plans {
-		p := a.worker.ports[key]
+		p := a.worker.sockets[key]
 		if p.claims.mac != b.iface.MAC {
 			fresh[p] = true
 		}
@@ -138,9 +138,9 @@ func (a *Announcer) assign(plans map[portKey]*portPlan, now time.Time) {
 			a.addresses[w.Addr] = x
 		}
 		again := x.update(w, speakers)
-		a.assignPorts(x, plans, fresh, now)
+		a.assignSockets(x, plans, fresh, now)
 		if again {
-			a.startAnnouncing(x, x.ports(), now)
+			a.startAnnouncing(x, x.sockets(), now)
 		}
 	}
 }
@@ -180,14 +180,14 @@ func (a *Announcer) speakers() map[MAC]bool {
 	return all
 }
 
-// assignPorts gives x its planned ports, and starts probing or announcing on the new ones.
-func (a *Announcer) assignPorts(x *address, plans map[portKey]*portPlan, fresh map[*port]bool, now time.Time) {
-	var begin []*port
+// assignSockets gives x its planned sockets, and starts probing or announcing on the new ones.
+func (a *Announcer) assignSockets(x *address, plans map[socketKey]*socketPlan, fresh map[*packetSocket]bool, now time.Time) {
+	var begin []*packetSocket
 	for key, b := range plans {
 		if key.protocol != protocolOf(x.want.Addr) || !b.addresses[x.want.Addr] {
 			continue
 		}
-		p := a.worker.ports[key]
+		p := a.worker.sockets[key]
 		if p.claims.addresses[x.want.Addr] == x {
 			if fresh[p] {
 				begin = append(begin, p)
@@ -195,15 +195,15 @@ func (a *Announcer) assignPorts(x *address, plans map[portKey]*portPlan, fresh m
 			continue
 		}
 		p.claims.addresses[x.want.Addr] = x
-		x.claims = append(x.claims, claim{port: p})
+		x.claims = append(x.claims, claim{socket: p})
 		begin = append(begin, p)
 	}
 	a.advance(x, begin, now)
 }
 
 // advance moves x to the phase that it should be in, and starts probing or announcing on
-// new ports.
-func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
+// new sockets.
+func (a *Announcer) advance(x *address, begin []*packetSocket, now time.Time) {
 	switch {
 	case x.phase == Conflicting:
 		return // until its retry timer is due
@@ -222,7 +222,7 @@ func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
 		x.timer = nil
 		if x.phase != Held {
 			x.enter(Held, now)
-			begin = x.ports()
+			begin = x.sockets()
 		}
 		a.startAnnouncing(x, begin, now)
 	}
@@ -235,19 +235,19 @@ func (x *address) enter(p Phase, now time.Time) {
 	}
 }
 
-func (x *address) ports() []*port {
-	ports := make([]*port, len(x.claims))
+func (x *address) sockets() []*packetSocket {
+	sockets := make([]*packetSocket, len(x.claims))
 	for i, c := range x.claims {
-		ports[i] = c.port
+		sockets[i] = c.socket
 	}
-	return ports
+	return sockets
 }
 
-// startAnnouncing schedules the announcements of x on ports.
-func (a *Announcer) startAnnouncing(x *address, ports []*port, now time.Time) {
+// startAnnouncing schedules the announcements of x on sockets.
+func (a *Announcer) startAnnouncing(x *address, sockets []*packetSocket, now time.Time) {
 	for i, c := range x.claims {
-		if slices.Contains(ports, c.port) {
-			t := &timer{address: x, port: c.port, stage: announce}
+		if slices.Contains(sockets, c.socket) {
+			t := &timer{address: x, socket: c.socket, stage: announce}
 			x.claims[i].timer = t
 			a.schedule.add(t, now)
 		}

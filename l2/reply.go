@@ -23,7 +23,7 @@ var verdicts = [numVerdicts]string{"answered", "deferred", "limited", "not-ours"
 
 func (v verdict) String() string { return verdicts[v] }
 
-// claims are the addresses of one port.
+// claims are the addresses of one socket.
 type claims struct {
 	mac       MAC // the interface's
 	addresses map[netip.Addr]*address

@@ -178,21 +178,21 @@ func join(lines []string) string {
 
 // A timer does nothing once its address has changed.
 func TestStaleTimersDoNothing(t *testing.T) {
-	here, there := &port{}, &port{}
+	here, there := &packetSocket{}, &packetSocket{}
 	for _, tt := range []struct {
 		name          string
 		change        func(x *address)
 		probeStale    bool // whether the address's own timer is stale
-		announceStale bool // whether the port's timer is stale
+		announceStale bool // whether the socket's timer is stale
 	}{
 		{"nothing", func(*address) {}, false, false},
 		{"given up", func(x *address) { x.phase = Conflicting }, false, true},
-		{"no longer on the port", func(x *address) { x.claims = x.claims[1:] }, false, true},
+		{"no longer on the socket", func(x *address) { x.claims = x.claims[1:] }, false, true},
 		{"gone", func(x *address) { x.claims, x.timer = nil, nil }, true, true},
 		{"started again", func(x *address) { x.claims[0].timer, x.timer = &timer{}, &timer{} }, true, true},
 	} {
 		x := &address{phase: Held, timer: &timer{}}
-		x.claims = []claim{{here, &timer{port: here}}, {there, &timer{port: there}}}
+		x.claims = []claim{{here, &timer{socket: here}}, {there, &timer{socket: there}}}
 		probing, announcing := x.timer, x.claims[0].timer
 		probing.address, announcing.address = x, x
 		tt.change(x)

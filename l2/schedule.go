@@ -78,7 +78,7 @@ func (s delays) next(at stage, p *protocol) (stage, bool) {
 // A timer is an entry of the schedule.
 type timer struct {
 	address *address
-	port    *port // nil: all ports of the address
+	socket  *packetSocket // nil: all sockets of the address
 	stage   stage
 	due     time.Time
 }

@@ -138,7 +138,7 @@ func (a *Announcer) Status() []Status {
 func (x *address) names() []string {
 	var names []string
 	for _, c := range x.claims {
-		names = append(names, c.port.iface.Name)
+		names = append(names, c.socket.iface.Name)
 	}
 	slices.Sort(names)
 	return names
@@ -160,7 +160,7 @@ func (a *Announcer) why(x *address, c *Conflict) string {
 
 func (a *Announcer) whyWaiting(x *address) string {
 	for _, i := range a.interfaces {
-		if err := a.failures[portKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.Carries(x.want) {
+		if err := a.failures[socketKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.Carries(x.want) {
 			return err.Error()
 		}
 	}

@@ -34,7 +34,7 @@ type worker struct {
 	changes   chan struct{} // interfaces may have changed
 	conflicts chan struct{} // there are conflicts to identify
 	done      chan struct{} // closed when the worker has ended
-	ports     map[portKey]*port
+	sockets   map[socketKey]*packetSocket
 	own       map[MAC]bool // hardware addresses of all interfaces
 }
 
@@ -52,7 +52,7 @@ func newWorker() (*worker, error) {
 	}
 	return &worker{
 		netns: here, netlink: h, tasks: make(chan func()), changes: make(chan struct{}, 1), conflicts: make(chan struct{}, 1),
-		done: make(chan struct{}), ports: make(map[portKey]*port),
+		done: make(chan struct{}), sockets: make(map[socketKey]*packetSocket),
 	}, nil
 }
 
@@ -135,7 +135,7 @@ func (k *worker) debounce(ctx context.Context, pause time.Duration) {
 
 func (k *worker) close() {
 	close(k.done)
-	for _, p := range k.ports {
+	for _, p := range k.sockets {
 		p.close()
 	}
 	k.netlink.Close()
@@ -181,7 +181,7 @@ func withSubnets(all []Interface) []Interface {
 }
 
 // listFailed is the key in failures for listing the interfaces.
-var listFailed = portKey{}
+var listFailed = socketKey{}
 
 func (a *Announcer) listInterfaces() {
 	interfaces, own, err := listInterfaces(a.worker.netlink)

@@ -7,7 +7,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// setAccepted sets what of want can be set, and returns that and what is refused.
+// setAccepted sets the acceptable part of want, and returns it with the refusals.
 func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refusals, error) {
 	if err := ctx.Err(); err != nil {
 		return want, nil, err
@@ -35,8 +35,8 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 	return good, refused, err
 }
 
-// validate finds what differs from the last State, and checks what of that belongs to no
-// address.
+// validate returns the VIPs that differ from the last State, and checks changed parts that belong
+// to no VIP.
 func (p *Proxy) validate(want State) ([]state.VipChange, error) {
 	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
 	if err == nil && (!state.SameShared(p.have, want) || !slices.Equal(p.have.Redirects, want.Redirects)) {

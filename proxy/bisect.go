@@ -9,14 +9,13 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// bisectPatience bounds how long addresses are sought that the kernel does not take. What
-// is in doubt then is refused together.
+// bisectPatience limits the search for addresses that the kernel rejects. After that, all remaining
+// candidates are refused.
 const bisectPatience = 20 * time.Second
 
-// bisect sets as much of want as the kernel takes, which has refused all of it, and adds
-// the addresses that it does not take to refused. It doubts the largest changes first:
-// all others are mostly set at once. The error is failed if nothing can be set, whatever
-// it is.
+// bisect sets as much of want as the kernel accepts, after it has rejected all of it, and adds the
+// rejected addresses to refused. It suspects the largest changes first: usually all others can be
+// set at once. The error is failed if nothing at all can be set.
 func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, failed error) (State, error) {
 	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
@@ -31,7 +30,7 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 		}
 	}
 	before := p.have
-	// First everything but the doubted addresses, and a change of no consequence.
+	// First try everything but the suspected addresses, with a change of no consequence.
 	base := want.Without(before, out)
 	if err := p.set(ctx, base); err != nil {
 		return want, failed
@@ -53,16 +52,16 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 	return good, err
 }
 
-// A bisection looks for the addresses that the kernel does not take.
+// A bisection searches for the addresses that the kernel rejects.
 type bisection struct {
 	p            *Proxy
 	want, before State
-	out          state.Refusals // what is not set, or not yet
+	out          state.Refusals // not set, or not yet
 	until        time.Time
 }
 
-// admit sets the changes, which failed together, in two parts, as far as that can be. failed is the
-// error that they failed with.
+// admit sets the changes, which failed together, in two parts, as far as possible. failed is the
+// error of the failure.
 func (n *bisection) admit(ctx context.Context, doubted []state.VipChange, cut int, failed error) {
 	if len(doubted) == 0 {
 		return
@@ -81,7 +80,7 @@ func (n *bisection) admit(ctx context.Context, doubted []state.VipChange, cut in
 	n.try(ctx, doubted[cut:])
 }
 
-// try sets changes, and seeks those of them that cannot be set.
+// try sets changes. If they fail, it searches for changes that cannot be set.
 func (n *bisection) try(ctx context.Context, changes []state.VipChange) {
 	for _, c := range changes {
 		delete(n.out, c.Want.Addr)

@@ -20,7 +20,7 @@ func swept(t *testing.T, p *Proxy) {
 		awaitChanged(t, p, "flows that have left")
 		mustSet(t, p, p.have)
 	}
-	for end := time.Now().Add(30 * time.Second); !p.sweeper.IsIdle() || p.offloader.busy(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !p.cleaner.IsIdle() || p.offloader.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not swept: %s", p.Status().ConntrackError)
 		}
@@ -82,7 +82,7 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 		if len(l.flows(proxytest.At("vip", 0))) != 2 || len(l.flows(proxytest.At("vip", 1))) != 2 || kept == 0 {
 			t.Fatal("not the entries that the test needs")
 		}
-		if err := p.sweeper.Close(); err != nil { // so that it is Set who sweeps
+		if err := p.cleaner.Close(); err != nil { // so that it is Set who sweeps
 			t.Fatal(err)
 		}
 		mustSet(t, p, s)

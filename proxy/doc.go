@@ -15,29 +15,30 @@
 // programs that open FORWARD. [Proxy.Unprepared] returns the prefixes that wait for it, and no new
 // address of these should be announced.
 //
-// New flows follow the rules at once. Flows that have become wrong, because their backend
-// has gone or their source is forbidden, end within about a second, after Set has returned.
-// [Proxy.Changed] signals that another program changed the rules; the next Set repairs
-// them. [Proxy.Status] has what was done, what failed without failing Set, and the
-// [Obstacle] values: what else on this node is in the way of traffic.
+// New flows follow the rules at once. Flows that have become wrong, because their backend is gone or
+// their source is forbidden, end within about a second after Set has returned. [Proxy.Changed]
+// signals that another program changed the rules; the next Set repairs them. [Proxy.Status] reports
+// what was done, what failed without failing Set, and [Obstacle] values: what else on this node
+// blocks traffic.
 //
-// There are two renderers of a State. [ModeNFTables] (package nftables) writes one table, inet fanfare,
-// with static chains and with sets and maps for all that depends on Services, so
-// that one changed endpoint is a few elements in one transaction. [ModeIPTables] (package
-// iptables) writes chains and ipsets, where nftables is missing. [Options.FastPath] adds a program on tcx
-// hooks (package fastpath) that takes simple flows past the rules, which stay complete.
+// There are two renderers of a State. [ModeNFTables] (package nftables) writes one table, inet
+// fanfare. It has static chains, and sets and maps for all that depends on Services, so that one
+// changed endpoint is a few elements in one transaction. [ModeIPTables] (package iptables) writes
+// chains and ipsets, where nftables is missing. [Options.FastPath] adds a program on tcx hooks
+// (package fastpath) that forwards simple flows without the rules, which stay complete.
 //
 // Read proxy.go first, then accept.go, bisect.go and update.go: what Set does with a State.
-// preparation.go runs what takes longer: endedflows.go, untranslatedflows.go and forwardopener.go. integrity.go
-// and watch.go detect changes by other programs, errors.go distinguishes these from mistakes in the State, and
-// status.go, obstacles.go and metrics.go report. state.go has the names of package state, and mode.go
-// chooses the renderer. fastpath.go
-// updates the fast path, of what fastpath_selection.go and fastpath_eligible.go choose.
+// preparation.go runs what takes longer: endedflows.go, untranslatedflows.go and forwardopener.go.
+// watch.go listens to nftables notifications, as `nft monitor` does, and integrity.go records
+// whether other programs changed the rules. errors.go distinguishes such changes from mistakes in
+// the State. status.go, obstacles.go and metrics.go report. state.go has the names of package
+// state, and mode.go chooses the renderer. fastpath.go updates the fast path with the frontends
+// that fastpath_selection.go and fastpath_eligible.go select.
 //
-// The package knows no Kubernetes. It announces no address, checks no endpoint's health
-// and sets no sysctl: the node must forward already, as it must for its pods.
+// The package knows no Kubernetes. It announces no address, checks no endpoint's health and sets no
+// sysctl: the node must forward already, as it must for its pods.
 //
-// In docs/concepts: packet-path.md has the hooks and the way of a packet, proxy-tables.md
-// the nftables table set by set and the order of transactions, connections.md conntrack
-// and redirects to a VIP's previous owner, iptables-mode.md the other renderer.
+// In docs/concepts: packet-path.md has the hooks and the packet path, proxy-tables.md the nftables
+// table set by set and the order of transactions, connections.md conntrack and redirects to a VIP's
+// previous owner, iptables-mode.md the other renderer.
 package proxy

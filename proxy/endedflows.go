@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 )
 
-// redirect writes the redirects of what was set. Its failure does not fail Set: connections
-// that are not redirected are refused, and the rules work.
+// redirect writes the redirects of the State that was set. Its failure does not fail Set: the rules
+// work, and connections that are not redirected are rejected.
 func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
 	err := p.renderer.Redirect(ctx, want, look)
 	if before := p.record.redirect(err); err != nil && before != err.Error() {
@@ -20,14 +20,14 @@ func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
 	}
 }
 
-// deleteEnded deletes what conntrack remembers of connections to VIPs that have ended, once for
-// each VIP that this node takes from another one.
+// deleteEnded deletes the conntrack entries of ended connections to VIPs, once for each VIP that
+// this node takes from another one.
 //
-// It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
-// ports come as soon as the node answers, and packets that fit an ended one would be sent to
-// its backend, which resets them. Nor is it done when the node answers already, as when
-// it learns only then which node did before: a client may have begun another connection by the port of
-// an ended one since that was listed, and would lose it (see conntrack.changeAll).
+// This cannot be left to the Cleaner. As soon as the node answers, packets arrive for connections
+// that began elsewhere; if their client port matches an ended connection, conntrack would send them
+// to its backend, which resets them. For the same reason it is too late once the node answers, even
+// if the node learns the previous owner only then: a client may have begun a new connection from
+// the port of a listed entry, and would lose it (see conntrack.changeAll).
 func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error) {
 	r := conntrack.RequestOf(maps.Keys(vips))
 	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT
@@ -35,7 +35,7 @@ func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error)
 	return len(deleted), err
 }
 
-// newlyOwned returns the VIPs of which ended connections must be forgotten.
+// newlyOwned returns the VIPs whose ended connections must be deleted from conntrack.
 func (p *Proxy) newlyOwned(want State) map[netip.Addr]bool {
 	fresh := map[netip.Addr]bool{}
 	for _, r := range want.Redirects {
@@ -46,8 +46,8 @@ func (p *Proxy) newlyOwned(want State) map[netip.Addr]bool {
 	return fresh
 }
 
-// finishForgetting records the VIPs whose ended connections conntrack has forgotten, after the fast
-// path has: it learns flows from conntrack.
+// finishForgetting records the VIPs whose ended connections conntrack has forgotten, once the fast
+// path has forgotten them too: it learns flows from conntrack.
 func (p *Proxy) finishForgetting(ctx context.Context, t *preparation) {
 	if len(t.ended) == 0 {
 		return

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// An Integrity says whether the rules are in the kernel as they were written, as far as
-// the watch of them knows.
+// An Integrity says whether the rules are in the kernel as they were written, as far as the watch
+// has noticed.
 type Integrity struct {
 	Intact bool      `json:"intact"`
-	Since  time.Time `json:"since"`            // since when Intact is as it is
+	Since  time.Time `json:"since"`            // since when Intact has this value
 	Reason string    `json:"reason,omitempty"` // why the rules are not intact
 }
 
-// An integrity collects reports of the watch, which come at any time, and the outcomes of
-// comparisons with the kernel. A comparison settles only the reports that came before it.
+// An integrity collects reports of the watch, which come at any time, and the results of
+// comparisons with the kernel. A comparison settles only reports from before it.
 type integrity struct {
 	mu      sync.Mutex
 	now     Integrity
@@ -32,7 +32,7 @@ func (i *integrity) get() Integrity {
 	return i.now
 }
 
-// doubt takes a report that the rules differ from what was written, or may. The first
+// doubt records a report that the rules differ, or may differ, from what was written. The first
 // report is the reason: later ones may be its consequences.
 func (i *integrity) doubt(reason string, at time.Time) {
 	i.mu.Lock()
@@ -50,7 +50,7 @@ func (i *integrity) mark() uint64 {
 	return i.reports
 }
 
-// confirm records that the kernel, read after mark, was found or made to be as written.
+// confirm records that the kernel, read after mark, has the rules as written, found or repaired.
 func (i *integrity) confirm(mark uint64, at time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -59,7 +59,7 @@ func (i *integrity) confirm(mark uint64, at time.Time) {
 	}
 }
 
-// specify replaces the reason by what a comparison has found.
+// specify replaces the reason by the result of a comparison.
 func (i *integrity) specify(found string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -68,9 +68,9 @@ func (i *integrity) specify(found string) {
 	}
 }
 
-// examine follows a Set that failed. If the rules were reported to be changed, it finds out
-// whether they are: a report may be of a change that another program took back, or of
-// notifications that were lost, and what failed may be the change that was wanted.
+// examine follows a failed Set. If changes of the rules were reported, it checks whether the rules
+// differ: another program may have undone its change, notifications may have been lost, and the
+// wanted change itself may have failed.
 func (p *Proxy) examine(ctx context.Context) {
 	rules := p.watch.rules
 	if p.damage != "" {
@@ -81,7 +81,7 @@ func (p *Proxy) examine(ctx context.Context) {
 	}
 	mark := rules.mark()
 	switch found, err := p.renderer.Differs(ctx, p.have); {
-	case err != nil: // nothing is known beyond the reports
+	case err != nil: // nothing more than the reports is known
 	case found != "":
 		rules.specify(found)
 	default:

@@ -8,8 +8,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
-// metrics are what a Proxy tells Prometheus. All of them are of what the kernel
-// holds, not of what is wanted.
+// metrics are a Proxy's metrics for Prometheus. They describe what the kernel holds, not the wanted
+// State.
 type metrics struct {
 	elements     prometheus.Gauge
 	vips         prometheus.Gauge
@@ -63,7 +63,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// count counts obstacles by code, of which there is always a series.
+// count counts obstacles by code. Every code has a series.
 func (m *metrics) count(obstacles []Obstacle) {
 	for _, code := range obstacle.Codes {
 		n := 0

@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
-// choose finds out which mode works here, and makes its renderer.
+// choose determines the mode that works here, and makes its renderer.
 func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	m, err := ParseMode(string(m))
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	return nil
 }
 
-// host is what the renderers use of p.
+// host is the part of p that renderers use.
 func (p *Proxy) host() renderer.Host {
 	return renderer.Host{
 		Log: p.log, Sock: p.sock,
@@ -72,9 +72,8 @@ func (p *Proxy) host() renderer.Host {
 	}
 }
 
-// leave removes our rules of the other mode and of other iptables, once the rules
-// of this mode are there: until then both forward. Errors are reported and
-// retried.
+// leave removes Fanfare's rules of the other mode and of other iptables programs, once the rules of
+// this mode are in place: until then both forward. Errors are reported and retried.
 func (p *Proxy) leave(ctx context.Context) {
 	if p.former == nil || !p.left.IsZero() && time.Since(p.left) < forwardRetry {
 		return

@@ -7,7 +7,8 @@ import "github.com/fanfare-lb/fanfare/proxy/obstacle"
 type (
 	Obstacle     = obstacle.Obstacle
 	ObstacleCode = obstacle.ObstacleCode
-	// A Blockade is the flows that obstacles certainly block.
+	// A Blockade is the set of flows that obstacles certainly block, and an address is Obstructed
+	// if it has such flows.
 	Blockade    = obstacle.Blockade
 	Destination = obstacle.Destination
 )

@@ -24,7 +24,7 @@ func fastLab(t *testing.T, f func(t *testing.T, l *lab)) {
 	})
 }
 
-// tracked says whether conntrack of the node knows a flow from there to a VIP's port.
+// tracked reports whether conntrack of the node knows a flow from there to a VIP's port.
 func (l *lab) tracked(from, network string, to netip.AddrPort) bool {
 	return slices.ContainsFunc(l.flows(to.Addr()), func(f conntrack.Flow) bool {
 		return f.Port.Port == to.Port() && f.Port.Proto.String() == network && f.Client == proxytest.At(from, state.Family(to.Addr()))

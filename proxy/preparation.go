@@ -19,17 +19,17 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A preparation is what an address needs before it is announced, beside its rules: it deletes
-// conntrack entries, which takes a walk through the whole table, and opens FORWARD, for which it
-// starts programs. Except for the first Set, it runs beside Set, and other addresses do not wait
+// A preparation does what an address needs before it is announced, besides its rules. It deletes
+// conntrack entries, for which it walks the whole table, and opens FORWARD, for which it starts
+// programs. Except for the first one, it runs in the background, and other addresses do not wait
 // for it.
 type preparation struct {
-	owned   []netip.Prefix      // whose untranslated flows are deleted; nil: none
-	ended   map[netip.Addr]bool // VIPs whose ended connections are deleted; empty: none
+	owned   []netip.Prefix      // their untranslated flows are deleted; nil: none
+	ended   map[netip.Addr]bool // their ended connections are deleted; empty: none
 	forward bool                // FORWARD is opened for the prefixes
 	through []netip.Prefix      // the prefixes of forward
 	done    chan struct{}
-	stale   bool // flows to owned may have arisen since; guarded by the Proxy's lock
+	stale   bool // new flows to owned may have begun since; guarded by the Proxy's lock
 
 	sweptErr, forgetErr, forwardErr error
 	opened, changed                 []string // by iptables
@@ -38,7 +38,7 @@ type preparation struct {
 
 func (t *preparation) empty() bool { return t.owned == nil && len(t.ended) == 0 && !t.forward }
 
-// run does what is due. sock is for this goroutine alone.
+// run does what is due. Only this goroutine uses sock.
 func (t *preparation) run(ctx context.Context, sock *nfnl.Socket) {
 	if t.owned != nil {
 		n, err := deleteUntranslated(sock, t.owned)
@@ -65,7 +65,7 @@ type preparer struct {
 	unprepared atomic.Pointer[[]netip.Prefix]
 }
 
-// newPreparer opens a socket of its own, in the calling thread's namespace.
+// newPreparer opens the preparer's own socket, in the calling thread's namespace.
 func newPreparer() (*preparer, error) {
 	thread, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -80,7 +80,8 @@ func newPreparer() (*preparer, error) {
 	return p, nil
 }
 
-// close ends what is running. The caller does not hold the Proxy's lock, which it needs to end.
+// close waits for the running preparation. The caller must not hold the Proxy's lock, which the
+// preparation needs to finish.
 func (p *preparer) close(running *preparation) error {
 	p.cancel()
 	if running != nil {
@@ -89,8 +90,8 @@ func (p *preparer) close(running *preparation) error {
 	return errors.Join(p.sock.Close(), p.thread.Close())
 }
 
-// enter makes the calling goroutine's thread one of New's network namespace, for the programs that
-// it starts. A process of one namespace, as outside of tests, needs no right for that.
+// enter moves the calling goroutine's thread, and so the programs that it starts, to New's network
+// namespace. A process with only one namespace, as outside of tests, needs no rights for that.
 func (p *preparer) enter() error {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	var want, have unix.Stat_t
@@ -103,8 +104,8 @@ func (p *preparer) enter() error {
 	return unix.Setns(int(p.thread.Fd()), unix.CLONE_NEWNET)
 }
 
-// Unprepared returns prefixes, sorted, of which no address should be announced that was not before:
-// a Set has programmed it, and the rest is under way. Changed signals the end of that.
+// Unprepared returns sorted prefixes whose new addresses should not be announced yet: Set has
+// programmed them, but their preparation is still running. Changed signals its end.
 func (p *Proxy) Unprepared() []netip.Prefix {
 	if list := p.preparer.unprepared.Load(); list != nil {
 		return *list
@@ -112,7 +113,8 @@ func (p *Proxy) Unprepared() []netip.Prefix {
 	return nil
 }
 
-// prepare begins what the State that was set needs, if nothing is running, and records what waits.
+// prepare starts the preparation that a State needs, unless one is running, and records the
+// prefixes that wait.
 func (p *Proxy) prepare(ctx context.Context, want State) {
 	p.forward.settled = true
 	p.swept = slices.DeleteFunc(slices.Clone(p.swept), func(s netip.Prefix) bool { return !covered(s, want.Owned) })
@@ -126,7 +128,7 @@ func (p *Proxy) prepare(ctx context.Context, want State) {
 		case p.preparer.begun:
 			p.preparer.running = next
 			go p.runPreparation(next)
-		default: // nothing is announced yet, and all would wait
+		default: // nothing is announced yet, so all addresses may wait
 			next.run(ctx, p.sock)
 			p.finish(ctx, next)
 		}
@@ -135,7 +137,7 @@ func (p *Proxy) prepare(ctx context.Context, want State) {
 	p.recordUnprepared(want)
 }
 
-// runPreparation runs a preparation beside Set.
+// runPreparation runs a preparation in the background.
 func (p *Proxy) runPreparation(t *preparation) {
 	defer close(t.done)
 	if err := p.preparer.enter(); err != nil {
@@ -150,10 +152,10 @@ func (p *Proxy) runPreparation(t *preparation) {
 	}
 	p.finish(p.preparer.ctx, t)
 	p.preparer.unprepared.Store(nil)
-	p.watch.notifyChanged() // the next Set begins what has become due since
+	p.watch.notifyChanged() // the next Set starts what has become due since
 }
 
-// due returns what must be done for want.
+// due returns the preparation for want.
 func (p *Proxy) due(want State) *preparation {
 	t := &preparation{ended: p.newlyOwned(want), done: make(chan struct{})}
 	if slices.ContainsFunc(want.Owned, func(o netip.Prefix) bool { return !covered(o, p.swept) }) {
@@ -165,7 +167,7 @@ func (p *Proxy) due(want State) *preparation {
 	return t
 }
 
-// finish records what was done. What failed is tried by a later Set, and nothing waits for that.
+// finish records what was done. A later Set retries what failed, and no address waits for that.
 func (p *Proxy) finish(ctx context.Context, t *preparation) {
 	p.metrics.flows.Add(float64(t.deleted))
 	p.finishSweep(ctx, t)
@@ -175,7 +177,7 @@ func (p *Proxy) finish(ctx context.Context, t *preparation) {
 	}
 }
 
-// recordUnprepared records the prefixes of want that wait for what is running.
+// recordUnprepared records the prefixes of want that wait for the running preparation.
 func (p *Proxy) recordUnprepared(want State) {
 	if p.preparer.running == nil {
 		p.preparer.unprepared.Store(nil)
@@ -212,7 +214,7 @@ func redirected(s State, vip netip.Addr) bool {
 	return slices.ContainsFunc(s.Redirects, func(r state.Redirect) bool { return r.VIP == vip })
 }
 
-// stillTaken returns those of the VIPs that want takes and redirects.
+// stillTaken returns the VIPs that want still takes and redirects.
 func stillTaken(vips map[netip.Addr]bool, want State) map[netip.Addr]bool {
 	out := maps.Clone(vips)
 	maps.DeleteFunc(out, func(a netip.Addr, _ bool) bool {

@@ -23,19 +23,19 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
-// Options are what New needs. The zero value will do.
+// Options configure a Proxy. The zero value is valid.
 type Options struct {
 	Logger     *slog.Logger          // nil: the default logger
 	Registerer prometheus.Registerer // nil: no metrics
 	Mode       Mode                  // empty: ModeAuto
-	FastPath   OpenFastPath          // nil: all flows meet the rules
+	FastPath   OpenFastPath          // nil: all flows use the rules
 }
 
-// A Proxy makes the kernel of one network namespace forward what a State says.
-// There must be no more than one at a time for a namespace.
+// A Proxy makes the kernel forward, in one network namespace, what a State says. A namespace must
+// not have more than one at a time.
 //
-// The namespace is that of the thread which calls New; Set must be called in
-// the same, since it may start nft.
+// The namespace is that of the thread that calls New. Set must be called in the same namespace,
+// because it may start nft.
 type Proxy struct {
 	log     *slog.Logger
 	metrics *metrics
@@ -43,8 +43,8 @@ type Proxy struct {
 	adopted []netip.Addr
 	record  record
 	recheck atomic.Bool
-	sweeper *conntrack.Sweeper
-	// preparer does what addresses need before they are announced; mu guards it.
+	cleaner *conntrack.Cleaner
+	// preparer prepares addresses before they are announced; mu guards it.
 	preparer *preparer
 	monitor  *obstacle.Monitor
 	poller   *iptables.Poller // of iptables; nil in another mode
@@ -54,33 +54,33 @@ type Proxy struct {
 	sock   *nfnl.Socket
 	closed bool
 
-	mode      Mode // that choose found
+	mode      Mode // the mode that choose selected
 	renderer  renderer.Renderer
 	offloader *offloader
-	// former is the renderer of the other mode, until all that it may have left is
-	// gone, and left when that was last tried.
+	// former is the renderer of the other mode, until everything that it may have left is removed.
+	// left is the time of the last attempt.
 	former renderer.Renderer
 	left   time.Time
 
 	have     State  // the State that was set last
 	known    bool   // the kernel holds have, as far as notifications show
 	written  bool   // a Set has succeeded
-	mark     uint64 // of the watch, before the kernel is read
-	elements int    // of have, when known
+	mark     uint64 // of the watch, taken before the kernel is read
+	elements int    // of have, if known
 	entries  int    // of have's addresses, as Limits count them
-	// damage is what other programs were found to have changed, until all of it is repaired: an
-	// attempt that fails may have repaired some.
+	// damage describes other programs' changes to our rules, until all of them are repaired: a
+	// failed attempt may have repaired some.
 	damage string
-	// swept are prefixes of want.Owned that hold no untranslated flows: they were deleted, and
-	// the rules have let none arise since.
+	// swept are prefixes of want.Owned without untranslated flows: existing ones were deleted, and
+	// the rules have prevented new ones since.
 	swept   []netip.Prefix
 	forward forwardOpener
-	// forgotten are the VIPs that are being taken and whose ended connections are forgotten.
+	// forgotten are the VIPs in want.Taking whose ended connections were deleted from conntrack.
 	forgotten map[netip.Addr]bool
 }
 
-// New opens the connections to the kernel and looks for a table that an
-// earlier process left. It changes nothing.
+// New connects to the kernel and looks for a table that an earlier process left. It changes
+// nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
 	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
 	p.forward.due = true // an earlier process may have left rules there
@@ -94,21 +94,21 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.evictor, err = nftables.NewAffinityEvictor(p.log, o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sock.Close()))
 	}
-	// Listen before looking, so that no change falls between.
+	// Listen before reading, so that no change is missed between the two.
 	if p.watch, err = newWatch(p.log, p.sock.Port, p.evictor.Port()); err != nil {
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(nftables.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
 	}
-	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
+	if p.cleaner, err = conntrack.NewCleaner(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.preparer, err = newPreparer(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.sweeper.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
-	p.offloader = newOffloader(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.notifyChanged)
+	p.offloader = newOffloader(o.FastPath, p.cleaner.EndedFlows, p.log, p.watch.notifyChanged)
 	if err := p.offloader.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
@@ -124,13 +124,13 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// forwarded is the VIPs that rules of either mode forward, sorted.
+// forwarded returns the VIPs that rules of either mode forward, sorted.
 func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 	all, err := p.renderer.VIPs()
 	if err != nil {
 		return nil, nftables.Explain(ctx, err)
 	}
-	// What the other mode needs may well not be here.
+	// The node may well lack what the other mode needs.
 	former, err := p.former.VIPs()
 	if err == nil {
 		all = append(all, former...)
@@ -139,46 +139,46 @@ func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 	return slices.Compact(all), nil
 }
 
-// Adopted is the VIPs that the table found by New forwards, sorted: none after
-// a reboot or Cleanup. They are forwarded until the first Set.
+// Adopted returns the VIPs of the table that New found, sorted: none after a reboot or Cleanup.
+// They are forwarded until the first Set.
 func (p *Proxy) Adopted() []netip.Addr { return slices.Clone(p.adopted) }
 
-// Recheck makes the next Set compare the kernel with its State whether or not
-// anything was heard.
+// Recheck makes the next Set compare the kernel with its State, even without a notification of a
+// change.
 func (p *Proxy) Recheck() { p.recheck.Store(true) }
 
-// Status is what the Proxy has done so far.
+// Status returns what the Proxy has done so far.
 func (p *Proxy) Status() Status {
 	s := p.record.get()
-	s.ConntrackError = p.sweeper.LastError()
+	s.ConntrackError = p.cleaner.LastError()
 	s.Obstacles, s.Unseen = p.monitor.Found()
 	s.AffinityFull = affinityFull(p.record.state(), p.evictor.Full(), p.poller.Full())
 	s.FastPath = p.offloader.status(p.record.state())
 	return s
 }
 
-// Obstacles are those of Status, which to put together takes a look at all frontends.
+// Obstacles returns the obstacles in Status, without the cost of visiting all frontends.
 func (p *Proxy) Obstacles() []Obstacle {
 	all, _ := p.monitor.Found()
 	return all
 }
 
 // Blockade returns the flows that certainly fail on this node; nil if none do. It is known when the
-// first Set with addresses of a family returns. The pointer is the same as long as nothing changes,
-// and [Proxy.Changed] signals when something does.
+// first Set with addresses of a family returns. The pointer stays the same while nothing changes,
+// and [Proxy.Changed] signals changes.
 func (p *Proxy) Blockade() *Blockade { return p.monitor.Blockade() }
 
-// Changed signals that the next Set may have something to do: another program has changed
-// our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
-// Whether the rules still forward, [Proxy.Intact] says.
+// Changed signals that the next Set may have work: another program has changed our rules or
+// iptables' FORWARD, obstacles have appeared or disappeared, or a retry is due. [Proxy.Intact] says
+// whether the rules still forward.
 func (p *Proxy) Changed() <-chan struct{} { return p.watch.notify }
 
-// Intact says whether the rules are in the kernel as the last Set that succeeded wrote
-// them. It follows the watch of the rules alone: a Set that fails leaves them as they were.
-// After a report it is false until a Set has compared the kernel and repaired it.
+// Intact says whether the rules are in the kernel as the last successful Set wrote them. Only the
+// watch of the rules changes it: a failed Set leaves the rules unchanged. After a report of a
+// change it is false until a Set has compared the kernel and repaired it.
 func (p *Proxy) Intact() Integrity { return p.watch.rules.get() }
 
-// Close ends the connections. The kernel goes on forwarding.
+// Close closes the connections to the kernel, which continues to forward.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	closed, running := p.closed, p.preparer.running
@@ -191,14 +191,14 @@ func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.forward.stop()
-	// The fast path tells the sweeper what ends.
-	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
+	// The fast path reports ended flows to the Cleaner, so it closes first.
+	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.cleaner.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
 }
 
-// Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
-// leaves in the kernel. Connections that it forwarded go on only where something
-// else, such as kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking
-// and translating when the last rule that needs it goes.
+// Cleanup removes the table, and the chains and sets of iptables: everything that a Proxy leaves in
+// the kernel. Existing connections continue only if another program, such as kube-proxy or a CNI
+// plug-in, also uses NAT: the kernel stops tracking and translating when the last rule that needs
+// it is removed.
 func Cleanup(ctx context.Context) error {
 	_, _, err := iptables.OpenForward(ctx, nil)
 	if err := errors.Join(nftables.DeleteTables(), iptables.DeleteChains(ctx), err); err != nil {
@@ -207,20 +207,21 @@ func Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// Set makes the kernel forward what want says and nothing else, in one transaction,
-// with another before it for what that leads to, and after it for what it left; a change
-// of more than 1 MiB takes several of each. What an address needs besides, and takes longer, is under way when
-// Set returns: see [Proxy.Unprepared]. After
-// an error the kernel forwards what it did before, or already what want says if it was
-// the tidying up or one of several transactions that failed, and the next Set begins by looking at what that is. If it
-// cannot open FORWARD of iptables, or the fast path does not do as it should, that is no
-// error of Set's but in [Proxy.Status].
+// Set makes the kernel forward what want says and nothing else. It takes one transaction, with one
+// before it that adds what the new rules refer to, and one after it that removes what is unused; a
+// change of more than 1 MiB takes several of each. Preparations that take longer continue in the
+// background when Set returns: see [Proxy.Unprepared].
 //
-// An address that is wrong in itself, exceeds the [Limits] or is what the kernel does not
-// take is left as it was, and all others are set. The error is then a [Refused].
+// After an error the kernel forwards what it did before. It forwards what want says, in full or in
+// part, if only the removal or one of several transactions failed. The next Set reads the kernel
+// first. If Set cannot open iptables' FORWARD, or the fast path fails, [Proxy.Status] says so; that
+// is no error of Set.
 //
-// What is the same *VIP as in the State before is known to be unchanged; want
-// must not be written afterwards.
+// An address that is invalid, exceeds the [Limits] or is rejected by the kernel stays as it was,
+// and all others are set. The error is then a [Refused].
+//
+// A VIP with the same pointer as in the previous State is taken as unchanged. The caller must not
+// modify want afterwards.
 func (p *Proxy) Set(ctx context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,5 +249,5 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	return refused.Err()
 }
 
-// Limits are those of the mode that p chose.
+// Limits returns the limits of the Proxy's mode.
 func (p *Proxy) Limits() Limits { return DefaultLimits(p.mode) }

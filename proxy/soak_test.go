@@ -177,7 +177,7 @@ func texts(steps []*soakStep, r soakRequest) string {
 	return strings.Join(slices.Compact(all), "")
 }
 
-// left says whether a backend of the frontend went from one State to the next, or
+// left reports whether a backend of the frontend went from one State to the next, or
 // the client was shut out.
 func left(steps []*soakStep, r soakRequest) bool {
 	for i := range len(steps) - 1 {
@@ -194,7 +194,7 @@ func left(steps []*soakStep, r soakRequest) bool {
 	return false
 }
 
-// shutsOut says whether the source of a request may not use the frontend.
+// shutsOut reports whether the source of a request may not use the frontend.
 func shutsOut(s State, r soakRequest) bool {
 	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
 	f := s.Frontend(r.to.Addr(), state.Port{Proto: proto, Port: r.to.Port()})
@@ -297,7 +297,7 @@ func (s *soak) exchange(c net.Conn, what string) string {
 	return s.Named(string(buf[:n]))
 }
 
-// sentTwice says whether the SYN of a connection had to be sent again.
+// sentTwice reports whether the SYN of a connection had to be sent again.
 func sentTwice(c *net.TCPConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -2,7 +2,7 @@ package proxy
 
 import "github.com/fanfare-lb/fanfare/proxy/state"
 
-// What a [Proxy] receives. The types and their documentation are in package state, which the
+// The input of a [Proxy]. The types and their documentation are in package state, which the
 // backends share.
 type (
 	// A State is everything that the proxy of one node must forward.
@@ -10,7 +10,7 @@ type (
 	// A VIP is an address and what is served on it, and a Frontend one port of it.
 	VIP      = state.VIP
 	Frontend = state.Frontend
-	// A Target says what becomes of a new flow, and a Backend is an endpoint that it is sent to.
+	// A Target says where a new flow goes, and a Backend is an endpoint that it is sent to.
 	Target  = state.Target
 	Backend = state.Backend
 
@@ -54,11 +54,10 @@ const (
 	PortKept        = state.PortKept
 )
 
-// PlainIfname says whether the name of an interface means itself to all programs that
-// load rules.
+// PlainIfname reports whether all programs that load rules take the name of an interface literally.
 func PlainIfname(name string) bool { return state.PlainIfname(name) }
 
-// A Mode is the part of the kernel that rules are written in.
+// A Mode is the kernel interface that the rules are written to.
 type Mode = state.Mode
 
 const (
@@ -70,10 +69,10 @@ const (
 // ParseMode reads a Mode; empty is ModeAuto.
 func ParseMode(s string) (Mode, error) { return state.ParseMode(s) }
 
-// Limits are what one address may hold.
+// Limits are the limits for one address.
 type Limits = state.Limits
 
-// DefaultLimits are those of a mode; those of [ModeAuto] are nftables'.
+// DefaultLimits returns the limits of a mode. [ModeAuto] has those of nftables.
 func DefaultLimits(m Mode) Limits { return state.DefaultLimits(m) }
 
 // Refused is an error of [Proxy.Set]: everything in the State is set except for the addresses

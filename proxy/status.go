@@ -11,74 +11,72 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Status is what a Proxy has done, for people.
+// A Status is the state of a Proxy, for people.
 type Status struct {
-	// Mode is nftables or iptables, and Programs the iptables that are used, one for
-	// each family. ModeReason is why it is not nftables where either would do.
+	// Mode is nftables or iptables, and Programs the iptables programs in use, one for each family.
+	// ModeReason is why nftables is not used although the mode is auto.
 	Mode       Mode     `json:"mode"`
 	Programs   []string `json:"programs,omitempty"`
 	ModeReason string   `json:"modeReason,omitempty"`
-	// ModeError is why rules of another mode are still there.
+	// ModeError is why rules of another mode are not removed yet.
 	ModeError string `json:"modeError,omitempty"`
-	// Unsupported is what of the State this mode cannot do, frontend by frontend,
-	// and does otherwise.
+	// Unsupported lists, for each frontend, what this mode cannot do, and what it does instead.
 	Unsupported []string `json:"unsupported,omitempty"`
 
 	Schema     int    `json:"schema"`
 	Generation uint64 `json:"generation"` // transactions since the start
 
-	// What the kernel forwards. Backends counts an endpoint once for every
-	// frontend that it stands behind.
+	// What the kernel forwards. Backends counts an endpoint once for each of its frontends.
 	VIPs      int `json:"vips"`
 	Frontends int `json:"frontends"`
 	Backends  int `json:"backends"`
 
-	// Repairs counts the times that the table was not what had been written.
-	// Found says what was wrong the last time.
+	// Repairs counts how often the table differed from what was written. Found is the last
+	// difference.
 	Repairs    uint64    `json:"repairs"`
 	LastRepair time.Time `json:"lastRepair,omitzero"`
 	Found      string    `json:"found,omitempty"`
 
-	// AffinityFull are the frontends with affinity that had more clients than they can remember.
+	// AffinityFull are the frontends with affinity that had more clients than they can record.
 	AffinityFull []AffinityFull `json:"affinityFull,omitempty"`
 
-	// LastError is that of the last Set, empty when it did all it should.
+	// LastError is the error of the last Set, empty if it succeeded.
 	LastError string `json:"lastError,omitempty"`
-	// ConntrackError is why entries that changes made wrong are still there.
+	// ConntrackError is why stale conntrack entries are not deleted yet.
 	ConntrackError string `json:"conntrackError,omitempty"`
 
-	// ForwardOpened are the iptables of this node, such as iptables-nft, whose chain
-	// FORWARD would drop our traffic and has our rule that accepts it.
+	// ForwardOpened are the iptables programs of this node, such as iptables-nft, whose chain
+	// FORWARD would drop Fanfare's traffic and has Fanfare's rule that accepts it.
 	ForwardOpened []string `json:"forwardOpened,omitempty"`
-	// ForwardError is why it may still be dropped there.
+	// ForwardError is why FORWARD may still drop it.
 	ForwardError string `json:"forwardError,omitempty"`
 
-	// RedirectError is why connections to addresses that moved to this node end instead of
-	// being redirected to the previous owner.
+	// RedirectError is why connections to addresses that moved to this node end, instead of being
+	// redirected to the previous owner.
 	RedirectError string `json:"redirectError,omitempty"`
 
-	// FastPath is what goes past the rules; absent where it is off.
+	// FastPath describes flows that bypass the rules; absent if the fast path is off.
 	FastPath *FastPathStatus `json:"fastPath,omitempty"`
 
-	// Obstacles are what else on this node is in the way of traffic to VIPs, as far as the
-	// last look showed: soon after a change of nftables, and every time that the kernel is
-	// compared. Unseen is what could not be looked at, and why.
+	// Obstacles are other things on this node that block traffic to VIPs, as of the last look. A
+	// look follows a change of nftables soon, and each comparison with the kernel. Unseen says what
+	// could not be checked, and why.
 	Obstacles []Obstacle `json:"obstacles,omitempty"`
 	Unseen    []string   `json:"unseen,omitempty"`
 }
 
-// AffinityFull is a frontend with affinity that forgets the clients of longest ago.
+// AffinityFull is a frontend with affinity that evicts the least recent clients.
 type AffinityFull struct {
 	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
-	// Unremembered counts new flows whose clients found no place, and Evicted the clients that were
-	// forgotten for others, since the start.
+	// Unremembered counts new flows whose clients could not be recorded, and Evicted the clients
+	// that were evicted for others, since the start.
 	Unremembered uint64 `json:"unremembered"`
 	Evicted      uint64 `json:"evicted"`
-	// Last is when it was full the last time.
+	// Last is when the map was last full.
 	Last time.Time `json:"last"`
 }
 
-// affinityFull is what of a Proxy's frontends is full.
+// affinityFull returns the frontends whose maps were full.
 func affinityFull(have State, full map[state.AffinityID]nftables.AffinityOverflow, sets []string) (all []AffinityFull) {
 	if len(full) == 0 && len(sets) == 0 {
 		return nil
@@ -103,8 +101,8 @@ func affinityFull(have State, full map[state.AffinityID]nftables.AffinityOverflo
 	return all
 }
 
-// A record keeps what Status returns. It has a lock of its own, so that Status
-// does not wait for the kernel.
+// A record stores what Status returns. It has its own lock, so that Status does not wait for the
+// kernel.
 type record struct {
 	mu     sync.Mutex
 	status Status
@@ -128,14 +126,14 @@ func (r *record) unsupported(all []string) {
 	r.status.Unsupported = all
 }
 
-// mode records what was chosen, before there is anything else to report.
+// mode records the selected mode, before there is anything else to report.
 func (r *record) mode(m Mode, programs []string, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Mode, r.status.Programs, r.status.ModeReason = m, programs, why
 }
 
-// left records what became of the rules of another mode.
+// left records the result of removing rules of another mode.
 func (r *record) left(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +157,7 @@ func (r *record) repaired(found string) {
 	r.status.Found = found
 }
 
-// redirect records the outcome of the redirects, and returns the error of the last time.
+// redirect records the result of writing redirects, and returns the previous error.
 func (r *record) redirect(err error) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +168,7 @@ func (r *record) redirect(err error) (before string) {
 	return before
 }
 
-// forward records what became of FORWARD, and returns the error of the last time.
+// forward records the result of opening FORWARD, and returns the previous error.
 func (r *record) forward(opened []string, err error) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +180,7 @@ func (r *record) forward(opened []string, err error) (before string) {
 	return before
 }
 
-// state is the State that the kernel holds.
+// state returns the State that the kernel holds.
 func (r *record) state() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +202,7 @@ func (r *record) get() Status {
 	return s
 }
 
-// countBackends counts the endpoints of both targets, those of both once.
+// countBackends counts the endpoints of both targets, each once.
 func countBackends(f *Frontend) int {
 	a, b := f.External.Backends, f.Internal.Backends
 	both := 0

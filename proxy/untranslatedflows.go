@@ -12,9 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// deleteUntranslated deletes the flows to owned addresses that are not translated, once
-// the rules keep new ones from arising. It is not left to the sweeper: a client port whose
-// flow goes past the rules would be refused.
+// deleteUntranslated deletes the untranslated flows to owned addresses, once the rules prevent new
+// ones. It cannot be left to the Cleaner: connections from a client port whose flow bypasses the
+// rules would be refused.
 func deleteUntranslated(sock *nfnl.Socket, owned []netip.Prefix) (n int, err error) {
 	own, err := conntrack.OwnAddrs()
 	if err != nil {

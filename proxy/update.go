@@ -10,8 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// set makes the kernel forward a State that is known to be valid: by the differences from the
-// last one, or by what the kernel is found to hold.
+// set makes the kernel forward a valid State: by the differences from the last one or, if the
+// kernel's state is unknown, by what the kernel holds.
 func (p *Proxy) set(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -20,7 +20,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err != nil {
 		return err
 	}
-	p.sweeper.Expect(want)
+	p.cleaner.Expect(want)
 	p.offloader.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
@@ -34,7 +34,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		p.have = want
 		return nil
 	}
-	// What changes no element may change a chain's name: the renderer has the say.
+	// Even without changed elements, the renderer decides: a chain's name may change.
 	switch err := p.renderer.Update(ctx, renderer.Step{Have: p.have, Want: want, VIPs: vips, Elements: c}); {
 	case isStale(err):
 		p.metrics.retries.Inc()
@@ -47,13 +47,13 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return nil
 	}
 	p.recordState(want, p.elements+len(c.Add)-len(c.Del))
-	p.sweeper.Add(conntrack.PlanPurge(c), want, p.swept)
+	p.cleaner.Add(conntrack.StaleAfter(c), want, p.swept)
 	return nil
 }
 
-// recordState notes that the kernel holds want.
+// recordState records that the kernel holds want.
 func (p *Proxy) recordState(want State, elements int) {
-	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
+	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has checked the order
 	for _, c := range changes {
 		p.entries += c.Want.Entries(p.mode) - c.Have.Entries(p.mode)
 	}
@@ -62,14 +62,14 @@ func (p *Proxy) recordState(want State, elements int) {
 	p.metrics.vips.Set(float64(len(want.VIPs)))
 }
 
-// maxAttempts bounds how often a Set starts over because another program changes our
-// table meanwhile.
+// maxAttempts limits how often a Set starts over because another program changes our table
+// meanwhile.
 const maxAttempts = 5
 
-// reconcile reads the kernel's table and turns it into want's.
+// reconcile reads the kernel's table and changes it to want.
 func (p *Proxy) reconcile(ctx context.Context, want State) error {
-	// Only if the kernel is known to have held have does a difference mean
-	// that another program interfered.
+	// A difference means that another program interfered only if the kernel is known to have held
+	// have.
 	expected := p.known
 	p.known = false
 	var err error
@@ -105,11 +105,11 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	p.watch.rules.confirm(p.mark, time.Now())
 	all := state.RenderState(want)
 	p.recordState(want, len(all))
-	purge := conntrack.PlanPurge(state.DiffElements(out.Had, all))
+	stale := conntrack.StaleAfter(state.DiffElements(out.Had, all))
 	if !expected {
-		purge.AddFound(out.Had)
+		stale.AddAdopted(out.Had)
 	}
-	p.sweeper.Add(purge, want, p.swept)
+	p.cleaner.Add(stale, want, p.swept)
 	if p.damage != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(p.damage)

@@ -20,20 +20,20 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
-// A watch receives the kernel's notifications of changes of nftables and
+// A watch listens to the kernel's notifications of nftables changes, as `nft monitor` does, and
 // signals when another program changed our table.
 type watch struct {
 	conn  *netlink.Conn
 	log   *slog.Logger
-	dirty atomic.Bool // signalled, and not yet taken
-	// rules says whether our rules are as they were written.
+	dirty atomic.Bool // signalled, but not yet taken
+	// rules records whether our rules are as they were written.
 	rules *integrity
-	// forward is the same for FORWARD of iptables. Only iptables-nft sends
-	// notifications; iptables-legacy sends none.
+	// forward is like dirty for iptables' FORWARD. Only iptables-nft causes notifications;
+	// iptables-legacy causes none.
 	forward atomic.Bool
-	// monitor receives changes of other tables; nil: not yet there.
+	// monitor receives changes of other tables; nil: not yet started.
 	monitor atomic.Pointer[obstacle.Monitor]
-	// iptables says that our rules are chains of iptables, whose changes count too.
+	// iptables says that our rules are iptables chains, whose changes count too.
 	iptables atomic.Bool
 	notify   chan struct{}
 	closed   chan struct{}
@@ -60,13 +60,13 @@ func newWatch(log *slog.Logger, own ...uint32) (*watch, error) {
 	return w, nil
 }
 
-// dropPorts is a filter that drops notifications of changes by the sockets with these ports. A datagram
-// holds messages of one transaction, so its first header is enough.
+// dropPorts is a socket filter that drops notifications of changes by the sockets with these ports.
+// A datagram holds messages of one transaction, so its first header suffices.
 func dropPorts(ports []uint32) []bpf.RawInstruction {
 	const nlmsgPid = 12 // offset of nlmsg_pid in nlmsghdr
 	program := []bpf.Instruction{bpf.LoadAbsolute{Off: nlmsgPid, Size: 4}}
 	for i, port := range ports {
-		// The filter loads words in network order, the header is in the host's.
+		// The filter loads words in network order; the header is in host order.
 		loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded, SkipTrue: uint8(len(ports) - i)})
 	}
@@ -93,7 +93,7 @@ func (w *watch) run() {
 		case err != nil:
 			w.log.Warn("nftables notifications", "err", err)
 			w.lost("notifications of nftables were lost: " + err.Error())
-			select { // not known to happen; never spin
+			select { // not known to happen, but must not spin
 			case <-w.closed:
 			case <-time.After(time.Second):
 			}
@@ -116,37 +116,36 @@ func (w *watch) run() {
 	}
 }
 
-// foreign says whether another program has changed our table.
+// foreign reports whether another program has changed our table.
 func (w *watch) foreign(m netlink.Message) bool {
 	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data)
 }
 
-// ofOurTable reads the table that a notification is about. In all of them that
-// are about one, its name is attribute 1.
+// ofOurTable reports whether a notification is about our table. In all notifications about a table,
+// its name is attribute 1.
 func ofOurTable(data []byte) bool {
 	const name = unix.NFTA_TABLE_NAME
 	return len(data) >= nfnl.SizeofGenMsg && data[0] == unix.NFPROTO_INET &&
 		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == renderer.TableName
 }
 
-// ofForward says whether a notification may be of a change of what iptables-nft
-// does to forwarded packets. Its other chains, which kube-proxy changes all the
-// time, are ignored.
+// ofForward reports whether a notification may be about a change of iptables-nft that affects
+// forwarded packets. Its other chains, which kube-proxy changes all the time, are ignored.
 func ofForward(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
 	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == iptables.ForwardChain)
 }
 
-// ofOurChains says whether a notification may be of a change of our chains of
-// iptables-nft, or of chains that lead to them.
+// ofOurChains reports whether a notification may be about our chains in iptables-nft, or about
+// chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
 	jumps := iptables.Jumps(0)[table]
 	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || iptables.Ours(chain))
 }
 
-// ofIPTables reads the table of iptables-nft that a notification is about, and the
-// chain, which is empty if it is about the whole table.
+// ofIPTables reads the iptables-nft table and chain of a notification. The chain is empty if it is
+// about the whole table.
 func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < nfnl.SizeofGenMsg {
 		return "", "", false
@@ -175,7 +174,7 @@ func (w *watch) disturb(reason string) {
 	w.notifyChanged()
 }
 
-// lost signals that any change may have gone unnoticed, and why.
+// lost signals that any change may have been missed, and why.
 func (w *watch) lost(reason string) {
 	w.forward.Store(true)
 	w.disturb(reason)
@@ -185,10 +184,10 @@ func (w *watch) notifyChanged() {
 	notify.Changed(w.notify)
 }
 
-// ignoringOwn runs change, which makes a number of transactions, without listening: for a
-// listener, the kernel keeps several kilobytes for every element until the
-// transaction is done. The generation's number shows whether another program changed
-// anything meanwhile, which counts as a disturbance.
+// ignoringOwn runs change, which makes a known number of transactions, without listening: for each
+// listener, the kernel holds several kilobytes for every element until the transaction is done. The
+// generation number shows whether another program changed anything meanwhile; that counts as a
+// disturbance.
 func (w *watch) ignoringOwn(s *nfnl.Socket, transactions uint32, change func() error) error {
 	before, err := s.Generation()
 	if err != nil {
@@ -212,10 +211,10 @@ func (w *watch) ignoringOwn(s *nfnl.Socket, transactions uint32, change func() e
 	return changed
 }
 
-// take says whether the table was disturbed since the last call.
+// take reports whether the table was disturbed since the last call.
 func (w *watch) take() bool { return w.dirty.Swap(false) }
 
-// takeForward is take for FORWARD of iptables.
+// takeForward is like take for iptables' FORWARD.
 func (w *watch) takeForward() bool { return w.forward.Swap(false) }
 
 func (w *watch) close() (err error) {

@@ -125,8 +125,8 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 
-// withoutNew returns the target without what is not announced yet and overlaps a prefix of hold, or
-// is the route of an outdated address.
+// withoutNew returns the target without prefixes that are not announced yet and overlap a prefix of
+// hold, or are the route of an outdated address.
 func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []netip.Addr) target {
 	if len(hold)+len(outdated) == 0 {
 		return want
@@ -142,8 +142,8 @@ func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []n
 	return target{sortedset.MinusFunc(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Minus(want.addrs, addrs)}
 }
 
-// record records what is announced after a call with want, and returns which addresses left
-// and came. services returns the Services of an address that left.
+// record records what is announced after a call with want, and returns which addresses were
+// withdrawn and which were added. services returns the Services of a withdrawn address.
 func (p *announcePath) record(announced []netip.Prefix, want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
 	if sortedset.Same(announced, p.announcedPrefixes) && sortedset.Same(want.addrs, p.targetAddrs) {
 		return nil, nil
@@ -156,7 +156,7 @@ func (p *announcePath) record(announced []netip.Prefix, want target, services fu
 	gone := sortedset.MinusFunc(p.announcedPrefixes, announced, sortedset.ComparePrefixes)
 	left, came = sortedset.Minus(p.announcedAddrs, have), sortedset.Minus(have, p.announcedAddrs)
 	// An aggregate of other addresses attracted traffic to new ones as soon as these were
-	// forwarded. Now it is gone, and their own routes could not be announced.
+	// forwarded. Now it is withdrawn, and their own routes could not be announced.
 	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
 	left = sortedset.Union(left, strayed, netip.Addr.Compare)
 	for _, a := range left {

@@ -82,7 +82,7 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 func (st *Status) bgpAttention(now time.Time) (all lines) {
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
-			all.add("router %s: %s", s.Name, s.Trouble())
+			all.add("router %s: %s", s.Name, s.DownReason())
 		}
 		if s.OtherRouter.IsValid() {
 			all.add("router %s: %s, too, sends router advertisements on %s; the session remains with %s, which sent the first: leave one router on the link", s.Name, s.OtherRouter, s.Interface, s.Router())

@@ -10,9 +10,9 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// conflictLifetime is how long a conflict is reported after this node stopped to probe the address:
-// a Service that gets another address leaves nothing to probe, and the next Service should not get
-// the address meanwhile.
+// conflictLifetime is how long a conflict is reported after this node has stopped probing the
+// address: when a Service gets another address, nothing is probed, and the next Service
+// should not get the address meanwhile.
 const conflictLifetime = 10 * time.Minute
 
 // A conflictReport has the addresses that other hosts use. It is bounded: a host that answers for
@@ -54,7 +54,7 @@ func (r conflictReport) next(addresses []AddressStatus, now time.Time) conflictR
 	return next
 }
 
-// list is the report for the API server, sorted by address.
+// list returns the report for the API server, sorted by address.
 func (r conflictReport) list() (all []v1alpha1.SpeakerConflict) {
 	for _, a := range slices.SortedFunc(maps.Keys(r), netip.Addr.Compare) {
 		all = append(all, r[a].SpeakerConflict)

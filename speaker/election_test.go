@@ -26,7 +26,7 @@ func TestElection(t *testing.T) {
 		}
 		f.snap = &next
 	}
-	silent := func(n *cluster.Node) { n.Silent = true }
+	silent := func(n *cluster.Node) { n.ReadyUnknown = true }
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	members := func(alive ...string) *membership.Members {
 		m := &membership.Members{}

@@ -22,19 +22,18 @@ import (
 
 const (
 	reportingController = "fanfare.io/speaker"
-	// eventInterval is the least time between two observations. What comes and goes in
-	// between is only in the log.
+	// eventInterval is the shortest time between two observations. States that begin and end in
+	// between are only in the log.
 	eventInterval = time.Second
-	// observeInterval is the time until an observation without a pass, since grace times
-	// end.
+	// observeInterval is the time until an observation without a pass, because grace times end.
 	observeInterval = 10 * time.Second
 	// A node may write eventBurst Events at once, and one more each eventRefill. 1,000
 	// nodes with constant changes write 33 a second; the API server keeps each for an hour.
 	eventBurst  = 25
 	eventRefill = 30 * time.Second
-	// In a cluster of more than crowd nodes, about causeWriters Events with the same text about one
-	// object are stored in causeWindow, however many nodes have the same to say. The nodes create
-	// Events of the same causeWriters names, causesPerSecond of them together.
+	// In a cluster of more than crowd nodes, at most about causeWriters Events with the same text
+	// about one object are stored in causeWindow. The nodes use causeWriters names for them, and
+	// create causesPerSecond of them together.
 	crowd           = 16
 	causeWriters    = 4
 	causeWindow     = 10 * time.Minute
@@ -135,7 +134,7 @@ func (r *eventRecorder) await(ctx context.Context, now observation) bool {
 // members is the number of nodes that are alive.
 func (now observation) members() int { return now.desired.View.Members.CountAlive() }
 
-// crowded reports whether many nodes may have the same to say.
+// crowded reports whether many nodes may report the same.
 func (now observation) crowded() bool { return now.members() > crowd }
 
 // queue adds new events to the pending ones, and returns how long to pause after them.
@@ -196,8 +195,9 @@ func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
 	return r.client.createEvent(ctx, l.event)
 }
 
-// identity is a hash for the name of an Event, so that writing it twice creates one. A shared Event
-// has the same for all nodes of one of causeWriters groups that say the same in causeWindow.
+// identity returns a hash for the name of an Event, so that writing it twice creates one. The nodes
+// are divided into causeWriters groups: a shared Event has the same hash for all nodes of a group
+// that report the same in causeWindow.
 func (r *eventRecorder) identity(e event, at time.Time, shared bool) uint64 {
 	hash := fnv.New64a()
 	if !shared {

@@ -132,7 +132,7 @@ func newEvents(was reported, now observation, limit int) (reported, []event) {
 func (r *reported) sessionEvents(was reported, now observation) (all []event) {
 	r.sessions = make(map[string]reportedSession, len(now.sessions))
 	for _, s := range now.sessions {
-		why := ": " + s.Trouble()
+		why := ": " + s.DownReason()
 		switch now.transition(r.sessions, was.sessions, s.Name, reportedSession{s.State == bgp.Established, s.Since}, r.presumedUntil) {
 		case unchanged:
 		case cameUp:
@@ -304,7 +304,7 @@ func (r *reported) memberEvents(was reported, now observation) (all []event) {
 	for _, m := range v.Members.Dead(v.Node) {
 		r.dead = append(r.dead, m.Node)
 		since[m.Node] = m.Since
-		if v.IsSilent(m.Node) {
+		if v.IsUnresponsive(m.Node) {
 			r.leftOut = append(r.leftOut, m.Node)
 		}
 	}
@@ -327,7 +327,7 @@ func (r *reported) memberEvents(was reported, now observation) (all []event) {
 // deadNode returns the reason and the note for a dead node, empty if nothing has changed.
 func (now observation) deadNode(was reported, name string, since time.Time) (eventReason, string) {
 	v := now.desired.View
-	out := v.IsSilent(name)
+	out := v.IsUnresponsive(name)
 	switch {
 	case !slices.Contains(was.dead, name):
 		what := "its endpoints get no new connections"

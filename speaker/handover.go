@@ -27,11 +27,11 @@ const (
 	keepTimeout = 800 * time.Millisecond
 	// readyLifetime is how long a node that waits for an address counts as ready.
 	readyLifetime = 2 * time.Second
-	// holderLifetime is how long a message about an address counts although no Service of
-	// this node's snapshot holds the address: the snapshot may be late.
+	// holderLifetime is how long a message about an address counts although no Service in this
+	// node's snapshot holds the address: the snapshot may be older.
 	holderLifetime = time.Minute
-	// pruneInterval is how often expired messages are looked for: with many addresses, that takes
-	// milliseconds.
+	// pruneInterval is the time between two searches for expired messages, which take milliseconds
+	// with many addresses.
 	pruneInterval = time.Second
 )
 
@@ -61,19 +61,19 @@ type handoverState struct {
 	instances map[string]uint64 // of the other nodes' processes
 	synced    map[string]bool   // nodes whose state has arrived, and that have been alive and reachable since
 	holders   map[netip.Addr]map[string]holderState
-	reported  []netip.Addr // what holders has of this node, sorted; nil: look
+	reported  []netip.Addr // the content of holders for this node, sorted; nil: unknown
 	prunedAt  time.Time    // when prune last looked for expired messages
 	waits     map[netip.Addr]releaseWait
 	// ready are the nodes that wait for addresses. kept is until when this node answers for
 	// addresses of other owners.
 	ready map[netip.Addr]readyNode
 	kept  map[netip.Addr]time.Time
-	// rounds counts the events after which neighbours may map an address of this node to
+	// rounds counts, for each address of this node, the events after which neighbours may map it to
 	// another node.
 	rounds  map[netip.Addr]uint64
 	history *redirect.History
-	// resumedAt is when this process continued after it was suspended; zero: the addresses
-	// have been announced again since.
+	// resumedAt is when this process continued after a suspension; zero if the addresses have been
+	// announced since.
 	resumedAt time.Time
 }
 
@@ -222,8 +222,8 @@ func (h *handoverState) isFree(a netip.Addr, now time.Time) bool {
 	return !now.Before(w.until)
 }
 
-// setWanted ends waits for addresses that are not wanted any longer, and forgets which ones
-// were kept and are wanted again. addrs is sorted.
+// setWanted ends waits for addresses that are no longer wanted, and clears kept for addresses that
+// are wanted again. addrs is sorted.
 func (h *handoverState) setWanted(addrs []netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,8 +28,8 @@ type interfaceOffer struct {
 	all            []l2.Interface
 }
 
-// next returns the offer for a snapshot; o itself if its inputs are the same.
-// bounded: other speakers receive them, in a message of limited size.
+// next returns the offer for a snapshot; o itself if its inputs are the same. bounded: other
+// speakers receive the interfaces, in a message of limited size.
 func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *interfaceOffer {
 	if o != nil && o.sameInput(snap, all) {
 		return o
@@ -86,9 +86,9 @@ func relevantInterfaces(snap *cluster.Snapshot, all []l2.Interface) (list []l2.I
 }
 
 // withheldFamilies returns the families, IPv4 and IPv6, for which this node offers no interface:
-// nothing of them is forwarded, so that another node must answer for their addresses. last is
-// the last decision: an address whose endpoints are all in the network of the host needs no
-// forwarding, and perhaps no other node has any of these.
+// the kernel forwards nothing of them, so another node must answer for their addresses. last is the
+// last decision: addresses whose endpoints are all in the network of the host need no forwarding,
+// and perhaps no other node has such an endpoint.
 func withheldFamilies(b *proxy.Blockade, last *plan.Desired) (withheld [2]bool) {
 	if b == nil {
 		return withheld
@@ -100,8 +100,8 @@ func withheldFamilies(b *proxy.Blockade, last *plan.Desired) (withheld [2]bool) 
 	return withheld
 }
 
-// An offerable is the interfaces of this node without what is withheld. It keeps its last
-// result, which is compared by identity.
+// An offerable returns the interfaces of this node without withheld families. It keeps its last
+// result, because callers compare it by identity.
 type offerable struct {
 	all, left []l2.Interface
 	withheld  [2]bool

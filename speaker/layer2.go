@@ -24,8 +24,7 @@ const discoveryTime = 2 * time.Second
 // get lost, in particular on a link that has just come up.
 const queryInterval = 200 * time.Millisecond
 
-// problemInterval is the time between two checks for settings of the kernel that block L2
-// traffic.
+// problemInterval is the time between two checks for kernel settings that block L2 traffic.
 const problemInterval = time.Minute
 
 // layer2 is the speaker's part for L2. It belongs to the goroutine of Run.
@@ -124,14 +123,14 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 	l.discover(d.View.Members, snap.Nodes, now)
 }
 
-// nextRedirects returns the redirects for d, and has the silent nodes in them tested. Those of the
-// previous speaker stay until the interfaces are known.
+// nextRedirects returns the redirects for d, and starts tests of the unresponsive nodes in them.
+// The previous speaker's redirects stay until the interfaces are known.
 func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirect.Redirects {
 	if l.redirects.Restored() && len(d.View.Interfaces) == 0 && !l.ready(now) {
 		return l.redirects
 	}
 	l.redirects = l.redirects.Next(d, l.handover.history, l.neighbours.Answers)
-	l.neighbours.Set(l.redirects.Silent)
+	l.neighbours.Set(l.redirects.Unresponsive)
 	return l.redirects
 }
 
@@ -166,10 +165,10 @@ func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, now time
 	}
 }
 
-// pauseEnd returns until when no new address is admitted: until all nodes have been seen and
-// all reachable ones are synced, for a bounded time. The same holds for a node that has an
-// interface again and misses others: it may have been cut off, and the last one that it hears
-// may be the owner of its addresses.
+// pauseEnd returns until when no new address is admitted: until all nodes have been seen and all
+// reachable ones are synced, for a limited time. The same applies to a node that has an interface
+// again and does not reach some nodes: it may have been cut off, and the last node that it reaches
+// may own its addresses.
 func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced bool, now time.Time) time.Time {
 	if l.discoveryEnd.IsZero() {
 		l.discoveryEnd = now.Add(discoveryTime)
@@ -208,7 +207,7 @@ func (l *layer2) setMembers(m *membership.Members) {
 	}
 }
 
-// query asks nodes for their state as long as nothing is admitted without it.
+// query asks nodes for their state while nothing is admitted without it.
 func (l *layer2) query(nodes []string, now time.Time) {
 	if l.querying = len(nodes) > 0 && !l.ready(now); !l.querying || now.Before(l.queriedAt.Add(queryInterval)) {
 		return
@@ -220,7 +219,7 @@ func (l *layer2) query(nodes []string, now time.Time) {
 	}
 }
 
-// next returns when L2 is due without a change; zero: never.
+// next returns when L2 must act without a change; zero: never.
 func (l *layer2) next(now time.Time) time.Time {
 	var queryAt time.Time
 	if l.querying {
@@ -244,7 +243,7 @@ func (l *layer2) returned(m *membership.Members) (names []string) {
 // some.
 func (l *layer2) ready(now time.Time) bool { return !l.handover.isPaused(now) }
 
-// checkProblems checks now and then what blocks L2 traffic on this node.
+// checkProblems checks at intervals what blocks L2 traffic on this node.
 func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Time) {
 	if !d.UsesL2 || now.Sub(l.checkedAt) < problemInterval {
 		return

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of the loop; bgp, l2 and proxy have their own.
+// metrics are the metrics of the loop. Packages bgp, l2 and proxy have their own.
 type metrics struct {
 	passes   prometheus.Histogram
 	phases   *prometheus.HistogramVec

@@ -19,7 +19,7 @@ type netWatch struct {
 	log     *slog.Logger
 	what    string // what is read, for logs
 	refresh func() // may run in several goroutines at a time
-	// These report whether a change is relevant; nil: no change of the kind is.
+	// These report whether a change is relevant; nil: no change of that kind is.
 	route func(netlink.RouteUpdate) bool
 	link  func(netlink.LinkUpdate) bool
 	addr  func(netlink.AddrUpdate) bool
@@ -92,7 +92,7 @@ func (w *netWatch) listen() error {
 	}
 	defer drain(addrs)
 	for {
-		w.refresh() // first, what changed before the subscription
+		w.refresh() // first, changes from before the subscription
 		for matters := false; !matters; {
 			var ok bool
 			select {

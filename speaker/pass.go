@@ -24,12 +24,12 @@ type forwarder interface {
 	Intact() proxy.Integrity
 	// Blockade returns the flows that certainly fail on this node, as of the last Set.
 	Blockade() *proxy.Blockade
-	// Unprepared returns prefixes, sorted, of which no address may be announced yet that was
-	// not before: what takes longer than Set is still under way.
+	// Unprepared returns sorted prefixes whose new addresses must not be announced yet: some
+	// preparations take longer than Set.
 	Unprepared() []netip.Prefix
 }
 
-// errBlockade reports that d was decided by another Blockade than there is now.
+// errBlockade means that the Blockade has changed since the decision about d.
 var errBlockade = errors.New("the flows that obstacles of this node block have changed")
 
 // A pass applies Desired values in an order that keeps I1 and I2. It is not safe for

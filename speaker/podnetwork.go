@@ -16,10 +16,10 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// podInterfaces are the beginnings of the names of the interfaces by which pods' packets arrive, by
-// the network plug-ins that allocate addresses themselves. Kubernetes' documentation of kube-proxy
-// names most of them (--detect-local-mode=InterfaceNamePrefix). All packets of pods arrive by such an
-// interface, whatever the IPAM, so that they are right also where podCIDRs would be.
+// podInterfaces are prefixes of the names of interfaces by which pods' packets arrive, for network
+// plug-ins that allocate addresses themselves. Kubernetes' documentation of kube-proxy names most
+// of them (--detect-local-mode=InterfaceNamePrefix). All packets of pods arrive by such an
+// interface, regardless of the IPAM, so the prefixes are also right where podCIDRs would be.
 var podInterfaces = []podInterface{
 	{prefix: "cali"},                        // Calico
 	{prefix: "lxc", witness: "cilium_host"}, // Cilium; LXC has a bridge lxcbr0
@@ -32,11 +32,11 @@ var podInterfaces = []podInterface{
 
 type podInterface struct {
 	prefix  string
-	witness string // an interface that has to be there, since others use such names; empty: none
+	witness string // an interface that must exist, because other programs use such names; empty: none
 }
 
-// A podNetworkWatch finds out how this node's pods can be recognised as clients. find belongs
-// to the goroutine of Run.
+// A podNetworkWatch detects how this node's pods can be recognised as clients. Only the goroutine
+// of Run calls find.
 type podNetworkWatch struct {
 	*netWatch
 	finder plan.PodCIDRMismatchFinder
@@ -45,7 +45,7 @@ type podNetworkWatch struct {
 	prefix string // of podInterfaces; empty: none
 }
 
-// newPodNetworkWatch reads nothing yet: a user may have said what pods are.
+// newPodNetworkWatch reads nothing yet: a user may have configured the pods' network.
 func newPodNetworkWatch(log *slog.Logger) *podNetworkWatch {
 	w := &podNetworkWatch{}
 	w.netWatch = newNetWatch("the network plug-in", w.refresh, log)
@@ -73,13 +73,13 @@ func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.P
 	})
 }
 
-// confirm reports whether an address may be a pod's of this node, by the interface of the route
-// to it. An uplink leads to other machines, which an EndpointSlice may name with this node. iface
-// is the interface if it is a bridge, which leads to all pods.
+// confirm reports whether an address may belong to a pod of this node, by the interface of the
+// route to it. An uplink leads to other hosts, although an EndpointSlice may name this node for
+// them. iface is the interface if it is a bridge, which leads to all pods.
 func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string, is bool) {
 	link, route, err := linkTo(a)
-	// The interface of a default route is an uplink. uplinksOf would read every route to say so,
-	// for each endpoint of another machine that names this node.
+	// The interface of a default route is an uplink. To find that out, uplinksOf would read all
+	// routes, for each endpoint on another host that names this node.
 	if err != nil || isDefault(netlink.RouteUpdate{Route: route}) {
 		return "", false
 	}
@@ -97,8 +97,8 @@ func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string,
 // tunnels are the types of interfaces that lead to other nodes without a gateway.
 var tunnels = []string{"vxlan", "geneve", "wireguard", "ipip", "ip6tnl", "sit", "gre", "ip6gre", "tuntap", "xfrm"}
 
-// isRemote reports whether the kernel reaches an address by another node: through a gateway, a tunnel
-// or an uplink. An EndpointSlice may name another node with the address of a pod of this one.
+// isRemote reports whether the kernel reaches an address through another node: by a gateway, a
+// tunnel or an uplink. An EndpointSlice may name another node for the address of a pod on this one.
 func isRemote(a netip.Addr, own []netip.Addr) bool {
 	link, route, err := linkTo(a)
 	if err != nil {
@@ -112,8 +112,8 @@ func isRemote(a netip.Addr, own []netip.Addr) bool {
 	return is && err == nil
 }
 
-// linkTo returns the route to an address, and its interface: the first one of a route by several, which
-// has none of its own.
+// linkTo returns the route to an address, and its interface. A multipath route has no interface of
+// its own; then it is the interface of the first path.
 func linkTo(a netip.Addr) (netlink.Link, netlink.Route, error) {
 	routes, err := netlink.RouteGetWithOptions(net.IP(a.AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil {
@@ -140,8 +140,8 @@ func (w *podNetworkWatch) concerns(l netlink.LinkUpdate) bool {
 	})
 }
 
-// refresh looks for a network plug-in. One that was found stays: its last pod may go, and the
-// next one comes.
+// refresh looks for a network plug-in. A detected one stays: its last pod may be deleted before the
+// next one starts.
 func (w *podNetworkWatch) refresh() {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -165,8 +165,8 @@ func (w *podNetworkWatch) refresh() {
 	}
 }
 
-// podInterfacePrefix returns how the names of pods' interfaces begin, empty if no known plug-in
-// is among the names.
+// podInterfacePrefix returns the prefix of pods' interface names, empty if names contains no
+// interface of a known plug-in.
 func podInterfacePrefix(names []string) string {
 	for _, p := range podInterfaces {
 		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, p.prefix) }) &&

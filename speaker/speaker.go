@@ -30,21 +30,20 @@ const (
 	// wait, so that a single change is never late.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
-	// passEffort bounds what a pass changes, so that it takes less than 20 ms: what a change
-	// concerns beyond that follows with the next passes.
+	// passEffort limits the changes of a pass, so that it takes less than 20 ms. The rest of a
+	// larger change follows in the next passes.
 	passEffort = 5 * time.Millisecond
-	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time counts
-	// from then.
+	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time begins after
+	// it.
 	transmitTime = 250 * time.Millisecond
-	// recheckInterval is how often the kernel's rules are read back although no change was
-	// seen.
+	// recheckInterval is how often the kernel's rules are read back without a detected change.
 	recheckInterval = 5 * time.Minute
-	// defaultRestartTime is BGPPeer's default for how long a router keeps the routes of a
-	// speaker that restarts.
+	// defaultRestartTime is how long a router keeps the routes of a restarting speaker by BGPPeer's
+	// default.
 	defaultRestartTime = 30 * time.Second
 )
 
-// Options are what Run needs.
+// Options configure Run.
 type Options struct {
 	plan.Config
 	// ProxyMode selects nftables or iptables; empty: nftables if it works.
@@ -281,8 +280,7 @@ func (s *speaker) runPass(ctx context.Context) error {
 	return errors.Join(err, s.save(d.Snapshot))
 }
 
-// updateConfig updates what the decision depends on besides the snapshot, and returns the
-// members.
+// updateConfig updates the inputs of the decision besides the snapshot, and returns the members.
 func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *membership.Members {
 	c := &s.decider.Config
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {

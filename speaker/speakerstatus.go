@@ -271,7 +271,7 @@ func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 	if s.State != bgp.Established {
 		// A session passes through several states within milliseconds on its way up and
 		// back. For users and the API server it is down meanwhile.
-		out.State, out.Error = "Down", s.Trouble()
+		out.State, out.Error = "Down", s.DownReason()
 	}
 	return out
 }

@@ -331,7 +331,7 @@ func receivers(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus
 		i := slices.IndexFunc(s.Omissions, func(o bgp.Omission) bool { return o.Prefix.Contains(addr) })
 		switch {
 		case s.State != bgp.Established:
-			missing = append(missing, fmt.Sprintf("%s (%s): %s", s.Name, s.State, s.Trouble()))
+			missing = append(missing, fmt.Sprintf("%s (%s): %s", s.Name, s.State, s.DownReason()))
 		case i >= 0:
 			missing = append(missing, fmt.Sprintf("%s: %s", s.Name, s.Omissions[i].Reason))
 		default:

@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// saveMemory makes the garbage collector run when the heap has grown by half, not when it
+// setGCPercent makes the garbage collector run when the heap has grown by half, not when it
 // has doubled: every node pays for a speaker's memory all the time, and for its CPU time
 // only while Services change. GOGC in the environment takes precedence.
-func saveMemory() {
+func setGCPercent() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}

@@ -138,7 +138,7 @@ linger time first.`,
 			// to waiting a minute.
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
-			saveMemory()
+			setGCPercent()
 			return speaker.Run(ctx, kill, o)
 		},
 	}

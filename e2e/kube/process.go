@@ -68,7 +68,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Alive says whether the process still runs.
+// Alive reports whether the process still runs.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.done:

@@ -325,7 +325,7 @@ func (f *fanfare) as(account string) *Client {
 	return c
 }
 
-// anyIs says whether what is true of err or of an error that it joins.
+// anyIs reports whether what is true of err or of an error that it joins.
 func anyIs(err error, what func(error) bool) bool {
 	var many interface{ Unwrap() []error }
 	if errors.As(err, &many) {

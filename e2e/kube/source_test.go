@@ -231,7 +231,7 @@ func openAPI(ctx, life context.Context, cfg *rest.Config, o watch.Options) (*wat
 	return watch.OpenAPI(life, cfg, o)
 }
 
-// ready says whether n pods of the Service web are ready, each on two ports in two
+// ready reports whether n pods of the Service web are ready, each on two ports in two
 // families.
 func ready(n int) func(*cluster.Snapshot) bool {
 	return func(s *cluster.Snapshot) bool {

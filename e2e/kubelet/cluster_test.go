@@ -30,14 +30,14 @@ var (
 // A cluster is a lab with a control plane, and kubelets on its nodes.
 type cluster struct {
 	*kube.Lab
-	machines map[string]*machine
+	kubeNodes map[string]*kubeNode
 
 	id, tools, kubeconfig string
 }
 
 // upCluster builds an empty cluster. The caller must take it down, also after an error.
 func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
-	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, machines: map[string]*machine{}, id: id, tools: tools}
+	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, kubeNodes: map[string]*kubeNode{}, id: id, tools: tools}
 	var err error
 	if c.Lab.Lab, err = lab.Up(ctx, lab.Options{
 		ID:       id,
@@ -80,7 +80,7 @@ func (c *cluster) startControlPlane(ctx context.Context) (err error) {
 	return c.Kubernetes.WriteKubeconfig(c.kubeconfig, "admin", "system:masters")
 }
 
-// startNodes turns the nodes into machines and starts their kubelets and kube-proxies.
+// startNodes boots the nodes and starts their kubelets and kube-proxies.
 func (c *cluster) startNodes(ctx context.Context) error {
 	pod, err := buildPodImage(c.Dir())
 	if err != nil {
@@ -92,8 +92,8 @@ func (c *cluster) startNodes(ctx context.Context) error {
 	}
 	var all errgroup.Group
 	for _, n := range nodes {
-		m := &machine{node: n, dir: filepath.Join(c.Dir(), n), cgroup: cgroupPrefix + c.id + "-" + n, lab: c.Lab.Lab}
-		c.machines[n] = m
+		m := &kubeNode{node: n, dir: filepath.Join(c.Dir(), n), cgroup: cgroupPrefix + c.id + "-" + n, lab: c.Lab.Lab}
+		c.kubeNodes[n] = m
 		all.Go(func() error {
 			if err := c.startNode(ctx, m, pod, fanfare); err != nil {
 				return fmt.Errorf("node %s: %w", n, err)
@@ -104,7 +104,7 @@ func (c *cluster) startNodes(ctx context.Context) error {
 	return all.Wait()
 }
 
-func (c *cluster) startNode(ctx context.Context, m *machine, images ...string) error {
+func (c *cluster) startNode(ctx context.Context, m *kubeNode, images ...string) error {
 	// The podCIDR must match the lab's existing routes.
 	err := c.Kubernetes.Admin().Apply(ctx, fmt.Sprintf(`
 apiVersion: v1
@@ -133,7 +133,7 @@ spec: {podCIDR: 10.244.%[2]s.0/24, podCIDRs: [10.244.%[2]s.0/24]}
 }
 
 // startServices starts the programs that a node starts when it boots.
-func (c *cluster) startServices(m *machine) error {
+func (c *cluster) startServices(m *kubeNode) error {
 	return errors.Join(c.StartProxy(m.node, kube.NFTables), m.startKubelet(c.tools))
 }
 
@@ -143,7 +143,7 @@ func (c *cluster) powerOff(ctx context.Context, node string) error {
 	if err := c.setLinks(ctx, node, "down"); err != nil {
 		return err
 	}
-	err := errors.Join(c.machines[node].powerOff(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
+	err := errors.Join(c.kubeNodes[node].powerOff(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
 	for _, forget := range []string{"nft flush ruleset", "conntrack -F", "ip link delete cni0"} {
 		_, e := c.Namespace(node).Run(ctx, strings.Fields(forget)...)
 		err = errors.Join(err, e)
@@ -156,10 +156,10 @@ func (c *cluster) powerOn(ctx context.Context, node string) error {
 	if err := c.setLinks(ctx, node, "up"); err != nil {
 		return err
 	}
-	if err := c.machines[node].boot(ctx); err != nil {
+	if err := c.kubeNodes[node].boot(ctx); err != nil {
 		return err
 	}
-	return c.startServices(c.machines[node])
+	return c.startServices(c.kubeNodes[node])
 }
 
 // setLinks sets the state of the far ends of a node's links, so that the node keeps its
@@ -183,7 +183,7 @@ func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 // down removes every trace.
 func (c *cluster) down(ctx context.Context) error {
 	var errs []error
-	for _, m := range c.machines {
+	for _, m := range c.kubeNodes {
 		errs = append(errs, m.powerOff(ctx))
 	}
 	if c.Lab.Lab != nil {
@@ -192,7 +192,7 @@ func (c *cluster) down(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cgroupPrefix starts the names of all machines' cgroups; the lab's and the node's names
+// cgroupPrefix starts the names of all nodes' cgroups; the lab's and the node's names
 // follow.
 const cgroupPrefix = "fanfare-kubelet-"
 

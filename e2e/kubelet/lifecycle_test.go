@@ -51,11 +51,11 @@ func TestPodRBAC(t *testing.T) {
 	}
 	for _, n := range nodes {
 		seen := map[string]bool{}
-		pids, err := c.machines[n].run(ctx, "pgrep", "--exact", "fanfare")
+		pids, err := c.kubeNodes[n].run(ctx, "pgrep", "--exact", "fanfare")
 		must(t, err)
 		for _, pid := range strings.Fields(pids) {
 			look := func(file string) string {
-				out, err := c.machines[n].run(ctx, "cat", "/proc/"+pid+"/"+file)
+				out, err := c.kubeNodes[n].run(ctx, "cat", "/proc/"+pid+"/"+file)
 				must(t, err)
 				return out
 			}
@@ -119,7 +119,7 @@ func TestUpgradeSpeakersLosesNothing(t *testing.T) {
 // A speaker crashes, and kubelet restarts it in the same pod. No request is lost.
 func TestSpeakerCrash(t *testing.T) {
 	underLoad(t, func(ctx context.Context, r *loadTest) {
-		m := r.machines["n1"]
+		m := r.kubeNodes["n1"]
 		pid, err := m.run(ctx, "pgrep", "--full", "fanfare speaker")
 		must(t, err)
 		pod := r.pods("fanfare-system", speakers, "--field-selector=spec.nodeName=n1")[0]
@@ -285,7 +285,7 @@ func (r *loadTest) assigner(ctx context.Context, service string) (instance strin
 // other node gets all traffic until the kubelet is back.
 func TestKubeletCrash(t *testing.T) {
 	underLoad(t, func(ctx context.Context, r *loadTest) {
-		m := r.machines["n1"]
+		m := r.kubeNodes["n1"]
 		began := time.Now()
 		must(t, m.killKubelet())
 		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", timeout)

@@ -69,7 +69,7 @@ func (m *move) load(name, program string) error {
 	path := filepath.Join(m.c.Dir(), "metallb-"+name+".tar")
 	err = os.WriteFile(path, archive, 0o644)
 	for _, n := range nodes {
-		err = errors.Join(err, m.c.machines[n].load(m.Context(), path))
+		err = errors.Join(err, m.c.kubeNodes[n].load(m.Context(), path))
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func (c *cluster) left(ctx context.Context, node string) (all []string, err erro
 		{"nft", "list", "tables"}, {"iptables-save"}, {"ip6tables-save"}, {"iptables-legacy-save"},
 		{"find", "/run/fanfare", "/sys/fs/bpf", "-mindepth", "1"},
 	} {
-		out, err := c.machines[node].run(ctx, command...)
+		out, err := c.kubeNodes[node].run(ctx, command...)
 		if err != nil {
 			return nil, fmt.Errorf("%s on %s: %w", command[0], node, err)
 		}

@@ -56,7 +56,7 @@ func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*Process,
 // PID returns the process ID, for measurements.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Alive says whether the process still runs.
+// Alive reports whether the process still runs.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.done:

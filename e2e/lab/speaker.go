@@ -51,7 +51,7 @@ func (s *Speaker) Start() error {
 	return err
 }
 
-// Running says whether the process runs.
+// Running reports whether the process runs.
 func (s *Speaker) Running() bool { return s.proc != nil && s.proc.Alive() }
 
 // PID returns the process ID.

@@ -23,7 +23,7 @@ const (
 
 // A cell is one feature under one disturbance.
 type cell struct {
-	*bed
+	*testbed
 	disturbance
 	paths    *observer.Paths
 	flows    *lab.Flows
@@ -206,7 +206,7 @@ func (c *cell) causes(client, server uint16, begin, end time.Time) (all cause) {
 	return all
 }
 
-// everywhere says whether what is away concerns flows through other nodes, too: the router's
+// everywhere reports whether what is away concerns flows through other nodes, too: the router's
 // absence does, and so does a node's with the policy Cluster, because of its pods.
 func (c *cell) everywhere() bool {
 	return c.service.Policy != local || c.disturbance.name == "router-restarted"

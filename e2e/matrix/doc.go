@@ -9,6 +9,11 @@
 //
 //	go test ./e2e/matrix -run 'TestMatrix/l2-ipv4/speaker-killed'
 //	make matrix
+//
+// matrix_test.go runs the cells. features_test.go and disturbances_test.go list their two sides,
+// testbed_test.go is the laboratory for a feature, and cell_test.go runs one cell. judge_test.go
+// compares its losses (losses_test.go, heartbeat_test.go) with the promises. results_test.go stores
+// the results, and page_test.go makes the page from them.
 package matrix
 
 //go:generate go test -count=1 -run=^TestPageIsOfItsResults$ . -page=../../docs/benchmarks/matrix.md

@@ -38,7 +38,7 @@ type feature struct {
 	weights string // the weights of the router's next hops; empty: not checked
 
 	// announce changes what is announced, when the Service has its address.
-	announce func(ctx context.Context, b *bed) error
+	announce func(ctx context.Context, b *testbed) error
 	// watch checks something during a cell; it returns what was wrong.
 	watch func(ctx context.Context, c *cell) (stop func() []string, err error)
 }
@@ -129,7 +129,7 @@ func unnumberedRouter() string {
 // aggregate is the prefix that the nodes announce instead of addresses.
 var aggregate = netip.MustParsePrefix("192.0.2.0/24")
 
-func announceAggregate(ctx context.Context, b *bed) error {
+func announceAggregate(ctx context.Context, b *testbed) error {
 	const advertisement = "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 24}\n"
 	if err := b.Cluster.PutText("advertisement", advertisement); err != nil {
 		return err
@@ -153,7 +153,7 @@ func announceAggregate(ctx context.Context, b *bed) error {
 const shortLinger = 10 * time.Second
 
 // speakerFlags returns the flags of a node's speaker.
-func (b *bed) speakerFlags(node string) []string {
+func (b *testbed) speakerFlags(node string) []string {
 	switch {
 	case b.layer2:
 		return []string{"--linger-l2", shortLinger.String()}

@@ -12,7 +12,7 @@ import (
 // lossInterval is the length of an interval of the figure, in milliseconds.
 const lossInterval = 100
 
-// HasLosses says whether some cell has the times of its lost requests.
+// HasLosses reports whether some cell has the times of its lost requests.
 func (all file) HasLosses() bool {
 	return slices.ContainsFunc(all.Cells, func(c cellResult) bool { return len(c.Result.LostAt) > 0 })
 }

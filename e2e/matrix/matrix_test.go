@@ -41,7 +41,7 @@ func selected(ctx context.Context) selection {
 	return selection{strings.TrimSpace(string(out))}
 }
 
-// has says whether a cell is in the selection. Every commit selects other cells.
+// has reports whether a cell is in the selection. Every commit selects other cells.
 func (s selection) has(f feature, d disturbance) bool {
 	if s.commit == "" {
 		return true
@@ -109,7 +109,7 @@ func TestMatrix(t *testing.T) {
 // -run may name none of them. A cell that leaves the lab broken costs the next one a repair, or
 // a new lab.
 func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured) {
-	var b *bed
+	var b *testbed
 	for _, d := range cells {
 		t.Run(d.name, func(t *testing.T) {
 			// The lab and its repair outlive the cell.
@@ -120,7 +120,7 @@ func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured)
 				b = up
 			}
 			for attempt := 1; ; attempt++ {
-				c := &cell{bed: b, disturbance: d}
+				c := &cell{testbed: b, disturbance: d}
 				wrong := c.test(t, m)
 				if wrong == "" {
 					return
@@ -172,7 +172,7 @@ func (c *cell) test(t *testing.T, m *measured) (wrong string) {
 }
 
 // routes returns what the router knows about the address.
-func (b *bed) routes(ctx context.Context) string {
+func (b *testbed) routes(ctx context.Context) string {
 	if b.layer2 {
 		return ""
 	}
@@ -184,7 +184,7 @@ func (b *bed) routes(ctx context.Context) string {
 }
 
 // logs returns what the speakers have logged since a time.
-func (b *bed) logs(since time.Time) string {
+func (b *testbed) logs(since time.Time) string {
 	var text strings.Builder
 	for _, n := range lab.NodeNames {
 		for line := range strings.Lines(b.Speaker(n).Log()) {

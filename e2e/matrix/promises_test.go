@@ -143,7 +143,7 @@ func TestPromisesAreComplete(t *testing.T) {
 
 var heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 
-// documented says whether a page has a heading.
+// documented reports whether a page has a heading.
 func documented(t *testing.T, page string) bool {
 	t.Helper()
 	name, anchor, _ := strings.Cut(page, "#")

@@ -128,7 +128,7 @@ func (j *checker) violate(at time.Time, node string, vip netip.Addr, format stri
 	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.events.history(at, node, vip)})
 }
 
-// isTolerated says whether another program damaged the node's table at that time.
+// isTolerated reports whether another program damaged the node's table at that time.
 func (r eventLog) isTolerated(at time.Time, node string) bool {
 	return slices.ContainsFunc(r.tolerated, func(e tolerance) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
 }
@@ -168,7 +168,7 @@ func (r eventLog) history(around time.Time, node string, vip netip.Addr) []strin
 	return lines
 }
 
-// forwards says whether a frontend of the address leads to backends.
+// forwards reports whether a frontend of the address leads to backends.
 func (n *nodeState) forwards(vip netip.Addr) bool {
 	for k, f := range n.frontends {
 		if k.vip == vip && n.leads(f) {
@@ -178,7 +178,7 @@ func (n *nodeState) forwards(vip netip.Addr) bool {
 	return false
 }
 
-// leads says whether a frontend leads to backends.
+// leads reports whether a frontend leads to backends.
 func (n *nodeState) leads(f change) bool { return f.forwards || f.sourceRanges && n.inRange[f.key] }
 
 func (j *checker) announced(e updateEvent) {
@@ -217,7 +217,7 @@ func (j *checker) claimed(e claimEvent) {
 // maxFlight bounds how long a withdrawal may be in flight, as in the speaker.
 const maxFlight = 250 * time.Millisecond
 
-// withdrawing says whether an address without forwarding has just lost its last backends,
+// withdrawing reports whether an address without forwarding has just lost its last backends,
 // perhaps with its Service, while its withdrawal was on the way. The routes of the router
 // until the withdrawal arrives follow from the earlier state.
 func (j *checker) withdrawing(node string, n *nodeState, vip netip.Addr) bool {

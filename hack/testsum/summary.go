@@ -139,7 +139,7 @@ func (s *summary) count(pkg string) count {
 	return c
 }
 
-// failed says whether t counts as a failure. A test that began and never ended
+// failed reports whether t counts as a failure. A test that began and never ended
 // does: its process died. A package does when none of its tests explains why it
 // failed: it did not build, or it exited, or a race was found outside a test.
 func (s *summary) failed(t *test) bool {

@@ -10,8 +10,8 @@ import (
 	"go4.org/netipx"
 )
 
-// reserved are the addresses that no Service can have: a node would take them
-// for its own, for a group, or for a neighbour's.
+// reserved are addresses that no Service can have: a node would take them for its own, a group's or
+// a neighbour's.
 var reserved = []struct {
 	netip.Prefix
 	what string
@@ -27,7 +27,7 @@ var reserved = []struct {
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},
 }
 
-// reservedIn says what is reserved in r, empty when nothing is.
+// reservedIn returns what is reserved in r, empty if nothing is.
 func reservedIn(r netipx.IPRange) string {
 	for _, p := range reserved {
 		if r.Overlaps(netipx.RangeOfPrefix(p.Prefix)) {
@@ -37,8 +37,8 @@ func reservedIn(r netipx.IPRange) string {
 	return ""
 }
 
-// parseAddr reads an address without a zone. An IPv4-mapped IPv6 address is not
-// taken for the IPv4 address inside: the kernel and routers do not either.
+// parseAddr reads an address without a zone. An IPv4-mapped IPv6 address is not taken as IPv4,
+// because neither the kernel nor routers do that.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	switch {
@@ -52,7 +52,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// errNoRange has the words of the CRD's rule.
+// errNoRange has the text of the CRD's rule.
 var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address")
 
 // parseRange reads a CIDR, a range or an address of a pool.
@@ -96,7 +96,7 @@ func parseFromTo(from, to string) (netipx.IPRange, error) {
 	return netipx.IPRangeFrom(a, b), nil
 }
 
-// parseEnd reads an address where a range would be right, too.
+// parseEnd reads an address where a range would also be valid.
 func parseEnd(s string) (netip.Addr, error) {
 	if _, err := netip.ParseAddr(s); err != nil {
 		return netip.Addr{}, errNoRange
@@ -112,16 +112,15 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 	case p.Addr().Is4In6():
 		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s/%d", p.Addr().Unmap(), max(0, p.Bits()-96))
 	case p != p.Masked():
-		// It could mean the network or the address.
+		// It could mean either the network or the address.
 		return netipx.IPRange{}, fmt.Errorf("a CIDR must begin at its network's first address: %s for the network, or %s for the address",
 			p.Masked(), p.Addr())
 	}
 	return netipx.RangeOfPrefix(p), nil
 }
 
-// parseAddrs reads addresses and host parts separated by commas. bad names the parts that are no
-// address; it is empty when all are. The addresses are returned in any case, sorted and
-// without duplicates.
+// parseAddrs reads addresses and host parts separated by commas. bad names the invalid parts, empty
+// if there are none. The addresses are returned in any case, sorted and without duplicates.
 func parseAddrs(s string) (addrs []netip.Addr, bad string) {
 	var mistakes []string
 	for f := range strings.SplitSeq(s, ",") {
@@ -143,7 +142,7 @@ func parseAddrs(s string) (addrs []netip.Addr, bad string) {
 	return slices.Compact(addrs), strings.Join(mistakes, "; ")
 }
 
-// assignable says why a Service cannot have address a.
+// assignable returns why a Service cannot have address a.
 func assignable(a netip.Addr) error {
 	if what := reservedIn(netipx.IPRangeFrom(a, a)); what != "" {
 		return fmt.Errorf("is %s, and no Service can have it", what)

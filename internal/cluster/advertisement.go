@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// parseAdvertisement returns nil if anything is wrong: half of a restriction
-// announces what it should not, and half of an aggregate attracts too much.
+// parseAdvertisement returns nil for any mistake: a partial restriction would announce too much,
+// and a partial aggregate attract too much.
 func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem) {
 	var p Problems
 	s := &o.Spec
@@ -40,11 +40,11 @@ func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem
 	return a, nil
 }
 
-// selectorExcludesAggregate has the words of the CRD's rule.
+// selectorExcludesAggregate has the text of the CRD's rule.
 const selectorExcludesAggregate = "excludes an aggregate: routers would send the node traffic for addresses that the selector leaves out, and the node must refuse it; remove serviceSelector, or aggregationLength and aggregationLengthV6"
 
-// parseNames insists on a name where there is a list: an empty one reads like
-// "none", and absent means all.
+// parseNames requires a name in a list that is present: an empty list reads like "none", but no
+// list means all.
 func parseNames(field, kind string, names []string, most int, p *Problems) []string {
 	for i, name := range names {
 		if len(validation.IsDNS1123Subdomain(name)) != 0 {
@@ -54,7 +54,7 @@ func parseNames(field, kind string, names []string, most int, p *Problems) []str
 	return parseSet(field, "name of "+kind, names, most, p)
 }
 
-// parseSet sorts a list that must not have an entry twice.
+// parseSet sorts a list that must not have duplicates.
 func parseSet(field, what string, list []string, most int, p *Problems) []string {
 	if list != nil && len(list) == 0 {
 		p.Add(field, "", fmt.Sprintf("is empty; write at least one %s, or leave the field out for all", what))
@@ -73,7 +73,7 @@ func parseLength(field string, length *int32, most int64, p *Problems) int {
 	return int(parseNumber(field, int64(*length), 0, most, p))
 }
 
-// parseOptional returns nil for a number that is not set: 0 is a number.
+// parseOptional returns nil for an unset number, which differs from 0.
 func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most int64, p *Problems) *T {
 	if n == nil {
 		return nil
@@ -81,7 +81,7 @@ func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most i
 	return new(T(parseNumber(field, int64(*n), 0, most, p)))
 }
 
-// Prefix is the prefix that addr is announced by.
+// Prefix returns the prefix by which addr is announced.
 func (a *Advertisement) Prefix(addr netip.Addr) netip.Prefix {
 	length := a.Length6
 	if addr.Is4() {
@@ -90,7 +90,7 @@ func (a *Advertisement) Prefix(addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr, length).Masked()
 }
 
-// SelectsPool says whether the advertisement is about a pool.
+// SelectsPool reports whether the advertisement applies to a pool.
 func (a *Advertisement) SelectsPool(name string) bool {
 	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
 }

@@ -23,7 +23,7 @@ func parseAffinity(o *corev1.Service, p *Problems) time.Duration {
 	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
 		return defaultAffinity
 	}
-	// Compared before it is multiplied.
+	// Compared before the multiplication, which could overflow.
 	seconds := *c.ClientIP.TimeoutSeconds
 	if seconds < 1 || seconds > int32(maxAffinity/time.Second) {
 		p.Add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Sprint(seconds),

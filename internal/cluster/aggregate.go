@@ -6,8 +6,8 @@ import (
 	"go4.org/netipx"
 )
 
-// aggregates are the BGPAdvertisements whose aggregates contain addresses that the
-// cluster itself has, or addresses of no pool that they select. Occupied is sorted.
+// aggregates returns Problems for BGPAdvertisements whose aggregates contain addresses that the
+// cluster itself uses, or addresses that are in none of their pools. Occupied is sorted.
 func aggregates(s *Snapshot, occupied []Occupied) (list []Problem) {
 	for _, a := range s.Advertisements {
 		for _, f := range []aggregation{{a, "spec.aggregationLength", a.Length4, 32}, {a, "spec.aggregationLengthV6", a.Length6, 128}} {
@@ -19,17 +19,18 @@ func aggregates(s *Snapshot, occupied []Occupied) (list []Problem) {
 	return list
 }
 
-// Aggregates says whether the advertisement announces any address by an aggregate.
+// Aggregates reports whether the advertisement announces any address by an aggregate.
 func (a *Advertisement) Aggregates() bool { return a.Length4 < 32 || a.Length6 < 128 }
 
-// An aggregation is how an advertisement aggregates addresses of one family.
+// An aggregation is how an advertisement aggregates the addresses of one family.
 type aggregation struct {
 	*Advertisement
 	field        string
 	length, host int
 }
 
-// check reports a refusal alone: an aggregate that is not announced is not too wide.
+// check reports only a refusal, if there is one: an aggregate that is not announced is not too
+// wide.
 func (f aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) {
 	covered, outside := f.cover(pools)
 	if p, refused := f.refused(covered, occupied); refused {
@@ -43,9 +44,9 @@ func (f aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) 
 	return list
 }
 
-// cover returns the addresses of all possible aggregates, and those of them that are in
-// no pool. The aggregates of a range are adjacent, so only its ends matter: there may be
-// too many to enumerate.
+// cover returns the addresses of all possible aggregates, and among them the addresses of no pool.
+// The aggregates of a range are adjacent, so only its ends matter: there may be too many to
+// enumerate.
 func (f aggregation) cover(pools []*Pool) (covered, outside *netipx.IPSet) {
 	var all, rest netipx.IPSetBuilder
 	var own []netipx.IPRange
@@ -68,7 +69,7 @@ func (f aggregation) cover(pools []*Pool) (covered, outside *netipx.IPSet) {
 	return covered, ipSet(&rest)
 }
 
-// ipSet cannot fail: a builder reports nothing but invalid ranges, and these were parsed.
+// ipSet cannot fail: the only errors are invalid ranges, and these were parsed.
 func ipSet(b *netipx.IPSetBuilder) *netipx.IPSet {
 	set, err := b.IPSet()
 	if err != nil {
@@ -77,8 +78,8 @@ func ipSet(b *netipx.IPSetBuilder) *netipx.IPSet {
 	return set
 }
 
-// refused names the first aggregate that contains an address of the cluster itself.
-// Traffic to that address would be attracted, and refused.
+// refused returns the first aggregate that contains an address of the cluster itself. Traffic to
+// that address would be attracted, and rejected.
 func (f aggregation) refused(covered *netipx.IPSet, occupied []Occupied) (p Problem, refused bool) {
 	for _, o := range occupied {
 		for _, r := range covered.Ranges() {

@@ -43,8 +43,8 @@ const (
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 
-// Bounds of what one Service may request. ResourceQuotas count Services: one of them must not be
-// able to take a whole pool, or the time of every node that parses it.
+// Limits for the requests of one Service. ResourceQuotas count Services: one Service must not take
+// a whole pool, or much time on every node that parses it.
 const (
 	maxRequested         = 16 // addresses
 	maxRequestedPools    = 16
@@ -58,12 +58,12 @@ type Sharing struct {
 	Namespaces []string
 }
 
-// A requestField is one place where a Service says what it wants.
+// A requestField is one field in which a Service requests something.
 type requestField struct{ field, value string }
 
 func annotation(key string) string { return "metadata.annotations[" + key + "]" }
 
-// requestFields are the annotations of keys that are set, in order of precedence.
+// requestFields returns the annotations among keys that are set, in order of precedence.
 func requestFields(o *corev1.Service, keys []string) []requestField {
 	var ws []requestField
 	for _, k := range keys {
@@ -74,9 +74,8 @@ func requestFields(o *corev1.Service, keys []string) []requestField {
 	return ws
 }
 
-// parseRequest reads which addresses the Service asks for, and how. Where it says
-// so twice, the first one counts, and a difference is a Problem and a word in
-// Contradiction.
+// parseRequest reads which addresses the Service requests, and how. If several fields do, the first
+// one applies, and a difference becomes a Problem and text in Contradiction.
 func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 	ws := requestFields(o, addressAnnotations)
 	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
@@ -150,7 +149,7 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
 }
 
-// parseNameList is names, and a bad request if there are more than most.
+// parseNameList reads names. More than most of them are a bad request.
 func parseNameList(f requestField, what string, most int, s *Spec, p *Problems) []string {
 	list := names(f.value)
 	if n := len(list); n > most {
@@ -165,7 +164,7 @@ func parseNameList(f requestField, what string, most int, s *Spec, p *Problems) 
 	return list
 }
 
-// names splits a list at its commas.
+// names splits a list at commas.
 func names(s string) []string {
 	var list []string
 	have := map[string]bool{}
@@ -178,10 +177,9 @@ func names(s string) []string {
 	return list
 }
 
-// IsHostPart says whether a is not an address but the end of one, such as ::10
-// or 0.0.0.10: the rest is that of a pool's network, which may change. No Service
-// can have an address of 0.0.0.0/8 (RFC 1122 §3.2.1.3), and ::/64 is not used
-// for hosts (RFC 4291 §2.5.5).
+// IsHostPart reports whether a is only the host part of an address, such as ::10 or 0.0.0.10: the
+// network part is that of a pool, which may change. No Service can have an address of 0.0.0.0/8
+// (RFC 1122 §3.2.1.3), and hosts do not use ::/64 (RFC 4291 §2.5.5).
 func IsHostPart(a netip.Addr) bool {
 	if a.IsUnspecified() || a.Is4In6() {
 		return false

@@ -1,6 +1,6 @@
 package cluster
 
-// How a Builder makes a Snapshot: only what changed since the last one is new.
+// How a Builder makes a Snapshot: only changes since the last one create new values.
 
 import (
 	"maps"
@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// Snapshot returns the snapshot of all objects that were set and not deleted.
-// It is the one before, the same pointer, if nothing changed.
+// Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has
+// changed, it returns the previous pointer.
 func (b *Builder) Snapshot() *Snapshot {
 	touched := b.joinEndpoints()
 	if len(touched) == 0 && !b.Dirty() {
@@ -53,10 +53,11 @@ func (b *Builder) Snapshot() *Snapshot {
 	return &s
 }
 
-// networksChanged says whether the addresses of nodes, pods or the cluster's own Services did.
+// networksChanged reports whether addresses of nodes, pods or the cluster's own Services have
+// changed.
 func (b *Builder) networksChanged() bool { return b.nodeAddresses || b.serviceCIDRs.changed }
 
-// relate reports what is wrong between the objects of s, if any of them has changed.
+// relate reports Problems between the objects of s, if any of them has changed.
 func (b *Builder) relate(s *Snapshot) {
 	if b.scope.NoAdvertisements {
 		return
@@ -71,8 +72,8 @@ func (b *Builder) relate(s *Snapshot) {
 	}
 }
 
-// admitted are the pools, without what they may not give out. A pool of which
-// nothing has changed is the one before.
+// admitted returns the pools, without addresses that they may not give out. An unchanged pool keeps
+// its pointer.
 func (b *Builder) admitted() []*Pool {
 	pools, overlaps := admit(b.pools.objects, b.poolFiles)
 	b.Report("overlapping pools", overlaps)
@@ -86,12 +87,12 @@ func (b *Builder) admitted() []*Pool {
 	if slices.Equal(pools, b.last.Pools) {
 		return b.last.Pools
 	}
-	b.pools.changed = true // also if it is what others have that has changed
+	b.pools.changed = true // also if another pool's addresses have changed
 	return pools
 }
 
-// joinEndpoints joins the slices of the Services whose slices changed. It
-// returns the names of all Services with any change, sorted.
+// joinEndpoints joins the slices of the Services whose slices have changed. It returns the names of
+// all changed Services, sorted.
 func (b *Builder) joinEndpoints() []Name {
 	touched := make(map[Name]struct{}, len(b.changed)+len(b.joins))
 	for name := range b.changed {
@@ -110,8 +111,8 @@ func (b *Builder) joinEndpoints() []Name {
 	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
 }
 
-// patch copies old, with what is under keys as now says that it is; both are
-// sorted. Between keys it copies whole stretches.
+// patch copies old, and replaces the elements under keys by the results of now. Both are sorted.
+// Between keys it copies whole ranges.
 func patch[T, K any](old []T, keys []K, compare func(T, K) int, now func(K) (T, bool)) []T {
 	out := make([]T, 0, len(old)+len(keys))
 	for _, k := range keys {
@@ -141,8 +142,8 @@ func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
 	return c, ok
 }
 
-// assignments are the addresses in the status of the Services in s. Only the entries of
-// changed Services are computed again, unless the pools changed.
+// assignments returns the addresses in the status of the Services in s. It recomputes only the
+// entries of changed Services, unless the pools have changed.
 func (b *Builder) assignments(s *Snapshot) []Assignment {
 	var out []Assignment
 	if b.pools.changed {
@@ -167,8 +168,8 @@ func (b *Builder) assignments(s *Snapshot) []Assignment {
 	return out
 }
 
-// statusChanged are the assignments that came or went, sorted, without pools, and
-// those beside them.
+// statusChanged returns the assignments that were added or removed, and others of the same
+// addresses, sorted and without pools.
 func (b *Builder) statusChanged() (touched []Assignment) {
 	for name, old := range b.changed {
 		was, is := old.status(), b.services[name].status()
@@ -186,7 +187,7 @@ func (b *Builder) statusChanged() (touched []Assignment) {
 	return slices.Compact(touched)
 }
 
-// orphans are the last snapshot's assignments of an address that no pool contains.
+// orphans returns the last snapshot's assignments of an address that no pool contains.
 func (b *Builder) orphans(a netip.Addr) (list []Assignment) {
 	all := b.last.Assignments
 	i, _ := slices.BinarySearchFunc(all, a, func(x Assignment, a netip.Addr) int { return x.Addr.Compare(a) })
@@ -198,8 +199,8 @@ func (b *Builder) orphans(a netip.Addr) (list []Assignment) {
 	return list
 }
 
-// assignment is that of an address in a Service's status. Once no pool contains the address,
-// its claim says where it is from.
+// assignment returns the Assignment of an address in a Service's status. If no pool contains the
+// address, its claim has its origin.
 func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignment {
 	out := Assignment{Addr: a, Service: service, Pool: PoolOf(pools, a)}
 	if c, ok := b.claim(a); ok && out.Pool == "" {
@@ -208,7 +209,7 @@ func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignme
 	return out
 }
 
-// setPrevious makes s the snapshot that the next one is compared with.
+// setPrevious makes s the snapshot to compare the next one with.
 func (b *Builder) setPrevious(s *Snapshot) {
 	b.last = s
 	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
@@ -217,8 +218,8 @@ func (b *Builder) setPrevious(s *Snapshot) {
 	b.peers.changed, b.adverts.changed, b.l2adverts.changed, b.speakers.changed = false, false, false, false
 }
 
-// emptied is m without what is in it. A map never gets smaller: one that had a whole
-// list in it is left to the garbage collector.
+// emptied returns m without its content. Maps never shrink, so a map that contained a whole list is
+// left to the garbage collector.
 func emptied[K comparable, V any](m map[K]V) map[K]V {
 	if len(m) > 100 {
 		return map[K]V{}

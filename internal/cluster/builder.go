@@ -30,7 +30,7 @@ func (k Key) String() string {
 	return k.Kind + " " + k.Name.String()
 }
 
-// KeyOf is the key of an object that Set takes. ok is false for any other.
+// KeyOf returns the key of an object that Set accepts. ok is false for others.
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
 	switch obj.(type) {
 	case *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Namespace, *corev1.Secret, *networkingv1.ServiceCIDR,
@@ -43,7 +43,7 @@ func KeyOf(obj runtime.Object) (k Key, ok bool) {
 	return Key{reflect.TypeOf(obj).Elem().Name(), Name{interned(o.GetNamespace()), o.GetName()}}, true
 }
 
-// Parse makes a snapshot of objects, of the kinds that [Builder.Set] takes.
+// Parse makes a snapshot of objects, of the kinds that [Builder.Set] accepts.
 func Parse(objects ...runtime.Object) *Snapshot {
 	b := NewBuilder()
 	for _, o := range objects {
@@ -52,17 +52,17 @@ func Parse(objects ...runtime.Object) *Snapshot {
 	return b.Snapshot()
 }
 
-// A Builder turns objects into snapshots. It keeps the parsed parts of each
-// object, so that a snapshot after one change costs the parsing of that object
-// and a copy of the slices' pointers. It is for one goroutine.
+// A Builder turns objects into snapshots. It keeps the parsed parts of each object, so that a
+// snapshot after one change costs only the parsing of that object and a copy of the slices'
+// pointers. It is for one goroutine.
 type Builder struct {
 	scope Scope
-	last  *Snapshot // that was built
+	last  *Snapshot // the last snapshot
 
 	services  map[Name]*Spec
 	slices    map[Name]*slice     // by the slice's own name
 	byService map[Name][]*slice   // in no order; nearly always one
-	endpoints map[Name]*Endpoints // joined, for Services in services
+	endpoints map[Name]*Endpoints // joined, of the Services in services
 	claims    map[string]*Claim   // by the object's name
 	l2claims  int                 // claims whose Announce is L2
 
@@ -76,27 +76,27 @@ type Builder struct {
 	speakers     table[Speaker]
 
 	foreign     map[Name][]netip.Addr   // addresses of Services that other implementations serve
-	secrets     map[string]bgp.Password // by name; deleted ones stay while a peer needs them
+	secrets     map[string]bgp.Password // by name; a deleted one stays while a peer needs it
 	secretsGone map[string]bool         // names without a Secret, or without a password in it
 	// secretsRefused are names that this process may not read.
 	secretsRefused map[string]bool
-	poolFiles      map[string]string // where pools came from
+	poolFiles      map[string]string // the files that pools were read from
 	versions       map[Key]Version
-	known          map[Key]runtime.Object // from an earlier process, of objects that were not set yet
-	good           map[Key]runtime.Object // the last versions without a mistake
-	problems       map[string][]Problem   // by what caused them; never an empty list
+	known          map[Key]runtime.Object // versions from an earlier process, of objects that are not set yet
+	good           map[Key]runtime.Object // the last valid versions
+	problems       map[string][]Problem   // by their cause; never an empty list
 
-	// The rest is what differs from the last snapshot. A Service is in changed with its former
-	// Spec, nil when it had none.
+	// The rest describes changes since the last snapshot. changed maps a changed Service to its
+	// former Spec, nil if it had none.
 	changed map[Name]*Spec
 	joins   map[Name]struct{}       // Services whose slices changed
 	claimed map[netip.Addr]struct{} // addresses whose claims changed
 	changes
 }
 
-// changes are the changes that no table shows.
+// changes are the changes that are not visible in a table.
 type changes struct {
-	nodeLabels      bool // or which Nodes there are
+	nodeLabels      bool // or the set of Nodes
 	nodeAddresses   bool // of Nodes and their pods
 	foreignChanged  bool
 	versionsChanged bool
@@ -105,36 +105,37 @@ type changes struct {
 	l2Read          bool // ReadL2 was called
 }
 
-// A Scope is the part of a cluster that a Builder gets. The zero value is the whole.
+// A Scope is the part of a cluster that a Builder reads. The zero value is the whole.
 type Scope struct {
 	// Namespace of the Secrets that BGPPeers name. Empty: DefaultNamespace.
 	Namespace string
-	// Classes are those of the Services that Fanfare serves.
+	// Classes select the Services that Fanfare serves.
 	Classes Classes
-	// ReadOnly: claims lack the UID and version, which only a write must name.
+	// ReadOnly: claims lack the UID and version, which only writes need.
 	ReadOnly bool
-	// NoSecrets: peers are as if they had no password.
+	// NoSecrets: peers are treated as if they had no password.
 	NoSecrets bool
-	// SecretsOf is the Node that needs passwords: those of peers that select it. Empty: those
+	// SecretsOf is the Node that needs passwords: those of the peers that select it. Empty: those
 	// of all peers.
 	SecretsOf string
-	// NoAdvertisements: pools without one, and what those refer to, are no Problem.
+	// NoAdvertisements: a pool without an advertisement is no Problem, nor is a missing reference
+	// of advertisements.
 	NoAdvertisements bool
-	// SomeNodes: there may be more Nodes than are set.
+	// SomeNodes: only some of the cluster's Nodes are set.
 	SomeNodes bool
-	// L2Pending: objects that only L2 needs were not read yet, see [Builder.ReadL2].
+	// L2Pending: objects that only L2 needs are not read yet, see [Builder.ReadL2].
 	L2Pending bool
 }
 
 func (s Scope) namespace() string { return cmp.Or(s.Namespace, DefaultNamespace) }
 
-// Limit sets the scope. It is called before the first Set.
+// Limit sets the scope. Call it before the first Set.
 func (b *Builder) Limit(s Scope) { b.scope = s }
 
-// ReadL2 ends L2Pending: all objects were set that only L2 needs, all Nodes among them.
+// ReadL2 ends L2Pending: all objects that only L2 needs are set, including all Nodes.
 func (b *Builder) ReadL2() { b.scope.L2Pending, b.scope.SomeNodes, b.l2Read = false, false, true }
 
-// NewBuilder returns a Builder that knows no object.
+// NewBuilder returns a Builder without objects.
 func NewBuilder() *Builder {
 	return &Builder{
 		last:           &Snapshot{L2Ready: true, AllNodes: true},
@@ -158,16 +159,16 @@ func NewBuilder() *Builder {
 	}
 }
 
-// StaysInUse ends the Problem of an object that cannot be used while an older version can.
+// StaysInUse is the end of a Problem's text if an older version of the object stays in use.
 const StaysInUse = "; the version before stays in use"
 
-// Set adds or replaces an object of a kind that [KeyOf] accepts, and ignores any other. It keeps
-// parts of obj, such as its labels, which must not be written any longer. File is where the
-// object came from, for Problems.
+// Set adds or replaces an object of a kind that [KeyOf] accepts, and ignores others. It keeps parts
+// of obj, such as its labels, which must not be modified afterwards. file is where the object was
+// read from, for Problems.
 //
-// An AddressPool, BGPPeer or advertisement with a mistake does not replace a good version, as an
-// API server would not store it: no typo ends a session or takes addresses away. If there is no good
-// version, the part of a pool without mistakes is used.
+// An AddressPool, BGPPeer or advertisement with a mistake does not replace a valid version, just as
+// an API server would not store it: so no typo ends a session or removes addresses. If there is no
+// valid version of a pool, its part without mistakes is used.
 func (b *Builder) Set(obj runtime.Object, file string) {
 	key, ok := KeyOf(obj)
 	if !ok {
@@ -182,7 +183,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	b.Report(key.String(), p.Of(key.String(), file))
 }
 
-// parse replaces what was parsed of an object before.
+// parse parses an object, and replaces its earlier version.
 func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -224,7 +225,7 @@ func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 	return b.parseConfiguration(obj, file)
 }
 
-// parseConfiguration is parse for objects of which the last good version stays in use.
+// parseConfiguration is parse for objects whose last valid version stays in use.
 func (b *Builder) parseConfiguration(obj runtime.Object, file string) Problems {
 	switch o := obj.(type) {
 	case *v1alpha1.AddressPool:
@@ -249,7 +250,7 @@ func (b *Builder) parseConfiguration(obj runtime.Object, file string) Problems {
 	return nil
 }
 
-// Delete removes an object. One that is not there is no error.
+// Delete removes an object. A missing object is no error.
 func (b *Builder) Delete(key Key) {
 	b.setVersion(key, nil)
 	switch name := key.Name.Name; key.Kind {
@@ -284,7 +285,7 @@ func (b *Builder) Delete(key Key) {
 	b.Report(key.String(), nil)
 }
 
-// Report sets the Problems that cause accounts for. An empty list ends them.
+// Report replaces the Problems of a cause. An empty list ends them.
 func (b *Builder) Report(cause string, p []Problem) {
 	if slices.Equal(b.problems[cause], p) {
 		return
@@ -336,7 +337,7 @@ func (b *Builder) setNode(name string, n *Node) {
 	}
 }
 
-// setVersion records that obj was read, or with nil that it is gone.
+// setVersion records that obj was read or, if it is nil, that it no longer exists.
 func (b *Builder) setVersion(key Key, obj runtime.Object) {
 	if !versioned[key.Kind] {
 		return
@@ -353,8 +354,8 @@ func (b *Builder) setVersion(key Key, obj runtime.Object) {
 	}
 }
 
-// setClaim relies on that an address has one name, so that c is not another
-// address's than the claim before.
+// setClaim relies on each address having only one name, so c and the previous claim are for the
+// same address.
 func (b *Builder) setClaim(name string, c *Claim) {
 	old := b.claims[name]
 	if !replace(b.claims, name, c) {
@@ -391,27 +392,27 @@ func (b *Builder) unjoin(s *slice) {
 	b.rejoin(s.service)
 }
 
-// rejoin records that the slices of a Service have changed, if Fanfare serves it: in most
-// clusters it does not serve most, and their endpoints must not notify any reader.
+// rejoin records that the slices of a Service have changed, if Fanfare serves it. In most clusters
+// Fanfare serves few Services, and the endpoints of others must not notify readers.
 func (b *Builder) rejoin(service Name) {
 	if b.services[service] != nil {
 		b.joins[service] = struct{}{}
 	}
 }
 
-// Dirty says whether anything may differ from the snapshot that was built last.
+// Dirty reports whether anything may differ from the last snapshot.
 func (b *Builder) Dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || len(b.claimed) != 0 || b.changes != changes{} ||
 		b.nodes.changed || b.namespaces.changed || b.serviceCIDRs.changed || b.pools.changed || b.peers.changed ||
 		b.adverts.changed || b.l2adverts.changed || b.speakers.changed
 }
 
-// Aggregates says whether any advertisement announces prefixes of several addresses.
+// Aggregates reports whether any advertisement announces prefixes of several addresses.
 func (b *Builder) Aggregates() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(b.adverts.objects)), (*Advertisement).Aggregates)
 }
 
-// MayUseL2 says whether addresses may be announced by ARP and NDP.
+// MayUseL2 reports whether addresses may be announced by ARP and NDP.
 func (b *Builder) MayUseL2() bool {
 	if len(b.l2adverts.objects) != 0 || b.l2claims != 0 {
 		return true

@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// parseClaim returns nil for an object whose name is no address. The name alone
-// says which address is taken: the API server allows each name once.
+// parseClaim returns nil if the object's name is not an address. Only the name says which address
+// is taken, because the API server allows each name once.
 func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	var p Problems
 	addr, err := v1alpha1.ClaimAddress(o.Name)
@@ -73,7 +73,7 @@ func parseClaimAnnounce(s v1alpha1.Announce, p *Problems) Announce {
 	return parseAnnounce("spec.announce", s, p)
 }
 
-// forget drops what only a write must name.
+// forget removes the fields that only writes need.
 func (c *Claim) forget() {
 	c.UID, c.ResourceVersion, c.Created, c.Replaced = "", "", time.Time{}, 0
 	for i := range c.Holders {

@@ -16,14 +16,13 @@ import (
 // communitiesAnnotation of a Service: communities of its BGP routes, separated by commas.
 const communitiesAnnotation = "fanfare.io/bgp-communities"
 
-// Communities are what routers sort routes by.
+// Communities are labels of routes, by which routers select them.
 type Communities struct {
 	Standard []bgp.Community      // RFC 1997, sorted
 	Large    []bgp.LargeCommunity // RFC 8092, sorted
 }
 
-// parseCommunities leaves out what is no community. What follows from that is said
-// with it.
+// parseCommunities ignores invalid communities. consequence is part of their Problems.
 func parseCommunities(field string, list []string, consequence string, p *Problems) *Communities {
 	var c Communities
 	for i, text := range list {
@@ -41,7 +40,7 @@ func parseCommunities(field string, list []string, consequence string, p *Proble
 	return c.orNil()
 }
 
-// orNil is nil for no community.
+// orNil returns nil for an empty set.
 func (c *Communities) orNil() *Communities {
 	if len(c.Standard)+len(c.Large) == 0 {
 		return nil
@@ -49,7 +48,7 @@ func (c *Communities) orNil() *Communities {
 	return c
 }
 
-// parse adds the community that text says.
+// parse adds the community in text.
 func (c *Communities) parse(text string) error {
 	if n, ok := bgp.CommunityNames[text]; ok {
 		c.Standard = append(c.Standard, n)
@@ -95,8 +94,8 @@ func (c *Communities) parse(text string) error {
 // maxServiceCommunities is how many communities a Service may have: as many as a pool can allow.
 const maxServiceCommunities = 64
 
-// parseServiceCommunities uses those of a Service's communities that are right: a
-// Service is announced without the others rather than not at all.
+// parseServiceCommunities returns the valid communities of a Service: it is better to announce the
+// Service without the others than not at all.
 func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
 	v := o.Annotations[communitiesAnnotation]
 	if strings.TrimSpace(v) == "" {

@@ -12,10 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// A Configuration holds the last version without a mistake of each AddressPool, BGPPeer,
-// BGPAdvertisement and L2Advertisement. A speaker writes it to its run directory: if an
-// object has a mistake when the speaker starts again, that version remains in use. The
-// nil Configuration is empty.
+// A Configuration holds the last valid version of each AddressPool, BGPPeer, BGPAdvertisement and
+// L2Advertisement. A speaker writes it to its run directory: if an object has a mistake when the
+// speaker starts again, that version remains in use. The nil Configuration is empty.
 type Configuration struct {
 	// Sorted by name, with metadata.name, uid, creationTimestamp and the spec.
 	Pools            []*v1alpha1.AddressPool
@@ -24,7 +23,7 @@ type Configuration struct {
 	L2Advertisements []*v1alpha1.L2Advertisement
 }
 
-// objects are all of them by key.
+// objects returns all objects by key.
 func (c *Configuration) objects() map[Key]runtime.Object {
 	all := map[Key]runtime.Object{}
 	if c == nil {
@@ -63,7 +62,7 @@ func newConfiguration(objects map[Key]runtime.Object) *Configuration {
 	return c
 }
 
-// configured is a copy of an object with what a Configuration keeps of it, nil for an
+// configured returns a copy of an object with the parts that a Configuration keeps, nil for an
 // object of another kind.
 func configured(obj runtime.Object) runtime.Object {
 	switch o := obj.(type) {
@@ -83,7 +82,7 @@ func metaOf(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: o.GetName(), UID: o.GetUID(), CreationTimestamp: o.GetCreationTimestamp()}
 }
 
-// uidOf is empty for an object that did not come from an API server.
+// uidOf returns the UID, empty if the object did not come from an API server.
 func uidOf(obj runtime.Object) types.UID {
 	if o, ok := obj.(metav1.Object); ok {
 		return o.GetUID()
@@ -91,12 +90,12 @@ func uidOf(obj runtime.Object) types.UID {
 	return ""
 }
 
-// Know has the Builder use a version of c for an object that has a mistake and of which
-// it has not seen a version without one. It is called before the first Set. An object
-// with another UID is another object, to which no version of c applies.
+// Know makes the Builder use c's version of an object that has a mistake, until it has seen a valid
+// version. Call it before the first Set. An object with another UID is another object, and c's
+// version does not apply.
 func (b *Builder) Know(c *Configuration) { b.known = c.objects() }
 
-// Known are the versions that Know was called with, of objects that were not set yet.
+// Known returns the versions from Know of objects that are not set yet.
 func (b *Builder) Known() []runtime.Object { return slices.Collect(maps.Values(b.known)) }
 
 // restore sets the known version of an object that is set for the first time.
@@ -111,14 +110,14 @@ func (b *Builder) restore(key Key, obj runtime.Object, file string) {
 	}
 }
 
-// keepGood takes over an object's version without a mistake.
+// keepGood stores a valid version of an object.
 func (b *Builder) keepGood(key Key, obj runtime.Object) {
 	if good := configured(obj); good != nil && !reflect.DeepEqual(b.good[key], good) {
 		b.good[key], b.goodChanged = good, true
 	}
 }
 
-// forgetGood forgets an object that is gone.
+// forgetGood removes a deleted object.
 func (b *Builder) forgetGood(key Key) {
 	delete(b.known, key)
 	if _, ok := b.good[key]; ok {

@@ -1,14 +1,14 @@
 // Package cluster turns Kubernetes objects into values that the rest of Fanfare
-// can decide on: parsed once, checked once, never written after they are built.
+// can decide on: parsed once, checked once, and immutable.
 //
 // A [Snapshot] is the cluster at one instant. Parts that did not change between
 // two snapshots are the same pointers, so that a reader that keeps the previous one
 // finds changes by comparing pointers. An object that does not parse is
-// not an error: it becomes a [Problem], and everything else goes on working.
+// not an error: it becomes a [Problem], and everything else continues to work.
 //
-// A [Builder] makes snapshots of objects: builder.go takes objects, assemble.go makes the snapshot,
+// A [Builder] makes snapshots of objects: builder.go accepts objects, assemble.go makes the snapshot,
 // and each kind has a file that parses it. A Builder reads no files and
-// asks no API server: internal/watch does, and has the implementations of [Source].
+// sends no requests: internal/watch does, and has the implementations of [Source].
 //
 // Package cluster decides nothing: internal/ipam decides which Service gets an address, and
 // internal/plan which node announces it.

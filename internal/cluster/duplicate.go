@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// A Duplicate is a BGPPeer without a session on a node, since an older one names the same
-// router there.
+// A Duplicate is a BGPPeer without a session on a node, because an older one names the same router
+// there.
 type Duplicate struct {
 	Peer *Peer
 	Of   *Peer // which has the session
 }
 
-// Duplicates are the peers whose router an older peer has on the node, by creationTimestamp
-// and then by name; sorted by name. A node has one session with an address, also if port, source
-// or device differ: a VRF is no exception. Where a default gateway is known,
-// the peers that name it must have its address. The others of them are only compared with
-// each other.
+// Duplicates returns the peers whose router belongs to an older peer on the node, by
+// creationTimestamp and then by name; sorted by name. A node has only one session with an address,
+// even if port, source or device differ, and also in a VRF. If a default gateway is known, other
+// peers must not have its address; if not, the peers that name it are only compared with each
+// other.
 func Duplicates(peers []*Peer, node *Node) []Duplicate {
 	if node == nil {
 		return nil
@@ -39,13 +39,13 @@ func Duplicates(peers []*Peer, node *Node) []Duplicate {
 	return all
 }
 
-// shares says whether two peers have one router. A link with a peer of its own has two ends: a
-// link-local address there is that router's.
+// shares reports whether two peers have the same router. A link with a peer has only two ends, so a
+// link-local address there is that peer's router.
 func (p *Peer) shares(o *Peer) bool {
 	return p.router() == o.router() || p.Interface != "" && o.PeerAddress.Zone() == p.Interface || o.Interface != "" && p.PeerAddress.Zone() == o.Interface
 }
 
-// router identifies the router in a sentence: two peers with the same text have one session.
+// router identifies the router in a sentence: peers with the same text share one session.
 func (p *Peer) router() string {
 	switch {
 	case p.Interface != "":
@@ -57,14 +57,14 @@ func (p *Peer) router() string {
 	}
 }
 
-// Problem is that of the newer BGPPeer on a node: what is wrong, and what would be right.
+// Problem returns the Problem of the newer BGPPeer on a node.
 func (d Duplicate) Problem(node string) Problem {
 	field, value := d.Peer.where()
 	return Problem{Object: Key{"BGPPeer", Name{Name: d.Peer.Name}}.String(), Field: field, Value: value, Message: fmt.Sprintf(
 		"node %s has no session by it: %s. Delete one of the two, or give them nodeSelectors that never match the same node", node, d.Why())}
 }
 
-// Why says why the newer BGPPeer has no session, for a sentence.
+// Why returns why the newer BGPPeer has no session, for a sentence.
 func (d Duplicate) Why() string {
 	why := "is older"
 	if CompareAge(d.Of.Created, d.Peer.Created) == 0 {
@@ -77,7 +77,7 @@ func (d Duplicate) Why() string {
 	return text
 }
 
-// where is the field by which the object names the router, and its value.
+// where returns the field by which the object names the router, and its value.
 func (p *Peer) where() (field, value string) {
 	switch {
 	case p.Interface != "":
@@ -89,8 +89,8 @@ func (p *Peer) where() (field, value string) {
 	}
 }
 
-// NamesOnly returns the first of a node's Duplicates that an advertisement names in the place of
-// the older BGPPeer; ok is false if there is none.
+// NamesOnly returns the first of a node's Duplicates that an advertisement names without naming the
+// older BGPPeer; ok is false if there is none.
 func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
 	i := slices.IndexFunc(all, func(d Duplicate) bool {
 		return slices.Contains(a.Peers, d.Peer.Name) && !slices.Contains(a.Peers, d.Of.Name)
@@ -101,8 +101,8 @@ func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
 	return all[i], true
 }
 
-// AdvertisementProblem says what is wrong with an advertisement that reaches no router on a node since it
-// names this duplicate.
+// AdvertisementProblem returns the Problem of an advertisement that reaches no router on a node
+// because it names this duplicate.
 func (d Duplicate) AdvertisementProblem(a *Advertisement, node string) Problem {
 	return Problem{Object: Key{"BGPAdvertisement", Name{Name: a.Name}}.String(), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
 		"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}

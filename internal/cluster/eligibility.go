@@ -9,8 +9,8 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// parseEligibility reads which Services are eligible for addresses of a pool. A part that it
-// cannot read admits no Service: an address of the wrong tenant cannot be taken back.
+// parseEligibility reads which Services are eligible for addresses of a pool. An unreadable part
+// admits no Service: an address that the wrong tenant has cannot be taken back.
 func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
@@ -41,8 +41,8 @@ func parseReservedQuota(n *int32, p *Problems) int {
 	return int(*n)
 }
 
-// parsePermissions reads what Services may change by annotation. A community with a mistake
-// is not allowed.
+// parsePermissions reads what Services may change by annotation. An invalid community is not
+// allowed.
 func parsePermissions(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	const field = "spec.allowedServiceCommunities"
 	p.bound(field, len(s.AllowedServiceCommunities), 64)
@@ -51,9 +51,9 @@ func parsePermissions(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	pool.AllowL2Node = s.AllowL2Node
 }
 
-// Excludes says why a Service gets no address of the pool, as the end of a sentence
-// about the pool; empty when it may. The labels of a namespace that is not in
-// namespaces, which are sorted, are unknown: no selector of namespaces admits it.
+// Excludes returns why a Service gets no address of the pool, as the end of a sentence about the
+// pool; empty if it may get one. namespaces are sorted. The labels of a namespace that is not among
+// them are unknown: then no selector of namespaces admits it.
 func (p *Pool) Excludes(s *Spec, namespaces []*Namespace) string {
 	ns := s.Name.Namespace
 	if p.Namespaces != nil && !has(p.Namespaces, ns) {
@@ -84,7 +84,7 @@ func namespacesText(names []string) string {
 	return "namespaces " + Enumerate(names)
 }
 
-// selectorText is a selector for a sentence.
+// selectorText describes a selector in a sentence.
 func selectorText(s Selector) string {
 	if s.String() == nothing {
 		return "a selector with a mistake in it"

@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// A slice is what one EndpointSlice contributes to a Service.
+// A slice is the contribution of one EndpointSlice to a Service.
 type slice struct {
 	service Name
 	list    []Endpoint // sorted, without duplicates
@@ -23,7 +23,7 @@ func (s *slice) equal(o *slice) bool {
 
 func (e *Endpoints) equal(o *Endpoints) bool { return slices.Equal(e.List, o.List) }
 
-// parseSlice returns nil for a slice that belongs to no Service.
+// parseSlice returns nil for a slice without a Service.
 func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 	var p Problems
 	service := o.Labels[discoveryv1.LabelServiceName]
@@ -35,7 +35,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:
-		return s, nil // Nothing can be forwarded to a host name.
+		return s, nil // traffic to a host name cannot be forwarded
 	default:
 		p.Add("addressType", string(o.AddressType), "must be IPv4 or IPv6")
 		return s, p
@@ -49,8 +49,8 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 	return s, p
 }
 
-// parseEndpointPorts leaves out ports without a number ("all ports"), which a
-// Service cannot refer to.
+// parseEndpointPorts ignores ports without a number ("all ports"), because no Service can refer to
+// them.
 func parseEndpointPorts(in []discoveryv1.EndpointPort, p *Problems) []Port {
 	var ports []Port
 	for i, ep := range in {
@@ -76,8 +76,8 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *Problems) []Port {
 	return ports
 }
 
-// parseEndpoint makes one Endpoint per port. Of several addresses only the first
-// is used: they are the same pod's (discovery/v1 says so).
+// parseEndpoint makes one Endpoint per port. Of several addresses only the first is used: they
+// belong to the same pod (discovery/v1 says so).
 func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, ports []Port, p *Problems) []Endpoint {
 	field := fmt.Sprintf("endpoints[%d].addresses", i)
 	if len(e.Addresses) == 0 {
@@ -94,8 +94,8 @@ func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, 
 		p.Add(field, e.Addresses[0], fmt.Sprintf("is no %s address, and addressType says that it is", typ))
 		return nil
 	}
-	// DNAT to a loopback, link-local or multicast address would reach the
-	// wrong machine or none. The API server refuses them too.
+	// DNAT to a loopback, link-local or multicast address would reach the wrong host, or none. The
+	// API server refuses such addresses too.
 	if err := assignable(a); err != nil {
 		p.Add(field, e.Addresses[0], "is no address that a pod can be reached at")
 		return nil
@@ -120,8 +120,7 @@ func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, 
 	return list
 }
 
-// hint leaves out what is no name: a zone is the value of a label, which has no
-// comma.
+// hint ignores invalid names: a zone is the value of a label, which contains no comma.
 func hint[T any](in []T, name func(T) string) Hint {
 	var names []string
 	for _, v := range in {
@@ -140,9 +139,9 @@ func orDefault[T any](v *T, def T) T {
 	return *v
 }
 
-// compactEndpoints sorts list and removes duplicates. While the controller
-// moves an endpoint from one slice to another it may be in both, with the
-// conditions of two moments. The more ready one stays, so that traffic is not interrupted.
+// compactEndpoints sorts list and removes duplicates. While the controller moves an endpoint from
+// one slice to another, it may be in both, with conditions of two moments. The more ready entry
+// stays, so that traffic is not interrupted.
 func compactEndpoints(list []Endpoint) []Endpoint {
 	slices.SortFunc(list, func(a, b Endpoint) int {
 		return cmp.Or(a.compareKey(b), a.compareState(b))
@@ -158,7 +157,7 @@ func (e Endpoint) compareKey(o Endpoint) int {
 	)
 }
 
-// compareState puts the better of two first.
+// compareState sorts the better of two first.
 func (e Endpoint) compareState(o Endpoint) int {
 	return cmp.Or(
 		trueFirst(e.Ready, o.Ready),
@@ -181,7 +180,7 @@ func trueFirst(a, b bool) int {
 	return 1
 }
 
-// join makes one list of the slices of a Service.
+// join merges the slices of a Service.
 func join(parts []*slice) *Endpoints {
 	switch len(parts) {
 	case 0:

@@ -13,16 +13,16 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// An L2Advertisement says which addresses are answered for by ARP and NDP.
+// An L2Advertisement says which addresses nodes answer for by ARP and NDP.
 type L2Advertisement struct {
 	Name string
 	UID  types.UID // empty when the object did not come from an API server
-	// Pools are names, sorted; none: all.
+	// Pools are sorted names; none: all.
 	Pools                         []string
 	ServiceSelector, NodeSelector Selector
-	// Preferred say which of the nodes should answer; in the object's order.
+	// Preferred says which of the nodes should answer, in the object's order.
 	Preferred []Preference
-	// Interfaces are names, or patterns of [path.Match] with * and ?; sorted; none: all.
+	// Interfaces are sorted names, or patterns of [path.Match] with * and ?; none: all.
 	Interfaces []string
 	Yield      bool // to another host that claims the address
 }
@@ -33,8 +33,8 @@ type Preference struct {
 	Selector Selector
 }
 
-// parseL2Advertisement returns nil if anything is wrong: half of a restriction
-// answers where it should not.
+// parseL2Advertisement returns nil for any mistake: with a partial restriction, nodes would answer
+// where they should not.
 func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Problem) {
 	var p Problems
 	s := &o.Spec
@@ -74,7 +74,7 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 
 func parseInterfaces(names []string, p *Problems) []string {
 	for i, name := range names {
-		// No brackets and no backslash: with those path.Match knows more than is said.
+		// No brackets and no backslash: they have a meaning in path.Match that is not documented.
 		if !interfaceName.MatchString(name) || strings.ContainsAny(name, `[]\`+"\t\n\v\f\r") || name == "." || name == ".." {
 			p.Add("spec.interfaces["+strconv.Itoa(i)+"]", name,
 				"each must be the name of an interface, or a pattern with * and ?, such as eth0 or bond*; leave the field out for all")
@@ -83,13 +83,13 @@ func parseInterfaces(names []string, p *Problems) []string {
 	return parseSet("spec.interfaces", "interface", names, 16, p)
 }
 
-// SelectsPool says whether the advertisement is about a pool.
+// SelectsPool reports whether the advertisement applies to a pool.
 func (a *L2Advertisement) SelectsPool(name string) bool {
 	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
 }
 
-// Allows says whether nodes may answer on an interface. Named says that it is named
-// without a pattern: then they answer there even for addresses of other subnets.
+// Allows reports whether nodes may answer on an interface. named reports that the interface is
+// named without a pattern: then they answer there even for addresses of other subnets.
 func (a *L2Advertisement) Allows(iface string) (ok, named bool) {
 	if len(a.Interfaces) == 0 {
 		return true, false
@@ -103,7 +103,7 @@ func (a *L2Advertisement) Allows(iface string) (ok, named bool) {
 	}), false
 }
 
-// Weight is how much the advertisement prefers a node with these labels.
+// Weight returns how much the advertisement prefers a node with these labels.
 func (a *L2Advertisement) Weight(node labels.Set) (sum int) {
 	for _, p := range a.Preferred {
 		if p.Selector.Matches(node) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// A Namespace is what pools select it by.
+// A Namespace has the labels by which pools select it.
 type Namespace struct {
 	Name   string
 	Labels labels.Set
@@ -17,8 +17,8 @@ type Namespace struct {
 	Terminating bool
 }
 
-// parseNamespace adds the label by which every Namespace of an API server can be
-// selected, which one in a file lacks.
+// parseNamespace adds the label by which every Namespace of an API server can be selected, because
+// a Namespace in a file lacks it.
 func parseNamespace(o *corev1.Namespace) *Namespace {
 	n := &Namespace{Name: o.Name, Labels: labels.Set(maps.Clone(o.Labels)), Terminating: o.DeletionTimestamp != nil}
 	if n.Labels == nil {
@@ -32,8 +32,8 @@ func findNamespace(sorted []*Namespace, name string) *Namespace {
 	return find(sorted, name, func(n *Namespace, name string) int { return cmp.Compare(n.Name, name) })
 }
 
-// NamespaceGone reports whether a namespace is deleted or being deleted. Without any Namespace,
-// they were not read, and none counts as gone.
+// NamespaceGone reports whether a namespace is deleted or being deleted. If no Namespace was read,
+// none counts as gone.
 func (s *Snapshot) NamespaceGone(name string) bool {
 	n := findNamespace(s.Namespaces, name)
 	return len(s.Namespaces) != 0 && (n == nil || n.Terminating)

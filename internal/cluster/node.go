@@ -44,7 +44,7 @@ func parseNode(o *corev1.Node) (*Node, []Problem) {
 		case corev1.NodeNetworkUnavailable:
 			n.NetworkUnavailable = c.Status == corev1.ConditionTrue
 		case corev1.NodeReady:
-			n.NotReady, n.Silent = c.Status == corev1.ConditionFalse, c.Status == corev1.ConditionUnknown
+			n.NotReady, n.ReadyUnknown = c.Status == corev1.ConditionFalse, c.Status == corev1.ConditionUnknown
 		default: // pressure of some kind: the kubelet acts on it
 		}
 	}
@@ -71,7 +71,7 @@ func parsePodCIDRs(o *corev1.Node, p *Problems) []netip.Prefix {
 	return parseCIDRs(field, in, p)
 }
 
-// parseCIDRs returns them sorted, without duplicates.
+// parseCIDRs returns the prefixes sorted, without duplicates.
 func parseCIDRs(field string, in []string, p *Problems) []netip.Prefix {
 	var out []netip.Prefix
 	for i, s := range in {

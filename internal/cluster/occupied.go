@@ -10,8 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// A ServiceCIDR is where the API server takes the cluster's own addresses of
-// Services from.
+// A ServiceCIDR is a range from which the API server takes ClusterIPs.
 type ServiceCIDR struct {
 	Name  string
 	CIDRs []netip.Prefix
@@ -22,8 +21,8 @@ func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, []Problem) {
 	return &ServiceCIDR{o.Name, parseCIDRs("spec.cidrs", o.Spec.CIDRs, &p)}, p
 }
 
-// occupied are the addresses that the cluster itself has: nodes, pods, routers and
-// the Services' own. They are sorted, and none overlaps another.
+// occupied returns the addresses that the cluster itself uses: of nodes, pods, routers and
+// ClusterIPs. They are sorted, and do not overlap.
 func (b *Builder) occupied() []Occupied {
 	var all []Occupied
 	addr := func(a netip.Addr, by string) {
@@ -52,9 +51,9 @@ func (b *Builder) occupied() []Occupied {
 	return disjoint(all)
 }
 
-// taken returns what Services do not get of pools: occupied addresses, and the addresses that
-// another implementation has written into the status of a Service. An aggregate may contain
-// the latter.
+// taken returns the addresses that pools do not give out: occupied addresses, and addresses that
+// another implementation has written into the status of a Service. An aggregate may contain the
+// latter.
 func (b *Builder) taken() []Occupied {
 	all := b.occupied()
 	for name, addrs := range b.foreign {
@@ -70,7 +69,7 @@ func compareOccupied(x, y Occupied) int {
 	return cmp.Or(x.Range.From().Compare(y.Range.From()), y.Range.To().Compare(x.Range.To()), cmp.Compare(x.By, y.By))
 }
 
-// disjoint cuts off what an earlier one of a list, which is sorted, has already.
+// disjoint removes from each element of a sorted list what earlier ones contain.
 func disjoint(sorted []Occupied) []Occupied {
 	out := sorted[:0]
 	var end netip.Addr // the last address so far
@@ -88,7 +87,7 @@ func disjoint(sorted []Occupied) []Occupied {
 	return out
 }
 
-// occupy returns the pools with what of their addresses is in all.
+// occupy returns the pools with their addresses that are in all.
 func occupy(pools []*Pool, files map[string]string, all []Occupied) ([]*Pool, []Problem) {
 	out := make([]*Pool, 0, len(pools))
 	var p []Problem
@@ -103,7 +102,7 @@ func occupy(pools []*Pool, files map[string]string, all []Occupied) ([]*Pool, []
 	return out, p
 }
 
-// occupiedIn is what of all is in the pool, sorted.
+// occupiedIn returns the parts of all that are in the pool, sorted.
 func occupiedIn(pool *Pool, all []Occupied) (mine []Occupied) {
 	for _, r := range pool.Ranges {
 		for _, o := range startingAt(all, r.From()) {
@@ -117,20 +116,20 @@ func occupiedIn(pool *Pool, all []Occupied) (mine []Occupied) {
 	return mine
 }
 
-// startingAt is the part of a sorted list whose ranges do not end before a.
+// startingAt returns the part of a sorted list whose ranges do not end before a.
 func startingAt(sorted []Occupied, a netip.Addr) []Occupied {
 	i, _ := slices.BinarySearchFunc(sorted, a, func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
 	return sorted[i:]
 }
 
-// within is the part of o in a range that it overlaps.
+// within returns the part of o in a range that it overlaps.
 func (o Occupied) within(r netipx.IPRange) Occupied {
 	o.Range = intersection(o.Range, r)
 	return o
 }
 
-// occupiedProblems names the first few: the pool of a whole link has all nodes in it. Addresses
-// of another implementation are no problem of the pool, which both may have while users move.
+// occupiedProblems names the first few: the pool of a whole link contains all nodes. Addresses of
+// another implementation are no Problem, because both may have the pool while users migrate.
 func occupiedProblems(pool *Pool, file string) (p []Problem) {
 	const most = 3
 	own := slices.DeleteFunc(slices.Clone(pool.Occupied), func(o Occupied) bool { return o.Foreign })
@@ -154,7 +153,7 @@ func rangeText(r netipx.IPRange) string {
 	return r.String()
 }
 
-// OccupiedIn is the first part of Occupied in a prefix, zero when there is none.
+// OccupiedIn returns the first part of Occupied in a prefix, zero if there is none.
 func (s *Snapshot) OccupiedIn(p netip.Prefix) Occupied {
 	r := netipx.RangeOfPrefix(p)
 	if rest := startingAt(s.Occupied, r.From()); len(rest) > 0 && rest[0].Range.Overlaps(r) {
@@ -163,13 +162,13 @@ func (s *Snapshot) OccupiedIn(p netip.Prefix) Occupied {
 	return Occupied{}
 }
 
-// Text names the addresses and what has them.
+// Text names the addresses and their user.
 func (o Occupied) Text() string { return rangeText(o.Range) + " of " + o.By }
 
-// OccupiedBy is the owner of address a in the cluster, empty if none is known.
+// OccupiedBy returns the user of address a in the cluster, empty if none is known.
 func (p *Pool) OccupiedBy(a netip.Addr) string { return p.OccupiedAt(a).By }
 
-// OccupiedAt is the part of Occupied that has address a, zero when none has.
+// OccupiedAt returns the part of Occupied that contains address a, zero if none does.
 func (p *Pool) OccupiedAt(a netip.Addr) Occupied {
 	if rest := startingAt(p.Occupied, a); len(rest) > 0 && rest[0].Range.Contains(a) {
 		return rest[0]

@@ -24,8 +24,8 @@ const (
 	asTrans = 23456
 )
 
-// parsePeer returns nil if anything is wrong: a session that is not quite what
-// was asked for may come up, and then announce what it should not.
+// parsePeer returns nil for any mistake: a session that differs from the request might come up, and
+// then announce too much.
 func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	var p Problems
 	s := &o.Spec
@@ -73,10 +73,10 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	return peer, nil
 }
 
-// namedOnce has the words of the CRD's rule.
+// namedOnce has the text of the CRD's rule.
 const namedOnce = "name the router by one of peerAddress, defaultGateway and interface"
 
-// parseRouter reads where the router is.
+// parseRouter reads how the object names the router.
 func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	const field = "spec.defaultGateway"
 	switch family := s.DefaultGateway; {
@@ -95,7 +95,7 @@ func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	}
 }
 
-// parseInterface reads the link to a router whose address both ends find out.
+// parseInterface reads the link to a router whose address both ends discover.
 func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	switch {
 	case !isInterface(s.Interface):
@@ -111,8 +111,8 @@ func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	}
 }
 
-// parsePeerAddress insists on a zone where one is needed, and only there: a
-// link-local address says nothing without its interface.
+// parsePeerAddress requires a zone for a link-local address, which is ambiguous without its
+// interface, and refuses it for others.
 func parsePeerAddress(s string, p *Problems) netip.Addr {
 	const field = "spec.peerAddress"
 	if s == "" {
@@ -174,7 +174,7 @@ func parseNumber(field string, n, lo, hi int64, p *Problems) int64 {
 	return n
 }
 
-// parseSeconds reads a time that goes on the wire in whole seconds. Zero: unset.
+// parseSeconds reads a time that is sent in whole seconds. Zero: unset.
 func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *Problems) time.Duration {
 	switch {
 	case d == nil:
@@ -189,8 +189,8 @@ func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *Problems) t
 	return 0
 }
 
-// What Linux takes for the name of an interface (IFNAMSIZ), but for numbers, which
-// were meant to be an address.
+// Valid names of interfaces in Linux (IFNAMSIZ), except numbers, which were probably meant as an
+// address.
 var (
 	interfaceName = regexp.MustCompile(`^[^ /%:]{1,15}$`)
 	numbers       = regexp.MustCompile(`^[0-9.]+$`)
@@ -198,7 +198,7 @@ var (
 
 func isInterface(s string) bool { return interfaceName.MatchString(s) && !numbers.MatchString(s) }
 
-// parseOurEnd reads our address and our BGP identifier.
+// parseOurEnd reads the local address and BGP identifier.
 func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	if isInterface(s.SourceAddress) {
 		peer.SourceInterface = s.SourceAddress
@@ -227,7 +227,7 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	}
 }
 
-// parseBFD has the defaults of the CRD.
+// parseBFD applies the defaults of the CRD.
 func parseBFD(s *v1alpha1.BGPPeerSpec, p *Problems) bgp.BFD {
 	o := s.BFD
 	if o == nil {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// What a Service may change by annotation about the announcement of its addresses. Users of
-// a namespace write the annotations, administrators the AddressPool: without its word, an
-// annotation has no effect on the network.
+// What a Service may change by annotation about the announcement of its addresses. Users of a
+// namespace write the annotations, and administrators the AddressPool: an annotation has an effect
+// on the network only if the pool allows it.
 
-// PermitCommunities returns those of a Service's communities that the pool allows, and the
-// others as text. A nil pool, of an address whose pool is gone, allows none.
+// PermitCommunities returns the communities of a Service that the pool allows, and the others as
+// text. A nil pool, as of an address whose pool no longer exists, allows none.
 func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused []string) {
-	if c == nil { // as most Services
+	if c == nil { // as for most Services
 		return nil, nil
 	}
 	var list, in Communities
@@ -40,7 +40,7 @@ func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused 
 // pool does not permit it.
 func (p *Pool) PermitsL2Node() bool { return p != nil && p.AllowL2Node }
 
-// RefusedCommunities says which communities of a Service the pool does not allow, empty if none.
+// RefusedCommunities returns which communities of a Service the pool does not allow, empty if none.
 func (p *Pool) RefusedCommunities(s *Spec) string {
 	_, refused := p.PermitCommunities(s.Communities)
 	if len(refused) == 0 {
@@ -50,7 +50,7 @@ func (p *Pool) RefusedCommunities(s *Spec) string {
 		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them")))
 }
 
-// RefusedL2Node says why the node that a Service names does not count, empty if it does or the
+// RefusedL2Node returns why the node that a Service names does not count, empty if it does or the
 // Service names none.
 func (p *Pool) RefusedL2Node(s *Spec) string {
 	if s.L2Node == "" || p.PermitsL2Node() {
@@ -59,7 +59,7 @@ func (p *Pool) RefusedL2Node(s *Spec) string {
 	return fmt.Sprintf("%s: %s is ignored: %s", annotation(l2NodeAnnotation), s.L2Node, p.withoutPermission("spec.allowL2Node", "is not true"))
 }
 
-// withoutPermission continues a sentence with the field that does not give the permission.
+// withoutPermission continues a sentence with the field that lacks the permission.
 func (p *Pool) withoutPermission(field, why string) string {
 	if p == nil {
 		return "the AddressPool of the address is gone"
@@ -67,8 +67,8 @@ func (p *Pool) withoutPermission(field, why string) string {
 	return fmt.Sprintf("%s of AddressPool %s %s", field, p.Name, why)
 }
 
-// RefusedAnnotations says which annotations of a Service have no effect on its addresses in the
-// pool, as one clause for each; nil if all have, or have none anyway.
+// RefusedAnnotations returns which annotations of a Service the pool makes ineffective, one clause
+// for each; nil if there are none.
 func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
 	if why := p.RefusedCommunities(s); why != "" && (p == nil || p.Announce != AnnounceL2) {
 		all = append(all, why)
@@ -79,7 +79,7 @@ func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
 	return all
 }
 
-// Plural is the word for n things.
+// Plural returns the word for n things.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return one

@@ -12,8 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// parseAnnounce returns the empty value, which announces nothing, for any value
-// that it does not know.
+// parseAnnounce returns the empty value, which announces nothing, for an unknown word.
 func parseAnnounce(field string, s v1alpha1.Announce, p *Problems) Announce {
 	switch a := Announce(s); a {
 	case AnnounceBGP, AnnounceL2, AnnounceAdvertised:
@@ -27,14 +26,14 @@ func parseAnnounce(field string, s v1alpha1.Announce, p *Problems) Announce {
 	return ""
 }
 
-// parsePool returns the pool without the addresses that it could not read, and nil
-// for a pool that does not say how it is announced.
+// parsePool returns the pool without unreadable addresses, and nil for a pool that does not say how
+// it is announced.
 func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 	var p Problems
 	pool := &Pool{
 		Name:    o.Name,
 		Created: o.CreationTimestamp.UTC(),
-		// A wrong word is not what the author meant, but OnRequest assigns the fewest addresses.
+		// For an unknown word, OnRequest is the safest value: it assigns the fewest addresses.
 		Allocation: Allocation(parseWord("spec.allocation", cmp.Or(o.Spec.Allocation, v1alpha1.Automatic), v1alpha1.OnRequest, &p,
 			v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained)),
 		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
@@ -70,7 +69,7 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 	return pool, p
 }
 
-// without returns r without what is in others.
+// without returns r without the ranges of others.
 func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 	var b netipx.IPSetBuilder
 	b.AddRange(r)
@@ -80,10 +79,10 @@ func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 	return ipSet(&b).Ranges()
 }
 
-// admit returns the pools, cut so that no two contain one address, sorted by
-// name. Addresses of two pools belong to the older one, by creationTimestamp and then
-// by name, because Services may have some already. The other pool keeps its other addresses: Services
-// may have these, too. Files are where the pools came from.
+// admit returns the pools, sorted by name and without overlaps. Addresses of two pools belong to
+// the older one, by creationTimestamp and then by name, because Services may already have some. The
+// other pool keeps the rest of its addresses, for the same reason. files are where the pools were
+// read from.
 func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem) {
 	var admitted []*Pool
 	var p []Problem
@@ -116,7 +115,7 @@ func overlapping(pool *Pool, file string, older *Pool, both netipx.IPRange) Prob
 	}
 }
 
-// without is the pool less the addresses of others.
+// without returns the pool without the addresses of others.
 func (p *Pool) without(others []*Pool) *Pool {
 	var taken []netipx.IPRange
 	for _, other := range others {
@@ -130,7 +129,7 @@ func (p *Pool) without(others []*Pool) *Pool {
 	return &rest
 }
 
-// overlap returns the first of pools that shares addresses with p, and which.
+// overlap returns the first of pools that shares addresses with p, and these addresses.
 func overlap(p *Pool, pools []*Pool) (*Pool, netipx.IPRange) {
 	for _, other := range pools {
 		for _, r := range p.Ranges {
@@ -155,8 +154,8 @@ func intersection(a, b netipx.IPRange) netipx.IPRange {
 	return netipx.IPRangeFrom(from, to)
 }
 
-// CompareAge puts the older first. A zero time is that of an object without an
-// API server, whose age is unknown: it comes last.
+// CompareAge sorts the older one first. A zero time, of an object without an API server, sorts
+// last: its age is unknown.
 func CompareAge(a, b time.Time) int {
 	switch {
 	case a.IsZero() && b.IsZero():

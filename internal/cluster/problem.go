@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// A Problem is something wrong with an object that a user wrote, in words that
-// say what to change. Everything that the object has nothing to do with goes on
-// working.
+// A Problem is a mistake in an object that a user wrote, in words that say what to change. It
+// affects nothing that does not use the object.
 type Problem struct {
 	Object  string // kind and name, such as "AddressPool lan" or "Service shop/web"
-	File    string // where it came from, empty with an API server
-	Field   string // such as "spec.addresses[1]", empty when it is the whole object
-	Value   string // the field's value, empty when it has none
+	File    string // the file that contains the object, empty with an API server
+	Field   string // such as "spec.addresses[1]", empty for the whole object
+	Value   string // the field's value, empty if it has none
 	Message string // what is wrong and what would be right
-	// Code is why the object is not Ready, empty when the object itself is wrong.
+	// Code is why the object is not Ready, empty if the object itself is wrong.
 	Code Code
-	// Warning: the object works as it says, but perhaps not as its author meant.
+	// Warning: the object works as written, but perhaps not as its author intended.
 	Warning bool
 }
 
@@ -37,8 +36,7 @@ func (p Problem) String() string {
 	return b.String() + ": " + p.Message
 }
 
-// Problems are those of one object while it is parsed: its name and file are
-// filled in when it is done.
+// Problems are the problems of one object while it is parsed. Of adds its name and file.
 type Problems []Problem
 
 func (p *Problems) Add(field, value, message string) {
@@ -63,7 +61,8 @@ func (p *Problems) bound(field string, have, most int) {
 	}
 }
 
-// parseWord reads one of the words known. Otherwise is taken for any other.
+// parseWord returns v if it is one of the known words. Any other word is a Problem, and parseWord
+// returns otherwise.
 func parseWord[S ~string](field string, v, otherwise S, p *Problems, known ...S) S {
 	if slices.Contains(known, v) {
 		return v
@@ -77,7 +76,8 @@ func parseWord[S ~string](field string, v, otherwise S, p *Problems, known ...S)
 	return otherwise
 }
 
-// once reports entries that a list has twice. The CRDs' sets refuse those.
+// once reports duplicate entries of a list. The API server refuses them where the CRD declares a
+// set.
 func (p *Problems) once(field string, list []string) {
 	for i, s := range list {
 		if slices.Contains(list[:i], s) {
@@ -86,11 +86,11 @@ func (p *Problems) once(field string, list []string) {
 	}
 }
 
-// maxProblems is how many problems of one object are kept: a list in an annotation may have
-// tens of thousands of mistakes.
+// maxProblems is how many problems of one object are kept: a list in an annotation may contain tens
+// of thousands of mistakes.
 const maxProblems = 20
 
-// Of fills in whose problems they are.
+// Of adds the object's name and file.
 func (p Problems) Of(object, file string) []Problem {
 	if more := len(p) - maxProblems; more > 0 {
 		p = append(p[:maxProblems:maxProblems], Problem{Message: fmt.Sprintf("has %d more problems, which follow when these are corrected", more)})

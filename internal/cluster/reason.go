@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// A Reason is why something is done, or is not, for one address of one Service.
-// Every yes and every no has one.
+// A Reason is why something is done, or not done, for one address of one Service. Every decision
+// has one.
 type Reason struct {
-	VIP      netip.Addr // invalid when it is about an address that the Service does not hold
+	VIP      netip.Addr // invalid if it is about an address that the Service does not hold
 	Service  Name
 	Protocol string // the part of Fanfare that decided: "ipam", "proxy" "bgp" or "l2"
 	Code     Code
@@ -24,8 +24,8 @@ func (r Reason) String() string {
 	return fmt.Sprintf("%s %s %s %s: %s", vip, r.Service, r.Protocol, r.Code, r.Message)
 }
 
-// A Code is a verdict that programs can rely on: CamelCase, as the reasons of
-// Kubernetes' conditions are.
+// A Code is a verdict that programs can rely on, in CamelCase like the reasons of Kubernetes'
+// conditions.
 type Code string
 
 // All is well:
@@ -108,16 +108,16 @@ const (
 	Contradiction       Code = "Contradiction"       // Its annotations contradict each other; the reason says which one applies. It may have an address.
 )
 
-// Forwards says whether connections are forwarded with this reason of the proxy's.
+// Forwards reports whether connections are forwarded if this is the proxy's reason.
 func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere }
 
-// Announces says whether an address with this reason of BGP's is announced: there
-// are reasons for how as well.
+// Announces reports whether an address is announced if this is BGP's reason: some reasons only
+// qualify an announcement.
 func (c Code) Announces() bool {
 	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash || c == AnnotationRefused
 }
 
-// Enumerate lists names for a sentence: the first ones, and how many more there are.
+// Enumerate lists names for a sentence: the first ones, and the number of the others.
 func Enumerate(names []string) string {
 	const most = 4
 	if more := len(names) - most; more > 1 {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// references are the names and selectors in s that refer to nothing, and the pools that
-// no advertisement selects. Each is a Problem with the object that contains it.
+// references returns Problems for names and selectors in s that match nothing, and for pools that
+// no advertisement selects. Each belongs to the object that contains it.
 func references(s *Snapshot) []Problem {
 	r := resolver{Snapshot: s, versions: make(map[string]bool, len(s.Versions))}
 	for _, v := range s.Versions {
@@ -44,7 +44,7 @@ type resolver struct {
 
 func (r *resolver) add(p Problem) { r.problems = append(r.problems, p) }
 
-// pools checks the pools that an advertisement names; no name selects all.
+// pools checks the pools that an advertisement names; an advertisement without names selects all.
 func (r *resolver) pools(object string, names []string) {
 	advertised := func(p *Pool) bool { return p.Announce == AnnounceAdvertised }
 	if len(names) == 0 && len(r.Pools) != 0 && !slices.ContainsFunc(r.Pools, advertised) {
@@ -69,7 +69,7 @@ func (r *resolver) peers(object string, names []string) {
 	}
 }
 
-// missing reports a name that no object has, or the name of an object that has a mistake.
+// missing reports a name without an object, or with an object that has a mistake.
 func (r *resolver) missing(object, field, kind, name string) {
 	message := fmt.Sprintf("there is no %s of this name", kind)
 	if r.versions[kind+" "+name] {
@@ -78,8 +78,8 @@ func (r *resolver) missing(object, field, kind, name string) {
 	r.add(Problem{Object: object, Field: field, Value: name, Message: message})
 }
 
-// nodes checks a selector against all Nodes, as far as they are known. A preference or a
-// BGPPeer without a Node is only a warning: its Nodes may be yet to join.
+// nodes checks a selector against all Nodes, as far as they are known. A preference or a BGPPeer
+// without a Node is only a warning: its Nodes may join later.
 func (r *resolver) nodes(object, field string, selector Selector, warning bool) {
 	if !r.AllNodes || len(r.Nodes) == 0 || r.selectsNode(selector) {
 		return

@@ -14,17 +14,17 @@ import (
 // the namespace of the pods, which an overlay or a chart may change.
 const DefaultNamespace = "fanfare-system"
 
-// maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
+// maxPassword is the kernel's limit (TCP_MD5SIG_MAXKEYLEN).
 const maxPassword = 80
 
-// parseSecret returns the password in a Secret, empty if it is of another type.
+// parseSecret returns the password in a Secret, empty if the Secret is of another type.
 func parseSecret(o *corev1.Secret) (bgp.Password, Problems) {
 	var p Problems
 	if o.Type != corev1.SecretTypeBasicAuth {
 		return "", nil
 	}
 	password, ok := o.StringData[corev1.BasicAuthPasswordKey]
-	if !ok { // stringData comes before data, as in an API server
+	if !ok { // stringData takes precedence over data, as in an API server
 		password = string(o.Data[corev1.BasicAuthPasswordKey])
 	}
 	switch {
@@ -37,8 +37,8 @@ func parseSecret(o *corev1.Secret) (bgp.Password, Problems) {
 	return bgp.Password(password), p
 }
 
-// setSecret keeps a password that is known when its Secret goes, or becomes
-// unusable: no slip ends a session.
+// setSecret keeps a known password when its Secret is deleted or becomes unusable, so that no slip
+// ends a session.
 func (b *Builder) setSecret(name Name, password bgp.Password) {
 	if name.Namespace != b.scope.namespace() {
 		return
@@ -54,8 +54,8 @@ func (b *Builder) setSecret(name Name, password bgp.Password) {
 	b.peers.changed = true
 }
 
-// SecretNames returns the names of the Secrets that this process needs, sorted: those of peers
-// that select the Node of the scope. If changed is false, they are those of the last snapshot.
+// SecretNames returns the sorted names of the Secrets that this process needs: those of peers that
+// select the Node of the scope. If changed is false, they are the same as for the last snapshot.
 func (b *Builder) SecretNames() (names []string, changed bool) {
 	if b.scope.NoSecrets || !b.peers.changed && !b.nodeLabels {
 		return nil, false
@@ -69,7 +69,7 @@ func (b *Builder) SecretNames() (names []string, changed bool) {
 	return slices.Compact(names), true
 }
 
-// needsSecret says whether this process opens sessions of a peer.
+// needsSecret reports whether this process opens sessions of a peer.
 func (b *Builder) needsSecret(peer *Peer) bool {
 	if b.scope.SecretsOf == "" {
 		return true
@@ -89,7 +89,7 @@ func (b *Builder) RefuseSecret(name string, refused bool) {
 	}
 }
 
-// signedPeers are the peers with their passwords.
+// signedPeers returns the peers with their passwords.
 func (b *Builder) signedPeers() []*Peer {
 	var p []Problem
 	peers := slices.Clone(b.peers.sorted())
@@ -109,14 +109,14 @@ func (b *Builder) signedPeers() []*Peer {
 		}
 		peers[i] = &signed
 	}
-	// A password that no peer names need not be kept in memory.
+	// A password that no peer names is not kept in memory.
 	maps.DeleteFunc(b.secrets, func(name string, _ bgp.Password) bool { return !used[name] && b.secretsGone[name] })
 	b.Report("passwords", p)
 	return peers
 }
 
-// allowSecret is how an administrator lets speakers read a Secret. Speakers of all nodes have
-// one account.
+// allowSecret is the command by which an administrator lets speakers read a Secret. The speakers of
+// all nodes share one account.
 const allowSecret = "kubectl -n %[1]s create role bgp-password-%[2]s --verb=list,watch --resource=secrets --resource-name=%[2]s" +
 	" && kubectl -n %[1]s create rolebinding bgp-password-%[2]s --role=bgp-password-%[2]s --serviceaccount=%[1]s:speaker"
 

@@ -12,7 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// The words of the CRDs' rules for the parts of a selector.
+// The texts of the CRDs' rules for the parts of a selector.
 const (
 	mustBeLabelName  = "must be a label's name of at most 63 letters, digits, '-', '_' and '.', such as app or example.com/app"
 	mustBeLabelValue = "must be a label's value: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
@@ -34,16 +34,16 @@ func Selecting(requirements labels.Selector) Selector {
 // Nothing returns the Selector that selects no object.
 func Nothing() Selector { return Selector{labels.Nothing()} }
 
-// Matches says whether an object with these labels is selected.
+// Matches reports whether an object with these labels is selected.
 func (s Selector) Matches(l labels.Set) bool { return s.Empty() || s.requirements.Matches(l) }
 
-// Empty says whether all objects are selected.
+// Empty reports whether all objects are selected.
 func (s Selector) Empty() bool { return s.requirements == nil }
 
 // nothing is the text of [Nothing]. No other selector has it.
 const nothing = "!"
 
-// String is the selector in the syntax of kubectl's --selector.
+// String writes the selector in the syntax of kubectl's --selector.
 func (s Selector) String() string {
 	if s.Empty() {
 		return ""
@@ -54,10 +54,10 @@ func (s Selector) String() string {
 	return s.requirements.String()
 }
 
-// MarshalText writes what String returns.
+// MarshalText returns the same text as String.
 func (s Selector) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText reads the text of MarshalText.
 func (s *Selector) UnmarshalText(text []byte) error {
 	if string(text) == nothing {
 		*s = Nothing()
@@ -71,7 +71,7 @@ func (s *Selector) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// parseSelector takes no selector for everything, and one with a mistake for nothing.
+// parseSelector returns a selector of everything for nil, and of nothing for a mistake.
 func parseSelector(field string, s *v1alpha1.LabelSelector, p *Problems) Selector {
 	if s == nil {
 		return Selector{}

@@ -35,7 +35,7 @@ const l2NodeAnnotation = "fanfare.io/l2-node"
 // healthCheckNodePort.
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
-// parseService returns nil for a Service that is not Fanfare's business.
+// parseService returns nil for a Service that Fanfare does not serve.
 func parseService(o *corev1.Service, classes Classes) (*Spec, []Problem) {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil, nil
@@ -77,7 +77,7 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, []Problem) {
 	return s, p
 }
 
-// foreignAddresses returns the addresses of a Service that another implementation serves:
+// foreignAddresses returns the addresses of a Service that another implementation serves: then
 // parsed is nil.
 func foreignAddresses(o *corev1.Service, parsed *Spec) []netip.Addr {
 	if parsed != nil || o.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -92,7 +92,7 @@ func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 		p.Add("spec.ports", "", "missing; a Service needs at least one port")
 	}
 	var ports []Port
-	// A Service may have thousands of ports, and is parsed with every change of it.
+	// A Service may have thousands of ports, and every change of it parses them all.
 	names, numbers := map[string]bool{}, map[Port]bool{}
 	for i, sp := range in {
 		field := fmt.Sprintf("spec.ports[%d]", i)
@@ -105,8 +105,8 @@ func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 			p.Add(field+".protocol", string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
 			continue
 		}
-		// The API server refuses both, a folder of files does not: the same port
-		// could not be distinguished by packets, the same name not by endpoints.
+		// The API server refuses both, but a folder of files does not: packets could not
+		// distinguish equal ports, and endpoints could not distinguish equal names.
 		number := Port{Protocol: port.Protocol, Port: port.Port}
 		if names[port.Name] || numbers[number] {
 			p.Add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
@@ -142,8 +142,8 @@ func parseHealthCheckPort(o *corev1.Service, p *Problems) uint16 {
 	return uint16(n)
 }
 
-// parseStatus reads the addresses. An entry with a host name in place of an
-// address is another implementation's.
+// parseStatus reads the addresses. An entry with a host name instead of an address belongs to
+// another implementation.
 func parseStatus(in []corev1.LoadBalancerIngress, p *Problems) []netip.Addr {
 	var addrs []netip.Addr
 	for i, ing := range in {
@@ -164,7 +164,7 @@ func parseStatus(in []corev1.LoadBalancerIngress, p *Problems) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// statusHost is the first host name in a status.
+// statusHost returns the first host name in a status.
 func statusHost(in []corev1.LoadBalancerIngress) string {
 	for _, ing := range in {
 		if ing.Hostname != "" {
@@ -174,7 +174,7 @@ func statusHost(in []corev1.LoadBalancerIngress) string {
 	return ""
 }
 
-// statusProxied takes a missing ipMode for VIP, as the API server does.
+// statusProxied treats a missing ipMode as VIP, as the API server does.
 func statusProxied(in []corev1.LoadBalancerIngress) bool {
 	return slices.ContainsFunc(in, func(i corev1.LoadBalancerIngress) bool {
 		return i.IP != "" && i.IPMode != nil && *i.IPMode != corev1.LoadBalancerIPModeVIP
@@ -190,9 +190,8 @@ func parseCondition(in []metav1.Condition) AddressCondition {
 	return AddressCondition{}
 }
 
-// parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always
-// set both. A file may have neither, and gets the defaults of the API
-// server of a dual-stack cluster.
+// parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server always sets both. A Service
+// in a file may lack them, and gets the defaults of a dual-stack cluster's API server.
 func parseFamilies(o *corev1.Service, s *Spec, p *Problems) {
 	var families []corev1.IPFamily
 	for i, f := range o.Spec.IPFamilies {
@@ -229,7 +228,7 @@ func parseFamilyPolicy(v *corev1.IPFamilyPolicy, families int, p *Problems) core
 		corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)
 }
 
-// impliedFamilies are the families of the addresses that the object names.
+// impliedFamilies returns the families of the addresses that the object names.
 func impliedFamilies(o *corev1.Service, s *Spec) []corev1.IPFamily {
 	var families []corev1.IPFamily
 	add := func(a netip.Addr) {
@@ -252,7 +251,7 @@ func impliedFamilies(o *corev1.Service, s *Spec) []corev1.IPFamily {
 	return families
 }
 
-// FamilyOf is the address family of a.
+// FamilyOf returns the address family of a.
 func FamilyOf(a netip.Addr) corev1.IPFamily {
 	if a.Is4() {
 		return corev1.IPv4Protocol

@@ -19,82 +19,79 @@ import (
 
 // A Snapshot is the cluster as Fanfare sees it at one instant.
 //
-// It is immutable. Slices are sorted by name, so that two snapshots of equal
-// objects are equal, in whatever order the objects arrived.
+// It is immutable. Slices are sorted by name, so that two snapshots of equal objects are equal,
+// regardless of the order in which the objects arrived.
 type Snapshot struct {
 	// Services are the Services of type LoadBalancer.
 	Services []Service
 	Nodes    []*Node
-	// AllNodes says that Nodes are all Nodes: a speaker that only uses BGP watches its
-	// own Node only.
+	// AllNodes says that Nodes has all Nodes: a speaker that uses only BGP watches just its own
+	// Node.
 	AllNodes bool
 	Pools    []*Pool
 	Peers    []*Peer
-	// Advertisements refine how pools are announced over BGP.
+	// Advertisements specify how pools are announced over BGP.
 	Advertisements []*Advertisement
-	// L2Advertisements say what is answered for by ARP and NDP.
+	// L2Advertisements specify which addresses nodes answer for by ARP and NDP.
 	L2Advertisements []*L2Advertisement
-	// L2Ready says that all was read that decides which node answers by ARP and NDP: a
-	// speaker of a cluster that only uses BGP watches its own Node only.
+	// L2Ready says that everything is read that decides which node answers by ARP and NDP: a
+	// speaker in a cluster that uses only BGP watches just its own Node.
 	L2Ready bool
-	// Speakers say what interfaces nodes have. Only controllers read them.
+	// Speakers have the interfaces of nodes. Only controllers read them.
 	Speakers []*Speaker
 	// Conflicts are the addresses that other hosts use, as Speakers report; sorted.
 	Conflicts []Conflict
-	// Namespaces are those whose labels are known. Only controllers read them, and
-	// ServiceCIDRs.
+	// Namespaces are the ones with known labels. Only controllers read them, and ServiceCIDRs.
 	Namespaces []*Namespace
-	// ServiceCIDRs are what the cluster's own addresses of Services come from.
+	// ServiceCIDRs are the ranges of ClusterIPs.
 	ServiceCIDRs []*ServiceCIDR
-	// Occupied are the addresses that nodes, pods, routers and ServiceCIDRs are known to
-	// have, sorted; none overlaps another.
+	// Occupied are the addresses that nodes, pods, routers and ServiceCIDRs are known to use,
+	// sorted and not overlapping.
 	Occupied []Occupied
 	// Claims are sorted by address. There are none without an API server.
 	Claims []*Claim
 
-	// Assignments say which Service holds which address, sorted by address,
-	// then Service. Parse fills them from the Services' status; without an API
-	// server internal/ipam fills in the rest. The slice is shared with the
-	// previous snapshot when nothing in it changed.
+	// Assignments say which Service holds which address, sorted by address, then Service. Parse
+	// fills them from the Services' status; without an API server internal/ipam adds the rest. An
+	// unchanged slice is shared with the previous snapshot.
 	Assignments []Assignment
-	// Unclaimed are the addresses in the status of a Service that no Claim is for, sorted: another
+	// Unclaimed are the addresses in the status of Services without a Claim, sorted: another
 	// implementation serves them, or the controller has yet to claim them. Only speakers of a
 	// cluster with a controller read them.
 	Unclaimed []netip.Addr
-	// Refusals say, for Services that hold no address or fewer than they asked
-	// for, why; sorted by Service.
+	// Refusals say why Services hold no address, or fewer than they requested; sorted by Service.
 	Refusals []Reason
-	// Configuration is the objects' last versions without a mistake. The pointer is
-	// the same as long as none changes.
+	// Configuration has the last valid versions of objects. The pointer stays the same until one
+	// changes.
 	Configuration *Configuration `json:"-"`
-	// Problems are the objects that did not parse, or parsed only in part, or refer to
-	// something that does not exist.
+	// Problems are the objects that did not parse, parsed only in part, or refer to something that
+	// does not exist.
 	Problems []Problem
-	// Versions are those of all AddressPools, BGPPeers and advertisements, also if they
-	// did not parse; sorted by kind and name.
+	// Versions are the versions of all AddressPools, BGPPeers and advertisements, even if they did
+	// not parse; sorted by kind and name.
 	Versions []Version
 }
 
-// Service finds a Service, nil if there is none of that name.
+// Service returns a Service, nil if it does not exist.
 func (s *Snapshot) Service(name Name) *Spec { return find(s.Services, name, Service.compareName).Spec }
 
-// Node finds a Node, nil if there is none of that name.
+// Node returns a Node, nil if it does not exist.
 func (s *Snapshot) Node(name string) *Node { return NodeOf(s.Nodes, name) }
 
-// NodeOf finds a node in a list that is sorted by name; nil if it is not there.
+// NodeOf returns a node in a list that is sorted by name; nil if it is not in the list.
 func NodeOf(all []*Node, name string) *Node {
 	return find(all, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
 }
 
-// Speaker finds what the speaker of a node reports, nil if it has not reported yet.
+// Speaker returns the report of a node's speaker, nil if there is none yet.
 func (s *Snapshot) Speaker(node string) *Speaker {
 	return find(s.Speakers, node, func(s *Speaker, name string) int { return strings.Compare(s.Node, name) })
 }
 
-// Claim finds the Claim of an address, nil if there is none.
+// Claim returns the Claim of an address, nil if there is none.
 func (s *Snapshot) Claim(addr netip.Addr) *Claim { return find(s.Claims, addr, (*Claim).compareAddr) }
 
-// Conflict finds what is reported about a host that uses an address; ok is false without a report.
+// Conflict returns the report about a host that uses an address; ok is false without a report.
 func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {
 	c = find(s.Conflicts, addr, Conflict.compareAddr)
 	return c, c.Addr.IsValid()
@@ -111,7 +108,7 @@ func (s *Snapshot) AssignmentsOf(addr netip.Addr) []Assignment {
 	return all[i:n]
 }
 
-// find returns the element with a key of a list that is sorted by it, and zero if there is none.
+// find returns the element with a key in a list that is sorted by key; zero if there is none.
 func find[T, K any](sorted []T, key K, compare func(T, K) int) (found T) {
 	if i, ok := slices.BinarySearchFunc(sorted, key, compare); ok {
 		found = sorted[i]
@@ -119,20 +116,20 @@ func find[T, K any](sorted []T, key K, compare func(T, K) int) (found T) {
 	return found
 }
 
-// A Service is a LoadBalancer Service and its endpoints. The two parts
-// change at very different rates. Both are immutable and shared between
-// snapshots, so == between two Services says whether anything changed.
+// A Service is a LoadBalancer Service and its endpoints, which change at very different rates. Both
+// are immutable and shared between snapshots, so == between two Services shows whether anything
+// changed.
 type Service struct {
 	*Spec
-	// Endpoints is nil when the Service has no EndpointSlice.
+	// Endpoints is nil if the Service has no EndpointSlice.
 	Endpoints *Endpoints
 }
 
-// A Spec is what a Service's own object says.
+// A Spec is the content of a Service's own object.
 type Spec struct {
 	Name    Name
-	UID     types.UID // empty when the object did not come from an API server
-	Created time.Time // zero when the object carries no creationTimestamp
+	UID     types.UID // empty if the object did not come from an API server
+	Created time.Time // zero if the object has no creationTimestamp
 	Class   string    // spec.loadBalancerClass, empty when unset
 	Labels  labels.Set
 	Ports   []Port // in the object's order
@@ -142,74 +139,71 @@ type Spec struct {
 	IPFamilies            []corev1.IPFamily // never empty
 	IPFamilyPolicy        corev1.IPFamilyPolicy
 
-	// HealthCheckPort is spec.healthCheckNodePort, zero when there is none: only
-	// Services with the external policy Local have one.
+	// HealthCheckPort is spec.healthCheckNodePort, zero if there is none: only Services with the
+	// external policy Local have one.
 	HealthCheckPort uint16
-	// ServiceProxy is the label service.kubernetes.io/service-proxy-name, with which
-	// kube-proxy leaves the Service alone; empty when it does not.
+	// ServiceProxy is the label service.kubernetes.io/service-proxy-name, which makes kube-proxy
+	// ignore the Service; empty without the label.
 	ServiceProxy string
 
-	// PublishNotReady counts endpoints as ready, also if their condition says otherwise.
+	// PublishNotReady counts endpoints as ready, regardless of their condition.
 	PublishNotReady bool
 
-	// Restricted says that only clients of Sources may use the Service; without
-	// any, no client may. Sources are sorted and do not overlap, IPv4 first.
+	// Restricted says that only clients in Sources may use the Service; if Sources is empty, no
+	// client may. Sources are sorted and do not overlap, IPv4 first.
 	Restricted bool
 	Sources    []netip.Prefix
-	// Affinity is how long a client comes back to the endpoint that it had, 1 s to
-	// 24 h; zero when each flow goes anywhere.
+	// Affinity is how long a client gets the same endpoint, 1 s to 24 h; zero: each flow is
+	// scheduled separately.
 	Affinity time.Duration
-	// Scheduler is one of the constants of that name.
+	// Scheduler is one of the Scheduler constants.
 	Scheduler string
-	// Communities are put on the routes to its addresses, nil for none.
+	// Communities are added to the routes of its addresses, nil for none.
 	Communities *Communities
-	// L2Node is the node that should answer for its addresses by ARP and NDP, as long as
-	// it can; empty for any.
+	// L2Node is the node that should answer for its addresses by ARP and NDP while it can; empty
+	// for any.
 	L2Node string
 
-	// Requested are the addresses the Service asks for, by annotation or
-	// spec.loadBalancerIP, sorted. Some may be host parts, see [IsHostPart].
+	// Requested are the addresses that the Service requests by annotation or spec.loadBalancerIP,
+	// sorted. Some may be host parts, see [IsHostPart].
 	Requested []netip.Addr
-	// RequestedPools are the pools, by annotation, in the order of preference.
+	// RequestedPools are the pools requested by annotation, in the order of preference.
 	RequestedPools []string
-	// Contradiction is where the Service asks for two things at once, and which one
-	// counts, empty when it does not.
+	// Contradiction describes contradictory requests, and which one applies; empty without any.
 	Contradiction string
-	// Sharing is nil when the Service shares its addresses with none.
+	// Sharing is nil if the Service shares its addresses with no other.
 	Sharing *Sharing
-	// Reserve keeps its addresses for it while it is away.
+	// Reserve says that its addresses stay reserved when it is deleted.
 	Reserve bool
-	// BadRequest is what is wrong with the requested addresses, empty when all are valid.
-	// A Service with a bad request gets no other address: it would lose that one as soon as the
-	// request is corrected.
+	// BadRequest is what is wrong with the requested addresses, empty if all are valid. A Service
+	// with a bad request gets no other address: it would lose that one when the request is
+	// corrected.
 	BadRequest string
 
 	// Status are the addresses of status.loadBalancer.ingress.
 	Status []netip.Addr
-	// StatusHost is a host name there, empty when there is none. It was not the
-	// controller that wrote it.
+	// StatusHost is a host name in the status, empty if there is none. Another controller wrote it.
 	StatusHost string
-	// StatusProxied says that an address there has ipMode Proxy: nodes send its
-	// traffic to a load balancer instead of to pods. Fanfare's addresses never have
-	// it.
+	// StatusProxied says that an address in the status has ipMode Proxy: nodes send its traffic to
+	// a load balancer instead of to pods. Fanfare's addresses never have it.
 	StatusProxied bool
-	// Reported is the condition that the controller wrote last into the Service's status.
+	// Reported is the condition that the controller last wrote into the Service's status.
 	Reported AddressCondition
 }
 
-// An AddressCondition is the condition [AddressAssigned] of a Service. It is zero when the
-// Service has none.
+// An AddressCondition is the condition [AddressAssigned] of a Service; zero if the Service has
+// none.
 type AddressCondition struct {
 	Assigned bool // the condition's status is True
 	Code     Code
 	Message  string
 }
 
-// AddressAssigned is the type of the condition of a Service in which the controller writes
-// whether it has an address, and why not.
+// AddressAssigned is the type of the condition in which the controller writes whether a Service has
+// an address, and why not.
 const AddressAssigned = "fanfare.io/AddressAssigned"
 
-// status is the addresses of the object's status; s may be nil.
+// status returns the addresses of the object's status; s may be nil.
 func (s *Spec) status() []netip.Addr {
 	if s == nil {
 		return nil
@@ -217,20 +211,20 @@ func (s *Spec) status() []netip.Addr {
 	return s.Status
 }
 
-// A Port is one port of a Service. Its Name ties it to the endpoints' ports.
+// A Port is one port of a Service. Its Name relates it to the endpoints' ports.
 type Port struct {
 	Name     string
 	Protocol corev1.Protocol
 	Port     uint16
 }
 
-// Endpoints are the endpoints of one Service from all of its EndpointSlices,
-// sorted by port name, protocol, address and port, without duplicates.
+// Endpoints are the endpoints of one Service from all of its EndpointSlices, sorted by port name,
+// protocol, address and port, without duplicates.
 type Endpoints struct {
 	List []Endpoint
 }
 
-// An Endpoint is one address and port that answers for one port of a Service.
+// An Endpoint is one address and port that serves one port of a Service.
 type Endpoint struct {
 	PortName string
 	Protocol corev1.Protocol
@@ -241,15 +235,15 @@ type Endpoint struct {
 	// absent values (ready and serving: true; terminating: false).
 	Ready, Serving, Terminating bool
 
-	// The topology hints of discovery/v1: whose clients this endpoint is for.
+	// The topology hints of discovery/v1: the clients that this endpoint is for.
 	ForZones, ForNodes Hint
 }
 
-// A Hint is a set of names, sorted and joined by commas, which no such name has
-// in it; empty where there is no hint. That makes Endpoints comparable.
+// A Hint is a set of names, sorted and joined by commas, which names cannot contain, so that
+// Endpoints are comparable; empty without a hint.
 type Hint string
 
-// Has says whether name is one of the names.
+// Has reports whether name is one of the names.
 func (h Hint) Has(name string) bool {
 	for len(h) > 0 {
 		first, rest, _ := strings.Cut(string(h), ",")
@@ -261,10 +255,10 @@ func (h Hint) Has(name string) bool {
 	return false
 }
 
-// A Node is what Fanfare needs to know about one node.
+// A Node has what Fanfare needs to know about a node.
 type Node struct {
 	Name        string
-	UID         types.UID // empty when the object did not come from an API server
+	UID         types.UID // empty if the object did not come from an API server
 	Labels      labels.Set
 	InternalIPs []netip.Addr   // status.addresses of type InternalIP
 	PodCIDRs    []netip.Prefix // spec.podCIDRs; wrong under Calico's and Cilium's own IPAM
@@ -272,21 +266,20 @@ type Node struct {
 	// Excluded is set by the label
 	// node.kubernetes.io/exclude-from-external-load-balancers.
 	Excluded bool
-	// Leaving names the taint that says that this node is about to go away,
-	// empty when it stays. Cordon alone does not count.
+	// Leaving names the taint which says that this node will be removed, empty if it stays. Cordon
+	// alone does not count.
 	Leaving string
 	// NetworkUnavailable is the condition of that name.
 	NetworkUnavailable bool
-	// NotReady: the kubelet says that the node is not Ready. Silence of the kubelet
-	// (Unknown) does not count: when the API server is cut off, all nodes have it at once, and
-	// a speaker that reads it is alive.
+	// NotReady: the kubelet reports that the node is not Ready. Ready Unknown does not count: when
+	// the API server is cut off, all nodes have it at once, and a speaker that reads it is alive.
 	NotReady bool
-	// Silent: Ready is Unknown. It says little about one node while others are not
-	// silent, and nothing while most are.
-	Silent bool
+	// ReadyUnknown: the kubelet does not report. That says little about one node while others
+	// report, and nothing while most do not.
+	ReadyUnknown bool
 }
 
-// A Pool is a set of addresses to give to Services.
+// A Pool is a set of addresses for Services.
 type Pool struct {
 	Name          string
 	Created       time.Time        // zero when the object carries no creationTimestamp
@@ -296,12 +289,11 @@ type Pool struct {
 	AvoidBuggyIPs bool  // do not give out .0 and .255 of IPv4
 	Priority      int32 // the highest is tried first
 
-	// Eligibility: only Services that match all three get addresses of the pool. Namespaces
-	// are sorted. If they are nil, all match; if they are empty, none does.
+	// Eligibility: only Services that match all three get addresses of the pool. Namespaces are
+	// sorted; nil matches all, and empty matches none.
 	Namespaces                         []string
 	NamespaceSelector, ServiceSelector Selector
-	// Quota is how many addresses of each family one namespace may have, 0 for any
-	// number.
+	// Quota is how many addresses of each family one namespace may have, 0 for any number.
 	Quota int
 	// ReservedQuota is how many addresses of each family stay reserved for deleted Services
 	// of one namespace.
@@ -311,15 +303,15 @@ type Pool struct {
 	// AllowL2Node: Services may name the node that answers for their addresses.
 	AllowL2Node bool
 
-	// Occupied are the addresses in Ranges that the cluster itself has, sorted;
-	// none overlaps another. They keep their place in the pool and are not given out.
+	// Occupied are the addresses in Ranges that the cluster itself uses, sorted and not
+	// overlapping. They keep their place in the pool and are not given out.
 	Occupied []Occupied
 }
 
 // Occupied are addresses that Services cannot have.
 type Occupied struct {
 	Range netipx.IPRange
-	By    string // whose they are, such as "Node node1" or "the pods of Node node1"
+	By    string // the user, such as "Node node1" or "the pods of Node node1"
 	// Foreign: another implementation has given the address to a Service.
 	Foreign bool
 }
@@ -346,15 +338,15 @@ type Allocation string
 const (
 	Automatic Allocation = "Automatic" // to any Service that needs one
 	OnRequest Allocation = "OnRequest" // only to Services that name the pool or the address
-	Drained   Allocation = "Drained"   // to none; those given out stay
+	Drained   Allocation = "Drained"   // to none; assigned ones stay
 )
 
-// Contains says whether addr belongs to the pool.
+// Contains reports whether addr belongs to the pool.
 func (p *Pool) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(p.Ranges, func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
-// PoolOf is the name of the pool that contains addr, empty when none does.
+// PoolOf returns the name of the pool that contains addr, empty if none does.
 func PoolOf(pools []*Pool, addr netip.Addr) string {
 	for _, p := range pools {
 		if p.Contains(addr) {
@@ -364,56 +356,55 @@ func PoolOf(pools []*Pool, addr netip.Addr) string {
 	return ""
 }
 
-// A Peer is a BGP router to announce to, from the nodes that it selects.
+// A Peer is a BGP router, and the nodes that have a session with it.
 type Peer struct {
-	// Session has all that the BGPPeer says. PeerAddress is invalid with DefaultGateway, which
-	// is another router on each node. LocalASN is MyASN, unless the router knows this node by
-	// another number. Password is empty, too, while the Secret cannot be read.
+	// Session has the content of the BGPPeer. PeerAddress is invalid with DefaultGateway, because
+	// each node may have another router. LocalASN is MyASN, unless the router knows this node by
+	// another number. Password is empty while the Secret cannot be read.
 	bgp.Session
 	UID     types.UID // empty when the object did not come from an API server
 	Created time.Time // zero when the object carries no creationTimestamp
-	// DefaultGateway is empty when the router is not the node's own.
+	// DefaultGateway is the family of the node's default gateway, if the router is that.
 	DefaultGateway corev1.IPFamily
 	MyASN          uint32 // never 0
 	NodeSelector   Selector
-	// Secret names the Secret that Password comes from, empty when there is none.
+	// Secret is the name of the Secret with the Password, empty without one.
 	Secret string
 }
 
 // An Advertisement says how addresses are announced over BGP.
 type Advertisement struct {
 	Name string
-	// Pools and Peers are names, sorted; none: all.
+	// Pools and Peers are sorted names; none: all.
 	Pools, Peers                  []string
 	ServiceSelector, NodeSelector Selector
-	// Length4 and Length6 are the prefix lengths to announce addresses by; 32 and
-	// 128 for each on its own.
+	// Length4 and Length6 are the prefix lengths by which addresses are announced; 32 and 128: each
+	// separately.
 	Length4, Length6 int
-	// Communities are put on the routes, nil for none.
+	// Communities are added to the routes, nil for none.
 	Communities *Communities
-	// LocalPref, MED and Prepend are nil where the object does not say.
+	// LocalPref, MED and Prepend are nil if the object does not set them.
 	LocalPref, MED *uint32
 	Prepend        *uint8 // at most 16
 }
 
-// A Claim says which Services hold an address. The API server stores one for each address at
-// most.
+// A Claim says which Services hold an address. The API server stores at most one for each address.
 type Claim struct {
 	Addr     netip.Addr
-	Pool     string   // that the address was given out of
-	Announce Announce // of that pool, as the controller saw it last
-	Holders  []Holder // sorted by name; none when it is only reserved
-	Node     string   // that should answer for the address over L2, empty for any
+	Pool     string   // the pool that the address was assigned from
+	Announce Announce // of that pool, as the controller last saw it
+	Holders  []Holder // sorted by name; none if it is only reserved
+	Node     string   // the node that should answer for the address over L2, empty for any
 	Reserved bool     // the claim stays when no Service holds the address
-	// ReservedFor are the Services for which the address is kept while none holds it,
-	// sorted. An entry without a name is every Service of its namespace.
+	// ReservedFor are the Services that the address is reserved for while none holds it, sorted. An
+	// entry without a name stands for every Service of its namespace.
 	ReservedFor []Name
-	// Replaced counts the addresses in use by other hosts that the Service had before.
+	// Replaced counts the Service's earlier addresses that other hosts use.
 	Replaced int32
 
 	// Created is when the API server stored it; zero: unknown.
 	Created time.Time
-	// What a write must name, so that it changes no other version than this.
+	// A write must name these, so that it changes no other version.
 	UID             types.UID
 	ResourceVersion string
 }
@@ -425,10 +416,10 @@ func (c *Claim) Name() string { return v1alpha1.ClaimName(c.Addr) }
 type Holder struct {
 	Name Name
 	// UID distinguishes the Service from a later one of the same name. ResourceVersion is the
-	// version that the address was allocated to. Either may be empty.
+	// version that the address was assigned to. Either may be empty.
 	UID             types.UID
 	ResourceVersion string
-	Reserve         bool // the address is kept for it when it goes
+	Reserve         bool // the address stays reserved for it when it is deleted
 }
 
 // An Assignment is an address that a Service holds.
@@ -436,13 +427,13 @@ type Assignment struct {
 	Addr    netip.Addr
 	Service Name
 	Pool    string // empty when no pool contains the address
-	// From is the pool that the address was allocated from, as far as it is known.
-	// It matters only when Pool is empty; see [Snapshot.OriginOf].
+	// From is the pool that the address was assigned from, as far as it is known. It matters only
+	// if Pool is empty; see [Snapshot.OriginOf].
 	From Origin
 }
 
-// OriginOf says where an address comes from, and so how it is announced. After its
-// pool has lost it, the pool's last known spec.announce applies.
+// OriginOf returns the origin of an address, and so how it is announced. After its pool has lost
+// it, the pool's last known spec.announce applies.
 func (s *Snapshot) OriginOf(a Assignment) Origin {
 	if p := s.pool(a.Pool); p != nil {
 		return Origin{p.Name, p.Announce}
@@ -450,15 +441,15 @@ func (s *Snapshot) OriginOf(a Assignment) Origin {
 	return a.From
 }
 
-// pool finds a pool, nil if there is none of that name.
+// pool returns a pool, nil if it does not exist.
 func (s *Snapshot) pool(name string) *Pool { return PoolNamed(s.Pools, name) }
 
-// PoolNamed finds a pool in a list that is sorted by name; nil if it is not there.
+// PoolNamed returns a pool in a list that is sorted by name; nil if it is not in the list.
 func PoolNamed(all []*Pool, name string) *Pool {
 	return find(all, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
 }
 
-// UsesL2 says whether an address may be announced by ARP and NDP.
+// UsesL2 reports whether an address may be announced by ARP and NDP.
 func (s *Snapshot) UsesL2() bool {
 	return len(s.L2Advertisements) > 0 ||
 		slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 }) ||
@@ -470,8 +461,8 @@ func (a Assignment) Compare(o Assignment) int {
 	return cmp.Or(a.Addr.Compare(o.Addr), a.Service.Compare(o.Service))
 }
 
-// interned is the only copy of s: many objects name the same namespace or node, and each
-// comes with a copy.
+// interned returns the shared copy of s: many objects name the same namespace or node, and each
+// brings its own copy.
 func interned[S ~string](s S) S { return unique.Make(s).Value() }
 
 // A Name is a namespaced name.

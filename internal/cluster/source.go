@@ -1,12 +1,11 @@
 package cluster
 
-// A Source says what the cluster is now, and when that has changed. Its
-// snapshots come from an API server or from a folder of files.
+// A Source has the current state of the cluster, and signals changes. Its snapshots come from an
+// API server or from a folder of files.
 type Source interface {
-	// Snapshot is the newest snapshot. It is never nil.
+	// Snapshot returns the newest snapshot, never nil.
 	Snapshot() *Snapshot
-	// Changed gets a value after Snapshot has begun to return another one. It is
-	// a dirty bit, not a queue: it has room for one value, so that changes that
-	// were not read yet become one.
+	// Changed receives a value after the result of Snapshot has changed. It is a dirty bit, not a
+	// queue: the channel holds one value, so that several unread changes become one.
 	Changed() <-chan struct{}
 }

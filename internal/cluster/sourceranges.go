@@ -13,8 +13,8 @@ import (
 // without spec.loadBalancerSourceRanges.
 const sourceRangesAnnotation = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
-// parseSources reads which clients may use the Service. An invalid range is ignored, which
-// admits fewer clients and never more; without a valid one, no client is admitted.
+// parseSources reads which clients may use the Service. An invalid range is ignored, which never
+// admits more clients; if no range is valid, no client is admitted.
 func parseSources(o *corev1.Service, s *Spec, p *Problems) {
 	field, ranges := "spec.loadBalancerSourceRanges", o.Spec.LoadBalancerSourceRanges
 	index := func(i int) string { return fmt.Sprintf("%s[%d]", field, i) }

@@ -9,12 +9,13 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A Speaker is what the speaker of a node reports about the node. It is no sign of life.
+// A Speaker is the report of a node's speaker about the node. It does not show that the speaker is
+// alive.
 type Speaker struct {
 	Node string
 	// Interfaces are the interfaces on which it may answer for addresses, sorted by name.
 	Interfaces []Interface
-	// Conflicts are addresses that other hosts use, as this node found. Node is not set.
+	// Conflicts are addresses that other hosts use, as this node detected. Node is not set.
 	Conflicts []Conflict
 }
 
@@ -22,14 +23,14 @@ type Speaker struct {
 type Conflict struct {
 	Addr           netip.Addr
 	Node           string
-	MAC, Interface string // of the host; that received its packet
+	MAC, Interface string // of the host; the interface that received its packet
 	Held           bool   // a reporting node answered for the address before
 }
 
 func (c Conflict) compareAddr(a netip.Addr) int { return c.Addr.Compare(a) }
 
-// conflicts merges the reports of all speakers: one Conflict for each address, sorted, of the first node by
-// name.
+// conflicts merges the reports of all speakers: one Conflict for each address, from the first node
+// by name; sorted.
 func conflicts(speakers []*Speaker) (all []Conflict) {
 	for _, s := range speakers {
 		for _, c := range s.Conflicts {
@@ -50,8 +51,8 @@ func conflicts(speakers []*Speaker) (all []Conflict) {
 // perhaps the MAC are known.
 type Interface = l2.Interface
 
-// parseSpeaker ignores what it cannot read: it was written by a speaker, perhaps of
-// another version, and is nothing that a user could correct.
+// parseSpeaker ignores what it cannot read: a speaker wrote it, perhaps of another version, and
+// users cannot correct it.
 func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
 	s := &Speaker{Node: interned(o.Name)}
 	for _, i := range o.Status.Interfaces {

@@ -13,7 +13,7 @@ type table[T any] struct {
 	list    []*T // what sorted returned last
 }
 
-// set replaces an object; nil deletes it. An equal object stays the pointer that it was.
+// set replaces an object; nil deletes it. If the new object is equal, the old pointer stays.
 func (t *table[T]) set(name string, v *T) {
 	if t.objects == nil {
 		t.objects = map[string]*T{}
@@ -21,8 +21,8 @@ func (t *table[T]) set(name string, v *T) {
 	t.changed = replace(t.objects, name, v) || t.changed
 }
 
-// setGood replaces an object by one with the problems p. If there are any, the version before
-// stays, and p says so; replaced is false then.
+// setGood replaces an object unless the new one has problems p. Then the previous version stays, p
+// says so, and replaced is false.
 func (t *table[T]) setGood(name string, v *T, p Problems) (replaced bool) {
 	if t.objects[name] != nil && len(p) > 0 {
 		for i := range p {
@@ -45,8 +45,8 @@ func (t *table[T]) sorted() []*T {
 	return t.list
 }
 
-// replace sets m[k] to v, or deletes it when v is nil, and says whether that is
-// a change. An equal value stays the pointer that it was.
+// replace sets m[k] to v, or deletes it if v is nil, and reports whether that is a change. If the
+// new value is equal, the old pointer stays.
 func replace[K comparable, V any](m map[K]*V, k K, v *V) bool {
 	return replaceFunc(m, k, v, func(a, b *V) bool { return reflect.DeepEqual(a, b) })
 }

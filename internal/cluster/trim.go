@@ -12,9 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// Trim drops the fields of an object that are never parsed, so that the first list of a
-// large cluster needs less memory: in an object that was applied a few times, managedFields
-// alone are more than half.
+// Trim removes the fields of an object that are never parsed, so that the first list of a large
+// cluster needs less memory: in an object that was applied a few times, managedFields alone are
+// more than half.
 func Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	o.SetOwnerReferences(nil)
@@ -33,14 +33,14 @@ func Trim(o metav1.Object) {
 	case *networkingv1.ServiceCIDR:
 		o.Annotations, o.Labels, o.Status = nil, nil, networkingv1.ServiceCIDRStatus{}
 	case *corev1.Secret:
-		// kubectl apply leaves a copy of the password in an annotation.
+		// kubectl apply stores a copy of the password in an annotation.
 		o.Annotations, o.Labels = nil, nil
 		maps.DeleteFunc(o.Data, func(key string, _ []byte) bool { return key != corev1.BasicAuthPasswordKey })
 	case *v1alpha1.SpeakerStatus:
 		// The rest of the status may hold 100 Reasons.
 		o.Annotations, o.Labels = nil, nil
 		o.Status = v1alpha1.SpeakerReport{Interfaces: o.Status.Interfaces, Conflicts: o.Status.Conflicts}
-	default: // of our own kinds every field is parsed
+	default: // all fields of Fanfare's own kinds are parsed
 		o.SetAnnotations(nil)
 		o.SetLabels(nil)
 	}

@@ -6,11 +6,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A Version is the version of an object that was read last, whether it parsed or not.
-// Conditions must name it also for an object that is not used.
+// A Version is the version of an object that was read last, parsed or not. Conditions name it even
+// for an object that is not used.
 type Version struct {
 	Kind, Name string
-	UID        types.UID // empty when the object did not come from an API server
+	UID        types.UID // empty if the object did not come from an API server
 	Generation int64
 }
 
@@ -21,5 +21,5 @@ func (v Version) compare(o Version) int {
 	return cmp.Or(cmp.Compare(v.Kind, o.Kind), cmp.Compare(v.Name, o.Name))
 }
 
-// versioned are the kinds with a version: administrators write them.
+// versioned are the kinds with a version: administrators write their objects.
 var versioned = map[string]bool{"AddressPool": true, "BGPPeer": true, "BGPAdvertisement": true, "L2Advertisement": true}

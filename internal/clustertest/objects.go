@@ -135,7 +135,7 @@ var Comparers = []gocmp.Option{
 	gocmp.Comparer(func(a, b labels.Selector) bool { return fmt.Sprint(a) == fmt.Sprint(b) }),
 }
 
-// SameArray says whether two slices, which must not be empty, share their memory.
+// SameArray reports whether two slices, which must not be empty, share their memory.
 func SameArray[T any](a, b []T) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }

@@ -11,8 +11,8 @@ import (
 type Address struct {
 	Addr        netip.Addr
 	Eligibility Eligibility
-	// Local has, for each Service with externalTrafficPolicy Local, the names of the nodes
-	// that can serve it, sorted. Services that no node can serve are left out.
+	// Local has, for each Service with externalTrafficPolicy Local, the sorted names of the nodes
+	// that can serve it, without Services that no node can serve.
 	Local [][]string
 	// Anywhere says that every node can serve one of the address's Services.
 	Anywhere bool
@@ -21,8 +21,8 @@ type Address struct {
 	Pinned, Preferred string
 }
 
-// Address collects the facts about an address of services, which are in order of
-// precedence: of two annotations the first counts. The claim may be nil.
+// Address collects the facts about an address of services, which are in order of precedence: if two
+// have the annotation, the first counts. The claim may be nil.
 func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.Service, claim *cluster.Claim) Address {
 	a := Address{Addr: addr, Eligibility: t}
 	if claim != nil {

@@ -16,12 +16,12 @@
 // the highest hash of address and node. With rendezvous hashing, a removed node's addresses
 // move to nodes all over the cluster, and no others move.
 //
-// A hash spreads evenly only on average: 30 addresses over three nodes may come to 14, 9
-// and 7. [Prefer] computes which nodes claims should name, so that equal candidates have
-// the same number of addresses, give or take one, and few addresses move. The controller
-// writes the result into claims; without one, or without an API server, the hash decides.
+// A hash spreads evenly only on average: 30 addresses over three nodes may come to 14, 9 and 7.
+// [Balance] computes which nodes claims should name, so that equal candidates have the same number
+// of addresses, give or take one, and few addresses move. The controller writes the result into
+// claims. Without a claim, or without an API server, the hash decides.
 //
 // The files: node.go and address.go are the input, eligibility.go what L2Advertisements allow,
-// election.go ranks nodes and gives the reason, hash.go is the last criterion, and prefer.go the
-// spread for claims.
+// election.go ranks nodes and gives the reason, hash.go is the last criterion, and balance.go
+// computes the nodes for claims.
 package election

@@ -119,8 +119,9 @@ func (e *Candidates) Owner(a *Address) string {
 	return e.nodes[first].Name
 }
 
-// Keeps reports whether an owner, or none, remains, if only these nodes differ from the candidates
-// that it was elected from. It compares only them, and so may be false for an owner that remains.
+// Keeps reports whether the owner, or the lack of one, certainly stays the same if only these nodes
+// differ from the candidates of the election. It compares only these nodes, so it may be false
+// although the owner stays.
 func (e *Candidates) Keeps(a *Address, owner string, differ []string) bool {
 	was, known := e.find(owner)
 	entries, hash := e.entriesFor(a.Eligibility), hashAddr(a.Addr)
@@ -189,8 +190,8 @@ func (r rank) before(o rank, candidates int) string {
 	}
 }
 
-// Equals returns the candidates that tie with the owner but for claim and hash, sorted by
-// name. The slice is shared.
+// Equals returns the candidates that tie with the owner apart from claim and hash, sorted by name.
+// The slice is shared.
 func (e *Candidates) Equals(a *Address) []string {
 	key := a.Eligibility.key()
 	e.mu.Lock()
@@ -216,7 +217,7 @@ func (e *Candidates) Equals(a *Address) []string {
 	return names
 }
 
-// None says why an address has no candidate: how many nodes each condition removed. It is
+// None explains why an address has no candidate: how many nodes each condition excluded. It is
 // empty if there is a candidate.
 func (e *Candidates) None(a *Address) string {
 	var count [numIneligible]int

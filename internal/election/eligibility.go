@@ -13,7 +13,7 @@ type Eligibility struct {
 	// By are the L2Advertisements that select the address, by name. If it is empty, every
 	// node may answer, on every interface with the address's subnet.
 	By []*cluster.L2Advertisement
-	// AllowNode: the pool that the address is from lets a Service name the node by annotation.
+	// AllowNode: the address's pool lets a Service name the node by annotation.
 	AllowNode bool
 }
 
@@ -48,7 +48,7 @@ func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin, services []clust
 	return t, false, ""
 }
 
-// key is different for different values.
+// key differs for different values.
 func (t Eligibility) key() string {
 	if len(t.By) == 1 {
 		return t.By[0].Name

@@ -39,7 +39,7 @@ const (
 	NetworkUnavailable
 )
 
-// AvailabilityOf returns whether a node may answer; alive says whether its speaker is.
+// AvailabilityOf returns whether a node may answer; alive says whether its speaker is alive.
 func AvailabilityOf(n *cluster.Node, alive bool) Availability {
 	switch {
 	case !alive:

@@ -80,21 +80,21 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	return true
 }
 
-// A claim says that a Service holds an address.
+// A claim is the claim of a Service that it holds an address.
 type claim struct {
 	addr netip.Addr
 	pool *pool // nil if no pool contains it
-	// origin is the pool that it was allocated from, empty if unknown.
+	// origin is the pool that the address was allocated from, empty if unknown.
 	origin string
 	// from is how that pool announced it; see [cluster.Assignment].
 	from cluster.Origin
-	// written: the Service's status says so.
+	// written: the Service's status has the address.
 	written bool
-	// ours: a pool contains it, or did when it was allocated. If not, another
+	// ours: a pool contains the address, or did when it was allocated. If not, another
 	// implementation wrote the status.
 	ours bool
-	// fits: the Service requests it, or requests none. A status that does not fit must not
-	// come before the address allocated in its place.
+	// fits: the Service requests the address, or requests none. A status that does not fit must not
+	// precede the address that was allocated instead.
 	fits bool
 }
 
@@ -116,20 +116,20 @@ type service struct {
 	*cluster.Spec
 	claims []claim
 	addrs  []netip.Addr
-	// excluded are families that get no other address: the Service requested one that it
-	// cannot have, or its status names one that it cannot have.
+	// excluded are families that get no other address, because the Service requested, or has in its
+	// status, an address that it cannot have.
 	excluded []corev1.IPFamily
 }
 
-// A pool is a Pool with its addresses laid out.
+// A pool is a Pool with its addresses as spaces.
 type pool struct {
 	*cluster.Pool
 	v4, v6 space
-	// full are families without a free address, until one is released.
+	// full are families without a free address. A release ends that.
 	full map[corev1.IPFamily]bool
 }
 
-// space is the addresses of family f. It has no ranges if the pool has none of f.
+// space returns the addresses of family f. It has no ranges if the pool has none of f.
 func (p *pool) space(f corev1.IPFamily) space {
 	if f == corev1.IPv4Protocol {
 		return p.v4
@@ -137,7 +137,7 @@ func (p *pool) space(f corev1.IPFamily) space {
 	return p.v6
 }
 
-// newPlan leaves settled Services alone.
+// newPlan skips settled Services.
 func newPlan(s *Allocator) *plan {
 	p := &plan{Allocator: s, byName: map[cluster.Name]*service{}, taken: map[netip.Addr][]*service{}}
 	for _, spec := range s.Open {
@@ -158,13 +158,13 @@ func newPlan(s *Allocator) *plan {
 // A claimHolders is the Claim of an address: the address is taken, whatever a status says.
 type claimHolders struct {
 	holders []cluster.Name // that exist
-	// gone is a holder that no longer exists. The Claim is not released yet.
+	// gone is a holder that no longer exists, but whose Claim is not released yet.
 	gone     *cluster.Name
 	reserved bool
 	kept     []cluster.Name // see Claim.ReservedFor
 }
 
-// claimHoldersOf returns the Claim of an address, empty without a Claim.
+// claimHoldersOf returns the Claim of an address; empty if there is none.
 func (p *plan) claimHoldersOf(a netip.Addr) (f claimHolders) {
 	c := p.Snap.Claim(a)
 	if c == nil {
@@ -181,7 +181,7 @@ func (p *plan) claimHoldersOf(a netip.Addr) (f claimHolders) {
 	return f
 }
 
-// readClaims makes holders of the Services that Claims name.
+// readClaims makes the Services that Claims name holders.
 func (p *plan) readClaims() {
 	for _, c := range p.Loose {
 		for _, by := range c.Holders {
@@ -209,10 +209,10 @@ func (p *plan) free(a netip.Addr, h *service) bool {
 	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 
-// compareAge orders the older Service first. Services without a creationTimestamp are the last.
+// compareAge sorts the older Service first. Services without a creationTimestamp are last.
 func compareAge(a, b *service) int { return cluster.CompareAge(a.Created, b.Created) }
 
-// status is the addresses in the status of an open Service; none for any other Service.
+// status returns the addresses in the status of an open Service; none for other Services.
 func (p *plan) status(name cluster.Name) []netip.Addr {
 	if h := p.byName[name]; h != nil {
 		return h.Status
@@ -220,7 +220,7 @@ func (p *plan) status(name cluster.Name) []netip.Addr {
 	return nil
 }
 
-// claim adds a claim. Services that are gone claim nothing.
+// claim adds a claim. Deleted Services claim nothing.
 func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	h := p.byName[a.Service]
 	if h == nil {
@@ -263,7 +263,7 @@ func (p *plan) moves(h *service) bool {
 	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
 }
 
-// poolOf is the pool that contains address a, nil if none does.
+// poolOf returns the pool that contains address a, nil if none does.
 func (p *plan) poolOf(a netip.Addr) *pool {
 	for _, pool := range p.pools {
 		if pool.Contains(a) {
@@ -292,7 +292,7 @@ func (p *plan) release(h *service, a netip.Addr) {
 	}
 }
 
-// replace gives h address a in place of its other address of the family.
+// replace gives h address a instead of its other address of the family.
 func (p *plan) replace(h *service, a netip.Addr) {
 	for _, old := range slices.Clone(h.addrs) {
 		if cluster.FamilyOf(old) == cluster.FamilyOf(a) {
@@ -376,8 +376,8 @@ func (p *plan) describePools() string {
 	return "pools are " + strings.Join(s, "; ")
 }
 
-// describeRanges lists the first ranges of a pool. A pool has none if others that are older have
-// all its addresses.
+// describeRanges lists the first ranges of a pool. A pool has no ranges if older pools have all its
+// addresses.
 func describeRanges(ranges []netipx.IPRange) string {
 	const most = 3
 	switch {
@@ -389,7 +389,7 @@ func describeRanges(ranges []netipx.IPRange) string {
 	return join(ranges)
 }
 
-// names lists pools for a message. There must be one at least.
+// names lists pools for a message. There must be at least one.
 func names(pools []*pool) string {
 	var s []string
 	for _, p := range pools {

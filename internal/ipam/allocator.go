@@ -8,18 +8,16 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// An Allocator parts a snapshot into what is settled and what is not. Of thousands of
-// Services nearly all are settled at any time, and to look at each of them again
-// whenever one changes is mostly waiting for memory: Next looks only at what has
-// changed.
+// An Allocator divides the Services of a snapshot into settled and open ones. Nearly all of
+// thousands of Services are settled at any time, and checking each of them after every change
+// mostly waits for memory: Next checks only what has changed.
 type Allocator struct {
 	Snap *cluster.Snapshot
-	// Held are the addresses of the Services that are settled, sorted.
+	// Held are the addresses of settled Services, sorted.
 	Held []cluster.Assignment
 	// Open are the other Services, sorted by name.
 	Open []*cluster.Spec
-	// Loose are the Claims that are not exactly those of settled Services, sorted by
-	// address.
+	// Loose are the Claims that differ from those of settled Services, sorted by address.
 	Loose []*cluster.Claim
 
 	rule    Rule
@@ -30,7 +28,7 @@ type Allocator struct {
 // Namespaces and the Claims of the Service's addresses, and implies [Settled].
 type Rule func(*cluster.Snapshot, *cluster.Spec) bool
 
-// NewAllocator checks everything.
+// NewAllocator checks all Services.
 func NewAllocator(snap *cluster.Snapshot, r Rule) *Allocator {
 	s := &Allocator{Snap: snap, rule: r, settled: make([]bool, len(snap.Services))}
 	for i, svc := range snap.Services {
@@ -44,7 +42,7 @@ func NewAllocator(snap *cluster.Snapshot, r Rule) *Allocator {
 	return s
 }
 
-// Next is NewAllocator of another snapshot, by the same rule.
+// Next returns the Allocator of another snapshot, by the same rule.
 func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
 	claims := sortedset.Differ(s.Snap.Claims, snap.Claims, compareClaims)
 	names := s.touched(snap, slices.Concat(claims, s.conflicting(snap)))
@@ -68,8 +66,8 @@ func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
 	return n
 }
 
-// touched are the Services that differ between two snapshots, or whose Claims or
-// Namespaces do.
+// touched returns the Services that differ between two snapshots, or whose Claims or Namespaces
+// differ.
 func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cluster.Name]struct{} {
 	names := map[cluster.Name]struct{}{}
 	sameSpec := func(a, b cluster.Service) bool { return a.Spec == b.Spec }
@@ -93,7 +91,7 @@ func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map
 	return names
 }
 
-// conflicting are the Claims of addresses about which speakers report something else than before.
+// conflicting returns the Claims of addresses with changed reports of speakers.
 func (s *Allocator) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim) {
 	for _, c := range sortedset.Differ(s.Snap.Conflicts, snap.Conflicts, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
 		if claim := snap.Claim(c.Addr); claim != nil {
@@ -103,7 +101,7 @@ func (s *Allocator) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim
 	return claims
 }
 
-// carry takes over what is known of the Services that have stayed the same.
+// carry copies the results of unchanged Services.
 func (s *Allocator) carry(snap *cluster.Snapshot) []bool {
 	settled := make([]bool, len(snap.Services))
 	j := 0
@@ -119,7 +117,7 @@ func (s *Allocator) carry(snap *cluster.Snapshot) []bool {
 	return settled
 }
 
-// heldBy returns the addresses of a Service, none unless it is settled.
+// heldBy returns the addresses of a Service; none unless it is settled.
 func (s *Allocator) heldBy(name cluster.Name) []cluster.Assignment {
 	i, found := find(s.Snap.Services, name)
 	if !found || !s.settled[i] {
@@ -128,8 +126,8 @@ func (s *Allocator) heldBy(name cluster.Name) []cluster.Assignment {
 	return held(s.Snap, s.Snap.Services[i].Spec)
 }
 
-// replaceHeld returns a sorted list with other assignments in place of some; list itself if they are
-// the same, as when an endpoint or a label changes.
+// replaceHeld returns a sorted list in which was is replaced by is. If both are equal, as when an
+// endpoint or a label changes, it returns list itself.
 func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
 	slices.SortFunc(is, cluster.Assignment.Compare)
 	keys := slices.Concat(was, is)
@@ -144,14 +142,14 @@ func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
 	})
 }
 
-// recheck applies the rule to a Service, if it is there.
+// recheck applies the rule to a Service, if it exists.
 func (s *Allocator) recheck(name cluster.Name) {
 	if i, found := find(s.Snap.Services, name); found {
 		s.settled[i] = s.rule(s.Snap, s.Snap.Services[i].Spec)
 	}
 }
 
-// open fills in the Services that are not settled.
+// open collects the Services that are not settled.
 func (s *Allocator) open() {
 	for i, is := range s.settled {
 		if !is {
@@ -160,8 +158,7 @@ func (s *Allocator) open() {
 	}
 }
 
-// findLoose fills in the loose Claims among doubtful, some of which may be outdated or
-// deleted.
+// findLoose collects the loose Claims among doubtful, some of which may be outdated or deleted.
 func (s *Allocator) findLoose(doubtful []*cluster.Claim) {
 	for _, c := range doubtful {
 		if is := s.Snap.Claim(c.Addr); is != nil && s.loose(is) {
@@ -172,7 +169,8 @@ func (s *Allocator) findLoose(doubtful []*cluster.Claim) {
 	s.Loose = slices.Compact(s.Loose)
 }
 
-// loose reports whether c has anything but one settled Service with the address in its status.
+// loose reports whether c differs from the Claim of one settled Service with the address in its
+// status.
 func (s *Allocator) loose(c *cluster.Claim) bool {
 	if len(c.Holders) != 1 || len(c.ReservedFor) != 0 {
 		return true
@@ -181,7 +179,7 @@ func (s *Allocator) loose(c *cluster.Claim) bool {
 	return !found || !s.settled[i] || !slices.Contains(s.Snap.Services[i].Status, c.Addr)
 }
 
-// held are the addresses of a settled Service.
+// held returns the addresses of a settled Service.
 func held(snap *cluster.Snapshot, s *cluster.Spec) []cluster.Assignment {
 	all := make([]cluster.Assignment, len(s.Status))
 	for i, a := range s.Status {
@@ -190,8 +188,8 @@ func held(snap *cluster.Snapshot, s *cluster.Spec) []cluster.Assignment {
 	return all
 }
 
-// differ returns what is in one of two sorted lists and not in the other. What is
-// the same in both is not looked into.
+// differ returns the elements that are in only one of two sorted lists. It does not look inside of
+// equal elements.
 func differ[T any](a, b []T, same func(x, y T) bool, compare func(x, y T) int) (only []T) {
 	for len(a) > 0 && len(b) > 0 {
 		if same(a[0], b[0]) {
@@ -209,7 +207,7 @@ func differ[T any](a, b []T, same func(x, y T) bool, compare func(x, y T) int) (
 	return slices.Concat(only, a, b)
 }
 
-// find is the index of a Service in a sorted list, or where it would be.
+// find returns the index of a Service in a sorted list, or where it would be.
 func find(services []cluster.Service, name cluster.Name) (int, bool) {
 	return slices.BinarySearchFunc(services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 }

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// maxReplaced is how many addresses in a row a Service loses because other hosts use
-	// them. A host that answers for every address costs a Service these.
+	// maxReplaced is how many addresses in a row a Service loses because other hosts use them. So a
+	// host that answers for every address cannot use up a pool.
 	maxReplaced = 3
-	// replaceWithin is how old a Claim may be for its address to be replaced: a node probes
-	// within seconds. What is older may be in service, whatever a node or a host reports.
+	// replaceWithin is the maximum age of a Claim whose address is replaced: a node probes within
+	// seconds. An older address may be in use, regardless of reports.
 	replaceWithin = 2 * time.Minute
 )
 
-// conflict is what a node reports about another host that uses a. It counts only where the pool may
-// announce over Layer 2.
+// conflict returns the report of a node about another host that uses a. It counts only if the pool
+// may announce over Layer 2.
 func (p *plan) conflict(pool *pool, a netip.Addr) (cluster.Conflict, bool) {
 	c, reported := p.Snap.Conflict(a)
 	return c, reported && pool.Announce != cluster.AnnounceBGP
@@ -30,8 +30,8 @@ func (p *plan) conflictFree(pool *pool, a netip.Addr) bool {
 	return !is
 }
 
-// replaceConflicting gives h another address in place of each new one that another host uses, if
-// one is free that no host is reported to use.
+// replaceConflicting replaces each new address of h that another host uses, if there is a free
+// address that no host is reported to use.
 func (p *plan) replaceConflicting(h *service) {
 	for _, a := range slices.Clone(h.addrs) {
 		pool := p.poolOf(a)
@@ -56,7 +56,7 @@ func (p *plan) replaceOne(h *service, c cluster.Conflict) {
 	p.addReason(h, b, cluster.AddressInUse, "%s replaces %s: node %s reports that %s answers for that on %s", b, c.Addr, c.Node, c.MAC, c.Interface)
 }
 
-// whyKept says why h keeps an address although another host uses it; empty if it may lose it.
+// whyKept returns why h keeps an address although another host uses it; empty if it may lose it.
 func (p *plan) whyKept(h *service, c cluster.Conflict) string {
 	claim := p.Snap.Claim(c.Addr)
 	switch {
@@ -70,13 +70,13 @@ func (p *plan) whyKept(h *service, c cluster.Conflict) string {
 		return "its AddressClaim is not of this Service alone"
 	case claim.Replaced >= maxReplaced:
 		return fmt.Sprintf("%d addresses of the Service were replaced before", claim.Replaced)
-	case p.now.IsZero() || p.now.Sub(claim.Created).Abs() > replaceWithin: // clocks differ: also a Claim of the future is old
+	case p.now.IsZero() || p.now.Sub(claim.Created).Abs() > replaceWithin: // Abs: clocks differ, and a Claim from the future is old, too
 		return fmt.Sprintf("it was assigned more than %.0f minutes before", replaceWithin.Minutes())
 	}
 	return ""
 }
 
-// conflictRemedy says what to do about a conflict that replaceConflicting has left.
+// conflictRemedy returns what to do about a conflict that replaceConflicting has not solved.
 func (p *plan) conflictRemedy(h *service, c cluster.Conflict) string {
 	why := p.whyKept(h, c)
 	if why == "" {

@@ -13,9 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A space is the addresses of one family of a pool, in ascending order: the
-// order of the ranges in the object has no meaning. It may have 2^127 of them: they are
-// counted, not enumerated.
+// A space has the addresses of one family of a pool, in ascending order: the order of the ranges in
+// the object has no meaning. It may have 2^127 addresses, so they are counted, not enumerated.
 type space struct {
 	ranges     []netipx.IPRange
 	size       uint128
@@ -36,18 +35,17 @@ func newSpace(p *cluster.Pool, ipv4 bool) space {
 	return s
 }
 
-// length is the number of addresses in r. It is 0 for all of IPv6, which no pool contains.
+// length returns the number of addresses in r. It is 0 for the whole of IPv6, which no pool
+// contains.
 func length(r netipx.IPRange) uint128 {
 	return toUint128(r.To()).sub(toUint128(r.From())).add(uint128{lo: 1})
 }
 
-// positions yields the addresses of the space, each once, in the order in which
-// name would have them: its own position first, then those after it, and after
-// the last one the first.
+// positions yields each address of the space once, in name's order of preference: first its own
+// position, then the addresses after it, and after the last one the first.
 //
-// The position is the first 128 bits of SHA-256 over "namespace/name", as a
-// fraction of the space. Another version of Fanfare must find the same one, so
-// this must not change.
+// The position is the first 128 bits of SHA-256 over "namespace/name", as a fraction of the space.
+// It must never change, because other versions of Fanfare must find the same one.
 func (s space) positions(name cluster.Name) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		if len(s.ranges) == 0 {
@@ -69,7 +67,7 @@ func (s space) positions(name cluster.Name) iter.Seq[netip.Addr] {
 	}
 }
 
-// at is the address at an offset into the space, and the index of its range.
+// at returns the address at an offset into the space, and the index of its range.
 func (s space) at(offset uint128) (int, netip.Addr) {
 	for i, r := range s.ranges {
 		if n := length(r); !offset.less(n) {
@@ -81,12 +79,12 @@ func (s space) at(offset uint128) (int, netip.Addr) {
 	panic("BUG: offset is outside of the space")
 }
 
-// walk yields the addresses from one to another, both included, that are given out. It returns
-// false if yield did.
+// walk yields the addresses from one to another, both included, except addresses that the pool does
+// not give out. It returns false if yield did.
 func (s space) walk(from, to netip.Addr, yield func(netip.Addr) bool) bool {
 	for a := from; ; a = a.Next() {
 		if o := s.pool.OccupiedAt(a); o.By != "" {
-			a = o.Range.To() // It may be half of the Internet.
+			a = o.Range.To() // it may be half of the Internet
 			if a.Compare(to) >= 0 {
 				return true
 			}
@@ -101,15 +99,14 @@ func (s space) walk(from, to netip.Addr, yield func(netip.Addr) bool) bool {
 	}
 }
 
-// buggy says whether a client from the days of classes could take an address for
-// a network's or for broadcast.
+// buggy reports whether a client from the time of address classes could take an address for a
+// network or broadcast address.
 func buggy(a netip.Addr) bool {
 	b := a.As4()
 	return b[3] == 0 || b[3] == 255
 }
 
-// home is the first of positions: the address that name has when no other
-// Service is in its way.
+// home returns the first of positions: the address of name if no other Service has it.
 func (s space) home(name cluster.Name) netip.Addr {
 	for a := range s.positions(name) {
 		return a
@@ -117,7 +114,7 @@ func (s space) home(name cluster.Name) netip.Addr {
 	return netip.Addr{}
 }
 
-// hash is the first 128 bits of the SHA-256 sum of "namespace/name".
+// hash returns the first 128 bits of the SHA-256 sum of "namespace/name".
 func hash(name cluster.Name) uint128 {
 	sum := sha256.Sum256([]byte(name.String()))
 	return uint128{binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])}
@@ -126,7 +123,7 @@ func hash(name cluster.Name) uint128 {
 // A uint128 counts IPv6 addresses. Arithmetic is modulo 2^128.
 type uint128 struct{ hi, lo uint64 }
 
-// toUint128 is the address as a number, for IPv4 of 32 bits.
+// toUint128 returns the address as a number, for IPv4 of 32 bits.
 func toUint128(a netip.Addr) uint128 {
 	if a.Is4() {
 		b := a.As4()
@@ -136,7 +133,7 @@ func toUint128(a netip.Addr) uint128 {
 	return uint128{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// addr is the address with the number u. For IPv4 only the lower 32 bits count.
+// addr returns the address with the number u. For IPv4 only the lower 32 bits count.
 func (u uint128) addr(ipv4 bool) netip.Addr {
 	if ipv4 {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(u.lo))))
@@ -160,8 +157,8 @@ func (u uint128) less(v uint128) bool {
 	return u.hi < v.hi || u.hi == v.hi && u.lo < v.lo
 }
 
-// fraction is u/2^128 of size: the upper half of their product, which is less
-// than size. Unlike a remainder it needs no 128-bit division.
+// fraction returns u/2^128 of size: the upper half of their product, which is less than size.
+// Unlike a remainder it needs no 128-bit division.
 func (u uint128) fraction(size uint128) uint128 {
 	a1, _ := bits.Mul64(u.lo, size.lo)
 	b1, b0 := bits.Mul64(u.hi, size.lo)

@@ -10,24 +10,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A quotaKey is the addresses that a namespace's Services have of a pool, of one family.
+// A quotaKey identifies the addresses of one family that a namespace's Services have of a pool.
 type quotaKey struct {
 	pool, namespace string
 	family          corev1.IPFamily
 }
 
-// A usage counts the addresses of each share, for pools with a quota. An address that
-// Services of one namespace share counts once.
+// A usage counts the addresses for each quotaKey, for pools with a quota. An address that Services
+// of one namespace share counts once.
 type usage struct {
 	limited map[string]bool  // the pools with a quota
-	held    map[quotaKey]int // what settled Services have
-	// open counts the holders of addresses of other Services, without addresses that a
-	// settled Service of the namespace has, too.
+	held    map[quotaKey]int // the addresses of settled Services
+	// open counts the holders of other Services' addresses, except addresses that a settled Service
+	// of the namespace also has.
 	open map[quotaKey]map[netip.Addr]int
 }
 
-// newUsage counts settled and reserved addresses, and the addresses that deleted Services are about
-// to leave reserved: deleting and creating Services must not evade the quota.
+// newUsage counts settled and reserved addresses, and addresses that deleted Services are about to
+// leave reserved: deleting and creating Services must not evade the quota.
 func (p *plan) newUsage() {
 	p.usage.limited = map[string]bool{}
 	for _, pool := range p.Snap.Pools {
@@ -39,7 +39,7 @@ func (p *plan) newUsage() {
 		return
 	}
 	p.usage.held, p.usage.open = map[quotaKey]int{}, map[quotaKey]map[netip.Addr]int{}
-	for _, a := range p.Held { // A settled Service shares its address with no other.
+	for _, a := range p.Held { // a settled Service shares its address with no other
 		if p.usage.limited[a.Pool] {
 			p.usage.held[quotaKey{a.Pool, a.Service.Namespace, cluster.FamilyOf(a.Addr)}]++
 		}
@@ -80,9 +80,9 @@ func (p *plan) heldIn(namespace string, a netip.Addr) bool {
 	return i < len(p.Held) && p.Held[i].Addr == a && p.Held[i].Service.Namespace == namespace
 }
 
-// exceeds says why h's namespace may not have address a of the pool in addition, as the end
-// of a sentence; empty if it may. Addresses that h has and does not request are not
-// counted: it would release them.
+// exceeds returns why h's namespace may not have address a of the pool in addition, as the end of a
+// sentence; empty if it may. Addresses that h has and does not request do not count, because h
+// would release them.
 func (p *plan) exceeds(h *service, pool *pool, a netip.Addr) string {
 	if pool.Quota == 0 {
 		return ""

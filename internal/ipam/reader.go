@@ -11,18 +11,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// NewReader returns a Source for speakers of a cluster with a controller. Its
-// Assignments are those of inner that an AddressClaim confirms: any other address
-// in a Service's status was written by another implementation, and announcing it
-// would take traffic from that one. Its Refusals say what was left out, and which
-// Services wait for the controller. Its Unclaimed are the addresses without any claim.
+// NewReader returns a Source for speakers of a cluster with a controller. Its Assignments are those
+// of inner that an AddressClaim confirms: any other address in a Service's status was written by
+// another implementation, and announcing it would divert that one's traffic. Its Refusals say what
+// was left out, and which Services wait for the controller. Its Unclaimed are the addresses without
+// a claim.
 //
-// A snapshot in which no status and no claim has changed shares both with the
-// one before; otherwise only the changed ones are looked at.
+// If neither a status nor a claim has changed, a snapshot shares both with the previous one;
+// otherwise only changed ones are checked.
 func NewReader(inner cluster.Source) cluster.Source { return &reader{inner: inner} }
 
-// A reader caches the snapshot that it returned last: Snapshot is called for each change of any
-// object, and mostly neither a status nor a claim has changed.
+// A reader caches the last snapshot that it returned: Snapshot is called for each change of any
+// object, and usually neither a status nor a claim has changed.
 type reader struct {
 	inner cluster.Source
 
@@ -30,10 +30,10 @@ type reader struct {
 	in, out *cluster.Snapshot // nil at first
 }
 
-// Changed is the inner Source's: the assignments depend on nothing else.
+// Changed is the inner Source's, because the assignments depend on nothing else.
 func (r *reader) Changed() <-chan struct{} { return r.inner.Changed() }
 
-// Snapshot returns the same pointer as long as the inner Source does.
+// Snapshot returns the same pointer while the inner Source does.
 func (r *reader) Snapshot() *cluster.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,8 @@ func (r *reader) Snapshot() *cluster.Snapshot {
 	return r.out
 }
 
-// changedAssignments returns the assignments that differ between two snapshots, and those whose claim does, sorted.
+// changedAssignments returns the assignments that differ between two snapshots, or whose claims
+// differ, sorted.
 func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
 	changed := sortedset.Differ(was.Assignments, in.Assignments, cluster.Assignment.Compare)
 	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
@@ -63,16 +64,15 @@ func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
 	return slices.CompactFunc(changed, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
 }
 
-// confirmed returns the assignments of in that claims confirm, and says what is wrong with the
-// others and with Services that have none. It looks only at what differs from the snapshot was,
-// about which last says the same.
+// confirmed returns the assignments of in that claims confirm, and why others are not confirmed or
+// Services have none. It checks only differences from the snapshot was, whose results are in last.
 func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (ours []cluster.Assignment, why []cluster.Reason) {
 	unclaimed := func(a cluster.Assignment) bool {
 		_, there := slices.BinarySearchFunc(in.Assignments, a, cluster.Assignment.Compare)
 		return there && !claims(in, a)
 	}
 	if len(changed) > 0 && len(last.Assignments) == len(was.Assignments) && !slices.ContainsFunc(changed, unclaimed) {
-		ours = in.Assignments // all are confirmed, as nearly always: no second copy
+		ours = in.Assignments // all are confirmed, as nearly always, so no copy is needed
 	} else {
 		ours = patchConfirmed(in, last.Assignments, changed)
 	}
@@ -86,7 +86,7 @@ func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (o
 	return ours, refusals(in, last.Refusals, names)
 }
 
-// patchConfirmed returns the confirmed assignments, of which those in changed may differ.
+// patchConfirmed returns the confirmed assignments. Only those in changed may differ from before.
 func patchConfirmed(in *cluster.Snapshot, confirmed, changed []cluster.Assignment) []cluster.Assignment {
 	equal := func(a, b cluster.Assignment) bool { return a == b }
 	return sortedset.Patch(confirmed, changed, cluster.Assignment.Compare, equal, func(i int) (a cluster.Assignment, ok bool) {
@@ -98,7 +98,8 @@ func patchConfirmed(in *cluster.Snapshot, confirmed, changed []cluster.Assignmen
 	})
 }
 
-// patchUnclaimed returns the addresses without a claim, of which those in changed may differ.
+// patchUnclaimed returns the addresses without a claim. Only those in changed may differ from
+// before.
 func patchUnclaimed(in *cluster.Snapshot, unclaimed []netip.Addr, changed []cluster.Assignment) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range changed {
@@ -111,7 +112,8 @@ func patchUnclaimed(in *cluster.Snapshot, unclaimed []netip.Addr, changed []clus
 	})
 }
 
-// refusals returns all Reasons, with those of the named Services made again; last itself if none of them has one.
+// refusals returns all Reasons, recomputed for the named Services; last itself if none of them has
+// one.
 func refusals(in *cluster.Snapshot, last []cluster.Reason, names map[cluster.Name]bool) []cluster.Reason {
 	named := func(r cluster.Reason) bool { return names[r.Service] }
 	var why []cluster.Reason
@@ -128,8 +130,8 @@ func refusals(in *cluster.Snapshot, last []cluster.Reason, names map[cluster.Nam
 	return why
 }
 
-// refusalsOf says which addresses in the status of a Service no claim confirms, or what a Service
-// without any waits for.
+// refusalsOf returns which addresses in the status of a Service no claim confirms, or what a
+// Service without addresses waits for.
 func refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluster.Reason) {
 	for _, a := range s.Status {
 		if !claims(in, cluster.Assignment{Addr: a, Service: s.Name}) {
@@ -143,8 +145,7 @@ func refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluster.Reason) {
 	return why
 }
 
-// waiting is why a Service has no address, in the controller's words if it has
-// said anything.
+// waiting returns why a Service has no address, in the controller's words if there are any.
 func waiting(s *cluster.Spec) cluster.Reason {
 	message := "the controller has not looked at it yet"
 	if s.Reported.Message != "" {
@@ -153,7 +154,7 @@ func waiting(s *cluster.Spec) cluster.Reason {
 	return cluster.Reason{Service: s.Name, Protocol: "ipam", Code: cluster.Unassigned, Message: message}
 }
 
-// claims says whether a claim confirms the assignment.
+// claims reports whether a claim confirms the assignment.
 func claims(snap *cluster.Snapshot, a cluster.Assignment) bool {
 	c := snap.Claim(a.Addr)
 	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == a.Service })

@@ -12,9 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// hostIn returns the address of r with the given host part: in the smallest network around
-// r or, if r does not contain it, in the /24 or /64 in which r begins, for pools that list
-// ranges of a network.
+// hostIn returns the address of r with the given host part: in the smallest network around r or, if
+// r does not contain it, in the /24 or /64 in which r begins, for pools that list ranges of a
+// network.
 func hostIn(r netipx.IPRange, host netip.Addr) (a netip.Addr, ok bool) {
 	if r.From().Is4() != host.Is4() {
 		return netip.Addr{}, false
@@ -27,7 +27,7 @@ func hostIn(r netipx.IPRange, host netip.Addr) (a netip.Addr, ok bool) {
 	for _, length := range []int{whole, min(whole, subnet)} {
 		mask := netip.PrefixFrom(host, length).Masked().Addr()
 		if !mask.IsUnspecified() {
-			continue // The host part reaches into the network's.
+			continue // the host part overlaps the network part
 		}
 		network := netip.PrefixFrom(r.From(), length).Masked().Addr()
 		if a = toUint128(network).add(toUint128(host)).addr(host.Is4()); r.Contains(a) {
@@ -37,7 +37,7 @@ func hostIn(r netipx.IPRange, host netip.Addr) (a netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// common is the length of the common prefix of two addresses of one family.
+// common returns the length of the common prefix of two addresses of one family.
 func common(a, b netip.Addr) int {
 	x, y := toUint128(a), toUint128(b)
 	n := bits.LeadingZeros64(x.hi ^ y.hi)
@@ -92,8 +92,8 @@ func (p *plan) grant(h *service) {
 	}
 }
 
-// grantFamily gives h the addresses of family that it requests. Once it has one of them, it
-// releases the others.
+// grantFamily gives h the addresses of family that it requests. Once h has one of them, it releases
+// the others.
 func (p *plan) grantFamily(h *service, family corev1.IPFamily) {
 	h.exclude(family)
 	if !slices.Contains(h.IPFamilies, family) {
@@ -118,8 +118,7 @@ func (p *plan) grantFamily(h *service, family corev1.IPFamily) {
 	}
 }
 
-// grantOne gives h an address for want, which it may have already; invalid if there is
-// none.
+// grantOne gives h an address for want, perhaps its present one; invalid if none is available.
 func (p *plan) grantOne(h *service, want netip.Addr) netip.Addr {
 	for _, a := range h.addrs {
 		if want == a || answers(p.Snap.Pools, want, a) && p.suits(h, p.poolOf(a)) {
@@ -152,8 +151,8 @@ func (p *plan) grantOne(h *service, want netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// unknown are the pools that a Service names and that do not exist. If it names no others,
-// each family gets its own reason instead.
+// unknown returns the pools that a Service names and that do not exist. If it also names existing
+// pools, each family gets its own reason instead.
 func unknown(pools []*cluster.Pool, s *cluster.Spec) (names []string) {
 	for _, name := range s.RequestedPools {
 		if !slices.ContainsFunc(pools, func(p *cluster.Pool) bool { return p.Name == name }) {
@@ -166,8 +165,8 @@ func unknown(pools []*cluster.Pool, s *cluster.Spec) (names []string) {
 	return names
 }
 
-// options are the addresses that want may mean, in the order in which they are tried. A
-// host part means one in the pools that h names, or in those open to all.
+// options returns the addresses that want may mean, in the order in which they are tried. A host
+// part means one address in each pool that h names, or in each pool that is open to all.
 func (p *plan) options(h *service, want netip.Addr) (options []netip.Addr) {
 	if !cluster.IsHostPart(want) {
 		return []netip.Addr{want}
@@ -185,8 +184,8 @@ func (p *plan) options(h *service, want netip.Addr) (options []netip.Addr) {
 	return options
 }
 
-// suits reports whether h accepts addresses of a pool, nil for none: of any pool, unless it
-// names some.
+// suits reports whether h accepts addresses of a pool, which may be nil. It accepts all pools
+// unless it names some.
 func (p *plan) suits(h *service, pool *pool) bool {
 	return len(h.RequestedPools) == 0 || pool != nil && slices.Contains(h.RequestedPools, pool.Name)
 }

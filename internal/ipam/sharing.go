@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// Apart reports whether s cannot share an address that o has, and why; why is empty if o's
-// holding it is the only reason. The result is symmetric, except for the words.
+// Apart reports whether s cannot share an address that o has, and why; why is empty if it only
+// matters that o holds it. The result is symmetric, except for the text.
 func Apart(s, o *cluster.Spec) (why string, is bool) {
 	switch a, b := s.Sharing, o.Sharing; {
 	case a == nil && b == nil:
@@ -36,7 +36,7 @@ func admits(s, o *cluster.Spec) bool {
 	return s.Name.Namespace == o.Name.Namespace || slices.Contains(s.Sharing.Namespaces, o.Name.Namespace)
 }
 
-// portConflict names a port that both Services serve. A packet to it would be ambiguous.
+// portConflict names a port that both Services serve. Packets to it would be ambiguous.
 func portConflict(s, o *cluster.Spec) (why string, is bool) {
 	for _, p := range s.Ports {
 		if slices.ContainsFunc(o.Ports, func(q cluster.Port) bool { return p.Protocol == q.Protocol && p.Port == q.Port }) {
@@ -47,8 +47,8 @@ func portConflict(s, o *cluster.Spec) (why string, is bool) {
 }
 
 // alreadyShared reports whether two Services share an address already, so that separating them
-// would interrupt one: their Claim says so, or they come from MetalLB, whose sharing keys
-// apply to all namespaces. Equal statuses with equal keys are no accident.
+// would interrupt one: their Claim says so, or they come from MetalLB, whose sharing keys apply to
+// all namespaces. Equal addresses with equal keys are no accident.
 func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 	if !slices.Contains(s.Status, a) || !slices.Contains(o.Status, a) {
 		return false
@@ -63,10 +63,10 @@ func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 	return !is
 }
 
-// An obstacle is a Service that keeps another from an address.
+// An obstacle is a Service that prevents another one from having an address.
 type obstacle struct {
 	cluster.Name
-	why string // why they do not share it, empty if there is no more to say
+	why string // why they do not share it, empty without further details
 }
 
 // String continues a sentence that begins with the address.
@@ -80,8 +80,8 @@ func (o *obstacle) String() string {
 // MaxSharing is how many Services may share an address: as many as an AddressClaim holds.
 const MaxSharing = 256
 
-// owner is a Service that has address a, or precedes h for it, and does not share it with
-// h; nil if there is none.
+// owner returns a Service that has address a, or precedes h for it, and does not share it with h;
+// nil if there is none.
 func (p *plan) owner(a netip.Addr, h *service) *obstacle {
 	if all := p.taken[a]; len(all) >= MaxSharing && !slices.Contains(all, h) {
 		return &obstacle{all[0].Name, fmt.Sprintf("%d Services share it, and no more can", len(all))}
@@ -107,7 +107,7 @@ func (p *plan) owner(a netip.Addr, h *service) *obstacle {
 	return nil
 }
 
-// between is o if it keeps s from address a.
+// between returns o if it prevents s from having address a.
 func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 	why, is := Apart(s, o)
 	if !is || p.alreadyShared(a, s, o) {
@@ -116,17 +116,17 @@ func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 	return &obstacle{o.Name, why}
 }
 
-// positionName is what the position in a pool is hashed from. Services that share have the
-// same, so that nodes that decide alone place them on one address.
+// positionName is the input of the hash for the position in a pool. Services that share have the
+// same, so that nodes that decide independently give them the same address.
 func (h *service) positionName() cluster.Name {
 	if h.Sharing == nil {
 		return h.Name
 	}
-	// Names of Services have no space.
+	// Names of Services contain no space.
 	return cluster.Name{Namespace: h.Name.Namespace, Name: "allow-shared-ip " + h.Sharing.Key}
 }
 
-// joined is the first address of other Services that h may share without requesting it;
+// joined returns the first address of other Services that h may share without requesting it;
 // invalid if there is none.
 func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first netip.Addr) {
 	if h.Sharing == nil {
@@ -148,7 +148,7 @@ func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first 
 	return first
 }
 
-// sharers are the Services that share, by sharing key.
+// sharers returns the Services that share, by sharing key.
 func (p *plan) sharers() map[string][]*cluster.Spec {
 	if p.byKey != nil {
 		return p.byKey
@@ -162,7 +162,7 @@ func (p *plan) sharers() map[string][]*cluster.Spec {
 	return p.byKey
 }
 
-// warnShared warns Services that share an address and could not share it now.
+// warnShared warns Services that share an address but would not be allowed to now.
 func (p *plan) warnShared() {
 	for _, h := range p.services {
 		for _, a := range h.addrs {
@@ -178,7 +178,7 @@ func (p *plan) warnShared() {
 	}
 }
 
-// with are the other Services that have address a, sorted by name.
+// with returns the other Services that have address a, sorted by name.
 func (p *plan) with(a netip.Addr, h *service) (others []*cluster.Spec) {
 	for _, o := range p.taken[a] {
 		others = append(others, o.Spec)

@@ -61,8 +61,8 @@ func (s *source) Snapshot() *cluster.Snapshot {
 	return s.out
 }
 
-// remembered are the last assignments, each with its pool: the next snapshot may lack that
-// pool.
+// remembered returns the last assignments, each with its pool, because the next snapshot may lack
+// that pool.
 func (s *source) remembered() []cluster.Assignment {
 	list := slices.Clone(s.out.Assignments)
 	for i, a := range list {

@@ -69,7 +69,7 @@ func (h *HoldDown) Update(able bool, answered func() bool, now time.Time) (retur
 	return now.Before(h.until)
 }
 
-// begin starts a hold-down. Leaving on purpose is no failure and makes the next one no longer.
+// begin starts a hold-down. Leaving on purpose is no failure, and does not lengthen the next one.
 func (h *HoldDown) begin(now time.Time) {
 	h.failures = slices.DeleteFunc(slices.Clone(h.failures), func(f time.Time) bool { return now.Sub(f) > failureWindow })
 	length := holdDownMin

@@ -35,10 +35,10 @@ const (
 	minRenewPause = 200 * time.Millisecond
 )
 
-// leases renews the Lease of this node, and watches those of nodes that gossip does not
-// reach (leasewatch.go). Only these: if gossip reaches all nodes, Leases cost a write for
-// each node and idleInterval, and no watch. A node that does not hear another renews its Lease each
-// interval: the other does not hear it either, and watches.
+// leases renews the Lease of this node, and watches only the Leases of nodes that gossip does not
+// reach (leasewatch.go). While gossip reaches all nodes, Leases cost a write for each node and
+// idleInterval, and no watch. If two nodes do not reach each other, each of them renews its Lease
+// each interval and watches the other's.
 type leases struct {
 	node      string
 	client    *LeaseClient // nil without an API server
@@ -109,16 +109,16 @@ func (l *leases) run(ctx context.Context) {
 	}
 }
 
-// spread is the time in which all nodes renew their Leases once, when all do. In a small cluster it is
-// short, so that nodes that do not hear one another know soon that they live; in a large one it is the
-// interval. The caller holds mu.
+// spread is the time in which all nodes renew their Leases once, if all do. In a small cluster it
+// is short, so that nodes that do not reach each other soon know that they are alive; in a large
+// one it is the interval. The caller holds mu.
 func (l *leases) spread() time.Duration {
 	return min(l.interval, max(minRenewPause, time.Duration(l.members)*time.Second/renewalsPerSecond))
 }
 
-// pause is how long after a renewal the next one is due: idleInterval, or the interval while a node that
-// gossip does not reach may live. The latter has not renewed its Lease when it is absent or, without
-// a Lease, when it was watched for a while.
+// pause is the time from one renewal to the next: idleInterval, or the interval while a node that
+// gossip does not reach may be alive. Such a node is not alive if it is absent or, without a Lease,
+// after it was watched for a while.
 func (l *leases) pause(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (l *leases) pause(now time.Time) time.Duration {
 	case now.Before(l.urgent):
 		return l.interval
 	}
-	return max(l.interval, idleInterval-rand.N(idleInterval/10)) // nodes that started together part
+	return max(l.interval, idleInterval-rand.N(idleInterval/10)) // spreads nodes that started together
 }
 
 // setNode sets the UID of this node's Node, which owns the Lease.
@@ -158,9 +158,9 @@ func (l *leases) setMeta(meta []byte, now bool) {
 	}
 }
 
-// release records in the Lease that this node has stopped answering for an address. Hosts
-// send to this node until the next owner announces it, and an owner that gossip does not
-// reach learns only here that it must.
+// release records in the Lease that this node has stopped answering for an address. Hosts send to
+// this node until the next owner announces the address, and an owner that gossip does not reach
+// learns only from the Lease that it must.
 func (l *leases) release() {
 	l.mu.Lock()
 	l.releases++
@@ -169,7 +169,7 @@ func (l *leases) release() {
 	l.renewNow()
 }
 
-// problem says why this node's Lease is not renewed, empty if it is.
+// problem returns why this node's Lease is not renewed, empty if it is.
 func (l *leases) problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,12 +12,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// A leaseState is what the watch of a node's Lease has shown.
+// A leaseState is what the watch of a node's Lease has seen.
 type leaseState struct {
 	since   time.Time   // the watch began
 	record  leaseRecord // empty until it was read
 	seen    time.Time   // when record.renewTime was first seen, by the local clock
-	renewed time.Time   // when a renewal was last seen, by the local clock; zero: none was
+	renewed time.Time   // when a renewal was last seen, by the local clock; zero: never
 	// absent: the Lease is not renewed, as the API server confirmed after renewals of this
 	// node's Lease succeeded.
 	absent bool
@@ -33,8 +33,8 @@ func (l *leases) generation() uint64 {
 	return l.changes
 }
 
-// watchOnly watches the Leases of the first maxLeases of these nodes and of no others, by one watch,
-// and returns their states. Of so many members each renews its own Lease.
+// watchOnly watches the Leases of the first maxLeases of these nodes and of no others, by one
+// watch, and returns their states. members is how many nodes renew Leases.
 func (l *leases) watchOnly(nodes []string, members int) map[string]leaseState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,7 +49,7 @@ func (l *leases) watchOnly(nodes []string, members int) map[string]leaseState {
 	return maps.Clone(l.states)
 }
 
-// rewatch replaces the watch, with mu held. What is known of a node that is still watched stays.
+// rewatch replaces the watch, with mu held. States of nodes that are still watched are kept.
 func (l *leases) rewatch(want []string) {
 	l.stopWatch()
 	l.watched = want
@@ -68,8 +68,8 @@ func (l *leases) rewatch(want []string) {
 	}
 }
 
-// watchAfter watches after a pause: while nodes come and go, a watch that would be replaced at once
-// is not begun.
+// watchAfter watches after a pause: while nodes come and go, it does not begin a watch that would
+// be replaced at once.
 func (l *leases) watchAfter(ctx context.Context, pause time.Duration, nodes []string) {
 	select {
 	case <-ctx.Done():
@@ -91,10 +91,10 @@ func (l *leases) takeReleased() bool {
 	return released
 }
 
-// watch watches Leases until ctx ends. The first content is from before; a renewal is a
-// later change, so that no two clocks are compared. When a Lease has not changed for long
-// enough, the watch is restarted: a watch may be dead without an error, and a new one begins
-// with the current content.
+// watch watches Leases until ctx ends. The first content is from before the watch; a later change
+// is a renewal, so no two clocks are compared. If a Lease has not changed for long enough, the
+// watch is restarted: a watch may fail without an error, and a new one begins with the current
+// content.
 func (l *leases) watch(ctx context.Context, nodes []string) {
 	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 5 * time.Second}
 	retry.Reset()
@@ -120,8 +120,8 @@ func (l *leases) watch(ctx context.Context, nodes []string) {
 }
 
 // recordLease records the content of a Lease, and returns after what time the watch must be
-// restarted. A release also counts if it is in the first content: it may have happened after
-// gossip lost the node.
+// restarted. A release in the first content also counts: it may have happened after gossip lost the
+// node.
 func (l *leases) recordLease(ctx context.Context, node string, r leaseRecord) (restart time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,9 +177,9 @@ func (l *leases) recordRenewal(node string) {
 	})
 }
 
-// checkAbsent decides, with mu held, whether a node is absent whose Lease has not changed: a renewal
-// was due, and the API server has accepted one of this node since then. An API server that
-// accepts no renewals proves nothing.
+// checkAbsent decides, with mu held, whether a node with an unchanged Lease is absent: its renewal
+// was due, and the API server has accepted a renewal of this node since. An API server that accepts
+// no renewals proves nothing.
 func (l *leases) checkAbsent(node string) {
 	state := l.states[node]
 	due := state.seen.Add(l.interval)

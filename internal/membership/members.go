@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-// byLeaseTolerance is for how long a node may be alive by its Lease alone before that is
-// reported as a problem of the network.
+// byLeaseTolerance is how long a node may be alive only by its Lease before that is reported as a
+// problem of the network.
 const byLeaseTolerance = 15 * time.Second
 
 // Members are the nodes whose speakers have been members, including this node. It is
@@ -27,7 +27,7 @@ type Member struct {
 	Node string
 	// Alive: the node responds, or has renewed its Lease since it stopped responding.
 	Alive bool
-	// ByLease: it is alive by its Lease alone.
+	// ByLease: it is alive only by its Lease.
 	ByLease bool
 	// Absent: it is dead, and its Lease is not renewed while this node's is.
 	Absent bool
@@ -49,7 +49,7 @@ func (m *Member) Dead() bool { return !m.Alive && !m.Left }
 // Reachable reports whether gossip reaches a member.
 func (m *Member) Reachable() bool { return m.Alive && !m.ByLease }
 
-// Find finds a member.
+// Find returns a member.
 func (m *Members) Find(node string) (found Member, ok bool) {
 	if m == nil {
 		return Member{}, false
@@ -61,27 +61,27 @@ func (m *Members) Find(node string) (found Member, ok bool) {
 	return m.Nodes[i], true
 }
 
-// Silent returns the nodes whose endpoints are left out, and since when they have not
-// responded: the dead ones while they are fewer than half. If more are dead, this node
-// itself may be cut off, and would leave out the rest of the cluster. Between two halves,
-// as in a cluster of two nodes, the API server decides: nodes that are absent there too are
-// cut off, and not this one. This node itself is never silent.
-func (m *Members) Silent(self string) map[string]time.Time {
+// Unresponsive returns the nodes whose endpoints are left out, and since when they have not
+// responded: the dead nodes while they are fewer than half. If more are dead, this node itself may
+// be cut off, and would leave out the rest of the cluster. Between two halves, as in a cluster of
+// two nodes, the API server decides: nodes that are also absent there are cut off, and not this
+// one. This node itself is never among them.
+func (m *Members) Unresponsive(self string) map[string]time.Time {
 	dead := m.Dead(self)
 	if len(dead) == 0 || 2*len(dead) > len(m.Nodes) {
 		return nil
 	}
 	halved := m.Halved(self)
-	silent := make(map[string]time.Time, len(dead))
+	unresponsive := make(map[string]time.Time, len(dead))
 	for _, n := range dead {
 		if !halved || n.Absent {
-			silent[n.Node] = n.Since
+			unresponsive[n.Node] = n.Since
 		}
 	}
-	return silent
+	return unresponsive
 }
 
-// CountAlive is the number of members that are alive; 0 for nil.
+// CountAlive returns the number of members that are alive; 0 for nil.
 func (m *Members) CountAlive() (n int) {
 	if m == nil {
 		return 0
@@ -125,7 +125,7 @@ func (m *Members) Alone(self string) bool {
 	return others
 }
 
-// State is the state for `fanfare status`.
+// State returns the state for `fanfare status`.
 func (m *Member) State() string {
 	switch {
 	case m.ByLease:
@@ -139,7 +139,7 @@ func (m *Member) State() string {
 	}
 }
 
-// LongByLease returns the nodes that have been alive by their Leases alone for a while.
+// LongByLease returns the nodes that have been alive only by their Leases for a while.
 func (m *Members) LongByLease(now time.Time) (names []string) {
 	for _, n := range m.Nodes {
 		if n.ByLease && now.Sub(n.Since) > byLeaseTolerance {
@@ -188,8 +188,8 @@ func unreachableNodes(v *gossip.View, snap *cluster.Snapshot, self string) (name
 	return names
 }
 
-// membersOf combines gossip and Leases. A node that is dead for gossip is alive if it has since
-// renewed its Lease, less than validity ago; the metadata of that Lease is newer than that of
+// membersOf combines gossip and Leases. A node that is dead in gossip is alive if it has renewed
+// its Lease since then, less than validity ago; the metadata of that Lease is newer than that of
 // gossip. Without members in gossip the result is nil.
 func membersOf(v *gossip.View, leases map[string]leaseState, validity time.Duration, now time.Time) *Members {
 	if len(v.Members) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// Dead nodes are silent while fewer than half are dead; between two halves, only nodes
+// Dead nodes are unresponsive while fewer than half are dead; between two halves, only nodes
 // that are absent from the API server, too.
 func TestSilentNodes(t *testing.T) {
 	for _, tt := range []struct{ members, want string }{
@@ -36,17 +36,17 @@ func TestSilentNodes(t *testing.T) {
 		{"lx", "n2"},
 	} {
 		var got []string
-		silent := plantest.Members(tt.members).Silent("n1")
+		unresponsive := plantest.Members(tt.members).Unresponsive("n1")
 		for i := range 9 {
-			if name := fmt.Sprintf("n%d", i); !silent[name].IsZero() {
+			if name := fmt.Sprintf("n%d", i); !unresponsive[name].IsZero() {
 				got = append(got, name)
 			}
 		}
 		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%s: %s are silent, want %s", tt.members, got, tt.want)
+			t.Errorf("%s: %s are unresponsive, want %s", tt.members, got, tt.want)
 		}
 	}
-	if (*membership.Members)(nil).Silent("n1") != nil {
-		t.Error("a node is silent without members")
+	if (*membership.Members)(nil).Unresponsive("n1") != nil {
+		t.Error("a node is unresponsive without members")
 	}
 }

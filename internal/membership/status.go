@@ -54,10 +54,10 @@ func (t *Tracker) Status(m *Members) *Status {
 	if m == nil {
 		return s
 	}
-	silent := m.Silent(t.gossip.Node)
+	unresponsive := m.Unresponsive(t.gossip.Node)
 	for _, n := range m.Nodes {
 		s.Nodes = append(s.Nodes, MemberStatus{Node: n.Node, State: n.State(), Since: n.Since})
-		if _, out := silent[n.Node]; out {
+		if _, out := unresponsive[n.Node]; out {
 			s.LeftOut = append(s.LeftOut, n.Node)
 		}
 	}

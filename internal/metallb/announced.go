@@ -17,8 +17,8 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 )
 
-// An Announcement is that one node announces one prefix to one router, or answers for one address
-// over Layer 2.
+// An Announcement means that one node announces one prefix to one router, or answers for one
+// address over Layer 2.
 type Announcement struct {
 	Node   string
 	Peer   string // MetalLB's name of the router; empty: Layer 2
@@ -39,7 +39,7 @@ func (a Announcement) String() string {
 	return text
 }
 
-// key is what makes two announcements two opinions about one thing.
+// key is equal for announcements that concern the same prefix and router, or the same address.
 func (a Announcement) key() Announcement {
 	a.With = ""
 	if a.Peer == "" {

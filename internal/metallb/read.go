@@ -195,8 +195,8 @@ func (r reader) refuseFRR() {
 	}
 }
 
-// first reports whether this is the first object of its kind and name. Two of them would be two
-// opinions about one thing, mostly a backup beside the file in use.
+// first reports whether this is the first object of its kind and name. A second one would contradict
+// it, and is usually a backup beside the file in use.
 func (r reader) first() bool {
 	if r.c.from == nil {
 		r.c.from = map[string]string{}

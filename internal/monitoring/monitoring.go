@@ -32,7 +32,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// isLoopback says whether only processes of this node can connect to an address.
+// isLoopback reports whether only processes of this node can connect to an address.
 func isLoopback(address string) bool {
 	// Of names only localhost is known (RFC 6761 §6.3). Any other could resolve to another address
 	// later, and an empty host is every address.

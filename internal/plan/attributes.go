@@ -184,7 +184,7 @@ type metricChoice struct {
 }
 
 // consider takes n if it is the first one. A different value of a later, less specific
-// advertisement is a conflict, which users learn of: they may expect that one.
+// advertisement is a conflict. It is reported, because users may expect that value.
 func (m *metricChoice) consider(field string, a *cluster.Advertisement, n *uint32, conflicting func(conflict)) {
 	switch {
 	case n == nil:

@@ -10,11 +10,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A backlog has the addresses that may be decided otherwise than they were. A change of the node,
-// a router or an advertisement concerns all addresses, and the change of a Service must not wait
-// until all of these are decided about, programmed and announced.
+// A backlog has the addresses whose decisions may change. A change of the node, a router or an
+// advertisement concerns all addresses, and the change of a Service must not wait until all of
+// these are decided about, programmed and announced.
 type backlog struct {
-	// waiting are sorted. Their decisions are of an earlier snapshot or View.
+	// waiting are sorted. Their decisions are based on an earlier snapshot or View.
 	waiting []netip.Addr
 	// from is where the next pass begins: in turn, so that addresses that change all the time hold
 	// up no others.
@@ -22,15 +22,15 @@ type backlog struct {
 	part int // how many addresses are decided about before their cost is looked at
 }
 
-// A concern is the addresses that a change may decide otherwise, sorted.
+// A concern has the addresses whose decisions a change may affect, sorted.
 type concern struct {
 	urgent []netip.Addr // of changed Services, or newly refused by the proxy
 	others []netip.Addr
 }
 
-// revise decides about the addresses of a change, and of earlier changes that wait, until
-// what is different costs a pass as much as Effort allows. At first, and without Effort, it decides
-// about all of them.
+// revise decides about the addresses of a change, and of earlier changes that wait, until applying
+// the differences would cost a pass as much as Effort allows. At first, and without Effort, it
+// decides about all of them.
 func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c concern) revision {
 	all := sortedset.Union(sortedset.Union(d.backlog.waiting, c.others, netip.Addr.Compare), c.urgent, netip.Addr.Compare)
 	if d.last == nil || d.Effort == 0 {
@@ -41,7 +41,7 @@ func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c conce
 	urgent := c.urgent
 	var r revision
 	for cost := time.Duration(0); cost < d.Effort && len(urgent)+len(others) > 0; {
-		// As many of each: Services that change all the time hold up no others.
+		// As many of each, so that Services that change all the time do not delay others.
 		var first, then []netip.Addr
 		first, urgent = cut(urgent, max(d.backlog.part/2, d.backlog.part-len(others)))
 		then, others = cut(others, d.backlog.part-len(first))
@@ -72,8 +72,9 @@ func cut(addrs []netip.Addr, n int) (first, rest []netip.Addr) {
 	return addrs[:n], addrs[n:]
 }
 
-// sessionsMeanwhile returns the sessions while some routes are of an earlier View: those of both, as
-// now configured. A route for all sessions, or without a session, may mean others than it did.
+// sessionsMeanwhile returns the sessions while some routes are based on an earlier View: those of
+// both Views, as configured now. A route for all sessions, or without a session, may refer to other
+// sessions than before.
 func sessionsMeanwhile(last, now []bgp.Session) []bgp.Session {
 	return slices.DeleteFunc(slices.Clone(now), func(s bgp.Session) bool {
 		return !slices.ContainsFunc(last, func(o bgp.Session) bool { o.Weights = s.Weights; return o == s })

@@ -9,14 +9,14 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// An addressInput is what the decision about an address is about.
+// An addressInput is the input of the decision about an address.
 type addressInput struct {
 	origin   cluster.Origin
 	services []cluster.Service // that hold it, in the order of precedence
 	claim    *cluster.Claim    // nil without Layer 2
 }
 
-// A decision is an Address, and what its Reasons are made of.
+// A decision is an Address, and the input of its Reasons.
 type decision struct {
 	*Address
 	shares       []addressService
@@ -26,7 +26,7 @@ type decision struct {
 	owner        ownerDecision
 }
 
-// decide decides about one address. Its Reasons are made when they are asked for.
+// decide decides about one address. Its Reasons are computed only on demand.
 func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 	d := decision{Address: &Address{Addr: addr, Pool: pool, addressInput: h, VIP: &proxy.VIP{Addr: addr}}}
 	a := d.Address
@@ -88,9 +88,9 @@ func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cl
 	return shares, conflicts, pods
 }
 
-// remoteOnly finds a Service that only other nodes can serve. It keeps the address from being
-// announced here, since the address attracts the traffic of all its Services. A Service that
-// no node can serve does not.
+// remoteOnly returns a Service that only other nodes can serve. It prevents this node from
+// announcing the address, which attracts the traffic of all its Services. A Service that no node
+// can serve does not.
 func remoteOnly(shares []addressService) *addressService {
 	i := slices.IndexFunc(shares, func(s addressService) bool { return s.code == cluster.NoLocalEndpoint })
 	if i < 0 {

@@ -18,12 +18,12 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 	return NewDecider(c).Decide(snap)
 }
 
-// A Decider decides about successive snapshots, and only about the addresses that may be decided
-// otherwise than for the last one. Its results equal those of Decide.
+// A Decider decides about successive snapshots, and each time only about addresses whose decisions
+// may have changed. Its results equal those of Decide.
 type Decider struct {
 	Config Config
-	// Effort bounds what a Desired may cost the pass that applies it, and those after it: the rest
-	// follows with the next calls of Decide, also about the same snapshot. 0: no bound.
+	// Effort limits what applying a Desired may cost a pass. The rest follows with the next calls
+	// of Decide, also about the same snapshot. 0: no limit.
 	Effort  time.Duration
 	last    *Desired // nil before the first
 	backlog backlog
@@ -69,8 +69,9 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	return d.last
 }
 
-// owned returns the prefixes in which the node rejects what it does not forward. An aggregate
-// may exceed the pools: traffic to the rest of it would otherwise loop between the node and the router.
+// owned returns the prefixes in which the node rejects what it does not forward. An aggregate may
+// contain more than the pools: traffic to the rest of it would otherwise loop between the node and
+// the router.
 func (d *Desired) owned() []netip.Prefix {
 	return sortedset.RemoveAddrs(sortedset.AddPrefixes(d.View.Owned, d.Aggregates), d.Unowned)
 }
@@ -100,7 +101,7 @@ func (d *Decider) view(last *View, snap *cluster.Snapshot) *View {
 	return v
 }
 
-// setView sets what does not depend on Services.
+// setView sets the parts that do not depend on Services.
 func (d *Desired) setView(c Config, v *View) {
 	d.View, d.UsesL2 = v, v.usesL2
 	d.Proxy.Node, d.Proxy.Clients, d.Proxy.SNAT = v.Node, v.clients, c.SNAT
@@ -108,8 +109,8 @@ func (d *Desired) setView(c Config, v *View) {
 	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
 }
 
-// changed returns the addresses that may be decided otherwise than last: those of changed
-// Services, Assignments and Claims, and the addresses which a changed View concerns.
+// changed returns the addresses whose decisions may differ from last: those of changed Services,
+// Assignments and Claims, and addresses that a changed View concerns.
 func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (c concern) {
 	var addrs []netip.Addr
 	have := last.Snapshot
@@ -153,16 +154,16 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 	}
 }
 
-// concerned returns the addresses that this View may decide otherwise than the last one, with the
-// same Services.
+// concerned returns the addresses about which this View may decide differently from the last one,
+// with the same Services.
 func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.Addr) {
 	all, pools := !v.decidesLike(last.View), !slices.Equal(v.fromPools, last.View.fromPools)
-	silence, election := v.silenceDiffers(last.View), v.electionChange(last.View)
-	if !all && !pools && !silence && !election.changed {
+	unresponsive, election := v.unresponsiveDiffer(last.View), v.electionChange(last.View)
+	if !all && !pools && !unresponsive && !election.changed {
 		return nil
 	}
 	for _, a := range last.Addresses {
-		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || silence && v.silenceConcerns(a, last.View) || election.changed && v.electionConcerns(a, election) {
+		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || unresponsive && v.unresponsiveConcern(a, last.View) || election.changed && v.electionConcerns(a, election) {
 			addrs = append(addrs, a.Addr)
 		}
 	}
@@ -178,7 +179,7 @@ func (v *View) permitsOther(pool string, last *View) bool {
 	return is.AllowL2Node != was.AllowL2Node || !reflect.DeepEqual(is.ServiceCommunities, was.ServiceCommunities)
 }
 
-// originOf returns where an assigned address comes from.
+// originOf returns the origin of an assigned address.
 func originOf(snap *cluster.Snapshot, addr netip.Addr) (from cluster.Origin) {
 	if all := snap.AssignmentsOf(addr); len(all) > 0 {
 		from = snap.OriginOf(all[0])

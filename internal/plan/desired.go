@@ -40,12 +40,12 @@ type Desired struct {
 	// AggregateReasons are about the attributes of aggregates; each names the first address.
 	AggregateReasons []cluster.Reason
 
-	// Outdated are the addresses, sorted, whose decisions are of an earlier snapshot or View: with
-	// a Decider's Effort, the next Desired has more of them decided. What is announced of them may
-	// stay, and nothing new of them may be announced.
+	// Outdated are the addresses, sorted, whose decisions are based on an earlier snapshot or View:
+	// with a Decider's Effort, the next Desired has more of them decided. Their announcements may
+	// stay, but there must be no new ones.
 	Outdated []netip.Addr
-	// Unowned are addresses, sorted, that Proxy.Owned leaves out: Services have them, and this node
-	// does not know yet that they are Fanfare's, or what to do about them.
+	// Unowned are sorted addresses that Proxy.Owned leaves out: Services have them, but this node
+	// does not know yet that they belong to Fanfare, or what to do about them.
 	Unowned []netip.Addr
 
 	aggregates []aggregate // sorted by prefix
@@ -70,14 +70,14 @@ type Address struct {
 	OverL2      bool        // it is announced over Layer 2
 	Owner       string      // the node that answers for it over Layer 2, empty if none does
 	// Handover: this node does not announce the address because it leaves or is excluded, or
-	// because only other nodes have endpoints. These nodes announce it, or will soon.
+	// because only other nodes have endpoints. Those nodes announce it, or will soon.
 	Handover bool
 
 	l2         *l2.Address // how this node answers for it, nil if it does not
 	aggregated []routeSpec // of the Routes that are aggregates
 	refusedOne bool        // it is not forwarded for some of several Services
-	// What an election depends on: the Services that some node can serve, and whether this node
-	// can serve any.
+	// The inputs of an election: the Services that some node can serve, and whether this node can
+	// serve any.
 	able []cluster.Service
 	good bool
 }
@@ -119,14 +119,14 @@ func (d *Desired) Why(addr netip.Addr, protocol string) string {
 }
 
 // ReasonsOf explains the decision about one of the Addresses. It has at least one Reason for
-// "proxy" for each Service, and one for each of "bgp" and "l2" by which the address is, or
-// might be expected to be, announced. It decides again, since few Reasons are ever read, and the
-// texts of all take longer than the decisions.
+// "proxy" for each Service, and one for each of "bgp" and "l2" by which the address is, or might be
+// expected to be, announced. It decides again, because few Reasons are ever read, and computing all
+// texts takes longer than the decisions.
 func (d *Desired) ReasonsOf(a *Address) []cluster.Reason {
 	return d.View.explain(d.View.decide(a.Addr, a.Pool, a.addressInput))
 }
 
-// OwnerBy says what decided between the candidates for an address over Layer 2.
+// OwnerBy returns the criterion that selected the owner among the candidates over Layer 2.
 func (d *Desired) OwnerBy(a *Address) string {
 	return d.View.ownerBy(d.View.decide(a.Addr, a.Pool, a.addressInput).owner)
 }

@@ -19,7 +19,7 @@
 //   - announcements.go: the lists of all addresses; healthchecks.go.
 //   - decide.go decides about one address, and reason.go explains that when it is asked for.
 //   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep
-//     existing ones), silent.go (nodes whose endpoints are left out) and topologyhints.go.
+//     existing ones), unresponsive.go (nodes whose endpoints are left out) and topologyhints.go.
 //   - election.go (the owner over Layer 2), sharing.go (an address of several Services),
 //     refusals.go (what the proxy cannot hold), obstructed.go (what the kernel certainly drops).
 //   - The routes: advertise.go, aggregate.go, attributes.go, weights.go, peers.go.

@@ -10,7 +10,7 @@ import (
 
 // announceRefusal decides why this node announces nothing over BGP, with an empty code if it may.
 func (v *View) announceRefusal(peers int) (cluster.Code, string) {
-	// What concerns the whole node comes before its routers: users correct it first.
+	// Reasons that concern the whole node come before its routers: users correct them first.
 	switch n := v.Self; {
 	case n == nil:
 		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.Node)

@@ -21,7 +21,7 @@ type ownerDecision struct {
 	node      string
 	code      cluster.Code
 	why       string
-	candidacy election.Address // what was elected by
+	candidacy election.Address // the input of the election
 	address   *l2.Address      // on the owner; nil elsewhere
 }
 
@@ -40,7 +40,7 @@ func (v *View) electOwner(a *Address, shares []addressService) (o ownerDecision)
 	return v.elect(a)
 }
 
-// An electionChange is what differs between the candidates of two Views.
+// An electionChange is the difference between the candidates of two Views.
 type electionChange struct {
 	changed bool
 	nodes   []string // that differ; nil: the elections have nothing in common
@@ -67,12 +67,12 @@ func (v *View) electionChange(last *View) electionChange {
 	return c
 }
 
-// electionConcerns reports whether other candidates may decide otherwise about an address.
+// electionConcerns reports whether the changed candidates may change the decision about an address.
 func (v *View) electionConcerns(a *Address, c electionChange) bool {
 	if !a.OverL2 {
 		return false
 	}
-	// Why a refused address would be announced was not kept.
+	// For a refused address it was not recorded why it would be announced.
 	if a.Refusal != "" || c.nodes == nil || v.servedBy(a, c.nodes) {
 		o := v.elect(a)
 		return a.Refusal != "" || o.node != a.Owner || !equalOptionalL2(o.address, a.l2)
@@ -85,8 +85,8 @@ func (v *View) electionConcerns(a *Address, c electionChange) bool {
 	return !v.candidates.Keeps(&candidacy, a.Owner, c.nodes)
 }
 
-// servedBy reports whether a Service with the policy Local has endpoints on one of these nodes. Others
-// may count as able to serve it, or no longer, because of that.
+// servedBy reports whether a Service with the policy Local has endpoints on one of these nodes, so
+// that their change may affect which nodes count as able to serve it.
 func (v *View) servedBy(a *Address, nodes []string) bool {
 	return slices.ContainsFunc(a.able, func(s cluster.Service) bool {
 		return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && s.Endpoints != nil &&
@@ -94,7 +94,7 @@ func (v *View) servedBy(a *Address, nodes []string) bool {
 	})
 }
 
-// elect decides by what the Address knows of its Services.
+// elect decides by what the Address has recorded of its Services.
 func (v *View) elect(a *Address) (o ownerDecision) {
 	eligibility, overL2, why := v.eligibilityOf(a)
 	switch o.overL2 = overL2; {
@@ -121,12 +121,13 @@ func (v *View) elect(a *Address) (o ownerDecision) {
 	return o
 }
 
-// eligibilityOf says which nodes may answer for an address, or why it is not announced over Layer 2.
+// eligibilityOf returns which nodes may answer for an address, or why it is not announced over
+// Layer 2.
 func (v *View) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
 	return election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
 }
 
-// answer is how this node answers for an address.
+// answer returns how this node answers for an address.
 func (v *View) answer(addr netip.Addr, e election.Eligibility) *l2.Address {
 	a := &l2.Address{Addr: addr}
 	if len(e.By) > 0 {
@@ -136,7 +137,7 @@ func (v *View) answer(addr netip.Addr, e election.Eligibility) *l2.Address {
 	return a
 }
 
-// readL2 takes what decides about Layer 2 from the snapshot: nothing in a cluster with only BGP.
+// readL2 reads the input for Layer 2 from the snapshot: nothing in a cluster with only BGP.
 func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	v.usesL2 = snap.UsesL2()
 	if !v.usesL2 {
@@ -148,15 +149,15 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	if !snap.L2Ready {
 		return
 	}
-	silent := 0
+	unknown := 0
 	for _, n := range snap.Nodes {
-		if n.Silent {
-			silent++
+		if n.ReadyUnknown {
+			unknown++
 		}
 	}
 	// Kubelets report to the API server. If it loses most of them at once, their nodes are most
-	// likely alive, and moving all addresses would make an outage of it.
-	v.mostSilent = 2*silent >= len(snap.Nodes)
+	// likely alive, and moving all addresses would turn that into an outage.
+	v.mostUnknown = 2*unknown >= len(snap.Nodes)
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
 		nodes[i] = v.electionNode(c, n)
@@ -168,7 +169,7 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 }
 
 // electionNode describes a node for the election. This node is alive. Other nodes are alive if
-// their membership is; without members, unless their kubelet is silent while most are not.
+// their membership is; without members, unless their kubelet is unresponsive while most are not.
 func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
@@ -177,7 +178,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 		return out
 	}
 	if c.Members == nil {
-		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.Silent || v.mostSilent), true
+		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.ReadyUnknown || v.mostUnknown), true
 		return out
 	}
 	// A node that has never been a member has no speaker, and counts as dead.
@@ -187,8 +188,8 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	return out
 }
 
-// speakerMACs returns the MAC addresses of other speakers, sorted: with one of these as its
-// sender, an ARP or NDP packet about an address is no conflict.
+// speakerMACs returns the MAC addresses of other speakers, sorted: an ARP or NDP packet about an
+// address is no conflict if one of them sent it.
 func speakerMACs(m *membership.Members, self string) (all []l2.MAC) {
 	if m == nil {
 		return nil

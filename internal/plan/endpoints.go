@@ -31,12 +31,12 @@ type portEndpoints struct {
 	// externalTrafficPolicy Local.
 	local []cluster.Endpoint
 	// draining are in neither list: they terminate, are not ready, are for other nodes, or are
-	// on a silent node. They get no new flows and keep existing ones.
+	// on an unresponsive node. They get no new flows and keep existing ones.
 	draining []cluster.Endpoint
 	// hintsText says how topology hints were applied, empty without hints.
 	hintsText string
-	// silentText names silent nodes with endpoints, empty if there are none.
-	silentText string
+	// unresponsiveText names unresponsive nodes with endpoints, empty if there are none.
+	unresponsiveText string
 }
 
 // endpointsOf classifies the endpoints of a Service.
@@ -60,7 +60,7 @@ func (v *View) endpointsOf(s cluster.Service, addr netip.Addr) (e endpoints) {
 // classify classifies the endpoints of the port of like.
 func (v *View) classify(all []cluster.Endpoint, s *cluster.Spec, like *cluster.Endpoint) portEndpoints {
 	p := portEndpoints{name: like.PortName, protocol: like.Protocol}
-	p.usable, p.silentText = v.usable(all, s.PublishNotReady)
+	p.usable, p.unresponsiveText = v.usable(all, s.PublishNotReady)
 	p.preferred = p.usable
 	if len(p.usable) > 0 && ready(&p.usable[0], s.PublishNotReady) { // then all are
 		p.preferred, p.hintsText = v.applyHints(p.usable)

@@ -22,8 +22,8 @@ func (v *View) servesHealthCheck(s *cluster.Spec) bool {
 	return v.healthChecks == HealthChecksAll || s.ServiceProxy != ""
 }
 
-// checks returns the health checks of a Service, sorted by family. The Service needs no address:
-// an external load balancer asks for the node's pods, and may provide the address itself.
+// checks returns the health checks of a Service, sorted by family. The Service needs no address: an
+// external load balancer checks the node's pods, and may provide the address itself.
 func (v *View) checks(s cluster.Service) (checks []healthcheck.Check) {
 	if !v.servesHealthCheck(s.Spec) {
 		return nil
@@ -59,7 +59,7 @@ func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
 	var keys, checks []healthcheck.Check
 	for i, s := range changed {
 		if i > 0 && s.Name == changed[i-1].Name {
-			continue // as it was, and as it is
+			continue // unchanged
 		}
 		for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
 			keys = append(keys, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Family: f})
@@ -92,7 +92,7 @@ func checkText(c healthcheck.Check) string {
 	return fmt.Sprintf("%s/%s port %d IPv%d: %d endpoints", c.Namespace, c.Name, c.Port, c.Family, c.Endpoints)
 }
 
-// FamilyOf returns the family of an address as Checks have it.
+// FamilyOf returns the family of an address for Checks.
 func FamilyOf(addr netip.Addr) healthcheck.Family {
 	if addr.Is4() {
 		return healthcheck.IPv4

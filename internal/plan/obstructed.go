@@ -8,10 +8,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// obstructionOf explains why new flows of external clients to a VIP certainly fail on this node, all
-// of them or those to some endpoints; empty if they may all succeed. Such an address is not
-// announced (I1), although other endpoints could be reached: the node attracts the flows to
-// all of them.
+// obstructionOf explains why new flows of external clients to a VIP certainly fail on this node,
+// either all or those to some endpoints; empty if they may all succeed. Such an address is not
+// announced (I1), even if other endpoints can be reached: the node attracts the flows to all of
+// them.
 func (v *View) obstructionOf(vip *proxy.VIP) string {
 	if v.blockade == nil {
 		return ""
@@ -43,8 +43,8 @@ func (v *View) obstructsLike(o *View) bool {
 	return v.blockade == o.blockade && (v.blockade == nil || slices.Equal(v.NodeAddresses(), o.NodeAddresses()))
 }
 
-// withhold keeps this node from answering for an address over Layer 2 whose flows fail here.
-// Another owner answers. If there is none, it may be because this node offers no interface.
+// withhold prevents this node from answering over Layer 2 for an address whose flows fail here.
+// Another owner answers. If there is none, the cause may be that this node offers no interface.
 func (o ownerDecision) withhold(v *View, addr netip.Addr, why string) ownerDecision {
 	if why != "" && o.overL2 && (o.node == v.Node || o.code == cluster.NoCandidate && v.blockade.BlocksForwarding(addr)) {
 		o.address, o.code, o.why = nil, cluster.Obstructed, why
@@ -52,8 +52,8 @@ func (o ownerDecision) withhold(v *View, addr netip.Addr, why string) ownerDecis
 	return o
 }
 
-// Unobstructed reports whether this node can answer over Layer 2 for an address of a family despite
-// a Blockade of all that is forwarded: all its endpoints are in the network of the host.
+// Unobstructed reports whether this node can answer over Layer 2 for some address of a family
+// despite a Blockade of all forwarded flows: all its endpoints are in the network of the host.
 func (d *Desired) Unobstructed(b *proxy.Blockade, family func(netip.Addr) bool) bool {
 	v := &View{Node: d.View.Node, Self: d.View.Self, blockade: b}
 	return slices.ContainsFunc(d.Addresses, func(a *Address) bool {

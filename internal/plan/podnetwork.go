@@ -10,44 +10,45 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A PodNetwork is what the speaker has found out about the network of this node's pods. The
-// zero value says that their addresses are the Node's podCIDRs, as far as is known.
+// A PodNetwork is what the speaker has detected about the network of this node's pods. The zero
+// value says that their addresses are the Node's podCIDRs, as far as is known.
 type PodNetwork struct {
-	// InterfacePrefix is the beginning of the names of pods' interfaces by a known network
-	// plug-in, such as cali; empty: none was found.
+	// InterfacePrefix is the prefix of pods' interface names with a known network plug-in, such as
+	// cali; empty: none was detected.
 	InterfacePrefix string
 	// Mismatch contradicts the Node's podCIDRs.
 	Mismatch PodCIDRMismatch
-	// Interface leads to all pods of this node, that of Mismatch among them; empty: unknown.
+	// Interface leads to all pods of this node, including that of Mismatch; empty: unknown.
 	Interface string
 }
 
-// A PodCIDRMismatch is an endpoint that shows that pods of this node do not have the addresses of the
-// Node's podCIDRs, all of them and alone: it is a pod of this node outside of them, or a pod of
-// another node inside. The zero value is none.
+// A PodCIDRMismatch is an endpoint which shows that the Node's podCIDRs are not exactly the
+// addresses of this node's pods: a pod of this node outside of them, or a pod of another node
+// inside. The zero value is none.
 type PodCIDRMismatch struct {
 	Addr netip.Addr
 	Node string
 }
 
-// A PodCIDRMismatchFinder looks for a PodCIDRMismatch in successive snapshots, in each only at what is new. It
-// keeps what it has found until the Node's podCIDRs change: a node does not change its IPAM.
+// A PodCIDRMismatchFinder looks for a PodCIDRMismatch in successive snapshots, each time only in
+// new endpoints. It keeps a mismatch until the Node's podCIDRs change: a node does not change its
+// IPAM.
 type PodCIDRMismatchFinder struct {
 	cidrs    []netip.Prefix
 	services []cluster.Service // that were searched
 	found    PodNetwork
 }
 
-// To confirm a PodCIDRMismatch asks the kernel for a route, and the writers of EndpointSlices decide how many
-// there are: a Service is judged by its first ones, and a look ends after some.
+// Confirming a PodCIDRMismatch takes a route lookup, and the writers of EndpointSlices decide how
+// many there are. So only the first ones of a Service are checked, and a search ends after some.
 const (
 	maxMismatchesOfService = 4
 	maxMismatchesOfSearch  = 64
 )
 
-// Find returns the first PodCIDRMismatch that confirm confirms, and the interface that confirm returns.
-// services are sorted by name. The endpoints of a Service are looked at once, in this look or, if
-// there are many mismatches, in a later one.
+// Find returns the first PodCIDRMismatch that confirm confirms, and the interface that confirm
+// returns. services are sorted by name. The endpoints of a Service are checked once, in this search
+// or, if there are many mismatches, in a later one.
 func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(PodCIDRMismatch) (iface string, ok bool)) PodNetwork {
 	if self == nil {
 		return f.found
@@ -82,7 +83,7 @@ func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Serv
 
 // from returns the part of sorted services that begins at s, or after it.
 func from(services []cluster.Service, s cluster.Service) []cluster.Service {
-	if len(services) > 1 && services[1] == s { // the next one has not changed, as most of the time
+	if len(services) > 1 && services[1] == s { // the next one has not changed, as usual
 		return services[1:]
 	}
 	for len(services) > 0 && services[0] != s && services[0].Name.Compare(s.Name) < 0 {
@@ -103,7 +104,7 @@ func mismatchesOf(self *cluster.Node, endpoints *cluster.Endpoints) (mismatches 
 	return mismatches
 }
 
-// mismatchAt returns the PodCIDRMismatch that an endpoint is, if it is one.
+// mismatchAt returns the PodCIDRMismatch of an endpoint; zero if there is none.
 func mismatchAt(self *cluster.Node, e *cluster.Endpoint) PodCIDRMismatch {
 	a := e.Addr.Addr()
 	inside := slices.ContainsFunc(self.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -156,7 +157,7 @@ func (v *View) podNetworkProblems() []cluster.Problem {
 	}
 	what := "so pods of this node count as clients from outside"
 	switch {
-	case v.nodeCIDR: // as the user wants it
+	case v.nodeCIDR: // as the user configured
 		what = "and by --detect-local=node-cidr these addresses count as pods of this node"
 	case v.clients.Bridge != "" || v.clients.InterfacePrefix != "" || len(v.clients.CIDRs) > 0:
 		return nil

@@ -173,7 +173,7 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 	case s.local():
 		return "endpoints on this node: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.local })) + clientText(spec, networks)
 	default:
-		return "endpoints: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.preferred })) + e.hintsText() + e.silentText() + clientText(spec, networks)
+		return "endpoints: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.preferred })) + e.hintsText() + e.unresponsiveText() + clientText(spec, networks)
 	}
 }
 
@@ -187,11 +187,11 @@ func (e endpoints) hintsText() string {
 	return ""
 }
 
-// silentText names silent nodes as the end of a sentence.
-func (e endpoints) silentText() string {
+// unresponsiveText names unresponsive nodes as the end of a sentence.
+func (e endpoints) unresponsiveText() string {
 	for _, p := range e {
-		if p.silentText != "" {
-			return "; " + p.silentText
+		if p.unresponsiveText != "" {
+			return "; " + p.unresponsiveText
 		}
 	}
 	return ""

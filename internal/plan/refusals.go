@@ -12,7 +12,7 @@ import (
 )
 
 // RefusalRetry is the pause before the same VIP is tried again: the cause, such as a lack of
-// memory, may be over, and each attempt costs more than a change.
+// memory, may be gone, but each attempt costs more than a change.
 const RefusalRetry = 5 * time.Minute
 
 // maxRefusalsKept is how many refusals of one address are kept, the newest ones: an address
@@ -78,7 +78,7 @@ func (r *Refused) With(more *proxy.Refused, now time.Time) *Refused {
 	return next
 }
 
-// differ returns the addresses that were refused otherwise before, in any order.
+// differ returns the addresses whose refusals differ from before, in any order.
 func (r *Refused) differ(before *Refused) (addrs []netip.Addr) {
 	for _, sides := range [][2]*Refused{{r, before}, {before, r}} {
 		if sides[0] == nil || r == before {

@@ -11,24 +11,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A revision is a set of addresses that were decided again: what they are now, nil if no Service
-// holds them, and what they were, nil if none did. All are in the order of addresses.
+// A revision is a set of addresses that were decided again: the new decisions, nil if no Service
+// holds the address, and the old ones, nil if none did. All are in the order of addresses.
 type revision struct {
 	addrs    []netip.Addr
 	was, now []*Address
 }
 
-// What one address costs a pass, with the garbage: the decision, and if they change, its elements in
-// the kernel and its announcement to a router. BenchmarkChange of package speaker shows whether that
-// is right.
+// Estimated costs of one address in a pass, including garbage: the decision and, if it changes, the
+// elements in the kernel and the announcement to a router. BenchmarkChange of package speaker
+// checks the estimates.
 const (
 	decisionCost     = 5 * time.Microsecond
 	vipCost          = 60 * time.Microsecond
 	announcementCost = 20 * time.Microsecond
 )
 
-// revisePart is how many addresses are decided one after the other. More are decided at the same
-// time: a change that concerns all takes one core longer than a pass should last.
+// revisePart is how many addresses are decided sequentially. More are decided concurrently: a
+// change that concerns all addresses would take one core longer than a pass should last.
 const revisePart = 1000
 
 // revise decides about these addresses.
@@ -70,7 +70,7 @@ func (d decision) reuse(last *Address) *Address {
 	return d.Address
 }
 
-// inputOf returns what there is to decide about the address of all these Assignments.
+// inputOf returns the input of the decision about the address of all these Assignments.
 func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
 	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
 	for _, a := range all {
@@ -100,7 +100,7 @@ func (r revision) cost() (total time.Duration) {
 	return total
 }
 
-// with returns both revisions, which have no address in common.
+// with returns the union of two revisions without common addresses.
 func (r revision) with(more revision) revision {
 	return revision{append(r.addrs, more.addrs...), append(r.was, more.was...), append(r.now, more.now...)}
 }

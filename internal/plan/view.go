@@ -43,8 +43,8 @@ type View struct {
 	allRecipients   [2]string       // routers that receive IPv4 and IPv6 routes, for a sentence
 	next4, next6    netip.Addr      // next hops
 
-	// silent are the nodes whose endpoints are left out, and since when they do not respond.
-	silent map[string]time.Time
+	// unresponsive are the nodes whose endpoints are left out, and since when they do not respond.
+	unresponsive map[string]time.Time
 
 	foreignPrefixes []foreignPrefix    // no aggregate may contain these, seen from this node
 	occupied        []cluster.Occupied // no aggregate may contain these, in the whole cluster
@@ -73,7 +73,7 @@ type View struct {
 	electorate       []election.Node      // the nodes that these are of
 	candidate        election.Node        // this node
 	returning        bool                 // from the Config
-	mostSilent       bool                 // half of all kubelets or more: it may be the control plane's fault
+	mostUnknown      bool                 // half of all kubelets or more: it may be the control plane's fault
 	speakerMACs      []l2.MAC             // of other nodes
 	nodeAddrs        []netip.Addr         // of other nodes
 	l2Pools          []netip.Prefix       // of IPv4
@@ -83,7 +83,7 @@ type View struct {
 // sessions, and these on the gateways.
 func newView(c Config, snap *cluster.Snapshot) *View {
 	v := &View{Node: c.Node, Self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, Members: c.Members}
-	v.silent = c.Members.Silent(c.Node)
+	v.unresponsive = c.Members.Unresponsive(c.Node)
 	v.refused, v.blockade = c.Refused, c.Blockade
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
@@ -120,7 +120,7 @@ func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
 }
 
 // decidesLike reports whether this View decides about any address as another one would, if the
-// origin of the address, its refusals, the silent nodes and the candidates are the same.
+// origin of the address, its refusals, the unresponsive nodes and the candidates are the same.
 func (v *View) decidesLike(o *View) bool {
 	alike := func(a, b bgp.Session) bool { return a.Name == b.Name && a.Weights == b.Weights }
 	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.obstructsLike(o) && v.limits == o.limits && v.usesL2 == o.usesL2 &&

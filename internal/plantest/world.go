@@ -143,7 +143,7 @@ func (w *World) ChangeView() {
 		node := *w.Nodes[i]
 		node.Labels = labels.Set{corev1.LabelTopologyZone: fmt.Sprintf("z%d", w.view.IntN(2))}
 		node.InternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + w.view.IntN(2))})}
-		node.NotReady, node.Silent = w.view.IntN(6) == 0, w.view.IntN(4) == 0
+		node.NotReady, node.ReadyUnknown = w.view.IntN(6) == 0, w.view.IntN(4) == 0
 		w.Nodes[i] = &node
 	case n == 2:
 		pool := *w.Pools[0]

@@ -61,7 +61,7 @@ func awaitReply(c *icmp.PacketConn, proto int, to netip.Addr, reply icmp.Type) s
 	}
 }
 
-// quotes says whether m is the error for a packet of the protocol that
+// quotes reports whether m is the error for a packet of the protocol that
 // this namespace sent.
 func quotes(m *icmp.Message, proto int) bool {
 	e, ok := m.Body.(*icmp.DstUnreach)

@@ -52,7 +52,7 @@ func (r *RawTCP) SendAt(t *testing.T, to netip.Addr, fromPort, toPort uint16, fl
 	}
 }
 
-// Reset says whether an RST arrives.
+// Reset reports whether an RST arrives.
 func (r *RawTCP) Reset(want string) bool {
 	_ = r.Conn.SetReadDeadline(time.Now().Add(Patience(want)))
 	buf := make([]byte, 1500)
@@ -108,7 +108,7 @@ func (l *Lab) Icmp6(from *nstest.NS, to netip.Addr, m icmp.Message) string {
 	return awaitReply(c, 58, to, ipv6.ICMPTypeEchoReply)
 }
 
-// ResetOf says whether an RST arrives at a port.
+// ResetOf reports whether an RST arrives at a port.
 func (r *RawTCP) ResetOf(port uint16) bool {
 	_ = r.Conn.SetReadDeadline(time.Now().Add(Patience("")))
 	buf := make([]byte, 1500)

@@ -35,7 +35,7 @@ func (s Scene) Binds(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Bound, func(b binding) bool { return b.Addr == a })
 }
 
-// Ok says whether a row's outcomes are as they should be.
+// Ok reports whether a row's outcomes are as they should be.
 func (r SceneRow) Ok(got []string) bool {
 	if r.Same {
 		return len(got) == 1 && slices.Contains(r.Want, got[0])

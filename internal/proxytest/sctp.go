@@ -232,7 +232,7 @@ func (a association) exchange(p sctpPacket, want byte) (value []byte, err error)
 	}
 }
 
-// concerned says whether an error is of this association. The kernel gives an ICMP
+// concerned reports whether an error is of this association. The kernel gives an ICMP
 // error to all raw sockets between the same two addresses, whatever the ports.
 func (a association) concerned(err error) bool {
 	if !errors.Is(err, syscall.ECONNREFUSED) {

@@ -100,7 +100,7 @@ func (c *chooser) choose(n int) int {
 	return c.taken[len(c.of)-1]
 }
 
-// next prepares the choices of another run and says whether there is one.
+// next prepares the choices of another run and reports whether there is one.
 func (c *chooser) next() bool {
 	for i := len(c.of) - 1; i >= 0; i-- {
 		if c.taken[i]++; c.taken[i] < c.of[i] {
@@ -176,7 +176,7 @@ func cross(r Rules, n *NodeView, p *Packet, c *chooser) fate {
 	return passes
 }
 
-// returns says whether the router sends a packet to this address back.
+// returns reports whether the router sends a packet to this address back.
 func (n *NodeView) returns(to netip.Addr) bool {
 	for _, name := range []string{"vip", "vip2", "other"} {
 		for family := range state.SetID(2) {

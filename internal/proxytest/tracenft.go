@@ -423,7 +423,7 @@ func (s *nftSet) get(key string) (string, bool) {
 	return "", false
 }
 
-// within says whether an interval, such as 10.0.0.0/8, "cali*" or 135-136, holds a
+// within reports whether an interval, such as 10.0.0.0/8, "cali*" or 135-136, holds a
 // key. Of a concatenation some parts may be plain values.
 func within(interval, key string) bool {
 	if interval == key {

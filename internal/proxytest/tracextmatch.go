@@ -46,7 +46,7 @@ func (in *xtReader) part() (nftStatement, error) {
 	}
 }
 
-// ifaceIs says whether an interface is meant by a name, which may end in "+".
+// ifaceIs reports whether an interface is meant by a name, which may end in "+".
 func ifaceIs(name, iface string) bool {
 	if prefix, ok := strings.CutSuffix(name, "+"); ok {
 		return strings.HasPrefix(iface, prefix)

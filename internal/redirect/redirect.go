@@ -20,9 +20,9 @@ type Redirects struct {
 	Rules []proxy.Redirect
 	// To is the node that gets the packets of hosts, for each address of this node.
 	To map[netip.Addr]string
-	// Silent are nodes in these redirects that gossip does not reach. Their kernels must be
+	// Unresponsive are nodes in these redirects that gossip does not reach. Their kernels must be
 	// tested.
-	Silent []neighbour.Host
+	Unresponsive []neighbour.Host
 
 	view       *plan.View
 	addresses  []l2.Address
@@ -30,11 +30,11 @@ type Redirects struct {
 	interfaces func(node string) []cluster.Interface
 	hops       map[hopKey]hop // found so far
 	answers    func(neighbour.Host) bool
-	mute       int // how many of Silent do not answer
+	mute       int // how many of Unresponsive do not answer
 }
 
 // Next returns the redirects for d; r itself if its inputs are the same. answers reports whether
-// the kernel of a silent node responds.
+// the kernel of an unresponsive node responds.
 func (r *Redirects) Next(d *plan.Desired, h *History, answers func(neighbour.Host) bool) *Redirects {
 	revision := h.Revision()
 	if r.view == d.View && sortedset.Same(r.addresses, d.L2.Addresses) && r.revision == revision && r.mute == r.countMute() {
@@ -61,7 +61,7 @@ func (r *Redirects) Next(d *plan.Desired, h *History, answers func(neighbour.Hos
 func (r *Redirects) Restored() bool { return r.view == nil }
 
 func (r *Redirects) countMute() (n int) {
-	for _, h := range r.Silent {
+	for _, h := range r.Unresponsive {
 		if !r.answers(h) {
 			n++
 		}
@@ -143,12 +143,12 @@ func (r *Redirects) forwarding(node string, i l2.Interface, vip netip.Addr) hop 
 	return to
 }
 
-// responds reports whether the kernel of a silent node responds.
+// responds reports whether the kernel of an unresponsive node responds.
 func (r *Redirects) responds(h neighbour.Host) bool {
 	if !h.MAC.Unicast() {
 		return false // an answer would prove nothing
 	}
-	r.Silent = append(r.Silent, h)
+	r.Unresponsive = append(r.Unresponsive, h)
 	return r.answers(h)
 }
 

@@ -36,16 +36,16 @@ func TestRedirect(t *testing.T) {
 		return []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr(to4), Onward: addr(to4), OnwardMAC: mac}, {VIP: vip6, Interface: "eth0", Via: addr(to6), Onward: addr(to6), OnwardMAC: mac}}
 	}
 	toN2 := onEth0("192.0.2.12", "2001:db8::12")
-	silent := []neighbour.Host{{Interface: "eth0", Addr: addr("192.0.2.12"), MAC: mac}, {Interface: "eth0", Addr: addr("2001:db8::12"), MAC: mac}}
+	unresponsive := []neighbour.Host{{Interface: "eth0", Addr: addr("192.0.2.12"), MAC: mac}, {Interface: "eth0", Addr: addr("2001:db8::12"), MAC: mac}}
 	byInternalIP := []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22"), Onward: addr("192.0.2.22")}}
 	for name, tt := range map[string]struct {
-		member   membership.Member
-		internal []netip.Addr
-		own      []l2.Interface
-		only     []string // of the addresses
-		mute     bool     // its kernel does not respond
-		want     []proxy.Redirect
-		silent   []neighbour.Host
+		member       membership.Member
+		internal     []netip.Addr
+		own          []l2.Interface
+		only         []string // of the addresses
+		mute         bool     // its kernel does not respond
+		want         []proxy.Redirect
+		unresponsive []neighbour.Host
 		// remembered is what an earlier process knew.
 		remembered map[string][]cluster.Interface
 	}{
@@ -53,13 +53,13 @@ func TestRedirect(t *testing.T) {
 		"alive, not tested":            {member: alive, own: []l2.Interface{eth0}, want: toN2, mute: true},
 		"no interfaces, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: byInternalIP},
 		"not on this link":             {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
-		"its speaker has crashed":      {member: membership.Member{Node: "n2", Interfaces: offered}, own: []l2.Interface{eth0}, want: toN2, silent: silent},
-		"dead":                         {member: membership.Member{Node: "n2", Interfaces: offered}, own: []l2.Interface{eth0}, mute: true, silent: silent},
+		"its speaker has crashed":      {member: membership.Member{Node: "n2", Interfaces: offered}, own: []l2.Interface{eth0}, want: toN2, unresponsive: unresponsive},
+		"dead":                         {member: membership.Member{Node: "n2", Interfaces: offered}, own: []l2.Interface{eth0}, mute: true, unresponsive: unresponsive},
 		"crashed, no hardware address": {member: membership.Member{Node: "n2"}, internal: []netip.Addr{addr("192.0.2.22")}, own: []l2.Interface{eth0}},
-		"alive by its Lease":           {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: offered}, own: []l2.Interface{eth0}, want: toN2, silent: silent},
-		"its speaker was stopped":      {member: membership.Member{Node: "n2", Left: true, Interfaces: offered}, own: []l2.Interface{eth0}, want: toN2, silent: silent},
+		"alive by its Lease":           {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: offered}, own: []l2.Interface{eth0}, want: toN2, unresponsive: unresponsive},
+		"its speaker was stopped":      {member: membership.Member{Node: "n2", Left: true, Interfaces: offered}, own: []l2.Interface{eth0}, want: toN2, unresponsive: unresponsive},
 		"alive, just started":          {member: membership.Member{Node: "n2", Alive: true}, remembered: map[string][]cluster.Interface{"n2": offered}, own: []l2.Interface{eth0}, want: toN2},
-		"not met since the start":      {member: membership.Member{Node: "n3"}, remembered: map[string][]cluster.Interface{"n2": offered}, own: []l2.Interface{eth0}, want: toN2, silent: silent},
+		"not met since the start":      {member: membership.Member{Node: "n3"}, remembered: map[string][]cluster.Interface{"n2": offered}, own: []l2.Interface{eth0}, want: toN2, unresponsive: unresponsive},
 		"not a member":                 {member: membership.Member{Node: "n3", Alive: true, Interfaces: offered}, own: []l2.Interface{eth0}},
 		"no interface":                 {member: alive},
 		"odd name":                     {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
@@ -79,8 +79,8 @@ func TestRedirect(t *testing.T) {
 		mute := tt.mute
 		answers := func(neighbour.Host) bool { return !mute }
 		got := (&Redirects{}).Next(d, history, answers)
-		if !reflect.DeepEqual(got.Rules, tt.want) || !reflect.DeepEqual(got.Silent, tt.silent) {
-			t.Errorf("%s: %v, silent %v; want %v, %v", name, got.Rules, got.Silent, tt.want, tt.silent)
+		if !reflect.DeepEqual(got.Rules, tt.want) || !reflect.DeepEqual(got.Unresponsive, tt.unresponsive) {
+			t.Errorf("%s: %v, unresponsive %v; want %v, %v", name, got.Rules, got.Unresponsive, tt.want, tt.unresponsive)
 		}
 		if err := (proxy.State{Redirects: got.Rules}).Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -97,7 +97,7 @@ func TestRedirect(t *testing.T) {
 			t.Errorf("%s: %v after %v", name, again.Rules, got.Rules)
 		}
 		// The redirect to a node ends when its kernel does.
-		if mute = true; len(got.Next(d, history, answers).Rules) > 0 && tt.silent != nil {
+		if mute = true; len(got.Next(d, history, answers).Rules) > 0 && tt.unresponsive != nil {
 			t.Errorf("%s: redirects to a node without power", name)
 		}
 	}

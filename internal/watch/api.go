@@ -28,26 +28,27 @@ import (
 // Options say what OpenAPI watches. The zero value watches everything. Each watch that is skipped
 // saves the API server a connection, and this process the memory of the objects.
 type Options struct {
-	// NodeName is the only Node to watch, empty for all. A speaker that only uses BGP needs
-	// no other: in a large cluster most events are the kubelets' reports about Nodes.
+	// NodeName is the only Node to watch, empty for all. A speaker that uses only BGP needs no
+	// other: in a large cluster most events are the kubelets' reports about Nodes.
 	NodeName string
-	// The parts of snapshots whose objects are not watched stay empty.
+	// The parts of snapshots for skipped objects stay empty.
 	SkipEndpointSlices, SkipAdvertisements bool
 	// SkipNamespaces and SkipServiceCIDRs are for speakers: only a controller that allocates
 	// addresses reads them.
 	SkipNamespaces, SkipServiceCIDRs bool
-	// L2 is what to watch, too, as soon as addresses may be announced over L2.
+	// L2 says what to watch additionally, as soon as addresses may be announced over L2.
 	L2 L2Needs
-	// Classes are those of the Services that Fanfare serves.
+	// Classes select the Services that Fanfare serves.
 	Classes cluster.Classes
 	// Namespace of the Secrets that BGPPeers name; empty: cluster.DefaultNamespace.
 	Namespace string
-	// Known are the last good versions, from before a restart, for objects that have a
-	// mistake now; nil: none.
+	// Known are the last valid versions from before a restart, for objects that have a mistake now;
+	// nil: none.
 	Known *cluster.Configuration
-	// ReadOnly is for speakers: claims lack the UID and version that only a write must name.
+	// ReadOnly is for speakers: claims lack the UID and version, which only writes need.
 	ReadOnly bool
-	// SkipSecrets is for processes without BGP sessions: peers are as if they had no password.
+	// SkipSecrets is for processes without BGP sessions: peers are treated as if they had no
+	// password.
 	SkipSecrets bool
 	// SecretsOf is the Node that has sessions: only Secrets of peers that select it are read.
 	// Empty: those of all peers.
@@ -57,27 +58,27 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: metrics are not registered
 }
 
-// L2Needs are what is watched only where addresses may go over L2.
+// L2Needs says what is watched only if addresses may be announced over L2.
 type L2Needs uint8
 
 const (
-	// L2Nothing is more than what is watched anyway.
+	// L2Nothing: nothing more is watched.
 	L2Nothing L2Needs = iota
-	// L2Nodes are all Nodes, for speakers: an election needs all candidates. They are also
+	// L2Nodes: all Nodes, for speakers, because an election needs all candidates. They are also
 	// watched as soon as addresses are aggregated: no aggregate may contain a Node's address.
 	L2Nodes
-	// L2Speakers are all Nodes, their SpeakerStatuses and EndpointSlices, for controllers: to
-	// spread addresses over nodes they must know which nodes can have them.
+	// L2Speakers: all Nodes, SpeakerStatuses and EndpointSlices, for controllers: to balance
+	// addresses over nodes, they must know which nodes can have them.
 	L2Speakers
 )
 
-// now says whether it is time to watch them.
+// now reports whether to begin to watch them.
 func (n L2Needs) now(b *cluster.Builder) bool { return b.MayUseL2() || n == L2Nodes && b.Aggregates() }
 
 // An API is a Source that watches an API server.
 //
-// The last state stays in use while the API server is unavailable, and a Problem
-// says since when. When it is back, the watches continue where they were.
+// While the API server is unavailable, the last state stays in use, and a Problem says since when.
+// Afterwards the watches continue where they were.
 type API struct {
 	config  *rest.Config
 	http    *http.Client // one, so that all watches share a connection
@@ -87,7 +88,7 @@ type API struct {
 	// namespace of the Secrets that peers name
 	namespace string
 	changed   chan struct{}
-	// synced are closed when the resource was read for the first time.
+	// synced has a channel for each resource that is closed after its first complete read.
 	synced map[resource]<-chan struct{}
 
 	life context.Context // of the watches
@@ -97,15 +98,14 @@ type API struct {
 	last     *cluster.Snapshot
 	failures map[resource]readFailure // of the resources that cannot be read now
 	outage   readFailure              // the first readFailure that lasts
-	// watchMore begins to watch what L2 needs; nil before everything else was read, and
-	// once it was called.
+	// watchMore begins to watch what L2 needs; nil until everything else is read, and after it was
+	// called.
 	watchMore func()
 	secrets   secretWatches
 }
 
-// OpenAPI watches the API server until ctx ends. It returns when everything has
-// been read once, however long that takes, or ctx has ended: then the error says
-// what could not be read and why.
+// OpenAPI watches the API server until ctx ends. It returns once everything was read, however long
+// that takes, or when ctx ends: then the error says what could not be read and why.
 func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err error) {
 	began := time.Now()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -175,7 +175,8 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	return a, nil
 }
 
-// start begins to watch what o asks for. It sends the first requests, and does not wait for the answers.
+// start begins to watch what o specifies. It sends the first requests, and does not wait for the
+// answers.
 func (a *API) start(ctx context.Context, o Options) error {
 	node := nodes
 	node.one = o.NodeName
@@ -203,10 +204,11 @@ func (a *API) start(ctx context.Context, o Options) error {
 	return errors.Join(errs...)
 }
 
-// watchL2 watches what L2 needs, now or as soon as addresses may be announced over L2. It never stops
-// again: a cluster that has used L2 is likely to use it again. A speaker waits until it has read
-// everything: otherwise it would be the only candidate that it knows, or would release addresses
-// that it had before it was restarted. A controller does not wait: it has BGP addresses to allocate.
+// watchL2 watches what L2 needs, now or as soon as addresses may be announced over L2. It never
+// stops again: a cluster that has used L2 is likely to use it again. A speaker waits until it has
+// read everything: otherwise it would be the only candidate that it knows, or would release
+// addresses that it held before its restart. A controller does not wait: it has BGP addresses to
+// allocate.
 func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 	if needs == L2Nothing {
 		return nil
@@ -243,7 +245,7 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 	return watch()
 }
 
-// startL2 begins to watch what needs names and start does not.
+// startL2 begins to watch what needs adds to start.
 func (a *API) startL2(ctx context.Context, needs L2Needs) error {
 	var err error
 	if a.synced[nodes] == nil {
@@ -255,8 +257,8 @@ func (a *API) startL2(ctx context.Context, needs L2Needs) error {
 	return err
 }
 
-// wait returns when everything has been read once. If ctx ends before, the error names the resources that
-// were not read, and why.
+// wait returns once everything was read. If ctx ends first, the error names the unread resources,
+// and why.
 func (a *API) wait(ctx context.Context) error {
 	var errs []error
 	for r, synced := range a.synced {
@@ -279,7 +281,7 @@ func (a *API) wait(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(errs...))
 }
 
-// closed says whether c is closed. No value is ever sent on it.
+// closed reports whether c is closed. No value is ever sent on it.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -289,8 +291,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// Snapshot is made of all objects that were read so far. It is made when it is asked
-// for, so that a burst of changes costs one snapshot.
+// Snapshot is made of all objects read so far. It is made on demand, so that a burst of changes
+// costs one snapshot.
 func (a *API) Snapshot() *cluster.Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -302,8 +304,7 @@ func (a *API) Snapshot() *cluster.Snapshot {
 	return s
 }
 
-// logProblems logs the new Problems. Problems of the API server itself were logged when they
-// began.
+// logProblems logs new Problems. Problems of the API server itself are logged when they begin.
 func (a *API) logProblems(s *cluster.Snapshot) {
 	known := append(a.healthProblems(), a.last.Problems...)
 	for _, p := range s.Problems {
@@ -313,10 +314,11 @@ func (a *API) logProblems(s *cluster.Snapshot) {
 	}
 }
 
-// Changed gets a value when there is another snapshot.
+// Changed receives a value when there is another snapshot.
 func (a *API) Changed() <-chan struct{} { return a.changed }
 
-// change has f write to the Builder, and notifies readers once. No snapshot has a part of the change.
+// change makes f write to the Builder, and notifies readers once. No snapshot contains a part of
+// the change.
 func (a *API) change(f func(*cluster.Builder)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -334,7 +336,7 @@ func (a *API) change(f func(*cluster.Builder)) {
 // logged by this package.
 type debugHandler struct{ slog.Handler }
 
-// Enabled says whether a line of level l is logged: one of a higher level counts as Debug.
+// Enabled reports whether a line of level l is logged; a higher level counts as Debug.
 func (m debugHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return m.Handler.Enabled(ctx, min(l, slog.LevelDebug))
 }
@@ -345,7 +347,7 @@ func (m debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	return m.Handler.Handle(ctx, r)
 }
 
-// WithAttrs and WithGroup keep the level of what they derive.
+// WithAttrs and WithGroup keep the level in derived handlers.
 func (m debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return debugHandler{m.Handler.WithAttrs(attrs)}
 }

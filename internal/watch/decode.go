@@ -33,8 +33,8 @@ type kind struct {
 	namespaced bool
 }
 
-// kinds are the kinds that are read, by group and kind: a wrong version is reported, and no reason to
-// ignore the object.
+// kinds are the kinds that are read, by group and kind: a wrong version is reported, and does not
+// make the object ignored.
 var kinds = map[schema.GroupKind]kind{
 	{Kind: "Service"}:   {"v1", true},
 	{Kind: "Node"}:      {"v1", false},
@@ -49,9 +49,9 @@ var kinds = map[schema.GroupKind]kind{
 	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressClaim"}:     {v1alpha1.GroupVersion.Version, false},
 }
 
-// scheme has the kinds that exist: a kind that is not in it is misspelt, and the others are none of
-// Fanfare's business. The API server's answers are decoded by it, too. It is small on purpose:
-// client-go's own scheme has all of Kubernetes and takes 10 MB.
+// scheme has the kinds that exist: a kind that is not in it is misspelt, and the rest does not
+// concern Fanfare. It also decodes the API server's answers. It is small on purpose: client-go's
+// scheme has all of Kubernetes and takes 10 MB.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme} {
@@ -64,22 +64,22 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// A document is one YAML document, or one JSON value, and what was read from it.
+// A document is one YAML document or JSON value, with the objects read from it.
 type document struct {
 	sum   [sha256.Size]byte // of its text
 	line  int               // where it begins in the file, from 1
 	items []item
 }
 
-// An item is an object of a document. obj is nil when it could not be decoded;
-// the problems are without a file.
+// An item is an object of a document. obj is nil if it could not be decoded; the problems do not
+// name the file yet.
 type item struct {
 	key      cluster.Key
 	obj      runtime.Object
 	problems cluster.Problems
 }
 
-// A syntaxError is that a text is no YAML or JSON at all.
+// A syntaxError means that a text is neither YAML nor JSON.
 type syntaxError struct {
 	line    int // in the file, from 1
 	message string
@@ -88,7 +88,7 @@ type syntaxError struct {
 // Error has the line as editors count it, from 1.
 func (e *syntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.message) }
 
-// unknown is the first document that is no object with a name, if there is one.
+// unknown returns the first document that is not an object with a name, if there is one.
 func unknown(docs []document) (d document, ok bool) {
 	for _, d := range docs {
 		for _, it := range d.items {
@@ -100,9 +100,9 @@ func unknown(docs []document) (d document, ok bool) {
 	return document{}, false
 }
 
-// decodeFile reads the documents of a file. Documents that have the same text in old are taken
-// from there, with their objects: of a file with thousands of documents, only the changed ones
-// are decoded. An object that no longer decodes is taken from old, too. The error is a *syntaxError.
+// decodeFile reads the documents of a file. For documents with the same text in old, it reuses the
+// objects: in a file with thousands of documents, only the changed ones are decoded. If an object
+// no longer decodes, the old version is reused, too. The error is a *syntaxError.
 func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	split := splitYAML
 	if path.Ext(name) == ".json" {
@@ -137,7 +137,7 @@ func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	return docs, nil
 }
 
-// goodObjects are the decoded objects. Of several with one key the first counts.
+// goodObjects returns the decoded objects. Of several with the same key, the first one counts.
 func goodObjects(docs []document) map[cluster.Key]runtime.Object {
 	good := map[cluster.Key]runtime.Object{}
 	for _, d := range docs {
@@ -150,10 +150,10 @@ func goodObjects(docs []document) map[cluster.Key]runtime.Object {
 	return good
 }
 
-// keepGood puts the last good object in the place of one that did not decode, as
-// an API server would not have let the mistake in: no typo takes an address away.
+// keepGood replaces an object that did not decode by its last valid version, just as an API server
+// would not have accepted the mistake: so no typo removes an address.
 func keepGood(items []item, good map[cluster.Key]runtime.Object) []item {
-	out := slices.Clone(items) // They may be an older document's too.
+	out := slices.Clone(items) // an older document may share them
 	for i := range out {
 		it := &out[i]
 		if it.obj != nil || good[it.key] == nil {
@@ -174,8 +174,8 @@ type text struct {
 	line int
 }
 
-// splitYAML splits at lines that begin with "---", which YAML allows between documents only. The
-// marker stays with the document that it begins.
+// splitYAML splits at lines that begin with "---", which YAML allows only between documents. The
+// marker belongs to the document that it begins.
 func splitYAML(b []byte) ([]text, error) {
 	var texts []text
 	start, line, startLine := 0, 1, 1
@@ -199,13 +199,13 @@ func splitYAML(b []byte) ([]text, error) {
 	return texts, nil
 }
 
-// isMarker says whether b begins with the line that separates YAML documents.
+// isMarker reports whether b begins with the line that separates YAML documents.
 func isMarker(b []byte) bool {
 	rest, ok := bytes.CutPrefix(b, []byte("---"))
 	return ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// blank says whether a document has nothing but comments and a marker.
+// blank reports whether a document contains only comments and a marker.
 func blank(doc []byte) bool {
 	if isMarker(doc) {
 		doc = doc[len("---"):]
@@ -218,7 +218,7 @@ func blank(doc []byte) bool {
 	return true
 }
 
-// splitJSON splits JSON values that follow one another, as kubectl prints several objects.
+// splitJSON splits consecutive JSON values, as kubectl prints several objects.
 func splitJSON(b []byte) ([]text, error) {
 	var texts []text
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -242,8 +242,8 @@ func splitJSON(b []byte) ([]text, error) {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 
-// toJSON converts a document to JSON. A key that occurs twice is a Problem, and the last value
-// counts, as with kubectl. The error is a *syntaxError.
+// toJSON converts a document to JSON. A duplicate key is a Problem, and its last value counts, as
+// in kubectl. The error is a *syntaxError.
 func toJSON(t text) ([]byte, cluster.Problems, error) {
 	if json.Valid(t.text) {
 		return t.text, nil, nil
@@ -261,8 +261,7 @@ func toJSON(t text) ([]byte, cluster.Problems, error) {
 	return j, p, nil
 }
 
-// asSyntaxError puts the line in the file in the place of the line in the
-// document, which begins at line.
+// asSyntaxError replaces the line in the document, which begins at line, by the line in the file.
 func asSyntaxError(err error, line int) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  ")
 	msg, _, _ = strings.Cut(msg, "\n")
@@ -274,7 +273,7 @@ func asSyntaxError(err error, line int) error {
 	return &syntaxError{line, strings.TrimPrefix(msg, "yaml: ")}
 }
 
-// A head is the part of any object that has its type and name, or the items of a list.
+// A head is the type and name of any object, or the items of a list.
 type head struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -285,9 +284,9 @@ type head struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// decodeObjects reads an object, or those of a list. Of is the type of an object that has none of its own,
-// as in a typed list. Objects of kinds that Fanfare does not read are ignored: a folder may hold whole
-// applications.
+// decodeObjects reads an object, or the objects of a list. of is the type of an object without one,
+// as in a typed list. Objects of kinds that Fanfare does not read are ignored: a folder may contain
+// whole applications.
 func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	var h head
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
@@ -327,7 +326,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		return []item{it}
 	}
 	it.obj, it.problems = decodeTyped(j, newObject(gvk))
-	if gvk.Kind == "Secret" { // whose values must not get into a status
+	if gvk.Kind == "Secret" { // its values must not get into a status
 		for i := range it.problems {
 			it.problems[i].Value = ""
 		}
@@ -342,14 +341,14 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 // expect that they are read.
 const metalLB = "metallb.io"
 
-// ofMetalLB is an object of MetalLB, with a Problem that names the command that converts it.
+// ofMetalLB returns a Problem about an object of MetalLB, with the command that converts it.
 func ofMetalLB(kind string, h *head) item {
 	it := item{key: h.key("MetalLB's "+kind, true)}
 	it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB, which Fanfare does not read; `fanfare migrate metallb --files FILE` converts it")
 	return it
 }
 
-// newObject is an empty object of one of kinds. The scheme has all of them.
+// newObject returns an empty object of one of kinds. The scheme has all of them.
 func newObject(gvk schema.GroupVersionKind) runtime.Object {
 	obj, err := scheme.New(gvk)
 	if err != nil {
@@ -358,8 +357,8 @@ func newObject(gvk schema.GroupVersionKind) runtime.Object {
 	return obj
 }
 
-// listOf says what the items of a list are: of a List anything, of a typed list
-// one kind, and then the items need not say so.
+// listOf returns the type of a list's items: any type in a List, and one kind in a typed list,
+// whose items may omit it.
 func listOf(gvk schema.GroupVersionKind) (elem schema.GroupVersionKind, ok bool) {
 	kind, ok := strings.CutSuffix(gvk.Kind, "List")
 	elem = gvk.GroupVersion().WithKind(kind)
@@ -367,8 +366,7 @@ func listOf(gvk schema.GroupVersionKind) (elem schema.GroupVersionKind, ok bool)
 	return elem, ok && (known || kind == "")
 }
 
-// key is in namespace default where one is needed and none is named, as with
-// kubectl.
+// key adds namespace default if a namespace is needed and none is named, as kubectl does.
 func (h *head) key(kind string, namespaced bool) cluster.Key {
 	switch {
 	case !namespaced:
@@ -379,12 +377,12 @@ func (h *head) key(kind string, namespaced bool) cluster.Key {
 	return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}}
 }
 
-// bad is a document that has not even a name.
+// bad returns a Problem about a document without a name.
 func bad(message string) []item {
 	return []item{{problems: cluster.Problems{{Message: message}}}}
 }
 
-// misspelt says whether a kind that Fanfare does not read does not exist.
+// misspelt reports whether a kind that Fanfare does not read does not exist at all.
 func misspelt(gvk schema.GroupVersionKind) bool {
 	switch gvk.Group {
 	case v1alpha1.GroupVersion.Group:
@@ -397,7 +395,7 @@ func misspelt(gvk schema.GroupVersionKind) bool {
 	return false
 }
 
-// suggestKind ends the message about an unknown kind: with the right apiVersion, or with a kind of a
+// suggestKind ends the message about an unknown kind, with the right apiVersion or a kind of a
 // similar name. It is empty if there is neither.
 func suggestKind(name string) string {
 	var known []string
@@ -410,15 +408,15 @@ func suggestKind(name string) string {
 	return didYouMean(name, known)
 }
 
-// decodeTyped reads j into obj. A field that obj does not have is a Problem and
-// nothing more; a value of the wrong type makes the object nil.
+// decodeTyped reads j into obj. A field that obj lacks is only a Problem; a value of the wrong type
+// makes the object nil.
 func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, cluster.Problems) {
 	strict, err := strictjson.UnmarshalStrict(j, obj)
 	if err == nil && len(strict) == 0 {
 		return obj, nil
 	}
-	// The decoder's words name no index, no value and, for types that decode
-	// themselves, no field. So look for the places again, one by one.
+	// The decoder's error has no index, no value and, for types that decode themselves, no field.
+	// So find the mistakes again, one by one.
 	p := mismatches(j, obj)
 	for _, e := range strict {
 		if strings.HasPrefix(e.Error(), "duplicate field") {

@@ -1,20 +1,20 @@
 // Package watch reads Kubernetes objects and keeps a [cluster.Snapshot] of them up to date.
 //
 // A [cluster.Source] is a folder of YAML ([Files]), an API server ([API]), or the snapshot from
-// before a restart until the API server answers ([Standby]). Equal objects make equal
-// snapshots, whichever of them they come from.
+// before a restart until the API server answers ([Standby]). Equal objects make equal snapshots,
+// regardless of the source.
 //
-// An API server: api.go says what is watched, and from when on; reflector.go lists and watches one
-// resource by client-go's Reflector; resume.go decides whether a watch that has ended may continue; secrets.go watches
-// those Secrets that BGPPeers name; health.go makes Problems of what cannot be read.
+// An API server: api.go decides what is watched, and when; reflector.go lists and watches one
+// resource by client-go's Reflector; resume.go decides whether a watch that has ended may continue;
+// secrets.go watches the Secrets of BGPPeers; health.go makes Problems of what cannot be read.
 //
-// A folder: files.go decides which file has to be read again, and which file's object counts;
-// inotify.go says what has happened in the folder; decode.go makes objects of YAML and JSON; mismatch.go
+// A folder: files.go decides which file must be read again, and which file's object counts;
+// inotify.go reports events of the folder; decode.go makes objects of YAML and JSON; mismatch.go
 // names the fields that do not fit.
 //
-// Both hand their objects to a [cluster.Builder]. Package watch does not interpret objects:
+// Both pass their objects to a [cluster.Builder]. Package watch does not interpret objects:
 // internal/cluster parses them.
 //
-// Before the API server answers: standby.go, with savedsnapshot.go and snapshotformat.go, whose age
-// moment.go measures. metrics.go counts failures and reconnections.
+// Before the API server answers: standby.go, with savedsnapshot.go and snapshotformat.go; moment.go
+// measures the age of a snapshot. metrics.go counts failures and reconnections.
 package watch

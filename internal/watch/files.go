@@ -22,19 +22,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Files is a Source that reads a folder of YAML and JSON, and reads it again
-// when something is renamed into it.
+// Files is a Source that reads a folder of YAML and JSON, and reads it again when a file is renamed
+// into it.
 //
-// Only rename, and links, put a whole file in place at one instant. A file that
-// is written in place could be read half, and half a file may well be valid
-// YAML: with half the endpoints. So it is not read, and a Problem says so.
+// Only renames and links put a whole file in place at one instant. A file that is written in place
+// could be read in part, and a part may well be valid YAML: with half of the endpoints. So such a
+// file is not read, and a Problem says so.
 //
-// An object is removed by removing it from its file, or the file from the folder.
-// Nothing else removes it: of a file with a syntax error the version before stays
-// in use, and if the whole folder goes away, all files do until it is back.
+// An object is removed by removing it from its file, or the file from the folder, and in no other
+// way: if a file has a syntax error, its previous version stays in use, and if the whole folder
+// disappears, all files do until it is back.
 //
-// Hidden files, and names that end in ~, .tmp or .swp, are ignored. So are folders
-// in the folder. A Kubernetes ConfigMap may be mounted there.
+// Hidden files, and names that end in ~, .tmp or .swp, are ignored. So are subfolders. The folder
+// may be a mounted Kubernetes ConfigMap.
 type Files struct {
 	dir      string
 	log      *slog.Logger
@@ -42,21 +42,20 @@ type Files struct {
 	snapshot atomic.Pointer[cluster.Snapshot]
 	changed  chan struct{}
 
-	// The rest belongs to the goroutine that run is in.
+	// Only the goroutine of run uses the following fields.
 	inotify *inotify // events of the folder, and of the nearest folder above it that exists
 	builder *cluster.Builder
 	files   map[string]*file
-	// origins are the files that have an object, sorted by name. The first one's
-	// counts.
+	// origins maps an object to its files, sorted by name. The first file counts.
 	origins map[cluster.Key][]origin
 }
 
 // A file was read or seen.
 type file struct {
 	name string
-	read fs.FileInfo // what was read; nil before
+	read fs.FileInfo // the content that was read; nil before
 	docs []document
-	// fileProblem is what is wrong with the file itself, if anything.
+	// fileProblem has a Problem of the file itself, if there is one.
 	fileProblem []cluster.Problem
 }
 
@@ -66,9 +65,8 @@ type origin struct {
 	obj  runtime.Object
 }
 
-// OpenFiles reads the folder dir and watches it until ctx ends. What is wrong
-// with the files is no error but a Problem of the snapshot. Known are versions to
-// use of objects that have a mistake; nil: none.
+// OpenFiles reads the folder dir and watches it until ctx ends. Mistakes in files are no error, but
+// Problems of the snapshot. known has versions for objects with a mistake; nil: none.
 func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
 	f, err := loadFiles(ctx, dir, known, log)
 	if err != nil {
@@ -78,7 +76,7 @@ func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 	return f, nil
 }
 
-// loadFiles is OpenFiles without a goroutine that looks at what happens.
+// loadFiles is OpenFiles without the goroutine that handles events.
 func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -87,7 +85,7 @@ func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 	f := &Files{
 		dir:     abs,
 		log:     log,
-		level:   slog.LevelDebug, // There may be thousands of files.
+		level:   slog.LevelDebug, // there may be thousands of files
 		changed: make(chan struct{}, 1),
 		builder: cluster.NewBuilder(),
 		files:   map[string]*file{},
@@ -115,10 +113,10 @@ func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 	return f, nil
 }
 
-// Snapshot is the folder as it was read last.
+// Snapshot returns the folder as it was last read.
 func (f *Files) Snapshot() *cluster.Snapshot { return f.snapshot.Load() }
 
-// Changed gets a value when there is another snapshot.
+// Changed receives a value when there is another snapshot.
 func (f *Files) Changed() <-chan struct{} { return f.changed }
 
 // run applies events until the context of OpenFiles ends, which closes inotify.
@@ -136,7 +134,7 @@ func (f *Files) run() {
 	}
 }
 
-// publish makes the snapshot of what was read since the last time, notifies the reader and logs the new
+// publish makes a snapshot of what was read since the last one, notifies the reader and logs new
 // Problems.
 func (f *Files) publish() {
 	before, s := f.snapshot.Load(), f.builder.Snapshot()
@@ -152,29 +150,29 @@ func (f *Files) publish() {
 	}
 }
 
-// configMapData is the link that a kubelet swaps to change all files of a
-// ConfigMap, which are links through it, at one instant.
+// configMapData is the link that a kubelet swaps to change all files of a ConfigMap, which are
+// links through it, at one instant.
 const configMapData = "..data"
 
-// apply reads what events say has changed. A name may be in several events at once: the last rename or
-// creation of it decides whether a whole file was put there.
+// apply reads the files that events name. If a name is in several events, the last rename or
+// creation decides whether a whole file was put in place.
 func (f *Files) apply(events []event) {
 	var rearm, rescan bool
 	placed := map[string]bool{}
 	for _, e := range events {
 		switch {
 		case e.has(unix.IN_Q_OVERFLOW):
-			rescan = true // The kernel does not say which events it dropped.
+			rescan = true // the kernel does not say which events it dropped
 		case e.wd == f.inotify.above:
 			rearm = rearm || e.name == f.inotify.next || e.has(goneMask)
 		case e.wd != f.inotify.folder:
-			// Of a watch that was removed since.
+			// The event is from a watch that was removed since.
 		case e.has(goneMask):
 			rearm = true
 		case e.name == configMapData:
 			rescan = true
 		case e.has(unix.IN_CLOSE_WRITE) && placed[e.name]:
-			// A writer that renamed before it closed. All that it wrote is read now.
+			// A writer renamed the file before closing it. The complete content is read now.
 		default:
 			placed[e.name] = e.has(unix.IN_MOVED_TO)
 		}
@@ -190,8 +188,8 @@ func (f *Files) apply(events []event) {
 	}
 }
 
-// rearm watches the folder that is at the path now, and says whether there is one. The folder may be
-// a link that was swapped.
+// rearm watches the folder that is at the path now, and reports whether there is one. The path may
+// be a link that was swapped.
 func (f *Files) rearm() bool {
 	exists, err := f.inotify.arm()
 	if err == nil && !exists {
@@ -201,7 +199,7 @@ func (f *Files) rearm() bool {
 	return exists
 }
 
-// report makes a Problem of what is wrong with the folder; nil ends it. No object goes meanwhile.
+// report makes a Problem of an error of the folder; nil ends it. All objects stay meanwhile.
 func (f *Files) report(err error) {
 	if err == nil {
 		f.builder.Report("folder", nil)
@@ -210,8 +208,8 @@ func (f *Files) report(err error) {
 	f.builder.Report("folder", []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}})
 }
 
-// rescan compares the whole folder with the files that are known: at the start, and when events
-// were lost or the folder was replaced.
+// rescan compares the whole folder with the known files: at the start, and when events were lost or
+// the folder was replaced.
 func (f *Files) rescan() error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -230,8 +228,8 @@ func (f *Files) rescan() error {
 	return nil
 }
 
-// compare reads a file if it is another one than that which is known. If it is
-// the same with other content, it was written in place.
+// compare reads a file if it is not the known one. If it is the same file with other content, it
+// was written in place.
 func (f *Files) compare(name string) {
 	st, err := os.Stat(filepath.Join(f.dir, name))
 	known := f.files[name]
@@ -239,20 +237,20 @@ func (f *Files) compare(name string) {
 	f.look(name, other)
 }
 
-// ignored says whether a file is not for us.
+// ignored reports whether a file is not read.
 func ignored(name string) bool {
 	if strings.HasPrefix(name, ".") {
 		return true
 	}
-	switch filepath.Ext(name) { // .yaml~, .tmp, .swp and the rest are not here
+	switch filepath.Ext(name) { // .yaml~, .tmp, .swp and others are not in this list
 	case ".yaml", ".yml", ".json":
 		return false
 	}
 	return true
 }
 
-// look reads or removes the file of a name, or reports why it does neither. Placed: a rename has put
-// the file there, so that it is whole.
+// look reads or removes the file with a name, or reports why it does neither. placed: a rename has
+// put the file in place, so it is whole.
 func (f *Files) look(name string, placed bool) {
 	if base, ok := strings.CutSuffix(name, backupSuffix); ok && f.files[base] != nil {
 		name, placed = base, false
@@ -277,18 +275,18 @@ func (f *Files) look(name string, placed bool) {
 	case placed || linked(path, known, st):
 		f.read(name)
 	case known != nil && known.unchanged(st):
-		// Opened for writing and closed again, or back where it was.
+		// The file was opened for writing and closed again, or renamed back.
 	default:
 		f.setProblem(f.touch(name), 0, "written in place; write it elsewhere on the same filesystem and rename it into the folder")
 	}
 }
 
-// backupSuffix is what vi, emacs and others add to the name of the file that
-// they are about to replace by writing in place.
+// backupSuffix is what vi, emacs and others append to the name of a file before they write it in
+// place.
 const backupSuffix = "~"
 
-// linked says whether a name that was created is a link, symbolic or hard, to a
-// file that was whole before it had this name.
+// linked reports whether a created name is a link, symbolic or hard, to a file that was whole
+// before it had this name.
 func linked(path string, known *file, st fs.FileInfo) bool {
 	if known != nil && os.SameFile(known.read, st) {
 		return false
@@ -297,7 +295,7 @@ func linked(path string, known *file, st fs.FileInfo) bool {
 	return err == nil && (l.Mode()&fs.ModeSymlink != 0 || st.Sys().(*syscall.Stat_t).Nlink > 1)
 }
 
-// touch is the file of a name. A new one has no objects: it is there to carry a Problem.
+// touch returns the file with a name. A new one has no objects; it only carries a Problem.
 func (f *Files) touch(name string) *file {
 	if f.files[name] == nil {
 		f.files[name] = &file{name: name}
@@ -305,8 +303,8 @@ func (f *Files) touch(name string) *file {
 	return f.files[name]
 }
 
-// read replaces the objects of a file by what is in it now. A file that has become unreadable as a whole
-// keeps the objects that it had.
+// read replaces the objects of a file by its present ones. A file that has become unreadable as a
+// whole keeps its objects.
 func (f *Files) read(name string) {
 	fl := f.touch(name)
 	b, st, err := readFile(filepath.Join(f.dir, name))
@@ -335,8 +333,8 @@ func (f *Files) read(name string) {
 	f.update(fl, old)
 }
 
-// remove removes a file that is gone, with its objects and Problems. An object that another file has,
-// too, is taken from that one.
+// remove removes a deleted file, with its objects and Problems. If another file also has an object,
+// that one is used.
 func (f *Files) remove(name string) {
 	fl := f.files[name]
 	if fl == nil {
@@ -349,7 +347,7 @@ func (f *Files) remove(name string) {
 	delete(f.files, name)
 }
 
-// setProblem sets what is wrong with the file itself. Its objects stay.
+// setProblem sets a Problem of the file itself. Its objects stay.
 func (f *Files) setProblem(fl *file, line int, message string) {
 	at := fl.name
 	if line != 0 {
@@ -359,7 +357,7 @@ func (f *Files) setProblem(fl *file, line int, message string) {
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// update makes the objects of fl, in the place of those of old, known.
+// update replaces the objects of old by those of fl.
 func (f *Files) update(fl *file, old []document) {
 	before := goodObjects(old)
 	for key, obj := range goodObjects(fl.docs) {
@@ -374,8 +372,8 @@ func (f *Files) update(fl *file, old []document) {
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// setOrigin sets the object of a file; nil: the file no longer has it. Of several
-// files the first by name counts, so that the order in which they came does not.
+// setOrigin sets the object of a file; nil: the file no longer has it. Of several files the first
+// by name counts, so that the order of events does not matter.
 func (f *Files) setOrigin(key cluster.Key, from origin) {
 	list := slices.DeleteFunc(slices.Clone(f.origins[key]), func(o origin) bool { return o.file == from.file })
 	if from.obj != nil {
@@ -397,7 +395,7 @@ func (f *Files) setOrigin(key cluster.Key, from origin) {
 	f.builder.Report("copies of "+key.String(), p)
 }
 
-// problems are those of the file and of the objects in it.
+// problems returns the Problems of the file and of its objects.
 func (fl *file) problems() []cluster.Problem {
 	p := slices.Clone(fl.fileProblem)
 	seen := map[cluster.Key]bool{}
@@ -418,23 +416,23 @@ func (fl *file) problems() []cluster.Problem {
 	return p
 }
 
-// unchanged says whether the file that was read is at st with the same size and time of modification.
+// unchanged reports whether st is the file that was read, with the same size and modification time.
 func (fl *file) unchanged(st fs.FileInfo) bool {
 	return os.SameFile(fl.read, st) && fl.read.Size() == st.Size() && fl.read.ModTime().Equal(st.ModTime())
 }
 
-// isAt says whether the file that was read has the name path now.
+// isAt reports whether path still names the file that was read.
 func (fl *file) isAt(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && os.SameFile(fl.read, st)
 }
 
-// maxFile bounds the bytes of one file: more than all objects of a large cluster, and less than would
-// exhaust the memory of a node.
+// maxFile limits the size of a file in bytes: more than all objects of a large cluster, and less
+// than would exhaust the memory of a node.
 const maxFile = 256 << 20
 
-// readFile also says which file it was. O_NONBLOCK: a pipe with the name of a
-// file must not hold everything up.
+// readFile also returns the identity of the file. O_NONBLOCK: a pipe with the name of a file must
+// not block.
 func readFile(path string) ([]byte, fs.FileInfo, error) {
 	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -92,7 +92,7 @@ func render(s *cluster.Snapshot) string {
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %s%s%s%s%s\n", n.Name, list(" ip ", n.InternalIPs), list(" pods ", n.PodCIDRs),
-			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready")+when(n.Silent, " silent"))
+			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready")+when(n.ReadyUnknown, " silent"))
 	}
 	for _, n := range s.Namespaces {
 		fmt.Fprintf(&b, "namespace %s %s\n", n.Name, n.Labels)

@@ -20,7 +20,7 @@ const (
 	none        fault = iota
 	missing           // there is no such resource
 	forbidden         // we may not read it
-	unreachable       // no answer, or one that makes no sense
+	unreachable       // no answer, or an invalid one
 )
 
 // faultOf classifies an error of the API server or of the connection to it. Errors that are
@@ -38,21 +38,21 @@ func faultOf(err error) fault {
 	return unreachable
 }
 
-// A readFailure is that a resource cannot be read. It begins with the first failure and ends with the first
-// answer, whatever client-go retries meanwhile.
+// A readFailure means that a resource cannot be read. It begins with the first failure and ends
+// with the first answer, regardless of client-go's retries.
 type readFailure struct {
 	fault fault
 	since time.Time
-	err   error // the first: later ones may differ in a port, and mean the same
+	err   error // the first one: later ones may differ in a port only
 }
 
-// record records the result of a request: metrics, one line in the log, and a Problem for as long as the
-// resource cannot be read. What was read before stays as it is.
+// record records the result of a request: metrics, one line in the log, and a Problem while the
+// resource cannot be read. Earlier content stays.
 func (a *API) record(ctx context.Context, r resource, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Err() != nil {
-		return // This process ended the request; with the lock, since endSecret does.
+		return // this process ended the request; checked under the lock, like endSecret
 	}
 	old, now := a.failures[r], faultOf(err)
 	switch {
@@ -67,7 +67,7 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 			t.since = time.Now()
 		}
 		a.failures[r] = t
-		if !t.refusedSecret(r) { // The Problem of its BGPPeer is logged.
+		if !t.refusedSecret(r) { // the Problem of its BGPPeer is logged instead
 			a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
 		}
 	}
@@ -78,8 +78,8 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 	notify.Changed(a.changed)
 }
 
-// recordOutage keeps the first readFailure until all are over, so that an outage of the whole API server is one
-// Problem and one change, although each resource fails by itself.
+// recordOutage keeps the first readFailure until all are over, so that an outage of the whole API
+// server is one Problem and one change, although each resource fails separately.
 func (a *API) recordOutage(t readFailure) {
 	for _, other := range a.failures {
 		if other.fault != unreachable {
@@ -93,12 +93,12 @@ func (a *API) recordOutage(t readFailure) {
 	a.outage = readFailure{}
 }
 
-// healthProblems are one for the API server when it does not answer, and one for
-// each resource that it does not let us read.
+// healthProblems returns one Problem if the API server does not answer, and one for each resource
+// that this process may not read.
 func (a *API) healthProblems() []cluster.Problem {
 	var p []cluster.Problem
 	for r, t := range a.failures {
-		if t.fault != unreachable && !t.refusedSecret(r) { // The Builder has those.
+		if t.fault != unreachable && !t.refusedSecret(r) { // the Builder has those
 			p = append(p, t.problem(r))
 		}
 	}
@@ -109,8 +109,8 @@ func (a *API) healthProblems() []cluster.Problem {
 	return p
 }
 
-// InStep reports whether Snapshot has what the API server has, as far as is known. A resource
-// that the API server does not know is in step: it has no objects.
+// InStep reports whether Snapshot is the API server's state, as far as is known. A resource that
+// the API server does not know is in step: it has no objects.
 func (a *API) InStep() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +125,7 @@ func (a *API) InStep() bool {
 	return true
 }
 
-// problem is what a user has to do: install a CRD, grant a right, or look at the API server.
+// problem says what a user must do: install a CRD, grant a right, or check the API server.
 func (t readFailure) problem(r resource) cluster.Problem {
 	since := t.since.UTC().Format(time.RFC3339)
 	switch {

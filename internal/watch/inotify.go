@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is asked of the folder and of the folder above it. There is no
-// IN_MODIFY: a file that is being written is ignored until
-// it is closed, and then only reported as not read.
+// The events of the folder and of the folder above it that are watched. IN_MODIFY is not among
+// them: a file is ignored while it is written, and afterwards only reported as not read.
 const (
 	folderMask = unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_CREATE | unix.IN_CLOSE_WRITE |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
@@ -26,14 +25,13 @@ const (
 	goneMask = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
 )
 
-// An inotify reports the events of a folder, and when another folder takes its
-// place. See inotify(7).
+// An inotify reports the events of a folder, and its replacement by another folder. See inotify(7).
 type inotify struct {
 	dir    string // absolute
 	file   *os.File
 	folder int    // watch descriptor of dir, -1 when it does not exist
 	above  int    // of the nearest folder above it that exists
-	next   string // the name in above on the way to dir
+	next   string // the next name on the path from above to dir
 	buf    [64 << 10]byte
 }
 
@@ -44,26 +42,26 @@ type event struct {
 	name string // empty when it happened to the folder itself
 }
 
-// has says whether the event has any bit of mask.
+// has reports whether the event has any bit of mask.
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
-// newInotify ends when ctx does.
+// newInotify returns an inotify that ends with ctx.
 func newInotify(ctx context.Context, dir string) (*inotify, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
-	// As it does not block, Go's poller waits for it, and Close ends the wait.
+	// The descriptor does not block, so Go's poller waits for it, and Close ends the wait.
 	w := &inotify{dir: dir, file: os.NewFile(uintptr(fd), "inotify"), folder: -1, above: -1}
 	context.AfterFunc(ctx, func() { w.file.Close() })
 	return w, nil
 }
 
-// arm watches the folder that is at dir now. exists is false if there is none; then an event of
-// the folder above says when there is one.
+// arm watches the folder that is at dir now. exists is false if there is none; then an event of the
+// folder above shows its creation.
 func (w *inotify) arm() (exists bool, err error) {
 	for {
-		// The folder above comes first: what happens after is not missed.
+		// The folder above comes first, so that later events are not missed.
 		if err := w.armAbove(); err != nil {
 			return false, err
 		}
@@ -77,11 +75,11 @@ func (w *inotify) arm() (exists bool, err error) {
 		case !exist(filepath.Join(w.aboveDir(), w.next)):
 			return false, nil
 		}
-		// It, or a folder on the way to it, has come meanwhile.
+		// The folder, or one on the path to it, was created meanwhile.
 	}
 }
 
-// armAbove watches the nearest folder above dir that exists, so that it is known when dir appears.
+// armAbove watches the nearest existing folder above dir, to detect when dir appears.
 func (w *inotify) armAbove() error {
 	for {
 		w.remove(&w.above)
@@ -98,7 +96,7 @@ func (w *inotify) armAbove() error {
 	}
 }
 
-// aboveDir is the nearest folder above dir that exists. The root always does.
+// aboveDir returns the nearest existing folder above dir. The root always exists.
 func (w *inotify) aboveDir() string {
 	dir := filepath.Dir(w.dir)
 	for !exist(dir) && dir != filepath.Dir(dir) {
@@ -107,14 +105,14 @@ func (w *inotify) aboveDir() string {
 	return dir
 }
 
-// exist says whether there is anything at path; a link to nothing is nothing.
+// exist reports whether path exists; a link to a missing file does not.
 func exist(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
-// add goes through the poller's lock, so that the descriptor cannot be closed,
-// and its number be another file's, meanwhile.
+// add holds the poller's lock, so that the descriptor cannot be closed meanwhile, and its number
+// reused for another file.
 func (w *inotify) add(path string, mask uint32) (wd int, err error) {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
@@ -135,14 +133,14 @@ func (w *inotify) remove(wd *int) {
 		return
 	}
 	if conn, err := w.file.SyscallConn(); err == nil {
-		// It is gone already if its folder is.
+		// The watch has already ended if its folder was deleted.
 		_ = conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(*wd)) })
 	}
 	*wd = -1
 }
 
-// wait returns what has happened since it was last called, and waits if nothing
-// has. It fails once the watch has ended.
+// wait returns the events since the last call, and waits if there are none. It fails once the watch
+// has ended.
 func (w *inotify) wait() ([]event, error) {
 	n, err := w.file.Read(w.buf[:])
 	if err != nil {

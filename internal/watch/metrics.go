@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of an API. All count observed events.
+// metrics are the metrics of an API. All count observed events.
 type metrics struct {
 	events, lists *prometheus.CounterVec
 	failingSince  *prometheus.GaugeVec
@@ -32,19 +32,19 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(r.Register(m.events), r.Register(m.lists), r.Register(m.failingSince))
 }
 
-// counters are those of one resource.
+// counters are the metrics of one resource.
 type counters struct {
 	events, lists prometheus.Counter
 	since         prometheus.Gauge
 }
 
-// of returns the metrics of one resource, which exist from then on.
+// of returns the metrics of one resource, and creates them at the first call.
 func (m *metrics) of(r resource) counters {
 	name := r.String()
 	return counters{m.events.WithLabelValues(name), m.lists.WithLabelValues(name), m.failingSince.WithLabelValues(name)}
 }
 
-// failing sets since when it has failed; the zero time: it does not.
+// failing sets since when the resource fails; the zero time: it does not.
 func (c counters) failing(since time.Time) {
 	if since.IsZero() {
 		c.since.Set(0)

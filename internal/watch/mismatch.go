@@ -20,9 +20,9 @@ import (
 // A matcher collects the mistakes of one object.
 type matcher struct{ cluster.Problems }
 
-// mismatches compares an object's JSON with its Go type. It names every field that the type does
-// not have and every value of the wrong type, with its path: the decoder's own error names one,
-// without an index or the value.
+// mismatches compares an object's JSON with its Go type. It names every field that the type lacks
+// and every value of the wrong type, with its path: the decoder's own error names only one, without
+// an index or the value.
 func mismatches(j []byte, obj any) cluster.Problems {
 	d := json.NewDecoder(bytes.NewReader(j))
 	d.UseNumber()
@@ -40,8 +40,7 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// match compares a decoded JSON value with the Go type that it is for. Path is where it is, such as
-// spec.ports[0].
+// match compares a decoded JSON value with its Go type. path is its place, such as spec.ports[0].
 func (p *matcher) match(t reflect.Type, v any, path string) {
 	if v == nil {
 		return // null is the zero value of anything
@@ -74,7 +73,7 @@ func (p *matcher) match(t reflect.Type, v any, path string) {
 	}
 }
 
-// matchStruct proposes a field of a similar name for one that does not exist.
+// matchStruct proposes a field of a similar name for an unknown one.
 func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -91,8 +90,7 @@ func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
 	}
 }
 
-// jsonFields are the fields of a struct and of those inlined into it, by the
-// names that they have in JSON.
+// jsonFields returns the fields of a struct, inlined ones included, by their names in JSON.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for f := range t.Fields() {
@@ -108,7 +106,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// matchMap takes any key, and compares each value.
+// matchMap accepts any key, and compares each value.
 func (p *matcher) matchMap(t reflect.Type, v any, path string) {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -144,16 +142,16 @@ func (p *matcher) matchInt(t reflect.Type, v any, path string) {
 	}
 }
 
-// selfDecoding says what types want that decode themselves and whose errors are
-// about Go, not about YAML.
+// selfDecoding says what values are valid for types that decode themselves, if their errors are
+// about Go instead of YAML.
 var selfDecoding = map[reflect.Type]string{
 	reflect.TypeFor[metav1.Duration]():    "must be a time such as 90s or 1m30s",
 	reflect.TypeFor[metav1.Time]():        "must be a time such as 2026-01-31T12:00:00Z",
 	reflect.TypeFor[intstr.IntOrString](): "must be a number or a name",
 }
 
-// matchSelfDecoding has a type decode the value that decodes itself, such as a Duration. Its error is the
-// message if selfDecoding has none.
+// matchSelfDecoding lets a type such as Duration decode its own value. Its error is the message if
+// selfDecoding has none.
 func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
 	j, err := json.Marshal(v)
 	if err == nil {
@@ -169,7 +167,7 @@ func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
 	p.Add(path, show(v), message)
 }
 
-// child is the path of a field.
+// child returns the path of a field.
 func child(path, field string) string {
 	if path == "" {
 		return field
@@ -177,11 +175,11 @@ func child(path, field string) string {
 	return path + "." + field
 }
 
-// show writes a value as a Problem quotes it, at most 60 bytes of it.
+// show returns a value for a Problem, at most 60 bytes of it.
 func show(v any) string {
 	s, ok := v.(string)
 	if !ok {
-		j, _ := json.Marshal(v) // It came from JSON.
+		j, _ := json.Marshal(v) // it came from JSON, so it cannot fail
 		s = string(j)
 	}
 	const most = 60
@@ -191,8 +189,8 @@ func show(v any) string {
 	return s
 }
 
-// didYouMean proposes the one of known that is most like name, as the end of
-// a sentence. It is empty if more than a third of the letters, and one, would have to change.
+// didYouMean proposes the most similar name of known, as the end of a sentence. It is empty if more
+// than a third of the letters, plus one, would have to change.
 func didYouMean(name string, known []string) string {
 	slices.Sort(known)
 	best, least := "", len(name)/3+2

@@ -34,22 +34,21 @@ type object interface {
 	metav1.Object
 }
 
-// A resource is what the API server calls the objects of one kind.
+// A resource is the API server's name for the objects of one kind.
 type resource struct {
 	schema.GroupVersionResource
-	// one is the name of the only object that is wanted, empty for all.
+	// one is the name of the only object to watch, empty for all.
 	one string
 	// labels is a label selector, empty for all.
 	labels string
 	// namespace is the only one to watch, empty for all.
 	namespace string
-	// typ is the only type to watch of Secrets, empty for all.
+	// typ is the only type of Secrets to watch, empty for all.
 	typ corev1.SecretType
-	// optional: without it everything is as before there was any. A speaker of
-	// today starts where the CRD or the role is yesterday's.
+	// optional: a speaker must also start without it, as where the CRD or the role is of an earlier
+	// version.
 	optional bool
-	// recent: an API server that does not know the resource is only older,
-	// which is no Problem.
+	// recent: an API server that does not know the resource is only older, which is no Problem.
 	recent bool
 }
 
@@ -57,14 +56,14 @@ type resource struct {
 // where CRDs and roles are of an earlier version.
 var (
 	services = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
-	// A headless Service has no address, and those with much churn are headless.
+	// A headless Service has no address, and Services with much churn are often headless.
 	endpointSlices = resource{
 		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 		labels:               "!" + corev1.IsHeadlessService,
 	}
 	nodes      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
 	namespaces = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), optional: true}
-	// Kubernetes has them as of 1.33.
+	// Kubernetes has them since 1.33.
 	serviceCIDRs = resource{
 		GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs"),
 		optional:             true,
@@ -87,14 +86,14 @@ var (
 	claims = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addressclaims")}
 )
 
-// ours says whether a CRD of this repository defines the resource.
+// ours reports whether a CRD of this repository defines the resource.
 func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
 
 // String is the name that the API server uses in its messages, such as bgppeers.fanfare.io.
 func (r resource) String() string { return r.GroupResource().String() }
 
-// client uses protobuf for the API server's built-in resources: it takes a third of the bytes and of
-// the time to decode. Resources of a CRD have JSON only.
+// client uses protobuf for the API server's built-in resources: it takes a third of the bytes and
+// of the decoding time. Resources of a CRD have only JSON.
 func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(cfg)
 	gv := r.GroupVersion()
@@ -111,7 +110,7 @@ func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, er
 	return rest.RESTClientForConfigAndClient(c, h)
 }
 
-// narrow has the API server leave out what is not wanted.
+// narrow restricts a request to the wanted objects.
 func (r resource) narrow(o *metav1.ListOptions) {
 	var wanted []fields.Selector
 	if r.one != "" {
@@ -126,20 +125,20 @@ func (r resource) narrow(o *metav1.ListOptions) {
 	o.LabelSelector = r.labels
 }
 
-// A store keeps an API's Builder up to date with one resource. It is the store
-// that client-go's Reflector fills. Unlike an informer's store it keeps only the names of the
-// objects: the Builder has their contents.
+// A store keeps an API's Builder up to date with one resource. client-go's Reflector fills it.
+// Unlike an informer's store it keeps only the names of the objects: the Builder has their
+// contents.
 type store[T object] struct {
 	api    *API
 	ctx    context.Context // of the watch
 	count  counters
-	synced func() // called when the whole resource was read
+	synced func() // called once the whole resource was read
 	kind   string // of the objects in known; empty before the first
 	known  map[cluster.Name]struct{}
 }
 
-// backoff is between attempts. client-go's own waits for up to a minute, and an
-// API server that is back has news of a minute by then.
+// backoff is the pause between attempts. client-go's default pauses for up to a minute, and by then
+// an API server that is back has a minute's worth of changes.
 var backoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second}
 
 // start watches r until ctx ends. OpenAPI waits until r was read.
@@ -148,7 +147,7 @@ func start[T object](ctx context.Context, a *API, r resource) (err error) {
 	return err
 }
 
-// watchResource watches r until ctx ends. The channel is closed when r was read for the first time.
+// watchResource watches r until ctx ends. The channel is closed after the first complete read.
 func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan struct{}, error) {
 	client, err := r.client(a.config, a.http)
 	if err != nil {
@@ -170,13 +169,13 @@ func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan st
 	var zero T
 	pause := backoff
 	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
-	// client-go takes the end of an HTTP/2 connection for an error of the server, and would list.
+	// client-go treats the end of an HTTP/2 connection as an error of the server, and would list.
 	reflector.MaxInternalErrorRetryDuration = maxResume
 	go reflector.RunWithContext(ctx)
 	return synced, nil
 }
 
-// Add is called for an object that is new, or was when the watch began.
+// Add is called for an object that is new, or existed when the watch began.
 func (w *store[T]) Add(obj any) error { return w.Update(obj) }
 
 // Update is called for an object that has changed.
@@ -186,7 +185,7 @@ func (w *store[T]) Update(obj any) error {
 	return nil
 }
 
-// Delete is called with the last version of an object that is gone.
+// Delete is called with the last version of a deleted object.
 func (w *store[T]) Delete(obj any) error {
 	w.count.events.Inc()
 	w.change(func(b *cluster.Builder) {
@@ -198,9 +197,9 @@ func (w *store[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace is called with all objects that there are, after a list. They take effect as one
-// change: after an outage no reader sees half of the changes. Objects that are not in the list are
-// deleted: the API server deleted them while it was not watched.
+// Replace is called with all existing objects after a list. They take effect as one change: after
+// an outage no reader sees a part of the changes. Objects that are not in the list are deleted: the
+// API server deleted them while they were not watched.
 func (w *store[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
 	w.change(func(b *cluster.Builder) {
@@ -209,7 +208,8 @@ func (w *store[T]) Replace(objs []any, _ string) error {
 		for _, obj := range objs {
 			delete(gone, w.set(b, obj))
 		}
-		// Last, so that an endpoint that has moved to another slice stays one.
+		// Delete last, so that an endpoint that has moved to another slice does not disappear in
+		// between.
 		for name := range gone {
 			b.Delete(cluster.Key{Kind: w.kind, Name: name})
 		}
@@ -218,7 +218,7 @@ func (w *store[T]) Replace(objs []any, _ string) error {
 	return nil
 }
 
-// change has f write to the Builder, unless the watch has ended.
+// change makes f write to the Builder, unless the watch has ended.
 func (w *store[T]) change(f func(*cluster.Builder)) {
 	w.api.change(func(b *cluster.Builder) {
 		if w.ctx.Err() == nil {
@@ -227,9 +227,9 @@ func (w *store[T]) change(f func(*cluster.Builder)) {
 	})
 }
 
-// set hands an object to the Builder, and returns its name.
+// set passes an object to the Builder, and returns its name.
 func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
-	o := obj.(T) // The Reflector lets nothing else through.
+	o := obj.(T) // the Reflector passes on no other types
 	key, ok := cluster.KeyOf(o)
 	if !ok {
 		panic(fmt.Sprintf("BUG: a watch on %T, which Set does not take", o))
@@ -239,8 +239,8 @@ func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
 	return key.Name
 }
 
-// assume has the Builder use what an earlier process knew, when the API server does not
-// have the resource, or does not let us read it, from the start.
+// assume makes the Builder use an earlier process's knowledge if, from the start, the API server
+// lacks the resource or does not let this process read it.
 func (w *store[T]) assume() {
 	w.change(func(b *cluster.Builder) {
 		for _, obj := range b.Known() {
@@ -252,11 +252,10 @@ func (w *store[T]) assume() {
 	w.synced()
 }
 
-// Resync is for stores that want all objects again.
+// Resync is for stores that need all objects again.
 func (w *store[T]) Resync() error { return nil }
 
-// Transformer drops unread fields from objects that the Reflector has to
-// keep until it has got all of them.
+// Transformer drops unread fields from objects that the Reflector keeps until its list is complete.
 func (w *store[T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if o, ok := obj.(T); ok {
@@ -271,8 +270,8 @@ type listWatch struct {
 	*cache.ListWatch
 	api      *API
 	resource resource
-	absent   func()    // called when the resource does not exist for us
-	failing  time.Time // when a watch could not be opened for the first time; zero: it could
+	absent   func()    // called if the resource does not exist, or may not be read
+	failing  time.Time // since when no watch could be opened; zero: the last one could
 }
 
 // ListWithContext is called by the Reflector.
@@ -282,7 +281,7 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	if f != missing || !l.resource.recent {
 		l.api.record(ctx, l.resource, err)
 	}
-	// Last: a caller that waits for this resource finds in the snapshot why it is empty.
+	// Last, so that a caller that waits for this resource finds in the snapshot why it is empty.
 	if f == missing || f == forbidden {
 		l.absent()
 	}
@@ -297,8 +296,8 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	return l.resume(ctx, o)
 }
 
-// stream is a list that comes as a watch (KEP-3157). Where the API server refuses
-// that, an ordinary list follows at once: only what becomes of that matters.
+// stream opens a list that comes as a watch (KEP-3157). If the API server refuses that, an ordinary
+// list follows at once, and only its result matters.
 func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.open(ctx, o)
 	var refused apierrors.APIStatus
@@ -308,7 +307,7 @@ func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	return w, err
 }
 
-// open opens a watch. A timeout is an error here, and not a watch without events.
+// open opens a watch. It turns a timeout into an error, instead of a watch without events.
 func (l *listWatch) open(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.ListWatch.WatchWithContext(ctx, o)
 	if err == nil && reflect.TypeOf(w) == emptyWatch {
@@ -317,5 +316,5 @@ func (l *listWatch) open(ctx context.Context, o metav1.ListOptions) (apiwatch.In
 	return w, err
 }
 
-// emptyWatch is what client-go makes of a timeout, in place of an error.
+// emptyWatch is client-go's result of a timeout, instead of an error.
 var emptyWatch = reflect.TypeOf(apiwatch.NewEmptyWatch())

@@ -12,19 +12,21 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// How a watch continues from the known version after it has ended, for whatever reason. A thousand
-// speakers that list everything at once are a load that an API server may not survive that has just
-// lost its neighbour. client-go continues by itself; two things are added.
+// How a watch continues from the known version after it has ended, for any reason. If a thousand
+// speakers list everything at once, an API server that has just lost its neighbour may not survive
+// that load. client-go continues by itself; two things are added.
 //
-// The API server may have another etcd, restored from a backup, with versions smaller than the known
-// ones, and a watch from a version in the future has no events, for hours. So each watch that is opened is
-// followed by a list of one object, which has the API server's version. If that is smaller, everything is listed.
+// The API server may have another etcd, restored from a backup, whose versions are smaller than the
+// known ones. A watch from a version in the future then has no events, for hours. So after each
+// watch is opened, a list of one object returns the API server's version. If that is smaller,
+// everything is listed.
 //
-// An API server that has just started knows no roles yet and forbids everything. client-go would list.
+// An API server that has just started knows no roles yet and forbids everything. client-go would
+// list.
 
-// maxResume is how long a watch is tried again. In that time no API server comes back with
-// an older etcd and makes as many changes as the backup lacks. Later everything is listed, mostly
-// for the API server's own reasons too: it has forgotten what happened.
+// maxResume is how long a watch is retried. In that time no API server comes back with an older
+// etcd and makes as many changes as the backup lacks. Later everything is listed, usually because
+// the API server itself no longer has the events.
 const maxResume = time.Minute
 
 // errList makes the Reflector list everything.
@@ -48,7 +50,7 @@ func (l *listWatch) resume(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	return nil, apierrors.NewTooManyRequestsError(err.Error())
 }
 
-// openConfirmed opens a watch, and then makes sure that the API server is not behind its version. In
+// openConfirmed opens a watch, and then ensures that the API server is not behind its version. In
 // the other order, the API server could be replaced in between.
 func (l *listWatch) openConfirmed(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.open(ctx, o)
@@ -64,7 +66,7 @@ func (l *listWatch) openConfirmed(ctx context.Context, o metav1.ListOptions) (ap
 
 // confirm returns errList unless the API server's version is the known one or a later one.
 func (l *listWatch) confirm(ctx context.Context, known string) error {
-	list, err := l.ListWatch.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // no version: as of now
+	list, err := l.ListWatch.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // no version: the current state
 	if err != nil {
 		return err
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// MaxSnapshotAge is how long after it was last in step with the API server a saved snapshot may
-// be used. Kubernetes evicts the pods of a lost node after 300 s, and addresses of pods that are
-// gone are given to others: knowledge that is older says nothing about who has an address.
+// MaxSnapshotAge is how long a saved snapshot may be used after it was last in step with the API
+// server. Kubernetes evicts the pods of a lost node after 300 s, and their addresses are given to
+// other pods: an older snapshot does not show which pod has an address.
 const MaxSnapshotAge = 5 * time.Minute
 
-// A SavedSnapshot is a snapshot that one process saves for the next one on this machine, and
-// the Moment when it last was what the API server has.
+// A SavedSnapshot is a snapshot that one process saves for the next one on this node, and the
+// Moment when it was last the API server's state.
 type SavedSnapshot struct {
 	Path       string // of the snapshot
 	InStepPath string // of the Moment
@@ -23,11 +23,11 @@ type SavedSnapshot struct {
 	Now func() (Moment, error)
 }
 
-// Save writes s, which is the newest snapshot. It is not in step before Confirm.
+// Save writes s, the newest snapshot. It is not in step before Confirm.
 func (f SavedSnapshot) Save(s *cluster.Snapshot) error { return WriteSnapshot(f.Path, s) }
 
-// Confirm records that at that Moment the API server had what Save wrote last. It replaces a
-// file of some 70 bytes, so that it may be called every few seconds.
+// Confirm records that the last saved snapshot was the API server's state at that Moment. It
+// replaces a file of some 70 bytes, so it may be called every few seconds.
 func (f SavedSnapshot) Confirm(at Moment) error {
 	data, err := json.Marshal(at)
 	if err == nil {
@@ -59,7 +59,7 @@ func (f SavedSnapshot) Recall() (*cluster.Snapshot, time.Duration, error) {
 	return s, age, nil
 }
 
-// age is the time since the snapshot was last in step.
+// age returns the time since the snapshot was last in step.
 func (f SavedSnapshot) age() (time.Duration, error) {
 	data, err := os.ReadFile(f.InStepPath)
 	if err != nil {

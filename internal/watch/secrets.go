@@ -11,9 +11,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// secret is one Secret by its name: roles name the Secrets that speakers may read, and permit
-// no list of all. A Secret that may not be read is a Problem of the BGPPeers that name it, and
-// everything else goes on.
+// secret returns one Secret by its name: roles name the Secrets that speakers may read, and permit
+// no list of all. A Secret that may not be read is a Problem of the BGPPeers that name it, and does
+// not affect anything else.
 func (a *API) secret(name string) resource {
 	return resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
@@ -24,15 +24,14 @@ func (a *API) secret(name string) resource {
 	}
 }
 
-// secretWatches are the watches on Secrets. They follow the BGPPeers. The zero value has not
-// begun.
+// secretWatches are the watches on Secrets. They follow the BGPPeers. The zero value has not begun.
 type secretWatches struct {
 	ctx  context.Context
 	ends map[string]context.CancelFunc // by name
 }
 
-// startSecrets watches the Secrets that peers name, and follows the peers from then on. It
-// returns when each was read or refused: a speaker that restarts opens all sessions at once.
+// startSecrets watches the Secrets that peers name, and follows the peers from then on. It returns
+// once each was read or refused: a speaker that restarts opens all sessions at once.
 func (a *API) startSecrets(ctx context.Context) error {
 	a.mu.Lock()
 	a.secrets = secretWatches{ctx, map[string]context.CancelFunc{}}
@@ -48,8 +47,8 @@ func (a *API) startSecrets(ctx context.Context) error {
 	return nil
 }
 
-// watchSecrets watches the Secrets that are needed now, and ends the other watches. The
-// channels of new watches are closed when they have read their Secret, or may not.
+// watchSecrets watches the Secrets that are needed now, and ends the other watches. The channel of
+// a new watch is closed once it has read its Secret, or was refused.
 func (a *API) watchSecrets() (started []<-chan struct{}) {
 	if a.secrets.ctx == nil {
 		return nil
@@ -70,14 +69,14 @@ func (a *API) watchSecrets() (started []<-chan struct{}) {
 		ctx, end := context.WithCancel(a.secrets.ctx)
 		synced, err := watchResource[*corev1.Secret](ctx, a, a.secret(name))
 		if err != nil {
-			panic(fmt.Sprintf("BUG: %v", err)) // Other resources have clients of the same configuration.
+			panic(fmt.Sprintf("BUG: %v", err)) // other resources have clients of the same configuration
 		}
 		a.secrets.ends[name], started = end, append(started, synced)
 	}
 	return started
 }
 
-// endSecret ends the watch on a Secret, and forgets what it read.
+// endSecret ends the watch on a Secret, and forgets its content.
 func (a *API) endSecret(name string) {
 	a.secrets.ends[name]()
 	delete(a.secrets.ends, name)
@@ -89,17 +88,17 @@ func (a *API) endSecret(name string) {
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }
 
-// isSecret says whether a resource is one Secret: no other Secrets are watched.
+// isSecret reports whether a resource is one Secret: no other Secrets are watched.
 func (r resource) isSecret() bool { return r.Resource == "secrets" }
 
-// refuseSecret has the Builder report whether a Secret may be read.
+// refuseSecret records in the Builder whether a Secret may be read.
 func (a *API) refuseSecret(r resource) {
 	if r.isSecret() {
 		a.builder.RefuseSecret(r.one, a.failures[r].refusedSecret(r))
 	}
 }
 
-// refusedSecret says whether the role does not let this process read a Secret.
+// refusedSecret reports whether the role does not let this process read a Secret.
 func (t readFailure) refusedSecret(r resource) bool {
 	return r.isSecret() && t.fault == forbidden && apierrors.IsForbidden(t.err)
 }

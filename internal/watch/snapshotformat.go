@@ -12,24 +12,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// fileVersion is in the file. A file of another version is not read: its fields may mean
-// something else.
+// fileVersion is stored in the file. A file of another version is not read, because its fields may
+// have another meaning.
 const fileVersion = 8
 
-// A savedSnapshot is the content of the file. Problems and Versions are not in it: they are about objects
-// that the API server has, and it may have others by then.
+// A savedSnapshot is the content of the file. It lacks Problems and Versions: they are about
+// objects that the API server has, which may have changed by then.
 type savedSnapshot struct {
 	Version  int
 	Written  time.Time
 	Snapshot *cluster.Snapshot // without the lists that may be long
 	Services []cluster.Service `json:",omitempty"`
 	Claims   []*cluster.Claim  `json:",omitempty"`
-	// Assignments are not always what the Services' status says.
+	// Assignments may differ from the Services' status.
 	Assignments []cluster.Assignment `json:",omitempty"`
 }
 
-// WriteSnapshot writes a snapshot to a file, for a speaker that starts while the API server
-// does not answer. A crash leaves the old file or the new one.
+// WriteSnapshot writes a snapshot to a file, for a speaker that starts while the API server does
+// not answer. After a crash the file is either the old or the new one.
 func WriteSnapshot(path string, s *cluster.Snapshot) error {
 	temp := path + ".tmp"
 	if err := write(temp, s); err != nil {
@@ -41,8 +41,8 @@ func WriteSnapshot(path string, s *cluster.Snapshot) error {
 	return nil
 }
 
-// write encodes one object after the other. encoding/json keeps its buffers, and the buffer
-// of 5,000 Services at once was a third of a speaker's memory.
+// write encodes one object after the other. encoding/json keeps its buffers, and a buffer for 5,000
+// Services at once was a third of a speaker's memory.
 func write(path string, s *cluster.Snapshot) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -77,8 +77,8 @@ func writeList[T any](w *bufio.Writer, name string, list []T) error {
 	return w.WriteByte(']')
 }
 
-// ReadSnapshot reads the snapshot of a file, and when it was written. The error says that
-// there is no file, or none that this version can read.
+// ReadSnapshot reads the snapshot in a file, and when it was written. The error says that there is
+// no file, or none that this version can read.
 func ReadSnapshot(path string) (*cluster.Snapshot, time.Time, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

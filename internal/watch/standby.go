@@ -14,21 +14,21 @@ import (
 // A LiveSource is a Source that knows whether its snapshots are up to date.
 type LiveSource interface {
 	cluster.Source
-	// InStep reports whether Snapshot has what the API server has, as far as is known: a dead
-	// connection is noticed within a minute.
+	// InStep reports whether Snapshot is the API server's state, as far as is known: a dead
+	// connection is detected within a minute.
 	InStep() bool
 }
 
-// A Standby is a Source that has the snapshot of a file until another Source was opened.
+// A Standby is a Source that returns the snapshot of a file until another Source is open.
 type Standby struct {
-	source  atomic.Pointer[LiveSource] // nil until it was opened
+	source  atomic.Pointer[LiveSource] // nil until it is open
 	stale   *cluster.Snapshot          // from the file; nil if it was not needed
 	changed chan struct{}
 }
 
-// OpenStandby calls open, which may take as long as the API server does not answer. It returns
-// when open has, or after patience if the saved snapshot may be used: then the Source takes over
-// later. It fails if open fails, or ctx ends, before there is any snapshot.
+// OpenStandby calls open, which may block while the API server does not answer. It returns when
+// open has returned, or after patience if the saved snapshot may be used: then the Source takes
+// over later. It fails if open fails, or ctx ends, before there is any snapshot.
 func OpenStandby(ctx context.Context, saved SavedSnapshot, patience time.Duration, log *slog.Logger, open func(context.Context) (LiveSource, error)) (*Standby, error) {
 	s := &Standby{changed: make(chan struct{}, 1)}
 	opened := make(chan error, 1)
@@ -60,7 +60,7 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, patience time.Duratio
 	return s, nil
 }
 
-// Snapshot is the other source's once there is one.
+// Snapshot returns the other Source's snapshot once that is open.
 func (s *Standby) Snapshot() *cluster.Snapshot {
 	if source := s.source.Load(); source != nil {
 		return (*source).Snapshot()
@@ -68,16 +68,16 @@ func (s *Standby) Snapshot() *cluster.Snapshot {
 	return s.stale
 }
 
-// InStep reports whether Snapshot has what the API server has: not while it is the saved one.
+// InStep reports whether Snapshot is the API server's state; it is not while it is the saved one.
 func (s *Standby) InStep() bool {
 	source := s.source.Load()
 	return source != nil && (*source).InStep()
 }
 
-// Changed gets a value when there is another snapshot.
+// Changed receives a value when there is another snapshot.
 func (s *Standby) Changed() <-chan struct{} { return s.changed }
 
-// relay passes on the changes of the Source that was opened.
+// relay passes on the changes of the opened Source.
 func (s *Standby) relay(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {

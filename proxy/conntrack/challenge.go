@@ -12,14 +12,14 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A client that only listens does not notice that its connection has ended: it accepts
-// an RST only with the sequence number that it expects (RFC 5961 §3.2), and conntrack
-// does not show that number. A SYN in the middle of its connection makes the client send
-// a challenge ACK (§4.2), which the rules answer by RST like any other packet.
+// A client that only receives does not notice that its connection has ended: it accepts an RST only
+// with the sequence number that it expects (RFC 5961 §3.2), which conntrack does not show. A SYN in
+// the middle of a connection makes the client send a challenge ACK (§4.2), and the rules answer
+// that by RST, as they answer any packet of an unknown connection.
 //
-// SYN and ACK together, as only a server sends them: of such a packet the conntrack
-// of no node makes an entry, not even this one (tcp_new), and nodes on the way that
-// know the connection let it pass (TCP_CONNTRACK_IGNORE).
+// The packet has SYN and ACK set, as only a server sends it. No node's conntrack, this one's
+// included, makes an entry for it (tcp_new), and nodes on the path that know the connection let it
+// pass (TCP_CONNTRACK_IGNORE).
 
 // challengeSockets are raw sockets, by family; -1 where there is none.
 type challengeSockets [2]int
@@ -34,8 +34,9 @@ func openChallengeSockets() (q challengeSockets, err error) {
 				err = errors.Join(err, fmt.Errorf("raw socket: %w", e))
 			}
 		} else {
-			// Thousands at once wait for the interface, but not for one that hangs.
-			_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 100_000}) // It takes any.
+			// A send waits for room in the interface's queue, as it may among thousands, but not
+			// for long: the interface may hang.
+			_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 100_000}) // The kernel accepts any value.
 		}
 		q[i] = fd
 	}
@@ -50,7 +51,7 @@ func (q challengeSockets) close() {
 	}
 }
 
-// send sends the packet for a flow.
+// send sends the challenge packet for a flow.
 func (q challengeSockets) send(f *Flow) error {
 	fd := q[state.Family(f.VIP)]
 	if fd < 0 {
@@ -63,7 +64,7 @@ func (q challengeSockets) send(f *Flow) error {
 	return unix.Sendto(fd, challengePacket(f), 0, to)
 }
 
-// challengePacket is the segment with SYN and ACK, with its IP header.
+// challengePacket returns the segment with SYN and ACK, and its IP header.
 func challengePacket(f *Flow) []byte {
 	const ackSYN, ttl = 0x12, 64
 	tcp := binary.BigEndian.AppendUint16(nil, f.Port.Port)
@@ -80,7 +81,7 @@ func challengePacket(f *Flow) []byte {
 	return slices.Concat(head, addrs, tcp)
 }
 
-// checksum is that of the Internet (RFC 1071) of an even number of bytes.
+// checksum is the Internet checksum (RFC 1071) of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
@@ -92,9 +93,9 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// challenge makes the clients of deleted connections send a packet. Clients that may
-// no longer use a frontend get none.
-func (s *Sweeper) challenge(deleted []Flow) {
+// challenge sends challenge packets to the clients of deleted connections, except to clients that
+// may no longer use the frontend.
+func (s *Cleaner) challenge(deleted []Flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
@@ -105,13 +106,13 @@ func (s *Sweeper) challenge(deleted []Flow) {
 		}
 	}
 	if failed != nil {
-		// Their own keepalive or next packet shows them.
+		// These clients notice at their next packet or keepalive.
 		s.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended", "err", failed)
 	}
 }
 
 // EndedFlows sends challenge packets to the clients of connections that the fast path ended.
-func (s *Sweeper) EndedFlows(all []fastpath.Flow) {
+func (s *Cleaner) EndedFlows(all []fastpath.Flow) {
 	flows := make([]Flow, 0, len(all))
 	for _, f := range all {
 		flows = append(flows, Flow{

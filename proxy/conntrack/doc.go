@@ -1,7 +1,10 @@
-// Package conntrack deletes the conntrack entries that a change of the State makes wrong, and
-// makes the clients of ended connections notice. See docs/concepts/connections.md.
-// purge.go decides which entries are wrong, and sweeper.go deletes them: udp.go has those of UDP,
-// which stay for a second with a backend that drains.
+// Package conntrack deletes stale conntrack entries: entries that a change of the State has made
+// wrong. It also makes the clients of ended connections notice. See docs/concepts/connections.md.
 //
-// flow.go lists and deletes entries, and challenge.go makes a client send again (RFC 5961).
+// stale.go decides which entries are stale after a change, and cleaner.go deletes them in the
+// background. udp.go handles UDP flows, which stay with a draining backend for a second. flow.go
+// lists and deletes entries, and challenge.go makes a client send a packet (RFC 5961).
+//
+// Package proxy deletes some entries itself by [DeleteFlowsIf], before it announces an address:
+// untranslated flows (proxy/untranslatedflows.go) and ended connections (proxy/endedflows.go).
 package conntrack

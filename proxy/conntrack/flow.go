@@ -62,36 +62,36 @@ type Flow struct {
 	Backend netip.AddrPort // source of replies
 	DNAT    bool
 	replied bool // the backend has answered
-	Ended   bool // a connection of TCP that waits for nothing but to be forgotten
-	yields  bool // and that a SYN by the same port takes the place of
+	Ended   bool // a TCP connection whose entry only waits for its timeout
+	yields  bool // and that a SYN from the same port replaces
 
 	family uint8
-	key    []byte // the attributes that name this very entry to the kernel
+	key    []byte // the attributes that identify this entry to the kernel
 }
 
-// deleteFlows deletes the entries that p says are wrong by all that wanted returns,
-// and returns them. wanted is called for each entry: the walk takes a while, in which
-// a new State may make an entry right. Entries that are gone by themselves
-// meanwhile are no error, spared ones stay, and flows that may rest are not deleted but expire.
-func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared, rests func(*Flow) bool) (deleted []Flow, err error) {
-	// A node may have thousands of addresses: only a flow that seems wrong asks.
+// deleteFlows deletes the entries that are stale by both States of wanted, and returns them. It
+// calls wanted for each entry, because a new State may make an entry right during the walk.
+// Excluded entries stay, and flows that may rest get a short timeout instead. An entry that has
+// expired meanwhile is no error.
+func deleteFlows(s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.State, excluded, rests func(*Flow) bool) (deleted []Flow, err error) {
+	// A node may have thousands of addresses, so they are listed only for a flow that seems stale.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
 		own, unknown = OwnAddrs()
 		return own
 	})
-	wrong := func(f *Flow, want *state.State) bool {
-		if !p.wrong(f, want) {
+	isStale := func(f *Flow, want *state.State) bool {
+		if !stale.includes(f, want) {
 			return false
 		}
-		return !slices.Contains(own(), f.Client) && unknown == nil || p.wrong(f, asHost(*want, f.Client))
+		return !slices.Contains(own(), f.Client) && unknown == nil || stale.includes(f, asHost(*want, f.Client))
 	}
-	all, err := ListFlows(s, p.request(), func(f *Flow) bool {
-		if p[f.VIP] == nil || spared(f) {
+	all, err := ListFlows(s, stale.request(), func(f *Flow) bool {
+		if stale[f.VIP] == nil || excluded(f) {
 			return false
 		}
 		w := wanted()
-		return wrong(f, &w[0]) && wrong(f, &w[1])
+		return isStale(f, &w[0]) && isStale(f, &w[1])
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
@@ -109,8 +109,7 @@ func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State, spared, 
 	return deleted, errors.Join(err, errDelete, unknown)
 }
 
-// DeleteFlowsIf deletes those of the requested entries that are wrong, and returns
-// them.
+// DeleteFlowsIf deletes the requested entries that the predicate selects, and returns them.
 func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Flow, err error) {
 	wrong, err := ListFlows(s, r, is)
 	if err != nil {
@@ -119,26 +118,25 @@ func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Fl
 	return changeAll(s, wrong, deletion)
 }
 
-// A Request asks for entries of one family or all, to one address if it
-// is valid, with those bits of the status that are in the mask.
+// A Request selects entries by family (or all families), by destination if vip is valid, and by the
+// status bits in the mask.
 type Request struct {
 	Family       uint8
 	vip          netip.Addr
 	Status, Mask uint32
 }
 
-// request asks for all entries that may be wrong. It is always one: the kernel
-// walks its whole hash table for each (9 ms for 262,144 buckets), and can filter by
-// status and by one address only. With 100,000 entries of others a walk that lists
-// them all takes 230 ms of a core, and one that lists none 30 ms. Not by an address
-// of IPv6: the kernel compares those the wrong way round (seen in 6.18), and lists
-// all but the right ones.
-func (p Purge) request() Request {
-	r := RequestOf(maps.Keys(p))
+// request selects all entries that may be stale, in one Request: for each, the kernel walks its
+// whole hash table (9 ms for 262,144 buckets). It can filter by status and one address only. With
+// 100,000 unrelated entries, a walk that lists them all takes 230 ms of CPU time, and one that
+// lists none 30 ms. IPv6 addresses are not filtered: Linux 6.18 inverts that comparison, and lists
+// all entries but the wanted ones.
+func (stale StaleEntries) request() Request {
+	r := RequestOf(maps.Keys(stale))
 	untranslated, translated := false, false
-	for _, v := range p {
-		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.restricted) > 0 || len(v.gone) > 0 || v.left
+	for _, v := range stale {
+		untranslated = untranslated || v.newVIP || len(v.newPorts) > 0
+		translated = translated || len(v.restricted) > 0 || len(v.removedBackends) > 0 || v.removedVIP
 	}
 	switch {
 	case untranslated && !translated:
@@ -149,7 +147,7 @@ func (p Purge) request() Request {
 	return r
 }
 
-// RequestOf asks for all entries to some addresses.
+// RequestOf selects all entries to these addresses.
 func RequestOf(vips iter.Seq[netip.Addr]) (r Request) {
 	n := 0
 	for vip := range vips {
@@ -168,9 +166,8 @@ func RequestOf(vips iter.Seq[netip.Addr]) (r Request) {
 	return r
 }
 
-// attributes make the kernel filter (since 5.8 by address, since
-// 5.16 by status; older ones list all, which is why the answer is checked in any
-// case).
+// attributes encodes the filter for the kernel. Filtering by address needs Linux 5.8, by status
+// 5.16; older kernels list all entries, so callers check each one anyway.
 func (r Request) attributes() []byte {
 	var e nfnl.Encoder
 	if r.Mask != 0 {
@@ -191,8 +188,8 @@ func (r Request) attributes() []byte {
 	return e.B
 }
 
-// ListFlows lists the entries that keep chooses. Each is complete: one that is
-// missed because the table changed meanwhile was just born, or is gone.
+// ListFlows lists the entries that keep selects. It may miss entries that were created or deleted
+// during the walk.
 func ListFlows(s *nfnl.Socket, r Request, keep func(*Flow) bool) ([]Flow, error) {
 	var all []Flow
 	err := s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.Family, r.attributes(), func(data []byte) {
@@ -240,16 +237,16 @@ func parseFlow(data []byte) (f Flow, ok bool) {
 
 // States of a connection of TCP, from linux/netfilter/nf_conntrack_tcp.h.
 const (
-	tcpLastAck = 6 // both have said FIN
-	tcpClose   = 8 // after an RST; before it comes TIME_WAIT
+	tcpLastAck = 6 // both sides have sent FIN
+	tcpClose   = 8 // after an RST; TIME_WAIT is between the two
 
-	tcpCloseInit = 4 // IP_CT_TCP_FLAG_CLOSE_INIT: said FIN
+	tcpCloseInit = 4 // IP_CT_TCP_FLAG_CLOSE_INIT: has sent FIN
 )
 
-// parseEnd says whether a connection has ended, and whether it yields: conntrack lets a SYN begin
-// another one in its place (nf_conntrack_tcp_packet). In LAST_ACK, or where the backend has
-// reset what neither side had ended, it leads the SYN to the old one's backend, up to half a
-// minute long.
+// parseEnd reports whether a connection has ended, and whether it yields: then conntrack lets a SYN
+// begin a new connection in its place (nf_conntrack_tcp_packet). In LAST_ACK, or if the backend
+// reset the connection before either side sent FIN, conntrack sends the SYN to the old backend, for
+// up to half a minute.
 func parseEnd(info []byte) (ended, yields bool) {
 	state := nfnl.Attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
 	if len(state) != 1 || state[0] < tcpLastAck || state[0] > tcpClose {
@@ -285,8 +282,8 @@ func parseTuple(tuple []byte) (src, dst netip.Addr, proto state.Protocol, srcPor
 	return src, dst, proto, srcPort, dstPort
 }
 
-// flowKey copies the attributes that name an entry. The id makes sure that an
-// entry which took its place meanwhile is left alone.
+// flowKey copies the attributes that identify an entry. The ID protects an entry that has replaced
+// it meanwhile.
 func flowKey(data []byte) []byte {
 	var e nfnl.Encoder
 	for t, v := range nfnl.Attributes(data) {
@@ -300,25 +297,25 @@ func flowKey(data []byte) []byte {
 	return e.B
 }
 
-// A flowChange is what a message asks the kernel to do with an entry.
+// A flowChange is a change that the kernel makes to an entry.
 type flowChange struct {
 	verb       string
 	message    uint8  // IPCTNL_MSG_CT_*
-	attributes []byte // besides the attributes that name the entry
+	attributes []byte // besides the key of the entry
 }
 
 var deletion = flowChange{verb: "delete", message: ctDelete}
 
-// changeBatch is how many entries are changed at a time. The kernel answers for each that
-// it can not change, and all answers must fit in the socket's buffer.
+// changeBatch is how many entries one message changes. The kernel reports each failure, and all
+// reports must fit into the socket's buffer.
 const changeBatch = 256
 
-// changeAll changes listed entries, and returns the changed ones. Entries that have gone by
-// themselves are no error.
+// changeAll changes listed entries, and returns the changed ones. An entry that has expired
+// meanwhile is no error.
 //
-// It has to be quick. A SYN may begin another connection in the place of one that has
-// ended, and that one often has the same ID: the kernel makes it of the place in memory,
-// which is free again, and of the tuple. It would be deleted alive.
+// It must be quick. A SYN may begin a new connection in place of an ended one, and the new entry
+// often gets the same ID: the kernel derives the ID from the tuple and the memory address, which is
+// free again. A late deletion would hit the new connection.
 func changeAll(s *nfnl.Socket, all []Flow, c flowChange) (changed []Flow, err error) {
 	var errs []error
 	for batch := range slices.Chunk(all, changeBatch) {
@@ -338,8 +335,8 @@ func changeAll(s *nfnl.Socket, all []Flow, c flowChange) (changed []Flow, err er
 	return changed, errors.Join(errs...)
 }
 
-// changeSome changes entries, and returns by index why it could not change some. A deletion
-// without a tuple would delete all that there are.
+// changeSome changes entries, and returns the failures by index. A deletion without a tuple would
+// delete all entries.
 func changeSome(s *nfnl.Socket, batch []Flow, c flowChange) (failed map[int]error, err error) {
 	var e nfnl.Encoder
 	first := s.Seq + 1

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }
 
-// What the kernel is asked to list holds all that a purge may be about.
+// What the kernel is asked to list holds all that may be stale.
 func TestListFlows(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		l := proxytest.NewLab(t)
@@ -33,14 +33,14 @@ func TestListFlows(t *testing.T) {
 				t.Fatal(got)
 			}
 			pod := proxytest.Backends(family, "pod1")[0].Addr
-			gone := &vipPurge{gone: map[goneBackend]state.Sides{{Port: state.Port{Proto: state.TCP, Port: 80}, Backend: pod}: state.SideExternal}}
+			gone := &staleAtVIP{removedBackends: map[removedBackend]state.Sides{{Port: state.Port{Proto: state.TCP, Port: 80}, Backend: pod}: state.SideExternal}}
 			for _, tc := range []struct {
-				p                        Purge
+				p                        StaleEntries
 				untranslated, translated bool // must be listed
 			}{
-				{Purge{other: {born: true}}, true, false},
-				{Purge{vip: gone}, false, true},
-				{Purge{vip: gone, other: {born: true}}, true, true},
+				{StaleEntries{other: {newVIP: true}}, true, false},
+				{StaleEntries{vip: gone}, false, true},
+				{StaleEntries{vip: gone, other: {newVIP: true}}, true, true},
 			} {
 				var untranslated, translated bool
 				_, err := ListFlows(sock, tc.p.request(), func(f *Flow) bool {
@@ -52,7 +52,7 @@ func TestListFlows(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tc.untranslated && !untranslated || tc.translated && !translated {
-					t.Errorf("%s: untranslated listed %v, translated %v", purgeText(tc.p), untranslated, translated)
+					t.Errorf("%s: untranslated listed %v, translated %v", staleText(tc.p), untranslated, translated)
 				}
 			}
 		}

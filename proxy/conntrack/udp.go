@@ -20,28 +20,28 @@ const (
 	busyDrainTime = DrainTime + 2*restTime
 )
 
-// splitDraining takes out of p and returns the flows of protocols without an end that leave a
+// splitDraining takes out of stale and returns the flows of protocols without an end that leave a
 // backend which drains: it gets no new flows from now on, or there is another one only now.
 // It still answers, and what is under way must arrive.
-func (p Purge) splitDraining(want *state.State) Purge {
-	draining := make(Purge)
-	for vip, v := range p {
-		for b, s := range v.gone {
+func (stale StaleEntries) splitDraining(want *state.State) StaleEntries {
+	draining := make(StaleEntries)
+	for vip, v := range stale {
+		for b, s := range v.removedBackends {
 			if fe := want.Frontend(vip, b.Port); b.Proto != state.TCP && fe != nil && fe.Drains(b.Backend) {
-				draining.at(vip).gone[b] = s
-				delete(v.gone, b)
+				draining.at(vip).removedBackends[b] = s
+				delete(v.removedBackends, b)
 			}
 		}
-		for port := range v.filled {
+		for port := range v.recovered {
 			if fe := want.Frontend(vip, port); fe != nil {
 				for _, b := range fe.Draining {
-					draining.at(vip).gone[goneBackend{port, b}] = state.SideExternal | state.SideInternal
+					draining.at(vip).removedBackends[removedBackend{port, b}] = state.SideExternal | state.SideInternal
 				}
 			}
-			delete(v.filled, port)
+			delete(v.recovered, port)
 		}
 		if v.empty() {
-			delete(p, vip)
+			delete(stale, vip)
 		}
 	}
 	return draining
@@ -49,40 +49,40 @@ func (p Purge) splitDraining(want *state.State) Purge {
 
 type drainingBackend struct {
 	vip netip.Addr
-	goneBackend
+	removedBackend
 }
 
 // drains says whether a flow still has its moment with a backend that drains.
-func (s *Sweeper) drains(f *Flow) bool {
+func (s *Cleaner) drains(f *Flow) bool {
 	age, is := s.drainAge(f)
 	return is && age < DrainTime
 }
 
-// drainAge returns for how long the flow's backend has drained, as far as the Sweeper remembers.
-func (s *Sweeper) drainAge(f *Flow) (age time.Duration, is bool) {
+// drainAge returns for how long the flow's backend has drained, as far as the Cleaner remembers.
+func (s *Cleaner) drainAge(f *Flow) (age time.Duration, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, is := s.since[drainingBackend{f.VIP, goneBackend{f.Port, f.Backend}}]
+	at, is := s.since[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]
 	return time.Since(at), is
 }
 
 // rests says whether a flow may leave its backend when it rests, instead of now. The sweep looks
 // for it again.
-func (s *Sweeper) rests(f *Flow) bool {
+func (s *Cleaner) rests(f *Flow) bool {
 	age, is := s.drainAge(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !is || age >= busyDrainTime || !backendDrains(&s.want, f) {
 		return false
 	}
-	s.again.at(f.VIP).gone[goneBackend{f.Port, f.Backend}] = state.SideExternal | state.SideInternal
+	s.again.at(f.VIP).removedBackends[removedBackend{f.Port, f.Backend}] = state.SideExternal | state.SideInternal
 	return true
 }
 
-// sweepAgain lets what may rest wait once more.
-func (s *Sweeper) sweepAgain() {
+// requeueResting lets what may rest wait once more.
+func (s *Cleaner) requeueResting() {
 	again := s.again
-	s.again = make(Purge)
+	s.again = make(StaleEntries)
 	s.draining.add(again, func() { s.ripen(&s.draining) })
 }
 

@@ -38,7 +38,7 @@ type Options struct {
 }
 
 // A Datapath is the fast path of this network namespace. All its methods are safe for concurrent
-// use, but Shrink, the change of the rules and Grow must come in this order. Two Paths must not
+// use, but Shrink, the change of the rules and Grow must come in this order. Two Datapaths must not
 // use one directory at a time: each would delete the other's slots and flows.
 type Datapath struct {
 	pins   pins

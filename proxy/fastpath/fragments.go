@@ -12,7 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// leaving is a flow whose fragments overtake each other: only the stack can sort them. Its
+// leaving is a flow whose fragments overtake each other: only the stack can reassemble them. Its
 // packets are left to the rules, once conntrack knows its backend.
 type leaving struct {
 	key  kernelTuple // of the client's entry

@@ -87,7 +87,7 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 	return f.chain, true, nil
 }
 
-// A closedError is that FORWARD of a program drops flows to the prefixes, and could not be opened.
+// A closedError means that FORWARD of a program drops flows to the prefixes, and could not be opened.
 type closedError struct {
 	program string
 	err     error

@@ -16,21 +16,22 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// Chains of affinity in the text.
+// Chains of affinity in ruleset.nft.
 const (
-	chainBack = "back" // passes clients that reached a backend, and marks others as stale
+	chainBack = "back" // accepts clients that reached a backend, and marks others as stale
 	chainFull = "full" // counts
 )
 
-// stale is the mark of chain stale, a packet's priority as meta shows it: in the host's order.
+// stale is the priority that chain stale sets on a packet as a mark, in host byte order as meta
+// shows it.
 var stale = binary.NativeEndian.AppendUint32(nil, 0xfa17_57a1)
 
-// learnPatterns are the learning chains that always exist. The rules of a learning chain are not in
-// the text: those for IPv6 need more registers than nft 1.0.6 gives to a change of a map, though
-// it lists them.
+// learnPatterns are the learning chains that always exist. Their rules are not in ruleset.nft:
+// those for IPv6 need more registers than nft 1.0.6 allows in a statement that changes a map,
+// although it can list them.
 var learnPatterns = [2]string{state.PatternAffinity(0).Learn(time.Second), state.PatternAffinity(1).Learn(time.Second)}
 
-// affinityText is the map of a frontend with affinity and the chain that asks it.
+// affinityText has the map of a frontend with affinity and its recall chain.
 const affinityText = `
 	map %[1]s { typeof %[4]s saddr : %[4]s daddr . th dport; flags dynamic,timeout; comment "client : backend that it had"; }
 	chain %[2]s {
@@ -38,17 +39,17 @@ const affinityText = `
 	}
 `
 
-// affinityTextOf is affinityText for one frontend, or for a pattern of the text.
+// affinityTextOf returns affinityText for one frontend, or for a pattern.
 func affinityTextOf(id state.AffinityID) string {
 	_, at, ok := id.Frontend()
 	if !ok {
-		at.Proto = state.TCP // of a pattern
+		at.Proto = state.TCP // for a pattern
 	}
 	return fmt.Sprintf(affinityText, id.Map(), id.Recall(), at.Proto, [2]string{"ip", "ip6"}[id.Family()])
 }
 
-// learnRules are those of a learning chain. A statement that finds the map full ends its rule, so
-// that what comes to the last one is what could not be remembered.
+// learnRules returns the rules of a learning chain. A statement that finds the map full ends its
+// rule, so the last rule gets only packets whose client could not be recorded.
 func learnRules(id state.AffinityID, d time.Duration) [][]byte {
 	var check, forget, learn, full nfnl.Expressions
 	check.Verdict(unix.NFT_JUMP, chainBack)
@@ -66,7 +67,7 @@ func learnRules(id state.AffinityID, d time.Duration) [][]byte {
 
 const verdictDrop = 0 // NF_DROP
 
-// changeMap changes the entry of a translated flow's client: what nft writes as
+// changeMap changes the entry of a translated flow's client. nft writes it as
 //
 //	update @aff-4-192.0.2.1-tcp-80 { ip saddr timeout 3h : ip daddr . th dport }
 func changeMap(x *nfnl.Expressions, id state.AffinityID, op uint32, d time.Duration) {
@@ -75,8 +76,8 @@ func changeMap(x *nfnl.Expressions, id state.AffinityID, op uint32, d time.Durat
 		saddr, daddr, size = 8, 24, 16
 	}
 	client := uint32(nfnl.RegisterFirst)
-	backend := client + 4 // where nft puts it, which gives a value registers of 16 bytes
-	// What gives the addresses a type when nft reads its own listing.
+	backend := client + 4 // nft puts it there, because it allocates 16-byte registers to values
+	// This tells nft the type of the addresses when it reads its own listing.
 	x.Meta(unix.NFT_META_NFPROTO, client)
 	x.Is(client, []byte{state.NFFamily(id.Family())})
 	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, client)
@@ -85,16 +86,15 @@ func changeMap(x *nfnl.Expressions, id state.AffinityID, op uint32, d time.Durat
 	x.Dynset(id.Map(), op, client, backend, uint64(d.Milliseconds()))
 }
 
-// Rules are written for IPv4 alone, or for both families. nft 1.0.6 aborts where it
-// loads from its own listing a rule that puts an IPv6 address and a port into a map,
-// and loads nothing else of the file, such as a firewall that is loaded when the
-// system starts. So the rules for IPv6 are there only if a frontend needs them.
+// The rules are for IPv4 alone, or for both families. If a rule puts an IPv6 address and a port
+// into a map, nft 1.0.6 aborts when it loads its own listing, with everything else in that file,
+// such as a firewall that is loaded at boot. So the IPv6 rules exist only if a frontend needs them.
 const (
 	onlyIPv4   = state.SetID(1)
 	bothFamily = state.SetID(2)
 )
 
-// affinityFamilies are the families that the elements need rules for.
+// affinityFamilies returns the families whose rules the elements need.
 func affinityFamilies(all []state.Element) state.SetID {
 	if slices.ContainsFunc(all, func(e state.Element) bool { return e.Set == state.SetLearn+1 }) {
 		return bothFamily
@@ -102,7 +102,7 @@ func affinityFamilies(all []state.Element) state.SetID {
 	return onlyIPv4
 }
 
-// affinityFamilies are the families that the table has rules for.
+// affinityFamilies returns the families whose rules the table has.
 func (t *table) affinityFamilies() state.SetID {
 	if len(t.chains[learnPatterns[1]].rules) == 0 {
 		return onlyIPv4
@@ -110,7 +110,7 @@ func (t *table) affinityFamilies() state.SetID {
 	return bothFamily
 }
 
-// forFrontend copies the expressions of a rule of a pattern for another frontend and, in a learning
+// forFrontend copies the expressions of a pattern's rule for another frontend and, in a learning
 // chain, for its timeout.
 func forFrontend(rule []byte, id state.AffinityID, d time.Duration) []byte {
 	return nfnl.MapAttributes(rule, func(_ uint16, expr []byte) []byte {
@@ -124,7 +124,7 @@ func forFrontend(rule []byte, id state.AffinityID, d time.Duration) []byte {
 	})
 }
 
-// valueFor is the value of an attribute of an expression for another frontend.
+// valueFor returns the value of an attribute of an expression for another frontend.
 func valueFor(expr string, t uint16, v []byte, id state.AffinityID, d time.Duration) []byte {
 	_, at, _ := id.Frontend()
 	switch {
@@ -152,7 +152,7 @@ func (n *Renderer) addAffinityRules(all []state.Element, families state.SetID) e
 	return b.commit(n.Sock)
 }
 
-// removedBackends are the frontends' backends, as in xback4, that a change takes away,
+// removedBackends returns the backends that a change removes from frontends, keyed as in xback4,
 // and for which kinds of clients.
 func removedBackends(c state.Change) map[string]state.Sides {
 	gone := make(map[string]state.Sides)
@@ -162,7 +162,7 @@ func removedBackends(c state.Change) map[string]state.Sides {
 			gone[e.Key] |= state.SideExternal
 		case state.SetIntBack:
 			gone[e.Key] |= state.SideInternal
-		default: // has nothing to do with affinity
+		default: // unrelated to affinity
 		}
 	}
 	return gone
@@ -175,7 +175,7 @@ type affinityEntry struct {
 	expires time.Duration
 }
 
-// readMap lists the entries of a frontend's map; none if there is no such map.
+// readMap lists the entries of a frontend's map; none if the map does not exist.
 func readMap(s *nfnl.Socket, id state.AffinityID) (all []affinityEntry, err error) {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
@@ -198,7 +198,7 @@ func readMap(s *nfnl.Socket, id state.AffinityID) (all []affinityEntry, err erro
 	return all, err
 }
 
-// delEntries deletes entries of a frontend's map, which must be there.
+// delEntries deletes entries of a frontend's map. They must exist.
 func (b *batch) delEntries(id state.AffinityID, all []affinityEntry) {
 	for len(all) > 0 {
 		b.op("delete element of "+id.Map(), unix.NFT_MSG_DELSETELEM, 0, func() {
@@ -214,16 +214,17 @@ func (b *batch) delEntries(id state.AffinityID, all []affinityEntry) {
 	}
 }
 
-// A forgetting is which entries of affinity a change makes wrong.
+// A forgetting describes the affinity entries that a change makes stale.
 type forgetting struct {
-	gone    map[string]state.Sides    // backends that it takes away
-	ids     map[state.AffinityID]bool // of the frontends of these
-	clients []netip.Prefix            // that are internal whatever else says so
-	// kept returns all backends, if it changes who is an internal client; else it is nil.
+	gone    map[string]state.Sides    // removed backends
+	ids     map[state.AffinityID]bool // of their frontends
+	clients []netip.Prefix            // certainly internal clients
+	// kept returns all backends if the change affects which clients are internal; otherwise it is
+	// nil.
 	kept func() map[string]state.Sides
 }
 
-// planForget derives it from a change that leads to a State.
+// planForget derives the stale entries from a change and the State that it leads to.
 func planForget(c state.Change, want state.State) forgetting {
 	f := forgetting{gone: removedBackends(c), ids: make(map[state.AffinityID]bool), clients: want.Clients.CIDRs}
 	for _, e := range c.Del {
@@ -241,15 +242,15 @@ func planForget(c state.Change, want state.State) forgetting {
 
 func (f forgetting) empty() bool { return len(f.gone) == 0 && f.kept == nil }
 
-// forgetAttempts bounds how often entries are listed again because one has expired before
-// it was deleted, or others were learned meanwhile.
+// forgetAttempts limits how often entries are listed again because one expired before its deletion,
+// or others were learned meanwhile.
 const forgetAttempts = 3
 
-// forget deletes the entries of clients that would come back to backends which a
-// change takes away, or that it takes away from them by making them clients of
-// another kind, and says whether there were any. The maps of their frontends must be listed for that, 1 ms of
-// CPU for 1,000 entries and 200 ms for a full map. What remains does no harm: the learning chains keep flows from
-// following it, at the cost of the first packet, which this is to save.
+// forget deletes the entries of clients whose backend a change removes, for all clients or for
+// their kind, and reports whether there were any. It lists the maps of these frontends: 1 ms of CPU
+// time for 1,000 entries, and 200 ms for a full map. Remaining entries do no harm, because the
+// learning chains stop flows from following them; but that costs the first packet, which forget is
+// meant to save.
 func (n *Renderer) forget(f forgetting) (found bool) {
 	if f.empty() {
 		return false
@@ -266,10 +267,11 @@ func (n *Renderer) forget(f forgetting) (found bool) {
 	return found
 }
 
-// forgetAll forgets what leads to backends that expire, so that they can be taken out of xback4 and iback4.
-// Packets that were sent there before, or by an entry that is forgotten here, are in flight to the chain that
-// judges them, and awaited. A packet that had passed the lookup in expiring4 may have left an entry; a packet
-// that follows that entry leaves none.
+// forgetAll deletes the entries that lead to expiring backends, so that these can be removed from
+// xback4 and iback4. Packets that were sent there before, or by an entry that is deleted here, may
+// still be on their way to the chain that judges them, so forgetAll waits for them. A packet that
+// had already passed the lookup in expiring4 may have left an entry; packets that follow this entry
+// leave none.
 func (n *Renderer) forgetAll(f forgetting) {
 	if f.empty() {
 		return
@@ -296,12 +298,12 @@ func (n *Renderer) forgetOnce(f forgetting) (found bool, err error) {
 	return !b.empty(), n.commit(b)
 }
 
-// concerns says whether the frontend may have entries that are wrong.
+// concerns reports whether the frontend may have stale entries.
 func (f forgetting) concerns(id state.AffinityID) bool { return f.kept != nil || f.ids[id] }
 
-// wrong says whether an entry leads to a backend that its client no longer has.
-// The entry does not show which kind of client it is, except for known addresses. One that
-// could be of either kind keeps what both have.
+// wrong reports whether an entry leads to a backend that its client no longer has. The entry shows
+// the kind of client only for known addresses. If the client could be of either kind, it keeps
+// backends that both kinds have.
 func (f forgetting) wrong(id state.AffinityID, e affinityEntry) bool {
 	client, _ := netip.AddrFromSlice([]byte(e.key))
 	could := state.SideExternal | state.SideInternal

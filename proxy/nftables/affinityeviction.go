@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// lookInterval is the least time between two looks at which maps of affinity are full, and
-	// lookShare how many times as long as a look took is paused after it: a flood of clients that
-	// fills a map again and again costs 5 % of a core.
+	// lookInterval is the shortest time between two looks for full maps. After a look, the pause is
+	// lookShare times as long as the look took: a flood of clients that keeps filling a map costs 5
+	// % of a core.
 	lookInterval = time.Second
 	lookShare    = 19
-	// evictShare is the part of a full map that is forgotten at once: one of so many.
+	// evictShare is the share of a full map that is evicted at once: one in evictShare entries.
 	evictShare = 4
 	// evictBatch is how many entries one transaction deletes. If one of them has just expired, the
 	// kernel deletes none.
 	evictBatch = 1000
 )
 
-// An AffinityEvictor watches the maps of affinity. The kernel bounds each at 65,535 clients, and does not
-// remember further ones: it cannot evict. So an AffinityEvictor deletes the entries of a full map that were
-// not renewed for the longest time. It asks the kernel by a socket of its own, so that no caller
-// waits for a Set.
+// An AffinityEvictor watches the maps of affinity. The kernel limits each to 65,535 clients and
+// cannot evict: it does not record further clients. So an AffinityEvictor deletes the entries of a
+// full map that were not renewed for the longest time. It has its own socket, so that no caller of
+// Set waits.
 type AffinityEvictor struct {
 	log     *slog.Logger
 	evicted prometheus.Counter
@@ -46,22 +46,22 @@ type AffinityEvictor struct {
 	// changing is held while a transaction is made and counted.
 	changing sync.Mutex
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	sock *nfnl.Socket
-	last uint64            // flows that chain full has counted
+	last uint64            // flows counted by chain full
 	seen map[string]uint64 // the same, by learning chain
 	full map[state.AffinityID]AffinityOverflow
 }
 
-// AffinityOverflow is what became of the clients of a frontend whose map was full.
+// AffinityOverflow counts clients of a frontend whose map was full.
 type AffinityOverflow struct {
-	Unremembered uint64 // new flows whose clients found no place
-	Evicted      uint64 // clients that were forgotten for others
+	Unremembered uint64 // new flows whose clients could not be recorded
+	Evicted      uint64 // clients evicted for others
 	Last         time.Time
 }
 
-// NewAffinityEvictor opens a connection to the kernel and begins to watch. A Registerer, if there is one,
-// gets the counts as metrics.
+// NewAffinityEvictor connects to the kernel and begins to watch. If r is not nil, it gets the
+// counts as metrics.
 func NewAffinityEvictor(log *slog.Logger, r prometheus.Registerer) (*AffinityEvictor, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
@@ -89,25 +89,25 @@ func NewAffinityEvictor(log *slog.Logger, r prometheus.Registerer) (*AffinityEvi
 	return m, nil
 }
 
-// Port is that of the socket that makes changes.
+// Port is the netlink port of the socket that makes changes.
 func (m *AffinityEvictor) Port() uint32 { return m.sock.Port }
 
-// Without runs a change while m makes none.
+// Without runs a change while the evictor makes none.
 func (m *AffinityEvictor) Without(change func() error) error {
 	m.changing.Lock()
 	defer m.changing.Unlock()
 	return change()
 }
 
-// Full is what became of clients since the start, by frontends whose map was full.
+// Full returns the counts since the start, for frontends whose map was full.
 func (m *AffinityEvictor) Full() map[state.AffinityID]AffinityOverflow {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.full)
 }
 
-// count is the number of flows since the rules were loaded, or the last one known
-// if the kernel does not tell.
+// count returns the number of flows since the rules were loaded, or the last known number if the
+// kernel does not answer.
 func (m *AffinityEvictor) count() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,8 +140,8 @@ func (m *AffinityEvictor) run() {
 	}
 }
 
-// look evicts clients from the maps that were found full since the last look. It costs next to
-// nothing while none is.
+// look evicts clients from the maps that became full since the last look. It costs next to nothing
+// if there are none.
 func (m *AffinityEvictor) look() error {
 	n, err := countedBy(m.sock, chainFull)
 	if err != nil || n == m.last {
@@ -167,7 +167,7 @@ func (m *AffinityEvictor) look() error {
 	return errors.Join(errs...)
 }
 
-// evict forgets the clients of a frontend whose last flow began the longest time ago.
+// evict removes the clients of a frontend whose last flow began the longest time ago.
 func (m *AffinityEvictor) evict(id state.AffinityID, unremembered uint64) error {
 	now := m.full[id]
 	if now.Unremembered == 0 {
@@ -180,13 +180,13 @@ func (m *AffinityEvictor) evict(id state.AffinityID, unremembered uint64) error 
 	if err != nil {
 		return fmt.Errorf("list %s: %w", id.Map(), err)
 	}
-	// Each new flow of a client renews its entry: what expires first is the oldest.
+	// Each new flow of a client renews its entry, so the oldest entry expires first.
 	slices.SortFunc(all, func(a, b affinityEntry) int { return cmp.Compare(a.expires, b.expires) })
 	for oldest := range slices.Chunk(all[:(len(all)+evictShare-1)/evictShare], evictBatch) {
 		b := newBatch(m.sock.Seq)
 		b.delEntries(id, oldest)
 		switch err := b.commit(m.sock); {
-		case errors.Is(err, unix.ENOENT): // some have expired, which makes room as well
+		case errors.Is(err, unix.ENOENT): // some have expired, which also makes room
 		case err != nil:
 			return fmt.Errorf("evict from %s: %w", id.Map(), err)
 		default:
@@ -197,21 +197,21 @@ func (m *AffinityEvictor) evict(id state.AffinityID, unremembered uint64) error 
 	return nil
 }
 
-// fullCounts are the flows that found no place, by learning chain: what the counter of its last rule
-// has counted.
+// fullCounts returns the flows whose clients could not be recorded, by learning chain: the counter
+// of the chain's last rule.
 func fullCounts(s *nfnl.Socket) (counts map[string]uint64, err error) {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 	err = list(s, unix.NFT_MSG_GETRULE, e.B, func() { counts = make(map[string]uint64) }, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
 		if _, _, ok := state.ParseLearnChain(name); ok && nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == renderer.TableName {
-			counts[name] = counterOf(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) // that of the last rule stays
+			counts[name] = counterOf(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) // the value of the last rule remains
 		}
 	})
 	return counts, err
 }
 
-// counterOf is the sum of the counters in a rule.
+// counterOf returns the sum of the counters in a rule.
 func counterOf(expressions []byte) (packets uint64) {
 	for _, expr := range nfnl.Attributes(expressions) {
 		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "counter" {
@@ -224,7 +224,7 @@ func counterOf(expressions []byte) (packets uint64) {
 	return packets
 }
 
-// Close ends the watch and the connection to the kernel.
+// Close stops the watch and closes the sockets.
 func (m *AffinityEvictor) Close() (err error) {
 	m.once.Do(func() {
 		close(m.quit)
@@ -237,8 +237,7 @@ func (m *AffinityEvictor) Close() (err error) {
 	return err
 }
 
-// countedBy is the packets that the counters of a chain have counted; zero where
-// there is no such chain.
+// countedBy returns the packets that a chain has counted; zero if the chain does not exist.
 func countedBy(s *nfnl.Socket, chain string) (packets uint64, err error) {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)

@@ -12,14 +12,14 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A batch is one transaction of nftables: the kernel does all of it or none,
-// and no packet sees a part of it.
+// A batch is one nftables transaction: the kernel applies all of it or nothing, and no packet sees
+// only a part.
 type batch struct {
 	e    nfnl.Encoder
 	seq  uint32
-	what []string // for each message what it does, for errors
+	what []string // a description of each message, for errors
 	last int      // where the last message begins
-	// family is that of the tables.
+	// family is the family of the tables.
 	family uint8
 }
 
@@ -27,18 +27,18 @@ type batch struct {
 // x/sys does not have.
 const setElemKeyEnd = 10
 
-// verdictGoto is NFT_GOTO as a verdict's code, a negative number in network order. A goto does not return
-// to the map's rule: what follows there is for packets without an element.
+// verdictGoto is the code of the verdict NFT_GOTO, a negative number in network order. A goto does
+// not return to the map's rule: the rest of that chain is for packets without an element.
 var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT_GOTO+1))
 
-// newBatch begins a batch of messages with numbers above seq.
+// newBatch begins a batch whose messages have numbers above seq.
 func newBatch(seq uint32) *batch {
 	b := &batch{seq: seq, family: unix.NFPROTO_INET}
 	b.e.Header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, seq, 0, unix.NFNL_SUBSYS_NFTABLES)
 	return b
 }
 
-// empty reports whether the batch has nothing but its begin, which need not be sent.
+// empty reports whether the batch contains only its begin, so that it need not be sent.
 func (b *batch) empty() bool { return len(b.what) == 0 }
 
 // op appends one message.
@@ -49,7 +49,7 @@ func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
 	b.e.Message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, b.family, body)
 }
 
-// addChain adds a chain that is on no hook, with its rules.
+// addChain adds a chain without a hook, with its rules.
 func (b *batch) addChain(name string, c chain) {
 	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
 		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
@@ -77,7 +77,7 @@ func (b *batch) delChain(name string) {
 	})
 }
 
-// addMap adds a map that is made like another one, by the attributes that this is shown with.
+// addMap adds a map with the attributes of another one, as read from the kernel.
 func (b *batch) addMap(name, attributes string) {
 	b.op("add map "+name, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
 		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
@@ -93,7 +93,7 @@ func (b *batch) addMap(name, attributes string) {
 	})
 }
 
-// delMap deletes a map, which no rule may use any longer: the kernel answers EBUSY otherwise.
+// delMap deletes a map. No rule may use it any longer, or the kernel answers EBUSY.
 func (b *batch) delMap(name string) {
 	b.op("delete map "+name, unix.NFT_MSG_DELSET, 0, func() {
 		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
@@ -101,21 +101,21 @@ func (b *batch) delMap(name string) {
 	})
 }
 
-// delTable deletes a table and all that is in it.
+// delTable deletes a table with its content.
 func (b *batch) delTable(name string) {
 	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {
 		b.e.Text(unix.NFTA_TABLE_NAME, name)
 	})
 }
 
-// addElements adds elements, which must not be there; all is sorted.
+// addElements adds elements, which must not exist; all is sorted.
 func (b *batch) addElements(all []state.Element) {
 	for run := range state.BySet(all) {
 		b.elements("add element to ", unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, run, true)
 	}
 }
 
-// delElements deletes elements, which must be there; all is sorted.
+// delElements deletes elements, which must exist; all is sorted.
 func (b *batch) delElements(all []state.Element) {
 	for run := range state.BySet(all) {
 		b.elements("delete element of ", unix.NFT_MSG_DELSETELEM, 0, run, false)
@@ -139,10 +139,11 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Elem
 	}
 }
 
-// element appends an element. A deletion needs only the key: the kernel compares no data.
+// element appends an element. A deletion needs only the key, because the kernel does not compare
+// data.
 func (b *batch) element(spec *state.SetSpec, e state.Element, data bool) {
-	// A set of intervals has two elements for each: the first address, and the first one behind it
-	// with a flag. The last interval of the address space has no end.
+	// In a set of intervals, each interval is two elements: its first address, and the first
+	// address after it, with a flag. The last interval of the address space has no end.
 	if spec.Interval {
 		b.item(e.Key, 0, nil)
 		if e.Data != "" {
@@ -199,21 +200,20 @@ func (b *batch) value(spec *state.SetSpec, data string) {
 	b.e.Close(at)
 }
 
-// largeBatch is from how many bytes on a batch is made without listening: some
-// thousand elements.
+// largeBatch is the size in bytes, some thousand elements, from which a batch is committed without
+// listening.
 const largeBatch = 128 << 10
 
 func (b *batch) large() bool { return len(b.e.B) > largeBatch }
 
-// commit sends the batch. After an error nothing of it is done, but for
-// nfnl.ErrUnanswered, after which nothing is known.
+// commit sends the batch. After an error nothing of it is applied, except after nfnl.ErrUnanswered:
+// then the result is unknown.
 func (b *batch) commit(s *nfnl.Socket) error {
 	if b.empty() {
 		return nil
 	}
-	// Only the last message asks to be acknowledged: the kernel reports every
-	// message that failed whether or not it asks.
-	// nlmsg_flags follows the length and the type (struct nlmsghdr).
+	// Only the last message requests an acknowledgement: the kernel reports every failed message in
+	// any case. nlmsg_flags follows the length and the type (struct nlmsghdr).
 	flags := b.e.B[b.last+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
 	end := b.seq + uint32(len(b.what)) + 1
@@ -225,8 +225,8 @@ func (b *batch) commit(s *nfnl.Socket) error {
 	return b.answer(s)
 }
 
-// answer reads the kernel's answers to the batch. The first error made the kernel undo
-// everything; others follow from it.
+// answer reads the kernel's answers to the batch. At the first error the kernel undid everything;
+// further errors follow from it.
 func (b *batch) answer(s *nfnl.Socket) error {
 	acked := false
 	var failed error
@@ -250,8 +250,8 @@ func (b *batch) answer(s *nfnl.Socket) error {
 	return failed
 }
 
-// name says which message an error is about; those of the whole batch carry
-// the number of its begin or end.
+// name describes the message that an error is about. Errors of the whole batch have the number of
+// its begin or end.
 func (b *batch) name(seq uint32) string {
 	if i := int(seq - b.seq - 1); i >= 0 && i < len(b.what) {
 		return b.what[i]

@@ -7,8 +7,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// damage says what of the table, elements aside, is not as it was
-// loaded; empty when all is.
+// damage describes how the table, apart from its elements, differs from what was loaded; empty if
+// it does not.
 func (t *table) damage() string {
 	switch {
 	case !t.found:
@@ -33,7 +33,7 @@ func (t *table) damage() string {
 	return ""
 }
 
-// damagedChains are the made chains whose rules are not as they must be.
+// damagedChains returns the generated chains whose rules differ from their pattern.
 func (t *table) damagedChains() []string {
 	var damaged []string
 	for _, name := range t.madeChains() {
@@ -44,7 +44,8 @@ func (t *table) damagedChains() []string {
 	return append(damaged, t.damagedMaps()...)
 }
 
-// damagedMaps are the maps of affinity that are missing, not as they must be, or of no frontend.
+// damagedMaps returns the affinity maps that are missing, differ from their pattern, or belong to
+// no frontend.
 func (t *table) damagedMaps() (damaged []string) {
 	for _, name := range t.madeChains() {
 		if id, ok := state.ParseRecallChain(name); ok && t.sets[id.Map()] != t.sets[state.PatternAffinity(id.Family()).Map()] {
@@ -60,7 +61,7 @@ func (t *table) damagedMaps() (damaged []string) {
 	return damaged
 }
 
-// affinityMaps are the frontends that have a map of clients.
+// affinityMaps returns the frontends that have a map of clients.
 func (t *table) affinityMaps() map[state.AffinityID]bool {
 	all := make(map[state.AffinityID]bool)
 	for name := range t.sets {
@@ -71,13 +72,13 @@ func (t *table) affinityMaps() map[state.AffinityID]bool {
 	return all
 }
 
-// isPattern reports whether an AffinityID is of the chains that always exist, for other ones to copy.
+// isPattern reports whether an AffinityID belongs to the patterns.
 func isPattern(id state.AffinityID) bool {
 	_, _, frontend := id.Frontend()
 	return !frontend
 }
 
-// madeChains are the made chains besides the patterns, sorted.
+// madeChains returns the generated chains other than the patterns, sorted.
 func (t *table) madeChains() []string {
 	var names []string
 	for name := range t.chains {

@@ -10,10 +10,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A transaction is one message to the kernel, which must fit into the socket's send
-// buffer. For a program that listens to changes of nftables the kernel keeps some
-// kilobytes for each element until a transaction is done, also of other programs. So a large
-// change is made in parts, which are transactions of their own.
+// A transaction is one message to the kernel, which must fit into the socket's send buffer. For
+// each program that listens to nftables changes, the kernel holds some kilobytes for every element
+// until a transaction is done. So a large change is made in parts, each a transaction of its own.
 const (
 	// maxBatch is the size of a part: some 20,000 elements.
 	maxBatch = 1 << 20
@@ -21,7 +20,7 @@ const (
 	maxChains = 256
 )
 
-// room is the size of a transaction that the kernel takes from the socket.
+// room returns the size of the largest transaction that the kernel accepts from the socket.
 func room(s *nfnl.Socket) int {
 	size, err := unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
@@ -30,10 +29,10 @@ func room(s *nfnl.Socket) int {
 	return min(maxBatch, size/2)
 }
 
-// A move is what a change does to one key.
+// A move is the part of a change that concerns one key.
 type move struct {
 	rank     int
-	del, add *state.Element // nil: nothing
+	del, add *state.Element // nil: none
 }
 
 func (m move) element() *state.Element {
@@ -43,7 +42,7 @@ func (m move) element() *state.Element {
 	return m.del
 }
 
-// size is how many bytes of a transaction a move takes, at most.
+// size is an upper bound of a move's bytes in a transaction.
 func (m move) size() int {
 	n := 0
 	for _, e := range []*state.Element{m.del, m.add} {
@@ -54,9 +53,9 @@ func (m move) size() int {
 	return n
 }
 
-// rankOf orders the parts of a change: what a packet may ask for because of an element that
-// it met is there before that. The elements that belong to no VIP come last, in one part:
-// a prefix that is ours refuses what is no VIP.
+// rankOf orders the parts of a change. What an element makes packets look up is added before it.
+// Elements that belong to no VIP come last, in one part: an owned prefix makes the rules reject
+// addresses that are not VIPs yet.
 func rankOf(id state.SetID) int {
 	switch state.Base(id) {
 	case state.SetOwned, state.SetClients, state.SetNever, state.SetFrom, state.SetClientIf, state.SetSources, state.SetMarks:
@@ -74,11 +73,10 @@ func rankOf(id state.SetID) int {
 	}
 }
 
-// partsOf splits a change, whose lists are sorted, into changes of about so many bytes. All
-// of one that fits is one part, so that packets meet either the old or the new State.
-// Otherwise each key still changes at one moment, and so do the sources that may use a
-// frontend, and all that belongs to no VIP. Between the parts, a packet finds a backend
-// of before or of after.
+// partsOf splits a change, whose lists are sorted, into changes of at most about room bytes. A
+// change that fits is one part, so packets see either the old or the new State. Otherwise, each key
+// still changes at one moment, and so do the sources of a frontend, and all elements that belong to
+// no VIP. Between the parts, a packet may find an old or a new backend.
 func partsOf(c state.Change, room int) []state.Change {
 	moves := movesOf(c)
 	total := 0
@@ -102,7 +100,7 @@ func partsOf(c state.Change, room int) []state.Change {
 	return all
 }
 
-// joins says whether a move must be made with the one before it.
+// joins reports whether a move must be in the same part as the one before it.
 func (m move) joins(before move) bool {
 	e, was := m.element(), before.element()
 	switch {
@@ -115,7 +113,7 @@ func (m move) joins(before move) bool {
 	return false
 }
 
-// movesOf pairs what a change does to the same keys.
+// movesOf pairs the deletion and the addition of each key.
 func movesOf(c state.Change) []move {
 	all := make([]move, 0, max(len(c.Del), len(c.Add)))
 	for i, j := 0, 0; i < len(c.Del) || j < len(c.Add); {
@@ -135,7 +133,7 @@ func movesOf(c state.Change) []move {
 	return all
 }
 
-// partOf is a change of these moves only; both lists are sorted, as apply wants them.
+// partOf returns a change with these moves only. Both lists are sorted, as apply needs.
 func partOf(moves []move) (c state.Change) {
 	for _, m := range moves {
 		if m.del != nil {
@@ -150,7 +148,7 @@ func partOf(moves []move) (c state.Change) {
 	return c
 }
 
-// applyParts makes a change in as many transactions as it needs; last is made in the last.
+// applyParts applies a change in as many transactions as it needs. last adds to the last one.
 func (n *Renderer) applyParts(c state.Change, last func(*batch)) error {
 	slices.SortFunc(c.Del, state.Element.Compare)
 	slices.SortFunc(c.Add, state.Element.Compare)

@@ -13,16 +13,16 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
-// A feature is a part of the kernel that can be left out when it is built, or be
-// a module that cannot be loaded here.
+// A feature is a part of the kernel that may be excluded from the build, or be a module that cannot
+// be loaded.
 type feature struct {
-	word   string // of the rules, that needs it
-	try    string // the least that goes into a table and needs it
+	word   string // a word of the rules that need it
+	try    string // the smallest content of a table that needs it
 	config string
 	module string
 }
 
-// features are what the rules need besides nf_tables itself.
+// features are the kernel features that the rules need besides nf_tables.
 var features = []feature{
 	{"type nat hook", "chain c { type nat hook prerouting priority -101; }", "CONFIG_NFT_NAT", "nft_chain_nat"},
 	{"dnat ip to", "chain c { type nat hook prerouting priority -101; dnat ip to 192.0.2.1; }", "CONFIG_NFT_NAT", "nft_nat"},
@@ -35,13 +35,12 @@ var features = []feature{
 	{"hash", "chain c { jhash ip saddr mod 2 0; }", "CONFIG_NFT_HASH", "nft_hash"},
 }
 
-// probeTable is the table of tries. They are never committed.
+// probeTable is the table for probes, which are never committed.
 const probeTable = renderer.TableName + "-probe"
 
-// Missing says what keeps the rules from being loaded here: a program, a
-// right or a part of the kernel, by the name that the kernel's configuration has for it;
-// nil if nothing does. It changes nothing in the kernel: nft's check is a
-// transaction without an end, which the kernel takes back (nfnetlink.c,
+// Missing returns what prevents the rules from being loaded here: a program, a right, or a part of
+// the kernel by its configuration option; nil if nothing does. It changes nothing in the kernel:
+// nft's check is a transaction that the kernel aborts after validation (nfnetlink.c,
 // NFNL_ABORT_VALIDATE). It takes some ten milliseconds.
 func Missing(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -60,7 +59,7 @@ func Missing(ctx context.Context) error {
 	return fmt.Errorf("this kernel does not take the rules: %w", err)
 }
 
-// nfTablesMissing asks for the least that there is to ask.
+// nfTablesMissing tries the smallest possible request.
 func nfTablesMissing() error {
 	s, err := nfnl.Dial()
 	if err == nil {
@@ -85,8 +84,8 @@ func usedFeatures(rules string) (used []feature) {
 	return used
 }
 
-// missingFeatures tries each. Most need only what comes before them in the list:
-// a chain for NAT that cannot be is the whole answer for all that is in one.
+// missingFeatures tries each feature. Most depend only on earlier ones in the list: without NAT
+// chains, for example, all that needs such a chain fails, and only that is reported.
 func missingFeatures(ctx context.Context, all []feature) (missing []feature) {
 	if nftCheck(ctx, probeText("")) != nil {
 		return []feature{{config: "CONFIG_NF_TABLES_INET", module: "nf_tables"}}

@@ -17,42 +17,41 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A table is our table as the kernel shows it.
+// A table is table inet fanfare as read from the kernel.
 type table struct {
 	found  bool
-	spare  bool   // an upgrade did not come to its end
+	spare  bool   // an upgrade did not finish
 	flags  string // such as dormant, as opaque bytes
-	schema string // the name of the chain that says what this is, empty when there is none
+	schema string // the name of the schema chain, empty if there is none
 
-	// chains holds for every chain but the schema's what it does, without
-	// counters: hook, priority, policy and rules.
+	// chains has every chain but the schema's: hook, priority, policy and rules, without counters.
 	chains map[string]chain
-	// sets holds for every set and map what it is, without elements, as opaque bytes.
+	// sets has the attributes of every set and map, without elements, as opaque bytes.
 	sets map[string]string
-	// elements is sorted. From a table of another schema it holds the VIPs
-	// only, as far as they can be read.
+	// elements are sorted. For a table of another schema they are only the VIPs, as far as they can
+	// be read.
 	elements []state.Element
 	leads    []state.Element // of the maps of numbers, sorted
-	missing  []string        // sets that are not there
-	catchAll []string        // sets with an element for all keys, which our sets never have
+	missing  []string        // sets that do not exist
+	catchAll []string        // sets with a catch-all element, which Fanfare never writes
 }
 
-// A chain is what one chain does.
+// A chain is the content of one chain.
 type chain struct {
-	base  string   // how it is hooked in, as opaque bytes; empty when it is not
-	rules [][]byte // the expressions of each rule, normal
+	base  string   // how it is hooked, as opaque bytes; empty without a hook
+	rules [][]byte // the expressions of each rule, without counters
 }
 
-// equal compares expressions as bytes: a rule with other registers counts as another one.
+// equal compares expressions as bytes: a rule with other registers differs.
 func (c chain) equal(o chain) bool {
 	return c.base == o.base && slices.EqualFunc(c.rules, o.rules, slices.Equal)
 }
 
-// dumpAttempts bounds how often a list that changes while it is read is read
-// again. Any change of any table counts as one, and a kube-proxy may be busy.
+// dumpAttempts limits how often a list is read again because it changed meanwhile. Any change of
+// any table counts, and kube-proxy may be busy.
 const dumpAttempts = 20
 
-// readTable reads the whole table, and of one that is not ours only what VIPs it has.
+// readTable reads the whole table. Of a table with other rules it reads only the VIPs.
 func readTable(s *nfnl.Socket) (*table, error) {
 	t, err := readStructure(s)
 	if err != nil || !t.found {
@@ -64,7 +63,7 @@ func readTable(s *nfnl.Socket) (*table, error) {
 	return t, nil
 }
 
-// readStructure reads all but the elements.
+// readStructure reads everything but the elements.
 func readStructure(s *nfnl.Socket) (*table, error) {
 	t := &table{chains: make(map[string]chain), sets: make(map[string]string)}
 	if err := t.readTable(s); err != nil {
@@ -85,8 +84,8 @@ func readStructure(s *nfnl.Socket) (*table, error) {
 	return t, nil
 }
 
-// list dumps one kind of object of our table, again and again until it held
-// still. reset is called before each attempt.
+// list dumps one kind of object of our table, repeatedly until it did not change meanwhile. reset
+// is called before each attempt.
 func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
 	var err error
 	for range dumpAttempts {
@@ -98,8 +97,9 @@ func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(da
 	return err
 }
 
-// readTable finds the table, with its flags: a dormant one has no hooks. All read functions may run
-// again, since a list that changed meanwhile is read once more (dumpAttempts), and so begin with reset.
+// readTable finds the table and its flags: a dormant table has no hooks. list may call the
+// functions again, because it reads a list again that changed meanwhile (dumpAttempts), so each
+// begins with reset.
 func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
@@ -113,7 +113,7 @@ func (t *table) readTable(s *nfnl.Socket) error {
 	})
 }
 
-// readChains reads how chains are hooked in, and which one names the schema.
+// readChains reads the hooks of chains, and the schema.
 func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
@@ -154,22 +154,21 @@ func (t *table) readRules(s *nfnl.Socket) error {
 	})
 }
 
-// setAttributes are what a set is made with. Others count or number.
+// setAttributes are the attributes that a set is created with. Others are counters or numbers.
 var setAttributes = []uint16{
 	unix.NFTA_SET_FLAGS, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_DATA_LEN,
 	unix.NFTA_SET_POLICY, unix.NFTA_SET_DESC, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_USERDATA,
 	unix.NFTA_SET_OBJ_TYPE, setExpr, setExpressions,
 }
 
-// From linux/netfilter/nf_tables.h, which x/sys does not have: what is done for each
-// element.
+// From linux/netfilter/nf_tables.h, which x/sys does not have: expressions for each element.
 const (
 	setExpr        = 17 // NFTA_SET_EXPR
 	setExpressions = 18 // NFTA_SET_EXPRESSIONS
 )
 
-// readSets reads how sets are made. What counts, as their size in use, is left out: it differs from
-// one read to the next.
+// readSets reads the attributes of sets. Counters, such as the number of elements, are left out,
+// because they differ between reads.
 func (t *table) readSets(s *nfnl.Socket) error {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
@@ -181,7 +180,7 @@ func (t *table) readSets(s *nfnl.Socket) error {
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))
 		_, affinity := state.ParseAffinityMap(name)
 		for _, a := range setAttributes {
-			// The size of a map of affinity is set by the first rule that fills it.
+			// The first rule that fills an affinity map sets its size.
 			if !affinity || a != unix.NFTA_SET_DESC {
 				made.Bytes(a, nfnl.Attribute(data, a))
 			}
@@ -190,7 +189,7 @@ func (t *table) readSets(s *nfnl.Socket) error {
 	})
 }
 
-// normal copies the expressions of a rule without what counters counted.
+// normal copies the expressions of a rule without the values of counters.
 func normal(expressions []byte) []byte {
 	var e nfnl.Encoder
 	for _, expr := range nfnl.Attributes(expressions) {
@@ -205,7 +204,7 @@ func normal(expressions []byte) []byte {
 	return e.B
 }
 
-// withModulus copies the expressions of a rule of a count chain for n slots.
+// withModulus copies the expressions of a count chain's rule for n slots.
 func withModulus(expressions []byte, n int) []byte {
 	out := slices.Clone(expressions)
 	moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
@@ -214,7 +213,7 @@ func withModulus(expressions []byte, n int) []byte {
 		if !ok {
 			continue
 		}
-		// What attribute returns is part of out.
+		// The result of Attribute is a part of out.
 		if m := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
 			copy(m, state.Encoding(nil).Modulus(n))
 		}
@@ -222,7 +221,7 @@ func withModulus(expressions []byte, n int) []byte {
 	return out
 }
 
-// generatedLike is the made chain of that name after its pattern.
+// generatedLike returns the generated chain of that name, made from its pattern.
 func (t *table) generatedLike(name string) chain {
 	var c chain
 	if m, ok := state.ParseMarkChain(name); ok {
@@ -244,7 +243,7 @@ func (t *table) generatedLike(name string) chain {
 	return c
 }
 
-// forFrontend is a copy of a pattern for a frontend with affinity.
+// forFrontend returns a copy of a pattern for a frontend with affinity.
 func (t *table) forFrontend(pattern string, id state.AffinityID, d time.Duration) (c chain) {
 	for _, r := range t.chains[pattern].rules {
 		c.rules = append(c.rules, forFrontend(r, id, d))
@@ -252,14 +251,14 @@ func (t *table) forFrontend(pattern string, id state.AffinityID, d time.Duration
 	return c
 }
 
-// withMark copies the expressions of a rule of a mark chain for another mark.
+// withMark copies the expressions of a mark chain's rule for another mark.
 func withMark(expressions []byte, m state.Mark) []byte {
 	out := slices.Clone(expressions)
 	for _, expr := range nfnl.Attributes(out) {
 		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "bitwise" {
 			continue
 		}
-		// What attribute returns is part of out. A mark is in the host's order.
+		// The result of Attribute is a part of out. A mark is in host byte order.
 		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
 		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
 	}
@@ -288,8 +287,8 @@ func (t *table) readElements(s *nfnl.Socket, whole bool) error {
 	return t.readLeads(s)
 }
 
-// readLeads lists what numbers stand for. A table without such a map is an older one,
-// or has other rules than ours.
+// readLeads lists what numbers stand for. A table without such a map is from an older version, or
+// has other rules.
 func (t *table) readLeads(s *nfnl.Socket) error {
 	for id := state.SetID(state.SetExtSvcTo); id < state.SetsAll; id++ {
 		all, catchAll, err := dumpSet(s, id)
@@ -310,8 +309,7 @@ func readSet(s *nfnl.Socket, id state.SetID) ([]state.Element, error) {
 	return all, err
 }
 
-// dumpSet is readSet that also says whether there is an element for all keys that have
-// none.
+// dumpSet is like readSet. It also reports whether the set has a catch-all element.
 func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
 	spec := &state.Specs[id]
 	var e nfnl.Encoder
@@ -343,14 +341,14 @@ func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool
 	return all, catchAll, nil
 }
 
-// isIntervalEnd reports whether an element only ends the interval of another one.
+// isIntervalEnd reports whether an element is only the end of an interval.
 func isIntervalEnd(item []byte) bool {
 	flags := nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS)
 	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }
 
-// elementData is the value of an element of a map. We never write a
-// verdict that is no goto; its name is made to match nothing.
+// elementData returns the value of a map's element. Fanfare writes only goto verdicts; another
+// verdict gets a name that matches nothing.
 func elementData(spec *state.SetSpec, item []byte) string {
 	if spec.Ranges {
 		return rangeEnd(spec, item)
@@ -367,8 +365,8 @@ func elementData(spec *state.SetSpec, item []byte) string {
 	return nfnl.CString(nfnl.Attribute(v, unix.NFTA_VERDICT_CHAIN))
 }
 
-// rangeEnd is the last key of a range. One that has none, or one of another
-// length, is none that we write: its key is never the last one.
+// rangeEnd returns the last key of a range. A range without one, or with another length, is not
+// Fanfare's: then the result equals no last key.
 func rangeEnd(spec *state.SetSpec, item []byte) string {
 	end := string(nfnl.Attribute(item, setElemKeyEnd, unix.NFTA_DATA_VALUE))
 	if len(end) != state.FieldsSize(spec.Key) {
@@ -377,7 +375,7 @@ func rangeEnd(spec *state.SetSpec, item []byte) string {
 	return end
 }
 
-// rulesHash names all that is not element and not made.
+// rulesHash is a hash of everything that is neither an element nor generated.
 func (t *table) rulesHash() string {
 	parts := []string{t.flags}
 	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
@@ -399,13 +397,13 @@ func (t *table) rulesHash() string {
 	return state.ShortHash(parts...)
 }
 
-// ours says whether the table was made by a process with the same text.
+// ours reports whether a process with the same ruleset wrote the table.
 func (t *table) ours() bool {
 	return t.found && strings.HasPrefix(t.schema, schemaChain(""))
 }
 
-// readVIPs lists the addresses that the table forwards, sorted, whatever its
-// schema: none when there is no table.
+// readVIPs lists the addresses that the table forwards, sorted, for any schema: none without a
+// table.
 func readVIPs(s *nfnl.Socket) ([]netip.Addr, error) {
 	var all []netip.Addr
 	for _, id := range []state.SetID{state.SetVIPs, state.SetVIPs + 1} {

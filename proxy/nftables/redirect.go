@@ -17,17 +17,17 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// redirectRetry is the least time between two attempts at what failed.
+// redirectRetry is the shortest time between two attempts at redirects that failed.
 const redirectRetry = 5 * time.Second
 
-// redirectText is such a table without elements.
+// redirectText is a table for redirects without elements.
 //
-// An invalid packet has no entry, or does not fit its entry. The latter may be an
-// open connection's, and the other node, which does not know that one, would refuse it. But FIN and RST
-// without an entry are invalid there as well, and vanish; here they may be the first
-// packet of a connection after it was moved.
+// An invalid packet has no conntrack entry, or does not fit its entry. In the second case the
+// connection may be open here, and another node, which does not know it, would refuse it. FIN and
+// RST without an entry would be invalid on the other node as well, and dropped; here they may be
+// the first packet of a connection after its VIP moved.
 //
-// The TTL counts the redirects of a packet, see [state.RedirectTTL]: no packet loops.
+// The TTL counts the redirects of a packet, see [state.RedirectTTL], so no packet loops.
 const redirectText = `table %[1]s %[2]s {
 	comment "Fanfare: managed, do not edit"
 
@@ -71,17 +71,17 @@ func redirectTable(f state.SetID) string {
 	return fmt.Sprintf(redirectText, redirectFamilies[f], renderer.RedirectTable, hops, addrs, state.RedirectTTL-state.MaxRedirects, state.RedirectTTL)
 }
 
-// redirectFamilies are what nft calls the families.
+// redirectFamilies are nft's names of the families.
 var redirectFamilies = [2]string{"ip", "ip6"}
 
-// redirectTables are what a Renderer knows of the tables that redirect connections.
+// redirectTables is what a Renderer knows of the tables for redirects.
 type redirectTables struct {
-	known bool // the tables are as said here
+	known bool // the tables are as recorded here
 	have  []state.Redirect
-	// listing is how nft shows them.
+	// listing is nft's listing of the tables.
 	listing string
-	// tried is what failed with err at a time: a kernel that cannot do it is not asked with
-	// every Set.
+	// tried are redirects that failed with err. They are not tried again with every Set: the kernel
+	// may not support them.
 	tried []state.Redirect
 	err   error
 	at    time.Time
@@ -89,8 +89,8 @@ type redirectTables struct {
 
 // Redirect writes the redirects of a State. look compares with the kernel first.
 //
-// Elements are changed one by one where a table is there: a packet that is in the chain
-// while another takes its place would find the old map empty, and be refused.
+// In an existing table, elements are changed one by one: if the table were replaced, a packet
+// inside the chain would find the old map empty, and be refused.
 func (n *Renderer) Redirect(ctx context.Context, want state.State, look bool) error {
 	r := &n.redirects
 	if r.err != nil && slices.Equal(r.tried, want.Redirects) && time.Since(r.at) < redirectRetry {
@@ -137,8 +137,8 @@ func (r *redirectTables) write(ctx context.Context, want []state.Redirect, look 
 	return nil
 }
 
-// redirectElements writes what turns the elements of have into those of want, redirects of one
-// family.
+// redirectElements writes the nft commands that change the elements of have into those of want, for
+// one family.
 func redirectElements(b *strings.Builder, f state.SetID, have, want []state.Redirect) {
 	for _, of := range []struct {
 		set      string
@@ -189,7 +189,7 @@ func hopElements(to func(state.Redirect) netip.Addr) func([]state.Redirect) []st
 	}
 }
 
-// lacking returns those of all that are not in of.
+// lacking returns the members of all that are not in of.
 func lacking(all, of []string) []string {
 	in := make(map[string]bool, len(of))
 	for _, t := range of {
@@ -198,8 +198,8 @@ func lacking(all, of []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(t string) bool { return in[t] })
 }
 
-// listRedirects is how nft shows the tables for redirects, without what they counted. It is
-// empty for one that is not there.
+// listRedirects returns nft's listing of the tables for redirects, without counters; empty for a
+// missing table.
 func listRedirects(ctx context.Context, all []state.Redirect) (listing string) {
 	for f := range state.SetID(2) {
 		if len(state.RedirectsOf(all, f)) == 0 {

@@ -16,26 +16,26 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Renderer writes table inet fanfare, and the tables of redirects.
+// A Renderer writes table inet fanfare, and the tables for redirects.
 type Renderer struct {
 	renderer.Host
 
-	// How the kernel's table stands after an update or converge without an error.
-	uses  map[string]int            // made chains, and how many elements go to each
+	// The kernel's table after a successful Update or Converge.
+	uses  map[string]int            // the number of elements that go to each generated chain
 	maps  map[state.AffinityID]bool // frontends with affinity that have a map
-	table *table                    // as last read; its patterns are copied
+	table *table                    // as last read; patterns are copied from it
 
 	redirects redirectTables
 
 	part int // the size of a part of a large change; 0: maxBatch
 }
 
-// VIPs reads the addresses of the table in the kernel, also of another version: the sets of VIPs keep
-// their names.
+// VIPs reads the addresses of the table in the kernel, also of another version: the sets of VIPs
+// keep their names.
 func (n *Renderer) VIPs() ([]netip.Addr, error) { return readVIPs(n.Sock) }
 
-// Update changes elements only. The first frontend with affinity over IPv6 needs rules that the table
-// lacks, so that Converge loads it again.
+// Update changes elements only. The first frontend with affinity over IPv6 needs rules that the
+// table lacks; then Converge must load the table again.
 func (n *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	if u.Elements.Empty() {
 		return nil
@@ -47,14 +47,13 @@ func (n *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	return n.change(u.Elements, "", u.Want)
 }
 
-// change makes a change, in its steps, and makes clients forget the backends that it
-// takes away, when no new flow is sent there but theirs.
+// change applies a change in its steps, and deletes the affinity entries that lead to removed
+// backends, once other new flows no longer go there.
 //
-// Chains are made in the first step. A packet goes by the rules that there were when
-// it came to a hook (nft_do_chain reads gencursor once), but by the elements of the
-// moment: it would find a chain of the same transaction empty, and pass. Chains are
-// deleted by a later change than the end of their last use: until then a
-// packet may be in them.
+// The first step creates chains. A packet uses the rules from the time when it came to a hook
+// (nft_do_chain reads gencursor once), but current elements: a chain of the same transaction would
+// be empty to it, and the packet would pass. A chain is not deleted by
+// the change that ends its last use, but by a later one: packets may still be inside.
 func (n *Renderer) change(c state.Change, schema string, want state.State) error {
 	slices.SortFunc(c.Del, state.Element.Compare)
 	slices.SortFunc(c.Add, state.Element.Compare)
@@ -87,8 +86,7 @@ func (n *Renderer) change(c state.Change, schema string, want state.State) error
 	return n.applyParts(after, nil)
 }
 
-// makeChains adds those of the chains that are not there, and leaves the last of them for
-// the transaction that comes next.
+// makeChains adds the missing chains, and returns the last of them for the next transaction.
 func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) {
 	for name := range gained {
 		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
@@ -108,7 +106,7 @@ func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) 
 	return rest, nil
 }
 
-// addChains adds chains, and for each an element that leads to it, if frontends name it by number.
+// addChains adds chains and, for chains with a number, the elements that lead to them.
 func (n *Renderer) addChains(b *batch, names []string) {
 	for _, name := range names {
 		n.addMapFor(b, name)
@@ -129,8 +127,7 @@ func (n *Renderer) addMapFor(b *batch, chain string) {
 	}
 }
 
-// dropChains deletes idle chains, and leaves the last of them for the transaction that
-// comes next.
+// dropChains deletes idle chains, and returns the last of them for the next transaction.
 func (n *Renderer) dropChains(idle []string) (rest []string, err error) {
 	for rest = idle; len(rest) > maxChains; rest = rest[maxChains:] {
 		if err := n.apply(state.Change{}, func(b *batch) { n.replaceChains(b, rest[:maxChains], "") }); err != nil {
@@ -143,8 +140,8 @@ func (n *Renderer) dropChains(idle []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// replaceChains deletes idle chains and adds, where it is not empty, the schema's. A learning
-// chain comes before the other chain of its frontend, whose map goes with that one.
+// replaceChains deletes idle chains and adds the schema chain if it is not empty. The learning
+// chain of a frontend precedes its recall chain, with which the map is deleted.
 func (n *Renderer) replaceChains(b *batch, idle []string, schema string) {
 	for _, name := range idle {
 		b.delElements(state.LeadElements([]string{name}))
@@ -159,8 +156,8 @@ func (n *Renderer) replaceChains(b *batch, idle []string, schema string) {
 	}
 }
 
-// Converge loads the table where it is missing or damaged, and otherwise changes what differs from
-// want. Had may contain only the VIPs, if another version wrote the table.
+// Converge loads the table if it is missing or damaged, and otherwise changes only what differs
+// from want. Had may contain only the VIPs, if another version wrote the table.
 func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
 	t, err := n.read()
 	if err != nil {
@@ -172,7 +169,7 @@ func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 		out.Found = differenceText(state.DiffElements(t.elements, state.RenderState(*have)))
 	}
 	schema, reason := "", t.damage()
-	out.Leaked = reason != "" // while the rules were away, anything could arise
+	out.Leaked = reason != "" // without the rules, any flow may have begun
 	if reason == "" && t.affinityFamilies() < affinityFamilies(all) {
 		reason = "no rules for affinity over IPv6"
 	}
@@ -186,14 +183,14 @@ func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 	if err := n.change(state.DiffElements(t.elements, all), schema, want); err != nil {
 		return out, err
 	}
-	t.elements = nil // large, and from now on the State says it
+	t.elements = nil // large, and the State has it from now on
 	if t.spare {
 		return out, deleteTable(renderer.SpareTable)
 	}
 	return out, nil
 }
 
-// Differs says by the kernel's table what is not as from renders it, empty if all is.
+// Differs describes how the kernel's table differs from what from renders, empty if it does not.
 func (n *Renderer) Differs(_ context.Context, from state.State) (string, error) {
 	t, err := n.read()
 	if err != nil {
@@ -202,10 +199,10 @@ func (n *Renderer) Differs(_ context.Context, from state.State) (string, error) 
 	return cmp.Or(t.damage(), differenceText(state.DiffElements(t.elements, state.RenderState(from)))), nil
 }
 
-// Lacks is nil: one table is for both families.
+// Lacks returns nil: one table serves both families.
 func (n *Renderer) Lacks(state.SetID) error { return nil }
 
-// Probe adds an element that no rule asks for and deletes it.
+// Probe adds an element that no rule uses, and deletes it.
 func (n *Renderer) Probe(context.Context) error {
 	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
 	b := newBatch(n.Sock.Seq)
@@ -214,20 +211,20 @@ func (n *Renderer) Probe(context.Context) error {
 	return n.commit(b)
 }
 
-// Remove deletes the tables; conntrack keeps the translation of flows that exist.
+// Remove deletes the tables. Conntrack keeps translating existing flows.
 func (n *Renderer) Remove(context.Context) error {
 	return DeleteTables()
 }
 
-// read reads the table, and lets the watch know that all changes until then are seen.
+// read reads the table, and tells the watch that all changes until then are included.
 func (n *Renderer) read() (*table, error) {
 	n.Dumped()
 	return readTable(n.Sock)
 }
 
-// install loads the rules from scratch. Where there is a table, another takes its
-// place in one transaction, with all elements; where there is none, the
-// elements come in the next, through netlink, which is many times faster.
+// install loads all rules. An existing table is replaced in one transaction that includes all
+// elements. Without one, the elements follow in a second transaction through netlink, which is many
+// times faster.
 func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, reason string) (*table, error) {
 	wanted := all
 	if !t.found {
@@ -250,9 +247,10 @@ func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, r
 	return n.readLoaded(all)
 }
 
-// readLoaded reads a table that was just loaded with elements, but does not list these: to
-// walk all sets takes as long as to load them, and until it is done the new table forwards
-// nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
+// readLoaded reads a table that was just loaded with elements, without listing these: a walk
+// through all sets takes as long as loading them, and until it is done the new table forwards
+// nothing. If another program has changed elements meanwhile, the watch signals it, and the next
+// Set compares.
 func (n *Renderer) readLoaded(elements []state.Element) (*table, error) {
 	n.Dumped()
 	t, err := readStructure(n.Sock)
@@ -263,7 +261,7 @@ func (n *Renderer) readLoaded(elements []state.Element) (*table, error) {
 	return t, nil
 }
 
-// adopt takes a table that was read as the one to go on from.
+// adopt makes a table that was read the current one.
 func (n *Renderer) adopt(t *table) {
 	n.table = t
 	n.maps = t.affinityMaps()
@@ -273,7 +271,8 @@ func (n *Renderer) adopt(t *table) {
 	}
 }
 
-// apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
+// apply commits a change, in whose lists the elements of each set are together, with the additions
+// of more.
 func (n *Renderer) apply(c state.Change, more func(*batch)) error {
 	b := newBatch(n.Sock.Seq)
 	if more != nil {
@@ -289,7 +288,7 @@ func (n *Renderer) apply(c state.Change, more func(*batch)) error {
 	return nil
 }
 
-// commit carries out a batch, if there is anything in it.
+// commit commits a batch, unless it is empty.
 func (n *Renderer) commit(b *batch) (err error) {
 	if b.empty() {
 		return nil
@@ -307,12 +306,11 @@ func (n *Renderer) commit(b *batch) (err error) {
 	return nil
 }
 
-// spareChains is how many chains that frontends share stay when nothing goes to them.
-// A chain that comes makes the kernel look at all rules, and the number of some
-// Service's backends soon has been there before.
+// spareChains is how many unused shared chains are kept. A new chain makes the kernel validate all
+// rules, and the number of some Service's backends is likely to have existed before.
 const spareChains = 32
 
-// idle are the made chains that nothing goes to, nor will, and that must go.
+// idle returns the generated chains that are unused, also by this change, and must be deleted.
 func (n *Renderer) idle(gained map[string]int) []string {
 	var own, shared []string
 	for name, uses := range n.uses {
@@ -332,7 +330,7 @@ func (n *Renderer) idle(gained map[string]int) []string {
 	return own
 }
 
-// differenceText says how the kernel's elements differ from the written ones, by the first
+// differenceText describes how the kernel's elements differ from the written ones, with the first
 // example of each kind.
 func differenceText(c state.Change) string {
 	switch {
@@ -352,7 +350,7 @@ func DeleteTables() error {
 
 func deleteTable(name string) error { return deleteTableOf(unix.NFPROTO_INET, name) }
 
-// deleteTableOf deletes a table of a family. That there is none is no error.
+// deleteTableOf deletes a table of a family. A missing table is no error.
 func deleteTableOf(family uint8, name string) error {
 	s, err := nfnl.Dial()
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 //go:embed ruleset.nft
 var staticRules string
 
-// markChain is the chain that sets the bits of a mark, and no others. The parts
-// are its name, the bits that stay, and the bits that are set.
+// markChain is the chain that sets the bits of a mark, and no others. Its parameters are the name,
+// the bits to keep, and the bits to set.
 const markChain = `
 	chain %s {
 		meta mark set meta mark & %#x | %#x
 	}
 `
 
-// patternMark is a mark whose chain always exists.
+// patternMark is the mark whose chain always exists.
 var patternMark = state.Mark{Value: 1, Mask: 1}
 
-// patterns are the made chains that always exist. The others are copies of
-// their rules with another modulus, or another mark.
+// patterns are the generated chains that always exist. The others are copies of their rules with
+// another modulus or mark.
 var patterns = append(countPatterns(), patternMark.Chain(), learnPatterns[0], learnPatterns[1],
 	state.PatternAffinity(0).Recall(), state.PatternAffinity(1).Recall())
 
@@ -43,8 +43,8 @@ func countPatterns() []string {
 	return names
 }
 
-// rulesetText is the table without elements, with the given made chains
-// besides the patterns, as nft reads it.
+// rulesetText returns the table without elements, with the given generated chains besides the
+// patterns, as nft reads it.
 func rulesetText(made []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table inet %s {\n", renderer.TableName)
@@ -73,7 +73,7 @@ func rulesetText(made []string) string {
 	return b.String()
 }
 
-// listText is elements as they stand between braces.
+// listText returns elements as nft writes them between braces.
 func listText(all []state.Element) string {
 	var b strings.Builder
 	for i, e := range all {
@@ -86,8 +86,7 @@ func listText(all []state.Element) string {
 	return b.String()
 }
 
-// replaceScript makes one batch of nft that puts the table with these
-// elements in the place of whatever table was there.
+// replaceScript returns one nft batch that replaces any existing table by one with these elements.
 func replaceScript(all []state.Element) string {
 	var made []string
 	for name := range state.ChainUses(all) {
@@ -98,7 +97,7 @@ func replaceScript(all []state.Element) string {
 	slices.Sort(made)
 
 	var b strings.Builder
-	// Adding first makes the deletion right whether or not it exists.
+	// Adding the table first makes the deletion valid in any case.
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(made))
 	for chunk := range state.BySet(all) {
 		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", renderer.TableName, state.Specs[chunk[0].Set].Name, listText(chunk))
@@ -106,18 +105,18 @@ func replaceScript(all []state.Element) string {
 	return b.String()
 }
 
-// Text returns the table for a State as nft reads it, but for the rules of affinity. It is for
-// people, and for tests that follow packets through rules.
+// Text returns the table for a State as nft reads it, without the rules of affinity. It is for
+// people, and for tests that simulate packets.
 func Text(s state.State) string { return replaceScript(state.RenderState(s)) }
 
-// nft runs a script of nft as one transaction.
+// nft runs an nft script as one transaction.
 func nft(ctx context.Context, script string) error { return runNFT(ctx, script, "-f", "-") }
 
-// nftCheck has the kernel check a script and change nothing.
+// nftCheck makes the kernel check a script without changing anything.
 func nftCheck(ctx context.Context, script string) error { return runNFT(ctx, script, "-c", "-f", "-") }
 
-// runNFT runs nft with a script as its input. The output has the place of a mistake, which the exit
-// status does not tell.
+// runNFT runs nft with a script as its input. The output contains the place of a mistake, the exit
+// status does not.
 func runNFT(ctx context.Context, script string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "nft", args...)
 	cmd.Stdin = strings.NewReader(script)

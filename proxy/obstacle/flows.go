@@ -34,8 +34,10 @@ func forwarded(family state.SetID) Flows {
 // Has reports whether flows of a family to a Destination are in the set.
 func (f Flows) Has(family state.SetID, to Destination) bool { return f&FlowsTo(family, to) != 0 }
 
-// A Blockade is the flows of external clients that certainly fail on this node, and why. It is
-// immutable; nil blocks nothing.
+// A Blockade is the set of external clients' flows that certainly fail on this node because of
+// obstacles, and why. An [Obstacle] is a cause, and may block nothing for certain; an address that
+// has flows in the Blockade gets the reason Obstructed (internal/plan). A Blockade is immutable;
+// nil blocks nothing.
 type Blockade struct {
 	flows Flows
 	by    []Obstacle
@@ -88,8 +90,8 @@ type finding struct {
 	since [2 * destinations]time.Time
 }
 
-// findings returns those of a look. before are those of the look before. What blocks flows of
-// families that had no VIPs then counts as found long ago.
+// findings returns the findings of a look. before are those of the previous look. Obstacles to
+// families that had no VIPs then count as found long ago.
 func findings(before []finding, now []Obstacle, fresh [2]bool, at time.Time) []finding {
 	all := make([]finding, len(now))
 	for n, o := range now {

@@ -284,8 +284,9 @@ func (s *collector) Judge(nat int32, closed ...string) (obstacles []Obstacle, me
 }
 
 // publish stores the obstacles of a look, logs what has changed, and notifies. A new obstacle
-// blocks flows only if all looks find it for lookConfirm, which unconfirmed reports to be missing,
-// but at once if the family had no VIPs before. An obstacle that is gone blocks nothing from now on.
+// blocks flows only once all looks have found it for lookConfirm; unconfirmed reports that this is
+// still missing. It blocks at once if the family had no VIPs before. An obstacle that is gone no
+// longer blocks anything.
 func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obstacle, unseen []string) (unconfirmed bool) {
 	l.count(obstacles)
 	l.mu.Lock()

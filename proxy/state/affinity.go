@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// An AffinityID names what a frontend with affinity has for itself in the table of nftables: a map
-// of its clients, a chain that asks it and one that fills it. It is such as 4-192.0.2.1-tcp-80,
-// or 6-2001.db8..1-udp-53: a name has no room for colons.
+// An AffinityID identifies the objects that a frontend with affinity has in the nftables table: a
+// map of its clients, a chain that looks clients up and one that records them. It is, for example,
+// 4-192.0.2.1-tcp-80 or 6-2001.db8..1-udp-53: nft allows no colons in names.
 //
-// One map for all would let the clients of one Service take the place of all others'.
+// With one map for all, the clients of one Service could displace those of all others.
 type AffinityID string
 
-// PatternAffinity is the ID of the map and the chains that always exist, one for each family.
-// The others are copies.
+// PatternAffinity is the ID of the map and chains that always exist, one for each family. The
+// others are copies of these.
 func PatternAffinity(f SetID) AffinityID { return [2]AffinityID{"4", "6"}[f] }
 
-// AffinityOf is the ID of a frontend.
+// AffinityOf returns the ID of a frontend.
 func AffinityOf(vip netip.Addr, at Port) AffinityID {
 	return AffinityID(fmt.Sprintf("%s-%s-%s-%d", PatternAffinity(Family(vip)), strings.ReplaceAll(vip.String(), ":", "."), at.Proto, at.Port))
 }
 
-// Map is the map of a frontend's clients, by their addresses; its values are backends.
+// Map is the map from the frontend's clients, by address, to backends.
 func (id AffinityID) Map() string { return affinityMap + string(id) }
 
-// Recall is the chain that asks for the backend that a client had.
+// Recall is the chain that looks up the client's previous backend.
 func (id AffinityID) Recall() string { return recallChain + string(id) }
 
-// Learn is the chain that remembers clients for so long.
+// Learn is the chain that records clients for the duration d.
 func (id AffinityID) Learn(d time.Duration) string {
 	return learnChain + strconv.Itoa(int(d/time.Second)) + "-" + string(id)
 }
@@ -50,7 +50,7 @@ func (id AffinityID) Family() SetID {
 	return 1
 }
 
-// Frontend is what the ID names; none for that of a pattern, and for what is no ID.
+// Frontend returns the frontend of the ID; ok is false for a pattern and for an invalid ID.
 func (id AffinityID) Frontend() (vip netip.Addr, at Port, ok bool) {
 	parts := strings.Split(string(id), "-")
 	if len(parts) != 4 {
@@ -81,19 +81,19 @@ func (id AffinityID) valid() bool {
 	return ok || id == PatternAffinity(0) || id == PatternAffinity(1)
 }
 
-// ParseAffinityMap is the frontend whose map has that name.
+// ParseAffinityMap returns the ID in the name of a map.
 func ParseAffinityMap(name string) (id AffinityID, ok bool) {
 	rest, ok := strings.CutPrefix(name, affinityMap)
 	return AffinityID(rest), ok && AffinityID(rest).valid()
 }
 
-// ParseRecallChain is the frontend whose chain of that kind has that name.
+// ParseRecallChain returns the ID in the name of a recall chain.
 func ParseRecallChain(name string) (id AffinityID, ok bool) {
 	rest, ok := strings.CutPrefix(name, recallChain)
 	return AffinityID(rest), ok && AffinityID(rest).valid()
 }
 
-// ParseLearnChain is ParseRecallChain for a learning chain, with its timeout.
+// ParseLearnChain returns the ID and the timeout in the name of a learn chain.
 func ParseLearnChain(name string) (id AffinityID, d time.Duration, ok bool) {
 	seconds, rest, _ := strings.Cut(strings.TrimPrefix(name, learnChain), "-")
 	n, err := strconv.Atoi(seconds)
@@ -101,7 +101,7 @@ func ParseLearnChain(name string) (id AffinityID, d time.Duration, ok bool) {
 	return id, d, err == nil && n > 0 && id.valid() && id.Learn(d) == name
 }
 
-// renderAffinity appends what a frontend with affinity needs on both sides.
+// renderAffinity appends the elements that affinity adds to both sides of a frontend.
 func renderAffinity(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	if fe.Affinity == 0 || len(fe.External.Backends)+len(fe.Internal.Backends) == 0 {
 		return all
@@ -123,7 +123,7 @@ func renderAffinity(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	return all
 }
 
-// affinity says whether any frontend has it.
+// affinity reports whether any frontend has affinity.
 func (v *VIP) affinity() bool {
 	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool { return f.Affinity != 0 })
 }

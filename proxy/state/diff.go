@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Change is what turns one set of elements into another. A key whose value
-// differs is in both lists: the kernel overwrites no element.
+// A Change turns one set of elements into another. A key with a new value is in both lists, because
+// the kernel cannot overwrite an element.
 type Change struct {
 	Del, Add []Element
 }
@@ -18,19 +18,19 @@ func (c *Change) append(o Change) {
 	c.Add = append(c.Add, o.Add...)
 }
 
-// Steps parts a change, whose lists are sorted, into three that are made one after
-// the other. A packet asks set after set, while the kernel goes from one State to
-// the next: what it may ask for because of an element that it met must be there
-// before, and go after. For most sets that holds within a transaction, whose elements
-// come into force at one moment. There are these exceptions:
+// Steps splits a change, whose lists are sorted, into three that are applied one after the other.
+// A packet looks up one set after another while the kernel changes from one State to the next.
+// What an element makes packets look up must be added before that element and removed after it.
+// Within a transaction this holds for most sets, because their elements take effect together. The
+// exceptions are:
 //
-//   - Sets of ranges follow the others (nft_set_commit_update in nf_tables_commit), so
-//     that a frontend would be restricted, for a moment, and no source allowed.
-//   - What goes is missing to a packet that was sent there. A key that gets another
-//     value is not.
-//   - A packet that chose its backend before a change must not be judged by the ones
-//     after it: learning begins when no packet comes from before.
-//   - Flows in flight still reach a removed backend; affinity no longer records it: it expires.
+//   - Sets of ranges take effect after the others (nft_set_commit_update in nf_tables_commit): a
+//     frontend would be restricted for a moment without any allowed source.
+//   - A packet that is on its way to a removed element finds nothing. A key that only gets another
+//     value is always found.
+//   - The backends after a change must not judge a packet that chose its backend before: learning
+//     begins when no such packet is left.
+//   - Flows in flight still reach a removed backend. Affinity no longer records it: it expires.
 func (c *Change) Steps() (before, now, after Change) {
 	for _, e := range c.Add {
 		switch {
@@ -55,8 +55,8 @@ func (c *Change) Steps() (before, now, after Change) {
 	return before, now, after
 }
 
-// expiring is the backends that the change takes from frontends with affinity, as elements
-// that are there while it is made.
+// expiring returns the backends that the change removes from frontends with affinity, as elements
+// that exist while the change is applied.
 func (c *Change) expiring() []Element {
 	var all []Element
 	for _, e := range c.Del {
@@ -68,21 +68,21 @@ func (c *Change) expiring() []Element {
 	return slices.Compact(all)
 }
 
-// changesRestriction says whether the frontend of an allowed source becomes restricted or ceases to be. If
-// it keeps it, all changes of its list come into force at one moment.
+// changesRestriction reports whether the frontend of an allowed source becomes restricted, or
+// unrestricted. If it remains restricted, all changes of its list take effect together.
 func (c *Change) changesRestriction(allowed Element) bool {
 	set := SetExtInRange + allowed.Set - SetAllowed
 	inRange := Element{Set: set, Key: allowed.Key[:FieldsSize(Specs[set].Key)]}
 	return hasKey(c.Add, inRange) != hasKey(c.Del, inRange)
 }
 
-// hasKey says whether a sorted list has an element of that set and key.
+// hasKey reports whether a sorted list has an element with that set and key.
 func hasKey(all []Element, e Element) bool {
 	_, found := slices.BinarySearchFunc(all, e, Element.Compare)
 	return found
 }
 
-// isDependentSet says whether packets ask a set because of what another one said.
+// isDependentSet reports whether packets look up a set because of an element of another one.
 func isDependentSet(id SetID) bool {
 	switch Base(id) {
 	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
@@ -118,7 +118,7 @@ func DiffElements(have, want []Element) Change {
 	return c
 }
 
-// CompareHeads orders the first elements; an exhausted list comes last.
+// CompareHeads compares the first elements of two lists. An empty list comes last.
 func CompareHeads(have, want []Element) int {
 	switch {
 	case len(have) == 0:
@@ -130,13 +130,13 @@ func CompareHeads(have, want []Element) int {
 	}
 }
 
-// A VipChange is an address before and after; nil where it is not.
+// A VipChange is a VIP before and after a change; nil if it does not exist.
 type VipChange struct {
 	Have, Want *VIP
 }
 
-// DiffVIPs finds the VIPs whose pointer is another. Both lists are sorted; that
-// want is, it checks as far as it must: what is the same as in have is in order.
+// DiffVIPs returns the VIPs whose pointers differ. Both lists are sorted. The order of want is
+// checked where it differs from have.
 func DiffVIPs(have, want []*VIP) ([]VipChange, error) {
 	var changes []VipChange
 	i, j := 0, 0
@@ -165,7 +165,7 @@ func DiffVIPs(have, want []*VIP) ([]VipChange, error) {
 	return changes, nil
 }
 
-// compareVIPs orders the first addresses; an exhausted list comes last.
+// compareVIPs compares the first addresses of two lists. An empty list comes last.
 func compareVIPs(have, want []*VIP) int {
 	switch {
 	case len(have) == 0:
@@ -177,8 +177,8 @@ func compareVIPs(have, want []*VIP) int {
 	}
 }
 
-// DiffStates is the change of elements from have to want, given the VIPs that
-// differ. Both must be for the same node.
+// DiffStates returns the change of elements from have to want, given the VIPs that differ. Both
+// must be for the same node.
 func DiffStates(have, want State, vips []VipChange) Change {
 	var c Change
 	if !SameShared(have, want) {
@@ -197,7 +197,7 @@ func renderMaybe(v *VIP, node string) []Element {
 	return renderVIP(v, node)
 }
 
-// SameShared says whether what belongs to no VIP is the same.
+// SameShared reports whether the parts that belong to no VIP are the same.
 func SameShared(a, b State) bool {
 	return slices.Equal(a.Owned, b.Owned) &&
 		slices.Equal(a.Clients.CIDRs, b.Clients.CIDRs) &&

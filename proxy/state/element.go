@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A SetID names one set or map of the table. Those for IPv6 follow the one
-// for IPv4, so that base+family is the one for an address.
+// A SetID identifies one set or map of the table. The one for IPv6 follows the one for IPv4, so
+// base+family is the set for an address.
 type SetID uint8
 
 const (
@@ -53,7 +53,7 @@ const (
 	SetMarks      = SetClientIf + 2
 	SetCount      = SetClientIf + 3
 
-	// What follows is no part of what a State means: it follows from the chains that there are.
+	// The following maps are not part of a State: they follow from the existing chains.
 	SetExtSvcTo     = SetCount     // xsvcto
 	setIntSvcTo     = SetCount + 1 // isvcto
 	setExtInRangeTo = SetCount + 2 // xinrangeto
@@ -78,8 +78,8 @@ const (
 	fieldVerdict
 )
 
-// Size is the number of bytes in the kernel, where every part of a
-// concatenation is padded to 4.
+// Size is the number of bytes in the kernel, which pads each part of a concatenation to a multiple
+// of 4.
 func (f field) Size() int {
 	switch f {
 	case fieldAddr6, fieldIfname:
@@ -88,7 +88,7 @@ func (f field) Size() int {
 		return 1
 	case fieldAddr4, fieldProto, fieldPort, fieldSlot, FieldNumber:
 		return 4
-	default: // a verdict is no plain data
+	default: // a verdict is not plain data
 		return 0
 	}
 }
@@ -102,7 +102,7 @@ func FieldsSize(fields []field) int {
 	return n
 }
 
-// A SetSpec is what must be known of a set to read and write its elements.
+// A SetSpec describes a set, for reading and writing its elements.
 type SetSpec struct {
 	Name     string
 	Key      []field
@@ -115,7 +115,8 @@ func (s *SetSpec) Verdicts() bool { return len(s.Data) == 1 && s.Data[0] == fiel
 
 func (s *SetSpec) Numbers() bool { return len(s.Data) == 1 && s.Data[0] == FieldNumber }
 
-// NumberedSets are the maps of what numbers stand for, and the map that has them.
+// NumberedSets are the maps whose values are numbers of chains, each with the map from these
+// numbers to verdicts.
 var NumberedSets = map[SetID]SetID{
 	SetExtSvcTo: SetExtSvc, setIntSvcTo: SetIntSvc, setExtInRangeTo: SetExtInRange,
 	setIntInRangeTo: SetIntInRange, setExtSchedTo: SetExtSched, setIntSchedTo: SetIntSched,
@@ -183,14 +184,14 @@ func Family(a netip.Addr) SetID {
 	return 1
 }
 
-// An Element is one element of a set or map, in the kernel's encoding.
+// An Element is one element of a set or map, encoded as in the kernel.
 type Element struct {
 	Set SetID
 	Key string
-	// Data is the value in a map, the name of the chain to go to in a map of
-	// verdicts or numbers, and in a set of intervals the first key behind the interval,
-	// which begins at key; empty there when the interval has no end. In a
-	// set of ranges it is the last key of the range that begins at key.
+	// Data is the value in a map. In a map of verdicts or numbers it is the name of the target
+	// chain. In a set of intervals it is the first key after the interval, which begins at Key;
+	// empty if the interval has no end. In a set of ranges it is the last key of the range, which
+	// begins at Key.
 	Data string
 }
 
@@ -217,10 +218,10 @@ func (b Encoding) Port(n uint16) Encoding {
 	return append(binary.BigEndian.AppendUint16(b, n), 0, 0)
 }
 
-// Slot is in the order of bytes of the host, as numgen leaves it in a register.
+// Slot is in host byte order, as numgen leaves it in a register.
 func (b Encoding) Slot(n int) Encoding { return binary.NativeEndian.AppendUint32(b, uint32(n)) }
 
-// Modulus is that of numgen in a rule.
+// Modulus is the modulus of numgen in a rule.
 func (b Encoding) Modulus(n int) Encoding { return binary.BigEndian.AppendUint32(b, uint32(n)) }
 
 func (b Encoding) AddrPort(a netip.AddrPort) Encoding { return b.Addr(a.Addr()).Port(a.Port()) }
@@ -232,12 +233,12 @@ func (b Encoding) ifname(name string) Encoding {
 	return append(b, v[:]...)
 }
 
-// String is the element as nft writes it: "xsvc4 { 192.0.2.1 . tcp . 80 : 10:2 }".
+// String writes the element as nft does: "xsvc4 { 192.0.2.1 . tcp . 80 : 10:2 }".
 func (e Element) String() string {
 	return Specs[e.Set].Name + " { " + e.Text() + " }"
 }
 
-// Text is what stands between the braces.
+// Text is the part between the braces.
 func (e Element) Text() string {
 	s := &Specs[e.Set]
 	switch {
@@ -291,7 +292,7 @@ func fieldText(f field, b string) string {
 	}
 }
 
-// intervalText writes [start, end) as a prefix where it is one.
+// intervalText writes [start, end), as a prefix if it is one.
 func intervalText(f field, start, end string) string {
 	if f == fieldIfname {
 		name := strings.TrimRight(start, "\x00")
@@ -311,7 +312,7 @@ func intervalText(f field, start, end string) string {
 	return from.String() + "-" + to.Prev().String()
 }
 
-// successor is the next key of the same length; empty when there is none.
+// successor returns the next key of the same length; empty if there is none.
 func successor(key string) string {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -323,7 +324,7 @@ func successor(key string) string {
 	return ""
 }
 
-// lastAddr is the last address of a prefix.
+// lastAddr returns the last address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -333,12 +334,12 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// behind is the first key behind a prefix; empty when it reaches to the end.
+// behind returns the first key after a prefix; empty if the prefix reaches the last address.
 func behind(p netip.Prefix) string {
 	return successor(string(lastAddr(p).AsSlice()))
 }
 
-// prefixElement is an interval that holds a prefix.
+// prefixElement returns the interval of a prefix.
 func prefixElement(set SetID, p netip.Prefix) Element {
 	return Element{
 		Set:  set + Family(p.Addr()),
@@ -347,8 +348,8 @@ func prefixElement(set SetID, p netip.Prefix) Element {
 	}
 }
 
-// ifnameElement is an interval that holds one interface, or with wildcard all
-// whose names begin with name.
+// ifnameElement returns the interval of one interface name or, with wildcard, of all names with
+// that prefix.
 func ifnameElement(name string, wildcard bool) Element {
 	key := string(Encoding(nil).ifname(name))
 	end := successor(key)
@@ -358,9 +359,8 @@ func ifnameElement(name string, wildcard bool) Element {
 	return Element{Set: SetClientIf, Key: key, Data: end}
 }
 
-// PairIntervals joins the starts and ends of intervals, which the kernel lists
-// one by one, and sorts them. An end that no start precedes is the placeholder
-// that nft puts at zero.
+// PairIntervals joins the starts and ends of intervals, which the kernel lists separately, and
+// sorts them. An end without a start is nft's placeholder at zero.
 func PairIntervals(starts []Element, ends []string) []Element {
 	slices.SortFunc(starts, Element.Compare)
 	slices.Sort(ends)
@@ -374,7 +374,7 @@ func PairIntervals(starts []Element, ends []string) []Element {
 	return starts
 }
 
-// FrontendOf is the part of a key that names a frontend: VIP, protocol, port.
+// FrontendOf decodes the part of a key that identifies a frontend: VIP, protocol, port.
 func FrontendOf(set SetID, key string) (vip netip.Addr, proto Protocol, port uint16) {
 	n := Specs[set].Key[0].Size()
 	vip, _ = netip.AddrFromSlice([]byte(key[:n]))
@@ -388,7 +388,7 @@ func BackendOf(data string) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16([]byte(data[n:])))
 }
 
-// ElementsText is one element a line, for people and goldens.
+// ElementsText writes one element a line, for people and golden files.
 func ElementsText(all []Element) string {
 	var b bytes.Buffer
 	for _, e := range all {
@@ -397,7 +397,7 @@ func ElementsText(all []Element) string {
 	return b.String()
 }
 
-// BySet yields the runs of a sorted list that belong to one set.
+// BySet yields the elements of a sorted list, one set at a time.
 func BySet(all []Element) iter.Seq[[]Element] {
 	return func(yield func([]Element) bool) {
 		for len(all) > 0 {

@@ -6,15 +6,14 @@ import (
 	"slices"
 )
 
-// A gotoNumber stands for a chain in the maps of frontends. The kernel looks at all
-// verdicts of all maps whenever one is added, so that a frontend which says by data
-// where it leads costs nothing while others change; xsvcto and its kin alone have
-// verdicts. A rule has no place but the packet's priority to take a value from one
-// map to another, hence a number has the form of a class of tc, MAJOR:MINOR, both
-// hexadecimal.
+// A gotoNumber stands for a chain in the maps of frontends. Whenever a verdict is added to any map,
+// the kernel checks the verdicts of all maps. If frontends refer to chains by plain data, they cost
+// nothing when others change; only xsvcto and similar maps have verdicts. A rule can pass a value
+// from one map to another only in the packet's priority. That has the form of a tc class,
+// MAJOR:MINOR in hexadecimal, so gotoNumbers have it too.
 type gotoNumber uint32
 
-// FixedNumbers are the chains in the text that frontends go to: 1:1, 1:2 and so on.
+// FixedNumbers are the chains of ruleset.nft that frontends go to: 1:1, 1:2 and so on.
 var FixedNumbers = []string{
 	chainRefuse, chainIgnore,
 	SplitPrefix + chainRefuse, SplitPrefix + chainIgnore,
@@ -25,11 +24,11 @@ var FixedNumbers = []string{
 
 const fixedMajor = 1
 
-// sideMajors is the first digit of a count chain's major number; its second one is
-// the place of the schedule among schedules, and the minor the number of slots.
+// sideMajors is the first digit of a count chain's major number. The second digit is the index in
+// Schedules, and the minor number is the number of slots.
 var sideMajors = map[string]gotoNumber{External.Prefix: 1, Internal.Prefix: 2, SplitPrefix: 3}
 
-// NumberOf is the number of a chain; none for one that no number leads to.
+// NumberOf returns the number of a chain; ok is false if it has none.
 func NumberOf(chain string) (n gotoNumber, ok bool) {
 	if i := slices.Index(FixedNumbers, chain); i >= 0 {
 		return fixedMajor<<16 | gotoNumber(i+1), true
@@ -42,8 +41,7 @@ func NumberOf(chain string) (n gotoNumber, ok bool) {
 	return major<<16 | gotoNumber(c.Slots), true
 }
 
-// Chain is the name of the chain that n stands for; one that matches nothing if there
-// is none.
+// Chain returns the name of the chain for n; if there is none, a name that matches nothing.
 func (n gotoNumber) Chain() string {
 	major, minor := n>>16, n&0xffff
 	if major == fixedMajor && minor >= 1 && int(minor) <= len(FixedNumbers) {
@@ -57,17 +55,17 @@ func (n gotoNumber) Chain() string {
 	return "?" + n.String()
 }
 
-// String is the number as nft writes it.
+// String writes the number as nft does.
 func (n gotoNumber) String() string { return fmt.Sprintf("%x:%x", uint32(n>>16), uint32(n&0xffff)) }
 
-// Encode is in the order of bytes of the host, as a packet has its priority.
+// Encode uses host byte order, as the packet's priority does.
 func (n gotoNumber) Encode() string { return string(binary.NativeEndian.AppendUint32(nil, uint32(n))) }
 
 func ParseNumber(b string) gotoNumber { return gotoNumber(binary.NativeEndian.Uint32([]byte(b))) }
 
-// leads are the maps that a chain's number is in. There is one for each map of
-// frontends: the kernel takes no rules in which a packet could go round, whatever is
-// in the maps, and source ranges that could lead to source ranges are a round.
+// leads returns the maps that contain a chain's number. Each map of frontends has its own: the
+// kernel rejects rules in which a packet could loop, regardless of the maps' content, and source
+// ranges that could lead to source ranges are a loop.
 func leads(chain string) []SetID {
 	x, i := []SetID{SetExtSvcTo, setExtInRangeTo, setExtSchedTo}, []SetID{setIntSvcTo, setIntInRangeTo, setIntSchedTo}
 	c, counts := ParseCountChain(chain)
@@ -88,13 +86,12 @@ func leads(chain string) []SetID {
 		return slices.Concat(x, i)
 	case counts && c.Side == External.Prefix:
 		return x
-	default: // xsticky, and what splits
+	default: // xsticky, and chains that split internal from external clients
 		return x[:2]
 	}
 }
 
-// LeadElements are the elements of these maps for the chains that numbers lead to,
-// sorted.
+// LeadElements returns the elements of these maps for the chains that have numbers, sorted.
 func LeadElements(names []string) []Element {
 	var all []Element
 	for _, name := range names {

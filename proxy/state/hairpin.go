@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// renderHairpin appends the pods that may meet themselves behind the VIP: pods that
-// are on this node, or may be. A pod on another node comes by that node.
+// renderHairpin appends the pods that may be their own backend behind the VIP: pods that are, or
+// may be, on this node. Packets of a pod on another node arrive through that node.
 func renderHairpin(all []Element, v *VIP, node string) []Element {
 	var pods []netip.Addr
 	for i := range v.Frontends {

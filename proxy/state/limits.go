@@ -8,43 +8,43 @@ import (
 	"strings"
 )
 
-// Limits are what one address may hold. They bound what one Service can cost a node, in
-// memory and in time, and keep the work for it within what one transaction of the kernel
-// takes. An address beyond them is refused alone: see [Refused].
+// Limits are the limits for one address. They bound the memory and time that one Service can cost a
+// node, and keep each change within one kernel transaction. Only the address that exceeds them is
+// refused: see [Refused].
 type Limits struct {
-	// Mode is what the limits are of, for messages.
+	// Mode is the mode that the limits are for, for messages.
 	Mode Mode
 	// Ports is the number of frontends.
 	Ports int
-	// Backends is the number of endpoints of one port, and Tabled that of a port
-	// whose scheduler has a table.
+	// Backends is the number of endpoints of one port. Tabled is the number for a port whose
+	// scheduler has a table.
 	Backends, Tabled int
-	// Sources is the number of networks that may use one port: the kernel takes a list of
-	// them in one transaction, or a client would be refused for a moment.
+	// Sources is the number of networks that may use one port. The list must fit into one
+	// transaction, or clients would be refused for a moment.
 	Sources int
-	// Turns is the number of ports with the scheduler [RoundRobin]: each has chains of its
-	// own, and the kernel visits all chains whenever one is added.
+	// Turns is the number of ports with the scheduler [RoundRobin]. Each has its own chains, and
+	// the kernel visits all chains whenever one is added.
 	Turns int
-	// Entries is the number of elements of sets and maps, or of rules of iptables, that
-	// all ports have together.
+	// Entries is the number of elements of sets and maps, or of iptables rules, for all ports
+	// together.
 	Entries int
-	// Total is the number of entries that all addresses of a node have together.
+	// Total is the number of entries for all addresses of a node together.
 	Total int
-	// Programs is the number of rules of iptables with a program of the packet filter,
-	// which are those of [Maglev] and most of [SourceHash].
+	// Programs is the number of iptables rules with a BPF program: those of [Maglev] and most of
+	// [SourceHash].
 	Programs int
 }
 
-// DefaultLimits are those of a mode; those of [ModeAuto] are nftables'.
+// DefaultLimits returns the limits of a mode. ModeAuto has those of nftables.
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
-		// Packets meet rule after rule, and every change rewrites a port's rules.
+		// Packets pass rule after rule, and every change rewrites all rules of a port.
 		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450}
 	}
 	return Limits{
 		Mode: ModeNFTables, Ports: 16384,
 		Backends: maxBackends,
-		Tabled:   tableSizes[len(tableSizes)-1], // each needs a slot
+		Tabled:   tableSizes[len(tableSizes)-1], // each needs at least one slot
 		Sources:  16384, Turns: 4096,
 		Entries:  1 << 20, // some 150 MB in the kernel, and five seconds
 		Total:    1 << 22, // some 600 MB, and less time than a pass may take
@@ -52,7 +52,7 @@ func DefaultLimits(m Mode) Limits {
 	}
 }
 
-// Check says which limits an address exceeds, by how much, and what to do.
+// Check returns which limits an address exceeds, by how much, and what to do.
 func (l Limits) Check(v *VIP) error {
 	var errs []error
 	over := func(what string, n, most int, remedy string) {
@@ -93,7 +93,7 @@ func (l Limits) Check(v *VIP) error {
 // maxFaults is how many faults of one address an error lists.
 const maxFaults = 4
 
-// targets are those of both kinds of clients, or one where they have the same backends.
+// targets returns the targets of both kinds of clients, or one if both have the same backends.
 func (f *Frontend) targets() []*Target {
 	if slices.Equal(f.External.Backends, f.Internal.Backends) {
 		return []*Target{&f.External}
@@ -101,7 +101,7 @@ func (f *Frontend) targets() []*Target {
 	return []*Target{&f.External, &f.Internal}
 }
 
-// Entries is how many entries an address needs in the kernel, at most.
+// Entries is an upper bound of the entries that an address needs in the kernel.
 func (v *VIP) Entries(m Mode) int {
 	if v == nil {
 		return 0
@@ -113,8 +113,8 @@ func (v *VIP) Entries(m Mode) int {
 	return n
 }
 
-// entries is how many entries a frontend needs in the kernel, at most: pods behind several
-// ports share what is for hairpins.
+// entries is an upper bound of the entries that a frontend needs in the kernel. Pods behind several
+// ports share their hairpin entries.
 func (f *Frontend) entries(m Mode) int {
 	n := len(f.Sources)
 	if m == ModeIPTables {
@@ -125,7 +125,7 @@ func (f *Frontend) entries(m Mode) int {
 		n += 4                   // svc, inrange, sched, turn
 		n += 3 * len(t.Backends) // eps, masq, hair
 		if f.Affinity != 0 {
-			n += 2 * len(t.Backends) // back, and expiring when it goes
+			n += 2 * len(t.Backends) // back, and expiring after its removal
 		}
 		if s := f.Scheduler.schedule(t.Backends); s.Table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
 			n += s.slots(len(t.Backends))
@@ -134,7 +134,7 @@ func (f *Frontend) entries(m Mode) int {
 	return n
 }
 
-// rules is how many rules of iptables a frontend needs, at most.
+// rules is an upper bound of the iptables rules that a frontend needs.
 func (f *Frontend) rules() int {
 	n := 0
 	for _, t := range []*Target{&f.External, &f.Internal} {
@@ -146,8 +146,8 @@ func (f *Frontend) rules() int {
 	return n
 }
 
-// Refused is an error of [Proxy.Set]: everything in the State is set except for these
-// addresses. Addresses that were forwarded before still are, as they were; others are not.
+// Refused is an error of [Proxy.Set]: everything in the State is set except these addresses. An
+// address that was forwarded before still is, unchanged; a new one is not.
 type Refused struct {
 	Refusals []Refusal // sorted by address
 }
@@ -166,7 +166,7 @@ func (r *Refused) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Refusals are collected while a State is set, by address.
+// Refusals has the addresses that are refused while a State is set.
 type Refusals map[netip.Addr]Refusal
 
 func (r Refusals) Add(v *VIP, err error) { r[v.Addr] = Refusal{v, err} }
@@ -184,7 +184,7 @@ func (r Refusals) Err() error {
 	return &Refused{all}
 }
 
-// Without is s with the refused addresses as they are in have.
+// Without returns s with the refused addresses as they are in have.
 func (s State) Without(have State, refused Refusals) State {
 	if len(refused) == 0 {
 		return s
@@ -201,8 +201,8 @@ func (s State) Without(have State, refused Refusals) State {
 	return s
 }
 
-// Refuse finds the addresses among the changes that cannot be forwarded, whatever the
-// kernel holds: addresses that break the rules of their types or exceed the limits.
+// Refuse returns the changed addresses that cannot be forwarded, regardless of the kernel's state:
+// invalid addresses, and addresses beyond the limits.
 func (l Limits) Refuse(changes []VipChange) Refusals {
 	refused := make(Refusals)
 	for _, c := range changes {
@@ -216,8 +216,8 @@ func (l Limits) Refuse(changes []VipChange) Refusals {
 	return refused
 }
 
-// RefuseTotal refuses changed addresses, the largest first, if all of them and the others have
-// more than total entries together.
+// RefuseTotal refuses changed addresses, the largest first, until all addresses together have at
+// most total entries.
 func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	total := have
 	var grown []VipChange
@@ -247,8 +247,8 @@ func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	}
 }
 
-// RefusePrograms refuses addresses that would have more rules with programs than all
-// addresses may have together: changed ones, since the others have them.
+// RefusePrograms refuses changed addresses, until all addresses together have at most as many rules
+// with programs as allowed. Unchanged addresses keep theirs.
 func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 	if l.Mode != ModeIPTables {
 		return

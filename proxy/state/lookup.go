@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// A Port is a protocol and a port of an address.
+// A Port is a protocol and port number of an address.
 type Port struct {
 	Proto Protocol
 	Port  uint16
 }
 
-// Sides says for which kinds of clients something holds.
+// Sides are kinds of clients.
 type Sides uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	SideInternal
 )
 
-// Base is the set for IPv4 of the pair that id is of.
+// Base returns the IPv4 set of the pair that id belongs to.
 func Base(id SetID) SetID {
 	if id >= SetClientIf {
 		return id
@@ -30,7 +30,7 @@ func Base(id SetID) SetID {
 
 func (t *Target) Empty() bool { return len(t.Backends) == 0 }
 
-// Vip finds an address; nil: it is no VIP.
+// Vip returns the VIP with an address; nil if it is not a VIP.
 func (s *State) Vip(addr netip.Addr) *VIP {
 	i, found := slices.BinarySearchFunc(s.VIPs, addr, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 	if !found {
@@ -39,7 +39,7 @@ func (s *State) Vip(addr netip.Addr) *VIP {
 	return s.VIPs[i]
 }
 
-// Frontend finds one; nil: there is none.
+// Frontend returns a frontend; nil if it does not exist.
 func (s *State) Frontend(vip netip.Addr, at Port) *Frontend {
 	v := s.Vip(vip)
 	if v == nil {
@@ -55,8 +55,7 @@ func (s *State) Frontend(vip netip.Addr, at Port) *Frontend {
 	return &fronts[j]
 }
 
-// Has says whether the frontend's flows may be at a backend: new ones, or flows
-// that it keeps.
+// Has reports whether the frontend's flows may be at a backend: new flows, or flows that it keeps.
 func (f *Frontend) Has(backend netip.AddrPort) bool {
 	return f.External.Has(backend) || f.Internal.Has(backend) || f.Drains(backend)
 }

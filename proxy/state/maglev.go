@@ -6,19 +6,18 @@ import (
 	"slices"
 )
 
-// tableSizes are the numbers of slots that a table can have. They are primes, so
-// that each backend's walk meets every slot. The smallest is the rule: with 251
-// slots of some 100 bytes in the kernel, 1,000 frontends take 25 MB; the paper's
-// 65,537 would take 6.5 GB.
+// tableSizes are the possible numbers of slots in a table. They are primes, so that each backend's
+// permutation visits every slot. The smallest is the usual one: with 251 slots of some 100 bytes in
+// the kernel, 1,000 frontends take 25 MB; the paper's 65,537 would take 6.5 GB.
 var tableSizes = []int{251, 1021, 4093, 16381, 65521}
 
-// slotsPerBackend is how many slots each backend has at least, on average. Shares
-// differ by one slot, so by a fifth of the mean at most.
+// slotsPerBackend is the least average number of slots for each backend. Shares differ by one slot,
+// so by at most a fifth of the average.
 const slotsPerBackend = 5
 
-// tableSize is the number of slots for n backends. It depends on n alone, since all
-// nodes must agree, and in few large steps, since each of them moves most flows:
-// at 51, 205, 819 and 3,277 backends.
+// tableSize returns the number of slots for n backends. It depends on n alone, because all nodes
+// must agree. It has few, large steps, because each moves most flows: at 51, 205, 819 and 3,277
+// backends.
 func tableSize(n int) int {
 	for _, size := range tableSizes {
 		if n*slotsPerBackend <= size {
@@ -28,14 +27,13 @@ func tableSize(n int) int {
 	return tableSizes[len(tableSizes)-1]
 }
 
-// MaglevSlots is which backend has each slot, by its index: the population of Maglev's
-// lookup table (Eisenbud et al., NSDI 2016, section 3.4), with weights. It depends
-// on the addresses and weights of the backends and on nothing else. Each has at
-// least one slot if there are no more backends than slots.
+// MaglevSlots returns the index of the backend for each slot: it populates Maglev's lookup table
+// (Eisenbud et al., NSDI 2016, section 3.4), with weights. It depends only on the addresses and
+// weights of the backends. Each backend has at least one slot, if there are enough.
 //
-// Backends take turns, and who has its turn takes the next free slot on its own
-// walk through the table. A backend of the largest weight has one every round;
-// others when their weights have added up to the largest.
+// Backends take turns. In its turn, a backend takes the next free slot of its own permutation. A
+// backend of the largest weight has a turn in every round; others have one when their accumulated
+// weight reaches the largest.
 func MaglevSlots(backends []Backend) []int {
 	slots := make([]int, tableSize(len(backends)))
 	for i := range slots {
@@ -58,7 +56,7 @@ func MaglevSlots(backends []Backend) []int {
 	return slots
 }
 
-// A walk is the order in which a backend would like to have the slots.
+// A walk is the permutation of the slots by a backend's preference.
 type walk struct {
 	at, step       int
 	credit, weight int
@@ -81,7 +79,7 @@ func walksOf(backends []Backend, size int) (walks []walk, largest int) {
 	return walks, largest
 }
 
-// next goes on to the next free slot.
+// next returns the next free slot.
 func (w *walk) next(slots []int) int {
 	for slots[w.at] >= 0 {
 		w.at = (w.at + w.step) % len(slots)
@@ -89,10 +87,10 @@ func (w *walk) next(slots []int) int {
 	return w.at
 }
 
-// EffectiveWeight is the share of a backend in relation to the others'.
+// EffectiveWeight is the backend's share, relative to the others.
 func (b Backend) EffectiveWeight() int { return max(1, int(b.Weight)) }
 
-// weighted says whether backends differ in weight.
+// weighted reports whether backends have different weights.
 func weighted(backends []Backend) bool {
 	return slices.ContainsFunc(backends, func(b Backend) bool { return b.EffectiveWeight() != backends[0].EffectiveWeight() })
 }

@@ -2,11 +2,11 @@ package state
 
 import "fmt"
 
-// A Mode is the part of the kernel that rules are written in.
+// A Mode is the kernel interface that the rules are written to.
 type Mode string
 
 const (
-	// ModeAuto is nftables where it works and iptables elsewhere.
+	// ModeAuto chooses nftables if it works, and otherwise iptables.
 	ModeAuto     Mode = "auto"
 	ModeNFTables Mode = "nftables"
 	ModeIPTables Mode = "iptables"

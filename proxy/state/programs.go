@@ -12,19 +12,19 @@ func (f *Frontend) Target(s Side) *Target {
 	return &f.Internal
 }
 
-// ChainSide is the side whose chain a side uses: internal clients that are treated
-// as external ones need none of their own.
+// ChainSide returns the side whose chain a side uses: internal clients that are treated like
+// external ones need no chain of their own.
 func (f *Frontend) ChainSide(s Side) Side {
 	x, i := &f.External, &f.Internal
-	// Each kind has its own turn.
+	// Each kind of clients takes its own turns.
 	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.RefusesMidStream(External) == f.RefusesMidStream(Internal) {
 		return External
 	}
 	return s
 }
 
-// RefusesMidStream is what countChain's is. Where iptables falls back to chance, it is by luck
-// as well that one of several backends would be the right one.
+// RefusesMidStream is like that of CountChain. Where iptables falls back to random choice, one of
+// several backends would be the right one only by chance, too.
 func (f *Frontend) RefusesMidStream(s Side) bool {
 	t := f.Target(s)
 	switch {
@@ -36,8 +36,8 @@ func (f *Frontend) RefusesMidStream(s Side) bool {
 	return !f.Scheduler.schedule(t.Backends).seeded && s.Prefix != Internal.Prefix
 }
 
-// XtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
-// table must fit into a rule.
+// XtScheduler returns the scheduler that iptables uses for a target of the frontend: Maglev's table
+// must fit into a rule.
 func (f *Frontend) XtScheduler(t *Target) Scheduler {
 	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > MaxSlots {
 		return Random
@@ -45,12 +45,12 @@ func (f *Frontend) XtScheduler(t *Target) Scheduler {
 	return f.Scheduler
 }
 
-// maxPrograms is how many rules with a program of the packet filter all addresses of a node may
-// have together. Linux 6.18 stops for good when more than 1,024 of them are deleted at
-// once, and iptables-legacy deletes and makes all rules with every change.
+// maxPrograms is how many rules with a BPF program all addresses of a node may have together. Linux
+// 6.18 hangs for good when more than 1,024 of them are deleted at once, and iptables-legacy
+// replaces all rules with every change.
 const maxPrograms = 900
 
-// programs is how many rules with a program of the packet filter a frontend has in iptables mode.
+// programs is the number of rules with a BPF program that a frontend has in iptables mode.
 func (f *Frontend) programs(vip netip.Addr) int {
 	if f.Scheduler != SourceHash && f.Scheduler != Maglev {
 		return 0
@@ -83,11 +83,11 @@ func (v *VIP) Programs() int {
 	return n
 }
 
-// MaxHashed is the number of backends that the match cluster can tell apart.
+// MaxHashed is the number of backends that the match cluster can distinguish.
 const MaxHashed = 32
 
-// maxSlots is the size of the largest table whose slots a program can tell apart, and
-// maxTabled the number of backends that it is for.
+// maxSlots is the largest table whose slots a program can distinguish, and maxTabled its number of
+// backends.
 const (
 	MaxSlots  = 251
 	MaxTabled = MaxSlots / slotsPerBackend

@@ -10,27 +10,26 @@ import (
 )
 
 const (
-	// MaxRedirects is how many nodes redirect one packet at most, whatever they know of each
-	// other.
+	// MaxRedirects is how many nodes redirect one packet at most, regardless of what they know of
+	// each other.
 	MaxRedirects = 3
 	// RedirectTTL is the TTL, or hop limit, to which the first node lowers a packet that it
-	// redirects. Each copy that the kernel sends has one less (nf_dup_ipv4), so that the TTL
-	// counts the redirects. It is below that of packets from a network of any width, and leaves
-	// enough for the way to a pod.
+	// redirects. The kernel decrements it in each copy (nf_dup_ipv4), so the TTL counts redirects.
+	// It is below that of packets from a network of any diameter, and large enough to reach a pod.
 	RedirectTTL = 16
 )
 
-// A Redirect names nodes that may have connections to a VIP that this node does not know: its
-// previous owners, or its present one. TCP packets for the VIP that come in by Interface, begin
-// nothing and are of no connection in conntrack are sent there unchanged but for their TTL,
-// whatever the frontend.
+// A Redirect names nodes that may know connections to a VIP that this node does not know: its
+// previous owners, or its present one. It applies to TCP packets for the VIP that arrive by
+// Interface, are not SYNs, and belong to no connection in conntrack, on any port. They are sent to
+// these nodes unchanged except for the TTL.
 type Redirect struct {
 	VIP       netip.Addr
 	Interface string
-	// Via gets the packets that come from hosts, Onward the packets that another node has
-	// redirected, and Beyond instead of Onward those from the hardware address of Onward, if that
-	// is known: no packet goes straight back. Each is an address on the link that the interface is on; the
-	// zero Addr redirects none.
+	// Via gets packets from hosts. Onward gets packets that another node has redirected. If
+	// Onward's hardware address is known, Beyond gets the packets that come from it, so that no
+	// packet goes straight back. Each is an address on the interface's link; the zero Addr
+	// redirects none.
 	Via, Onward, Beyond netip.Addr
 	OnwardMAC           [6]byte
 }
@@ -39,7 +38,7 @@ func (h Redirect) compare(o Redirect) int {
 	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
 }
 
-// RedirectsOf are the redirects of one family.
+// RedirectsOf returns the redirects of one family.
 func RedirectsOf(all []Redirect, f SetID) (of []Redirect) {
 	for _, h := range all {
 		if Family(h.VIP) == f {
@@ -70,13 +69,13 @@ func validateRedirects(s State) error {
 	return nil
 }
 
-// reachable reports whether a redirect may lead to an address, or to none.
+// reachable reports whether a redirect may lead to an address; the zero Addr is allowed.
 func (h Redirect) reachable(to netip.Addr) bool {
 	return !to.IsValid() || isUnicast(to) && Family(to) == Family(h.VIP)
 }
 
-// PlainIfname says whether the name of an interface means itself to all programs that
-// load rules: the kernel forbids little.
+// PlainIfname reports whether all programs that load rules take the name of an interface literally.
+// The kernel allows almost any name.
 func PlainIfname(name string) bool {
 	odd := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:@", r)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Chains that frontends go to when there is no backend.
+// Chains for frontends without a backend.
 const (
 	chainRefuse = "refuse"
 	chainIgnore = "ignore"
@@ -16,23 +16,23 @@ const (
 type Side struct {
 	Prefix                 string // of its count chains
 	Svc, Eps, Slots, masqs SetID
-	Sticky                 string // the chain that asks for the backend a client had
-	Sched                  SetID  // and where it goes on
-	SourceCheck            string // the chain that asks for the source first
-	AfterSourceCheck       SetID  // and where it goes on
-	Turn                   string // the chain that asks for the frontend's own chain
-	Turns                  SetID  // which is here
+	Sticky                 string // the chain that looks up the client's previous backend
+	Sched                  SetID  // the map of the chains after that
+	SourceCheck            string // the chain that checks the source first
+	AfterSourceCheck       SetID  // the map of the chains after that
+	Turn                   string // the chain that looks up the frontend's own chain
+	Turns                  SetID  // in this map
 }
 
-// What the names of chains of either side end in.
+// Suffixes of the names of chains of both sides.
 const (
 	sticky       = "sticky"
 	sourceRanges = "sourceranges"
 	turn         = "turn"
 )
 
-// SplitPrefix begins the name of a chain that sends internal clients elsewhere, and
-// does for the others what the chain of external clients does.
+// SplitPrefix begins the names of chains that send internal clients to their own chains, and
+// otherwise do the same as the chain of external clients.
 const SplitPrefix = "s"
 
 var (
@@ -46,7 +46,7 @@ var (
 	}
 )
 
-// RenderState is all elements of the table for s, sorted.
+// RenderState returns all elements of the table for s, sorted.
 func RenderState(s State) []Element {
 	var bySet [SetCount][]Element
 	add := func(all []Element) {
@@ -59,7 +59,7 @@ func RenderState(s State) []Element {
 		add(renderVIP(v, s.Node))
 	}
 	for i := range bySet {
-		// In order already where slots do not count: VIPs come sorted.
+		// Without slots the elements are sorted already, because the VIPs are.
 		if !slices.IsSortedFunc(bySet[i], Element.Compare) {
 			slices.SortFunc(bySet[i], Element.Compare)
 		}
@@ -67,7 +67,7 @@ func RenderState(s State) []Element {
 	return slices.Concat(bySet[:]...)
 }
 
-// renderShared is the elements that belong to no VIP, sorted.
+// renderShared returns the elements that belong to no VIP, sorted.
 func renderShared(s State) []Element {
 	var all []Element
 	for _, p := range s.Owned {
@@ -80,7 +80,7 @@ func renderShared(s State) []Element {
 	if prefix != "" {
 		all = append(all, ifnameElement(prefix, true))
 	}
-	// Intervals must not overlap: a bridge that the prefix matches is in.
+	// Intervals must not overlap: the prefix may already include the bridge.
 	if bridge != "" && (prefix == "" || !strings.HasPrefix(bridge, prefix)) {
 		all = append(all, ifnameElement(bridge, false))
 	}
@@ -89,12 +89,11 @@ func renderShared(s State) []Element {
 	return all
 }
 
-// renderVIP is the elements of one address, sorted. All of their keys begin
-// with that address, so no two VIPs share an element: what becomes of one
-// never depends on another.
+// renderVIP returns the elements of one address, sorted. All their keys begin with that address, so
+// VIPs share no elements and never affect each other.
 func renderVIP(v *VIP, node string) []Element {
 	f := Family(v.Addr)
-	all := make([]Element, 0, 2+8*len(v.Frontends)) // as many as a port with two backends has
+	all := make([]Element, 0, 2+8*len(v.Frontends)) // enough for a port with two backends
 	all = append(all, Element{Set: SetVIPs + f, Key: string(Encoding(nil).Addr(v.Addr))})
 	if v.affinity() {
 		all = append(all, Element{Set: setSticky + f, Key: string(Encoding(nil).Addr(v.Addr))})
@@ -115,7 +114,7 @@ func renderVIP(v *VIP, node string) []Element {
 	return all
 }
 
-// renderTarget appends what one kind of clients finds at one frontend.
+// renderTarget appends the elements for one kind of clients of a frontend.
 func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target, node string) []Element {
 	f := Family(vip)
 	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
@@ -159,7 +158,7 @@ func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target
 	return all
 }
 
-// alike says whether internal clients find what external ones do.
+// alike reports whether internal clients are treated like external ones.
 func (f *Frontend) alike() bool {
 	x, i := &f.External, &f.Internal
 	if len(x.Backends) == 0 && len(i.Backends) == 0 {
@@ -168,11 +167,11 @@ func (f *Frontend) alike() bool {
 	return sameBackends(f)
 }
 
-// splitOf is the chain that asks first whether the client is an internal one.
+// splitOf returns the chain that first checks whether the client is internal.
 func splitOf(chain string) string { return SplitPrefix + strings.TrimPrefix(chain, External.Prefix) }
 
-// renderDraining appends the backends that keep the flows that they have. No rule
-// asks for them: they are there for the process that finds the table.
+// renderDraining appends the draining backends. No rule uses them: they are for a later process
+// that adopts the table.
 func renderDraining(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
 	for _, b := range fe.Draining {
@@ -190,15 +189,15 @@ func renderTable(all []Element, set SetID, frontend Encoding, backends []Backend
 	return all
 }
 
-// sameBackends says whether internal clients find the same backends as external
-// ones, so that they can use their table, which is large.
+// sameBackends reports whether internal clients have the same backends as external ones, so that
+// they can share the table, which is large.
 func sameBackends(fe *Frontend) bool {
 	return slices.EqualFunc(fe.External.Backends, fe.Internal.Backends, func(a, b Backend) bool {
 		return a.Addr == b.Addr && a.EffectiveWeight() == b.EffectiveWeight()
 	})
 }
 
-// chain is where new flows go that find no backend.
+// chain returns the chain for new flows that find no backend.
 func (m Miss) chain() string {
 	if m == Drop {
 		return chainIgnore
@@ -206,7 +205,7 @@ func (m Miss) chain() string {
 	return chainRefuse
 }
 
-// scheduling is the chain that chooses a backend, of which there is at least one.
+// scheduling returns the chain that chooses a backend. At least one backend is needed.
 func scheduling(vip netip.Addr, fe *Frontend, s Side, t *Target) CountChain {
 	schedule := fe.Scheduler.schedule(t.Backends)
 	c := CountChain{Side: s.Prefix, Schedule: schedule, Slots: schedule.slots(len(t.Backends))}
@@ -219,14 +218,14 @@ func scheduling(vip netip.Addr, fe *Frontend, s Side, t *Target) CountChain {
 	return c
 }
 
-// ChainUses counts, for each made chain, the elements that go to it.
+// ChainUses counts the elements that go to each generated chain.
 func ChainUses(all []Element) map[string]int {
 	uses := make(map[string]int)
 	CountUses(uses, all, 1)
 	return uses
 }
 
-// CountUses adds by for every element that goes to a made chain.
+// CountUses adds by for every element that goes to a generated chain.
 func CountUses(uses map[string]int, all []Element, by int) {
 	for _, e := range all {
 		if s := &Specs[e.Set]; (s.Verdicts() || s.Numbers()) && IsGenerated(e.Data) {
@@ -235,8 +234,8 @@ func CountUses(uses map[string]int, all []Element, by int) {
 	}
 }
 
-// IsGenerated says whether name is that of a chain that is made before the first
-// element goes to it, and deleted after the last did.
+// IsGenerated reports whether a chain of this name is created before the first element that goes to
+// it, and deleted after the last.
 func IsGenerated(name string) bool {
 	_, mark := ParseMarkChain(name)
 	_, count := ParseCountChain(name)

@@ -11,39 +11,37 @@ import (
 type Scheduler uint8
 
 const (
-	// Random chooses each with the probability of its weight.
+	// Random chooses each backend with a probability proportional to its weight.
 	Random Scheduler = iota
-	// RoundRobin gives each its turn, whatever its weight.
+	// RoundRobin chooses the backends in turn, regardless of weight.
 	RoundRobin
-	// SourceHash gives all flows of a client's address the same backend, as long as
-	// the number of backends stays. It ignores weights.
+	// SourceHash gives all flows of a client address the same backend while the number of backends
+	// does not change. It ignores weights.
 	SourceHash
-	// Maglev hashes the flow's addresses and ports onto a table that all nodes
-	// have alike and that changes little when a backend comes or goes
-	// (Eisenbud et al., NSDI 2016, section 3.4). It respects weights. Nodes agree as
-	// long as their processors have the same order of bytes.
+	// Maglev hashes the flow's addresses and ports onto a table that is the same on all nodes and
+	// changes little when a backend is added or removed (Eisenbud et al., NSDI 2016, section 3.4).
+	// It respects weights. All nodes must have the same byte order.
 	Maglev
 )
 
-// A schedule is how a count chain finds the slot of a new flow.
+// A schedule is how a count chain chooses the slot of a new flow.
 type schedule struct {
 	letters string // between the side and the number in the chain's name
-	// value is the expression whose remainder is the slot, in IPv4's words.
+	// value is the expression whose remainder is the slot, as nft writes it for IPv4.
 	value string
-	// seeded: the expression is a hash.
+	// seeded: the expression is a hash with a seed.
 	seeded bool
-	// Table: slots are those of Maglev's table, else one for each backend.
+	// Table: the slots are those of Maglev's table; otherwise there is one for each backend.
 	Table bool
-	// stateful: what it computes from is a state that each rule keeps for itself.
-	// Frontends that shared a chain would take one another's turns: of two that are
-	// used alternately, each would meet every other backend only.
+	// stateful: each rule keeps state for its choices. Frontends must not share such a chain: if
+	// flows of two frontends alternated, each frontend would use only every other backend.
 	stateful bool
 }
 
-// The schedules. Seeds are fixed: with one of its own, each node and each chain
-// would choose differently, and so would a chain that is made again. The hash of
-// Maglev leaves out the VIP and its port, which are the same for a frontend: with
-// them an IPv6 flow does not fit into the registers that nft 1.0.6 knows.
+// The schedules. The seeds are fixed: otherwise each node and each chain, also a chain that is
+// created again, would choose differently. Maglev's hash omits the VIP and its port, which are the
+// same for all flows of a frontend: with them an IPv6 flow does not fit into the registers that nft
+// 1.0.6 knows.
 var (
 	byRandom = schedule{letters: "", value: "numgen random"}
 	byWeight = schedule{letters: "w", value: "numgen random", Table: true}
@@ -54,7 +52,7 @@ var (
 	Schedules = []*schedule{&byRandom, &byWeight, &byTurn, &bySource, &byFlow}
 )
 
-// schedule is how flows are given to backends, of which there is at least one.
+// schedule returns how flows are distributed over backends. At least one backend is needed.
 func (s Scheduler) schedule(backends []Backend) *schedule {
 	switch s {
 	case RoundRobin:
@@ -71,7 +69,7 @@ func (s Scheduler) schedule(backends []Backend) *schedule {
 	return &byRandom
 }
 
-// slots is the number of slots that a schedule chooses from.
+// slots returns the number of slots that the schedule chooses from.
 func (s *schedule) slots(backends int) int {
 	if s.Table {
 		return tableSize(backends)
@@ -79,16 +77,15 @@ func (s *schedule) slots(backends int) int {
 	return backends
 }
 
-// A CountChain is a chain that gives new flows to the backends in a number of
-// slots.
+// A CountChain is a chain that distributes new flows over a number of slots, each with a backend.
 type CountChain struct {
 	Side     string // prefix of the side
 	Schedule *schedule
 	Slots    int
-	owner    string // the frontend whose it is, where the schedule is stateful
+	owner    string // the frontend that the chain belongs to, if the schedule is stateful
 }
 
-// Name is such as "x3", "ih3", "xm251" or "xr3/192.0.2.1/tcp/80".
+// Name is, for example, "x3", "ih3", "xm251" or "xr3/192.0.2.1/tcp/80".
 func (c CountChain) Name() string {
 	name := c.Side + c.Schedule.letters + strconv.Itoa(c.Slots)
 	if c.owner != "" {
@@ -97,18 +94,19 @@ func (c CountChain) Name() string {
 	return name
 }
 
-// ownerOf names a frontend in the name of a chain, which has no room for colons.
+// ownerOf returns a frontend as part of a chain's name, where nft allows no colons.
 func ownerOf(vip netip.Addr, f *Frontend) string {
 	return fmt.Sprintf("%s/%s/%d", strings.ReplaceAll(vip.String(), ":", "-"), f.Protocol, f.Port)
 }
 
-// Pattern is the chain that this one is a copy of, but for the number.
+// Pattern returns the chain that this one equals except for the number of slots.
 func (c CountChain) Pattern() CountChain {
 	return CountChain{Side: c.Side, Schedule: c.Schedule, Slots: min(c.Slots, c.Schedule.Patterns())}
 }
 
-// Patterns is up to how many slots, from 1, chains always exist. Where the choice is
-// not made from the flow itself, one slot is another thing than many.
+// Patterns is the largest number of slots, from 1, for which chains always exist. Unless the slot
+// is a hash of the flow, the chain of one slot has other rules than that of several (see
+// refusesMidStream), so that both are patterns.
 func (s *schedule) Patterns() int {
 	if s.seeded {
 		return 1
@@ -116,10 +114,10 @@ func (s *schedule) Patterns() int {
 	return 2
 }
 
-// refusesMidStream says whether the chain refuses the middle of a connection that conntrack
-// does not know. One of several backends would be the right one by luck. A single
-// one is, for a client on this node; one outside has mostly been moved here by a
-// router, from a node with another backend.
+// refusesMidStream reports whether the chain refuses packets in the middle of a connection that
+// conntrack does not know. With several backends, the right one would be chosen only by chance. A
+// single backend is the right one for a client on this node; a router has probably moved the
+// connection of an external client here from a node with another backend.
 func (c CountChain) refusesMidStream() bool {
 	return !c.Schedule.seeded && (c.Slots > 1 || c.Side != Internal.Prefix)
 }
@@ -141,9 +139,9 @@ func ParseCountChain(name string) (c CountChain, ok bool) {
 	return CountChain{}, false
 }
 
-// Text is the chain as nft reads it. What misses must go no further, or another
-// proxy could answer in our place. A connection that is new to conntrack and not to
-// its client must not meet a backend by chance.
+// Text returns the chain as nft reads it. Packets that match no slot are dropped, or another proxy
+// could answer instead. A connection that is new to conntrack, but not to its client, must not
+// reach a backend by chance.
 func (c CountChain) Text() string {
 	backends, seed := "eps", ""
 	if c.Schedule.Table {
@@ -158,7 +156,7 @@ func (c CountChain) Text() string {
 	}
 	if c.refusesMidStream() {
 		stray := "stray"
-		if c.Slots == 1 && side == c.Side { // not yet known which kind of client it is
+		if c.Slots == 1 && side == c.Side { // the rules do not know yet whether the client is internal
 			stray = "xstray"
 		}
 		first += "\n\t\tmeta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn goto " + stray
@@ -175,7 +173,7 @@ func (c CountChain) Text() string {
 `, c.Name(), first, rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
 }
 
-// askClients are the rules that send internal clients elsewhere.
+// askClients has the rules that send internal clients to their own chains.
 const askClients = `
 jump clients
 meta priority none goto internal`

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// familyKeys are the families as a map of the table has them for a key, by the distance of their SetID.
+// familyKeys are the families as keys of a map, indexed like the SetIDs of a pair.
 var familyKeys = [...]string{string([]byte{unix.NFPROTO_IPV4}), string([]byte{unix.NFPROTO_IPV6})}
 
-// renderSNAT is the elements that say how sources are replaced; none where that
-// is by the default.
+// renderSNAT returns the elements for source addresses and ports, none for the defaults.
 func renderSNAT(s SNAT) []Element {
 	var all []Element
 	for _, p := range s.Never {
@@ -36,10 +35,10 @@ func renderSNAT(s SNAT) []Element {
 	return all
 }
 
-// chainDefaultSource has no chain: it is what ends new-source.
+// chainDefaultSource is not a chain of its own: it is the end of new-source.
 const chainDefaultSource = "masquerade-fully-random"
 
-// Source is the address to use for a family; none: that of the interface.
+// Source is the source address for a family; zero: the interface's.
 func (s SNAT) Source(f SetID) netip.Addr {
 	for _, a := range s.Sources {
 		if Family(a) == f {
@@ -49,7 +48,7 @@ func (s SNAT) Source(f SetID) netip.Addr {
 	return netip.Addr{}
 }
 
-// chain is where a flow goes whose source is replaced.
+// chain returns the chain for a flow whose source is replaced.
 func (p Ports) chain(chosen bool) string {
 	if chosen {
 		return "snat-" + p.String()
@@ -62,7 +61,7 @@ const markPrefix = "mark-"
 // Chain is the chain that sets the mark: "mark-0x4000-0x4000".
 func (m Mark) Chain() string { return fmt.Sprintf("%s%#x-%#x", markPrefix, m.Value, m.Mask) }
 
-// ParseMarkChain is the mark in the name of a mark chain.
+// ParseMarkChain returns the mark in the name of a mark chain.
 func ParseMarkChain(name string) (m Mark, ok bool) {
 	value, mask, _ := strings.Cut(strings.TrimPrefix(name, markPrefix), "-")
 	v, err1 := strconv.ParseUint(value, 0, 32)
@@ -94,7 +93,7 @@ func (s SNAT) validate() error {
 	return errors.Join(errs...)
 }
 
-// text is one line for every setting that is not the default.
+// text has one line for every setting that is not the default.
 func (s SNAT) text() string {
 	var b strings.Builder
 	if s.Ports != PortFullyRandom {
@@ -127,7 +126,7 @@ func (p Ports) String() string {
 	}
 }
 
-// masquerades says whether any backend does not see some of its clients.
+// masquerades reports whether any backend receives masqueraded flows.
 func (v *VIP) masquerades(node string) bool {
 	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool {
 		return f.External.masquerades(node) || f.Internal.masquerades(node)
@@ -138,5 +137,5 @@ func (t *Target) masquerades(node string) bool {
 	return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.masked(b, node) })
 }
 
-// masked says whether a backend sees an address of the node in place of its client's.
+// masked reports whether a backend sees this node's address instead of the client's.
 func (t *Target) masked(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// renderSources appends the sources that may use a frontend, where not all may.
+// renderSources appends the sources that may use a frontend, if it is restricted.
 func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	if !fe.SourceRestricted(vip) {
 		return all
@@ -20,7 +20,7 @@ func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	return all
 }
 
-// SourceRestricted says whether there are sources that may not use the frontend.
+// SourceRestricted reports whether some sources may not use the frontend.
 func (f *Frontend) SourceRestricted(vip netip.Addr) bool {
 	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
 	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)

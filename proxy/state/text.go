@@ -48,7 +48,7 @@ func (s State) String() string {
 	return b.String()
 }
 
-// hopText is where a redirect leads.
+// hopText names the target of a redirect.
 func hopText(to netip.Addr) string {
 	if !to.IsValid() {
 		return "none"
@@ -107,7 +107,7 @@ func (f *Frontend) sourcesText() []string {
 	return words
 }
 
-// text lists the backends, those to masquerade last.
+// text lists the backends, masqueraded ones last.
 func (t *Target) text(node string) string {
 	var plain, masqueraded []string
 	for _, b := range t.Backends {
@@ -130,7 +130,7 @@ func (t *Target) text(node string) string {
 	return strings.Join(append(plain, masqueraded...), " ")
 }
 
-// missText says what becomes of flows that find no backend.
+// missText says what happens to flows without a backend.
 func missText(external, internal *Target) string {
 	x, i := len(external.Backends) == 0, len(internal.Backends) == 0
 	switch {

@@ -11,15 +11,14 @@ import (
 // maxIfname is the length of the longest name of an interface (IFNAMSIZ).
 const maxIfname = 15
 
-// Validate says what in s breaks the rules that its types state or exceeds nftables' [Limits],
-// naming the address, the field and what would be right. Everything wrong is in the
-// error, not only the first.
+// Validate returns all violations of the rules in the comments of the types, and of nftables'
+// [Limits], with the address, the field and what would be right.
 func (s State) Validate() error {
 	changes, err := DiffVIPs(nil, s.VIPs)
 	return errors.Join(err, ValidateShared(s), DefaultLimits(ModeNFTables).Refuse(changes).Err())
 }
 
-// ValidateShared checks what belongs to no VIP.
+// ValidateShared checks the parts that belong to no VIP.
 func ValidateShared(s State) error {
 	errs := []error{
 		validatePrefixes("owned", s.Owned),
@@ -54,8 +53,8 @@ func validatePrefixes(field string, all []netip.Prefix) error {
 	return nil
 }
 
-// isUnicast says whether a is an address that packets may have on a wire, of
-// one node and in the form that the kernel compares.
+// isUnicast reports whether a is a possible destination on a network, of one node, and in the form
+// that the kernel compares.
 func isUnicast(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback()
 }
@@ -124,7 +123,7 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 		case b.Addr.Addr().Zone() != "" || Family(b.Addr.Addr()) != Family(v.Addr) || b.Addr.Addr().Is4In6():
 			bad("backend %s: want the family of the VIP, and no zone", b.Addr)
 		}
-		// The same endpoint twice, on whatever nodes, would count twice.
+		// The same endpoint twice, even on different nodes, would count twice.
 		if i > 0 && t.Backends[i-1].Addr.Compare(b.Addr) >= 0 {
 			bad("backend %s comes after %s; want them sorted, no two alike", b.Addr, t.Backends[i-1].Addr)
 		}

@@ -1,7 +1,8 @@
 // Package rundir has the files that a speaker keeps in its run directory (--run-dir, below /run):
-// what the next speaker on this node must know, the lock, and the socket's path. The directory ends
-// with the boot, as everything does that these files are about.
+// state for the next speaker on this node, the lock, and the socket's path. The directory does not
+// survive a reboot, and neither does anything that these files describe.
 //
-// file.go lists the files, state.go writes and reads what the speaker knows, and snapshotwriter.go
-// writes the API server's objects, beside the speaker's loop. lock.go ensures one speaker at a time.
+// file.go lists the files, state.go writes and reads the speaker's state, and snapshotwriter.go
+// writes the API server's objects in the background. lock.go ensures that only one speaker runs at
+// a time.
 package rundir

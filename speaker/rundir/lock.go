@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock makes sure that one speaker at a time uses the run directory. The kernel
-// drops the lock with the process, however that ends.
+// Lock ensures that only one speaker at a time uses the run directory. The kernel releases the lock
+// when the process ends, in any way.
 func Lock(runDir string) (release func(), err error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)

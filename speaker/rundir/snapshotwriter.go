@@ -14,26 +14,26 @@ const (
 	// snapshotInterval is the least time between two writes. Writing 5,000 Services takes
 	// longer than a pass, and after a crash a few seconds do not matter.
 	snapshotInterval = 10 * time.Second
-	// confirmInterval is the time between two confirmations of a snapshot that has not
-	// changed: each is a file of some 70 bytes.
+	// confirmInterval is the time between two confirmations of an unchanged snapshot. Each is a
+	// file of some 70 bytes.
 	confirmInterval = 15 * time.Second
 )
 
 // ClusterPath is the file of the last snapshot.
 func ClusterPath(runDir string) string { return clusterFile.in(runDir) }
 
-// Saved is the last snapshot, and when it was last in step with the API server.
+// Saved returns the last snapshot, and when it was last in step with the API server.
 func Saved(runDir string) watch.SavedSnapshot {
 	return watch.SavedSnapshot{Path: clusterFile.in(runDir), InStepPath: inStepFile.in(runDir)}
 }
 
-// A SnapshotWriter writes the newest snapshot to the run directory at intervals, beside the
-// loop, and confirms it for as long as it is what the API server has.
+// A SnapshotWriter writes the newest snapshot to the run directory at intervals, in the background,
+// and confirms it while the API server has the same.
 type SnapshotWriter struct {
 	saved watch.SavedSnapshot
 	log   *slog.Logger
-	// inStep reports whether the newest snapshot is what the API server has: it is neither
-	// from the file nor from before an outage.
+	// inStep reports whether the newest snapshot is the API server's state: it comes neither from
+	// the file nor from before an outage.
 	inStep func() bool
 	wake   chan struct{} // has room for one
 	quit   chan struct{}
@@ -42,9 +42,9 @@ type SnapshotWriter struct {
 	mu     sync.Mutex
 	newest *cluster.Snapshot
 
-	// These belong to run, and to close after it.
-	written bool // saved has the newest snapshot but for one that wake announces
-	failed  bool // to confirm, which is logged once
+	// Only run uses these and, after run has ended, close.
+	written bool // saved has the newest snapshot, unless wake announces one
+	failed  bool // the last confirmation failed, which is logged once
 }
 
 // NewSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
@@ -109,8 +109,8 @@ func (w *SnapshotWriter) write() {
 	w.confirm(at, clock)
 }
 
-// confirm records that the written snapshot is what the API server had at a Moment, or that
-// the clock failed.
+// confirm records that the written snapshot was the API server's state at a Moment, or that the
+// clock failed.
 func (w *SnapshotWriter) confirm(at watch.Moment, err error) {
 	if !w.written || !w.inStep() {
 		return

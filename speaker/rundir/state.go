@@ -22,7 +22,7 @@ type Dir struct {
 	path        string
 	assignments []cluster.Assignment
 	written     bool // assignments are in the file
-	// answered, failures and configuration are what the files of these names contain.
+	// answered, failures and configuration are the content of the files of these names.
 	answered      []netip.Addr
 	failures      []time.Time
 	owners        uint64 // the revision in the file

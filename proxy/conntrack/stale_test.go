@@ -13,34 +13,34 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// purgeText is a purge in words, sorted.
-func purgeText(p Purge) string {
+// staleText is a purge in words, sorted.
+func staleText(p StaleEntries) string {
 	var lines []string
 	for vip, v := range p {
-		if v.born {
-			lines = append(lines, fmt.Sprintf("%s born", vip))
+		if v.newVIP {
+			lines = append(lines, fmt.Sprintf("%s new VIP", vip))
 		}
-		if v.left {
-			lines = append(lines, fmt.Sprintf("%s left", vip))
+		if v.removedVIP {
+			lines = append(lines, fmt.Sprintf("%s removed VIP", vip))
 		}
-		for k := range v.ports {
-			if !v.born {
+		for k := range v.newPorts {
+			if !v.newVIP {
 				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.Proto, k.Port))
 			}
 		}
 		for k := range v.restricted {
 			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.Proto, k.Port))
 		}
-		for k, s := range v.gone {
+		for k, s := range v.removedBackends {
 			side := map[state.Sides]string{state.SideExternal: "external", state.SideInternal: "internal", state.SideExternal | state.SideInternal: "all"}[s]
-			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.Proto, k.Port.Port, k.Backend, side))
+			lines = append(lines, fmt.Sprintf("%s %s/%d %s removed for %s", vip, k.Proto, k.Port.Port, k.Backend, side))
 		}
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
-func TestPlanPurge(t *testing.T) {
+func TestStaleAfter(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	target := func(names ...string) state.Target {
 		return state.Target{Backends: proxytest.Backends(0, names...), Remote: state.Preserve}
@@ -60,30 +60,30 @@ func TestPlanPurge(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		have, want state.State
-		purge      string
+		stale      string
 	}{
-		{"a new VIP", none, stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 born"},
+		{"a new VIP", none, stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 new VIP"},
 		{"nothing", stateWith(), stateWith(), ""},
 		{"a new port", stateWith(), stateWith(fe(state.TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
 		{"a VIP goes, TCP", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), none,
-			"192.0.2.1 left\n192.0.2.1 tcp/80 10.244.1.11:8080 gone for all"},
+			"192.0.2.1 removed VIP\n192.0.2.1 tcp/80 10.244.1.11:8080 removed for all"},
 		{"a VIP goes, UDP", stateWith(fe(state.UDP, 53, target("pod1"), target("pod1"))), none,
-			"192.0.2.1 left\n192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+			"192.0.2.1 removed VIP\n192.0.2.1 udp/53 10.244.1.11:8080 removed for all"},
 		{"the first of two goes, the other takes its slot",
 			stateWith(fe(state.UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))),
 			stateWith(fe(state.UDP, 53, target("pod2"), target("pod2"))),
-			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+			"192.0.2.1 udp/53 10.244.1.11:8080 removed for all"},
 		{"one comes before another",
 			stateWith(fe(state.UDP, 53, target("pod2"), target("pod2"))),
 			stateWith(fe(state.UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))), ""},
 		{"local only from now on",
 			stateWith(fe(state.SCTP, 53, target("pod1", "remote"), target("pod1", "remote"))),
 			stateWith(fe(state.SCTP, 53, target("pod1"), target("pod1", "remote"))),
-			"192.0.2.1 sctp/53 10.244.2.11:8080 gone for external"},
+			"192.0.2.1 sctp/53 10.244.2.11:8080 removed for external"},
 		{"one for external, another for internal",
 			stateWith(fe(state.TCP, 53, target("pod1", "remote"), target("pod1"))),
 			stateWith(fe(state.TCP, 53, target("pod1"), target())),
-			"192.0.2.1 tcp/53 10.244.1.11:8080 gone for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 gone for external"},
+			"192.0.2.1 tcp/53 10.244.1.11:8080 removed for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 removed for external"},
 		{"restricted", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
 		{"restricted for all", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("0.0.0.0/0"), ""},
 		{"a source more", restricted("10.0.0.0/8"), restricted("10.0.0.0/8", "11.0.0.0/8"), ""},
@@ -92,14 +92,14 @@ func TestPlanPurge(t *testing.T) {
 		{"no longer restricted", restricted("10.0.0.0/8"), stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
-		if diff := cmp.Diff(tc.purge, purgeText(PlanPurge(c))); diff != "" {
+		if diff := cmp.Diff(tc.stale, staleText(StaleAfter(c))); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", tc.name, diff)
 		}
 	}
 }
 
-// Only flows that a purge names are wrong.
-func TestPurgeIsWrongAbout(t *testing.T) {
+// Only entries that a change makes wrong are stale.
+func TestStaleEntriesInclude(t *testing.T) {
 	vip, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	gone := netip.MustParseAddrPort("10.244.1.11:8080")
 	stays := netip.MustParseAddrPort("10.244.1.12:8080")
@@ -110,25 +110,25 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		VIPs:    []*state.VIP{{Addr: served, Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}}},
 	}
 	dns, web := state.Port{Proto: state.UDP, Port: 53}, state.Port{Proto: state.TCP, Port: 80}
-	born := Purge{vip: {born: true}}
-	added := Purge{vip: {ports: map[state.Port]bool{web: true}}}
-	away := Purge{vip: {gone: map[goneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal}}}
-	all := Purge{vip: {gone: map[goneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal | state.SideInternal}}}
-	tcp := Purge{
-		vip:    {gone: map[goneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
-		served: {gone: map[goneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
+	newVIP := StaleEntries{vip: {newVIP: true}}
+	added := StaleEntries{vip: {newPorts: map[state.Port]bool{web: true}}}
+	away := StaleEntries{vip: {removedBackends: map[removedBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal}}}
+	all := StaleEntries{vip: {removedBackends: map[removedBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal | state.SideInternal}}}
+	tcp := StaleEntries{
+		vip:    {removedBackends: map[removedBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
+		served: {removedBackends: map[removedBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
 	}
 	for _, tc := range []struct {
 		name string
-		p    Purge
+		p    StaleEntries
 		f    Flow
 		want bool
 	}{
-		{"born before its VIP", born, Flow{Client: outside, VIP: vip, Port: web}, true},
-		{"a ping born before its VIP", born, Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}}, true},
-		{"to another address", born, Flow{Client: outside, VIP: other, Port: web}, false},
-		{"translated by us or others", born, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
-		{"born before its port", added, Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"began before its VIP", newVIP, Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"a ping from before its VIP", newVIP, Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}}, true},
+		{"to another address", newVIP, Flow{Client: outside, VIP: other, Port: web}, false},
+		{"translated by us or others", newVIP, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"began before its port", added, Flow{Client: outside, VIP: vip, Port: web}, true},
 		{"to another port", added, Flow{Client: outside, VIP: vip, Port: dns}, false},
 		{"at a removed backend", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
 		{"at another backend", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: stays}, false},
@@ -142,7 +142,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		{"UDP, at a removed backend that answers", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone, replied: true}, true},
 		{"internal, at one removed for external", away, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, false},
 	} {
-		if got := tc.p.wrong(&tc.f, &want); got != tc.want {
+		if got := tc.p.includes(&tc.f, &want); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -159,23 +159,23 @@ func TestSplitDraining(t *testing.T) {
 		{Protocol: state.UDP, Port: 54, External: to, Internal: to},
 		{Protocol: state.TCP, Port: 80, External: to, Internal: to, Draining: []netip.AddrPort{b}},
 	}}}}
-	p := make(Purge)
+	p := make(StaleEntries)
 	for _, port := range []state.Port{{Proto: state.UDP, Port: 53}, {Proto: state.UDP, Port: 54}, {Proto: state.TCP, Port: 80}} {
-		p.at(vip).gone[goneBackend{port, b}] = state.SideExternal
+		p.at(vip).removedBackends[removedBackend{port, b}] = state.SideExternal
 	}
 	draining := p.splitDraining(&want)
-	if got, want := purgeText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 gone for external"; got != want {
+	if got, want := staleText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 removed for external"; got != want {
 		t.Errorf("can wait: %q, want %q", got, want)
 	}
-	if got, want := purgeText(p), "192.0.2.1 tcp/80 10.244.1.11:8080 gone for external\n192.0.2.1 udp/54 10.244.1.11:8080 gone for external"; got != want {
+	if got, want := staleText(p), "192.0.2.1 tcp/80 10.244.1.11:8080 removed for external\n192.0.2.1 udp/54 10.244.1.11:8080 removed for external"; got != want {
 		t.Errorf("cannot wait: %q, want %q", got, want)
 	}
 
 	// What had stayed for want of another leaves when there is one.
-	p = make(Purge)
-	p.at(vip).filled[state.Port{Proto: state.UDP, Port: 53}] = true
+	p = make(StaleEntries)
+	p.at(vip).recovered[state.Port{Proto: state.UDP, Port: 53}] = true
 	draining = p.splitDraining(&want)
-	if got, want := purgeText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 gone for all"; got != want || len(p) > 0 {
-		t.Errorf("can wait: %q, want %q; left %q", got, want, purgeText(p))
+	if got, want := staleText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 removed for all"; got != want || len(p) > 0 {
+		t.Errorf("can wait: %q, want %q; other %q", got, want, staleText(p))
 	}
 }

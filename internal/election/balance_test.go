@@ -47,11 +47,11 @@ func loads(chosen []string) map[string]int {
 // Each address is on a candidate, and on none that has two more than another one of its
 // own. Nodes that can have the same addresses differ by one at most. The result is stable,
 // whatever the order of the placements.
-func TestPreferIsEven(t *testing.T) {
+func TestBalanceIsEven(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(rnd, true)
-		chosen := Prefer(w)
+		chosen := Balance(w)
 		load := loads(chosen)
 		for i, b := range w {
 			if len(b.Equal) == 0 && chosen[i] == "" {
@@ -69,25 +69,25 @@ func TestPreferIsEven(t *testing.T) {
 		for i := range w {
 			w[i].Preferred = chosen[i]
 		}
-		if again := Prefer(w); !slices.Equal(again, chosen) {
+		if again := Balance(w); !slices.Equal(again, chosen) {
 			t.Fatalf("seed %d: chosen %v, and then %v", seed, chosen, again)
 		}
 	}
 }
 
-func TestPreferIgnoresTheOrder(t *testing.T) {
+func TestBalanceIgnoresTheOrder(t *testing.T) {
 	for seed := range uint64(500) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		w := randomWorld(rnd, true)
 		want := map[netip.Addr]string{}
-		for i, n := range Prefer(w) {
+		for i, n := range Balance(w) {
 			want[w[i].Addr] = n
 		}
 		rnd.Shuffle(len(w), func(i, j int) { w[i], w[j] = w[j], w[i] })
 		for i := range w {
 			w[i].Equal = slices.Clone(w[i].Equal) // the result must not depend on shared slices
 		}
-		for i, n := range Prefer(w) {
+		for i, n := range Balance(w) {
 			if n != want[w[i].Addr] {
 				t.Fatalf("seed %d: %s on %s, and in another order on %s", seed, w[i].Addr, want[w[i].Addr], n)
 			}
@@ -97,14 +97,14 @@ func TestPreferIgnoresTheOrder(t *testing.T) {
 
 // If all addresses have the same candidates, the fewest possible move: only what a node has
 // beyond its even share, and the larger shares go to the nodes that have the most.
-func TestPreferMovesTheFewest(t *testing.T) {
+func TestBalanceMovesTheFewest(t *testing.T) {
 	for seed := range uint64(3000) {
 		w := randomWorld(rand.New(rand.NewPCG(seed, 3)), false)
 		if len(w) == 0 {
 			continue
 		}
 		moved, kept := 0, make([]int, len(w[0].Equal))
-		for i, n := range Prefer(w) {
+		for i, n := range Balance(w) {
 			at, stays := slices.BinarySearch(w[i].Equal, w[i].Preferred)
 			if !stays {
 				continue
@@ -130,7 +130,7 @@ func TestPreferMovesTheFewest(t *testing.T) {
 }
 
 // A cluster's life: 30 addresses, a node leaves, returns, and one is added.
-func TestPreferOverNodeChanges(t *testing.T) {
+func TestBalanceOverNodeChanges(t *testing.T) {
 	var w world
 	for i := range 30 {
 		w = append(w, Placement{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})})
@@ -151,7 +151,7 @@ func TestPreferOverNodeChanges(t *testing.T) {
 		for i := range w {
 			w[i].Equal = step.nodes
 		}
-		chosen := Prefer(w)
+		chosen := Balance(w)
 		for i, n := range chosen {
 			if n != w[i].Preferred {
 				moves++
@@ -165,7 +165,7 @@ func TestPreferOverNodeChanges(t *testing.T) {
 }
 
 // A new address goes to its owner by hash, unless that node has too many.
-func TestPreferAgreesWithTheHash(t *testing.T) {
+func TestBalanceAgreesWithTheHash(t *testing.T) {
 	e := New([]Node{{Name: "a", Unknown: true}, {Name: "b", Unknown: true}, {Name: "c", Unknown: true}})
 	var w world
 	for i := range 300 {
@@ -173,7 +173,7 @@ func TestPreferAgreesWithTheHash(t *testing.T) {
 		w = append(w, Placement{Addr: a.Addr, Equal: e.Equals(&a)})
 	}
 	same := 0
-	for i, n := range Prefer(w) {
+	for i, n := range Balance(w) {
 		if n == e.owner(&Address{Addr: w[i].Addr, Anywhere: true}) {
 			same++
 		}
@@ -197,9 +197,9 @@ func largeWorld() world {
 
 // 10,000 addresses on 100 nodes: the first assignment, after a node was removed, after one
 // was added, all on one node, and without a change.
-func BenchmarkPrefer(b *testing.B) {
+func BenchmarkBalance(b *testing.B) {
 	settled := largeWorld()
-	for i, n := range Prefer(settled) {
+	for i, n := range Balance(settled) {
 		settled[i].Preferred = n
 	}
 	with := func(nodes []string, preferred func(Placement) string) world {
@@ -222,7 +222,7 @@ func BenchmarkPrefer(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			for b.Loop() {
-				Prefer(bench.w)
+				Balance(bench.w)
 			}
 		})
 	}

@@ -20,14 +20,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// A portKey identifies a port by protocol and interface index. The index outlives the name.
-type portKey struct {
+// A socketKey identifies a packetSocket by protocol and interface index. The index outlives the name.
+type socketKey struct {
 	index    int
 	protocol *protocol
 }
 
-func (k portKey) compare(l portKey) int {
-	name := func(k portKey) string {
+func (k socketKey) compare(l socketKey) int {
+	name := func(k socketKey) string {
 		if k.protocol == nil {
 			return ""
 		}
@@ -36,15 +36,15 @@ func (k portKey) compare(l portKey) int {
 	return cmp.Or(cmp.Compare(k.index, l.index), strings.Compare(name(k), name(l)))
 }
 
-// A port handles one protocol on one interface. It has one socket and one goroutine.
-type port struct {
-	key    portKey
+// A packetSocket handles one protocol on one interface. It has one goroutine.
+type packetSocket struct {
+	key    socketKey
 	conn   *afpacket.Conn
 	raw    syscall.RawConn
 	failed atomic.Bool // the socket must be reopened
 
 	// Used by the worker only.
-	applied *portPlan // that spans and groups were made for; nil: none
+	applied *socketPlan // that spans and groups were made for; nil: none
 	spans   []span
 	groups  groups
 
@@ -56,8 +56,8 @@ type port struct {
 	heard   record
 }
 
-// openPort opens a port without addresses and starts reading.
-func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
+// openSocket opens a socket without addresses and starts reading.
+func openSocket(a *Announcer, key socketKey, i Interface) (*packetSocket, error) {
 	filter, err := bpf.Assemble(key.protocol.filter(i.Index, nil))
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 		conn.Close()
 		return nil, err
 	}
-	p := &port{
+	p := &packetSocket{
 		key: key, conn: conn, raw: raw, iface: i, groups: groups{index: i.Index},
 		claims: claims{mac: i.MAC, addresses: make(map[netip.Addr]*address)},
 	}
@@ -92,15 +92,15 @@ func setReceiveBuffer(raw syscall.RawConn, bytes int) (err error) {
 	return errors.Join(err, failed)
 }
 
-// close also ends the port's goroutine.
-func (p *port) close() {
+// close also ends the socket's goroutine.
+func (p *packetSocket) close() {
 	p.failed.Store(true)
 	p.groups.close()
 	p.conn.Close()
 }
 
-// apply makes the port receive packets for the planned addresses and pools, and few others.
-func (p *port) apply(plan *portPlan) error {
+// apply makes the socket receive packets for the planned addresses and pools, and few others.
+func (p *packetSocket) apply(plan *socketPlan) error {
 	if p.applied != nil && maps.Equal(p.applied.addresses, plan.addresses) && slices.Equal(p.applied.pools, plan.pools) {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (p *port) apply(plan *portPlan) error {
 	return nil
 }
 
-func (p *port) program(plan *portPlan) error {
+func (p *packetSocket) program(plan *socketPlan) error {
 	all := slices.Collect(maps.Keys(plan.addresses))
 	if spans := slices.Concat(spansOf(plan.pools), covering(all)); !slices.Equal(spans, p.spans) {
 		filter, err := bpf.Assemble(p.key.protocol.filter(p.key.index, spans))
@@ -136,7 +136,7 @@ func (p *port) program(plan *portPlan) error {
 
 // readPackets reads until the socket is closed or fails. The kernel reports here when the
 // interface goes down.
-func (a *Announcer) readPackets(p *port) {
+func (a *Announcer) readPackets(p *packetSocket) {
 	frame := make([]byte, frameLength)
 	for {
 		n, _, err := p.conn.ReadFrom(frame)
@@ -154,7 +154,7 @@ func (a *Announcer) readPackets(p *port) {
 }
 
 // receive decides about a frame and answers it.
-func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
+func (a *Announcer) receive(p *packetSocket, frame []byte, now time.Time) {
 	in, err := p.key.protocol.parse(frame)
 	if err != nil {
 		a.metrics.count(p, malformed)
@@ -180,7 +180,7 @@ func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 
 // send never blocks: a frame that finds the interface's queue full is lost, as it could be
 // in the network.
-func (a *Announcer) send(p *port, out packet) bool {
+func (a *Announcer) send(p *packetSocket, out packet) bool {
 	frame, err := p.key.protocol.marshal(out)
 	if err == nil {
 		written := p.raw.Write(func(fd uintptr) bool {

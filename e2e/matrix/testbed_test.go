@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A bed is the lab of a feature.
-type bed struct {
+// A testbed is the lab of a feature.
+type testbed struct {
 	*lab.Lab
 	feature
 	kube   *kube.Lab // nil without a control plane
@@ -43,8 +43,8 @@ func buildPrograms(ctx context.Context, dir string) (p programs, err error) {
 }
 
 // up builds the lab of a feature, and waits until the feature's Service works.
-func (f feature) up(ctx context.Context, p programs) (*bed, error) {
-	b := &bed{feature: f, node: "n1", next: p.next}
+func (f feature) up(ctx context.Context, p programs) (*testbed, error) {
+	b := &testbed{feature: f, node: "n1", next: p.next}
 	if err := b.build(ctx, p); err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (f feature) up(ctx context.Context, p programs) (*bed, error) {
 	return b, nil
 }
 
-func (b *bed) build(ctx context.Context, p programs) (err error) {
+func (b *testbed) build(ctx context.Context, p programs) (err error) {
 	id := fmt.Sprintf("m%d", os.Getpid()%100_000)
 	if b.proxy != "" {
 		tools, err := kube.Tools(ctx, true)
@@ -82,7 +82,7 @@ func (b *bed) build(ctx context.Context, p programs) (err error) {
 	return err
 }
 
-func (b *bed) down() error {
+func (b *testbed) down() error {
 	var err error
 	if b.bpffs != "" {
 		err = unix.Unmount(b.bpffs, unix.MNT_DETACH)
@@ -94,7 +94,7 @@ func (b *bed) down() error {
 }
 
 // start starts the speakers and creates the Service.
-func (b *bed) start(ctx context.Context) error {
+func (b *testbed) start(ctx context.Context) error {
 	text, err := os.ReadFile(filepath.Join(b.Objects, "nodes.yaml"))
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (b *bed) start(ctx context.Context) error {
 
 // awaitLastOwner waits for the node that has the address when all have been there for a while:
 // a node that started later than the first owner is in its hold-down, whose end is no event.
-func (b *bed) awaitLastOwner(ctx context.Context) error {
+func (b *testbed) awaitLastOwner(ctx context.Context) error {
 	_, err := b.AwaitOwner(ctx, b.vip)
 	if err == nil {
 		err = pause(ctx, holdDown)
@@ -155,7 +155,7 @@ const holdDown = 2500 * time.Millisecond
 var neighbour = lab.Service{Name: "neighbour", Endpoints: lab.At("p12", "p22")}
 
 // configure prepares what the speakers find when they start.
-func (b *bed) configure(ctx context.Context) error {
+func (b *testbed) configure(ctx context.Context) error {
 	// A client of its own, which does not ask for conntrack entries when a request is lost: that
 	// would take the processors for seconds when conntrack is full.
 	b.client = &lab.Client{Namespace: b.Namespace("client")}
@@ -193,7 +193,7 @@ func (b *bed) configure(ctx context.Context) error {
 }
 
 // awaitWhole waits until everything is as it was in the beginning.
-func (b *bed) awaitWhole(ctx context.Context) error {
+func (b *testbed) awaitWhole(ctx context.Context) error {
 	if err := b.AwaitReady(ctx, lab.NodeNames...); err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (b *bed) awaitWhole(ctx context.Context) error {
 }
 
 // awaitInUse waits until the feature is used, where nothing else shows that.
-func (b *bed) awaitInUse(ctx context.Context) error {
+func (b *testbed) awaitInUse(ctx context.Context) error {
 	if b.bfd {
 		return lab.Await(ctx, lab.Settle, "BFD with all nodes", func() error {
 			text, err := b.Router.Ask(ctx, "show bfd peers json")
@@ -253,7 +253,7 @@ func (b *bed) awaitInUse(ctx context.Context) error {
 }
 
 // awaitAnnounced waits until clients' packets arrive where they should.
-func (b *bed) awaitAnnounced(ctx context.Context) error {
+func (b *testbed) awaitAnnounced(ctx context.Context) error {
 	if b.layer2 {
 		_, err := b.AwaitOwner(ctx, b.vip, b.node)
 		return err
@@ -268,12 +268,12 @@ func (b *bed) awaitAnnounced(ctx context.Context) error {
 }
 
 // others returns the nodes that disturbances do not hit.
-func (b *bed) others() []string {
+func (b *testbed) others() []string {
 	return slices.DeleteFunc(slices.Clone(lab.NodeNames), func(n string) bool { return n == b.node })
 }
 
 // awaitLeft waits until clients' packets arrive at other nodes only.
-func (b *bed) awaitLeft(ctx context.Context) error {
+func (b *testbed) awaitLeft(ctx context.Context) error {
 	if b.layer2 {
 		return lab.Await(ctx, lab.Settle, "another node to get the host's packets", func() error {
 			n, err := b.Neighbour(b.vip)
@@ -292,7 +292,7 @@ func (b *bed) awaitLeft(ctx context.Context) error {
 }
 
 // putNode writes all Nodes, with a change of the node's text; empty: without the node.
-func (b *bed) putNode(change func(text string) string) error {
+func (b *testbed) putNode(change func(text string) string) error {
 	var texts []string
 	for text := range strings.SplitSeq(b.nodes, "\n---\n") {
 		if strings.Contains(text, "\n  name: "+b.node+"\n") {
@@ -314,7 +314,7 @@ func leaving(text string) string {
 }
 
 // repair undoes what a failed cell has left.
-func (b *bed) repair(ctx context.Context) error {
+func (b *testbed) repair(ctx context.Context) error {
 	errs := []error{b.RepairNetwork(ctx), b.putNode(asItIs)}
 	for _, n := range lab.NodeNames {
 		s := b.Speaker(n)

@@ -15,10 +15,10 @@ import (
 )
 
 // A sweep that fails is kept and reported, not forgotten.
-func TestSweepThatFails(t *testing.T) {
+func TestFailedCleanup(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		counter := func() prometheus.Counter { return prometheus.NewCounter(prometheus.CounterOpts{Name: "n"}) }
-		s, err := NewSweeper(slog.New(slog.NewTextHandler(t.Output(), nil)), counter(), counter())
+		s, err := NewCleaner(slog.New(slog.NewTextHandler(t.Output(), nil)), counter(), counter())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestSweepThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")
-		s.Add(Purge{vip: {born: true}}, state.State{}, nil)
+		s.Add(StaleEntries{vip: {newVIP: true}}, state.State{}, nil)
 		for end := time.Now().Add(5 * time.Second); s.LastError() == ""; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("no error")
@@ -51,13 +51,13 @@ func TestSweepThatFails(t *testing.T) {
 func TestBackendThatCameBackKeepsFlows(t *testing.T) {
 	s := proxytest.UDPState("pod1")
 	vip, b := proxytest.At("vip", 0), proxytest.Backends(0, "pod1")[0].Addr
-	p := make(Purge)
-	p.at(vip).gone[goneBackend{Port: state.Port{Proto: state.UDP, Port: 53}, Backend: b}] = state.SideExternal | state.SideInternal
+	p := make(StaleEntries)
+	p.at(vip).removedBackends[removedBackend{Port: state.Port{Proto: state.UDP, Port: 53}, Backend: b}] = state.SideExternal | state.SideInternal
 	f := &Flow{Client: proxytest.At("client", 0), VIP: vip, Port: state.Port{Proto: state.UDP, Port: 53}, Backend: b, DNAT: true}
-	if p.wrong(f, &s) {
+	if p.includes(f, &s) {
 		t.Error("the flow must go, though its backend is wanted")
 	}
-	if s = proxytest.UDPState("remote"); !p.wrong(f, &s) {
+	if s = proxytest.UDPState("remote"); !p.includes(f, &s) {
 		t.Error("the flow may stay, though its backend is gone")
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A machine is a node of the lab with its own mounts and processes. containerd and kubelet
+// A kubeNode is a node of the lab with its own mounts and processes. containerd and kubelet
 // find their files in the usual places, and everything is removed when its first process
 // ends.
-type machine struct {
+type kubeNode struct {
 	node   string
 	dir    string // the same path inside and outside
 	cgroup string
@@ -76,98 +76,98 @@ resolvConf: ""
 volumePluginDir: /var/lib/kubelet/plugins
 `
 
-//go:embed machine.sh
-var machineScript []byte
+//go:embed kubenode.sh
+var kubeNodeScript []byte
 
-// boot turns the node into a machine and starts containerd.
-func (m *machine) boot(ctx context.Context) error {
+// boot gives the node its own mounts and processes, and starts containerd.
+func (n *kubeNode) boot(ctx context.Context) error {
 	var err error
-	if m.first, err = m.lab.Start(m.node, "machine-"+m.node, m.file("machine.sh"), m.dir, m.cgroup); err != nil {
+	if n.first, err = n.lab.Start(n.node, "kubenode-"+n.node, n.file("kubenode.sh"), n.dir, n.cgroup); err != nil {
 		return err
 	}
 	err = lab.Await(ctx, limit, "its own mounts and processes", func() error {
-		text, err := os.ReadFile(m.file("pid"))
+		text, err := os.ReadFile(n.file("pid"))
 		if err == nil {
-			m.pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+			n.pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := m.start("containerd", "containerd", "--config", m.file("containerd.toml")); err != nil {
+	if _, err := n.start("containerd", "containerd", "--config", n.file("containerd.toml")); err != nil {
 		return err
 	}
 	return lab.Await(ctx, limit, "containerd", func() error {
-		_, err := m.run(ctx, "ctr", "version")
+		_, err := n.run(ctx, "ctr", "version")
 		return err
 	})
 }
 
-func (m *machine) writeConfigs() error {
-	subnet := netip.PrefixFrom(netip.MustParseAddr("10.244."+m.node[1:]+".128"), 25)
+func (n *kubeNode) writeConfigs() error {
+	subnet := netip.PrefixFrom(netip.MustParseAddr("10.244."+n.node[1:]+".128"), 25)
 	return errors.Join(
-		os.MkdirAll(m.file("cni"), 0o755),
-		os.WriteFile(m.file("machine.sh"), machineScript, 0o755),
-		os.WriteFile(m.file("containerd.toml"), fmt.Appendf(nil, containerdConfig, m.dir), 0o644),
-		os.WriteFile(m.file("cni/pods.conflist"), fmt.Appendf(nil, cniConfig, subnet), 0o644),
-		os.WriteFile(m.file("kubelet.yaml"), fmt.Appendf(nil, kubeletConfig, m.dir, m.cgroup), 0o644),
+		os.MkdirAll(n.file("cni"), 0o755),
+		os.WriteFile(n.file("kubenode.sh"), kubeNodeScript, 0o755),
+		os.WriteFile(n.file("containerd.toml"), fmt.Appendf(nil, containerdConfig, n.dir), 0o644),
+		os.WriteFile(n.file("cni/pods.conflist"), fmt.Appendf(nil, cniConfig, subnet), 0o644),
+		os.WriteFile(n.file("kubelet.yaml"), fmt.Appendf(nil, kubeletConfig, n.dir, n.cgroup), 0o644),
 	)
 }
 
-// file returns a path in the machine's directory.
-func (m *machine) file(name string) string { return filepath.Join(m.dir, name) }
+// file returns a path in the node's directory.
+func (n *kubeNode) file(name string) string { return filepath.Join(n.dir, name) }
 
-func (m *machine) inside(args []string) []string {
-	return append([]string{"nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--pid", "--"}, args...)
+func (n *kubeNode) inside(args []string) []string {
+	return append([]string{"nsenter", "--target", strconv.Itoa(n.pid), "--mount", "--pid", "--"}, args...)
 }
 
-func (m *machine) start(name string, args ...string) (*lab.Process, error) {
-	return m.lab.Start(m.node, name+"-"+m.node, m.inside(args)...)
+func (n *kubeNode) start(name string, args ...string) (*lab.Process, error) {
+	return n.lab.Start(n.node, name+"-"+n.node, n.inside(args)...)
 }
 
-func (m *machine) run(ctx context.Context, args ...string) (string, error) {
-	return m.lab.Namespace(m.node).Run(ctx, m.inside(args)...)
+func (n *kubeNode) run(ctx context.Context, args ...string) (string, error) {
+	return n.lab.Namespace(n.node).Run(ctx, n.inside(args)...)
 }
 
 // load imports an image into containerd.
-func (m *machine) load(ctx context.Context, archive string) error {
-	_, err := m.run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", archive)
+func (n *kubeNode) load(ctx context.Context, archive string) error {
+	_, err := n.run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", archive)
 	return err
 }
 
 // startKubelet starts the node's kubelet, which reads kubeconfig and the authority's
-// certificate from the machine's directory.
-func (m *machine) startKubelet(tools string) (err error) {
-	m.kubelet, err = m.start("kubelet", tools, "kubelet", "--config", m.file("kubelet.yaml"), "--kubeconfig", m.file("kubeconfig"),
-		"--hostname-override", m.node, "--node-ip", lab.NodeAddr(m.node, lab.ClientAddr).String())
+// certificate from the node's directory.
+func (n *kubeNode) startKubelet(tools string) (err error) {
+	n.kubelet, err = n.start("kubelet", tools, "kubelet", "--config", n.file("kubelet.yaml"), "--kubeconfig", n.file("kubeconfig"),
+		"--hostname-override", n.node, "--node-ip", lab.NodeAddr(n.node, lab.ClientAddr).String())
 	return err
 }
 
 // killKubelet crashes the kubelet. The started process is nsenter, its parent, which waits
 // for it.
-func (m *machine) killKubelet() error {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", m.kubelet.PID()))
+func (n *kubeNode) killKubelet() error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", n.kubelet.PID()))
 	if err != nil {
 		return err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return fmt.Errorf("kubelet of %s: %w", m.node, err)
+		return fmt.Errorf("kubelet of %s: %w", n.node, err)
 	}
-	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), m.kubelet.Stop(syscall.SIGCONT, limit))
+	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), n.kubelet.Stop(syscall.SIGCONT, limit))
 }
 
-// powerOff ends everything on the machine, as a power failure does.
-func (m *machine) powerOff(ctx context.Context) error {
-	if m.pid == 0 {
+// powerOff ends everything on the node, as a power failure does.
+func (n *kubeNode) powerOff(ctx context.Context) error {
+	if n.pid == 0 {
 		return nil
 	}
 	// The kernel kills all other processes with the first. The script is its parent and waits
 	// for it.
-	err := syscall.Kill(m.pid, syscall.SIGKILL)
-	m.pid = 0
-	return errors.Join(err, m.first.Stop(syscall.SIGCONT, limit), os.Remove(m.file("pid")), removeCgroup(ctx, m.cgroup))
+	err := syscall.Kill(n.pid, syscall.SIGKILL)
+	n.pid = 0
+	return errors.Join(err, n.first.Stop(syscall.SIGCONT, limit), os.Remove(n.file("pid")), removeCgroup(ctx, n.cgroup))
 }
 
 // cgroups is the directory of the cgroup v1 hierarchies.

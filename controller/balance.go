@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// ownerInterval is the shortest time between two computations of which node should
-	// answer for each address. One takes some 70 ms of CPU for 10,000 addresses and 100
-	// nodes, and a storm of changes has a pass every 20 ms.
+	// ownerInterval is the shortest time between two computations of preferred nodes. One takes
+	// some 70 ms of CPU time for 10,000 addresses and 100 nodes, and a storm of changes causes a
+	// pass every 20 ms.
 	ownerInterval = time.Second
-	// DefaultSettleTime is how long a change of a node has to last before addresses are spread
-	// over nodes again. It is longer than most restarts of a node.
+	// DefaultSettleTime is how long a change of a node must last before addresses are balanced over
+	// nodes again. It is longer than most restarts of a node.
 	DefaultSettleTime = 30 * time.Second
 )
 
-// owners writes the node into AddressClaims that should answer for the address by ARP and
-// NDP. Speakers fail over at once without it.
+// owners writes into each AddressClaim which node should answer for the address by ARP and NDP.
+// Speakers fail over at once without it.
 type owners struct {
 	debouncer debouncer
-	// pendingWrites are the claims that were written, as the snapshot still has them.
+	// pendingWrites are the claims that were written, but are still unchanged in the snapshot.
 	pendingWrites map[*cluster.Claim]string
 	// done is the snapshot for which everything was written.
 	done *cluster.Snapshot
 	at   time.Time // of the last computation
-	// due is when there may be something to write although nothing changes; zero for never.
+	// due is when writes may be needed although nothing changes; zero for never.
 	due time.Time
 }
 
@@ -39,8 +39,7 @@ func newOwners(settleTime time.Duration) owners {
 	return owners{debouncer: debouncer{after: cmp.Or(settleTime, DefaultSettleTime)}, pendingWrites: map[*cluster.Claim]string{}}
 }
 
-// prefer writes the wanted node into the claims that name another one, until the time is
-// over.
+// prefer writes the preferred node into claims that name another one, until the time is over.
 func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	o := &c.owners
 	now := time.Now()
@@ -68,7 +67,7 @@ func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until t
 	return left, errs
 }
 
-// wanted says whether a computation is due, and otherwise sets when it will be.
+// wanted reports whether a computation is due. If not, it sets when it will be.
 func (o *owners) wanted(snap *cluster.Snapshot, now time.Time) bool {
 	o.due = time.Time{}
 	if !snap.L2Ready {
@@ -87,8 +86,8 @@ func (o *owners) wanted(snap *cluster.Snapshot, now time.Time) bool {
 	return true
 }
 
-// named returns the node that a claim names, with the pending writes, and drops the writes
-// that the snapshot has.
+// named returns the node that a claim names, pending writes included. It drops the writes that the
+// snapshot has.
 func (o *owners) named(snap *cluster.Snapshot) func(*cluster.Claim) string {
 	awaited := make(map[*cluster.Claim]string, len(o.pendingWrites))
 	for claim, node := range o.pendingWrites {
@@ -116,18 +115,17 @@ func (c *controller) write(ctx context.Context, p preference) error {
 	return nil
 }
 
-// A preference is the node that a claim should name, and does not.
+// A preference is the node that a claim should name, but does not.
 type preference struct {
 	claim     *cluster.Claim
 	node, was string
 }
 
-// preferences are the nodes to write into claims, by address. An address whose claim names the right node
-// is not among them. An address that no node can
-// answer for keeps the node that it had: that node may come back.
+// preferences returns the nodes to write into claims, by address, for claims that name another
+// node. An address that no node can answer for keeps its node, which may come back.
 func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []preference) {
 	placements, claims := placements(snap, nodes, named)
-	for i, node := range election.Prefer(placements) {
+	for i, node := range election.Balance(placements) {
 		if was := placements[i].Preferred; node != "" && node != was {
 			list = append(list, preference{claims[i], node, was})
 		}
@@ -135,7 +133,7 @@ func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*clus
 	return list
 }
 
-// placements are the assigned addresses that have a claim and are announced over L2.
+// placements returns the assigned addresses that have a claim and are announced over L2.
 func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Placement, claims []*cluster.Claim) {
 	e := election.New(nodes)
 	for all := snap.Assignments; len(all) > 0; {
@@ -158,7 +156,7 @@ func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*clust
 	return list, claims
 }
 
-// servicesOf are the Services that hold an address, the oldest first, as speakers have them.
+// servicesOf returns the Services that hold an address, the oldest first, as in speakers.
 func servicesOf(snap *cluster.Snapshot, same []cluster.Assignment) (services []cluster.Service) {
 	for _, a := range same {
 		i, ok := slices.BinarySearchFunc(snap.Services, a.Service, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
@@ -172,20 +170,20 @@ func servicesOf(snap *cluster.Snapshot, same []cluster.Assignment) (services []c
 	return services
 }
 
-// candidates are the nodes as the API server shows them. A node whose kubelet is silent
-// counts as dead as long as fewer than half are: otherwise it is more likely that the API
-// server, or the node lifecycle controller, is cut off.
+// candidates returns the nodes as the API server shows them. A node whose kubelet does not report
+// counts as dead while that concerns fewer than half of the nodes: otherwise it is more likely that
+// the API server, or the node lifecycle controller, is cut off.
 func candidates(snap *cluster.Snapshot) []election.Node {
-	silent := 0
+	unknown := 0
 	for _, n := range snap.Nodes {
-		if n.Silent {
-			silent++
+		if n.ReadyUnknown {
+			unknown++
 		}
 	}
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
 		s := snap.Speaker(n.Name)
-		alive := s != nil && !(n.Silent && 2*silent < len(snap.Nodes))
+		alive := s != nil && !(n.ReadyUnknown && 2*unknown < len(snap.Nodes))
 		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Availability: election.AvailabilityOf(n, alive)}
 		if s != nil {
 			nodes[i].Interfaces = s.Interfaces

@@ -17,7 +17,7 @@ type Placement struct {
 	Preferred string
 }
 
-// Prefer returns the node to prefer for each placement, empty where there is none.
+// Balance returns the node to prefer for each placement, empty where there is none.
 //
 // No address is on a node that has two more than another of its equal candidates; so nodes
 // that can have the same addresses differ by one at most. As few addresses move as
@@ -26,8 +26,8 @@ type Placement struct {
 // its owner by hash if possible, because that node already answers for it.
 //
 // The result depends on the placements alone, not on their order.
-func Prefer(placements []Placement) []string {
-	s := newSpread(placements)
+func Balance(placements []Placement) []string {
+	s := newBalancer(placements)
 	// Addresses that move anyway make room first; others move only if that is not enough.
 	for s.rebalance(&s.loose) || s.rebalance(&s.kept) {
 	}
@@ -42,8 +42,8 @@ func Prefer(placements []Placement) []string {
 	return chosen
 }
 
-// A spread assigns addresses to nodes, as Prefer computes it.
-type spread struct {
+// A balancer assigns addresses to nodes, as Balance reports it.
+type balancer struct {
 	names []string // of the nodes, sorted
 	load  []int    // how many addresses each has
 	// classes are the sets of nodes that are candidates for addresses.
@@ -61,10 +61,10 @@ type groups struct {
 	byNode [][]int // the classes of each node's groups, sorted
 }
 
-func newSpread(placements []Placement) *spread {
+func newBalancer(placements []Placement) *balancer {
 	order := byAddr(placements)
 	sets, classOf := classify(placements, order)
-	s := &spread{names: slices.Concat(sets...)}
+	s := &balancer{names: slices.Concat(sets...)}
 	slices.Sort(s.names)
 	s.names = slices.Compact(s.names)
 	hashes := make([]uint64, len(s.names))
@@ -122,7 +122,7 @@ func classify(placements []Placement, order []int) (sets [][]string, of []int) {
 	return sets, of
 }
 
-func (s *spread) indexes(names []string) []int {
+func (s *balancer) indexes(names []string) []int {
 	out := make([]int, len(names))
 	for i, name := range names {
 		out[i], _ = slices.BinarySearch(s.names, name)
@@ -151,7 +151,7 @@ func highestScore(nodes []int, hashes []uint64, addr uint64) int {
 	return best
 }
 
-func (s *spread) add(l *groups, p group, placement int) {
+func (s *balancer) add(l *groups, p group, placement int) {
 	s.load[p.node]++
 	l.of[p] = append(l.of[p], placement)
 	if classes := l.byNode[p.node]; len(l.of[p]) == 1 {
@@ -161,7 +161,7 @@ func (s *spread) add(l *groups, p group, placement int) {
 }
 
 // removeLast removes the last placement of a group.
-func (s *spread) removeLast(l *groups, p group) (placement int) {
+func (s *balancer) removeLast(l *groups, p group) (placement int) {
 	s.load[p.node]--
 	list := l.of[p]
 	last := len(list) - 1
@@ -177,7 +177,7 @@ func (s *spread) removeLast(l *groups, p group) (placement int) {
 // rebalance moves addresses of l to the emptiest candidate from nodes that have at least
 // two more, the fullest first, until there is none. It reports whether any moved. A moved
 // address is loose from then on: moving it again costs nothing more.
-func (s *spread) rebalance(l *groups) (moved bool) {
+func (s *balancer) rebalance(l *groups) (moved bool) {
 	order := make([]int, len(s.names))
 	for i := range order {
 		order[i] = i
@@ -194,7 +194,7 @@ func (s *spread) rebalance(l *groups) (moved bool) {
 }
 
 // findMove finds the next move: from the first node in order that has too many.
-func (s *spread) findMove(l *groups, order []int) (from group, to int, ok bool) {
+func (s *balancer) findMove(l *groups, order []int) (from group, to int, ok bool) {
 	for _, n := range order {
 		for _, class := range l.byNode[n] {
 			least := s.emptiest(s.classes[class])
@@ -209,6 +209,6 @@ func (s *spread) findMove(l *groups, order []int) (from group, to int, ok bool) 
 	return from, to, ok
 }
 
-func (s *spread) emptiest(nodes []int) int {
+func (s *balancer) emptiest(nodes []int) int {
 	return slices.MinFunc(nodes, func(a, b int) int { return cmp.Or(s.load[a]-s.load[b], a-b) })
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// Endpoints on silent nodes drain, with a text about the node.
-func TestSilentNodesEndpointsLeftOut(t *testing.T) {
+// Endpoints on unresponsive nodes drain, with a text about the node.
+func TestUnresponsiveNodesEndpointsLeftOut(t *testing.T) {
 	const since = "node n3 has not responded since 2026-05-04T03:02:02Z; "
 	const out, kept = since + "endpoints there are left out", since + "endpoints there are used, since no others exist"
 	for _, tt := range []struct {
@@ -49,7 +49,7 @@ func TestSilentNodesEndpointsLeftOut(t *testing.T) {
 			}
 			return strings.Join(names, " ")
 		}
-		got := []string{of(e[0].usable), of(e[0].preferred), of(e[0].local), of(e[0].draining), e[0].silentText}
+		got := []string{of(e[0].usable), of(e[0].preferred), of(e[0].local), of(e[0].draining), e[0].unresponsiveText}
 		want := []string{tt.usable, tt.near, tt.local, tt.drain, tt.missed}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s, %s:\ngot  %q\nwant %q", tt.members, tt.endpoints, got, want)
@@ -57,7 +57,7 @@ func TestSilentNodesEndpointsLeftOut(t *testing.T) {
 	}
 }
 
-// The Reason of a Service names the silent node.
+// The Reason of a Service names the unresponsive node.
 func TestReasonNamesSilentNode(t *testing.T) {
 	const service = `---
 apiVersion: v1

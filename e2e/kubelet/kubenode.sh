@@ -1,10 +1,10 @@
 #!/bin/bash
-# Turns the network namespace that it runs in into a machine with its own mounts and
+# Turns the network namespace that it runs in into a node with its own mounts and
 # processes. They end with this script, its first process.
 #
-#   machine.sh DIR CGROUP
+#   kubenode.sh DIR CGROUP
 #
-# DIR is the machine's directory; it and its siblings are visible inside and outside. CGROUP is
+# DIR is the node's directory; it and its siblings are visible inside and outside. CGROUP is
 # the cgroup of its pods, below the root of every hierarchy.
 set -euo pipefail
 dir=$1 cgroup=$2
@@ -29,7 +29,7 @@ for key in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oop
 	mount --bind "$file" "/proc/sys/$key"
 done
 
-# containerd, kubelet and plug-ins write below these two. As on any machine, /var
+# containerd, kubelet and plug-ins write below these two. As on any host, /var
 # survives a reboot and /run does not. DIR itself may be below /run and must stay.
 lab=$(dirname "$dir")
 mkdir -p "$dir/run" "$dir/var"/{lib,log,tmp,cache}
@@ -55,7 +55,7 @@ done
 echo "$pid" >"$dir/pid.new"
 mv "$dir/pid.new" "$dir/pid"
 
-# The first process of a machine inherits orphans; the waiting shell reaps them.
+# The first process of a node inherits orphans; the waiting shell reaps them.
 while :; do
 	sleep infinity &
 	wait $!

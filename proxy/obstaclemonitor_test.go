@@ -32,7 +32,7 @@ func awaitObstacles(t *testing.T, p *Proxy, want string) {
 }
 
 // The monitor finds an obstacle by itself, and also that it has gone.
-func TestMonitor(t *testing.T) {
+func TestObstacleMonitor(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		l := newLab(t)

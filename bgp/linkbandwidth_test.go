@@ -148,7 +148,7 @@ func TestUnweighted(t *testing.T) {
 		{[]Session{session("a", "192.0.2.2", false), session("b", "192.0.2.3", true), session("c", "192.0.2.1", false)}, "[192.0.2.1 192.0.2.2]"},
 		{[]Session{session("a", "fe80::1%eth0", false), session("b", "fe80::1%eth1", true), session("c", "fe80::1%eth2", false)}, "[100::1:0:0 100::1:0:1]"},
 	} {
-		if got := fmt.Sprint((&engine{neighborAddrs: map[string]netip.Addr{}}).kept(State{ASN: 65010, Sessions: c.sessions})); got != c.want {
+		if got := fmt.Sprint((&engine{neighborAddrs: map[string]netip.Addr{}}).withoutBandwidth(State{ASN: 65010, Sessions: c.sessions})); got != c.want {
 			t.Errorf("%v: %s, want %s", c.sessions, got, c.want)
 		}
 	}

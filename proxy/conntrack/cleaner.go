@@ -1,0 +1,285 @@
+package conntrack
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
+
+const (
+	// cleanupInterval is the shortest time between two cleanups. Each makes the kernel walk its
+	// whole hash table, so one cleanup serves many changes.
+	cleanupInterval = 100 * time.Millisecond
+	// After a cleanup, the pause is cleanupPauseFactor times as long as the cleanup took, but at
+	// most maxCleanupPause. So a large table costs little CPU time.
+	cleanupPauseFactor = 19
+	maxCleanupPause    = time.Second
+	// cleanupRetry is the pause after a failed cleanup.
+	cleanupRetry = time.Second
+	// synGrace is how long a SYN may wait for the answer of a removed backend before it counts as
+	// lost. A backend that is shutting down answers at once. The client retransmits after a second,
+	// and should then reach another backend.
+	synGrace = 500 * time.Millisecond
+)
+
+// A Cleaner deletes stale conntrack entries in the background: the kernel's walk takes ten times as
+// long as the change itself, and would delay the announcement of an address.
+type Cleaner struct {
+	sock       *nfnl.Socket
+	challenges challengeSockets
+	log        *slog.Logger
+	deleted    prometheus.Counter // entries
+	failures   prometheus.Counter
+	wake       chan struct{} // capacity 1
+	quit       chan struct{}
+	done       chan struct{}
+	once       sync.Once
+
+	mu      sync.Mutex
+	pending StaleEntries
+	want    state.State // the State that was set last
+	coming  state.State // the State being set: its flows may exist before Set returns
+	err     error       // of the last cleanup
+	idle    bool        // nothing is pending or in progress
+
+	// syns and draining hold entries that wait before they become pending.
+	syns, draining delay
+	// since is when each draining backend last began to drain: a cleanup for an earlier change must
+	// not end flows that began after it.
+	since map[drainingBackend]time.Time
+	// again has the backends of flows that the current cleanup lets expire. The next one looks for
+	// them again.
+	again StaleEntries
+}
+
+// A delay holds entries for a while before their cleanup. Entries that are added meanwhile wait for
+// the next round, so that one cleanup serves many.
+type delay struct {
+	patience      time.Duration
+	waiting, next StaleEntries
+	timer         *time.Timer
+}
+
+// add delays the cleanup of stale. When the time is over, ripe is called, which must call due.
+func (d *delay) add(stale StaleEntries, ripe func()) {
+	switch {
+	case len(stale) == 0:
+	case len(d.waiting) > 0:
+		d.next.merge(stale)
+	default:
+		d.waiting = stale
+		d.timer = time.AfterFunc(d.patience, ripe)
+	}
+}
+
+// due removes and returns the entries that have waited long enough.
+func (d *delay) due() StaleEntries {
+	stale := d.waiting
+	d.waiting, d.next = d.next, make(StaleEntries)
+	if len(d.waiting) > 0 {
+		d.timer.Reset(d.patience)
+	}
+	return stale
+}
+
+// all removes and returns all entries, however long they have waited.
+func (d *delay) all() StaleEntries {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	stale := d.waiting
+	stale.merge(d.next)
+	d.waiting, d.next = make(StaleEntries), make(StaleEntries)
+	return stale
+}
+
+func newDelay(patience time.Duration) delay {
+	return delay{patience: patience, waiting: make(StaleEntries), next: make(StaleEntries)}
+}
+
+// NewCleaner opens the Cleaner's own socket, in the calling thread's namespace.
+func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleaner, error) {
+	sock, err := nfnl.Dial()
+	if err != nil {
+		return nil, err
+	}
+	challenges, err := openChallengeSockets()
+	if err != nil {
+		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
+	}
+	s := &Cleaner{
+		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
+		syns: newDelay(synGrace), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time), again: make(StaleEntries),
+		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	go s.run()
+	return s, nil
+}
+
+// Expect announces the State that is about to be set. Its first flows must not be judged by the
+// State before it.
+func (s *Cleaner) Expect(want state.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming = want
+}
+
+// wanted returns the State that was set last, and the State being set.
+func (s *Cleaner) wanted() [2]state.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return [2]state.State{s.want, s.coming}
+}
+
+// Add requests a cleanup. The cleanup judges flows by want, or a later State, so a backend that has
+// returned keeps its flows. swept are prefixes whose untranslated flows were deleted.
+func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix) {
+	draining := stale.splitDraining(&want)
+	deferrable := stale.splitDeferrable(swept)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.want, s.coming = want, want
+	for vip, v := range draining {
+		for b := range v.removedBackends {
+			s.since[drainingBackend{vip, b}] = time.Now()
+		}
+	}
+	if len(stale) == 0 && len(deferrable) == 0 && len(draining) == 0 {
+		return
+	}
+	s.idle = false
+	if len(stale) > 0 {
+		s.pending.merge(stale)
+		s.notifyPending()
+	}
+	s.syns.add(deferrable, func() { s.ripen(&s.syns) })
+	s.draining.add(draining, func() { s.ripen(&s.draining) })
+}
+
+// ripen makes the entries pending that have waited long enough.
+func (s *Cleaner) ripen(d *delay) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending.merge(d.due())
+	maps.DeleteFunc(s.since, func(_ drainingBackend, at time.Time) bool { return time.Since(at) >= busyDrainTime })
+	s.notifyPending()
+}
+
+func (s *Cleaner) run() {
+	defer close(s.done)
+	for {
+		select {
+		case <-s.wake:
+		case <-s.quit:
+			_ = s.cleanUp() // what the last Set asked for; an error is recorded
+			return
+		}
+		start := time.Now()
+		err := s.cleanUp()
+		pause := min(max(cleanupInterval, cleanupPauseFactor*time.Since(start)), maxCleanupPause)
+		if err != nil {
+			pause = max(pause, cleanupRetry)
+			s.notifyPending()
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.quit:
+			_ = s.cleanUp()
+			return
+		}
+	}
+}
+
+func (s *Cleaner) notifyPending() {
+	notify.Changed(s.wake)
+}
+
+// cleanUp deletes the pending entries. If it fails, they stay pending.
+func (s *Cleaner) cleanUp() error {
+	s.mu.Lock()
+	stale := s.pending
+	s.pending = make(StaleEntries)
+	s.mu.Unlock()
+	if len(stale) == 0 {
+		return nil
+	}
+	var deleted []Flow
+	err := stale.excludeOwnAddresses()
+	if err == nil {
+		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.drains, s.rests)
+	}
+	s.challenge(deleted)
+	s.deleted.Add(float64(len(deleted)))
+	if err != nil {
+		s.failures.Inc()
+		s.log.Warn("conntrack entries remain", "err", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+	if err != nil {
+		s.pending.merge(stale)
+	}
+	s.requeueResting()
+	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0
+	return err
+}
+
+// LastError returns the error of the last cleanup, empty if it succeeded.
+func (s *Cleaner) LastError() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		return ""
+	}
+	return s.err.Error()
+}
+
+// IsIdle reports whether all requested cleanups are done.
+func (s *Cleaner) IsIdle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.idle
+}
+
+// Close cleans up what is pending or delayed, because no later process would, and stops the
+// Cleaner. Further calls do nothing.
+func (s *Cleaner) Close() (err error) {
+	s.once.Do(func() {
+		s.mu.Lock()
+		s.pending.merge(s.syns.all())
+		s.pending.merge(s.draining.all())
+		s.mu.Unlock()
+		close(s.quit)
+		<-s.done
+		s.challenges.close()
+		err = s.sock.Close()
+	})
+	return err
+}
+
+// OwnAddrs returns the addresses of the interfaces in this namespace. A pool may contain some by
+// mistake; their flows are not for this package.
+func OwnAddrs() (own []netip.Addr, err error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of the interfaces: %w", err)
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			addr, _ := netip.AddrFromSlice(n.IP)
+			own = append(own, addr.Unmap())
+		}
+	}
+	return own, nil
+}
