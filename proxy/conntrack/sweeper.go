@@ -120,7 +120,7 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 	}
 	s := &Sweeper{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), idle: true,
-		syns: newDelay(synPatience), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time), again: make(Purge),
+		syns: newDelay(synPatience), draining: newDelay(drainTime), since: make(map[drainingBackend]time.Time), again: make(Purge),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
