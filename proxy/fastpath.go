@@ -55,8 +55,6 @@ type offloader struct {
 	chosen *selection // of from's node
 	due    time.Time  // before which it is not opened again
 	retry  *time.Timer
-	// draining asks for a Set when selection.drainedBy is over.
-	draining *time.Timer
 
 	mu        sync.Mutex
 	path      FastPath // nil until it could be opened
@@ -134,22 +132,11 @@ func (b *offloader) grow(ctx context.Context) {
 	if b == nil || b.path == nil {
 		return
 	}
-	b.awaitDrained()
 	err := b.path.Grow(ctx, b.want)
 	if err != nil {
 		err = errors.Join(err, b.rest(ctx))
 	}
 	b.report(ctx, err)
-}
-
-// awaitDrained asks for a Set when flows have left that stay for a moment.
-func (b *offloader) awaitDrained() {
-	if b.draining != nil {
-		b.draining.Stop()
-	}
-	if next := b.chosen.drainedBy(); !next.IsZero() {
-		b.draining = time.AfterFunc(time.Until(next), b.requestSet)
-	}
 }
 
 // rest leaves all new flows to the rules: the part of a change that was made is not known.
@@ -167,7 +154,7 @@ func (b *offloader) rest(ctx context.Context) error {
 
 // render makes b.want from a State. Most calls find nothing changed.
 func (b *offloader) render(s State) {
-	same := !b.chosen.parted(time.Now()) && b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
+	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
 	if same {
 		return
 	}
@@ -311,10 +298,8 @@ func (b *offloader) close() error {
 	if b == nil {
 		return nil
 	}
-	for _, t := range []*time.Timer{b.retry, b.draining} {
-		if t != nil {
-			t.Stop()
-		}
+	if b.retry != nil {
+		b.retry.Stop()
 	}
 	if b.path == nil {
 		return nil

@@ -7,14 +7,13 @@ import (
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // fastVIP is all that the fast path could take, sorted.
-func fastVIP(v *VIP, node string, draining bool) (all []fastpath.Frontend) {
+func fastVIP(v *VIP, node string) (all []fastpath.Frontend) {
 	for i := range v.Frontends {
 		if f := &v.Frontends[i]; f.Protocol != SCTP {
-			all = append(all, fastFrontend(f, v, node, draining))
+			all = append(all, fastFrontend(f, v, node))
 		}
 	}
 	slices.SortFunc(all, compareFast)
@@ -40,8 +39,9 @@ func internalBy(c *LocalClients, iface string) bool {
 }
 
 // fastFrontend is one frontend for the fast path. The backends that keep their flows are those
-// of which conntrack's entries would stay; none but this node's have any there.
-func fastFrontend(f *Frontend, v *VIP, node string, draining bool) fastpath.Frontend {
+// of which conntrack's entries would stay; none but this node's have any there. Datagrams leave a
+// backend that drains at once, since its answers pass without their flow.
+func fastFrontend(f *Frontend, v *VIP, node string) fastpath.Frontend {
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
 		if onNode(b, node) {
@@ -51,28 +51,12 @@ func fastFrontend(f *Frontend, v *VIP, node string, draining bool) fastpath.Fron
 	switch {
 	case f.Protocol == TCP:
 		to.Draining = keeping(f, node)
-	case draining || f.External.Empty() || f.Internal.Empty():
-		to.Draining = f.Draining // for a moment, or for want of a better place
+	case f.External.Empty() || f.Internal.Empty():
+		to.Draining = f.Draining // for want of a better place
+	default:
+		to.Replying = f.Draining
 	}
 	return to
-}
-
-// drains says whether a change makes flows leave a backend that drains.
-func drains(have, want *VIP) bool {
-	if have == nil || want == nil {
-		return false
-	}
-	for i := range want.Frontends {
-		f := &want.Frontends[i]
-		if f.Protocol != UDP || len(f.Draining) == 0 || f.External.Empty() || f.Internal.Empty() {
-			continue
-		}
-		was := (&State{VIPs: []*VIP{have}}).Frontend(have.Addr, state.Port{Proto: f.Protocol, Port: f.Port})
-		if was != nil && (was.External.Empty() || was.Internal.Empty() || slices.ContainsFunc(f.Draining, func(b netip.AddrPort) bool { return !was.Drains(b) })) {
-			return true
-		}
-	}
-	return false
 }
 
 // keeping are the backends whose connections stay though they get no new ones from

@@ -30,6 +30,9 @@ func (l fastNames) text(f fastpath.Frontend) string {
 	for _, d := range f.Draining {
 		words = append(words, "drains", l.name(d))
 	}
+	for _, r := range f.Replying {
+		words = append(words, "replies", l.name(r))
+	}
 	if f.Sources != nil {
 		words = append(words, "for", fmt.Sprint(f.Sources))
 	}
@@ -86,7 +89,7 @@ func TestFastFrontends(t *testing.T) {
 		{"one less for external clients", front("pod1", "pod1 pod2"), "take tcp 192.0.2.1:80 pod1 drains pod2", ""},
 		{"the same over UDP", front("pod1", "pod1 pod2", udp), "take udp 192.0.2.1:80 pod1", ""},
 		{"one that drains", front("pod2", "pod2", drain("pod1")), "take tcp 192.0.2.1:80 pod2 drains pod1", ""},
-		{"datagrams leave what drains", front("pod2", "pod2", udp, drain("pod1")), "take udp 192.0.2.1:80 pod2", ""},
+		{"datagrams leave what drains", front("pod2", "pod2", udp, drain("pod1")), "take udp 192.0.2.1:80 pod2 replies pod1", ""},
 		{"and stay where there is no other", front("", "", udp, drain("pod1")), "leave udp 192.0.2.1:80 drains pod1", "no backend"},
 		{"none left", front("", "", drain("pod1", "pod3")), "leave tcp 192.0.2.1:80 drains pod1 drains pod3", "no backend"},
 		{"turns", front("pod1", "pod1", func(f *Frontend) { f.Scheduler = RoundRobin }), "leave tcp 192.0.2.1:80 pod1", "scheduler round robin"},

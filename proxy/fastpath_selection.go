@@ -3,9 +3,7 @@ package proxy
 import (
 	"iter"
 	"slices"
-	"time"
 
-	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -25,9 +23,6 @@ type selection struct {
 	offloaded int                                 // of fronts
 	// turned are the VIPs of which frontends are taken that were not, or the other way round.
 	turned map[*VIP]bool
-	// draining are the VIPs with flows that leave a backend which drains, and until when they stay:
-	// see conntrack.DrainTime.
-	draining map[*VIP]time.Time
 }
 
 // An offloadCandidate is a frontend that the fast path may take.
@@ -40,7 +35,7 @@ type offloadCandidate struct {
 }
 
 func newSelection(node string) *selection {
-	return &selection{node: node, fronts: make(map[frontendKey]*offloadCandidate), users: make(map[frontendKey][]*offloadCandidate), draining: make(map[*VIP]time.Time)}
+	return &selection{node: node, fronts: make(map[frontendKey]*offloadCandidate), users: make(map[frontendKey][]*offloadCandidate)}
 }
 
 // state is the fast path's part of s, a valid State of the selection's node. An unchanged VIP is
@@ -65,8 +60,7 @@ func (n *selection) state(s *State) fastpath.State {
 
 // fast is an address for the fast path.
 func (n *selection) fast(v *VIP) *fastpath.VIP {
-	_, draining := n.draining[v]
-	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, n.node, draining)}
+	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, n.node)}
 	for i := range to.Frontends {
 		f := &to.Frontends[i]
 		f.Take = !n.fronts[frontendKey{f.Addr, Protocol(f.Protocol)}].left
@@ -78,7 +72,6 @@ func (n *selection) fast(v *VIP) *fastpath.VIP {
 func (n *selection) follow(vips []*VIP) {
 	n.turned = make(map[*VIP]bool)
 	changes, _ := state.DiffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
-	n.drain(changes, time.Now())
 	var bereft []*offloadCandidate
 	for _, c := range changes {
 		if c.Have != nil {
@@ -91,45 +84,6 @@ func (n *selection) follow(vips []*VIP) {
 			n.add(c.Want)
 		}
 	}
-}
-
-// drain notes the VIPs whose flows begin to leave a backend, and turns the VIPs whose flows have left.
-func (n *selection) drain(changes []state.VipChange, now time.Time) {
-	for _, c := range changes {
-		until, was := n.draining[c.Have]
-		delete(n.draining, c.Have)
-		switch {
-		case drains(c.Have, c.Want):
-			n.draining[c.Want] = now.Add(conntrack.DrainTime)
-		case was && c.Want != nil:
-			n.draining[c.Want] = until
-		}
-	}
-	for v, until := range n.draining {
-		if !until.After(now) {
-			delete(n.draining, v)
-			n.turned[v] = true
-		}
-	}
-}
-
-// parted says whether flows have left since the last state.
-func (n *selection) parted(now time.Time) bool {
-	next := n.drainedBy()
-	return !next.IsZero() && !next.After(now)
-}
-
-// drainedBy is when flows have left that leave now, zero if there are none. n may be nil.
-func (n *selection) drainedBy() (next time.Time) {
-	if n == nil {
-		return next
-	}
-	for _, until := range n.draining {
-		if next.IsZero() || until.Before(next) {
-			next = until
-		}
-	}
-	return next
 }
 
 // backends are those of an offloadCandidate that count: what is on another node, no flow of the fast path's gets to.

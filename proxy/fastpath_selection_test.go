@@ -89,15 +89,14 @@ func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
 		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), len(s.VIPs))
 	}
 	for i, v := range s.VIPs {
-		_, draining := n.draining[v]
-		want := fastVIP(v, s.Node, draining)
+		want := fastVIP(v, s.Node)
 		for j := range want {
 			if want[j].Take = left[frontendKey{want[j].Addr, Protocol(want[j].Protocol)}] == ""; want[j].Take {
 				taken++
 			}
 		}
 		alike := func(a, b fastpath.Frontend) bool {
-			return a.Addr == b.Addr && a.Protocol == b.Protocol && a.Take == b.Take && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Draining, b.Draining)
+			return a.Addr == b.Addr && a.Protocol == b.Protocol && a.Take == b.Take && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Draining, b.Draining) && slices.Equal(a.Replying, b.Replying)
 		}
 		if got.VIPs[i].Addr != v.Addr || !slices.EqualFunc(got.VIPs[i].Frontends, want, alike) {
 			return fmt.Sprintf("%+v\nwant %+v", got.VIPs[i], want)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 const (
@@ -69,12 +70,11 @@ func TestUDPAnswersArriveWhileDraining(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		l.serveSlowly()
 		mustSet(t, p, slowState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		// At any moment some of the flows wait for an answer.
-		const flows, period = 20, 2500 * time.Millisecond
+		// At any moment some of the flows of each family wait for an answer.
+		const flows, period = 40, 2500 * time.Millisecond
 		var all sync.WaitGroup
 		for i := range flows {
-			c := l.Connect(l.Client, "udp", 0, netip.AddrPortFrom(proxytest.At("vip", 0), 80))
-			defer c.Close()
+			c := l.Connect(l.Client, "udp", 0, netip.AddrPortFrom(proxytest.At("vip", state.SetID(i%2)), 80))
 			all.Go(func() {
 				<-time.After(period * time.Duration(i) / flows)
 				for n := range 3 {
@@ -88,7 +88,22 @@ func TestUDPAnswersArriveWhileDraining(t *testing.T) {
 		}
 		<-time.After(period) // each flow has asked once
 		mustSet(t, p, slowState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}))
-		all.Wait()
+		done := make(chan struct{})
+		go func() { all.Wait(); close(done) }()
+		setUntil(t, p, done)
 		swept(t, p)
 	})
+}
+
+// setUntil sets what is set again whenever the Proxy asks for it, as the speaker does.
+func setUntil(t *testing.T, p *Proxy, done <-chan struct{}) {
+	t.Helper()
+	for {
+		select {
+		case <-p.Changed():
+			mustSet(t, p, p.have)
+		case <-done:
+			return
+		}
+	}
 }

@@ -119,7 +119,7 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	}
 	s := &Cleaner{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
-		syns: newDelay(synGrace), draining: newDelay(DrainTime), since: make(map[drainingBackend]time.Time), again: make(StaleEntries),
+		syns: newDelay(synGrace), draining: newDelay(drainTime), since: make(map[drainingBackend]time.Time), again: make(StaleEntries),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()

@@ -8,16 +8,16 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// DrainTime is how long a flow without an end of its own, as of UDP, stays with a backend
+// drainTime is how long a flow without an end of its own, as of UDP, stays with a backend
 // that drains beside others. Answers that are under way from there arrive in that time.
-const DrainTime = time.Second
+const drainTime = time.Second
 
 const (
-	// restTime is how long such a flow must rest, after DrainTime, to leave the backend: the kernel
+	// restTime is how long such a flow must rest, after drainTime, to leave the backend: the kernel
 	// forgets it then. If it were deleted, an answer that is under way would arrive untranslated.
 	restTime = time.Second
 	// busyDrainTime is when a flow that does not rest is deleted.
-	busyDrainTime = DrainTime + 2*restTime
+	busyDrainTime = drainTime + 2*restTime
 )
 
 // splitDraining takes out of stale and returns the flows of protocols without an end that leave a
@@ -55,7 +55,7 @@ type drainingBackend struct {
 // drains says whether a flow still has its moment with a backend that drains.
 func (s *Cleaner) drains(f *Flow) bool {
 	age, is := s.drainAge(f)
-	return is && age < DrainTime
+	return is && age < drainTime
 }
 
 // drainAge returns for how long the flow's backend has drained, as far as the Cleaner remembers.

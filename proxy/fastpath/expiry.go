@@ -67,6 +67,7 @@ const (
 	stays verdict = iota
 	ends
 	endsUnanswered // only if the backend has not replied
+	repliesOnly    // replies pass, and the client's next packet begins another flow
 )
 
 // judge returns the verdict for a flow. Flows to addresses outside of s.Owned are not this
@@ -84,6 +85,9 @@ func (s *State) judge(f *Flow) verdict {
 	}
 	if _, is := slices.BinarySearchFunc(fe.Backends, f.Backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); is {
 		return stays
+	}
+	if _, is := slices.BinarySearchFunc(fe.Replying, f.Backend, netip.AddrPort.Compare); is {
+		return repliesOnly
 	}
 	if _, is := slices.BinarySearchFunc(fe.Draining, f.Backend, netip.AddrPort.Compare); !is {
 		return ends
@@ -112,7 +116,9 @@ type walk struct {
 	now   uint32 // when the walk began; see seconds
 	want  *State // nil: flows end by timeouts only
 	flows int
-	used  map[kernelAddress]int // flows, by the VIP
+	// replies counts entries for replies. Some have no flow: see keepReplies.
+	replies int
+	used    map[kernelAddress]int // flows, by the VIP
 	// before is what the programs had counted when the walk began.
 	before  counts
 	pressed map[kernelAddress]bool // the addresses that have many flows
@@ -161,7 +167,7 @@ func (p *Datapath) walk() (again bool) {
 		}
 	}
 	again = p.uncheckedGrows > 0
-	if w.flows == 0 {
+	if w.flows == 0 && w.replies == 0 {
 		w.errs = append(w.errs, p.release(unusedHooks))
 	}
 	p.mu.Unlock()
@@ -239,7 +245,7 @@ func (w *walk) check(key kernelTuple, f *kernelFlow) {
 		return
 	}
 	pressed := w.pressed[key.Destination]
-	if w.want != nil && w.endIfUnwanted(key, f) {
+	if w.endIfUnwanted(key, f) {
 		return
 	}
 	if w.idle(f) <= pressedTimeout || !pressed && w.idle(f) <= shortestTimeout {
@@ -255,20 +261,34 @@ func (w *walk) check(key kernelTuple, f *kernelFlow) {
 	}
 }
 
-// endIfUnwanted ends a flow that the State does not allow, and reports whether it did.
-func (w *walk) endIfUnwanted(key kernelTuple, f *kernelFlow) bool {
-	flow := key.flow(f)
-	v := w.want.judge(&flow)
-	if v == stays {
-		return false
+// judge returns the verdict for a flow, and whether its client is forbidden.
+func (w *walk) judge(f *Flow) (v verdict, forbidden bool) {
+	if w.want == nil || w.want.judge(f) == stays {
+		return stays, false
 	}
 	// A Grow may have changed the State since the walk began.
 	w.path.mu.Lock()
-	v, forbidden := w.path.want.judge(&flow), w.path.want.forbids(&flow)
-	w.path.mu.Unlock()
+	defer w.path.mu.Unlock()
+	return w.path.want.judge(f), w.path.want.forbids(f)
+}
+
+// endIfUnwanted ends a flow that the State does not allow, and reports whether it did.
+func (w *walk) endIfUnwanted(key kernelTuple, f *kernelFlow) bool {
+	flow := key.flow(f)
+	v, forbidden := w.judge(&flow)
+	if v == stays {
+		return false
+	}
 	back, found := w.lookup(key.reply(f))
+	if v == repliesOnly {
+		if found {
+			w.keepReplies(key.reply(f), back)
+		}
+		w.endForward(key)
+		return true
+	}
 	answered := found && back.State&flowOpen != 0
-	if v == stays || v == endsUnanswered && answered {
+	if v == endsUnanswered && answered {
 		return false
 	}
 	if key.Protocol == TCP && !forbidden && !w.overdue(key) {
@@ -323,27 +343,57 @@ func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 // end deletes both entries of a flow. The next packet is left to the rules, which reset its
 // connection.
 func (w *walk) end(key kernelTuple, f *kernelFlow) {
+	w.endForward(key)
+	w.delete(key.reply(f))
+}
+
+// endForward deletes the client's entry of a flow. Conntrack would lead its packets to the backend
+// that it leaves, so that move must not make an entry.
+func (w *walk) endForward(key kernelTuple) {
 	w.flows--
 	w.used[key.Destination]--
-	for _, k := range []kernelTuple{key, key.reply(f)} {
-		if err := ignoreNotExist(w.path.kernel.Flows.Delete(k)); err != nil {
-			w.errs = append(w.errs, err)
-		}
+	delete(w.leaving, key)
+	w.delete(key)
+}
+
+// delete deletes an entry, if it exists.
+func (w *walk) delete(key kernelTuple) {
+	if err := ignoreNotExist(w.path.kernel.Flows.Delete(key)); err != nil {
+		w.errs = append(w.errs, err)
 	}
 }
 
-// deleteUnpaired deletes an entry for replies without a forward entry. A process that is killed
-// between the two updates or deletions leaves such an entry.
+// keepReplies keeps an entry for replies, from now on for as long as deleteUnpaired does: its flow
+// may have rested until a request that the backend is answering now.
+func (w *walk) keepReplies(key kernelTuple, f *kernelFlow) {
+	f.Seen = seconds()
+	if err := ignoreNotExist(w.path.kernel.Flows.Update(key, *f, ebpf.UpdateExist)); err != nil {
+		w.errs = append(w.errs, err)
+	}
+}
+
+// deleteUnpaired deletes an entry for replies without a forward entry, when no more replies come or
+// the State does not allow them. keepReplies leaves such entries, and so does a process that is
+// killed between two updates or deletions.
 func (w *walk) deleteUnpaired(key kernelTuple, f *kernelFlow) {
-	if w.idle(f) <= shortestTimeout {
+	w.replies++
+	forward := key.forward(f)
+	unwanted := key.Protocol == UDP && w.forbidsReplies(key, forward)
+	if !unwanted && w.idle(f) <= shortestTimeout {
 		return
 	}
-	if there, found := w.lookup(key.forward(f)); found && key.forward(f).reply(there) == key {
+	if there, found := w.lookup(forward); found && forward.reply(there) == key {
 		return
 	}
-	if w.same(key, f) {
-		if err := ignoreNotExist(w.path.kernel.Flows.Delete(key)); err != nil {
-			w.errs = append(w.errs, err)
-		}
+	if unwanted || w.same(key, f) {
+		w.replies--
+		w.delete(key)
 	}
+}
+
+// forbidsReplies reports whether the State ends the flow of an entry for replies.
+func (w *walk) forbidsReplies(key, forward kernelTuple) bool {
+	flow := forward.flow(&kernelFlow{Address: key.Source, Port: key.SourcePort})
+	v, _ := w.judge(&flow)
+	return v == ends
 }

@@ -37,7 +37,7 @@ func TestFlowVerdicts(t *testing.T) {
 		VIPs: []*VIP{{Addr: vip.Addr(), Frontends: []Frontend{
 			{Addr: vip, Protocol: TCP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)}},
 			{Addr: vip, Protocol: UDP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)},
-				Sources: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}},
+				Replying: []netip.AddrPort{port("pod4", 0, 1)}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}},
 		}}},
 	}
 	for _, tt := range []struct {
@@ -52,7 +52,9 @@ func TestFlowVerdicts(t *testing.T) {
 		{"client", vip, "pod3", TCP, ends},
 		{"client", vip, "pod2", UDP, stays},
 		{"client", vip, "pod3", UDP, ends},
+		{"client", vip, "pod4", UDP, repliesOnly},
 		{"client2", vip, "pod1", UDP, ends},
+		{"client2", vip, "pod4", UDP, ends},
 		{"client", netip.AddrPortFrom(vip.Addr(), 81), "pod1", TCP, stays},
 		{"client", gone, "pod1", TCP, ends},
 		{"client", mine, "pod1", TCP, stays},
@@ -138,6 +140,68 @@ func TestSYNToDraining(t *testing.T) {
 			t.Error("the connection ended")
 		}
 	})
+}
+
+// A client's next datagram leaves a draining backend, whose replies still pass: until no more come, or
+// the State forbids them.
+func TestRepliesOfDraining(t *testing.T) {
+	for _, family := range families {
+		t.Run([]string{"IPv4", "IPv6"}[family], func(t *testing.T) {
+			inNamespace(t, func(t *testing.T, l *lab) { l.repliesOfDraining(family) })
+		})
+	}
+}
+
+func (l *lab) repliesOfDraining(family int) {
+	p := l.path()
+	vip, pod, client := port("vip", family, 80), port("pod1", family, 8080), port("client", family, 5)
+	expectRequest := func(when, to string) {
+		l.t.Helper()
+		if _, out := l.arrive(p, packet{from: client, to: vip, protocol: UDP}.ip()); nameAt(read(l.t, out).to.Addr()) != to {
+			l.t.Errorf("%s: a request to %s; want %s", when, read(l.t, out).to, to)
+		}
+	}
+	expectReply := func(when string, from netip.AddrPort) {
+		l.t.Helper()
+		if _, out := l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: UDP}.ip()); read(l.t, out).from != from {
+			l.t.Errorf("%s: a reply from %s; want %s", when, read(l.t, out).from, from)
+		}
+	}
+	drain := func() {
+		l.set(p, state("pod1"))
+		expectRequest("before", "pod1")
+		l.age(p, 2*shortestTimeout)
+		expectRequest("after a rest", "pod1")
+		l.set(p, each(state("pod2"), func(f *Frontend) {
+			if f.Addr == vip && f.Protocol == UDP {
+				f.Replying = []netip.AddrPort{pod}
+			}
+		}))
+		l.await("the flow to leave", func() bool { return len(l.flows(p)) == 0 })
+		p.walk()
+		p.mu.Lock()
+		attached := p.hooks[hook{uint32(l.link("cali1").Attrs().Index), inward}]
+		p.mu.Unlock()
+		if attached == nil {
+			l.t.Error("the program for replies is detached")
+		}
+		expectReply("without a flow", vip)
+	}
+	drain()
+	expectRequest("while pod1 drains", "pod2")
+	expectReply("beside another flow", vip)
+	l.age(p, shortestTimeout+1)
+	p.walk()
+	expectReply("after a rest", pod)
+	expectRequest("after a rest", "pod2")
+
+	client = netip.AddrPortFrom(client.Addr(), 6)
+	l.set(p, state("pod3"))
+	l.await("flows to end", func() bool { return len(l.flows(p)) == 0 })
+	drain()
+	l.set(p, state("pod2"))
+	l.await("the State to be checked", func() bool { return !p.Status().Busy })
+	expectReply("forbidden", pod)
 }
 
 // A SYN begins another connection only if the backend has closed the previous one.

@@ -233,7 +233,8 @@ func (s *State) is(o *State) bool {
 // is reports whether f equals o.
 func (f *Frontend) is(o *Frontend) bool {
 	return f.Addr == o.Addr && f.Protocol == o.Protocol && f.Take == o.Take && sameElements(f.Backends, o.Backends) &&
-		sameElements(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && sameElements(f.Sources, o.Sources)
+		sameElements(f.Draining, o.Draining) && sameElements(f.Replying, o.Replying) &&
+		(f.Sources == nil) == (o.Sources == nil) && sameElements(f.Sources, o.Sources)
 }
 
 // sameElements is slices.Equal, at once for the same slice.

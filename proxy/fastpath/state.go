@@ -50,9 +50,12 @@ type Frontend struct {
 	Take bool
 	// Backends get new flows by their weights, and keep existing flows. Sorted.
 	Backends []Backend
-	// Draining are backends that get no new flows, and keep existing ones. A flow to a
-	// backend in neither list ends. Sorted.
+	// Draining are backends that get no new flows, and keep existing ones. Sorted.
 	Draining []netip.AddrPort
+	// Replying are backends that get no more packets: the next packet of a client begins another
+	// flow. Their replies still pass. For UDP only. A flow to a backend in none of the lists
+	// ends. Sorted.
+	Replying []netip.AddrPort
 	// Sources are the client networks whose flows may continue; nil: all. If it is not nil,
 	// Take must be false. Sorted, not overlapping.
 	Sources []netip.Prefix
