@@ -28,12 +28,14 @@
 // (package fastpath) that forwards simple flows without the rules, which stay complete.
 //
 // Read proxy.go first, then accept.go, bisect.go and update.go: what Set does with a State.
-// preparation.go runs what takes longer: endedflows.go, untranslatedflows.go and forwardopener.go.
-// watch.go listens to nftables notifications, as `nft monitor` does, and integrity.go records
-// whether other programs changed the rules. errors.go distinguishes such changes from mistakes in
-// the State. status.go, obstacles.go and metrics.go report. state.go has the names of package
-// state, and mode.go chooses the renderer. fastpath.go updates the fast path with the frontends
-// that fastpath_selection.go and fastpath_eligible.go select.
+// reconcile.go starts from what the kernel holds: it adopts the table of an earlier process, and
+// repairs what other programs changed. preparation.go runs what takes longer: endedflows.go,
+// untranslatedflows.go and forwardopener.go. watch.go listens to nftables notifications, as `nft
+// monitor` does, and integrity.go records whether other programs changed the rules. errors.go
+// distinguishes such changes from mistakes in the State. status.go, obstacles.go and metrics.go
+// report. state.go has the names of package state, and mode.go chooses the renderer. fastpath.go
+// updates the fast path with the frontends that fastpath_selection.go and fastpath_eligible.go
+// select.
 //
 // The package knows no Kubernetes. It announces no address, checks no endpoint's health and sets no
 // sysctl: the node must forward already, as it must for its pods.
