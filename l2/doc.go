@@ -43,6 +43,6 @@
 //
 // # More files
 //
-// l2.go has the Announcer, interface.go the links of a node, problems.go the node's settings that
-// break layer 2; status.go and metrics.go report.
+// l2.go has the Announcer, stale.go the age of received frames, interface.go the links of a node,
+// problems.go the node's settings that break layer 2; status.go and metrics.go report.
 package l2

@@ -10,7 +10,7 @@ import (
 type request struct {
 	socket *packetSocket
 	in     packet
-	when   time.Time
+	when   time.Time // the kernel received it
 }
 
 const (
@@ -18,9 +18,6 @@ const (
 	// Hosts repeat the others.
 	maxAsked = 64
 	maxHeard = 256
-	// repeatTime is when a host repeats a request: Linux after a second, three times in all.
-	// An older request was answered, repeated or given up.
-	repeatTime = time.Second
 )
 
 // A record has a socket's latest requests for addresses that this node does not have.
@@ -39,9 +36,9 @@ func (r *record) add(q request) {
 }
 
 // remember records a request for an address that this node may get.
-func (p *packetSocket) remember(in packet, now time.Time) {
+func (p *packetSocket) remember(in packet, when time.Time) {
 	if in.op == opRequest && in.sender.IsValid() && !in.sender.IsUnspecified() && inPools(p.pools, in.target) {
-		p.heard.add(request{p, in, now})
+		p.heard.add(request{p, in, when})
 	}
 }
 
@@ -50,10 +47,10 @@ func inPools(pools []netip.Prefix, addr netip.Addr) bool {
 }
 
 // recall makes the requests wait that came before the address was this node's.
-func (x *address) recall(now time.Time) {
+func (a *Announcer) recall(x *address, now time.Time) {
 	for _, c := range x.claims {
 		for _, q := range c.socket.heard.requests {
-			if q.in.target == x.want.Addr && now.Sub(q.when) < repeatTime {
+			if q.in.target == x.want.Addr && !a.isStale(q.when, now) {
 				x.wait(q)
 			}
 		}
@@ -85,7 +82,7 @@ func (a *Announcer) answerEarly(x *address, now time.Time) (frames int) {
 	}
 	x.early = true
 	for _, q := range x.asked {
-		if slices.Contains(x.sockets(), q.socket) && q.socket.limiter.allow(q.in.from, now) {
+		if !a.isStale(q.when, now) && slices.Contains(x.sockets(), q.socket) && q.socket.limiter.allow(q.in.from, now) {
 			a.send(q.socket, tentativeReply(q.in, q.socket.claims.mac))
 			frames++
 		}

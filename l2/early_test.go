@@ -76,9 +76,15 @@ func (d *dryRun) at(t time.Duration) {
 // receive is a packet of another host.
 func (d *dryRun) receive(p packet) {
 	d.t.Helper()
+	d.receiveAt(p, d.now)
+}
+
+// receiveAt is a packet that the kernel received earlier.
+func (d *dryRun) receiveAt(p packet, when time.Time) {
+	d.t.Helper()
 	frame, err := d.socket.key.protocol.marshal(p)
 	must(d.t, err)
-	d.a.receive(d.socket, frame, d.now)
+	d.a.receive(d.socket, frame, when, d.now)
 	d.record()
 }
 

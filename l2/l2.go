@@ -53,6 +53,8 @@ type Announcer struct {
 	metrics  *metrics
 	changed  chan struct{}
 	sendRate *rate.Limiter
+	// requestLifetime is repeatTime. Tests whose hosts repeat no request set a longer one.
+	requestLifetime time.Duration
 
 	// setMu is held during Set and Close, and protects the fields below up to mu.
 	setMu   sync.Mutex
@@ -118,6 +120,8 @@ func New(o Options) *Announcer {
 		knownNodes: make(map[MAC]netip.Addr),
 		schedule:   schedule{delays: defaultDelays(o.Refresh)},
 		failures:   make(map[socketKey]error),
+
+		requestLifetime: repeatTime,
 	}
 	if a.log == nil {
 		a.log = slog.Default()

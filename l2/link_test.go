@@ -89,8 +89,8 @@ type node struct {
 	ns *nstest.NS
 }
 
-// start makes an Announcer that repeats announcements ten times as fast, and soon retries
-// after conflicts.
+// start makes an Announcer that repeats announcements ten times as fast, soon retries after
+// conflicts, and answers old requests.
 func start(t testing.TB, ns *nstest.NS) *node {
 	t.Helper()
 	return startWith(t, ns, Options{})
@@ -100,6 +100,7 @@ func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	t.Helper()
 	awaitCarriers(t, ns)
 	n := &node{New(o), t, ns}
+	n.requestLifetime = timeout // stations ask once, and a busy machine delays the reader
 	for s := retry1; s <= retry5; s++ {
 		n.schedule.delays[s] = 300 * time.Millisecond
 	}

@@ -214,7 +214,7 @@ func (a *Announcer) advance(x *address, begin []*packetSocket, now time.Time) {
 		if x.phase != Probing || len(begin) > 0 {
 			x.enter(Probing, now)
 			x.early, x.asked = false, nil
-			x.recall(now)
+			a.recall(x, now)
 			x.timer = &timer{address: x, stage: probe1}
 			a.schedule.add(x.timer, now)
 		}

@@ -8,6 +8,7 @@ type verdict uint8
 const (
 	answered     verdict = iota
 	deferred             // asked a moment too early: answered when the first probe has had its time
+	stale                // waited too long in the socket's queue
 	rateLimited          // the sender exceeds the rate limit
 	otherAddress         // about an address that this node does not have: filters pass a few
 	notHeld              // about an address of the State that is not held (yet)
@@ -19,7 +20,7 @@ const (
 )
 
 // verdicts are the label values of the metric.
-var verdicts = [numVerdicts]string{"answered", "deferred", "limited", "not-ours", "not-held", "own", "speaker", "conflict", "malformed"}
+var verdicts = [numVerdicts]string{"answered", "deferred", "stale", "limited", "not-ours", "not-held", "own", "speaker", "conflict", "malformed"}
 
 func (v verdict) String() string { return verdicts[v] }
 

@@ -88,7 +88,23 @@ type timer struct {
 type schedule struct {
 	delays delays
 	queues [numStages][]*timer
+	// nextPop is the latest time for the next call of pop; zero: none, as there are no timers.
+	nextPop time.Time
+	// quietUntil is until when the process repeats no announcement after it was suspended.
+	quietUntil time.Time
 }
+
+const (
+	// suspendThreshold is the delay of pop that shows that this process was suspended. Other
+	// nodes take its addresses over a little later.
+	suspendThreshold = time.Second
+	// popInterval is the maximum time between two calls of pop while there are timers: a long
+	// one would hide a suspension.
+	popInterval = suspendThreshold / 2
+	// resumeTime is how long the caller of Set may need, after a suspension, to learn which
+	// nodes answer now. Hosts would believe a repeated announcement, and send to this node.
+	resumeTime = 3 * time.Second
+)
 
 // add appends t to the queue of its stage.
 func (a *schedule) add(t *timer, now time.Time) {
@@ -105,14 +121,26 @@ func (a *schedule) follow(t *timer, now time.Time) {
 	}
 }
 
-// pop removes the most urgent timer that is due. Without one it returns the time until the
-// next is due; ok is false if there are no timers.
+// pop removes the most urgent timer that is due. Without one it returns how long the caller may
+// wait before it calls pop again; ok is false if there are no timers.
 func (a *schedule) pop(now time.Time) (t *timer, wait time.Duration, ok bool) {
+	if !a.nextPop.IsZero() && now.Sub(a.nextPop) > suspendThreshold {
+		a.quietUntil = now.Add(resumeTime)
+	}
+	t, wait, ok = a.popDue(now)
+	if a.nextPop = (time.Time{}); ok {
+		wait = min(wait, popInterval)
+		a.nextPop = now.Add(wait)
+	}
+	return t, wait, ok
+}
+
+func (a *schedule) popDue(now time.Time) (t *timer, wait time.Duration, ok bool) {
 	for s, q := range a.queues {
 		if len(q) == 0 {
 			continue
 		}
-		left := q[0].due.Sub(now)
+		left := a.dueTime(q[0]).Sub(now)
 		if left <= 0 {
 			t, q[0] = q[0], nil // do not keep it alive by the array
 			a.queues[s] = q[1:]
@@ -123,4 +151,14 @@ func (a *schedule) pop(now time.Time) (t *timer, wait time.Duration, ok bool) {
 		}
 	}
 	return nil, wait, ok
+}
+
+// dueTime is when t may run. After a suspension, repetitions wait, and so does the end of probing:
+// replies to the probes may not be read yet. First announcements do not wait: Set has just
+// requested them.
+func (a *schedule) dueTime(t *timer) time.Time {
+	if t.stage >= passed && t.due.Before(a.quietUntil) {
+		return a.quietUntil
+	}
+	return t.due
 }

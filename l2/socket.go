@@ -68,7 +68,7 @@ func openSocket(a *Announcer, key socketKey, i Interface) (*packetSocket, error)
 	}
 	raw, err := conn.SyscallConn()
 	if err == nil {
-		err = setReceiveBuffer(raw, receiveBuffer)
+		err = errors.Join(setReceiveBuffer(raw, receiveBuffer), setTimestamps(raw))
 	}
 	if err != nil {
 		conn.Close()
@@ -137,12 +137,13 @@ func (p *packetSocket) program(plan *socketPlan) error {
 // readPackets reads until the socket is closed or fails. The kernel reports here when the
 // interface goes down.
 func (a *Announcer) readPackets(p *packetSocket) {
-	frame := make([]byte, frameLength)
+	frame, control := make([]byte, frameLength), make([]byte, controlLength)
 	for {
-		n, _, err := p.conn.ReadFrom(frame)
+		n, controls, err := p.readFrame(frame, control)
 		switch {
 		case err == nil:
-			a.receive(p, frame[:n], time.Now())
+			now := time.Now()
+			a.receive(p, frame[:n], now.Add(-age(control[:controls], now)), now)
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		default:
 			if !p.failed.Swap(true) {
@@ -153,8 +154,9 @@ func (a *Announcer) readPackets(p *packetSocket) {
 	}
 }
 
-// receive decides about a frame and answers it.
-func (a *Announcer) receive(p *packetSocket, frame []byte, now time.Time) {
+// receive decides about a frame, which arrived at the time when, and answers it. Only requests
+// become stale: a claim by another host still shows a conflict.
+func (a *Announcer) receive(p *packetSocket, frame []byte, when, now time.Time) {
 	in, err := p.key.protocol.parse(frame)
 	if err != nil {
 		a.metrics.count(p, malformed)
@@ -164,14 +166,16 @@ func (a *Announcer) receive(p *packetSocket, frame []byte, now time.Time) {
 	defer a.mu.Unlock()
 	out, v := reply(in, p.claims)
 	switch {
+	case (v == answered || v == deferred) && a.isStale(when, now):
+		v = stale
 	case v == answered && !p.limiter.allow(in.from, now):
 		v = rateLimited
 	case v == answered:
 		a.send(p, out)
-	case v == deferred && !p.claims.addresses[in.target].wait(request{p, in, now}):
+	case v == deferred && !p.claims.addresses[in.target].wait(request{p, in, when}):
 		v = notHeld
 	case v == otherAddress:
-		p.remember(in, now)
+		p.remember(in, when)
 	case v == conflicting:
 		a.handleConflict(p, in, now)
 	}
