@@ -28,14 +28,18 @@ type fanfare struct {
 }
 
 // isolated runs a test in its own process and network namespace, for newFanfare. Such tests
-// share nothing and mostly wait, so several run at a time.
-func isolated(t *testing.T, f func(t *testing.T)) {
+// share nothing and mostly wait, so several run at a time. What takes the machine's network is prepared
+// before.
+func isolated(t *testing.T, f func(t *testing.T), prepare ...func(t *testing.T)) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a control plane for each test takes up to minutes")
 	}
 	t.Parallel()
 	built(t)
+	for _, p := range prepare {
+		p(t)
+	}
 	nstest.Run(t, f)
 }
 

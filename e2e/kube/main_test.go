@@ -62,24 +62,42 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// binaryVar passes the path of the binary to the processes of isolated tests.
-const binaryVar = "FANFARE_E2E_BINARY"
+// These pass the paths of binaries to the processes of isolated tests. These processes cannot build them:
+// without a network, Go gets no module that the machine does not have.
+const (
+	binaryVar   = "FANFARE_E2E_BINARY"
+	previousVar = "FANFARE_E2E_PREVIOUS"
+)
 
-var binaryDir string // where this process has built the binary; empty if it has not
+var (
+	build         = buildOnce(binaryVar, binary.Build)
+	buildPrevious = buildOnce(previousVar, binary.BuildPrevious)
+)
 
-var build = sync.OnceValues(func() (path string, err error) {
-	if path := os.Getenv(binaryVar); path != "" {
-		return path, nil
-	}
-	if binaryDir, err = os.MkdirTemp("", "fanfare-kube-program-"); err != nil {
-		return "", err
-	}
-	path = filepath.Join(binaryDir, "fanfare")
-	if err := binary.Build(context.Background(), path); err != nil {
-		return "", err
-	}
-	return path, os.Setenv(binaryVar, path)
+var binaryDir string // where this process has built binaries; empty if it has not
+
+var makeBinaryDir = sync.OnceValue(func() (err error) {
+	binaryDir, err = os.MkdirTemp("", "fanfare-kube-program-")
+	return err
 })
+
+// buildOnce returns a function that builds a binary, if a variable does not have its path yet, and
+// sets the variable.
+func buildOnce(variable string, build func(ctx context.Context, path string) error) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		if path := os.Getenv(variable); path != "" {
+			return path, nil
+		}
+		if err := makeBinaryDir(); err != nil {
+			return "", err
+		}
+		path := filepath.Join(binaryDir, variable)
+		if err := build(context.Background(), path); err != nil {
+			return "", err
+		}
+		return path, os.Setenv(variable, path)
+	})
+}
 
 // built returns the path of the binary. The first test that needs it builds it.
 func built(t *testing.T) string {

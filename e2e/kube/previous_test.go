@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/e2e/binary"
@@ -17,12 +16,7 @@ import (
 func TestSkewOfControllerAndSpeaker(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
-		now, previous := f.binary, filepath.Join(f.dir, "previous")
-		err := binary.BuildPrevious(t.Context(), previous)
-		if errors.Is(err, binary.ErrNoCommit) {
-			nstest.Missing(t, err.Error())
-		}
-		must(t, err)
+		now, previous := f.binary, previousBuilt(t)
 		must(t, f.Admin().Apply(t.Context(), oneNode))
 
 		f.binary = previous
@@ -45,8 +39,9 @@ func TestSkewOfControllerAndSpeaker(t *testing.T) {
 			for j := range i + 1 {
 				other := fmt.Sprintf("web%d", j)
 				f.awaitForwarded(other)
-				have[other], err = f.assigned(other)
+				addr, err := f.assigned(other)
 				must(t, err)
+				have[other] = addr
 			}
 			had[name] = have[name]
 			if !maps.Equal(had, have) {
@@ -58,5 +53,16 @@ func TestSkewOfControllerAndSpeaker(t *testing.T) {
 				t.Errorf("%s: %v\n%s", p.name, p.alive(), p.tail())
 			}
 		}
-	})
+	}, func(t *testing.T) { previousBuilt(t) })
+}
+
+// previousBuilt returns the path of the earlier program.
+func previousBuilt(t *testing.T) string {
+	t.Helper()
+	path, err := buildPrevious()
+	if errors.Is(err, binary.ErrNoCommit) {
+		nstest.Missing(t, err.Error())
+	}
+	must(t, err)
+	return path
 }
