@@ -48,6 +48,9 @@ func NewClient(cfg *rest.Config) (*Client, error) {
 	return &Client{disco, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco)), dyn, cfg}, nil
 }
 
+// Host returns the URL of the API server.
+func (c *Client) Host() string { return c.config.Host }
+
 func (c *Client) ready(ctx context.Context) error {
 	_, err := c.discovery.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 	return err

@@ -24,6 +24,7 @@ type Cluster struct {
 	Etcd, APIServer, ControllerManager *Process
 	Scheduler                          *Process // nil without kubelets
 
+	more       []*Process // API servers beside APIServer
 	tools, dir string
 	namespace  *lab.Namespace // nil: this process's own namespace
 	kubelets   bool           // set by WithKubelets
@@ -126,6 +127,16 @@ func (c *Cluster) choosePorts() error {
 	return nil
 }
 
+// freePort returns a port of loopback that is free now.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
 func (c *Cluster) etcdURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
 
 // StartEtcd starts etcd with its existing data.
@@ -139,16 +150,7 @@ func (c *Cluster) StartEtcd() (err error) {
 
 // StartAPIServer starts kube-apiserver and returns when it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
-	args := []string{
-		"--etcd-servers=" + c.etcdURL(c.ports[1]),
-		"--bind-address=" + c.addr.String(), "--advertise-address=" + c.addr.String(), "--secure-port=" + strconv.Itoa(c.ports[0]),
-		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"), "--client-ca-file=" + c.path("ca.crt"),
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("sa.key"),
-		"--service-account-signing-key-file=" + c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
-		"--authorization-mode=Node,RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
-	}
-	args = append(append(args, c.admission()...), c.flags...)
-	if c.APIServer, err = c.start("kube-apiserver", args...); err != nil {
+	if c.APIServer, err = c.startAPIServer(c.ports[0]); err != nil {
 		return err
 	}
 	if c.admin == nil {
@@ -161,6 +163,40 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 		}
 	}
 	return c.APIServer.ready(ctx, readyLimit, c.admin.ready)
+}
+
+// AddAPIServer starts one more kube-apiserver with the same etcd, as in a control plane of several nodes. It
+// returns the process and a client of it when it is ready. All API servers append to one log.
+func (c *Cluster) AddAPIServer(ctx context.Context) (*Process, *Client, error) {
+	var port int
+	if err := c.inNamespace(func() (err error) { port, err = freePort(); return err }); err != nil {
+		return nil, nil, err
+	}
+	config := rest.CopyConfig(c.admin.config)
+	config.Host = "https://" + netip.AddrPortFrom(c.addr, uint16(port)).String()
+	client, err := NewClient(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := c.startAPIServer(port)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.more = append(c.more, p)
+	return p, client, p.ready(ctx, readyLimit, client.ready)
+}
+
+// startAPIServer starts kube-apiserver at a port.
+func (c *Cluster) startAPIServer(port int) (*Process, error) {
+	args := []string{
+		"--etcd-servers=" + c.etcdURL(c.ports[1]),
+		"--bind-address=" + c.addr.String(), "--advertise-address=" + c.addr.String(), "--secure-port=" + strconv.Itoa(port),
+		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"), "--client-ca-file=" + c.path("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("sa.key"),
+		"--service-account-signing-key-file=" + c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
+		"--authorization-mode=Node,RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
+	}
+	return c.start("kube-apiserver", append(append(args, c.admission()...), c.flags...)...)
 }
 
 func (c *Cluster) startControllerManager() error {
@@ -176,7 +212,7 @@ func (c *Cluster) startControllerManager() error {
 
 // Stop ends all processes and removes their files.
 func (c *Cluster) Stop() error {
-	for _, p := range []*Process{c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
+	for _, p := range append(c.more, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd) {
 		p.Kill()
 	}
 	return os.RemoveAll(c.dir)

@@ -68,6 +68,9 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Terminate requests an orderly stop. kube-apiserver keeps its watches until it ends, a minute later.
+func (p *Process) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) } // The process may be gone already.
+
 // Alive reports whether the process still runs.
 func (p *Process) Alive() bool {
 	select {

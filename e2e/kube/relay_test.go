@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"os"
@@ -9,20 +10,24 @@ import (
 	"testing"
 )
 
-// A relay forwards connections to the API server until they are cut.
+// A relay forwards connections until they are cut: to the first API server that accepts them, as a TCP load
+// balancer with priorities does.
 type relay struct {
 	t  *testing.T
-	to string // host:port
+	to []string // host:port of each
 	l  net.Listener
 
 	mu    sync.Mutex
 	conns []*net.TCPConn
 }
 
-func newRelay(t *testing.T, url string) *relay {
+func newRelay(t *testing.T, urls ...string) *relay {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)
-	r := &relay{t: t, to: strings.TrimPrefix(url, "https://"), l: l}
+	r := &relay{t: t, l: l}
+	for _, url := range urls {
+		r.to = append(r.to, strings.TrimPrefix(url, "https://"))
+	}
 	t.Cleanup(func() { l.Close(); r.cut() })
 	go r.serve()
 	return r
@@ -32,7 +37,10 @@ func newRelay(t *testing.T, url string) *relay {
 func (r *relay) rewrite(kubeconfig string) {
 	text, err := os.ReadFile(kubeconfig)
 	must(r.t, err)
-	must(r.t, os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(text), r.to, r.l.Addr().String())), 0o600))
+	for _, to := range r.to {
+		text = bytes.ReplaceAll(text, []byte(to), []byte(r.l.Addr().String()))
+	}
+	must(r.t, os.WriteFile(kubeconfig, text, 0o600))
 }
 
 func (r *relay) serve() {
@@ -41,9 +49,9 @@ func (r *relay) serve() {
 		if err != nil {
 			return // The test has ended.
 		}
-		out, err := net.Dial("tcp4", r.to)
-		if err != nil {
-			in.Close() // The API server is away.
+		out := r.dial()
+		if out == nil {
+			in.Close() // No API server is up.
 			continue
 		}
 		r.mu.Lock()
@@ -52,6 +60,16 @@ func (r *relay) serve() {
 		go forward(in, out)
 		go forward(out, in)
 	}
+}
+
+// dial connects to the first API server that accepts, and returns nil if none does.
+func (r *relay) dial() net.Conn {
+	for _, to := range r.to {
+		if c, err := net.Dial("tcp4", to); err == nil {
+			return c
+		}
+	}
+	return nil
 }
 
 // forward copies until one side ends, and ends the other.

@@ -37,19 +37,60 @@ func TestWatchesResume(t *testing.T) {
 			{"cut again", relay.cut, 0},
 			{"restarted", func() { f.APIServer.Kill(); must(t, f.StartAPIServer(t.Context())) }, 1},
 		} {
-			await(t, time.Minute, "old watches", audit.watchesOld)
-			audit.skip()
-			tt.interrupt()
-			await(t, time.Minute, "watches", func() error { return audit.watchesOpened(watchedBySpeaker) })
-			f.forwardsNew(strings.ReplaceAll(tt.name, " ", "-"))
-			for resource, r := range audit.read() {
-				t.Logf("%s: %s: %d watches, %d lists, %d versions", tt.name, resource, r.watches, r.lists, r.versions)
-				if r.lists > tt.lists || r.unversioned > 0 {
-					t.Errorf("%s: the speaker listed %s %d times, %d times without a version; want at most %d and 0", tt.name, resource, r.lists, r.unversioned, tt.lists)
-				}
-			}
+			f.resumes(audit, tt.name, tt.interrupt, tt.lists)
 		}
 	})
+}
+
+// Three API servers share one address, behind a TCP load balancer, and one etcd. When the speaker's API server is
+// killed, or stops in order, which takes a minute, each watch continues on another one from the version that the
+// speaker knows: the speaker lists nothing. The controller and this test use the last API server only, so that
+// the speaker also receives what another API server than its own has written.
+func TestWatchesResumeOnAnotherAPIServer(t *testing.T) {
+	isolated(t, func(t *testing.T) {
+		audit := newAuditLog(t)
+		f := newFanfare(t, audit.enable)
+		first, firstHost := f.anotherAPIServer()
+		second, secondHost := f.anotherAPIServer()
+		newRelay(t, firstHost, secondHost, f.Host()).rewrite(f.kubeconfig("speaker"))
+		must(t, f.Admin().Apply(t.Context(), oneNode))
+		f.run("controller")
+		f.speaker()
+		f.forwardsNew("before")
+
+		f.resumes(audit, "killed", first.Kill, 0)
+		f.resumes(audit, "stopped", second.Terminate, 0)
+	})
+}
+
+// anotherAPIServer starts an API server that has been asked for Fanfare's objects, as by the speakers of other nodes:
+// it begins to remember changes of a CRD's objects with the first request for them.
+func (f *fanfare) anotherAPIServer() (*Process, string) {
+	f.Helper()
+	p, client, err := f.AddAPIServer(f.Context())
+	must(f.T, err)
+	for _, kind := range []string{"AddressClaim", "AddressPool", "BGPAdvertisement", "BGPPeer", "L2Advertisement"} {
+		_, err := client.List(f.Context(), kindOf(kind))
+		must(f.T, err)
+	}
+	return p, client.Host()
+}
+
+// resumes interrupts the connection to the API server, and checks that the speaker watches again, after at most
+// lists lists of each resource.
+func (f *fanfare) resumes(audit *auditLog, name string, interrupt func(), lists int) {
+	f.Helper()
+	await(f.T, time.Minute, "old watches", audit.watchesOld)
+	audit.skip()
+	interrupt()
+	await(f.T, 2*time.Minute, "watches", func() error { return audit.watchesOpened(watchedBySpeaker) })
+	f.forwardsNew(strings.ReplaceAll(name, " ", "-"))
+	for resource, r := range audit.read() {
+		f.Logf("%s: %s: %d watches, %d lists, %d versions", name, resource, r.watches, r.lists, r.versions)
+		if r.lists > lists || r.unversioned > 0 {
+			f.Errorf("%s: the speaker listed %s %d times, %d times without a version; want at most %d and 0", name, resource, r.lists, r.unversioned, lists)
+		}
+	}
 }
 
 // forwardsNew creates a Service and returns when the speaker forwards it.

@@ -10,26 +10,29 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Clients returns clients for Services and for EndpointSlices. They use protobuf, because
-// their CPU time is taken from the measured programs.
+// Clients returns clients for Services and for EndpointSlices.
 func Clients(cfg *rest.Config) (core, discovery *rest.RESTClient, err error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, nil, err
-		}
-	}
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
-	client := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
-		c := rest.CopyConfig(cfg)
-		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = path, &gv, codecs
-		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
-		return rest.RESTClientFor(c)
-	}
-	if core, err = client("/api", corev1.SchemeGroupVersion); err != nil {
+	if core, err = Client(cfg, corev1.SchemeGroupVersion, corev1.AddToScheme); err != nil {
 		return nil, nil, err
 	}
-	discovery, err = client("/apis", discoveryv1.SchemeGroupVersion)
+	discovery, err = Client(cfg, discoveryv1.SchemeGroupVersion, discoveryv1.AddToScheme)
 	return core, discovery, err
+}
+
+// Client returns a client for the objects of a group. It uses protobuf, because its CPU time is taken from the
+// measured programs.
+func Client(cfg *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (*rest.RESTClient, error) {
+	scheme := runtime.NewScheme()
+	if err := add(scheme); err != nil {
+		return nil, err
+	}
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	c := rest.CopyConfig(cfg)
+	c.GroupVersion, c.NegotiatedSerializer = &gv, serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.APIPath = "/apis"
+	if gv.Group == corev1.GroupName {
+		c.APIPath = "/api"
+	}
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	return rest.RESTClientFor(c)
 }

@@ -8,9 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
@@ -34,14 +36,23 @@ type bench struct {
 	cluster         *kube.Cluster
 	controller      *exec.Cmd
 	core, discovery *rest.RESTClient
-	stopKubelets    context.CancelFunc
-	proxyConfig     *rest.Config // of kube-proxy's account
-	traffic         *traffic     // of the clients
+	stop            context.CancelFunc // of the kubelets and the informer
+	proxyConfig     *rest.Config       // of kube-proxy's account
+	addresses       addresses          // by an informer: lists would be a load of their own
+	traffic         *traffic           // of the clients
 	fleet           *fleet
 	created         int // Services so far
 }
 
+// The garbage collector of the hollow clients takes memory rather than time: their cores are the API server's too.
+const (
+	collectAt   = 400      // percent of the heap in use
+	memoryLimit = 10 << 30 // bytes
+)
+
 func measureAll(ctx context.Context, o options) (r report, err error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(collectAt))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	r = o.newReport()
 	tools, err := kube.Tools(ctx, true)
 	if err != nil {
@@ -51,12 +62,14 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 		return r, err
 	}
 	for _, s := range o.sizes {
-		for _, k := range []kind{none, speakers, proxies} {
-			phases, err := measureOne(ctx, o, tools, s, k)
-			if err != nil {
-				return r, fmt.Errorf("%d nodes, %s: %w", s.Nodes, k, err)
-			}
-			r.Runs = append(r.Runs, run{s, k, phases})
+		for _, k := range []kind{none, proxies, speakers} {
+			r.Runs = append(r.Runs, run{Size: s, Kind: k})
+		}
+	}
+	for i := range r.Runs {
+		one := &r.Runs[len(r.Runs)-1-i] // The largest speakers first: they need most of the machine.
+		if one.Phases, err = measureOne(ctx, o, tools, one.Size, one.Kind); err != nil {
+			return r, fmt.Errorf("%d nodes, %s: %w", one.Size.Nodes, one.Kind, err)
 		}
 	}
 	r.Took = time.Since(r.Began)
@@ -65,7 +78,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 
 // measureOne measures one kind of client with a control plane of its own.
 func measureOne(ctx context.Context, o options, tools string, s size, k kind) (phases []phase, err error) {
-	b := &bench{options: o, size: s, traffic: &traffic{}, stopKubelets: func() {}}
+	b := &bench{options: o, size: s, traffic: newTraffic(), stop: func() {}}
 	if b.dir, err = os.MkdirTemp("", "fanfare-benchscale-"); err != nil {
 		return nil, err
 	}
@@ -85,9 +98,9 @@ func measureOne(ctx context.Context, o options, tools string, s size, k kind) (p
 func (b *bench) maker(k kind) func(int) client {
 	return func(i int) client {
 		if k == proxies {
-			return &hollowProxy{node: nodeName(i), config: b.traffic.wrap(b.proxyConfig)}
+			return &hollowProxy{node: nodeName(i), config: b.proxyConfig, traffic: b.traffic}
 		}
-		return &hollowSpeaker{node: nodeName(i), config: b.traffic.wrap(b.cluster.SpeakerConfig(nodeName(i))), keyFile: b.keyFile()}
+		return &hollowSpeaker{node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile()}
 	}
 }
 
@@ -120,9 +133,14 @@ func (b *bench) install(ctx context.Context) error {
 	if err := b.startController(); err != nil {
 		return err
 	}
-	kubelets, stop := context.WithCancel(ctx)
-	b.stopKubelets = stop
-	go b.reportNodes(kubelets)
+	life, stop := context.WithCancel(ctx)
+	b.stop = stop
+	services := informer(b.core, "services", &corev1.Service{}, all)
+	if err := b.addresses.of(services); err != nil {
+		return err
+	}
+	go services.RunWithContext(life)
+	go b.reportNodes(life)
 	if err := b.createServices(ctx, b.Services); err != nil {
 		return err
 	}
@@ -155,7 +173,7 @@ func (b *bench) startController() error {
 }
 
 func (b *bench) close() error {
-	b.stopKubelets()
+	b.stop()
 	var errs []error
 	if b.fleet != nil {
 		errs = append(errs, b.fleet.stop())

@@ -32,46 +32,55 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 	t.Log(text)
 	for _, k := range []kind{speakers, proxies} {
-		for _, name := range []string{"start", "idle", "endpoint changes", "API server restarted", "a node dies", "a tenth dies", "Services created", "rolling upgrade"} {
+		for _, name := range []string{start, idle, endpointChanges, restart, nodeDies, tenthDies, created, upgrade} {
 			if p, ok := r.find(r.Large, k, name); !ok || p.CPU <= 0 || p.Took <= 0 {
 				t.Errorf("%s, %s: %+v", k, name, p)
 			}
 		}
-		if p, _ := r.find(r.Large, k, "start"); p.Count.Lists < 3*int64(r.Large.Nodes) || p.Count.Received == 0 {
+		if p, _ := r.find(r.Large, k, start); p.Count.Lists < 3*int64(r.Large.Nodes) || p.Count.Received == 0 {
 			t.Errorf("%s start: %+v", k, p)
 		}
 	}
 	for _, k := range []kind{speakers, proxies} {
-		without, _ := r.find(r.Large, none, "endpoint changes")
-		if p, _ := r.find(r.Large, k, "endpoint changes"); p.Sent-without.Sent < float64(r.Large.Nodes) {
+		without, _ := r.find(r.Large, none, endpointChanges)
+		if p, _ := r.find(r.Large, k, endpointChanges); p.Sent-without.Sent < float64(r.Large.Nodes) {
 			t.Errorf("%s receive no changes: %+v", k, p)
 		}
 	}
-	if p, _ := r.find(r.Large, speakers, "start"); p.Count.Writes < int64(r.Large.Nodes) {
+	if p, _ := r.find(r.Large, speakers, start); p.Count.Writes < int64(r.Large.Nodes) {
 		t.Errorf("speakers write no status and no Lease: %+v", p)
 	}
 }
 
 func TestReport(t *testing.T) {
-	o := options{small: 10, large: 20, create: 1000, duration: 30 * time.Second}
+	o := options{small: 50, large: 200, create: 1000, duration: 30 * time.Second, idle: time.Minute}
 	if err := o.check(); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
 		watches int64
+		cpu     time.Duration // of the API server, with kube-proxies
 		busy    bool
-	}{{0, false}, {3, true}} {
+		verdict string
+	}{
+		{0, 5 * time.Second, false, "In no phase do speakers cost the API server more CPU time"},
+		{3, 4 * time.Second, true, "Speakers cost the API server more CPU time than kube-proxies in these phases: *idle*."},
+	} {
 		r := o.newReport()
-		r.Runs = []run{{o.sizes[1], speakers, []phase{
-			{Name: "idle", Took: 10 * time.Second, CPU: 5 * time.Second, Sent: 200, Count: Counts{Watches: tt.watches, Writes: 2}},
-		}}}
+		for i, s := range o.sizes {
+			r.Runs = append(r.Runs,
+				run{s, speakers, []phase{{Name: idle, Took: 10 * time.Second, CPU: 5 * time.Second, Sent: 200, Count: Counts{Watches: tt.watches, Writes: int64(10 + 30*i), Sent: 3e6}}}},
+				run{s, proxies, []phase{{Name: idle, Took: 10 * time.Second, CPU: tt.cpu, Clients: time.Second}}})
+		}
 		text, err := r.render()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, want := range []string{
-			"with 10 and with 20 nodes", "### 20 speakers, 200 Services",
-			fmt.Sprintf("| idle | 10.0 s | 0 | 0 | %d | 2 | 0.0 | 200 | 5.0 s | 0.50 |", tt.watches),
+			"with 50 and with 200 nodes", "### 200 speakers, 2,000 Services", tt.verdict, "a speaker writes 0.020 times a second",
+			fmt.Sprintf("| idle | 10.0 s | 0 | 0 | %d | 40 | 0.0 | 3.0 | 200 | 5.0 s | 0.0 s |", tt.watches),
+			// 50 and 200 nodes have as many events, so that each of 1,000 has those of one of 200.
+			"| idle | " + number(float64(5*(tt.watches+40))) + " / 0.0 | 1,000 / 0.0 | 0.0 / 0.0 | 25 / ",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)
@@ -83,9 +92,24 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func TestNumber(t *testing.T) {
+	for x, want := range map[float64]string{0: "0.0", 3.14: "3.1", 99.6: "100", 1000: "1,000", 1234567: "1,230,000"} {
+		if got := number(x); got != want {
+			t.Errorf("%g is %s, want %s", x, got, want)
+		}
+	}
+}
+
 func TestOptionsOutOfRange(t *testing.T) {
-	for _, o := range []options{{}, {small: 5, large: 5, create: 1, duration: time.Second}, {small: 5, large: 500, create: 1, duration: time.Second}, {small: 5, large: 6, duration: time.Second}} {
-		if o.check() == nil {
+	good := options{small: 5, large: 6, create: 1, duration: time.Second, idle: time.Second}
+	if err := good.check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, spoil := range []func(*options){
+		func(o *options) { *o = options{} }, func(o *options) { o.large = 5 }, func(o *options) { o.large = 500 }, func(o *options) { o.create = 0 }, func(o *options) { o.idle = 0 },
+	} {
+		o := good
+		if spoil(&o); o.check() == nil {
 			t.Errorf("%+v is accepted", o)
 		}
 	}

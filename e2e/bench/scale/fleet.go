@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
@@ -61,12 +65,13 @@ func (f *fleet) end(node int, onPurpose bool) error {
 	return nil
 }
 
-// stop ends all clients.
-func (f *fleet) stop() (err error) {
-	for node := range f.all {
-		err = errors.Join(err, f.end(node, true))
+// stop ends all clients at once, after all phases.
+func (f *fleet) stop() error {
+	var g errgroup.Group
+	for _, node := range slices.Collect(maps.Keys(f.all)) {
+		g.Go(func() error { return f.end(node, false) })
 	}
-	return err
+	return g.Wait()
 }
 
 // await returns when each client serves n addresses.
@@ -75,6 +80,11 @@ func (f *fleet) await(ctx context.Context, n int) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for node, r := range f.all {
+			select {
+			case <-r.done:
+				return fmt.Errorf("node %d ended: %w", node, r.err)
+			default:
+			}
 			if got := r.served(); got != n {
 				return fmt.Errorf("node %d has %d", node, got)
 			}

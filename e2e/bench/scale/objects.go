@@ -120,18 +120,8 @@ func (b *bench) changeEndpoint(ctx context.Context) error {
 
 // awaitAssigned returns when all Services have addresses.
 func (b *bench) awaitAssigned(ctx context.Context) error {
-	return lab.Await(ctx, 5*time.Minute, "the addresses of all Services", func() error {
-		list := &corev1.ServiceList{}
-		if err := b.core.Get().Namespace(namespace).Resource("services").Do(ctx).Into(list); err != nil {
-			return err
-		}
-		n := 0
-		for _, s := range list.Items {
-			if len(s.Status.LoadBalancer.Ingress) > 0 {
-				n++
-			}
-		}
-		if n != b.created {
+	return lab.Await(ctx, 10*time.Minute, "the addresses of all Services", func() error {
+		if n := int(b.addresses.count.Load()); n != b.created {
 			return fmt.Errorf("%d of %d", n, b.created)
 		}
 		return nil

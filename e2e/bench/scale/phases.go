@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -15,76 +16,111 @@ import (
 // changesPerSecond is how many endpoints change in a second of that phase.
 const changesPerSecond = 20
 
+// settleTime is longer than the time between two writes of a SpeakerStatus: what a phase causes is written in it.
+const settleTime = 6 * time.Second
+
 // A phase is what happened, and what it cost.
 type phase struct {
-	Name  string
-	Took  time.Duration
-	CPU   time.Duration // of kube-apiserver
-	Sent  float64       // watch events that the API server sent, to all its clients
-	Count Counts        // of the measured clients
+	Name    string
+	Took    time.Duration // without settleTime; the rest is with it
+	CPU     time.Duration // of kube-apiserver
+	Clients time.Duration // CPU time of this process: of all hollow clients
+	Sent    float64       // watch events that the API server sent, to all its clients
+	Count   Counts        // of the measured clients
 }
+
+// The names of the phases.
+const (
+	start           = "start"
+	idle            = "idle"
+	endpointChanges = "endpoint changes"
+	restart         = "API server restarted"
+	nodeDies        = "a node dies"
+	tenthDies       = "a tenth dies"
+	created         = "Services created"
+	upgrade         = "rolling upgrade"
+)
 
 // measure goes through all phases. Without clients there is nothing to start or to kill.
 func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 	steps := []struct {
 		name    string
-		clients bool
+		clients bool          // only with clients
+		settle  time.Duration // of what it causes
 		do      func(context.Context) error
 	}{
-		{"start", true, b.startAll},
-		{"idle", false, b.rest},
-		{"endpoint changes", false, b.changeEndpoints},
-		{"API server restarted", true, b.restartAPIServer},
-		{"a node dies", true, func(ctx context.Context) error { return b.kill(ctx, 1) }},
-		{"a tenth dies", true, func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
-		{"Services created", false, b.createMore},
-		{"rolling upgrade", true, b.upgrade},
+		{start, true, settleTime, b.startAll},
+		{idle, false, 0, func(ctx context.Context) error { return wait(ctx, b.idle) }},
+		{endpointChanges, false, 0, b.changeEndpoints},
+		{restart, false, settleTime, b.restartAPIServer},
+		{nodeDies, true, 0, func(ctx context.Context) error { return b.kill(ctx, 1) }},
+		{tenthDies, true, 0, func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
+		{created, false, settleTime, b.createMore},
+		{upgrade, true, settleTime, b.upgradeAll},
 	}
 	for _, s := range steps {
 		if s.clients && k == none {
 			continue
 		}
-		if s.name == "idle" {
-			// What the start has caused ends: SpeakerStatuses are written some seconds later.
-			if err := b.rest(ctx); err != nil {
-				return all, err
-			}
-		}
-		p, err := b.phase(ctx, s.name, s.do)
+		p, err := b.phase(ctx, s.name, min(s.settle, b.idle), s.do)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", s.name, err)
 		}
 		all = append(all, p)
+		fmt.Fprintf(os.Stderr, "bench: scale: %d nodes, %s: %s after %s: %d requests, %d watches, %.0f events, API server %s, clients %s\n",
+			b.Nodes, k, p.Name, p.Took.Round(time.Millisecond), p.Count.Requests(), p.Count.Watches, p.Sent, p.CPU, p.Clients)
 	}
 	return all, nil
 }
 
-// phase measures one phase. The counters of an API server that restarts begin at zero.
-func (b *bench) phase(ctx context.Context, name string, do func(context.Context) error) (p phase, err error) {
-	p.Name = name
-	usage, err := measure.UsageOf("kube-apiserver", b.cluster.APIServer.PID())
+// A reading is the counters at one time.
+type reading struct {
+	pid             int // of kube-apiserver
+	server, clients time.Duration
+	sent            float64
+	count           Counts
+}
+
+func (b *bench) read(ctx context.Context) (r reading, err error) {
+	r.pid, r.count = b.cluster.APIServer.PID(), b.traffic.counts()
+	server, err := measure.UsageOf("kube-apiserver", r.pid)
+	if err != nil {
+		return r, err
+	}
+	clients, err := measure.UsageOf("hollow clients", os.Getpid())
+	if err != nil {
+		return r, err
+	}
+	r.server, r.clients = server.CPU, clients.CPU
+	r.sent, err = b.sent(ctx)
+	return r, err
+}
+
+// phase measures one phase, and what happens in the time settle after it. The counters of an API server that
+// restarts begin at zero.
+func (b *bench) phase(ctx context.Context, name string, settle time.Duration, do func(context.Context) error) (p phase, err error) {
+	before, err := b.read(ctx)
 	if err != nil {
 		return p, err
 	}
-	sent, err := b.sent(ctx)
-	if err != nil {
-		return p, err
-	}
-	count, pid, began := b.traffic.counts(), b.cluster.APIServer.PID(), time.Now()
+	began := time.Now()
 	if err := do(ctx); err != nil {
 		return p, err
 	}
-	p.Took, p.Count = time.Since(began), b.traffic.counts().minus(count)
-	after, err := measure.UsageOf("kube-apiserver", b.cluster.APIServer.PID())
+	p.Name, p.Took = name, time.Since(began)
+	if err := wait(ctx, settle); err != nil {
+		return p, err
+	}
+	after, err := b.read(ctx)
 	if err != nil {
 		return p, err
 	}
-	p.Sent, err = b.sent(ctx)
-	p.CPU = after.CPU
-	if b.cluster.APIServer.PID() == pid {
-		p.CPU, p.Sent = p.CPU-usage.CPU, p.Sent-sent
+	if after.pid != before.pid {
+		before.server, before.sent = 0, 0
 	}
-	return p, err
+	p.CPU, p.Clients = after.server-before.server, after.clients-before.clients
+	p.Sent, p.Count = after.sent-before.sent, after.count.minus(before.count)
+	return p, nil
 }
 
 // sent is how many watch events the API server has sent.
@@ -106,19 +142,27 @@ func (b *bench) sent(ctx context.Context) (total float64, err error) {
 	return total, nil
 }
 
+// startsPerSecond is how many clients start in a second. When all speakers of one machine start at once, their gossip,
+// which grows with the square of their number, takes more processor time than there is, and they take one another for dead.
+const startsPerSecond = 8
+
 func (b *bench) startAll(ctx context.Context) error {
+	limit := rate.NewLimiter(startsPerSecond, 1)
 	for i := range b.Nodes {
+		if err := limit.Wait(ctx); err != nil {
+			return err
+		}
 		b.fleet.start(ctx, i)
 	}
 	return b.fleet.await(ctx, b.created)
 }
 
-// rest lets the phase's duration pass.
-func (b *bench) rest(ctx context.Context) error {
+// wait lets some time pass.
+func wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(b.duration):
+	case <-time.After(d):
 		return nil
 	}
 }
@@ -155,7 +199,7 @@ func (b *bench) kill(ctx context.Context, n int) error {
 			}
 		}
 	}
-	return b.rest(ctx)
+	return wait(ctx, b.duration)
 }
 
 func (b *bench) createMore(ctx context.Context) error {
@@ -168,8 +212,8 @@ func (b *bench) createMore(ctx context.Context) error {
 	return b.fleet.await(ctx, b.created)
 }
 
-// upgrade replaces one client after the other.
-func (b *bench) upgrade(ctx context.Context) error {
+// upgradeAll replaces one client after the other, as the DaemonSet does.
+func (b *bench) upgradeAll(ctx context.Context) error {
 	for i := range b.Nodes {
 		if b.fleet.all[i] == nil {
 			continue

@@ -13,9 +13,10 @@ import (
 // An options value holds the flags.
 type options struct {
 	measure.Inputs
-	sizes    []size
-	create   int
-	duration time.Duration
+	sizes  []size
+	create int
+	// duration is of the phases in which something lasts; idle is one with a renewal of each Lease.
+	duration, idle time.Duration
 	// small and large are the numbers of nodes.
 	small, large int
 }
@@ -30,15 +31,18 @@ const servicesPerNode = 10
 const maxNodes = 250
 
 // quicken reduces all sizes.
-func (o *options) quicken() { o.small, o.large, o.create, o.duration = 3, 5, 3, 2*time.Second }
+func (o *options) quicken() {
+	o.small, o.large, o.create, o.duration, o.idle = 3, 5, 3, 2*time.Second, 2*time.Second
+}
 
 // Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
-	set.IntVar(&o.small, "small", 10, fmt.Sprintf("number of nodes, 2 to %d", maxNodes))
-	set.IntVar(&o.large, "large", 20, fmt.Sprintf("larger number of nodes, to %d", maxNodes))
-	set.IntVar(&o.create, "create", 500, "number of Services that are created in one phase")
-	set.DurationVar(&o.duration, "duration", 10*time.Second, "duration of the phases in which something lasts")
+	set.IntVar(&o.small, "small", 50, fmt.Sprintf("number of nodes, 2 to %d", maxNodes))
+	set.IntVar(&o.large, "large", 200, fmt.Sprintf("larger number of nodes, to %d", maxNodes))
+	set.IntVar(&o.create, "create", 1000, "number of Services that are created in one phase")
+	set.DurationVar(&o.duration, "duration", 15*time.Second, "duration of the phases in which something lasts")
+	set.DurationVar(&o.idle, "idle", time.Minute, "duration of the phase in which nothing happens")
 	return o.steps().Run(in, &o.Inputs)
 }
 
@@ -53,8 +57,8 @@ func (o *options) check() error {
 	switch {
 	case o.small < 2 || o.large <= o.small || o.large > maxNodes:
 		return fmt.Errorf("-small %d, -large %d: want 2 to %d nodes, and more in -large", o.small, o.large, maxNodes)
-	case o.create < 1 || o.duration < time.Second:
-		return errors.New("-create and -duration: want at least 1 and 1s")
+	case o.create < 1 || o.duration < time.Second || o.idle < time.Second:
+		return errors.New("-create, -duration and -idle: want at least 1, 1s and 1s")
 	}
 	o.sizes = []size{{o.small, o.small * servicesPerNode}, {o.large, o.large * servicesPerNode}}
 	return nil

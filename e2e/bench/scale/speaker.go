@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -21,56 +22,66 @@ const (
 	gossipPort     = 17946
 	leaseNamespace = "fanfare-node-lease"
 	leaseInterval  = 5 * time.Second
+	// passInterval is the least time between two decisions, on average. A speaker decides fifty times a second; the
+	// API server does not notice it, and all hollow speakers share the machine's cores.
+	passInterval = 2 * time.Second
 )
 
 // A hollowSpeaker decides what its node must do, and reports that it has done so.
 type hollowSpeaker struct {
 	node    string
 	config  *rest.Config
+	traffic *traffic
 	keyFile string
 	desired atomic.Pointer[plan.Desired]
+	members *membership.Tracker
 }
 
 // run runs until ctx ends. A speaker that stops on purpose leaves the membership.
 func (h *hollowSpeaker) run(ctx context.Context, leaves *atomic.Bool) error {
 	log := slog.New(slog.DiscardHandler)
-	api, err := watch.OpenAPI(ctx, h.config, watch.Options{SecretsOf: h.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log})
+	config, err := h.traffic.wrap(h.config)
 	if err != nil {
 		return err
 	}
-	leaser, err := membership.NewLeaseClient(h.config, leaseNamespace)
+	defer utilnet.CloseIdleConnectionsFor(config.Transport)
+	api, err := watch.OpenAPI(ctx, config, watch.Options{SecretsOf: h.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log})
 	if err != nil {
 		return err
 	}
-	reporter, err := speaker.NewReporter(h.config, h.node, log)
+	leaser, err := membership.NewLeaseClient(config, leaseNamespace)
 	if err != nil {
 		return err
 	}
-	members := membership.New(membership.Options{Node: h.node, KeyFile: h.keyFile, Port: gossipPort, Leases: leaser, LeaseInterval: leaseInterval, Log: log})
-	members.Start(context.WithoutCancel(ctx), func(string, []byte) error { return nil })
-	defer members.Close()
+	reporter, err := speaker.NewReporter(config, h.node, log)
+	if err != nil {
+		return err
+	}
+	h.members = membership.New(membership.Options{Node: h.node, KeyFile: h.keyFile, Port: gossipPort, Leases: leaser, LeaseInterval: leaseInterval, Log: log})
+	h.members.Start(context.WithoutCancel(ctx), func(string, []byte) error { return nil })
+	defer h.members.Close()
 	go reporter.Run(ctx, h.status)
-	h.decide(ctx, ipam.NewReader(api), members, reporter)
+	h.decide(ctx, ipam.NewReader(api), reporter)
 	if leaves.Load() {
-		members.Leave()
+		h.members.Leave()
 	}
 	return nil
 }
 
-// decide makes a pass after each change, as a speaker does.
-func (h *hollowSpeaker) decide(ctx context.Context, source cluster.Source, members *membership.Tracker, reporter *speaker.Reporter) {
+// decide makes a pass after changes.
+func (h *hollowSpeaker) decide(ctx context.Context, source cluster.Source, reporter *speaker.Reporter) {
 	decider := plan.NewDecider(plan.Config{Node: h.node})
-	storm := rate.NewLimiter(rate.Every(20*time.Millisecond), 10)
+	storm := rate.NewLimiter(rate.Every(passInterval), 5)
 	for storm.Wait(ctx) == nil {
 		snap := source.Snapshot()
-		decider.Config.Members = members.Members(snap)
+		decider.Config.Members = h.members.Members(snap)
 		h.desired.Store(decider.Decide(snap))
 		reporter.Trigger()
 		select {
 		case <-ctx.Done():
 		case <-source.Changed():
-		case <-members.Changed():
-		case <-members.Renewed():
+		case <-h.members.Changed():
+		case <-h.members.Renewed():
 		}
 	}
 }
@@ -78,7 +89,7 @@ func (h *hollowSpeaker) decide(ctx context.Context, source cluster.Source, membe
 // status is what a node reports whose kernel accepts everything at once.
 func (h *hollowSpeaker) status() speaker.Status {
 	d := h.desired.Load()
-	st := speaker.Status{Node: h.node, Version: "hollow"}
+	st := speaker.Status{Node: h.node, Version: "hollow", Members: h.members.Status(d.View.Members)}
 	if d.View.Self != nil {
 		st.NodeUID = d.View.Self.UID
 	}
