@@ -38,6 +38,10 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 	if err := p.renderer.Probe(ctx); err != nil {
 		return want, failed
 	}
+	// The cause may be gone since the failure, and lie in no address, such as a lack of memory.
+	if failed = p.set(ctx, want); failed == nil {
+		return want, nil
+	}
 	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)
 	slices.SortStableFunc(doubted, func(a, b state.VipChange) int { return a.Want.Entries(ModeNFTables) - b.Want.Entries(ModeNFTables) })
 	n := &bisection{p: p, want: want, before: before, out: out, until: time.Now().Add(bisectPatience)}

@@ -112,6 +112,13 @@ func TestBisect(t *testing.T) {
 		k.all, k.refuses = nil, nil
 		mustSet(t, p, next)
 		checkKernel(t, next)
+
+		// Nor when it took nothing only until the search began.
+		k.once = fmt.Errorf("nothing at this moment: %w", unix.ENOMEM)
+		next.VIPs = slices.Clone(next.VIPs)
+		next.VIPs[3] = was
+		mustSet(t, p, next)
+		checkKernel(t, next)
 	})
 }
 
@@ -120,11 +127,16 @@ type picky struct {
 	renderer.Renderer
 	refuses []*VIP
 	all     error
+	once    error // of the next call alone
 	calls   int
 }
 
 func (k *picky) fails(want State) error {
 	k.calls++
+	if err := k.once; err != nil {
+		k.once = nil
+		return err
+	}
 	for _, v := range want.VIPs {
 		if slices.Contains(k.refuses, v) {
 			return fmt.Errorf("no room: %w", unix.ENOMEM)
