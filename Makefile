@@ -51,12 +51,13 @@ matrix: setup build kube-tools ## run every feature under every disturbance, und
 # The packages that take longest begin first: most of them wait, for routers and for
 # time to pass, while others work, and at the end none of them is left alone. The race
 # detector would wait for a second at the end of each package.
-# The laboratory counts lost requests and measures delays: it and the matrix, of which a tenth
-# runs, come last and have the machine to themselves.
+# The kubelets' tests, the laboratory and the matrix, of which a tenth runs, count lost requests and
+# measure delays: they come last and have the machine to themselves.
 test: export GORACE := atexit_sleep_ms=50
 test: setup build kube-tools ## run every test that this machine can run, with the race detector
-	packages=$$(go list ./e2e/... ./proxy ./... | grep -v -e '/e2e/lab$$' -e '/e2e/matrix$$'); code=0; \
+	packages=$$(go list ./e2e/... ./proxy ./... | grep -v -e '/e2e/kubelet$$' -e '/e2e/lab$$' -e '/e2e/matrix$$'); code=0; \
 	{ go test -race -count=1 -timeout=20m -json $$packages || code=$$?; \
+	  go test -race -count=1 -timeout=20m -json ./e2e/kubelet || code=$$?; \
 	  go test -race -count=1 -timeout=20m -json ./e2e/lab || code=$$?; \
 	  go test -race -count=1 -timeout=20m -json ./e2e/matrix || code=$$?; exit $$code; } | go run ./hack/testsum
 

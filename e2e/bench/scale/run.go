@@ -32,7 +32,7 @@ const maxNodes = 250
 
 // quicken reduces all sizes.
 func (o *options) quicken() {
-	o.small, o.large, o.create, o.duration, o.idle = 3, 5, 3, 2*time.Second, 2*time.Second
+	o.small, o.large, o.create, o.duration, o.idle = 3, 5, 3, time.Second, time.Second
 }
 
 // Flags adds the benchmark's flags and returns its run function.
