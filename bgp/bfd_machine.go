@@ -13,7 +13,11 @@ const bfdSlow = time.Second
 // A bfdMachine is one end of RFC 5880 section 6.8 as a value, without socket and clock. Each event
 // is a method: it takes the time of the event, and returns the new machine and what the caller must
 // do. Deadlines are computed from current values, never stored, so that a changed interval moves
-// them at once. Echo, demand mode and authentication are not implemented.
+// them at once.
+//
+// It sends a Required Min Echo RX Interval of 0 and no Demand bit, so that routers use neither echo
+// (section 6.4) nor demand mode (section 6.6). A router that requires authentication (section 6.7)
+// discards its packets, and the session stays down.
 type bfdMachine struct {
 	conf       BFD
 	local      uint32   // discriminator

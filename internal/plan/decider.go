@@ -81,8 +81,9 @@ func (d *Desired) owned() []netip.Prefix {
 // rejection would come before kube-proxy's rules.
 func (d *Desired) unowned() []netip.Addr {
 	var undecided []netip.Addr
+	rest, decided := d.Addresses, false
 	for _, a := range d.Outdated {
-		if _, decided := slices.BinarySearchFunc(d.Addresses, a, compareAddress); !decided {
+		if rest, decided = sortedset.Seek(rest, a, compareAddress); !decided {
 			undecided = append(undecided, a)
 		}
 	}
