@@ -25,7 +25,7 @@ func connectTunnels(t *testing.T, l *Lab) {
 	for _, n := range NodeNames {
 		tun, outer := openTunnel(t, l, n)
 		t.Cleanup(func() { tun.Close(); outer.Close() })
-		run(t, l, n, "ip", "link", "set", tunnelDevice, "mtu", "1480", "up")
+		run(t, l, n, "ip", "link", "set", tunnelDevice, "mtu", "1480", "txqueuelen", "5000", "up")
 		run(t, l, n, "ip", "addr", "add", tunnelAddr(n).String()+"/32", "dev", tunnelDevice)
 		for _, other := range NodeNames {
 			if other != n {
@@ -57,12 +57,27 @@ func openTunnel(t *testing.T, l *Lab, node string) (tun *os.File, outer *net.IPC
 		}
 		tun = os.NewFile(uintptr(fd), "/dev/net/tun") // Go's poller needs the device first
 		conn, err := new(net.ListenConfig).ListenPacket(t.Context(), "ip4:ipencap", NodeAddr(node, ClientAddr).String())
-		if err == nil {
-			outer = conn.(*net.IPConn)
+		if err != nil {
+			return err
 		}
-		return err
+		outer = conn.(*net.IPConn)
+		return enlarge(outer)
 	}))
 	return tun, outer
+}
+
+// enlarge gives a socket a receive buffer that holds what arrives while this process waits for a
+// processor: TCP would take each overflow for congestion.
+func enlarge(c *net.IPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var refused error
+	err = raw.Control(func(fd uintptr) {
+		refused = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bulk)
+	})
+	return errors.Join(err, refused)
 }
 
 // encapsulate sends what the kernel routes into a device to the nodes of its destinations.
