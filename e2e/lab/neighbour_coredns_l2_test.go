@@ -28,9 +28,9 @@ func TestNeighbourCoreDNSL2(t *testing.T) {
 			servers.start(t, "p11", "p21", "p31")
 			defer servers.killAll(t)
 			b := &dnsBed{t: t, l: l, dns: servers, client: client,
-				svc: pinnedTo(Service{Name: "dns", DNS: true, Policy: tt.policy, Affinity: tt.affinity, Endpoints: At("p11", "p21", "p31")}, "n1")}
-			vips := serveL2(t, l, b.svc)
-			b.vip = port(vips[0], dnsPort)
+				services: []Service{pinnedTo(Service{Name: "dns", DNS: true, Policy: tt.policy, Affinity: tt.affinity, Endpoints: At("p11", "p21", "p31")}, "n1")}}
+			vips := serveL2(t, l, b.services...)
+			b.vips = []netip.AddrPort{port(vips[0], dnsPort)}
 			awaitOwners(t, l, vips, "n1")
 			if tt.policy == localTraffic {
 				b.only = "n1"
@@ -65,11 +65,11 @@ func (b *dnsBed) loadL2(do func(dnsLoad)) {
 	moves, err := b.l.WatchNeighbours()
 	await(b.t, err)
 	defer moves.Close()
-	load := b.client.startLoad(b.t.Context(), b.vip)
+	load := b.client.startLoad(b.t.Context(), b.vips...)
 	load.awaitAnswers(b.t)
 	do(load)
-	load.stop(b.t, func(r Report) []Loss {
-		changes, err := moves.Of(b.vip.Addr())
+	load.stop(b.t, func(vip netip.Addr, r Report) []Loss {
+		changes, err := moves.Of(vip)
 		await(b.t, err)
 		return unexplained(r, changes)
 	})
@@ -78,15 +78,15 @@ func (b *dnsBed) loadL2(do func(dnsLoad)) {
 // pin moves the address to a node.
 func (b *dnsBed) pin(node string) {
 	b.t.Helper()
-	b.svc = pinnedTo(b.svc, node)
-	b.put(b.svc.Endpoints...)
-	awaitOwners(b.t, b.l, []netip.Addr{b.vip.Addr()}, node)
+	b.services[0] = pinnedTo(b.services[0], node)
+	b.put(b.services[0].Endpoints...)
+	awaitOwners(b.t, b.l, []netip.Addr{b.vips[0].Addr()}, node)
 }
 
 // crashL2 kills the speaker of the node that answers for the address: another one takes it over,
 // and gives it back.
 func (b *dnsBed) crashL2() {
-	vips := []netip.Addr{b.vip.Addr()}
+	vips := []netip.Addr{b.vips[0].Addr()}
 	b.loadL2(func(load dnsLoad) {
 		await(b.t, b.l.Speaker("n2").Kill())
 		await(b.t, awaitTakeover(b.t, b.l, vips, "n1", "n3"))

@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,48 +14,69 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A dnsBed is CoreDNS in pods, behind one address on port 53 over UDP and TCP.
+// A dnsBed is CoreDNS in pods, behind one address for each Service, on port 53 over UDP and TCP.
 type dnsBed struct {
-	t      *testing.T
-	l      *Lab
-	dns    *coreDNS
-	svc    Service
-	client *dnsClient
-	only   string // the node whose pods are asked; empty: all
-	vip    netip.AddrPort
+	t        *testing.T
+	l        *Lab
+	dns      *coreDNS
+	services []Service // alike but for the name and the affinity
+	client   *dnsClient
+	only     string // the node whose pods are asked; empty: all
+	fast     bool   // nodes have the fast path
+	vips     []netip.AddrPort
 }
 
 // CoreDNS keeps answering through a rolling update, a move of its address to another node and a
-// crash of the node's speaker. The fast path is left out: it ends flows of UDP a second after their
-// pod begins to terminate, also while an answer is under way.
+// crash of the node's speaker. Without the fast path, which takes no flows of a Service with affinity,
+// the pods have two Services.
 func TestNeighbourCoreDNS(t *testing.T) {
 	l := laboratoryOfOwn(t, "n", func(*Options) {})
 	servers := newCoreDNS(t, l)
 	client := newDNSClient(t, l, "client", ClientAddr)
-	modes := proxyModes(t)
-	for _, tt := range []struct {
-		mode     proxyMode
-		affinity corev1.ServiceAffinity
-	}{
-		{modes[0], corev1.ServiceAffinityNone},
-		{modes[0], corev1.ServiceAffinityClientIP},
-		{modes[1], corev1.ServiceAffinityNone},
-		{modes[1], corev1.ServiceAffinityClientIP},
-	} {
-		t.Run(tt.mode.name+", affinity "+string(tt.affinity), func(t *testing.T) {
-			startInMode(t, l, tt.mode)
-			servers.start(t, "p11", "p21", "p31")
+	for _, mode := range proxyModes(t) {
+		t.Run(mode.name, func(t *testing.T) {
+			startInMode(t, l, mode)
+			servers.start(t, "p11", "p21")
 			defer servers.killAll(t)
-			b := &dnsBed{t: t, l: l, dns: servers, client: client,
-				svc: Service{Name: "dns", DNS: true, Policy: localTraffic, Affinity: tt.affinity, Endpoints: At("p11", "p21", "p31")}}
-			b.vip = port(serve(t, l, b.svc, NodeNames...), dnsPort)
+			b := &dnsBed{t: t, l: l, dns: servers, client: client, fast: mode.name == "fast path"}
+			b.serve(corev1.ServiceAffinityNone)
+			if !b.fast {
+				b.serve(corev1.ServiceAffinityClientIP)
+			}
+			b.awaitFastPath("n1", "n2")
 			b.checkAnswers()
 			t.Run("rolling update", b.on(b.rollingUpdate))
 			t.Run("move", b.on(b.move))
+			b.awaitFastPath("n3")
 			t.Run("affinity", b.on(b.checkAffinity))
 			t.Run("crash", b.on(b.crash))
 			t.Run("killed pod", b.on(b.killPod))
 		})
+	}
+}
+
+// serve adds a Service.
+func (b *dnsBed) serve(affinity corev1.ServiceAffinity) {
+	b.t.Helper()
+	svc := Service{Name: "dns-" + strings.ToLower(string(affinity)), DNS: true, Policy: localTraffic, Affinity: affinity, Endpoints: At("p11", "p21")}
+	b.services = append(b.services, svc)
+	b.vips = append(b.vips, port(serve(b.t, b.l, svc, "n1", "n2"), dnsPort))
+}
+
+// awaitFastPath waits until both protocols are on the fast path of some nodes, if these have one.
+func (b *dnsBed) awaitFastPath(nodes ...string) {
+	b.t.Helper()
+	if !b.fast {
+		return
+	}
+	for _, n := range nodes {
+		await(b.t, Await(b.t.Context(), Settle, "both frontends on the fast path of "+n, func() error {
+			text, err := b.l.Speaker(n).StatusText(b.t.Context())
+			if err == nil && !strings.Contains(text, "bypassing netfilter: 2 of 2 frontends") {
+				err = errors.New(text)
+			}
+			return err
+		}))
 	}
 }
 
@@ -71,20 +94,27 @@ func (b *dnsBed) on(step func()) func(*testing.T) {
 // without EDNS can repeat a truncated one over TCP at the same address; and that pods see clients.
 func (b *dnsBed) checkAnswers() {
 	b.t.Helper()
-	c, ctx := b.client.udp, b.t.Context()
+	for _, vip := range b.vips {
+		b.checkAnswersOf(vip)
+	}
+}
+
+func (b *dnsBed) checkAnswersOf(vip netip.AddrPort) {
+	b.t.Helper()
+	c, ctx := b.client.udp[0], b.t.Context()
 	from := netip.AddrPortFrom(b.client.addrs[0], 0)
-	local := b.svc.Policy == localTraffic
+	local := b.services[0].Policy == localTraffic
 	for _, network := range []string{"udp", "tcp"} {
 		for _, name := range []string{smallName, largeName} {
-			if a, err := c.askDNS(ctx, network, from, b.vip, name); err != nil || local && a.Saw.Addr() != from.Addr() {
+			if a, err := c.askDNS(ctx, network, from, vip, name); err != nil || local && a.Saw.Addr() != from.Addr() {
 				b.t.Errorf("%s over %s: %v, %+v: want %s to be seen", name, network, err, a, from.Addr())
 			}
 		}
 	}
 	query := new(dns.Msg).SetQuestion(largeName, dns.TypeTXT)
-	short, _, err := c.exchangeDNS(ctx, "udp", from, b.vip, query)
+	short, _, err := c.exchangeDNS(ctx, "udp", from, vip, query)
 	await(b.t, err)
-	long, _, err := c.exchangeDNS(ctx, "tcp", from, b.vip, query)
+	long, _, err := c.exchangeDNS(ctx, "tcp", from, vip, query)
 	await(b.t, err)
 	if !short.Truncated || long.Truncated || long.Len() < largeSize {
 		b.t.Errorf("without EDNS: truncated %v over UDP, %v over TCP with %d bytes", short.Truncated, long.Truncated, long.Len())
@@ -95,18 +125,20 @@ func (b *dnsBed) checkAnswers() {
 func (b *dnsBed) load(do func(dnsLoad)) {
 	b.t.Helper()
 	began := time.Now()
-	load := b.client.startLoad(b.t.Context(), b.vip)
+	load := b.client.startLoad(b.t.Context(), b.vips...)
 	do(load)
-	load.stop(b.t, func(r Report) []Loss {
-		_, rest := r.splitInterrupted(b.l.Observer.RouteChanges(b.vip.Addr(), began, time.Now()))
+	load.stop(b.t, func(vip netip.Addr, r Report) []Loss {
+		_, rest := r.splitInterrupted(b.l.Observer.RouteChanges(vip, began, time.Now()))
 		return rest
 	})
 }
 
 func (b *dnsBed) put(endpoints ...Endpoint) {
 	b.t.Helper()
-	b.svc.Endpoints = endpoints
-	await(b.t, b.l.Cluster.Put(b.svc))
+	for i := range b.services {
+		b.services[i].Endpoints = endpoints
+		await(b.t, b.l.Cluster.Put(b.services[i]))
+	}
 }
 
 // replace brings new pods up, and then ends old ones as Kubernetes does: they get SIGTERM when they
@@ -114,7 +146,7 @@ func (b *dnsBed) put(endpoints ...Endpoint) {
 func (b *dnsBed) replace(load dnsLoad, old, new []string) {
 	b.t.Helper()
 	var kept []Endpoint
-	for _, e := range b.svc.Endpoints {
+	for _, e := range b.services[0].Endpoints {
 		if !slices.Contains(old, e.Pod) {
 			kept = append(kept, e)
 		}
@@ -138,37 +170,43 @@ func (b *dnsBed) replace(load dnsLoad, old, new []string) {
 	}
 }
 
-// rollingUpdate replaces the pods of two nodes, one after the other.
+// rollingUpdate replaces the pods of both nodes, when all ports have flows to them.
 func (b *dnsBed) rollingUpdate() {
 	b.load(func(load dnsLoad) {
-		load.awaitPods(b.t, "p11", "p21", "p31")
-		b.replace(load, []string{"p11"}, []string{"p12"})
-		b.replace(load, []string{"p21"}, []string{"p22"})
+		load.awaitPods(b.t, "p11", "p21")
+		load.awaitPorts(b.t)
+		b.replace(load, []string{"p11", "p21"}, []string{"p12", "p22"})
 	})
 }
 
-// move moves the address of all nodes to n3 alone, and then to n1 alone.
+// move moves the addresses of both nodes to n3 alone.
 func (b *dnsBed) move() {
 	b.load(func(load dnsLoad) {
-		b.replace(load, []string{"p12", "p22"}, nil)
-		await(b.t, b.l.Router.AwaitNextHops(b.t.Context(), Settle, b.vip.Addr(), "n3"))
-		b.replace(load, []string{"p31"}, []string{"p11", "p12"})
-		await(b.t, b.l.Router.AwaitNextHops(b.t.Context(), Settle, b.vip.Addr(), "n1"))
+		b.replace(load, []string{"p12", "p22"}, []string{"p31", "p32"})
+		for _, vip := range b.vips {
+			await(b.t, b.l.Router.AwaitNextHops(b.t.Context(), Settle, vip.Addr(), "n3"))
+		}
 	})
 }
 
 // checkAffinity checks that each client is answered by one pod with affinity, and by both without.
 func (b *dnsBed) checkAffinity() {
-	c := b.client.udp
+	for i, svc := range b.services {
+		b.checkAffinityOf(svc, b.vips[i])
+	}
+}
+
+func (b *dnsBed) checkAffinityOf(svc Service, vip netip.AddrPort) {
+	c := b.client.udp[0]
 	all := map[string]bool{}
 	for _, client := range b.client.addrs {
 		pods := map[string]bool{}
 		for range 20 {
-			a, err := c.askDNS(b.t.Context(), "udp", netip.AddrPortFrom(client, 0), b.vip, smallName)
+			a, err := c.askDNS(b.t.Context(), "udp", netip.AddrPortFrom(client, 0), vip, smallName)
 			await(b.t, err)
 			pods[a.Pod], all[a.Pod] = true, true
 		}
-		if affine := b.svc.Affinity == corev1.ServiceAffinityClientIP; affine != (len(pods) == 1) {
+		if affine := svc.Affinity == corev1.ServiceAffinityClientIP; affine != (len(pods) == 1) {
 			b.t.Errorf("%s is answered by %v", client, pods)
 		}
 	}
@@ -180,36 +218,38 @@ func (b *dnsBed) checkAffinity() {
 // crash kills the speaker of the only node that announces, and starts another one later.
 func (b *dnsBed) crash() {
 	b.load(func(load dnsLoad) {
-		load.awaitPods(b.t, "p11", "p12")
-		await(b.t, b.l.Speaker("n1").Kill())
-		load.awaitPods(b.t, "p11", "p12")
+		load.awaitPods(b.t, "p31", "p32")
+		await(b.t, b.l.Speaker("n3").Kill())
+		load.awaitPods(b.t, "p31", "p32")
 		await(b.t, pause(b.t.Context(), time.Second))
-		await(b.t, b.l.StartSpeakers(b.t.Context(), "n1"))
-		load.awaitPods(b.t, "p11", "p12")
+		await(b.t, b.l.StartSpeakers(b.t.Context(), "n3"))
+		load.awaitPods(b.t, "p31", "p32")
 	})
 }
 
 // killPod kills CoreDNS of one pod without notice: its queries are lost until it is no longer an
 // endpoint, and no others.
 func (b *dnsBed) killPod() {
-	run(b.t, b.l, "p12", "sysctl", "-w", "net.ipv4.icmp_ratemask=0") // the pod's kernel refuses each query
-	load := b.client.startLoad(b.t.Context(), b.vip)
-	load.awaitPods(b.t, "p11", "p12")
-	b.dns.kill(b.t, "p12")
+	run(b.t, b.l, "p32", "sysctl", "-w", "net.ipv4.icmp_ratemask=0") // the pod's kernel refuses each query
+	load := b.client.startLoad(b.t.Context(), b.vips...)
+	load.awaitPods(b.t, "p31", "p32")
+	b.dns.kill(b.t, "p32")
 	killed := time.Now()
 	await(b.t, pause(b.t.Context(), 300*time.Millisecond))
-	b.put(At("p11")...)
-	await(b.t, Await(b.t.Context(), Settle, "new flows to go to p11 alone", b.expectAlone))
-	await(b.t, Await(b.t.Context(), Settle, "the end of the flows to p12", func() error { return b.expectNoFlow("n1", "p12") }))
+	b.put(At("p31")...)
+	for _, vip := range b.vips {
+		await(b.t, Await(b.t.Context(), Settle, "new flows to go to p31 alone", func() error { return b.expectAlone(vip) }))
+		await(b.t, Await(b.t.Context(), Settle, "the end of the flows to p32", func() error { return b.expectNoFlow("n3", "p32", vip) }))
+	}
 	withdrawn := time.Now()
-	load.awaitPods(b.t, "p11")
+	load.awaitPods(b.t, "p31")
 	await(b.t, pause(b.t.Context(), time.Second))
 	load.stopKilled(b.t, killed, withdrawn)
 }
 
 // expectNoFlow returns an error while a node's conntrack sends datagrams of a client's port to a pod.
-func (b *dnsBed) expectNoFlow(node, pod string) error {
-	flows, err := b.l.Namespace(node).conntrack(b.vip.Addr())
+func (b *dnsBed) expectNoFlow(node, pod string, vip netip.AddrPort) error {
+	flows, err := b.l.Namespace(node).conntrack(vip.Addr())
 	for _, f := range flows {
 		if a, _ := netip.AddrFromSlice(f.Reverse.SrcIP); f.Forward.Protocol == unix.IPPROTO_UDP && a.Unmap() == PodAddr(pod, corev1.IPv4Protocol) {
 			return fmt.Errorf("%s still has %v", node, f)
@@ -220,10 +260,10 @@ func (b *dnsBed) expectNoFlow(node, pod string) error {
 
 // expectAlone returns an error if a new flow goes to a pod that is gone. With affinity, some of the
 // clients had that pod; without, one of so many flows would choose it.
-func (b *dnsBed) expectAlone() error {
+func (b *dnsBed) expectAlone(vip netip.AddrPort) error {
 	for range 8 {
 		for _, client := range b.client.addrs {
-			if _, err := b.client.udp.askDNS(b.t.Context(), "udp", netip.AddrPortFrom(client, 0), b.vip, smallName); err != nil {
+			if _, err := b.client.udp[0].askDNS(b.t.Context(), "udp", netip.AddrPortFrom(client, 0), vip, smallName); err != nil {
 				return err
 			}
 		}
