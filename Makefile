@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test oldest-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -100,6 +100,12 @@ release: setup ## VERSION=v1.2.3: write all files of a release to bin/release; a
 # Not part of `make test`: it builds for two architectures, and needs Debian's archive.
 release-test: setup kube-tools ## make a release twice, compare, and run its parts, for arm64 by qemu
 	go test -count=1 -timeout=30m -tags=release -v ./e2e/release
+
+# Not part of `make test`: it builds a second Kubernetes, once, in some minutes. The packages run
+# one after the other, because the scenario counts lost requests.
+oldest-test: setup ## run the tests of e2e/kube and the scenario with the oldest Kubernetes that works
+	e2e/kube/oldest/build.sh
+	go test -count=1 -timeout=20m -p=1 -json ./e2e/kube ./e2e/kube/scenario -oldest | go run ./hack/testsum
 
 bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about an hour
 	go run ./e2e/bench all

@@ -56,6 +56,15 @@ func (c *Client) ready(ctx context.Context) error {
 	return err
 }
 
+// Version returns the API server's version, such as v1.32.0.
+func (c *Client) Version() (string, error) {
+	info, err := c.discovery.ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	return info.GitVersion, nil
+}
+
 // Apply creates or changes the objects of YAML documents, as kubectl apply --server-side
 // does. It also writes a status, which otherwise only controllers do.
 func (c *Client) Apply(ctx context.Context, text string) error {

@@ -2,7 +2,8 @@
 // kube-controller-manager as processes on this machine, in a directory that is removed with
 // them. It needs no container, image or cluster.
 //
-// tools/build.sh builds the programs from their modules, once per version.
+// tools/build.sh builds the programs from their modules, once per version. With the flag -oldest,
+// tests run those of oldest, the oldest Kubernetes that works with Fanfare.
 //
 // Nodes and pods are objects that the tests write: no kubelet runs unless a test starts
 // one.

@@ -15,6 +15,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
+var oldest = flag.Bool("oldest", false, "run the oldest Kubernetes that works with Fanfare")
+
 // shared is the control plane of the tests that are not isolated. Each test removes its
 // objects.
 var shared = sync.OnceValues(func() (*Cluster, error) { return start() })
@@ -23,7 +25,11 @@ var shared = sync.OnceValues(func() (*Cluster, error) { return start() })
 func start(options ...Option) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	tools, err := Tools(ctx, !testing.Short())
+	find := Tools
+	if *oldest {
+		find = Oldest
+	}
+	tools, err := find(ctx, !testing.Short())
 	if err != nil {
 		return nil, errNoTools{err}
 	}

@@ -18,6 +18,10 @@ import (
 // without build.
 func Tools(ctx context.Context, build bool) (string, error) { return programs(ctx, "tools", build) }
 
+// Oldest is Tools for the oldest Kubernetes that works with Fanfare. Its binary has only the
+// programs that this package's tests and the scenario run.
+func Oldest(ctx context.Context, build bool) (string, error) { return programs(ctx, "oldest", build) }
+
 // MetalLB returns the folder of MetalLB's programs, controller and speaker, and the folder
 // of its sources, with its manifests and CRDs. If the programs do not exist, MetalLB builds
 // them, which takes minutes.

@@ -22,7 +22,7 @@ import (
 )
 
 // The oldest Kubernetes whose API server accepts the CRDs and the admission policy. It is in
-// docs/install.md and in the chart. An API server accepts in new objects what its predecessor
+// docs/install.md and in the chart, and `make oldest-test` runs its first release. An API server accepts in new objects what its predecessor
 // knew, too, so that a rollback finds nothing that it does not understand.
 const oldestMinor = 32
 
@@ -37,6 +37,7 @@ func TestOldestKubernetes(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"docs/install.md":           fmt.Sprintf(`version 1\.%d or later`, oldestMinor),
+		"e2e/kube/oldest/go.mod":    fmt.Sprintf(`k8s\.io/kubernetes v1\.%d\.0\n`, oldestMinor),
 		"charts/fanfare/Chart.yaml": fmt.Sprintf(`kubeVersion: ">= 1\.%d\.0-0"`, oldestMinor),
 	} {
 		text, err := os.ReadFile(filepath.Join("../..", name))

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
+
+var oldest = flag.Bool("oldest", false, "run the oldest Kubernetes that works with Fanfare")
 
 // A cluster is a laboratory with a control plane. Its methods are the steps that differ
 // from e2e/lab.
@@ -85,13 +88,20 @@ func laboratory(t *testing.T) cluster {
 	if err := lab.Missing("iptables"); err != nil {
 		nstest.Missing(t, err.Error())
 	}
-	tools, err := kube.Tools(t.Context(), true)
+	find := kube.Tools
+	if *oldest {
+		find = kube.Oldest
+	}
+	tools, err := find(t.Context(), true)
 	must(t, err)
 	fanfare := filepath.Join(t.TempDir(), "fanfare")
 	must(t, binary.Build(t.Context(), fanfare))
 	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
+	version, err := l.Kubernetes.Admin().Version()
+	must(t, err)
+	t.Log("the API server is of Kubernetes " + version)
 	return cluster{l}
 }
 
