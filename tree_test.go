@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -32,12 +33,21 @@ func (s source) line(n ast.Node) string {
 // sources parses every Go file below the root, whatever its build constraints.
 func sources(t *testing.T) []source {
 	t.Helper()
-	var all []source
-	for _, name := range files(t, ".go") {
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// parsed parses once for all tests: with the race detector that takes seconds.
+var parsed = sync.OnceValues(func() (all []source, err error) {
+	names, err := find(".go")
+	for _, name := range names {
 		fset := token.NewFileSet()
 		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		s := source{path: name, file: f, fset: fset}
 		for _, i := range f.Imports {
@@ -47,15 +57,26 @@ func sources(t *testing.T) []source {
 		}
 		all = append(all, s)
 	}
-	return all
-}
+	return all, err
+})
 
-// files lists the files below the root that end in suffix. Like the go command it ignores
-// testdata and names that begin with a dot.
+// files lists the files below the root that end in suffix.
 func files(t *testing.T, suffix string) []string {
 	t.Helper()
-	var names []string
-	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+	names, err := find(suffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 0 {
+		t.Fatalf("no file ends in %s", suffix)
+	}
+	return names
+}
+
+// find is files without a test. Like the go command it ignores testdata and names that begin with
+// a dot.
+func find(suffix string) (names []string, err error) {
+	err = filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -67,11 +88,5 @@ func files(t *testing.T, suffix string) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(names) == 0 {
-		t.Fatalf("no file ends in %s", suffix)
-	}
-	return names
+	return names, err
 }
