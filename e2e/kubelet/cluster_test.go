@@ -33,6 +33,7 @@ type cluster struct {
 	kubeNodes map[string]*kubeNode
 
 	id, tools, kubeconfig string
+	installed             bool // Fanfare runs, by the manifests
 }
 
 // upCluster builds an empty cluster. The caller must take it down, also after an error.

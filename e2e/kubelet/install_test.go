@@ -93,7 +93,16 @@ func (c *cluster) install(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.Kubernetes.Admin().Apply(ctx, web+"---"+service("local", "Local")+"---"+service("anywhere", "Cluster")); err != nil {
+	if err := c.Kubernetes.Admin().Apply(ctx, service("local", "Local")+"---"+service("anywhere", "Cluster")); err != nil {
+		return err
+	}
+	c.installed = true
+	return nil
+}
+
+// startWeb starts the pods that the Services select.
+func (c *cluster) startWeb(ctx context.Context) error {
+	if err := c.Kubernetes.Admin().Apply(ctx, web); err != nil {
 		return err
 	}
 	_, err := c.kubectl(ctx, "-n", "shop", "rollout", "status", "deployment/web", timeout)

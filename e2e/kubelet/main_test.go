@@ -14,7 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// shared is the cluster of all tests. Each test leaves it as it found it.
+// shared is the cluster of all tests, with pods of a workload. Each test leaves it as it found it, but
+// may remove Fanfare.
 var shared = sync.OnceValues(func() (*cluster, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
@@ -26,7 +27,7 @@ var shared = sync.OnceValues(func() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return running, running.install(ctx)
+	return running, running.startWeb(ctx)
 })
 
 var running *cluster // the cluster to take down; nil if none was built
@@ -44,6 +45,16 @@ func TestMain(m *testing.M) {
 
 // kubelets returns the shared cluster with Fanfare installed.
 func kubelets(t *testing.T) *cluster {
+	t.Helper()
+	c := anyKubelets(t)
+	if !c.installed {
+		must(t, c.install(t.Context()))
+	}
+	return c
+}
+
+// anyKubelets returns the shared cluster, with Fanfare or without.
+func anyKubelets(t *testing.T) *cluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a cluster with kubelets takes minutes")
