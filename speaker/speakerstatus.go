@@ -23,12 +23,17 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // reportInterval is the least time between two writes of a SpeakerStatus. A change on 1,000
 // nodes causes 200 writes a second at most, and a flapping session is not amplified.
 const reportInterval = 5 * time.Second
+
+// memberWrites is how many SpeakerStatuses all nodes together write in a second because the number of
+// members has changed, and nothing else. In a rolling update it changes on every node, twice for each.
+const memberWrites = 4
 
 // rewriteInterval is the time after which an unchanged SpeakerStatus is written again,
 // because a user or the garbage collector may have deleted it.
@@ -134,17 +139,23 @@ func (r *Reporter) Run(ctx context.Context, status func() Status) {
 	var why string   // error of the last attempt
 	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
 	retry.Reset()
+	var due <-chan time.Time // has a value when the last report may be written that was not
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
 		case <-r.conflictsExpire():
+		case <-due:
 		}
 		pause := reportInterval
 		st := status()
 		r.conflicts = r.conflicts.next(st.Addresses, time.Now())
-		if now := speakerStatus(&st, r.conflicts.list(), &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
+		now := speakerStatus(&st, r.conflicts.list(), &last, time.Now())
+		due = nil
+		if wait := writeInterval(now, &last, st.Members) - time.Since(at); now != nil && wait > 0 {
+			due = time.After(wait)
+		} else if now != nil {
 			if err := r.write(ctx, now); err != nil {
 				why = r.failed(err, why)
 				pause = retry.NextBackOff()
@@ -160,6 +171,19 @@ func (r *Reporter) Run(ctx context.Context, status func() Status) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// writeInterval returns the least time between the last report, of which last is the result, and now.
+func writeInterval(now, last *v1alpha1.SpeakerStatus, members *membership.Status) time.Duration {
+	if now == nil || reflect.DeepEqual(now, last) {
+		return rewriteInterval
+	}
+	other := *now
+	other.Status.Members, other.Status.Changed = last.Status.Members, last.Status.Changed
+	if members != nil && reflect.DeepEqual(&other, last) {
+		return time.Duration(len(members.Nodes)) * time.Second / memberWrites
+	}
+	return 0
 }
 
 // conflictsExpire has a value when reported conflicts may have expired; nil without any.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 )
 
 // A statusServer accepts SpeakerStatuses, or returns an error if the test sets one.
@@ -68,7 +70,7 @@ func TestReporter(t *testing.T) {
 		expect := func(when string, n int) v1alpha1.SpeakerStatus {
 			t.Helper()
 			r.Trigger()
-			time.Sleep(6 * time.Minute)
+			time.Sleep(4 * time.Minute)
 			bubble.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -103,6 +105,67 @@ func TestReporter(t *testing.T) {
 			t.Errorf("wrote %+v", o)
 		}
 	})
+}
+
+// A change of the number of members alone is written the later the more members there are, and at once
+// with any other change.
+func TestMembersAreReportedRarely(t *testing.T) {
+	members := func(alive, all int) *membership.Status {
+		s := &membership.Status{}
+		for i := range all {
+			n := membership.MemberStatus{Node: fmt.Sprintf("n%d", i+1), State: "alive"}
+			if i >= alive {
+				n.State = "left"
+			}
+			s.Nodes = append(s.Nodes, n)
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		nodes int
+		want  time.Duration
+	}{{3, 5 * time.Second}, {100, 25 * time.Second}, {1000, 250 * time.Second}} {
+		bubble.Test(t, func(t *testing.T) {
+			d := &statusServer{t: t, status: reportedStatus()}
+			d.status.Members = members(tt.nodes, tt.nodes)
+			r := reporterTo(t, d)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go r.Run(ctx, func() (st Status) {
+				d.do(func() { st = d.status })
+				return st
+			})
+			written := func(n int, members string) time.Duration {
+				t.Helper()
+				began := time.Now()
+				for r.Trigger(); ; time.Sleep(time.Second) {
+					bubble.Wait()
+					var all []v1alpha1.SpeakerStatus
+					d.do(func() { all = d.written })
+					if len(all) == n {
+						if got := all[n-1].Status.Members; got != members {
+							t.Errorf("%s members, want %s", got, members)
+						}
+						return time.Since(began)
+					}
+					if time.Since(began) > rewriteInterval {
+						t.Fatalf("%d nodes: written %d times, want %d", tt.nodes, len(all), n)
+					}
+				}
+			}
+			all := fmt.Sprintf("%d/%d", tt.nodes, tt.nodes)
+			less := fmt.Sprintf("%d/%d", tt.nodes-1, tt.nodes)
+			written(1, all)
+			d.do(func() { d.status.Members = members(tt.nodes-1, tt.nodes) })
+			if took := written(2, less); took != tt.want {
+				t.Errorf("%d nodes: the number of members was written after %s, want %s", tt.nodes, took, tt.want)
+			}
+			d.do(func() { d.status.Members, d.status.Error = members(tt.nodes, tt.nodes), "no" })
+			if took := written(3, all); took != reportInterval {
+				t.Errorf("%d nodes: with another change it was written after %s, want %s", tt.nodes, took, reportInterval)
+			}
+		})
+	}
 }
 
 // reporterTo returns a Reporter with the given API server.

@@ -33,7 +33,8 @@ type SpeakerReport struct {
 	Sessions []SpeakerSession `json:"sessions,omitempty"`
 
 	// Members has the number of nodes from which this node receives messages, and of all
-	// known members: "2/3"; empty without membership.
+	// known members: "2/3"; empty without membership. With n members, a change of nothing else is
+	// written n/4 seconds after the last write at the earliest.
 	//
 	// +optional
 	Members string `json:"members,omitempty"`
