@@ -46,22 +46,8 @@ e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make
 matrix: setup build kube-tools ## run every feature under every disturbance, under load; writes docs/benchmarks/matrix.md
 	go test -count=1 -timeout=60m -v ./e2e/matrix -run '^TestMatrix$$' -all -slack=$(SLACK) -results='$(CURDIR)/docs/benchmarks/matrix.json' -page='$(CURDIR)/docs/benchmarks/matrix.md'
 
-# Many tests ask the kernel or a router, which Go's cache of results cannot see:
-# -count=1 asks again.
-# The packages of $(LABS) run Fanfare as processes, and many of them count lost requests or measure
-# delays: they go without the race detector, which does not see those processes, but makes the clients
-# that send the load several times slower. The last three have the machine to themselves. The control
-# planes of the first live for seconds: a fifth of their time would be for collecting garbage.
-# Of the others, those that take longest begin first: most of them wait, for routers and for time to
-# pass, while others work. The race detector would wait for a second at the end of each package.
-LABS := /e2e/(kube|kubelet|lab|matrix)(/|$$)
-
-test: export GORACE := atexit_sleep_ms=50
 test: setup build kube-tools ## run every test that this machine can run, with the race detector but for the laboratories
-	others=$$(go list ./e2e/bench/scale ./proxy ./bgp ./... | grep -vE '$(LABS)'); code=0; run='go test -count=1 -timeout=20m -json'; \
-	{ GOGC=off GOMEMLIMIT=500MiB $$run ./e2e/kube/... || code=$$?; \
-	  $$run -race $$others || code=$$?; \
-	  for lab in kubelet lab matrix; do $$run ./e2e/$$lab || code=$$?; done; exit $$code; } | go run ./hack/testsum
+	hack/test.sh
 
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...

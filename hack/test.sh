@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs every test and prints a summary: what `make test` does after the set-up.
+#
+# Many tests ask the kernel or a router, which Go's cache of results cannot see: -count=1 asks again.
+#
+# The laboratories, in e2e, run Fanfare as processes, and many of them count lost requests or measure
+# delays. They go without the race detector, which does not see those processes, but makes the clients
+# that send the load several times slower. The last three have the machine to themselves, but for
+# packages that measure nothing: those run in the time that the laboratories leave.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+module=$(go list -m)
+labs="^$module/e2e/(kube|kubelet|lab|matrix)(/|$)"
+patient="^$module(/(api|cmd|controller|e2e/bench|hack|internal|manifests)(/.*)?)?$"
+# Those that take longest begin first: most of them wait, for routers and for time to pass, while
+# others work.
+others=$(go list ./proxy ./bgp ./... | grep -vE "$labs" | grep -vE "$patient") || exit
+patient=$(go list ./... | grep -E "$patient") || exit
+
+# The race detector would wait for a second at the end of each package.
+export GORACE=atexit_sleep_ms=50
+
+code=0
+run() {
+	go test -count=1 -timeout=20m -json "$@" || code=$?
+}
+
+all() {
+	# These control planes live for seconds: a fifth of their time would be for collecting garbage.
+	GOGC=off GOMEMLIMIT=500MiB run ./e2e/kube/...
+	run -race $others
+	results=$(mktemp)
+	hack/idle.sh go test -race -count=1 -timeout=20m -json $patient >"$results" &
+	idle=$!
+	trap 'kill -- -$idle 2>/dev/null; rm -f "$results"' EXIT
+	run ./e2e/kubelet
+	run ./e2e/lab
+	run ./e2e/matrix
+	wait "$idle" || code=$?
+	cat "$results"
+	exit $code
+}
+
+all | go run ./hack/testsum
