@@ -233,7 +233,7 @@ func TestNeighbourAWSSettings(t *testing.T) {
 func (r awsRow) check(t *testing.T, what string, connect func() (seen, own netip.AddrPort, err error)) {
 	t.Helper()
 	kept := 0
-	const attempts = 5 // a random port is the same by chance once in some 30,000 times
+	const attempts = 5
 	for range attempts {
 		seen, own, err := connect()
 		want := r.sees
@@ -248,8 +248,10 @@ func (r awsRow) check(t *testing.T, what string, connect func() (seen, own netip
 			kept++
 		}
 	}
-	if want := map[bool]int{true: attempts}[r.keeps]; kept != want {
-		t.Errorf("%s: %d of %d connections keep their port: want %d", what, kept, attempts, want)
+	// A random port is the same by chance once in some 30,000 times, and one that would be kept is
+	// sometimes that of an earlier connection, which the kernel still remembers.
+	if r.keeps && kept < attempts-1 || !r.keeps && kept > 1 {
+		t.Errorf("%s: %d of %d connections keep their port: want all: %t", what, kept, attempts, r.keeps)
 	}
 }
 
