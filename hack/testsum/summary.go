@@ -38,8 +38,8 @@ type summary struct {
 	packages int                         // with tests
 }
 
-// read reads events until the end of r. It writes a line to progress for every
-// package that is done, and whatever is not JSON as it is.
+// read reads events until the end of r. For every package that is done it writes a line to
+// progress, and the output of its failed tests. It writes whatever is not JSON as it is.
 func read(r io.Reader, progress io.Writer) (*summary, error) {
 	s := &summary{index: map[[2]string]*test{}, builds: map[string]*strings.Builder{}}
 	lines := bufio.NewScanner(r)
@@ -53,6 +53,7 @@ func read(r io.Reader, progress io.Writer) (*summary, error) {
 		s.add(e)
 		if line := s.packageLine(e); line != "" {
 			fmt.Fprintln(progress, line)
+			s.reportFailed(progress, e.Package)
 		}
 	}
 	return s, lines.Err()
@@ -151,19 +152,24 @@ func (s *summary) failed(t *test) bool {
 }
 
 // report writes which tests were skipped and why, the full output of failed
-// tests, and last the counts.
+// tests, which may be far above, and last the counts.
 func (s *summary) report(w io.Writer) {
 	for _, t := range s.tests {
 		if t.Name != "" && t.verdict == "skip" {
 			fmt.Fprintf(w, "skipped: %s %s: %s\n", t.Package, t.Name, t.reason())
 		}
 	}
+	s.reportFailed(w, "")
+	fmt.Fprintf(w, "\n%d packages with tests\n%s\n", s.packages, s.count(""))
+}
+
+// reportFailed writes the output of the failed tests of a package, or of all when pkg is empty.
+func (s *summary) reportFailed(w io.Writer, pkg string) {
 	for _, t := range s.tests {
-		if s.failed(t) {
+		if s.failed(t) && (pkg == "" || t.Package == pkg) {
 			fmt.Fprintf(w, "\n=== FAILED: %s\n%s", strings.TrimSpace(t.Package+" "+t.Name), t.output.String())
 		}
 	}
-	fmt.Fprintf(w, "\n%d packages with tests\n%s\n", s.packages, s.count(""))
 }
 
 // reason is what a skipped test said, without what the testing package adds.

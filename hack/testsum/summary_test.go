@@ -118,3 +118,12 @@ func message(err error) string {
 	}
 	return err.Error()
 }
+
+// The output of a failed test is shown when its package is done, and again at the end.
+func TestFailuresAreShownAtOnce(t *testing.T) {
+	_, text := goTest(t, "./bad")
+	first, rest, _ := strings.Cut(text, "example.org/m/bad  2 passed")
+	if strings.Contains(first, "FAILED") || strings.Count(rest, "=== FAILED: example.org/m/bad TestFails/one\n") != 2 {
+		t.Errorf("the failure is not shown after its package and at the end:\n%s", text)
+	}
+}
