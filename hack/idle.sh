@@ -4,11 +4,21 @@
 # when they do not.
 #
 #   idle.sh COMMAND [ARGUMENT...]
-set -euo pipefail
+#
+# The command has a session and a process group of its own: kill -- -PID ends it with its children.
+set -uo pipefail
 if [[ -z ${FANFARE_IDLE:-} ]]; then
-	# The kernel first shares time among sessions, equally (sched_autogroup), so that the command
-	# needs one of its own.
 	FANFARE_IDLE=1 exec setsid --wait "$0" "$@"
 fi
-echo 19 2>/dev/null >/proc/self/autogroup || true # a kernel without that does not share by session
-exec chrt --idle 0 "$@"
+
+# A control group that is idle comes after all others; that needs root. The class of single processes
+# counts only within their session, where the kernel first shares time among sessions.
+for controller in /sys/fs/cgroup/cpu /sys/fs/cgroup; do
+	group=$controller/fanfare-idle-$$
+	mkdir "$group" 2>/dev/null || continue
+	trap 'echo $$ >"$controller/cgroup.procs"; rmdir "$group"' EXIT
+	echo 1 2>/dev/null >"$group/cpu.idle" && echo $$ 2>/dev/null >"$group/cgroup.procs" && break
+	rmdir "$group"
+	trap - EXIT
+done
+chrt --idle 0 "$@"

@@ -13,8 +13,8 @@ cd "$(dirname "$0")/.."
 module=$(go list -m)
 labs="^$module/e2e/(kube|kubelet|lab|matrix)(/|$)"
 patient="^$module(/(api|cmd|controller|e2e/bench|hack|internal|manifests)(/.*)?)?$"
-# Those that take longest begin first: most of them wait, for routers and for time to pass, while
-# others work.
+# The slowest packages begin first: most of them wait, for routers and for time to pass, while others
+# work.
 others=$(go list ./proxy ./bgp ./... | grep -vE "$labs" | grep -vE "$patient") || exit
 patient=$(go list ./... | grep -E "$patient") || exit
 

@@ -51,9 +51,10 @@ func TestObstacleWithholdsAnnouncement(t *testing.T) {
 		} {
 			obstacle.begin()
 			u.await(t, "the withdrawal", func() bool { return !u.announces() })
-			if code, why := reason(); code != cluster.Obstructed || !strings.Contains(why, obstacle.what) {
-				t.Errorf("%s: %s", code, why)
-			}
+			u.await(t, "the reason: "+obstacle.what, func() bool {
+				code, why := reason()
+				return code == cluster.Obstructed && strings.Contains(why, obstacle.what)
+			})
 			obstacle.end()
 			began := time.Now()
 			u.await(t, "the announcement", u.announces)

@@ -128,11 +128,13 @@ func (m *move) awaitRouted() {
 			continue
 		}
 		must(m.T, m.c.Router.AwaitNextHops(m.Context(), limit, vip, nodes...))
-		routes, err := m.c.Router.Ask(m.Context(), "show bgp ipv4 unicast "+vip.String())
-		must(m.T, err)
-		if strings.Count(routes, "Community: 64496:200\n") != len(nodes) {
-			m.Errorf("want community 64496:200 from all nodes:\n%s", routes)
-		}
+		must(m.T, lab.Await(m.Context(), limit, "community 64496:200 from all nodes", func() error {
+			routes, err := m.c.Router.Ask(m.Context(), "show bgp ipv4 unicast "+vip.String())
+			if err == nil && strings.Count(routes, "Community: 64496:200\n") != len(nodes) {
+				err = errors.New(routes)
+			}
+			return err
+		}))
 	}
 }
 

@@ -26,7 +26,7 @@ type labSlot struct {
 }
 
 var (
-	labSlots  = []*labSlot{{}, {}}
+	labSlots  = []*labSlot{{}, {}, {}}
 	freeSlots = make(chan *labSlot, len(labSlots))
 	// binaryPath is in a directory of this test run.
 	binaryPath = sync.OnceValues(func() (string, error) {

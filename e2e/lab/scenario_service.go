@@ -263,14 +263,24 @@ func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want .
 	if err != nil {
 		return err
 	}
-	ingress, err := s.ingressNodes(6, to)
-	if err != nil {
-		return err
+	connectionOf := func(a Answer) connection {
+		return connection{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}
+	}
+	ingress := map[connection]string{}
+	for range 3 { // the kernel skips some entries when others come and go
+		listed, err := s.ingressNodes(6, to)
+		if err != nil {
+			return err
+		}
+		maps.Copy(ingress, listed)
+		if !slices.ContainsFunc(answers, func(a Answer) bool { return ingress[connectionOf(a)] == "" }) {
+			break
+		}
 	}
 	var own, other int
 	var errs []error
 	for _, a := range answers {
-		node := ingress[connection{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}]
+		node := ingress[connectionOf(a)]
 		switch see := a.Saw.Addr(); {
 		case node == "":
 			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s to %s, which saw %s", a.From, a.Pod, a.Saw))
