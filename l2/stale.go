@@ -22,7 +22,9 @@ const repeatTime = time.Second
 func (a *Announcer) isStale(when, now time.Time) bool { return now.Sub(when) >= a.requestLifetime }
 
 // setTimestamps has the kernel pass the time at which it received each frame. The kernel then reads
-// its clock for each packet of the node, as it does for most time daemons.
+// its clock for each packet of the node, as it does for most time daemons. It begins a moment later
+// (netstamp_needed_key, by a work queue); until then it passes the time at which a frame is read, so
+// that frames count as new.
 func setTimestamps(raw syscall.RawConn) (err error) {
 	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) })
 	return errors.Join(err, failed)

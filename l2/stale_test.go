@@ -23,20 +23,29 @@ func TestStaleRequestsGetNoAnswer(t *testing.T) {
 		n.set(addresses("10.0.0.100", "10.0.0.101", "10.0.0.102", "fd00::100", "fd00::101", "fd00::102")...)
 		for _, link := range []struct{ prefix, protocol string }{{"10.0.0.", "arp"}, {"fd00::", "ndp"}} {
 			first, old, fresh, sender := link.prefix+"100", link.prefix+"101", link.prefix+"102", link.prefix+"2"
-			n.mu.Lock()               // the reader stands still with the next frame
-			client.ask(first, sender) // this one, which it has read in time
-			client.ask(old, sender)
-			asked := time.Now()
-			until(t, func() string {
-				if time.Since(asked) <= repeatTime {
-					return "the request is not old yet"
+			wait := func() (answers []netip.Addr) {
+				n.mu.Lock()               // the reader stands still with the next frame
+				client.ask(first, sender) // this one, which it has read in time
+				client.ask(old, sender)
+				asked := time.Now()
+				until(t, func() string {
+					if time.Since(asked) <= repeatTime {
+						return "the request is not old yet"
+					}
+					return ""
+				})
+				n.mu.Unlock()
+				return client.askUntilAnswered(fresh, sender) // the reader keeps the order
+			}
+			answers := wait()
+			for range 3 { // on a busy machine the kernel begins late to note times
+				if !slices.Contains(answers, ip(old)) {
+					break
 				}
-				return ""
-			})
-			n.mu.Unlock()
-			got := client.askUntilAnswered(fresh, sender) // the reader keeps the order
-			if slices.Contains(got, ip(old)) {
-				t.Errorf("%s: a request that was a second old was answered: %v", link.protocol, got)
+				answers = wait()
+			}
+			if slices.Contains(answers, ip(old)) {
+				t.Errorf("%s: a request that was a second old was answered: %v", link.protocol, answers)
 			}
 			if got := testutil.ToFloat64(n.metrics.packets.WithLabelValues(link.protocol, "stale")); got < 1 {
 				t.Errorf("%s: %v requests count as stale", link.protocol, got)
