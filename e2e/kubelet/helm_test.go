@@ -26,6 +26,11 @@ func TestHelm(t *testing.T) {
 		c.mustRun(t, "kubectl -n shop delete service local anywhere")
 	}
 
+	t.Cleanup(func() {
+		if t.Failed() { // the other tests install Fanfare by its manifests
+			t.Log(c.run(context.Background(), "helm uninstall fanfare --namespace lb-system; kubectl delete --ignore-not-found namespace lb-system"))
+		}
+	})
 	for i, step := range readmeSteps(t) {
 		step.command = strings.ReplaceAll(step.command, "fanfare-system", "lb-system")
 		step.output = strings.ReplaceAll(step.output, "fanfare-system", "lb-system")
@@ -153,8 +158,12 @@ func readmeSteps(t *testing.T) (steps []readmeStep) {
 // changing are parts of outputs that differ from run to run.
 var changing = regexp.MustCompile(`(?m)LAST DEPLOYED: .*|\b10\.96\.\d+\.\d+|:\d{5}/|\b\d+[ms]\w*$`)
 
+// warning is a line in which client-go, in Helm or kubectl, says that it repeats a request.
+var warning = regexp.MustCompile(`(?m)^[IW]\d{4} .*\n`)
+
 // masked removes them, and the width of columns.
 func masked(out string) string {
+	out = warning.ReplaceAllString(out, "")
 	out = changing.ReplaceAllString(strings.TrimSpace(out), "~")
 	return regexp.MustCompile(` +`).ReplaceAllString(out, " ")
 }
