@@ -20,8 +20,9 @@ const (
 	// on a machine that stops for a moment, the kernel would drop what exceeds it.
 	dnsWaiting = 150
 	// dnsPorts is the number of ports of all queries over UDP, of which each address that is asked has
-	// a share. Each returns after some seconds, when the nodes still know its earlier flow.
-	dnsPorts = 5000
+	// a share. Each returns after some seconds, when the nodes still know its earlier flow: a whole
+	// part of all ports, since a port that returned at once would get the answer to another query.
+	dnsPorts = (lastPort - firstPort + 1) / 8
 	// Each 16th query is for a large answer.
 	dnsLarge = 16
 )
