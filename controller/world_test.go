@@ -455,7 +455,7 @@ func (w *world) drain() {
 // No address is ever in the status of two Services, no steady Service loses its
 // address, and everything comes to rest as ipam decides, whatever goes wrong.
 func TestWorlds(t *testing.T) {
-	n := uint64(40)
+	n := uint64(100)
 	if testing.Short() {
 		n = 30
 	}

@@ -31,8 +31,8 @@ import (
 // nodes causes 200 writes a second at most, and a flapping session is not amplified.
 const reportInterval = 5 * time.Second
 
-// memberWrites is how many SpeakerStatuses all nodes together write in a second because the number of
-// members has changed, and nothing else. In a rolling update it changes on every node, twice for each.
+// memberWrites is how many SpeakerStatuses all nodes together write in a second, on average, while only
+// the number of members changes. In a rolling update it changes on every node, twice for each.
 const memberWrites = 4
 
 // rewriteInterval is the time after which an unchanged SpeakerStatus is written again,
@@ -153,10 +153,10 @@ func (r *Reporter) Run(ctx context.Context, status func() Status) {
 		r.conflicts = r.conflicts.next(st.Addresses, time.Now())
 		now := speakerStatus(&st, r.conflicts.list(), &last, time.Now())
 		due = nil
-		if wait := writeInterval(now, &last, st.Members) - time.Since(at); now != nil && wait > 0 {
-			due = time.After(wait)
-		} else if now != nil {
-			if err := r.write(ctx, now); err != nil {
+		if now != nil {
+			if wait := writeInterval(now, &last, st.Members) - time.Since(at); wait > 0 {
+				due = time.After(wait)
+			} else if err := r.write(ctx, now); err != nil {
 				why = r.failed(err, why)
 				pause = retry.NextBackOff()
 				r.Trigger()
@@ -173,9 +173,9 @@ func (r *Reporter) Run(ctx context.Context, status func() Status) {
 	}
 }
 
-// writeInterval returns the least time between the last report, of which last is the result, and now.
+// writeInterval returns the least time between the writes of last and of now.
 func writeInterval(now, last *v1alpha1.SpeakerStatus, members *membership.Status) time.Duration {
-	if now == nil || reflect.DeepEqual(now, last) {
+	if reflect.DeepEqual(now, last) {
 		return rewriteInterval
 	}
 	other := *now

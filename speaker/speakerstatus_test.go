@@ -60,17 +60,11 @@ func (d *statusServer) do(f func()) {
 func TestReporter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		d := &statusServer{t: t, fail: true, status: reportedStatus()}
-		r := reporterTo(t, d)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go r.Run(ctx, func() (st Status) {
-			d.do(func() { st = d.status })
-			return st
-		})
+		r := d.report()
 		expect := func(when string, n int) v1alpha1.SpeakerStatus {
 			t.Helper()
 			r.Trigger()
-			time.Sleep(4 * time.Minute)
+			time.Sleep(4 * time.Minute) // in the bubble; after three, an unchanged report is written again
 			bubble.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -128,44 +122,51 @@ func TestMembersAreReportedRarely(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			d := &statusServer{t: t, status: reportedStatus()}
 			d.status.Members = members(tt.nodes, tt.nodes)
-			r := reporterTo(t, d)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			go r.Run(ctx, func() (st Status) {
-				d.do(func() { st = d.status })
-				return st
-			})
-			written := func(n int, members string) time.Duration {
+			r := d.report()
+			// written checks that the n-th report comes when this time has passed, and not before.
+			written := func(n int, after time.Duration, members string) {
 				t.Helper()
-				began := time.Now()
-				for r.Trigger(); ; time.Sleep(time.Second) {
+				r.Trigger()
+				for _, step := range []struct {
+					wait time.Duration
+					want int
+				}{{after - 1, n - 1}, {1, n}} {
+					time.Sleep(step.wait) // in the bubble
 					bubble.Wait()
-					var all []v1alpha1.SpeakerStatus
-					d.do(func() { all = d.written })
-					if len(all) == n {
-						if got := all[n-1].Status.Members; got != members {
-							t.Errorf("%s members, want %s", got, members)
+					d.do(func() {
+						if len(d.written) != step.want {
+							t.Fatalf("%d nodes: %d reports, want %d", tt.nodes, len(d.written), step.want)
 						}
-						return time.Since(began)
-					}
-					if time.Since(began) > rewriteInterval {
-						t.Fatalf("%d nodes: written %d times, want %d", tt.nodes, len(all), n)
-					}
+					})
 				}
+				d.do(func() {
+					if got := d.written[n-1].Status.Members; got != members {
+						t.Errorf("%d nodes: %s members, want %s", tt.nodes, got, members)
+					}
+				})
 			}
 			all := fmt.Sprintf("%d/%d", tt.nodes, tt.nodes)
 			less := fmt.Sprintf("%d/%d", tt.nodes-1, tt.nodes)
-			written(1, all)
+			r.Trigger()
+			bubble.Wait() // for the first report
 			d.do(func() { d.status.Members = members(tt.nodes-1, tt.nodes) })
-			if took := written(2, less); took != tt.want {
-				t.Errorf("%d nodes: the number of members was written after %s, want %s", tt.nodes, took, tt.want)
-			}
+			written(2, tt.want, less)
 			d.do(func() { d.status.Members, d.status.Error = members(tt.nodes, tt.nodes), "no" })
-			if took := written(3, all); took != reportInterval {
-				t.Errorf("%d nodes: with another change it was written after %s, want %s", tt.nodes, took, reportInterval)
-			}
+			written(3, reportInterval, all)
 		})
 	}
+}
+
+// report runs a Reporter of the status until the test ends.
+func (d *statusServer) report() *Reporter {
+	r := reporterTo(d.t, d)
+	ctx, cancel := context.WithCancel(d.t.Context())
+	d.t.Cleanup(cancel)
+	go r.Run(ctx, func() (st Status) {
+		d.do(func() { st = d.status })
+		return st
+	})
+	return r
 }
 
 // reporterTo returns a Reporter with the given API server.

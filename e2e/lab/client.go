@@ -47,8 +47,7 @@ func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, erro
 // Exchange is Get with a request of up bytes and an answer of down bytes. It is an error if the
 // answer is shorter.
 func (c *Client) Exchange(ctx context.Context, from, to netip.AddrPort, up, down int) (Answer, error) {
-	patience := Patience + time.Duration(up+down)*time.Microsecond // 1 MB/s: a busy machine has more
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	dialing, stop := context.WithTimeout(ctx, connecting)
 	defer stop()

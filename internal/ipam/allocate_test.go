@@ -139,7 +139,7 @@ func (w *world) snapshot() *cluster.Snapshot {
 	return s
 }
 
-const worlds = 1000
+const worlds = 2000
 
 // In any cluster: no address has two holders that may not share it, no Service has one that
 // it may not have, and each Service with fewer than it requests has a reason.

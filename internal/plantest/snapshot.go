@@ -66,5 +66,5 @@ func Seeds(t *testing.T) uint64 {
 	if testing.Short() {
 		return 300
 	}
-	return 1000
+	return 2000
 }

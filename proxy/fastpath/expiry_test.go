@@ -161,15 +161,10 @@ func (l *lab) repliesOfDraining(family int) {
 			l.t.Errorf("%s: a request to %s; want %s", when, read(l.t, out).to, to)
 		}
 	}
-	replyFrom := func() netip.AddrPort {
-		l.t.Helper()
-		_, out := l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: UDP}.ip())
-		return read(l.t, out).from
-	}
 	expectReply := func(when string, from netip.AddrPort) {
 		l.t.Helper()
-		if got := replyFrom(); got != from {
-			l.t.Errorf("%s: a reply from %s; want %s", when, got, from)
+		if _, out := l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: UDP}.ip()); read(l.t, out).from != from {
+			l.t.Errorf("%s: a reply from %s; want %s", when, read(l.t, out).from, from)
 		}
 	}
 	drain := func() {
@@ -205,7 +200,8 @@ func (l *lab) repliesOfDraining(family int) {
 	l.await("flows to end", func() bool { return len(l.flows(p)) == 0 })
 	drain()
 	l.set(p, state("pod2"))
-	l.await("the end of forbidden replies", func() bool { return replyFrom() == pod })
+	l.await("the State to be checked", func() bool { return !p.Status().Busy })
+	expectReply("forbidden", pod)
 }
 
 // A SYN begins another connection only if the backend has closed the previous one.
