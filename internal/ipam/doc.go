@@ -12,8 +12,8 @@
 // decides.
 //
 // Read allocate.go first, then request.go (what a Service asks for), pools.go and eligibility.go (which
-// pools it may use), position.go (where in the pool), sharing.go and quota.go. allocator.go allocates for
-// successive snapshots.
+// pools it may use), find.go (which address of these it gets), position.go (the order of a pool's
+// addresses), sharing.go and quota.go. allocator.go allocates for successive snapshots.
 //
 // foreign.go leaves addresses of other implementations alone, keep.go lets Services keep theirs,
 // reserve.go holds addresses of deleted Services, conflict.go replaces new addresses that other hosts

@@ -83,25 +83,6 @@ func (p *plan) elsewhere(h *service, family corev1.IPFamily) bool {
 	})
 }
 
-// find returns a free address of family for h.
-func (p *plan) find(h *service, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
-	pools, why := p.candidates(h, family)
-	if why != "" {
-		return netip.Addr{}, cluster.RequestRefused, why
-	}
-	if len(pools) == 0 {
-		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool has %s addresses; %s", family, p.describePools())
-	}
-	open, barred := p.admit(h, pools)
-	if len(open) == 0 {
-		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool with %s addresses is for this Service: %s", family, barred)
-	}
-	if a := p.joined(h, family, open); a.IsValid() && p.exceeds(h, p.poolOf(a), a) == "" {
-		return a, "", ""
-	}
-	return p.findIn(open, h, family)
-}
-
 // candidates are the pools that may give h an address, in the order in which they are
 // tried; admission is checked only for pools that h names. If h can have none of them, why
 // says the reason.
