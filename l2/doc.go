@@ -14,8 +14,8 @@
 // opens a packet socket (socket.go) for each interface and protocol that need one:
 // with a filter (filter.go), and the multicast groups of IPv6 solicitations (group.go).
 //
-// A second goroutine sends unsolicited frames by the schedule (schedule.go): gratuitous ARP and
-// unsolicited neighbour advertisements (gratuitous.go), their repetitions, and probes (probe.go).
+// A second goroutine sends unsolicited frames when their timers are due (schedule.go): gratuitous ARP
+// and unsolicited neighbour advertisements (gratuitous.go), their repetitions, and probes (probe.go).
 // Each socket has a goroutine that reads packets (packet.go, arp.go, ndp.go), decides (reply.go) and
 // answers, as often as ratelimit.go allows. state.go has the contract, and replypath.go whether
 // answers return by the interface of their requests.
@@ -26,9 +26,9 @@
 //
 // # Phases of an address
 //
-// An address is held at once, or after a probe if the State says that no node held it
+// An address is held at once, or after probes (probe.go) if the State says that no node held it
 // before (RFC 5227 §2.1, RFC 4862 §5.4). Requests are answered once the first probe has found
-// no host (early.go, RFC 4429); it is announced when all have. Conflicts are detected from received ARP and NDP
+// no host (early.go, RFC 4429); the address is announced when all have. Conflicts are detected from received ARP and NDP
 // packets (conflict.go, RFC 5227 §2.4). The address is defended once. If the other host
 // persists, the address is given up and probed again later.
 //

@@ -212,11 +212,7 @@ func (a *Announcer) advance(x *address, begin []*packetSocket, now time.Time) {
 		x.enter(Waiting, now)
 	case x.needsProbe:
 		if x.phase != Probing || len(begin) > 0 {
-			x.enter(Probing, now)
-			x.early, x.asked = false, nil
-			a.recall(x, now)
-			x.timer = &timer{address: x, stage: probe1}
-			a.schedule.add(x.timer, now)
+			a.startProbing(x, now)
 		}
 	default:
 		x.timer = nil
@@ -241,15 +237,4 @@ func (x *address) sockets() []*packetSocket {
 		sockets[i] = c.socket
 	}
 	return sockets
-}
-
-// startAnnouncing schedules the announcements of x on sockets.
-func (a *Announcer) startAnnouncing(x *address, sockets []*packetSocket, now time.Time) {
-	for i, c := range x.claims {
-		if slices.Contains(sockets, c.socket) {
-			t := &timer{address: x, socket: c.socket, stage: announce}
-			x.claims[i].timer = t
-			a.schedule.add(t, now)
-		}
-	}
 }

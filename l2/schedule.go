@@ -1,6 +1,12 @@
 package l2
 
-import "time"
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
+)
 
 // A stage is the next step of an address. Of several timers that are due, the lowest stage
 // comes first: when a thousand addresses are added at once, each is announced once before
@@ -36,20 +42,12 @@ type delays [numStages]time.Duration
 //
 // An announcement is repeated after 0.1, 0.5, 1.5, 3.5 and 7.5 s. The second covers a lost
 // frame; the third and fourth Linux before 4.12, which ignores a second update within a
-// second (locktime); the last switches whose port has just come up.
-//
-// RFC 5227 §1.1 delays probing by up to a second, sends three probes 1 to 2 s apart, and
-// waits 2 s after the last: up to 7 s without an address for a Service. Its §2.2 allows
-// shorter times on faster networks, without numbers. Hosts answer within milliseconds,
-// power-saving ones within a few beacons of 0.1 s, and a slower host is detected by its
-// next packet. IPv6 uses the same times (RFC 4862 §5.1 has one probe and a second).
-//
-// The first milliseconds find the hosts that are awake. From then on requests are answered,
-// as by an optimistic address (RFC 4429): see address.early.
+// second (locktime); the last switches whose port has just come up. See probe.go for the delays of
+// probing.
 func defaultDelays(period time.Duration) delays {
 	const ms = time.Millisecond
 	return delays{
-		listened: 20 * ms, probe2: 180 * ms, probe3: 200 * ms, passed: 300 * ms,
+		listened: listenedDelay, probe2: probe2Delay, probe3: probe3Delay, passed: passedDelay,
 		again1: 100 * ms, again2: 400 * ms, again3: time.Second, again4: 2 * time.Second, again5: 4 * time.Second,
 		refresh: period,
 		retry1:  30 * time.Second, retry2: time.Minute, retry3: 2 * time.Minute, retry4: 4 * time.Minute, retry5: 5 * time.Minute,
@@ -161,4 +159,74 @@ func (a *schedule) dueTime(t *timer) time.Time {
 		return a.quietUntil
 	}
 	return t.due
+}
+
+// sendScheduled sends what the schedule says, at a rate that neighbours can handle.
+func (a *Announcer) sendScheduled(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		frames, wait, idle := a.runNext(time.Now())
+		if !idle {
+			a.waitForRate(ctx, frames)
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// waitForRate waits until that many more frames may be sent.
+func (a *Announcer) waitForRate(ctx context.Context, frames int) {
+	for ; frames > 0 && ctx.Err() == nil; frames -= frameBurst {
+		_ = a.sendRate.WaitN(ctx, min(frames, frameBurst)) // fails only when ctx ends
+	}
+}
+
+// runNext runs the most urgent timer that is due. It returns the number of frames sent, or
+// how long nothing is due.
+func (a *Announcer) runNext(now time.Time) (frames int, wait time.Duration, idle bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t, wait, some := a.schedule.pop(now)
+	switch {
+	case t != nil:
+		return a.run(t, now), 0, false
+	case !some:
+		return 0, time.Hour, true // or until woken
+	}
+	return 0, wait, true
+}
+
+// run runs one timer.
+func (a *Announcer) run(t *timer, now time.Time) (frames int) {
+	if t.stale() {
+		return 0
+	}
+	x := t.address
+	switch t.stage {
+	case probe1, listened, probe2, probe3, passed:
+		frames = a.runProbing(t, now)
+	case retry1, retry2, retry3, retry4, retry5:
+		x.timer = nil
+		x.enter(Waiting, now)
+		a.advance(x, nil, now)
+		notify.Changed(a.changed)
+	default:
+		frames = a.announceOn(t)
+		a.schedule.follow(t, now)
+	}
+	return frames
+}
+
+// stale reports that the address has changed since t was scheduled.
+func (t *timer) stale() bool {
+	if t.socket == nil {
+		return t.address.timer != t
+	}
+	return t.address.phase != Held || !slices.Contains(t.address.claims, claim{t.socket, t})
 }
