@@ -30,10 +30,10 @@
 //
 // # BFD
 //
-// A detector (bfd_detector.go) accompanies a session whose [Session] has a [BFD] (bfd.go), and ends
-// the connection when the router is lost. It gives a clock and sockets (bfd_socket.go) to a
-// machine (bfd_machine.go), which is RFC 5880 section 6.8 as a value; bfd_packet.go encodes. Transcripts of real
-// routers in testdata/bfd show what such a machine does.
+// The state machine with its timers (bfd.go) is RFC 5880 section 6.8 as a value. A detector
+// (bfd_detector.go) gives it a clock and sockets (bfd_socket.go). The detector accompanies a session whose
+// [Session] has a [BFD] (bfd_config.go), and ends the connection when the router is lost. bfd_packet.go
+// encodes packets. Transcripts of real routers in testdata/bfd show what such a machine does.
 //
 // # Attributes
 //
