@@ -7,7 +7,8 @@
 // advertisements only the sender's address is used; the kernel processes them as without
 // this package.
 //
-// A link should have two ends. If it has several routers, the latest advertisement counts.
+// A link should have two ends. If it has several routers, the first one counts until it is silent,
+// so that another host cannot take the session over; [Watch.Other] reports such a host.
 //
 // radv.go is the loop over a link; conn.go sends and receives on it, link.go describes this node's
 // end, and routers.go chooses the router.
