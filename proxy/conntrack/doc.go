@@ -2,8 +2,9 @@
 // wrong. It also makes the clients of ended connections notice. See docs/concepts/connections.md.
 //
 // stale.go decides which entries are stale after a change, and cleaner.go deletes them in the
-// background. udp.go handles UDP flows, which stay with a draining backend for a second. flow.go
-// lists and deletes entries, and challenge.go makes a client send a packet (RFC 5961).
+// background. draining.go delays that for flows to a draining backend, of every protocol except TCP:
+// TCP connections stay until they end. flow.go lists and deletes entries, and challenge.go makes a
+// client send a packet (RFC 5961).
 //
 // Package proxy deletes some entries itself by [DeleteFlowsIf], before it announces an address:
 // untranslated flows (proxy/untranslatedflows.go) and ended connections (proxy/endedflows.go).
