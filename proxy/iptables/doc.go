@@ -3,8 +3,9 @@
 // FORWARD of iptables accept flows to Services, and finds the programs of iptables on the node.
 //
 // renderer.go is the entry. chains.go and tree.go make the chains, sets.go the entries, bpfmatch.go
-// rules that hash, redirect.go the redirects, text.go all as text. program.go runs iptables: for
-// tables iptables-restore, for single rules go-iptables. ipset.go speaks netlink; probe.go finds
-// both. read.go and readelements.go read what the kernel holds, and poller.go detects changes by
-// other programs. forward.go opens the chain FORWARD.
+// rules that hash, redirect.go the redirects. restore.go makes the input for iptables-restore.
+// program.go runs iptables: for tables iptables-restore, for single rules go-iptables. ipset.go
+// speaks netlink; probe.go finds both. read.go and readelements.go read what the kernel holds, and
+// poller.go detects changes by other programs. forward.go opens the chain FORWARD. dump.go returns
+// the rules as text, for people and tests.
 package iptables
