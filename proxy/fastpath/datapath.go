@@ -64,9 +64,11 @@ type Datapath struct {
 	shrunk State
 	// synced says that the maps agree with want, except for the frontends in dirty. If it is
 	// false, apply writes all of them.
-	synced         bool
-	dirty          map[kernelFrontend]bool
-	uncheckedGrows int  // how many Grows there were since flows were last checked
+	synced bool
+	dirty  map[kernelFrontend]bool
+	// grows counts Grows, and checked is its value at the last one whose State no flow violates:
+	// concurrent walks cannot hide each other's Grows.
+	grows, checked uint64
 	walking        bool // a walk checks flows now
 	// expired has the connections that must end, and since when. Only walk uses it.
 	expired   map[kernelTuple]time.Time
@@ -215,7 +217,7 @@ func (p *Datapath) Grow(_ context.Context, want State) error {
 	if !outs {
 		p.setOutward(findOutward(want.Outward))
 	}
-	p.uncheckedGrows++
+	p.grows++
 	err := p.apply(touched)
 	if p.grown = err == nil; p.grown {
 		err = p.renewLease()
@@ -303,7 +305,7 @@ func (p *Datapath) Status() Status {
 	slices.SortFunc(s.NotOffloaded, func(a, b NotOffloaded) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
 	s.Limited = p.limits()
 	s.Problems = append(s.Problems, p.policies.problems()...)
-	s.Capacity, s.Busy = p.room, p.uncheckedGrows > 0 || p.walking || len(p.seeding) > 0 || p.unresolved > 0
+	s.Capacity, s.Busy = p.room, p.grows > p.checked || p.walking || len(p.seeding) > 0 || p.unresolved > 0
 	var full []uint64
 	if err := p.kernel.Statistics.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))

@@ -144,16 +144,18 @@ func (p *Datapath) walk() (again bool) {
 	w.before, w.errs = before, append(w.errs, err)
 	p.mu.Lock()
 	w.pressed = p.pressed
-	if p.grown && p.uncheckedGrows > 0 {
+	if p.grown && p.grows > p.checked {
 		want := p.want
 		w.want, p.walking = &want, true
 	}
-	grows := p.uncheckedGrows
+	grows := p.grows
 	unusedHooks := p.unusedHooks()
 	w.errs = append(w.errs, p.retire())
 	p.mu.Unlock()
 
+	errs := len(w.errs)
 	w.all(w.check)
+	complete := len(w.errs) == errs
 	w.errs = append(w.errs, w.move())
 	if err == nil {
 		w.errs = append(w.errs, p.correct(w))
@@ -162,11 +164,11 @@ func (p *Datapath) walk() (again bool) {
 	p.status.Flows, p.walking = w.flows, false
 	if w.want != nil {
 		p.expired = w.expired
-		if !w.pending && p.uncheckedGrows == grows {
-			p.uncheckedGrows = 0 // no flow is pending, and there was no other Grow
+		if complete && !w.pending {
+			p.checked = max(p.checked, grows)
 		}
 	}
-	again = p.uncheckedGrows > 0
+	again = p.grows > p.checked
 	if w.flows == 0 && w.replies == 0 {
 		w.errs = append(w.errs, p.release(unusedHooks))
 	}
