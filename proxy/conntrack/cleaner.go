@@ -52,11 +52,10 @@ type Cleaner struct {
 	err     error       // of the last cleanup
 	idle    bool        // nothing is pending or in progress
 
-	// syns and draining hold entries that wait before they become pending.
-	syns, draining delay
-	// since is when each draining backend last began to drain: a cleanup for an earlier change must
-	// not end flows that began after it.
-	since map[drainingBackend]time.Time
+	// syns, draining and resting hold entries that wait before they become pending.
+	syns, draining, resting delay
+
+	drains map[drainingBackend]*drain
 	// again has the backends of flows that the current cleanup lets expire. The next one looks for
 	// them again.
 	again StaleEntries
@@ -119,7 +118,8 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	}
 	s := &Cleaner{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
-		syns: newDelay(synGrace), draining: newDelay(drainTime), since: make(map[drainingBackend]time.Time), again: make(StaleEntries),
+		syns: newDelay(synGrace), draining: newDelay(drainTime), resting: newDelay(restInterval),
+		drains: make(map[drainingBackend]*drain), again: make(StaleEntries),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -151,7 +151,7 @@ func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 	s.want, s.coming = want, want
 	for vip, v := range draining {
 		for b := range v.removedBackends {
-			s.since[drainingBackend{vip, b}] = time.Now()
+			s.drains[drainingBackend{vip, b}] = &drain{began: time.Now()}
 		}
 	}
 	if len(stale) == 0 && len(deferrable) == 0 && len(draining) == 0 {
@@ -171,7 +171,7 @@ func (s *Cleaner) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending.merge(d.due())
-	maps.DeleteFunc(s.since, func(_ drainingBackend, at time.Time) bool { return time.Since(at) >= busyDrainTime })
+	maps.DeleteFunc(s.drains, func(_ drainingBackend, d *drain) bool { return time.Since(d.began) >= maxDrainTime })
 	s.notifyPending()
 }
 
@@ -209,6 +209,7 @@ func (s *Cleaner) cleanUp() error {
 	s.mu.Lock()
 	stale := s.pending
 	s.pending = make(StaleEntries)
+	s.watch(stale, time.Now())
 	s.mu.Unlock()
 	if len(stale) == 0 {
 		return nil
@@ -216,7 +217,7 @@ func (s *Cleaner) cleanUp() error {
 	var deleted []Flow
 	err := stale.excludeOwnAddresses()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.drains, s.rests)
+		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.hasDrainTime, s.departure)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -231,7 +232,7 @@ func (s *Cleaner) cleanUp() error {
 		s.pending.merge(stale)
 	}
 	s.requeueResting()
-	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0
+	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0 && len(s.resting.waiting) == 0
 	return err
 }
 
@@ -259,6 +260,7 @@ func (s *Cleaner) Close() (err error) {
 		s.mu.Lock()
 		s.pending.merge(s.syns.all())
 		s.pending.merge(s.draining.all())
+		s.pending.merge(s.resting.all())
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done

@@ -16,8 +16,15 @@ const (
 	// restTime is how long such a flow must rest, after drainTime, to leave the backend: the kernel
 	// forgets it then. If it were deleted, an answer that is under way would arrive untranslated.
 	restTime = time.Second
-	// busyDrainTime is when a flow that does not rest is deleted.
-	busyDrainTime = drainTime + 2*restTime
+	// restInterval is the time between two sweeps that look for flows which have not begun to rest.
+	restInterval = restTime / 2
+	// maxRestInterval is the longest such time in which a flow cannot rest unseen.
+	maxRestInterval = maxCleanupPause + restInterval/2
+	// busyTime is how long a flow stays that does not rest: in that time each sweep has found that
+	// it had packets since the one before.
+	busyTime = 2 * restTime
+	// maxDrainTime is when every flow leaves, even if sweeps come too rarely to see a rest.
+	maxDrainTime = 10 * time.Second
 )
 
 // splitDraining takes out of stale and returns the flows of protocols without an end that leave a
@@ -52,43 +59,84 @@ type drainingBackend struct {
 	removedBackend
 }
 
-// drains says whether a flow still has its moment with a backend that drains.
-func (s *Cleaner) drains(f *Flow) bool {
-	age, is := s.drainAge(f)
-	return is && age < drainTime
+// A drain is what the Cleaner remembers of a draining backend.
+type drain struct {
+	began time.Time // last: a cleanup for an earlier change must not end flows that began after it
+	// watched is since when the sweeps have come often enough to see that a flow rests. swept is
+	// the last one; zero before the first.
+	watched, swept time.Time
 }
 
-// drainAge returns for how long the flow's backend has drained, as far as the Cleaner remembers.
-func (s *Cleaner) drainAge(f *Flow) (age time.Duration, is bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at, is := s.since[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]
-	return time.Since(at), is
+// watch records that a sweep begins.
+func (s *Cleaner) watch(stale StaleEntries, now time.Time) {
+	for vip, v := range stale {
+		for b := range v.removedBackends {
+			d := s.drains[drainingBackend{vip, b}]
+			if d == nil || now.Sub(d.began) < drainTime {
+				continue
+			}
+			if now.Sub(d.swept) > maxRestInterval {
+				d.watched = now
+			}
+			d.swept = now
+		}
+	}
 }
 
-// rests says whether a flow may leave its backend when it rests, instead of now. The sweep looks
-// for it again.
-func (s *Cleaner) rests(f *Flow) bool {
-	age, is := s.drainAge(f)
+// drainOf returns the drain of a flow's backend, as far as the Cleaner remembers it.
+func (s *Cleaner) drainOf(f *Flow) (d drain, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !is || age >= busyDrainTime || !backendDrains(&s.want, f) {
-		return false
+	if at := s.drains[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]; at != nil {
+		return *at, true
+	}
+	return drain{}, false
+}
+
+// hasDrainTime says whether a flow still has its moment with a backend that drains.
+func (s *Cleaner) hasDrainTime(f *Flow) bool {
+	d, is := s.drainOf(f)
+	return is && time.Since(d.began) < drainTime
+}
+
+// A departure is how a stale flow leaves.
+type departure int
+
+const (
+	deleted   departure = iota
+	shortened           // the kernel forgets it when it has rested for restTime
+	expiring            // it has been shortened, and had no packet since
+)
+
+// departure decides how a stale flow leaves. The next sweep looks again for one that may rest.
+func (s *Cleaner) departure(f *Flow) departure {
+	d, is := s.drainOf(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !is || !backendDrains(&s.want, f) {
+		return deleted
+	}
+	how := shortened
+	switch {
+	case f.timeout <= restTime:
+		how = expiring
+	case d.swept.Sub(d.watched) >= busyTime:
+		return deleted
 	}
 	s.again.at(f.VIP).removedBackends[removedBackend{f.Port, f.Backend}] = state.SideExternal | state.SideInternal
-	return true
+	return how
 }
 
 // requeueResting lets what may rest wait once more.
 func (s *Cleaner) requeueResting() {
 	again := s.again
 	s.again = make(StaleEntries)
-	s.draining.add(again, func() { s.ripen(&s.draining) })
+	s.resting.add(again, func() { s.ripen(&s.resting) })
 }
 
 const (
 	ctNew      = 0 // IPCTNL_MSG_CT_NEW: changes an entry that exists
-	ctaTimeout = 7 // its lifetime, in seconds
+	ctaTimeout = 7 // its remaining lifetime, in seconds
 )
 
 // expiry makes the kernel forget a flow that gets no packet for restTime: each packet gives it its

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,9 +62,10 @@ type Flow struct {
 	Port    state.Port     // original protocol and destination port; port 0 where there is none
 	Backend netip.AddrPort // source of replies
 	DNAT    bool
-	replied bool // the backend has answered
-	Ended   bool // a TCP connection whose entry only waits for its timeout
-	yields  bool // and that a SYN from the same port replaces
+	replied bool          // the backend has answered
+	Ended   bool          // a TCP connection whose entry only waits for its timeout
+	yields  bool          // and that a SYN from the same port replaces
+	timeout time.Duration // remaining lifetime, in whole seconds
 
 	family uint8
 	key    []byte // the attributes that identify this entry to the kernel
@@ -73,7 +75,7 @@ type Flow struct {
 // calls wanted for each entry, because a new State may make an entry right during the walk.
 // Excluded entries stay, and flows that may rest get a short timeout instead. An entry that has
 // expired meanwhile is no error.
-func deleteFlows(s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.State, excluded, rests func(*Flow) bool) (deleted []Flow, err error) {
+func deleteFlows(s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.State, excluded func(*Flow) bool, leaves func(*Flow) departure) (gone []Flow, err error) {
 	// A node may have thousands of addresses, so they are listed only for a flow that seems stale.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
@@ -96,17 +98,14 @@ func deleteFlows(s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.Stat
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	var expiring, ending []Flow
+	leaving := make(map[departure][]Flow)
 	for _, f := range all {
-		if rests(&f) {
-			expiring = append(expiring, f)
-		} else {
-			ending = append(ending, f)
-		}
+		how := leaves(&f)
+		leaving[how] = append(leaving[how], f)
 	}
-	_, err = changeAll(s, expiring, expiry)
-	deleted, errDelete := changeAll(s, ending, deletion)
-	return deleted, errors.Join(err, errDelete, unknown)
+	_, err = changeAll(s, leaving[shortened], expiry)
+	gone, errDelete := changeAll(s, leaving[deleted], deletion)
+	return gone, errors.Join(err, errDelete, unknown)
 }
 
 // DeleteFlowsIf deletes the requested entries that the predicate selects, and returns them.
@@ -221,6 +220,10 @@ func parseFlow(data []byte) (f Flow, ok bool) {
 			if len(v) == 4 {
 				status := binary.BigEndian.Uint32(v)
 				f.DNAT, f.replied = status&StatusDstNAT != 0, status&ipsSeenReply != 0
+			}
+		case ctaTimeout:
+			if len(v) == 4 {
+				f.timeout = time.Duration(binary.BigEndian.Uint32(v)) * time.Second
 			}
 		case ctaProtoInfo:
 			f.Ended, f.yields = parseEnd(v)
