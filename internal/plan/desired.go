@@ -242,9 +242,9 @@ func LingersAsItIs(vip *proxy.VIP) bool {
 }
 
 // Lingering returns how an address that is withdrawn is forwarded for clients that still send
-// to it: as decided for the Services that hold it, or held it last. Without endpoints on this
-// node, it is forwarded to other nodes, masqueraded. Deleted pods get no traffic: another
-// tenant's pod may have their addresses by now.
+// to it: as decided for the Services that hold it, or held it last and still exist. Without
+// endpoints on this node, it is forwarded to other nodes, masqueraded. Deleted pods get no
+// traffic: another tenant's pod may have their addresses by now.
 func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *proxy.VIP {
 	a := d.Address(addr)
 	if a == nil {
