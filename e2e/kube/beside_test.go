@@ -88,7 +88,8 @@ func (s *testbed) proxyConfig() string { return filepath.Join(s.dir, "kube-proxy
 func (s *testbed) removeProxy(p *Process) {
 	s.Helper()
 	p.Kill()
-	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config", s.proxyConfig()).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config", s.proxyConfig()).CombinedOutput(); err != nil && !*oldest {
+		// kube-proxy 1.32 removes its rules and then fails, because this machine has no IPVS.
 		s.Fatalf("kube-proxy --cleanup: %v: %s", err, out)
 	}
 }
@@ -208,7 +209,9 @@ func (s *testbed) ipMode(controller, speaker *program) {
 	s.awaitSource(s.client, clientAddr(2), web, localGateway) // kube-proxy's
 	const pod = "10.244.1.13"
 	s.awaitSource(s.local, pod, away, pod)
-	s.awaitSource(s.node, nodeAddr, away, remoteGateway)
+	if !*oldest { // In nftables mode, kube-proxy 1.32 drops the node's own packets (kubernetes#131765).
+		s.awaitSource(s.node, nodeAddr, away, remoteGateway)
+	}
 
 	controller.kill()
 	must(s.T, s.Admin().Patch(s.Context(), serviceKind, "default", "away",

@@ -51,6 +51,9 @@ const parallelTests = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if !*oldest {
+		kinds = append(kinds, serviceCIDRKind)
+	}
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {

@@ -19,7 +19,11 @@ func TestServicePolicies(t *testing.T) {
 		s := newTestbed(t)
 		s.run("controller")
 		speaker := s.speaker()
-		must(t, s.Admin().Apply(t.Context(), testbedPool+"---"+policyObjects()))
+		objects := policyObjects()
+		if *oldest { // the only value before Kubernetes 1.34
+			objects = strings.NewReplacer("PreferSameZone", "PreferClose", "PreferSameNode", "PreferClose").Replace(objects)
+		}
+		must(t, s.Admin().Apply(t.Context(), testbedPool+"---"+objects))
 		for _, row := range []struct {
 			name string
 			test func(*testbed)

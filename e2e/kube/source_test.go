@@ -36,8 +36,10 @@ var kinds = []schema.GroupVersionKind{
 	v1alpha1.GroupVersion.WithKind("BGPAdvertisement"),
 	v1alpha1.GroupVersion.WithKind("L2Advertisement"),
 	{Version: "v1", Kind: "Namespace"},
-	{Group: "networking.k8s.io", Version: "v1", Kind: "ServiceCIDR"},
 }
+
+// serviceCIDRKind is one of kinds, too, from Kubernetes 1.33 on.
+var serviceCIDRKind = schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1", Kind: "ServiceCIDR"}
 
 // shop stays when the test ends: deleting a namespace takes seconds, and it cannot be
 // created again meanwhile.
