@@ -13,6 +13,8 @@ declare -A needed=(
     [iproute2]=/sbin/ip
     [nftables]=/usr/sbin/nft
     [iptables]=/usr/sbin/iptables
+    # kube-proxy 1.32 removes its sets by it
+    [ipset]=/usr/sbin/ipset
     # names of protocols in rules; a minimal system is without
     [netbase]=/etc/protocols
     [conntrack]=/usr/sbin/conntrack

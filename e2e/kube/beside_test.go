@@ -88,8 +88,7 @@ func (s *testbed) proxyConfig() string { return filepath.Join(s.dir, "kube-proxy
 func (s *testbed) removeProxy(p *Process) {
 	s.Helper()
 	p.Kill()
-	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config", s.proxyConfig()).CombinedOutput(); err != nil && !*oldest {
-		// kube-proxy 1.32 removes its rules and then fails, because this machine has no IPVS.
+	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config", s.proxyConfig()).CombinedOutput(); err != nil {
 		s.Fatalf("kube-proxy --cleanup: %v: %s", err, out)
 	}
 }
