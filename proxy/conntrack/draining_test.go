@@ -62,7 +62,7 @@ func drainingFrom(pod netip.AddrPort) state.State {
 	return s
 }
 
-// Of a backend that has drained for too long, or drains no more, every flow is deleted.
+// Of a backend that has drained for too long, or no longer drains, every flow is deleted.
 func TestDepartureWithoutDrain(t *testing.T) {
 	c := &Cleaner{want: proxytest.UDPState("remote"), drains: make(map[drainingBackend]*drain), again: make(StaleEntries), wake: make(chan struct{}, 1)}
 	vip, port, pod := proxytest.At("vip", 0), state.Port{Proto: state.UDP, Port: 53}, proxytest.Backends(0, "pod1")[0].Addr
