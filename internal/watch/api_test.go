@@ -440,6 +440,13 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 	if snap := a.Snapshot(); len(snap.ServiceCIDRs) != 0 || len(snap.Namespaces) != 1 || len(snap.Problems) != 0 {
 		t.Errorf("without ServiceCIDRs:\n%s", render(snap))
 	}
+	s.outage(a, func() {})
+	awaitAPI(t, a, func(s *cluster.Snapshot) string {
+		if len(s.Problems) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("after an outage: %v", s.Problems)
+	})
 	s.refuse("servicecidrs", nil)
 	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 

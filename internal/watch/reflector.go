@@ -278,7 +278,9 @@ type listWatch struct {
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	list, err := l.ListWatch.ListWithContext(ctx, o)
 	f := faultOf(err)
-	if f != missing || !l.resource.recent {
+	if f == missing && l.resource.recent {
+		l.api.record(ctx, l.resource, nil) // an answer; it also ends an outage
+	} else {
 		l.api.record(ctx, l.resource, err)
 	}
 	// Last, so that a caller that waits for this resource finds in the snapshot why it is empty.
