@@ -228,6 +228,7 @@ func (s *Cleaner) cleanUp() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
+	s.watchEnd(stale, time.Now(), err)
 	if err != nil {
 		s.pending.merge(stale)
 	}
@@ -254,7 +255,8 @@ func (s *Cleaner) IsIdle() bool {
 }
 
 // Close cleans up what is pending or delayed, because no later process would, and stops the
-// Cleaner. Further calls do nothing.
+// Cleaner. Flows that drain stay, or go when they rest: what remains is for the next process, which
+// adopts the table. Further calls do nothing.
 func (s *Cleaner) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()

@@ -18,7 +18,8 @@ const (
 	restTime = time.Second
 	// restInterval is the time between two sweeps that look for flows which have not begun to rest.
 	restInterval = restTime / 2
-	// maxRestInterval is the longest such time in which a flow cannot rest unseen.
+	// maxRestInterval is the longest time from the end of a sweep to the next one in which a flow
+	// cannot rest unseen. The pause after a sweep of a large table is shorter.
 	maxRestInterval = maxCleanupPause + restInterval/2
 	// busyTime is how long a flow stays that does not rest: in that time each sweep has found that
 	// it had packets since the one before.
@@ -62,9 +63,12 @@ type drainingBackend struct {
 // A drain is what the Cleaner remembers of a draining backend.
 type drain struct {
 	began time.Time // last: a cleanup for an earlier change must not end flows that began after it
-	// watched is since when the sweeps have come often enough to see that a flow rests. swept is
-	// the last one; zero before the first.
-	watched, swept time.Time
+	// watched is since when the sweeps have come often enough to see that a flow rests; zero before
+	// the first.
+	watched time.Time
+	// started is when the last sweep began. swept is when the last one that succeeded ended; zero
+	// before the first, and after one that failed.
+	started, swept time.Time
 }
 
 // watch records that a sweep begins.
@@ -75,28 +79,43 @@ func (s *Cleaner) watch(stale StaleEntries, now time.Time) {
 			if d == nil || now.Sub(d.began) < drainTime {
 				continue
 			}
-			if now.Sub(d.swept) > maxRestInterval {
+			if d.watched.IsZero() || now.Sub(d.swept) > maxRestInterval {
 				d.watched = now
 			}
-			d.swept = now
+			d.started = now
 		}
 	}
 }
 
-// drainOf returns the drain of a flow's backend, as far as the Cleaner remembers it.
-func (s *Cleaner) drainOf(f *Flow) (d drain, is bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if at := s.drains[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]; at != nil {
-		return *at, true
+// watchEnd records that a sweep has ended.
+func (s *Cleaner) watchEnd(stale StaleEntries, now time.Time, err error) {
+	if err != nil {
+		now = time.Time{} // it may have shortened nothing
 	}
-	return drain{}, false
+	for vip, v := range stale {
+		for b := range v.removedBackends {
+			if d := s.drains[drainingBackend{vip, b}]; d != nil {
+				d.swept = now
+			}
+		}
+	}
+}
+
+// drainOf returns the drain of a flow's backend, as far as the Cleaner remembers it. It returns nil
+// for a flow that ends at once, because its source is forbidden. The caller holds the lock.
+func (s *Cleaner) drainOf(f *Flow) *drain {
+	if forbids(&s.want, f) {
+		return nil
+	}
+	return s.drains[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]
 }
 
 // hasDrainTime says whether a flow still has its moment with a backend that drains.
 func (s *Cleaner) hasDrainTime(f *Flow) bool {
-	d, is := s.drainOf(f)
-	return is && time.Since(d.began) < drainTime
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.drainOf(f)
+	return d != nil && time.Since(d.began) < drainTime
 }
 
 // A departure is how a stale flow leaves.
@@ -110,17 +129,17 @@ const (
 
 // departure decides how a stale flow leaves. The next sweep looks again for one that may rest.
 func (s *Cleaner) departure(f *Flow) departure {
-	d, is := s.drainOf(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !is || !backendDrains(&s.want, f) {
+	d := s.drainOf(f)
+	if d == nil || time.Since(d.began) >= maxDrainTime || !backendDrains(&s.want, f) {
 		return deleted
 	}
 	how := shortened
 	switch {
-	case f.timeout <= restTime:
+	case f.nearEnd:
 		how = expiring
-	case d.swept.Sub(d.watched) >= busyTime:
+	case d.started.Sub(d.watched) >= busyTime:
 		return deleted
 	}
 	s.again.at(f.VIP).removedBackends[removedBackend{f.Port, f.Backend}] = state.SideExternal | state.SideInternal

@@ -62,10 +62,10 @@ type Flow struct {
 	Port    state.Port     // original protocol and destination port; port 0 where there is none
 	Backend netip.AddrPort // source of replies
 	DNAT    bool
-	replied bool          // the backend has answered
-	Ended   bool          // a TCP connection whose entry only waits for its timeout
-	yields  bool          // and that a SYN from the same port replaces
-	timeout time.Duration // remaining lifetime, in whole seconds
+	replied bool // the backend has answered
+	Ended   bool // a TCP connection whose entry only waits for its timeout
+	yields  bool // and that a SYN from the same port replaces
+	nearEnd bool // the kernel forgets it within restTime, unless it gets a packet
 
 	family uint8
 	key    []byte // the attributes that identify this entry to the kernel
@@ -222,9 +222,7 @@ func parseFlow(data []byte) (f Flow, ok bool) {
 				f.DNAT, f.replied = status&StatusDstNAT != 0, status&ipsSeenReply != 0
 			}
 		case ctaTimeout:
-			if len(v) == 4 {
-				f.timeout = time.Duration(binary.BigEndian.Uint32(v)) * time.Second
-			}
+			f.nearEnd = len(v) == 4 && time.Duration(binary.BigEndian.Uint32(v))*time.Second <= restTime
 		case ctaProtoInfo:
 			f.Ended, f.yields = parseEnd(v)
 		}
