@@ -81,7 +81,6 @@ type AddressPoolSpec struct {
 	// Priority orders the pools for a Service that names none: the highest first, then
 	// by name. Any number, 0 when unset.
 	//
-	// Kubernetes 1.32 does not enforce the format int32, hence the bounds.
 	// +kubebuilder:validation:Minimum=-2147483648
 	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
