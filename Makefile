@@ -87,6 +87,7 @@ release: setup ## VERSION=v1.2.3: write all files of a release to bin/release; a
 
 # Not part of `make test`: it builds for two architectures, and needs Debian's archive.
 release-test: setup kube-tools ## make a release twice, compare, and run its parts, for arm64 by qemu
+	hack/setup.sh release
 	go test -count=1 -timeout=30m -tags=release -v ./e2e/release
 
 # Not part of `make test`: it builds a second Kubernetes, once, in some minutes. The packages run

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install what the tests and the laboratory need on a Debian 12 that has Go.
+# Install what the tests and the laboratory need on a Debian 12 that has Go; with the argument
+# release, also what the tests of a release need.
 # Nothing is done, and nothing asked of the network, when it is all there. No
 # service is started: the laboratory runs FRR's daemons by itself, in namespaces.
 set -euo pipefail
@@ -31,6 +32,10 @@ declare -A needed=(
     [gcc]=/usr/bin/gcc
     [libc6-dev]=/usr/include/stdlib.h
 )
+if [ "${1:-}" = release ]; then
+    # runs the programs for arm64
+    needed[qemu-user-static]=/usr/bin/qemu-aarch64-static
+fi
 
 missing=()
 for package in "${!needed[@]}"; do
