@@ -64,7 +64,7 @@ func TestReporter(t *testing.T) {
 		expect := func(when string, n int) v1alpha1.SpeakerStatus {
 			t.Helper()
 			r.Trigger()
-			time.Sleep(4 * time.Minute) // in the bubble; after three, an unchanged report is written again
+			time.Sleep(4 * time.Minute) // on the clock of the bubble, which jumps; after three, an unchanged report is written again
 			bubble.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -131,7 +131,7 @@ func TestMembersAreReportedRarely(t *testing.T) {
 					wait time.Duration
 					want int
 				}{{after - 1, n - 1}, {1, n}} {
-					time.Sleep(step.wait) // in the bubble
+					time.Sleep(step.wait) // on the clock of the bubble, which jumps
 					bubble.Wait()
 					d.do(func() {
 						if len(d.written) != step.want {

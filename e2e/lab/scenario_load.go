@@ -194,10 +194,8 @@ func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end fu
 	return errors.Join(err, lost)
 }
 
-// repairBound bounds the time to restore a deleted table. A quiet node takes 20 to 45 ms, most of
-// them for nft and for the kernel's transaction; under the load of the step, on two shared
-// processors, it is up to 180 ms.
-const repairBound = 250 * time.Millisecond
+// repairBound bounds the time to restore a deleted table.
+const repairBound = 100 * time.Millisecond
 
 func flushTable(ctx context.Context, s *StepRun) error {
 	svc := Service{Name: "flushed", Policy: localTraffic, Endpoints: At("p11")}
