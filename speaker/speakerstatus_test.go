@@ -64,7 +64,7 @@ func TestReporter(t *testing.T) {
 		expect := func(when string, n int) v1alpha1.SpeakerStatus {
 			t.Helper()
 			r.Trigger()
-			time.Sleep(4 * time.Minute) // on the clock of the bubble, which jumps; after three, an unchanged report is written again
+			time.Sleep(4 * time.Minute) // on the clock of the bubble, which jumps; three of these exceed rewriteInterval
 			bubble.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
