@@ -163,20 +163,19 @@ func TestNotIntactWithoutAReport(t *testing.T) {
 		p := newProxy(t)
 		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
-		proxytest.NFT(t, "flush table inet fanfare")
-		awaitDoubt(t, p, "flush")
+		proxytest.NFT(t, "delete table inet fanfare")
+		unlock := proxytest.LockTable(t)
+		awaitDoubt(t, p, "another table")
 		p.watch.take()
 		p.watch.rules.confirm(p.watch.rules.mark(), time.Now()) // as if it had been lost
-		path := os.Getenv("PATH")                               // the process has only this test
-		os.Setenv("PATH", "/nonexistent")
 		p.Recheck()
 		if err := p.Set(t.Context(), s); err == nil {
-			t.Fatal("repaired without nft")
+			t.Fatal("repaired a table of another program")
 		}
-		if got := p.Intact(); got.Intact || got.Reason != rulesFound {
-			t.Errorf("%+v, want %q", got, rulesFound)
+		if got, want := p.Intact(), "schema unknown"; got.Intact || got.Reason != want {
+			t.Errorf("%+v, want %q", got, want)
 		}
-		os.Setenv("PATH", path)
+		unlock()
 		settleDoubts(t, p, s)
 	})
 }

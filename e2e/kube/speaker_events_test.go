@@ -10,12 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
 
 // routedNode is a node and its router, with addresses of one interface.
@@ -189,25 +189,6 @@ func TestRestartRepeatsNoEvent(t *testing.T) {
 	})
 }
 
-// lockTable owns the speaker's table, so that the kernel refuses changes by other
-// processes, until unlock is called.
-func lockTable(t *testing.T) (unlock func()) {
-	t.Helper()
-	nft := exec.Command("nft", "-i")
-	in, err := nft.StdinPipe()
-	must(t, err)
-	must(t, nft.Start())
-	unlock = sync.OnceFunc(func() {
-		_ = nft.Process.Kill() // It may be gone already.
-		_ = nft.Wait()
-	})
-	t.Cleanup(unlock)
-	_, err = in.Write([]byte("add table inet fanfare { flags owner; }\n"))
-	must(t, err)
-	await(t, time.Minute, "the table", func() error { return exec.Command("nft", "list", "table", "inet", "fanfare").Run() })
-	return unlock
-}
-
 // A kernel that refuses the rules is an Event on the Node, and its recovery another. The
 // node announces nothing before.
 func TestKernelRefusalIsAnEvent(t *testing.T) {
@@ -216,7 +197,7 @@ func TestKernelRefusalIsAnEvent(t *testing.T) {
 		f.run("controller")
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()
-		unlock := lockTable(t)
+		unlock := proxytest.LockTable(t)
 		speaker := f.speaker("--health-address=127.0.0.1:7474")
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
 		f.awaitEvent("node/n1", "ForwardingFailed", "node n1 cannot program the kernel, and announces nothing new: ")

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +48,35 @@ func NFT(t testing.TB, script string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
+}
+
+// LockTable has another program own an empty table inet fanfare, so that the kernel refuses changes of
+// it by other processes, until unlock is called.
+func LockTable(t testing.TB) (unlock func()) {
+	t.Helper()
+	nft := exec.Command("nft", "-i")
+	in, err := nft.StdinPipe()
+	if err == nil {
+		err = nft.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock = sync.OnceFunc(func() {
+		_ = nft.Process.Kill() // It may be gone already.
+		_ = nft.Wait()
+	})
+	t.Cleanup(unlock)
+	if _, err := in.Write([]byte("add table inet " + renderer.TableName + " { flags owner; }\n")); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for exec.Command("nft", "list", "table", "inet", renderer.TableName).Run() != nil {
+		if time.Now().After(deadline) {
+			t.Fatal("nft -i has not added the table in a minute")
+		}
+	}
+	return unlock
 }
 
 // NFTSays runs a command of nft and returns what it prints.

@@ -49,13 +49,33 @@ func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
 	b.e.Message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, b.family, body)
 }
 
-// addChain adds a chain without a hook, with its rules.
+// addTable adds an empty table with a comment, as read from the kernel.
+func (b *batch) addTable(userdata string) {
+	b.op("add table", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
+		b.e.Text(unix.NFTA_TABLE_NAME, renderer.TableName)
+		if userdata != "" {
+			b.e.Opaque(tableUserdata, userdata)
+		}
+	})
+}
+
+// addChain adds a chain with its rules.
 func (b *batch) addChain(name string, c chain) {
+	b.addEmptyChain(name, c)
+	b.addRules(name, c.rules)
+}
+
+// addEmptyChain adds a chain without its rules, which may lead to chains that do not exist yet.
+func (b *batch) addEmptyChain(name string, c chain) {
 	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
 		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
 		b.e.Text(unix.NFTA_CHAIN_NAME, name)
+		if c.hook != "" {
+			b.e.Opaque(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, c.hook)
+			b.e.Opaque(unix.NFTA_CHAIN_POLICY, c.policy)
+			b.e.Opaque(unix.NFTA_CHAIN_TYPE, c.kind)
+		}
 	})
-	b.addRules(name, c.rules)
 }
 
 // addRules appends rules to a chain.

@@ -19,10 +19,12 @@ import (
 
 // A table is table inet fanfare as read from the kernel.
 type table struct {
-	found  bool
-	spare  bool   // an upgrade did not finish
-	flags  string // such as dormant, as opaque bytes
-	schema string // the name of the schema chain, empty if there is none
+	found bool
+	spare bool   // an upgrade did not finish
+	flags string // such as dormant, as opaque bytes
+	// userdata has the comment, as opaque bytes.
+	userdata string
+	schema   string // the name of the schema chain, empty if there is none
 
 	// chains has every chain but the schema's: hook, priority, policy and rules, without counters.
 	chains map[string]chain
@@ -38,13 +40,19 @@ type table struct {
 
 // A chain is the content of one chain.
 type chain struct {
-	base  string   // how it is hooked, as opaque bytes; empty without a hook
-	rules [][]byte // the expressions of each rule, without counters
+	hook, policy, kind string   // how it is hooked, as opaque bytes; empty without a hook
+	rules              [][]byte // the expressions of each rule, without counters
 }
+
+// base is all that a chain is created with but its name.
+func (c chain) base() string { return c.hook + c.policy + c.kind }
+
+// empty returns the chain without its rules.
+func (c chain) empty() chain { return chain{hook: c.hook, policy: c.policy, kind: c.kind} }
 
 // equal compares expressions as bytes: a rule with other registers differs.
 func (c chain) equal(o chain) bool {
-	return c.base == o.base && slices.EqualFunc(c.rules, o.rules, slices.Equal)
+	return c.base() == o.base() && slices.EqualFunc(c.rules, o.rules, slices.Equal)
 }
 
 // dumpAttempts limits how often a list is read again because it changed meanwhile. Any change of
@@ -101,12 +109,13 @@ func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(da
 // functions again, because it reads a list again that changed meanwhile (dumpAttempts), so each
 // begins with reset.
 func (t *table) readTable(s *nfnl.Socket) error {
-	reset := func() { t.found, t.flags, t.spare = false, "", false }
+	reset := func() { t.found, t.flags, t.userdata, t.spare = false, "", "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
 		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
 		case renderer.TableName:
 			t.found = true
 			t.flags = string(nfnl.Attribute(data, unix.NFTA_TABLE_FLAGS))
+			t.userdata = string(nfnl.Attribute(data, tableUserdata))
 		case renderer.SpareTable:
 			t.spare = true
 		}
@@ -125,11 +134,11 @@ func (t *table) readChains(s *nfnl.Socket) error {
 			t.schema = name
 			return
 		}
-		t.chains[name] = chain{base: strings.Join([]string{
-			string(nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK)),
-			string(nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)),
-			string(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE)),
-		}, "")}
+		t.chains[name] = chain{
+			hook:   string(nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK)),
+			policy: string(nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)),
+			kind:   string(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE)),
+		}
 	})
 }
 
@@ -138,7 +147,7 @@ func (t *table) readRules(s *nfnl.Socket) error {
 	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 	reset := func() {
 		for name, c := range t.chains {
-			t.chains[name] = chain{base: c.base}
+			t.chains[name] = c.empty()
 		}
 	}
 	return list(s, unix.NFT_MSG_GETRULE, e.B, reset, func(data []byte) {
@@ -161,10 +170,12 @@ var setAttributes = []uint16{
 	unix.NFTA_SET_OBJ_TYPE, setExpr, setExpressions,
 }
 
-// From linux/netfilter/nf_tables.h, which x/sys does not have: expressions for each element.
+// From linux/netfilter/nf_tables.h, which x/sys does not have: expressions for each element, and the
+// comment of a table.
 const (
 	setExpr        = 17 // NFTA_SET_EXPR
 	setExpressions = 18 // NFTA_SET_EXPRESSIONS
+	tableUserdata  = 6  // NFTA_TABLE_USERDATA
 )
 
 // readSets reads the attributes of sets. Counters, such as the number of elements, are left out,
@@ -378,23 +389,33 @@ func rangeEnd(spec *state.SetSpec, item []byte) string {
 // rulesHash is a hash of everything that is neither an element nor generated.
 func (t *table) rulesHash() string {
 	parts := []string{t.flags}
-	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
-		if state.IsGenerated(name) && !slices.Contains(patterns, name) {
-			continue
-		}
+	for _, name := range t.staticChains() {
 		c := t.chains[name]
-		parts = append(parts, name, c.base)
+		parts = append(parts, name, c.base())
 		for _, r := range c.rules {
 			parts = append(parts, string(r))
 		}
 		parts = append(parts, "")
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.sets)) {
-		if id, made := state.ParseAffinityMap(name); !made || isPattern(id) {
-			parts = append(parts, name, t.sets[name])
-		}
+	for _, name := range t.staticSets() {
+		parts = append(parts, name, t.sets[name])
 	}
 	return state.ShortHash(parts...)
+}
+
+// staticChains returns the chains that every table has, sorted.
+func (t *table) staticChains() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.chains)), func(name string) bool {
+		return state.IsGenerated(name) && !slices.Contains(patterns, name)
+	})
+}
+
+// staticSets returns the sets and maps that every table has, sorted.
+func (t *table) staticSets() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.sets)), func(name string) bool {
+		id, made := state.ParseAffinityMap(name)
+		return made && !isPattern(id)
+	})
 }
 
 // ours reports whether a process with the same ruleset wrote the table.

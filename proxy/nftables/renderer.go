@@ -222,17 +222,26 @@ func (n *Renderer) read() (*table, error) {
 	return readTable(n.Sock)
 }
 
-// install loads all rules. An existing table is replaced in one transaction that includes all
-// elements. Without one, the elements follow in a second transaction through netlink, which is many
-// times faster.
+// install loads all rules: those that were read last by netlink, others by nft. An existing table is
+// replaced in one transaction that includes all elements. Without one, the elements follow in a
+// second transaction through netlink if they are many or nft loads the rules: netlink is many times
+// faster.
 func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, reason string) (*table, error) {
+	n.Log.InfoContext(ctx, "loading the rules", "reason", reason)
+	upgrade := t.schema != "" && (!t.ours() || t.damage() == "")
+	if !upgrade && n.knowsRulesFor(all) {
+		loaded, err := n.reload(t.found, all)
+		if err == nil {
+			return loaded, nil
+		}
+		n.Log.WarnContext(ctx, "loading the rules with nft instead of netlink", "err", err)
+	}
 	wanted := all
 	if !t.found {
 		all = nil
 	}
-	n.Log.InfoContext(ctx, "loading the rules", "reason", reason)
 	scripts := []string{replaceScript(all)}
-	if t.schema != "" && (!t.ours() || t.damage() == "") {
+	if upgrade {
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {

@@ -88,17 +88,9 @@ func listText(all []state.Element) string {
 
 // replaceScript returns one nft batch that replaces any existing table by one with these elements.
 func replaceScript(all []state.Element) string {
-	var made []string
-	for name := range state.ChainUses(all) {
-		if !slices.Contains(patterns, name) {
-			made = append(made, name)
-		}
-	}
-	slices.Sort(made)
-
 	var b strings.Builder
 	// Adding the table first makes the deletion valid in any case.
-	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(made))
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(madeFor(all)))
 	for chunk := range state.BySet(all) {
 		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", renderer.TableName, state.Specs[chunk[0].Set].Name, listText(chunk))
 	}
