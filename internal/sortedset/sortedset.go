@@ -14,7 +14,8 @@ func Has(set []netip.Addr, a netip.Addr) bool {
 	return has
 }
 
-// Minus returns what is in a and not in b, both sorted sets of addresses.
+// Minus returns what is in a and not in b, both sorted sets of addresses; a itself if they have no
+// element in common.
 func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.Compare) }
 
 // IntersectFunc is Intersect for any elements, in the order of compare.
@@ -37,19 +38,36 @@ func MinusFunc[T any](a, b []T, compare func(a, b T) int) []T {
 		return nil
 	}
 	var only []T
-	merged(a, b, compare, func(t T, inA, inB bool) {
-		if inA && !inB {
-			only = append(only, t)
+	kept, at, removed := 0, 0, false // only has what stays of a[:kept]
+	for _, x := range b {
+		rest, found := Seek(a[at:], x, compare)
+		if at = len(a) - len(rest); !found {
+			continue
 		}
-	})
+		if !removed {
+			only, removed = make([]T, 0, max(0, len(a)-len(b))), true
+		}
+		only = append(only, a[kept:at]...)
+		at++
+		kept = at
+	}
+	if !removed {
+		return a
+	}
+	if only = append(only, a[kept:]...); len(only) == 0 {
+		return nil
+	}
 	return only
 }
 
-// Union returns what is in either of two sets that are sorted by compare; a itself if b is
-// empty.
+// Union returns what is in either of two sets that are sorted by compare; one itself if the other
+// is empty.
 func Union[T any](a, b []T, compare func(a, b T) int) []T {
-	if len(b) == 0 {
+	switch {
+	case len(b) == 0:
 		return a
+	case len(a) == 0:
+		return b
 	}
 	either := make([]T, 0, len(a)+len(b))
 	merged(a, b, compare, func(t T, _, _ bool) { either = append(either, t) })
