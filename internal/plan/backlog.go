@@ -37,16 +37,19 @@ func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c conce
 		d.backlog.waiting = nil
 		return v.revise(last, snap, all)
 	}
-	others := d.backlog.inTurn(sortedset.Minus(all, c.urgent))
+	others, wrapped := d.backlog.inTurn(sortedset.Minus(all, c.urgent))
 	urgent := c.urgent
 	var r revision
 	for cost := time.Duration(0); cost < d.Effort && len(urgent)+len(others) > 0; {
 		// As many of each, so that Services that change all the time do not delay others.
 		var first, then []netip.Addr
-		first, urgent = cut(urgent, max(d.backlog.part/2, d.backlog.part-len(others)))
+		first, urgent = cut(urgent, max(d.backlog.part/2, d.backlog.part-len(others)-len(wrapped)))
 		then, others = cut(others, d.backlog.part-len(first))
 		if len(then) > 0 {
 			d.backlog.from = then[len(then)-1].Next()
+		}
+		if len(others) == 0 {
+			others, wrapped = wrapped, nil
 		}
 		part := v.revise(last, snap, inOrder(slices.Concat(first, then)))
 		cost += part.cost()
@@ -60,10 +63,13 @@ func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c conce
 // Behind reports whether the last Desired has addresses Outdated: Decide must be called again.
 func (d *Decider) Behind() bool { return len(d.backlog.waiting) > 0 }
 
-// inTurn returns addresses in the order of this pass.
-func (b *backlog) inTurn(addrs []netip.Addr) []netip.Addr {
+// inTurn returns the addresses whose turn it is in this pass, and those that come after them.
+func (b *backlog) inTurn(addrs []netip.Addr) (now, after []netip.Addr) {
 	at, _ := slices.BinarySearchFunc(addrs, b.from, netip.Addr.Compare)
-	return slices.Concat(addrs[at:], addrs[:at])
+	if now, after = addrs[at:], addrs[:at]; len(now) == 0 {
+		return after, nil
+	}
+	return now, after
 }
 
 // cut returns up to n addresses, and the rest.

@@ -24,7 +24,7 @@ type revision struct {
 const (
 	decisionCost     = 5 * time.Microsecond
 	vipCost          = 60 * time.Microsecond
-	announcementCost = 20 * time.Microsecond
+	announcementCost = 40 * time.Microsecond
 )
 
 // revisePart is how many addresses are decided sequentially. More are decided concurrently: a
