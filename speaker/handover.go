@@ -30,8 +30,7 @@ const (
 	// holderLifetime is how long a message about an address counts although no Service in this
 	// node's snapshot holds the address: the snapshot may be older.
 	holderLifetime = time.Minute
-	// pruneInterval is the time between two searches for expired messages, which take milliseconds
-	// with many addresses.
+	// pruneInterval is the time between two searches for expired messages.
 	pruneInterval = time.Second
 )
 
@@ -68,6 +67,12 @@ type handoverState struct {
 	// addresses of other owners.
 	ready map[netip.Addr]readyNode
 	kept  map[netip.Addr]time.Time
+	// admitted are the addresses of the last call of admit. It decides about them again if it is nil,
+	// and about those in touched, of which something was recorded since.
+	admitted []l2.Address
+	touched  map[netip.Addr]bool
+	// orphans are addresses in holders that no Service may hold.
+	orphans map[netip.Addr]bool
 	// rounds counts, for each address of this node, the events after which neighbours may map it to
 	// another node.
 	rounds  map[netip.Addr]uint64
@@ -99,7 +104,7 @@ type releaseWait struct {
 // newHandoverState knows the addresses that an earlier process on this node answered for.
 func newHandoverState(node string, known []netip.Addr) *handoverState {
 	handover := &handoverState{node: node, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
-		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{},
+		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, touched: map[netip.Addr]bool{}, orphans: map[netip.Addr]bool{},
 		history: redirect.NewHistory(node)}
 	for _, a := range known {
 		handover.setHolder(a, node, holderState{at: time.Now()})
@@ -114,7 +119,7 @@ func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(n
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.isDead
-	h.broadcast, h.isDead = broadcast, isDead
+	h.broadcast, h.isDead, h.admitted = broadcast, isDead, nil
 	maps.DeleteFunc(h.synced, func(node string, _ bool) bool { return isDead(node) && !was(node) })
 	for a, byNode := range h.holders {
 		for node, w := range byNode {
@@ -129,6 +134,7 @@ func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(n
 func (h *handoverState) holderGone(a netip.Addr) {
 	_, waiting := h.waits[a]
 	ours := h.holders[a][h.node].held
+	h.touched[a] = true
 	if ours {
 		h.rounds[a]++
 		h.history.Begin(a)
@@ -157,7 +163,16 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 	defer h.mu.Unlock()
 	begun := map[string][]netip.Addr{}
 	admitted = make([]l2.Address, 0, len(want))
+	last := h.admitted
+	if now.Before(h.paused) {
+		last = nil
+	}
 	for _, a := range want {
+		var known bool
+		if last, known = sortedset.Seek(last, a.Addr, compareL2); known && !h.touched[a.Addr] && asAdmitted(a, last[0]).Equal(last[0]) {
+			admitted = append(admitted, last[0])
+			continue
+		}
 		_, waited := h.waits[a.Addr]
 		if !h.isFree(a.Addr, now) {
 			if w, waits := h.waits[a.Addr]; waits && !waited {
@@ -168,11 +183,21 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 		a.Probe, a.Round = len(h.holders[a.Addr]) == 0, h.rounds[a.Addr]
 		admitted = append(admitted, a)
 	}
+	h.admitted = admitted
+	clear(h.touched)
 	messages = make(map[string][][]byte, len(begun))
 	for node, list := range begun {
 		messages[node] = message{kind: readyMessage, instance: h.instance, sequence: h.sequence, held: list}.encode()
 	}
 	return admitted, messages
+}
+
+func compareL2(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }
+
+// asAdmitted returns the wanted address with the probe and the round of the admitted one.
+func asAdmitted(a, admitted l2.Address) l2.Address {
+	a.Probe, a.Round = admitted.Probe, admitted.Round
+	return a
 }
 
 // keepsFor is keeps for a decided address.
@@ -229,6 +254,7 @@ func (h *handoverState) setWanted(addrs []netip.Addr) {
 	defer h.mu.Unlock()
 	for a := range h.waits {
 		if !sortedset.Has(addrs, a) {
+			h.touched[a] = true
 			delete(h.waits, a)
 		}
 	}
@@ -341,8 +367,10 @@ func (h *handoverState) restoreOwners(s redirect.Saved) {
 func (h *handoverState) setHolder(a netip.Addr, node string, w holderState) {
 	if h.holders[a] == nil {
 		h.holders[a] = map[string]holderState{}
+		h.orphans[a] = true
 	}
 	h.holders[a][node] = w
+	h.touched[a] = true
 	if node == h.node {
 		h.reported = nil
 	}
@@ -423,17 +451,30 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 	}
 }
 
-// prune forgets addresses that no Service holds any longer. It assumes that other owners
-// answer for theirs: where speakers do not communicate, a probe would detect them. assigned
-// is sorted.
-func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
+// setAssigned takes over which addresses Services hold, and forgets others. It assumes that other
+// owners answer for theirs: where speakers do not communicate, a probe would detect them. was is
+// the argument of the last call; both are sorted.
+func (h *handoverState) setAssigned(was, assigned []*plan.Address, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, a := range assigned {
-		if a.Owner != "" && a.Owner != h.node && len(h.holders[a.Addr]) == 0 {
+	for _, a := range sortedset.Differ(was, assigned, func(a, b *plan.Address) int { return a.Addr.Compare(b.Addr) }) {
+		switch {
+		case !isAssigned(assigned, a.Addr):
+			h.orphans[a.Addr] = true
+		case a.Owner != "" && a.Owner != h.node && len(h.holders[a.Addr]) == 0:
 			h.setHolder(a.Addr, a.Owner, holderState{at: now})
 		}
 	}
+	h.prune(assigned, now)
+}
+
+func isAssigned(assigned []*plan.Address, addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(assigned, addr, func(a *plan.Address, b netip.Addr) int { return a.Addr.Compare(b) })
+	return found
+}
+
+// prune forgets messages that have expired, and addresses that no Service holds any longer.
+func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
 	if now.Sub(h.prunedAt) < pruneInterval {
 		return
 	}
@@ -443,14 +484,20 @@ func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
 			delete(h.ready, a)
 		}
 	}
-	for a, byNode := range h.holders {
-		_, of := slices.BinarySearchFunc(assigned, a, func(x *plan.Address, b netip.Addr) int { return x.Addr.Compare(b) })
+	for a := range h.orphans {
+		if isAssigned(assigned, a) {
+			delete(h.orphans, a)
+			continue
+		}
+		byNode := h.holders[a]
 		for node, w := range byNode {
-			if !of && now.Sub(w.at) > holderLifetime && !(w.held && node == h.node) {
+			if now.Sub(w.at) > holderLifetime && !(w.held && node == h.node) {
+				h.touched[a] = true
 				delete(byNode, node)
 			}
 		}
 		if len(byNode) == 0 {
+			delete(h.orphans, a)
 			delete(h.holders, a)
 			delete(h.rounds, a)
 			h.history.Forget(a)

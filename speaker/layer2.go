@@ -97,8 +97,8 @@ func (l *layer2) savedAddresses() []rundir.SavedAddress {
 	for _, a := range l.path.announcedAddrs {
 		list = append(list, rundir.SavedAddress{Addr: a})
 	}
-	for a, left := range l.path.lingering {
-		list = append(list, rundir.SavedAddress{Addr: a, Until: left.until})
+	for _, left := range l.path.lingering {
+		list = append(list, rundir.SavedAddress{Addr: left.addr, Until: left.until})
 	}
 	return list
 }
@@ -116,8 +116,8 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 		return
 	}
 	if !sortedset.Same(l.assigned, d.Addresses) {
+		l.handover.setAssigned(l.assigned, d.Addresses, now)
 		l.assigned = d.Addresses
-		l.handover.prune(d.Addresses, now)
 	}
 	l.recordInterfaces(l.offer.list, now)
 	l.discover(d.View.Members, snap.Nodes, now)

@@ -22,7 +22,7 @@ func TestOwners(t *testing.T) {
 		t.Helper()
 		for i, want := range want {
 			node := fmt.Sprintf("n%d", i+1)
-			if got := strings.Join(c.nodes[node].history.Owners(nil)[a], " "); got != want {
+			if got := strings.Join(c.nodes[node].history.Saved(nil).Owners[a], " "); got != want {
 				t.Errorf("%s: owners for %s are %q; want %q", when, node, got, want)
 			}
 		}
@@ -58,7 +58,7 @@ func TestOwners(t *testing.T) {
 	hold("n3")
 	c.lost = false
 	c.nodes["n3"].reportChanges(nil)
-	if got := c.nodes["n1"].history.Owners(nil)[a]; !slices.Equal(got, []string{"n1", "n3", "n2"}) {
+	if got := c.nodes["n1"].history.Saved(nil).Owners[a]; !slices.Equal(got, []string{"n1", "n3", "n2"}) {
 		t.Errorf("a message was lost: %q", got)
 	}
 	// A node that takes an address is its owner from then on.
@@ -67,7 +67,7 @@ func TestOwners(t *testing.T) {
 	}
 	handover := c.nodes["n1"]
 	handover.reportChanges(nil)
-	handover.prune(nil, time.Now().Add(2*holderLifetime))
+	handover.setAssigned(nil, nil, time.Now().Add(2*holderLifetime))
 	if got := handover.history.Owners([]netip.Addr{a}); len(got) > 0 {
 		t.Errorf("an address without a Service has owners: %v", got)
 	}

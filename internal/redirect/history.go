@@ -22,17 +22,24 @@ type History struct {
 	node string // this node
 
 	mu     sync.Mutex
-	owners map[netip.Addr][]string
-	held   map[netip.Addr]bool // this node answers for them
+	owners map[netip.Addr]*ownership
+	// shared has the addresses whose owners are this node and others.
+	shared map[netip.Addr]bool
 	// interfaces has what each node reported last. A speaker that starts again does not know
 	// nodes whose speakers have crashed.
 	interfaces map[string][]cluster.Interface
 	revision   uint64 // counts the changes
 }
 
+// An ownership has the owners of an address, the last one first.
+type ownership struct {
+	nodes []string
+	held  bool // this node answers for the address
+}
+
 // NewHistory returns a node's empty History.
 func NewHistory(node string) *History {
-	return &History{node: node, owners: map[netip.Addr][]string{}, held: map[netip.Addr]bool{}, interfaces: map[string][]cluster.Interface{}}
+	return &History{node: node, owners: map[netip.Addr]*ownership{}, shared: map[netip.Addr]bool{}, interfaces: map[string][]cluster.Interface{}}
 }
 
 // Record records that a node answers for an address. It reports whether that is news, and this
@@ -40,18 +47,32 @@ func NewHistory(node string) *History {
 func (h *History) Record(a netip.Addr, node string) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.record(a, node) && slices.Contains(h.owners[a], h.node)
+	return h.record(a, node) && slices.Contains(h.owners[a].nodes, h.node)
 }
 
 func (h *History) record(a netip.Addr, node string) (changed bool) {
-	list := moveToFront(h.owners[a], node)
-	list = list[:min(len(list), maxOwners)]
-	if slices.Equal(list, h.owners[a]) {
+	known := h.owners[a]
+	if known == nil {
+		known = &ownership{}
+		h.owners[a] = known
+	}
+	if len(known.nodes) > 0 && known.nodes[0] == node {
 		return false
 	}
-	h.owners[a] = list
+	nodes := moveToFront(known.nodes, node)
+	known.nodes = nodes[:min(len(nodes), maxOwners)]
+	h.index(a)
 	h.revision++
 	return true
+}
+
+// index updates shared for an address.
+func (h *History) index(a netip.Addr) {
+	if nodes := h.owners[a].nodes; len(nodes) > 1 && slices.Contains(nodes, h.node) {
+		h.shared[a] = true
+	} else {
+		delete(h.shared, a)
+	}
 }
 
 func moveToFront(list []string, node string) []string {
@@ -63,8 +84,8 @@ func moveToFront(list []string, node string) []string {
 func (h *History) Begin(a netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.held[a] = true
 	h.record(a, h.node)
+	h.owners[a].held = true
 }
 
 // End records that this node no longer answers for an address, and which node does; empty: none
@@ -72,7 +93,9 @@ func (h *History) Begin(a netip.Addr) {
 func (h *History) End(a netip.Addr, next string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.held, a)
+	if known := h.owners[a]; known != nil {
+		known.held = false
+	}
 	if next != "" {
 		h.record(a, next)
 	}
@@ -84,6 +107,7 @@ func (h *History) Forget(a netip.Addr) {
 	defer h.mu.Unlock()
 	if _, known := h.owners[a]; known {
 		delete(h.owners, a)
+		delete(h.shared, a)
 		h.revision++
 	}
 }
@@ -100,20 +124,24 @@ func (h *History) RecordInterfaces(m *membership.Members) {
 	}
 }
 
-// Owners returns the owners of each address that this node is or was an owner of, the last one
-// first. Of the addresses of want it is about to be one.
+// Owners returns the owners of each address of which this node and others are or were owners, the
+// last one first. Of the addresses of want it is about to be one.
 func (h *History) Owners(want []netip.Addr) map[netip.Addr][]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	owners := make(map[netip.Addr][]string, len(want))
+	owners := make(map[netip.Addr][]string)
 	for _, a := range want {
-		if list := h.owners[a]; len(list) > 0 && !h.held[a] {
-			owners[a] = moveToFront(list, h.node)
+		known := h.owners[a]
+		if known == nil || known.held {
+			continue
+		}
+		if nodes := moveToFront(known.nodes, h.node); len(nodes) > 1 {
+			owners[a] = nodes
 		}
 	}
-	for a, list := range h.owners {
-		if owners[a] == nil && slices.Contains(list, h.node) {
-			owners[a] = list
+	for a := range h.shared {
+		if owners[a] == nil {
+			owners[a] = h.owners[a].nodes
 		}
 	}
 	return owners
@@ -143,7 +171,7 @@ type Saved struct {
 
 // Saved returns what the next process on this node must know.
 func (h *History) Saved(programmed []proxy.Redirect) Saved {
-	s := Saved{Owners: h.Owners(nil), Interfaces: map[string][]cluster.Interface{}, Redirects: programmed}
+	s := Saved{Owners: h.own(), Interfaces: map[string][]cluster.Interface{}, Redirects: programmed}
 	for _, owners := range s.Owners {
 		for _, node := range owners {
 			s.Interfaces[node] = h.interfacesOf(node)
@@ -152,11 +180,30 @@ func (h *History) Saved(programmed []proxy.Redirect) Saved {
 	return s
 }
 
+// own returns the owners of each address that this node is or was an owner of.
+func (h *History) own() map[netip.Addr][]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	owners := make(map[netip.Addr][]string)
+	for a, known := range h.owners {
+		if slices.Contains(known.nodes, h.node) {
+			owners[a] = known.nodes
+		}
+	}
+	return owners
+}
+
 // Restore restores what an earlier process on this node knew.
 func (h *History) Restore(s Saved) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	maps.Copy(h.owners, s.Owners)
+	for a, nodes := range s.Owners {
+		if h.owners[a] == nil {
+			h.owners[a] = &ownership{}
+		}
+		h.owners[a].nodes = nodes
+		h.index(a)
+	}
 	maps.Copy(h.interfaces, s.Interfaces)
 	h.revision++
 }

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -42,13 +43,16 @@ func (r *Redirects) Next(d *plan.Desired, h *History, answers func(neighbour.Hos
 	}
 	n := &Redirects{view: d.View, addresses: d.L2.Addresses, revision: revision, interfaces: h.interfacesOf, answers: answers, hops: map[hopKey]hop{}, To: map[netip.Addr]string{}}
 	owners := h.Owners(d.Answered)
-	for _, a := range d.L2.Addresses {
-		n.add(a, orderOf(owners[a.Addr], h.node))
-		delete(owners, a.Addr)
-	}
-	for addr, list := range owners {
-		n.add(l2.Address{Addr: addr}, orderOf(list, h.node))
-		delete(n.To, addr)
+	for _, addr := range slices.SortedFunc(maps.Keys(owners), netip.Addr.Compare) {
+		at, ours := slices.BinarySearchFunc(d.L2.Addresses, addr, func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) })
+		a := l2.Address{Addr: addr}
+		if ours {
+			a = d.L2.Addresses[at]
+		}
+		n.add(a, orderOf(owners[addr], h.node))
+		if !ours {
+			delete(n.To, addr)
+		}
 	}
 	slices.SortFunc(n.Rules, func(a, b proxy.Redirect) int {
 		return cmp.Or(a.VIP.Compare(b.VIP), strings.Compare(a.Interface, b.Interface))

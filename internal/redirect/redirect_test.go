@@ -169,7 +169,7 @@ func TestOwnersAreBounded(t *testing.T) {
 	for i := range 9 {
 		o.Record(a, fmt.Sprintf("n%d", i))
 	}
-	if got := o.owners[a]; !slices.Equal(got, []string{"n8", "n7", "n6", "n5"}) {
+	if got := o.owners[a].nodes; !slices.Equal(got, []string{"n8", "n7", "n6", "n5"}) {
 		t.Errorf("%q", got)
 	}
 }
