@@ -45,7 +45,7 @@ type announcePath struct {
 	// entry ends with its time, or when this path announces the address again. It does not
 	// end when the address is only wanted again, since announcing may fail, nor when
 	// another path announces it, which clients of this path do not notice.
-	lingering map[netip.Addr]lingeringAddress
+	lingering lingeringSet
 	// lingeringAggregates are withdrawn aggregates. Until its time, traffic to an address
 	// in one of them that no Service holds is rejected.
 	lingeringAggregates map[netip.Prefix]time.Time
@@ -69,7 +69,7 @@ func newL2Path(a announcer, linger time.Duration) *announcePath {
 }
 
 func newAnnouncePath(protocol string, a announcer, linger time.Duration, targetOf func(*plan.Desired) target) *announcePath {
-	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: targetOf, lingering: map[netip.Addr]lingeringAddress{}, lingeringAggregates: map[netip.Prefix]time.Time{}}
+	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: targetOf, lingeringAggregates: map[netip.Prefix]time.Time{}}
 }
 
 // A target is what must be announced: these prefixes, for these addresses, both sorted.
@@ -134,8 +134,18 @@ func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []n
 	overlaps := func(n netip.Prefix) bool {
 		return slices.ContainsFunc(hold, n.Overlaps) || n.IsSingleIP() && sortedset.Has(outdated, n.Addr())
 	}
-	prefixes := slices.DeleteFunc(sortedset.MinusFunc(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes), func(n netip.Prefix) bool { return !overlaps(n) })
-	addrs := slices.DeleteFunc(sortedset.Minus(want.addrs, p.announcedAddrs), func(a netip.Addr) bool { return !overlaps(sortedset.HostPrefix(a)) })
+	var prefixes []netip.Prefix
+	for _, n := range sortedset.MinusFunc(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes) {
+		if overlaps(n) {
+			prefixes = append(prefixes, n)
+		}
+	}
+	var addrs []netip.Addr
+	for _, a := range sortedset.Minus(want.addrs, p.announcedAddrs) {
+		if overlaps(sortedset.HostPrefix(a)) {
+			addrs = append(addrs, a)
+		}
+	}
 	if len(prefixes)+len(addrs) == 0 {
 		return want
 	}
@@ -159,15 +169,11 @@ func (p *announcePath) record(announced []netip.Prefix, want target, services fu
 	// forwarded. Now it is withdrawn, and their own routes could not be announced.
 	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
 	left = sortedset.Union(left, strayed, netip.Addr.Compare)
-	for _, a := range left {
-		p.lingering[a] = lingeringAddress{until: now.Add(p.linger), services: services(a)}
-	}
+	p.lingering = p.lingering.with(left, func(a netip.Addr) *lingeringAddress {
+		return &lingeringAddress{addr: a, until: now.Add(p.linger), services: services(a)}
+	})
 	p.announcedPrefixes, p.announcedAddrs, p.targetAddrs = announced, have, want.addrs
 	p.lingerAggregates(gone, now)
-	if len(p.lingering) > 0 {
-		for _, a := range have {
-			delete(p.lingering, a)
-		}
-	}
+	p.lingering = p.lingering.without(have)
 	return left, came
 }

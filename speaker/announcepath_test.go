@@ -57,7 +57,7 @@ func TestUnwantedAggregateKeepsItsAddressesAnnounced(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, lingers := path.lingering[unwanted]; lingers != tt.lingers || !slices.Equal(path.announcedAddrs, tt.announced) {
+		if lingers := path.lingering.find(unwanted) != nil; lingers != tt.lingers || !slices.Equal(path.announcedAddrs, tt.announced) {
 			t.Errorf("%s: %v are announced, want %v; %s lingers: %v, want %v", name, path.announcedAddrs, tt.announced, unwanted, lingers, tt.lingers)
 		}
 		if tt.lingers {

@@ -35,7 +35,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 		dir := t.TempDir()
 		path := newL2Path(nil, time.Minute)
 		path.announcedAddrs = []netip.Addr{held, lost}
-		path.lingering[left] = lingeringAddress{until: time.Now().Add(20 * time.Second)}
+		path.lingering = lingeringSet{{addr: left, until: time.Now().Add(20 * time.Second)}}
 		before := rundir.New(dir)
 		handover := newHandoverState("n1", nil)
 		redirected := []proxy.Redirect{{VIP: held, Interface: "eth0", Via: netip.MustParseAddr("192.0.2.12")}}
@@ -46,8 +46,12 @@ func TestL2StateAfterRestart(t *testing.T) {
 		}
 		o := Options{Config: plan.Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 		l := newLayer2(o, []netip.Addr{held, left}, rundir.New(dir))
-		for addr, want := range map[netip.Addr]time.Duration{held: time.Minute, left: 20 * time.Second, lost: -time.Since(time.Time{})} {
-			if got := time.Until(l.path.lingering[addr].until); addr != lost && got != want || addr == lost && got > 0 {
+		for addr, want := range map[netip.Addr]time.Duration{held: time.Minute, left: 20 * time.Second, lost: 0} {
+			var got time.Duration
+			if lingering := l.path.lingering.find(addr); lingering != nil {
+				got = time.Until(lingering.until)
+			}
+			if got != want {
 				t.Errorf("%s is forwarded for %s more, want %s", addr, got, want)
 			}
 		}
@@ -270,7 +274,7 @@ func TestL2Reasons(t *testing.T) {
 		"in use":            {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Conflicting, Reason: "02:00:00:00:00:05 has it"}, cluster.AddressInUse, "02:00:00:00:00:05 has it"},
 		"no interface":      {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Waiting, Reason: "eth0 is down"}, cluster.NoInterface, "eth0 is down"},
 		"given away": {cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.AnotherNode, Message: "not announced: node n2 answers for it"},
-			passResult{l2Lingering: map[netip.Addr]lingeringAddress{vip: {until: time.Unix(0, 0)}}}, nil, cluster.AnotherNode, "node n2 answers for it; forwarded until"},
+			passResult{l2Lingering: lingeringSet{{addr: vip, until: time.Unix(0, 0)}}}, nil, cluster.AnotherNode, "node n2 answers for it; forwarded until"},
 	} {
 		got := tt.p.observed(tt.reason, AddressStatus{Address: vip, L2: tt.status}, bgp.Status{})
 		if got.Code != tt.code || !strings.Contains(got.Message, tt.message) {

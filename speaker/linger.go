@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,8 +10,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A lingeringAddress has left the network and is still forwarded.
+// A lingeringAddress has left the network and is still forwarded. It is immutable.
 type lingeringAddress struct {
+	addr     netip.Addr
 	until    time.Time
 	services []cluster.Name
 	// announced by an earlier speaker, if at all
@@ -21,18 +21,20 @@ type lingeringAddress struct {
 
 // adopt lets an address linger that an earlier speaker forwarded and may have announced.
 func (p *announcePath) adopt(addr netip.Addr, until time.Time) {
-	p.lingering[addr] = lingeringAddress{until: until, adopted: true}
+	p.lingering = p.lingering.with([]netip.Addr{addr}, func(a netip.Addr) *lingeringAddress {
+		return &lingeringAddress{addr: a, until: until, adopted: true}
+	})
 }
 
 // boundAdopted shortens the time of adopted addresses once the network no longer has the
 // earlier speaker's announcements.
 func (p *announcePath) boundAdopted(until time.Time) {
-	for a, d := range p.lingering {
-		if d.adopted && until.Before(d.until) {
-			d.until = until
-			p.lingering[a] = d
+	p.lingering = p.lingering.revised(func(l *lingeringAddress) *lingeringAddress {
+		if l.adopted && until.Before(l.until) {
+			return l.endingAt(until)
 		}
-	}
+		return l
+	})
 }
 
 // lingerAggregates lets withdrawn aggregates linger. An address that left earlier, while an
@@ -47,20 +49,21 @@ func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 			continue
 		}
 		p.lingeringAggregates[prefix] = until
-		for a, left := range p.lingering {
-			if prefix.Contains(a) && now.Before(left.until) && left.until.Before(until) {
-				left.until = until
-				p.lingering[a] = left
+		p.lingering = p.lingering.revised(func(l *lingeringAddress) *lingeringAddress {
+			if prefix.Contains(l.addr) && now.Before(l.until) && l.until.Before(until) {
+				return l.endingAt(until)
 			}
-		}
+			return l
+		})
 	}
 }
 
-// lingeringAddrs returns the addresses that still linger.
-func (p *announcePath) lingeringAddrs(now time.Time) (addrs []netip.Addr) {
-	for a, left := range p.lingering {
-		if now.Before(left.until) {
-			addrs = append(addrs, a)
+// lingeringAddrs returns the addresses that still linger, sorted.
+func (p *announcePath) lingeringAddrs(now time.Time) []netip.Addr {
+	addrs := make([]netip.Addr, 0, len(p.lingering))
+	for _, l := range p.lingering {
+		if now.Before(l.until) {
+			addrs = append(addrs, l.addr)
 		}
 	}
 	return addrs
@@ -85,11 +88,12 @@ func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more
 // dropExpired drops what has lingered long enough, after the kernel was programmed without
 // it.
 func (p *announcePath) dropExpired(now time.Time) {
-	for a, left := range p.lingering {
-		if !now.Before(left.until) {
-			delete(p.lingering, a)
+	p.lingering = p.lingering.revised(func(l *lingeringAddress) *lingeringAddress {
+		if now.Before(l.until) {
+			return l
 		}
-	}
+		return nil
+	})
 	for prefix, until := range p.lingeringAggregates {
 		if !now.Before(until) {
 			delete(p.lingeringAggregates, prefix)
@@ -97,11 +101,73 @@ func (p *announcePath) dropExpired(now time.Time) {
 	}
 }
 
-// deadlines returns when lingering and delayed withdrawals end.
-func (p *announcePath) deadlines() (times []time.Time) {
-	for _, left := range p.lingering {
-		times = append(times, left.until)
+// next returns when lingering or a delayed withdrawal ends first after a time; zero if none does.
+func (p *announcePath) next(after time.Time) (first time.Time) {
+	for _, l := range p.lingering {
+		first = earliest(after, first, l.until)
 	}
-	times = slices.AppendSeq(times, maps.Values(p.lingeringAggregates))
-	return slices.AppendSeq(times, maps.Values(p.withdrawAt))
+	for _, until := range p.lingeringAggregates {
+		first = earliest(after, first, until)
+	}
+	for _, at := range p.withdrawAt {
+		first = earliest(after, first, at)
+	}
+	return first
+}
+
+// A lingeringSet is sorted by address. It is replaced, and not modified: published results have it
+// too.
+type lingeringSet []*lingeringAddress
+
+func compareLingering(l *lingeringAddress, a netip.Addr) int { return l.addr.Compare(a) }
+
+// endingAt returns the same with another time.
+func (l *lingeringAddress) endingAt(until time.Time) *lingeringAddress {
+	other := *l
+	other.until = until
+	return &other
+}
+
+// find returns an address of the set; nil if it does not linger.
+func (s lingeringSet) find(a netip.Addr) *lingeringAddress {
+	if i, found := slices.BinarySearchFunc(s, a, compareLingering); found {
+		return s[i]
+	}
+	return nil
+}
+
+// with returns the set with these addresses, which are sorted, in addition or instead.
+func (s lingeringSet) with(addrs []netip.Addr, linger func(netip.Addr) *lingeringAddress) lingeringSet {
+	return sortedset.Patch(s, addrs, compareLingering, func(a, b *lingeringAddress) bool { return a == b }, func(i int) (*lingeringAddress, bool) {
+		return linger(addrs[i]), true
+	})
+}
+
+// without returns the set without these addresses, which are sorted.
+func (s lingeringSet) without(addrs []netip.Addr) lingeringSet {
+	return s.revised(func(l *lingeringAddress) *lingeringAddress {
+		var found bool
+		if addrs, found = sortedset.Seek(addrs, l.addr, netip.Addr.Compare); found {
+			return nil
+		}
+		return l
+	})
+}
+
+// revised returns what f returns for each element, without nil; the set itself if nothing differs.
+func (s lingeringSet) revised(f func(*lingeringAddress) *lingeringAddress) lingeringSet {
+	var out lingeringSet
+	for i, l := range s {
+		now := f(l)
+		if out == nil && now != l {
+			out = append(make(lingeringSet, 0, len(s)), s[:i]...)
+		}
+		if out != nil && now != nil {
+			out = append(out, now)
+		}
+	}
+	if out == nil {
+		return s
+	}
+	return out
 }

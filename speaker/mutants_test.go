@@ -92,9 +92,7 @@ var mutants = map[string]runner{
 		return p.run(ctx, d)
 	},
 	"drops lingering for neighbours when routers have a route": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		for _, a := range p.bgp().announcedAddrs {
-			delete(p.l2().lingering, a)
-		}
+		p.l2().lingering = p.l2().lingering.without(p.bgp().announcedAddrs)
 		return p.run(ctx, d)
 	},
 	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
@@ -158,9 +156,7 @@ func (f takesAll) Set(ctx context.Context, want proxy.State) error {
 var inEach = map[string]func(w *announcePath, d *plan.Desired){
 	"does not linger": func(w *announcePath, _ *plan.Desired) { w.linger = 0 },
 	"forgets the withdrawal when the address is wanted again": func(w *announcePath, d *plan.Desired) {
-		for _, a := range d.Announce {
-			delete(w.lingering, a)
-		}
+		w.lingering = w.lingering.without(d.Announce)
 	},
 	"treats a failed withdrawal as done": func(w *announcePath, d *plan.Desired) {
 		want := w.targetOf(d)

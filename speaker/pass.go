@@ -106,11 +106,11 @@ func (p *pass) announcing() bool {
 // next returns when lingering or a delayed withdrawal ends, zero if neither is pending.
 // Overdue work is retried instead.
 func (p *pass) next(now time.Time) time.Time {
-	var times []time.Time
+	var first time.Time
 	for _, path := range p.paths {
-		times = append(times, path.deadlines()...)
+		first = earliest(now, first, path.next(now))
 	}
-	return earliest(now, times...)
+	return first
 }
 
 // shrink withdraws what is no longer wanted. If nothing is, it does not call the announcer,
@@ -190,8 +190,8 @@ func (p *pass) services(d *plan.Desired, addr netip.Addr) []cluster.Name {
 		}
 	}
 	for _, path := range p.paths {
-		if left := path.lingering[addr]; len(left.services) > 0 {
-			return left.services
+		if l := path.lingering.find(addr); l != nil && len(l.services) > 0 {
+			return l.services
 		}
 	}
 	return nil
@@ -235,11 +235,10 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 // sorted: they are still announced, or clients may not have noticed the withdrawal.
 func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
 	for _, path := range p.paths {
-		extra = append(extra, sortedset.Minus(path.announcedAddrs, d.Announce)...)
-		extra = append(extra, path.lingeringAddrs(now)...)
+		extra = sortedset.Union(extra, sortedset.Minus(path.announcedAddrs, d.Announce), netip.Addr.Compare)
+		extra = sortedset.Union(extra, path.lingeringAddrs(now), netip.Addr.Compare)
 	}
-	slices.SortFunc(extra, netip.Addr.Compare)
-	return slices.Compact(extra)
+	return extra
 }
 
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -101,8 +100,8 @@ type ReasonStatus struct {
 type passResult struct {
 	desired         *plan.Desired // nil before the first pass
 	bgpAddrs        []netip.Addr
-	bgpLingering    map[netip.Addr]lingeringAddress
-	l2Lingering     map[netip.Addr]lingeringAddress
+	bgpLingering    lingeringSet
+	l2Lingering     lingeringSet
 	l2Statuses      []l2.Status           // read by current
 	waitsFor        map[netip.Addr]string // read by current: nodes that must stop first
 	redirectsTo     map[netip.Addr]string // the former owners
@@ -138,7 +137,7 @@ func (s *speaker) publish(d *plan.Desired, err error) {
 	now := &passResult{desired: d, err: err, failedChecks: s.failedChecks}
 	if d != nil {
 		now.bgpAddrs = s.bgpPath.announcedAddrs
-		now.bgpLingering, now.l2Lingering = maps.Clone(s.bgpPath.lingering), maps.Clone(s.layer2.path.lingering)
+		now.bgpLingering, now.l2Lingering = s.bgpPath.lingering, s.layer2.path.lingering
 		now.redirectsTo = s.layer2.redirects.To
 		now.l2Problems, now.asymmetricPaths = s.layer2.problems, s.layer2.asymmetric
 		now.programmed = s.pass.last == d
@@ -266,7 +265,7 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 			r.Message += "; not received by " + strings.Join(missing, "; nor by ")
 		}
 	case st.Lingering != nil && r.Protocol == "bgp":
-		if left, ok := p.bgpLingering[st.Address]; ok {
+		if left := p.bgpLingering.find(st.Address); left != nil {
 			r.Message += fmt.Sprintf("; forwarded until %s for routers that still have the route", left.until.Format(time.TimeOnly))
 		}
 	}
@@ -277,7 +276,7 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
 	switch {
 	case r.Code != cluster.Announced:
-		if left, ok := p.l2Lingering[st.Address]; ok {
+		if left := p.l2Lingering.find(st.Address); left != nil {
 			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here", left.until.Format(time.TimeOnly))
 		}
 	case p.waitsFor[st.Address] != "":
@@ -343,9 +342,9 @@ func receivers(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus
 
 // lingering returns until when a withdrawn address is forwarded; nil: it is not.
 func (p *passResult) lingering(addr netip.Addr) (until *time.Time) {
-	for _, parted := range []map[netip.Addr]lingeringAddress{p.bgpLingering, p.l2Lingering} {
-		if left, ok := parted[addr]; ok && (until == nil || until.Before(left.until)) {
-			until = &left.until
+	for _, set := range []lingeringSet{p.bgpLingering, p.l2Lingering} {
+		if l := set.find(addr); l != nil && (until == nil || until.Before(l.until)) {
+			until = &l.until
 		}
 	}
 	return until
@@ -354,21 +353,23 @@ func (p *passResult) lingering(addr netip.Addr) (until *time.Time) {
 // orphans returns addresses that no Service holds and that are still forwarded.
 func (p *passResult) orphans() []netip.Addr {
 	var orphans []netip.Addr
-	for _, parted := range []map[netip.Addr]lingeringAddress{p.bgpLingering, p.l2Lingering} {
-		for a := range parted {
-			if p.desired.Address(a) == nil && !slices.Contains(orphans, a) {
-				orphans = append(orphans, a)
+	for _, set := range []lingeringSet{p.bgpLingering, p.l2Lingering} {
+		var some []netip.Addr
+		for _, l := range set {
+			if p.desired.Address(l.addr) == nil {
+				some = append(some, l.addr)
 			}
 		}
+		orphans = sortedset.Union(orphans, some, netip.Addr.Compare)
 	}
 	return orphans
 }
 
 // orphan returns the status of an address without a Service. Its pool and ports are unknown.
 func (p *passResult) orphan(addr netip.Addr) AddressStatus {
-	left, protocol := p.bgpLingering[addr], "bgp"
-	if parted, ok := p.l2Lingering[addr]; ok && left.until.Before(parted.until) {
-		left, protocol = parted, "l2"
+	left, protocol := p.bgpLingering.find(addr), "bgp"
+	if l := p.l2Lingering.find(addr); l != nil && (left == nil || left.until.Before(l.until)) {
+		left, protocol = l, "l2"
 	}
 	message := "no Service holds it now"
 	if left.adopted {
