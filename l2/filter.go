@@ -72,21 +72,26 @@ func covering(addresses []netip.Addr) []span {
 // gapLimit returns the width of the narrowest gap that separates spans, and how many gaps
 // of exactly this width do.
 func gapLimit(numbers []uint32) (widest uint32, ties int) {
-	var gaps []uint32
-	for i := range numbers {
-		if i > 0 && numbers[i]-numbers[i-1] > 1 {
-			gaps = append(gaps, numbers[i]-numbers[i-1])
+	kept := make([]uint32, 0, maxSpans) // the widest gaps, sorted, as many as separate maxSpans spans
+	all := true                         // whether kept has all gaps
+	for i := 1; i < len(numbers); i++ {
+		gap := numbers[i] - numbers[i-1]
+		full := len(kept) == maxSpans-1
+		if gap <= 1 || full && gap <= kept[0] {
+			all = all && gap <= 1
+			continue
 		}
+		if full {
+			all, kept = false, slices.Delete(kept, 0, 1)
+		}
+		at, _ := slices.BinarySearch(kept, gap)
+		kept = slices.Insert(kept, at, gap)
 	}
-	if len(gaps) < maxSpans {
+	if all {
 		return 0, 0
 	}
-	slices.Sort(gaps)
-	kept := gaps[len(gaps)-maxSpans+1:]
-	for _, g := range kept {
-		if g == kept[0] {
-			ties++
-		}
+	for ties < len(kept) && kept[ties] == kept[0] {
+		ties++
 	}
 	return kept[0], ties
 }

@@ -63,7 +63,26 @@ func TestSpansOfPools(t *testing.T) {
 	}
 }
 
-// The spans cover all addresses and are sorted, for any addresses.
+// widestGaps is how much the widest gaps between addresses leave out, that may separate spans.
+func widestGaps(addrs []netip.Addr) (sum uint32) {
+	var numbers, gaps []uint32
+	for _, a := range addrs {
+		numbers = append(numbers, number(a))
+	}
+	slices.Sort(numbers)
+	for i := 1; i < len(numbers); i++ {
+		if gap := numbers[i] - numbers[i-1]; gap > 1 {
+			gaps = append(gaps, gap)
+		}
+	}
+	slices.Sort(gaps)
+	for _, gap := range gaps[max(0, len(gaps)-maxSpans+1):] {
+		sum += gap
+	}
+	return sum
+}
+
+// The spans cover all addresses and few others, and are sorted, for any addresses.
 func TestCoveringRandom(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -76,10 +95,17 @@ func TestCoveringRandom(t *testing.T) {
 		if len(spans) > maxSpans {
 			t.Fatalf("seed %d: %d spans", seed, len(spans))
 		}
+		var between uint32
 		for i, s := range spans {
 			if s.last < s.first || i > 0 && s.first <= spans[i-1].last {
 				t.Fatalf("seed %d: spans %x", seed, spans)
 			}
+			if i > 0 {
+				between += s.first - spans[i-1].last
+			}
+		}
+		if want := widestGaps(addrs); between != want {
+			t.Fatalf("seed %d: %d numbers are between the spans %x, want %d", seed, between, spans, want)
 		}
 		for _, a := range addrs {
 			if !slices.ContainsFunc(spans, func(s span) bool { return s.first <= number(a) && number(a) <= s.last }) {
