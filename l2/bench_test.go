@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,22 +55,21 @@ func BenchmarkReply(b *testing.B) {
 	}
 }
 
-// The cost of changing one address among many without the kernel: the sockets that answer,
-// and the filter.
-func BenchmarkPlanPorts(b *testing.B) {
+// The cost of changing one address among many without the kernel: the sockets that answer.
+func BenchmarkPlanSockets(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			iface := Interface{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
-			var want []Address
-			for i := range n {
-				want = append(want, Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})})
-			}
+			interfaces := []Interface{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+			all := many(n)[:n]
+			plans := make(socketPlans)
+			plans.update(changes(nil, all, true), interfaces)
+			lists := [2][]Address{all, all[1:]}
 			b.ReportAllocs()
-			for b.Loop() {
-				for _, plan := range planSockets(State{Addresses: want}, []Interface{iface}) {
-					if len(plan.addresses) != n {
-						b.Fatal(len(plan.addresses))
-					}
+			for i := 0; b.Loop(); i++ {
+				before, after := lists[i%2], lists[(i+1)%2]
+				plans.update(changes(before, after, false), interfaces)
+				if got := len(plans[socketKey{2, arpProtocol}].addresses); got != len(after) {
+					b.Fatal(got)
 				}
 			}
 		})
@@ -145,4 +145,62 @@ func BenchmarkSet(b *testing.B) {
 			}
 		})
 	}
+}
+
+// The cost of a Set that replaces 10 of 10,000 addresses, beside one that changes all of them. The
+// kernel takes part: for NDP it leaves and joins 10 groups among thousands.
+func BenchmarkSetFewOfMany(b *testing.B) {
+	const few, count = 10, 10_000
+	all := many(count + few)
+	for name, all := range map[string][]Address{"arp": all[:count+few], "ndp": all[count+few:]} {
+		b.Run(name, func(b *testing.B) {
+			nstest.Isolate(b)
+			host, other := nstest.New(b, "node"), nstest.New(b, "other")
+			nstest.Link(b, host, "eth0", other, "eth0")
+			host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
+			n := start(b, host)
+			n.sendRate.SetLimit(rate.Inf)
+			for s := again1; s <= again5; s++ {
+				n.schedule.delays[s] = time.Hour // announcements are not measured
+			}
+			n.set(all...)
+			n.awaitAnnounced()
+			yielding := slices.Clone(all)
+			for i := range yielding {
+				yielding[i].Yield = true
+			}
+			for b.Loop() {
+				some := n.cpuOfSets(b, all[few:], all[:count])
+				whole := n.cpuOfSets(b, yielding, all)
+				b.ReportMetric(some, "cpu-ns/few")
+				b.ReportMetric(whole, "cpu-ns/all")
+				b.ReportMetric(some/whole, "few/all")
+			}
+		})
+	}
+}
+
+// awaitAnnounced waits until each address is announced once in each form.
+func (n *node) awaitAnnounced() {
+	until(n.t, func() string {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if left := len(n.schedule.queues[announce]) + len(n.schedule.queues[confirm]); left > 0 {
+			return fmt.Sprintf("%d announcements are due", left)
+		}
+		return ""
+	})
+}
+
+// cpuOfSets is the CPU time of one Set, on average over some that alternate between two lists.
+func (n *node) cpuOfSets(b *testing.B, lists ...[]Address) float64 {
+	const times = 50
+	n.set(lists[1]...)
+	n.awaitAnnounced()
+	began := used()
+	for i := range times {
+		_, err := n.Set(context.Background(), State{Addresses: lists[i%2]})
+		must(b, err)
+	}
+	return float64(used()-began) / times
 }

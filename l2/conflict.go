@@ -43,7 +43,7 @@ func (a *Announcer) giveUp(x *address, now time.Time) {
 	if x.phase == Held && now.Sub(x.since) > conflictMemory {
 		x.strikes = 0
 	}
-	x.enter(Conflicting, now)
+	a.enter(x, Conflicting, now)
 	x.needsProbe = true
 	x.timer = &timer{address: x, stage: min(retry1+stage(x.strikes), retry5)}
 	x.strikes++
@@ -95,12 +95,12 @@ func (a *Announcer) identifyConflicts() {
 
 // clearKnownNodes clears conflicts with hosts that are nodes.
 func (a *Announcer) clearKnownNodes(now time.Time) {
-	speakers := a.speakers()
+	a.updateSpeakers()
 	for _, p := range a.worker.sockets {
-		p.claims.speakers = speakers
+		p.claims.speakers = a.worker.speakers
 	}
 	for _, x := range a.addresses {
-		x.clearConflict(speakers)
+		x.clearConflict(a.worker.speakers)
 		a.advance(x, nil, now)
 	}
 	notify.Changed(a.wake)

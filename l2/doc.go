@@ -11,8 +11,10 @@
 //
 // The worker (worker.go) runs on a thread in the node's network namespace. It lists the
 // interfaces when netlink reports a change (link.go), applies the State (reconcile.go), and
-// opens a packet socket (socket.go) for each interface and protocol that need one:
+// opens a packet socket (socket.go) for each interface and protocol that need one (plan.go):
 // with a filter (filter.go), and the multicast groups of IPv6 solicitations (group.go).
+// A State that differs from the last one by a few addresses costs a comparison of the lists, and
+// the work for these addresses.
 //
 // A second goroutine sends unsolicited frames when their timers are due (schedule.go): gratuitous ARP
 // and unsolicited neighbour advertisements (gratuitous.go), their repetitions, and probes (probe.go).

@@ -1,11 +1,16 @@
 package l2
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // groupsPerSocket bounds the groups of one socket: the kernel charges each, some 60 bytes,
@@ -19,8 +24,28 @@ const groupsPerSocket = 256
 type groups struct {
 	index   int
 	sockets []groupSocket
-	joined  map[netip.Addr]int // index of the socket that joined
+	joined  map[group]int // index of the socket that joined
+	sorted  []group       // the keys of joined
 }
+
+// A group is a solicited-node multicast group, by the last 24 bits of its members (RFC 4291 §2.7.1).
+type group uint32
+
+// groupsOf returns the groups of addresses, sorted and unique.
+func groupsOf(addresses []netip.Addr) []group {
+	all := make([]group, len(addresses))
+	for i, a := range addresses {
+		all[i] = group(number(a) & (1<<24 - 1))
+	}
+	slices.Sort(all) // fast for addresses that are sorted, in one subnet
+	return slices.Compact(all)
+}
+
+func (g group) addr() netip.Addr {
+	return solicitedNode(netip.AddrFrom16([16]byte{13: byte(g >> 16), 14: byte(g >> 8), 15: byte(g)}))
+}
+
+func (g group) String() string { return g.addr().String() }
 
 // A groupSocket only holds memberships.
 type groupSocket struct {
@@ -28,43 +53,54 @@ type groupSocket struct {
 	count int
 }
 
-// set joins and leaves groups. Call it in the interface's namespace.
-func (g *groups) set(want map[netip.Addr]bool) error {
+// set joins and leaves groups, until this node is in those of want, which are sorted. Call it in the
+// interface's namespace.
+func (g *groups) set(want []group) error {
+	err := g.toggle(sortedset.Differ(g.sorted, want, cmp.Compare[group]))
+	g.sorted = want
+	if err != nil {
+		g.sorted = slices.Sorted(maps.Keys(g.joined))
+	}
+	return err
+}
+
+// toggle leaves those of the groups that this node is in, then joins the others.
+func (g *groups) toggle(all []group) error {
 	var errs []error
-	for group, s := range g.joined {
-		if want[group] {
+	var join []group
+	for _, x := range all {
+		s, ok := g.joined[x]
+		if !ok {
+			join = append(join, x)
 			continue
 		}
-		if err := g.change(unix.IPV6_LEAVE_GROUP, s, group); err != nil {
-			errs = append(errs, fmt.Errorf("leave %s: %w", group, err))
+		if err := g.change(unix.IPV6_LEAVE_GROUP, s, x); err != nil {
+			errs = append(errs, fmt.Errorf("leave %s: %w", x, err))
 		}
-		delete(g.joined, group)
+		delete(g.joined, x)
 		g.sockets[s].count--
 	}
-	for group := range want {
-		if _, ok := g.joined[group]; ok {
-			continue
-		}
-		if err := g.join(group); err != nil {
+	for _, x := range join {
+		if err := g.join(x); err != nil {
 			// The others would fail in the same way.
-			return errors.Join(append(errs, fmt.Errorf("join %s: %w", group, err))...)
+			return errors.Join(append(errs, fmt.Errorf("join %s: %w", x, err))...)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (g *groups) join(group netip.Addr) error {
+func (g *groups) join(x group) error {
 	s, err := g.socketWithRoom()
 	if err != nil {
 		return err
 	}
-	if err := g.change(unix.IPV6_JOIN_GROUP, s, group); err != nil {
+	if err := g.change(unix.IPV6_JOIN_GROUP, s, x); err != nil {
 		return err
 	}
 	if g.joined == nil {
-		g.joined = make(map[netip.Addr]int)
+		g.joined = make(map[group]int)
 	}
-	g.joined[group] = s
+	g.joined[x] = s
 	g.sockets[s].count++
 	return nil
 }
@@ -84,8 +120,8 @@ func (g *groups) socketWithRoom() (int, error) {
 	return len(g.sockets) - 1, nil
 }
 
-func (g *groups) change(option, s int, group netip.Addr) error {
-	return unix.SetsockoptIPv6Mreq(g.sockets[s].fd, unix.IPPROTO_IPV6, option, &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)})
+func (g *groups) change(option, s int, x group) error {
+	return unix.SetsockoptIPv6Mreq(g.sockets[s].fd, unix.IPPROTO_IPV6, option, &unix.IPv6Mreq{Multiaddr: x.addr().As16(), Interface: uint32(g.index)})
 }
 
 // close leaves all groups.

@@ -99,8 +99,10 @@ func TestPlanPorts(t *testing.T) {
 		{Addr: ip("2001:db8::1")}, {Addr: ip("2001:db8::2"), Interfaces: []string{"eth1", "eth2"}},
 	}
 	var got []string
-	for key, b := range planSockets(State{Addresses: want}, ifaces) {
-		for a := range b.addresses {
+	plans := make(socketPlans)
+	plans.update(changes(nil, want, true), ifaces)
+	for key, b := range plans {
+		for _, a := range b.addresses {
 			got = append(got, fmt.Sprintf("%s on %s by %s", a, b.iface.Name, key.protocol.name))
 		}
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // The rate of unsolicited frames, and the burst. A thousand IPv4 addresses are announced in
@@ -77,7 +79,8 @@ type Announcer struct {
 	interfaces []Interface
 	faults     []error             // of the last State
 	failures   map[socketKey]error // what could not be done, and is retried
-	have       []netip.Addr
+	have       []netip.Addr        // the result of held
+	relisted   map[netip.Addr]bool // addresses that have since become held, or are no longer
 }
 
 // An address is an address of the State.
@@ -120,6 +123,7 @@ func New(o Options) *Announcer {
 		knownNodes: make(map[MAC]netip.Addr),
 		schedule:   schedule{delays: defaultDelays(o.Refresh)},
 		failures:   make(map[socketKey]error),
+		relisted:   make(map[netip.Addr]bool),
 
 		requestLifetime: repeatTime,
 	}
@@ -172,17 +176,22 @@ func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err
 func (a *Announcer) held() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var have []netip.Addr
-	for _, w := range a.want.Addresses {
-		if x := a.addresses[w.Addr]; x.phase == Held {
-			have = append(have, w.Addr)
-		}
+	if len(a.relisted) == 0 {
+		return a.have
 	}
-	if !slices.Equal(have, a.have) {
-		a.have = have
-	}
+	changed := slices.SortedFunc(maps.Keys(a.relisted), netip.Addr.Compare)
+	same := func(a, b netip.Addr) bool { return a == b }
+	a.have = sortedset.Patch(a.have, changed, netip.Addr.Compare, same, func(i int) (netip.Addr, bool) {
+		x := a.addresses[changed[i]]
+		return changed[i], x != nil && x.phase == Held
+	})
+	a.relisted = make(map[netip.Addr]bool)
 	return a.have
 }
+
+// relist makes held look at an address again. Call it with mu held, when the address becomes held
+// and when it no longer is.
+func (a *Announcer) relist(x *address) { a.relisted[x.want.Addr] = true }
 
 // errors returns what is invalid in the State, and what could not be done.
 func (a *Announcer) errors() error {
@@ -227,10 +236,10 @@ func (a *Announcer) Close(ctx context.Context) error {
 
 // check separates the valid addresses from what is invalid.
 func check(s State) (good State, faults []error) {
-	good.Speakers, good.Nodes, good.Pools = s.Speakers, s.Nodes, s.Pools
-	good.Addresses = make([]Address, 0, len(s.Addresses))
+	good = s // shares Addresses while they are valid, which is nearly always
+	good.Addresses = nil
 	var last netip.Addr
-	for _, x := range s.Addresses {
+	for i, x := range s.Addresses {
 		switch fault := x.fault(); {
 		case fault != "":
 			faults = append(faults, fmt.Errorf("address %s: %s", x.Addr, fault))
@@ -238,9 +247,10 @@ func check(s State) (good State, faults []error) {
 			faults = append(faults, fmt.Errorf("address %s: twice in the State", x.Addr))
 		case last.IsValid() && x.Addr.Less(last):
 			faults = append(faults, fmt.Errorf("address %s: after %s: want them sorted", x.Addr, last))
+		case len(good.Addresses) == i:
+			good.Addresses, last = s.Addresses[:i+1:i+1], x.Addr
 		default:
-			good.Addresses = append(good.Addresses, x)
-			last = x.Addr
+			good.Addresses, last = append(good.Addresses, x), x.Addr
 		}
 	}
 	return good, faults

@@ -27,7 +27,7 @@ const (
 // startProbing schedules the first probe of an address. If another host claims the address,
 // handleConflict gives it up.
 func (a *Announcer) startProbing(x *address, now time.Time) {
-	x.enter(Probing, now)
+	a.enter(x, Probing, now)
 	x.early, x.asked = false, nil
 	a.recall(x, now)
 	x.timer = &timer{address: x, stage: probe1}

@@ -10,74 +10,46 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// A socketPlan lists the addresses that a socket should answer for.
-type socketPlan struct {
-	iface     Interface
-	addresses map[netip.Addr]bool
-	pools     []netip.Prefix // whose requests are remembered
-}
-
-// planSockets assigns each address to the sockets that should answer for it, and each pool to those
-// of its links.
-func planSockets(want State, interfaces []Interface) map[socketKey]*socketPlan {
-	named := make(map[string]bool)
-	for _, x := range want.Addresses {
-		for _, name := range x.Interfaces {
-			named[name] = true
-		}
+// reconcile applies the State to the addresses that differ from before, the Addresses that were
+// applied last; without plans, to all addresses. It releases addresses first, then assigns.
+func (a *Announcer) reconcile(before []Address) {
+	k := a.worker
+	all := k.plans == nil
+	if all {
+		k.plans = planPools(a.want.Pools, a.interfaces) // written by this goroutine only
 	}
-	plans := make(map[socketKey]*socketPlan)
-	for _, i := range interfaces {
-		if len(i.Prefixes) == 0 && !named[i.Name] {
-			continue // most interfaces of pods, of which there may be hundreds
-		}
-		plan := func(p *protocol) *socketPlan {
-			key := socketKey{i.Index, p}
-			if plans[key] == nil {
-				plans[key] = &socketPlan{iface: i, addresses: make(map[netip.Addr]bool)}
-			}
-			return plans[key]
-		}
-		for _, x := range want.Addresses {
-			if i.Carries(x) {
-				plan(protocolOf(x.Addr)).addresses[x.Addr] = true
-			}
-		}
-		for _, pool := range want.Pools {
-			if pool.Addr().Is4() && slices.ContainsFunc(i.Prefixes, pool.Overlaps) {
-				b := plan(arpProtocol)
-				b.pools = append(b.pools, pool)
-			}
-		}
-	}
-	return plans
-}
-
-// reconcile applies the State: it releases addresses first, then assigns.
-func (a *Announcer) reconcile() {
-	plans := planSockets(a.want, a.interfaces) // written by this goroutine only
+	changed := changes(before, a.want.Addresses, all)
+	k.plans.update(changed, a.interfaces)
 	a.mu.Lock()
-	a.release(plans)
+	if all {
+		a.updateSpeakers()
+	}
+	a.release(changed)
 	a.mu.Unlock()
-	failed := a.worker.openSockets(a, plans)
+	failed := k.openSockets(a, all)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.failures, func(k socketKey, _ error) bool { return k != listFailed })
 	maps.Copy(a.failures, failed)
-	a.assign(plans, time.Now())
+	a.assign(changed, time.Now())
+	if len(failed) > 0 {
+		k.plans = nil // they lack the sockets that failed
+	}
 	notify.Changed(a.wake)
 }
 
-// openSockets opens and closes sockets as planned, and deletes the plans of sockets that fail.
-func (k *worker) openSockets(a *Announcer, plans map[socketKey]*socketPlan) map[socketKey]error {
+// openSockets opens and closes sockets as planned, and deletes the plans of sockets that fail. It
+// opens a socket again that has failed, but only if all addresses are reconsidered: the new socket
+// has none. The socket's goroutine has requested that.
+func (k *worker) openSockets(a *Announcer, all bool) map[socketKey]error {
 	failed := make(map[socketKey]error)
 	for key, p := range k.sockets {
-		if plans[key] == nil || p.failed.Load() {
+		if k.plans[key] == nil || all && p.failed.Load() {
 			p.close()
 			delete(k.sockets, key)
 		}
 	}
-	for key, b := range plans {
+	for key, b := range k.plans {
 		p, err := k.sockets[key], error(nil)
 		if p == nil {
 			p, err = openSocket(a, key, b.iface)
@@ -88,57 +60,56 @@ func (k *worker) openSockets(a *Announcer, plans map[socketKey]*socketPlan) map[
 		}
 		if err != nil {
 			failed[key] = fmt.Errorf("%s on %s: %w", key.protocol.name, b.iface.Name, err)
-			delete(plans, key) // an open socket keeps its addresses
+			delete(k.plans, key) // an open socket keeps its addresses
 		}
 	}
 	return failed
 }
 
-// release stops answering, with mu held, for addresses that are not planned.
-func (a *Announcer) release(plans map[socketKey]*socketPlan) {
-	for _, x := range a.addresses {
-		x.claims = slices.DeleteFunc(x.claims, func(c claim) bool {
-			b := plans[c.socket.key]
-			gone := b == nil || !b.addresses[x.want.Addr] || c.socket.failed.Load()
+// release stops answering, with mu held, for changed addresses where they are not planned.
+func (a *Announcer) release(changed []change) {
+	for _, c := range changed {
+		x := a.addresses[c.addr]
+		if x == nil {
+			continue
+		}
+		x.claims = slices.DeleteFunc(x.claims, func(on claim) bool {
+			gone := !a.worker.plans[on.socket.key].has(c.addr) || on.socket.failed.Load()
 			if gone {
-				delete(c.socket.claims.addresses, x.want.Addr)
+				delete(on.socket.claims.addresses, c.addr)
 			}
 			return gone
 		})
-	}
-	wanted := make(map[netip.Addr]bool, len(a.want.Addresses))
-	for _, w := range a.want.Addresses {
-		wanted[w.Addr] = true
-	}
-	for addr, x := range a.addresses {
-		if !wanted[addr] {
+		if c.want == nil {
 			x.timer = nil
-			delete(a.addresses, addr)
+			delete(a.addresses, c.addr)
+			a.relist(x)
 		}
 	}
 }
 
-// assign gives sockets, with mu held, to the addresses that are planned.
-func (a *Announcer) assign(plans map[socketKey]*socketPlan, now time.Time) {
-	maps.DeleteFunc(a.knownNodes, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
-	speakers := a.speakers()
+// assign gives sockets, with mu held, to the changed addresses that are planned.
+func (a *Announcer) assign(changed []change, now time.Time) {
 	fresh := make(map[*packetSocket]bool)
-	for key, b := range plans {
+	for key, b := range a.worker.plans {
 		p := a.worker.sockets[key]
 		if p.claims.mac != b.iface.MAC {
 			fresh[p] = true
 		}
 		p.iface, p.pools = b.iface, b.pools
-		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.worker.own, speakers
+		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.worker.own, a.worker.speakers
 	}
-	for _, w := range a.want.Addresses {
-		x := a.addresses[w.Addr]
-		if x == nil {
-			x = &address{phase: Waiting, since: now, needsProbe: w.Probe}
-			a.addresses[w.Addr] = x
+	for _, c := range changed {
+		if c.want == nil {
+			continue
 		}
-		again := x.update(w, speakers)
-		a.assignSockets(x, plans, fresh, now)
+		x := a.addresses[c.addr]
+		if x == nil {
+			x = &address{phase: Waiting, since: now, needsProbe: c.want.Probe}
+			a.addresses[c.addr] = x
+		}
+		again := x.update(*c.want, a.worker.speakers)
+		a.assignSockets(x, fresh, now)
 		if again {
 			a.startAnnouncing(x, x.sockets(), now)
 		}
@@ -168,8 +139,9 @@ func (x *address) clearConflict(speakers map[MAC]bool) {
 	x.conflict = nil
 }
 
-// speakers are the hardware addresses that cause no conflict.
-func (a *Announcer) speakers() map[MAC]bool {
+// updateSpeakers lists, with mu held, the hardware addresses that cause no conflict.
+func (a *Announcer) updateSpeakers() {
+	maps.DeleteFunc(a.knownNodes, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
 	all := make(map[MAC]bool, len(a.want.Speakers)+len(a.knownNodes))
 	for _, m := range a.want.Speakers {
 		all[m] = true
@@ -177,14 +149,14 @@ func (a *Announcer) speakers() map[MAC]bool {
 	for m := range a.knownNodes {
 		all[m] = true
 	}
-	return all
+	a.worker.speakers = all
 }
 
 // assignSockets gives x its planned sockets, and starts probing or announcing on the new ones.
-func (a *Announcer) assignSockets(x *address, plans map[socketKey]*socketPlan, fresh map[*packetSocket]bool, now time.Time) {
+func (a *Announcer) assignSockets(x *address, fresh map[*packetSocket]bool, now time.Time) {
 	var begin []*packetSocket
-	for key, b := range plans {
-		if key.protocol != protocolOf(x.want.Addr) || !b.addresses[x.want.Addr] {
+	for key, b := range a.worker.plans {
+		if key.protocol != protocolOf(x.want.Addr) || !b.has(x.want.Addr) {
 			continue
 		}
 		p := a.worker.sockets[key]
@@ -209,7 +181,7 @@ func (a *Announcer) advance(x *address, begin []*packetSocket, now time.Time) {
 		return // until its retry timer is due
 	case len(x.claims) == 0:
 		x.timer = nil
-		x.enter(Waiting, now)
+		a.enter(x, Waiting, now)
 	case x.needsProbe:
 		if x.phase != Probing || len(begin) > 0 {
 			a.startProbing(x, now)
@@ -217,18 +189,22 @@ func (a *Announcer) advance(x *address, begin []*packetSocket, now time.Time) {
 	default:
 		x.timer = nil
 		if x.phase != Held {
-			x.enter(Held, now)
+			a.enter(x, Held, now)
 			begin = x.sockets()
 		}
 		a.startAnnouncing(x, begin, now)
 	}
 }
 
-func (x *address) enter(p Phase, now time.Time) {
-	if x.phase != p {
-		x.phase, x.since, x.early, x.asked = p, now, false, nil
-		x.wasHeld = x.wasHeld || p == Held
+func (a *Announcer) enter(x *address, p Phase, now time.Time) {
+	if x.phase == p {
+		return
 	}
+	if x.phase == Held || p == Held {
+		a.relist(x)
+	}
+	x.phase, x.since, x.early, x.asked = p, now, false, nil
+	x.wasHeld = x.wasHeld || p == Held
 }
 
 func (x *address) sockets() []*packetSocket {

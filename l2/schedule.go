@@ -213,7 +213,7 @@ func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 		frames = a.runProbing(t, now)
 	case retry1, retry2, retry3, retry4, retry5:
 		x.timer = nil
-		x.enter(Waiting, now)
+		a.enter(x, Waiting, now)
 		a.advance(x, nil, now)
 		notify.Changed(a.changed)
 	default:

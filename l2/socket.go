@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -101,7 +100,7 @@ func (p *packetSocket) close() {
 
 // apply makes the socket receive packets for the planned addresses and pools, and few others.
 func (p *packetSocket) apply(plan *socketPlan) error {
-	if p.applied != nil && maps.Equal(p.applied.addresses, plan.addresses) && slices.Equal(p.applied.pools, plan.pools) {
+	if p.applied == plan || p.applied != nil && slices.Equal(p.applied.addresses, plan.addresses) && slices.Equal(p.applied.pools, plan.pools) {
 		return nil
 	}
 	p.applied = nil
@@ -113,8 +112,7 @@ func (p *packetSocket) apply(plan *socketPlan) error {
 }
 
 func (p *packetSocket) program(plan *socketPlan) error {
-	all := slices.Collect(maps.Keys(plan.addresses))
-	if spans := slices.Concat(spansOf(plan.pools), covering(all)); !slices.Equal(spans, p.spans) {
+	if spans := slices.Concat(spansOf(plan.pools), covering(plan.addresses)); !slices.Equal(spans, p.spans) {
 		filter, err := bpf.Assemble(p.key.protocol.filter(p.key.index, spans))
 		if err == nil {
 			err = p.conn.SetBPF(filter)
@@ -127,11 +125,7 @@ func (p *packetSocket) program(plan *socketPlan) error {
 	if p.key.protocol != ndpProtocol {
 		return nil
 	}
-	want := make(map[netip.Addr]bool, len(all))
-	for _, addr := range all {
-		want[solicitedNode(addr)] = true
-	}
-	return p.groups.set(want)
+	return p.groups.set(groupsOf(plan.addresses))
 }
 
 // readPackets reads until the socket is closed or fails. The kernel reports here when the

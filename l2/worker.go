@@ -36,6 +36,11 @@ type worker struct {
 	done      chan struct{} // closed when the worker has ended
 	sockets   map[socketKey]*packetSocket
 	own       map[MAC]bool // hardware addresses of all interfaces
+	speakers  map[MAC]bool // hardware addresses that cause no conflict
+	// plans are what the last reconcile applied. They are nil before the first one, after a part has
+	// failed, and after a change of anything but State.Addresses: the next reconcile then makes all
+	// plans again and reconsiders all addresses. With plans it reconsiders changed addresses only.
+	plans socketPlans
 }
 
 func newWorker() (*worker, error) {
@@ -156,10 +161,23 @@ func (a *Announcer) setState(want State) {
 	if a.worker.own == nil {
 		a.listInterfaces()
 	}
+	before := a.want
+	if !before.equalButAddresses(good) || a.worker.hasFailedSocket() {
+		a.worker.plans = nil
+	}
 	a.mu.Lock()
 	a.want, a.faults = good, faults
 	a.mu.Unlock()
-	a.reconcile()
+	a.reconcile(before.Addresses)
+}
+
+func (k *worker) hasFailedSocket() bool {
+	for _, p := range k.sockets {
+		if p.failed.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // refreshInterfaces lists the interfaces again and applies the State to them.
@@ -167,7 +185,7 @@ func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	before := a.Interfaces()
 	held := a.held()
 	a.listInterfaces()
-	a.reconcile()
+	a.reconcile(a.want.Addresses)
 	a.logInterfaces(ctx, before)
 	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sortedset.Same(held, a.held()) {
 		notify.Changed(a.changed)
@@ -184,6 +202,7 @@ func withSubnets(all []Interface) []Interface {
 var listFailed = socketKey{}
 
 func (a *Announcer) listInterfaces() {
+	a.worker.plans = nil
 	interfaces, own, err := listInterfaces(a.worker.netlink)
 	a.mu.Lock()
 	defer a.mu.Unlock()
