@@ -32,7 +32,7 @@ const (
 	passBurst    = 10
 	// passEffort limits the changes of a pass, so that it takes less than 20 ms. The rest of a
 	// larger change follows in the next passes.
-	passEffort = 5 * time.Millisecond
+	passEffort = 4 * time.Millisecond
 	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time begins after
 	// it.
 	transmitTime = 250 * time.Millisecond

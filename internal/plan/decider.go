@@ -33,7 +33,7 @@ type Decider struct {
 
 // NewDecider returns a Decider without a last snapshot.
 func NewDecider(c Config) *Decider {
-	return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}, backlog: backlog{part: 50}}
+	return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}, backlog: backlog{part: 40}}
 }
 
 // Decide decides about snap. With an Effort, the result has some addresses Outdated, and

@@ -60,17 +60,18 @@ func MinusFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	return only
 }
 
-// Union returns what is in either of two sets that are sorted by compare; one itself if the other
-// is empty.
+// Union returns what is in either of two sets that are sorted by compare; a itself if it has all of
+// b, and b itself if a is empty.
 func Union[T any](a, b []T, compare func(a, b T) int) []T {
-	switch {
-	case len(b) == 0:
-		return a
-	case len(a) == 0:
+	if len(a) == 0 {
 		return b
 	}
-	either := make([]T, 0, len(a)+len(b))
-	merged(a, b, compare, func(t T, _, _ bool) { either = append(either, t) })
+	more := MinusFunc(b, a, compare)
+	if len(more) == 0 {
+		return a
+	}
+	either := make([]T, 0, len(a)+len(more))
+	merged(a, more, compare, func(t T, _, _ bool) { either = append(either, t) })
 	return either
 }
 
