@@ -206,8 +206,7 @@ func (s *Server) recordHave() {
 	have := announced(s.routes, sessions)
 	if s.behind {
 		// The routes alone do not tell: a route may be for other routers than before.
-		more := sortedset.MinusFunc(announced(s.want.Routes, sessions), have, sortedset.ComparePrefixes)
-		have = sortedset.Union(have, more, sortedset.ComparePrefixes)
+		have = sortedset.Union(have, announced(s.want.Routes, sessions), sortedset.ComparePrefixes)
 	}
 	if !slices.Equal(have, s.have) {
 		s.have = have

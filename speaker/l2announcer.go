@@ -19,6 +19,7 @@ type l2Announcer struct {
 
 	sent      []l2.Address   // addresses of the last call, sorted
 	have      []netip.Addr   // addresses that this node answers for
+	prefixes  []netip.Prefix // of sent and have
 	announced []netip.Prefix // prefixes that Set returned last
 }
 
@@ -39,11 +40,13 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 		state.Addresses = a.sent
 	}
 	have, err := a.set(ctx, state)
+	if !sortedset.Same(state.Addresses, a.sent) || !sortedset.Same(have, a.have) {
+		a.prefixes = sortedset.HostPrefixes(sortedset.Union(addrsOf(state.Addresses), have, netip.Addr.Compare))
+	}
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)
-	announced := sortedset.Union(hostsOf(state.Addresses), sortedset.HostPrefixes(have), sortedset.ComparePrefixes)
 	// With the same slice, callers need not compare the elements.
-	a.announced = sortedset.Keep(a.announced, sortedset.Keep(allowed, announced))
+	a.announced = sortedset.Keep(a.announced, sortedset.Keep(allowed, a.prefixes))
 	return a.announced, err
 }
 
@@ -64,10 +67,10 @@ func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	return out
 }
 
-func hostsOf(list []l2.Address) []netip.Prefix {
-	hosts := make([]netip.Prefix, len(list))
+func addrsOf(list []l2.Address) []netip.Addr {
+	addrs := make([]netip.Addr, len(list))
 	for i, a := range list {
-		hosts[i] = sortedset.HostPrefix(a.Addr)
+		addrs[i] = a.Addr
 	}
-	return hosts
+	return addrs
 }
