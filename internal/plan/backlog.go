@@ -63,7 +63,7 @@ func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c conce
 // Behind reports whether the last Desired has addresses Outdated: Decide must be called again.
 func (d *Decider) Behind() bool { return len(d.backlog.waiting) > 0 }
 
-// inTurn returns the addresses whose turn it is in this pass, and those that come after them.
+// inTurn returns the addresses whose turn it is in this pass, and the addresses after them.
 func (b *backlog) inTurn(addrs []netip.Addr) (now, after []netip.Addr) {
 	at, _ := slices.BinarySearchFunc(addrs, b.from, netip.Addr.Compare)
 	if now, after = addrs[at:], addrs[:at]; len(now) == 0 {

@@ -15,7 +15,7 @@ import (
 // longer to start, to list what exists and to parse its text than the kernel takes for the
 // transaction, and until that is done nothing is forwarded.
 
-// errReloaded means that the kernel shows other rules than those that were sent.
+// errReloaded means that the kernel shows other rules than it was sent.
 var errReloaded = errors.New("the kernel shows other rules than it was given")
 
 // knowsRulesFor reports whether the table that was read last has all rules that these elements

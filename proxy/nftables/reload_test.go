@@ -61,7 +61,7 @@ func reloadStates() map[string]state.State {
 	return states
 }
 
-// Rules that were read once are loaded again without nft, and are the same as those that nft loads.
+// Rules that were read once are loaded again without nft, and are the same as by nft.
 func TestReload(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		for name, s := range reloadStates() {

@@ -222,7 +222,7 @@ func (n *Renderer) read() (*table, error) {
 	return readTable(n.Sock)
 }
 
-// install loads all rules: those that were read last by netlink, others by nft. An existing table is
+// install loads all rules: by netlink if they were read before, otherwise by nft. An existing table is
 // replaced in one transaction that includes all elements. Without one, the elements follow in a
 // second transaction through netlink if they are many or nft loads the rules: netlink is many times
 // faster.
