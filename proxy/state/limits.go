@@ -217,7 +217,8 @@ func (l Limits) Refuse(changes []VipChange) Refusals {
 }
 
 // RefuseTotal refuses changed addresses, the largest first, until all addresses together have at
-// most total entries.
+// most Total entries. have is the number of the present ones. An address without frontends is not
+// refused, because it is what remains of a refused one: its three entries reject connections.
 func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	total := have
 	var grown []VipChange
@@ -228,7 +229,7 @@ func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 				continue
 			}
 		}
-		if total += grows; grows > 0 {
+		if total += grows; grows > 0 && len(c.Want.Frontends) > 0 {
 			grown = append(grown, c)
 		}
 	}

@@ -40,6 +40,45 @@ func TestEntriesOfAllAddresses(t *testing.T) {
 	}
 }
 
+// When no entry is left, addresses are refused, and what remains of them is not: else no Set would
+// succeed, and no address of the node be announced.
+func TestRefusedAddressesFit(t *testing.T) {
+	for _, mode := range []state.Mode{state.ModeNFTables, state.ModeIPTables} {
+		l := state.DefaultLimits(mode)
+		var vips []*state.VIP
+		for i := range byte(50) {
+			v := proxytest.LargeVIP(1, 8, state.Random)
+			v.Addr = netip.AddrFrom4([4]byte{192, 0, 2, i})
+			vips = append(vips, v)
+		}
+		l.Total = 40 * vips[0].Entries(mode)
+		refuse := func(have int, was, want []*state.VIP) state.Refusals {
+			changes, err := state.DiffVIPs(was, want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused := make(state.Refusals)
+			l.RefuseTotal(have, changes, refused)
+			return refused
+		}
+		refused := refuse(0, nil, vips)
+		if len(refused) != 10 {
+			t.Errorf("%s: %d addresses are refused, want 10", mode, len(refused))
+		}
+		var accepted, remaining []*state.VIP
+		for _, v := range vips {
+			if _, is := refused[v.Addr]; is {
+				remaining = append(remaining, &state.VIP{Addr: v.Addr})
+			} else {
+				accepted, remaining = append(accepted, v), append(remaining, v)
+			}
+		}
+		if again := refuse(l.Total, accepted, remaining); len(again) > 0 {
+			t.Errorf("%s: %d addresses without frontends are refused", mode, len(again))
+		}
+	}
+}
+
 // Each limit has a message that names what exceeds it, by how much, and what to do.
 func TestLimits(t *testing.T) {
 	sources := func(n int) (all []netip.Prefix) {
