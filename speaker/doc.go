@@ -23,8 +23,9 @@
 //   - pass.go is one pass over its announce paths, BGP and L2: announcepath.go and linger.go,
 //     with bgpannouncer.go and l2announcer.go below them.
 //   - layer2.go is what L2 needs from other nodes: which interfaces they know (interfaces.go),
-//     what speakers report to each other about addresses (handover.go, message.go; package
-//     redirect follows where established connections go), and resuming after a suspension (suspend.go).
+//     what speakers report to each other about addresses (handover.go, message.go), which
+//     addresses need not wait for another node (admission.go), and resuming after a suspension
+//     (suspend.go). Package redirect follows where established connections go.
 //   - gateway.go and uplinks.go follow the node's network configuration by netwatch.go.
 //   - status.go is the state after a pass, for `fanfare status` (server.go), with
 //     attention.go and healthcheck.go. speakerstatus.go reports it to the API server,

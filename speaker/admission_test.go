@@ -90,7 +90,7 @@ func TestAdmitRemembers(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %v, waits %v; want %v, waits %v", seed, step, got[0], a.remembers.waits, got[1], a.forgets.waits)
 				}
 				if r.IntN(4) == 0 {
-					time.Sleep(time.Duration(r.IntN(int(2 * holderLifetime))))
+					time.Sleep(time.Duration(r.IntN(int(2 * holderLifetime)))) // on the clock of the bubble, which jumps: some messages expire
 				}
 			}
 		}
