@@ -206,7 +206,7 @@ func (s *Server) recordHave() {
 	have := announced(s.routes, sessions)
 	if s.behind {
 		// The routes alone do not tell: a route may be for other routers than before.
-		have = sortedset.Union(have, announced(s.want.Routes, sessions), sortedset.ComparePrefixes)
+		have = sortedset.UnionPrefixes(have, announced(s.want.Routes, sessions))
 	}
 	if !slices.Equal(have, s.have) {
 		s.have = have

@@ -163,7 +163,7 @@ func (s *Server) refresh(ctx context.Context, most int) error {
 
 // patchRoutes returns a table with routes added and removed.
 func patchRoutes(table, come, gone []Route) []Route {
-	keys := sortedset.Union(come, gone, compareRoutes)
+	keys := sortedset.UnionFunc(come, gone, compareRoutes)
 	return sortedset.Patch(table, keys, compareRoutes, func(a, b Route) bool { return a == b }, func(i int) (Route, bool) {
 		at, comes := slices.BinarySearchFunc(come, keys[i], compareRoutes)
 		if !comes {

@@ -95,7 +95,7 @@ func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	if len(kept) == 0 {
 		return want
 	}
-	return target{sortedset.Union(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes), sortedset.Union(want.addrs, kept, netip.Addr.Compare)}
+	return target{sortedset.UnionPrefixes(want.prefixes, sortedset.HostPrefixes(kept)), sortedset.Union(want.addrs, kept)}
 }
 
 // delays is keepsFor of BGP: it delays the withdrawal of an address with a route of its own.
@@ -115,13 +115,13 @@ func (p *announcePath) delays(d *plan.Desired, addr netip.Addr, now time.Time) b
 // remaining returns what stays announced until the kernel has what want needs, and false if
 // that is everything. An unwanted prefix stays until a wanted one covers the same address.
 func (p *announcePath) remaining(want target) (target, bool) {
-	if len(sortedset.Minus(p.announcedAddrs, want.addrs)) == 0 && len(sortedset.MinusFunc(p.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)) == 0 {
+	if len(sortedset.Minus(p.announcedAddrs, want.addrs)) == 0 && len(sortedset.MinusPrefixes(p.announcedPrefixes, want.prefixes)) == 0 {
 		return target{}, false // as nearly always, without a copy
 	}
 	addrs := sortedset.Intersect(p.announcedAddrs, want.addrs)
-	prefixes := sortedset.IntersectFunc(p.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
-	bridges := sortedset.Holding(sortedset.MinusFunc(p.announcedPrefixes, prefixes, sortedset.ComparePrefixes), sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
-	prefixes = sortedset.Union(prefixes, bridges, sortedset.ComparePrefixes)
+	prefixes := sortedset.IntersectPrefixes(p.announcedPrefixes, want.prefixes)
+	bridges := sortedset.Holding(sortedset.MinusPrefixes(p.announcedPrefixes, prefixes), sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
+	prefixes = sortedset.UnionPrefixes(prefixes, bridges)
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 
@@ -135,7 +135,7 @@ func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []n
 		return slices.ContainsFunc(hold, n.Overlaps) || n.IsSingleIP() && sortedset.Has(outdated, n.Addr())
 	}
 	var prefixes []netip.Prefix
-	for _, n := range sortedset.MinusFunc(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes) {
+	for _, n := range sortedset.MinusPrefixes(want.prefixes, p.announcedPrefixes) {
 		if overlaps(n) {
 			prefixes = append(prefixes, n)
 		}
@@ -149,7 +149,7 @@ func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []n
 	if len(prefixes)+len(addrs) == 0 {
 		return want
 	}
-	return target{sortedset.MinusFunc(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Minus(want.addrs, addrs)}
+	return target{sortedset.MinusPrefixes(want.prefixes, prefixes), sortedset.Minus(want.addrs, addrs)}
 }
 
 // record records what is announced after a call with want, and returns which addresses were
@@ -159,16 +159,16 @@ func (p *announcePath) record(announced []netip.Prefix, want target, services fu
 		return nil, nil
 	}
 	have := sortedset.Covered(want.addrs, announced)
-	if stuck := sortedset.MinusFunc(announced, want.prefixes, sortedset.ComparePrefixes); len(stuck) > 0 {
-		have = sortedset.Union(have, sortedset.Covered(sortedset.Minus(p.announcedAddrs, want.addrs), stuck), netip.Addr.Compare)
+	if stuck := sortedset.MinusPrefixes(announced, want.prefixes); len(stuck) > 0 {
+		have = sortedset.Union(have, sortedset.Covered(sortedset.Minus(p.announcedAddrs, want.addrs), stuck))
 	}
 	now := time.Now()
-	gone := sortedset.MinusFunc(p.announcedPrefixes, announced, sortedset.ComparePrefixes)
+	gone := sortedset.MinusPrefixes(p.announcedPrefixes, announced)
 	left, came = sortedset.Minus(p.announcedAddrs, have), sortedset.Minus(have, p.announcedAddrs)
 	// An aggregate of other addresses attracted traffic to new ones as soon as these were
 	// forwarded. Now it is withdrawn, and their own routes could not be announced.
 	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
-	left = sortedset.Union(left, strayed, netip.Addr.Compare)
+	left = sortedset.Union(left, strayed)
 	p.lingering = p.lingering.with(left, func(a netip.Addr) *lingeringAddress {
 		return &lingeringAddress{addr: a, until: now.Add(p.linger), services: services(a)}
 	})

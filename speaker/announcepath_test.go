@@ -27,7 +27,7 @@ func TestNothingNewOfOutdatedAddresses(t *testing.T) {
 type keepsAggregates struct{ aggregates []netip.Prefix }
 
 func (k keepsAggregates) Set(_ context.Context, _ *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
-	return sortedset.Union(allowed, k.aggregates, sortedset.ComparePrefixes), nil
+	return sortedset.UnionPrefixes(allowed, k.aggregates), nil
 }
 
 // An aggregate that is replaced by single routes attracts traffic to all its addresses until it

@@ -41,7 +41,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	}
 	have, err := a.set(ctx, state)
 	if !sortedset.Same(state.Addresses, a.sent) || !sortedset.Same(have, a.have) {
-		a.prefixes = sortedset.HostPrefixes(sortedset.Union(addrsOf(state.Addresses), have, netip.Addr.Compare))
+		a.prefixes = sortedset.HostPrefixes(sortedset.Union(addrsOf(state.Addresses), have))
 	}
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)

@@ -72,7 +72,7 @@ func (p *announcePath) lingeringAddrs(now time.Time) []netip.Addr {
 // attractedAggregates returns the aggregates that may attract traffic although d does not
 // announce them.
 func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more []netip.Prefix) {
-	for _, prefix := range sortedset.MinusFunc(p.announcedPrefixes, p.targetOf(d).prefixes, sortedset.ComparePrefixes) {
+	for _, prefix := range sortedset.MinusPrefixes(p.announcedPrefixes, p.targetOf(d).prefixes) {
 		if !prefix.IsSingleIP() {
 			more = append(more, prefix)
 		}

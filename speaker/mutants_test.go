@@ -79,7 +79,7 @@ var mutants = map[string]runner{
 	},
 	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		w := p.bgp()
-		stay := sortedset.IntersectFunc(w.announcedPrefixes, d.Prefixes, sortedset.ComparePrefixes)
+		stay := sortedset.IntersectPrefixes(w.announcedPrefixes, d.Prefixes)
 		if len(stay) == len(w.announcedPrefixes) {
 			return p.run(ctx, d)
 		}
@@ -160,7 +160,7 @@ var inEach = map[string]func(w *announcePath, d *plan.Desired){
 	},
 	"treats a failed withdrawal as done": func(w *announcePath, d *plan.Desired) {
 		want := w.targetOf(d)
-		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectFunc(w.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
+		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectPrefixes(w.announcedPrefixes, want.prefixes)
 	},
 }
 

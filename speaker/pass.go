@@ -235,8 +235,8 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 // sorted: they are still announced, or clients may not have noticed the withdrawal.
 func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
 	for _, path := range p.paths {
-		extra = sortedset.Union(extra, sortedset.Minus(path.announcedAddrs, d.Announce), netip.Addr.Compare)
-		extra = sortedset.Union(extra, path.lingeringAddrs(now), netip.Addr.Compare)
+		extra = sortedset.Union(extra, sortedset.Minus(path.announcedAddrs, d.Announce))
+		extra = sortedset.Union(extra, path.lingeringAddrs(now))
 	}
 	return extra
 }

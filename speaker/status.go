@@ -360,7 +360,7 @@ func (p *passResult) orphans() []netip.Addr {
 				some = append(some, l.addr)
 			}
 		}
-		orphans = sortedset.Union(orphans, some, netip.Addr.Compare)
+		orphans = sortedset.Union(orphans, some)
 	}
 	return orphans
 }

@@ -55,7 +55,7 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 		}
 	}
 	q.Answered, q.Hosts = sortedset.Keep(was.Answered, q.Answered), sortedset.Keep(was.Hosts, sortedset.HostPrefixes(q.Answered))
-	q.Announce = sortedset.Keep(was.Announce, sortedset.Union(q.Routed, q.Answered, netip.Addr.Compare))
+	q.Announce = sortedset.Keep(was.Announce, sortedset.Union(q.Routed, q.Answered))
 	t.l2.last = &q
 	return &q
 }
@@ -136,7 +136,7 @@ func (t *trial) afterL2() {
 	now := time.Now()
 	waiting := t.l2.holds.waiting(now)
 	asked := slices.SortedFunc(maps.Keys(t.l2.answering), netip.Addr.Compare)
-	asked = sortedset.Union(asked, slices.SortedFunc(maps.Keys(t.l2.asking), netip.Addr.Compare), netip.Addr.Compare)
+	asked = sortedset.Union(asked, slices.SortedFunc(maps.Keys(t.l2.asking), netip.Addr.Compare))
 	want := slices.DeleteFunc(slices.Clone(t.desired.Answered), func(a netip.Addr) bool { return waiting[a] != "" })
 	if !slices.Equal(asked, want) {
 		t.violate("after: answered for or asked about %v, want %v", asked, want)

@@ -335,7 +335,7 @@ func (t *trial) after(err error) {
 		t.violate("after: recorded %v, but the network has %v", announced, t.announced())
 	}
 	var alone []netip.Addr
-	for _, p := range sortedset.MinusFunc(t.announced(), t.desired.Prefixes, sortedset.ComparePrefixes) {
+	for _, p := range sortedset.MinusPrefixes(t.announced(), t.desired.Prefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -347,11 +347,11 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().announcedAddrs, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().announcedAddrs, sortedset.Union(t.desired.Routed, alone); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
 	t.afterL2()
-	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.announced(), sortedset.ComparePrefixes) {
+	for _, p := range sortedset.MinusPrefixes(t.desired.Prefixes, t.announced()) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {

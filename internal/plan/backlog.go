@@ -32,7 +32,7 @@ type concern struct {
 // the differences would cost a pass as much as Effort allows. At first, and without Effort, it
 // decides about all of them.
 func (d *Decider) revise(v *View, last *Desired, snap *cluster.Snapshot, c concern) revision {
-	all := sortedset.Union(sortedset.Union(d.backlog.waiting, c.others, netip.Addr.Compare), c.urgent, netip.Addr.Compare)
+	all := sortedset.Union(sortedset.Union(d.backlog.waiting, c.others), c.urgent)
 	if d.last == nil || d.Effort == 0 {
 		d.backlog.waiting = nil
 		return v.revise(last, snap, all)

@@ -87,7 +87,7 @@ func (d *Desired) unowned() []netip.Addr {
 			undecided = append(undecided, a)
 		}
 	}
-	return sortedset.Union(d.Snapshot.Unclaimed, undecided, netip.Addr.Compare)
+	return sortedset.Union(d.Snapshot.Unclaimed, undecided)
 }
 
 // view returns the last View if nothing that it depends on has changed.

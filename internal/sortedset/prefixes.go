@@ -52,6 +52,17 @@ func ComparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
+// UnionPrefixes is Union of prefixes.
+func UnionPrefixes(a, b []netip.Prefix) []netip.Prefix { return UnionFunc(a, b, ComparePrefixes) }
+
+// MinusPrefixes is Minus of prefixes.
+func MinusPrefixes(a, b []netip.Prefix) []netip.Prefix { return MinusFunc(a, b, ComparePrefixes) }
+
+// IntersectPrefixes is Intersect of prefixes.
+func IntersectPrefixes(a, b []netip.Prefix) []netip.Prefix {
+	return IntersectFunc(a, b, ComparePrefixes)
+}
+
 // HostPrefix returns the /32 or /128 of an address.
 func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 

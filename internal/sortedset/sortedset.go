@@ -18,6 +18,10 @@ func Has(set []netip.Addr, a netip.Addr) bool {
 // element in common.
 func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.Compare) }
 
+// Union returns what is in either of two sorted sets of addresses; a itself if it has all of b, and
+// b itself if a is empty.
+func Union(a, b []netip.Addr) []netip.Addr { return UnionFunc(a, b, netip.Addr.Compare) }
+
 // IntersectFunc is Intersect for any elements, in the order of compare.
 func IntersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	if Same(a, b) {
@@ -60,9 +64,8 @@ func MinusFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	return only
 }
 
-// Union returns what is in either of two sets that are sorted by compare; a itself if it has all of
-// b, and b itself if a is empty.
-func Union[T any](a, b []T, compare func(a, b T) int) []T {
+// UnionFunc is Union for any elements, in the order of compare.
+func UnionFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	if len(a) == 0 {
 		return b
 	}
