@@ -5,10 +5,10 @@ import "slices"
 // Patch returns a sorted list with the elements under some keys replaced. keys are sorted,
 // and the list has at most one element for each; now returns the element of keys[i], and
 // false if there is none. If nothing differs, Patch returns list itself, and it compares only
-// elements under the keys: most of a long list is copied in whole stretches, or not at all.
+// elements under the keys: most of a long list is copied in whole stretches, or not at all. If only
+// the first elements go, it returns the rest of the list, without a copy.
 func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b T) bool, now func(i int) (T, bool)) []T {
 	var out []T
-	changed := false
 	kept, at := 0, 0 // out has what comes before list[kept]; keys up to now are before list[at]
 	for i, k := range keys {
 		found := at < len(list) && compare(list[at], k) == 0 // as if all change
@@ -18,16 +18,18 @@ func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b
 			at += skip
 		}
 		t, there := now(i)
-		switch {
-		case found && there && equal(list[at], t), !found && !there:
+		if found && there && equal(list[at], t) || !found && !there {
 			if found {
 				at++
 			}
 			continue
-		case !changed:
-			out, changed = make([]T, 0, len(list)+len(keys)-i), true
 		}
-		out = append(out, list[kept:at]...)
+		if out == nil && (there || at > kept) {
+			out = make([]T, 0, len(list)-kept+len(keys)-i)
+		}
+		if out != nil {
+			out = append(out, list[kept:at]...)
+		}
 		if there {
 			out = append(out, t)
 		}
@@ -36,10 +38,12 @@ func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b
 		}
 		kept = at
 	}
-	if !changed {
-		return list
+	if out == nil {
+		out = list[kept:]
+	} else {
+		out = append(out, list[kept:]...)
 	}
-	if out = append(out, list[kept:]...); len(out) == 0 {
+	if len(out) == 0 && len(list) > 0 {
 		return nil
 	}
 	return out
@@ -68,14 +72,16 @@ func Differ[T comparable](a, b []T, compare func(a, b T) int) (only []T) {
 }
 
 // Seek returns the part of a sorted list from a key on, and whether the first element has that key.
-// It is fast if the key is one of the first: for keys in order, call it with what it returned last.
+// It is fast if the key is near the beginning: for keys in order, call it with what it returned last.
 func Seek[T, K any](list []T, key K, compare func(T, K) int) (rest []T, found bool) {
-	for n := 0; n < 2 && len(list) > 0; n++ {
-		if order := compare(list[0], key); order >= 0 {
-			return list, order == 0
+	from, to := 0, 1 // what is before list[from] is less than key
+	for ; to <= len(list); from, to = to, 2*to {
+		if order := compare(list[to-1], key); order == 0 {
+			return list[to-1:], true
+		} else if order > 0 {
+			break
 		}
-		list = list[1:]
 	}
-	i, found := slices.BinarySearchFunc(list, key, compare)
-	return list[i:], found
+	i, found := slices.BinarySearchFunc(list[from:min(to, len(list))], key, compare)
+	return list[from+i:], found
 }

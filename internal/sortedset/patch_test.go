@@ -50,6 +50,21 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+func TestSeek(t *testing.T) {
+	for size := range 20 {
+		var list []int // 1, 3, 5 ...
+		for i := range size {
+			list = append(list, 2*i+1)
+		}
+		for key := range 2*size + 2 {
+			at, has := slices.BinarySearch(list, key)
+			if rest, found := Seek(list, key, cmp.Compare[int]); found != has || !slices.Equal(rest, list[at:]) {
+				t.Errorf("%d in %v: %v, %v", key, list, rest, found)
+			}
+		}
+	}
+}
+
 func TestDiffer(t *testing.T) {
 	for _, row := range []struct{ a, b, want []int }{
 		{nil, nil, nil},

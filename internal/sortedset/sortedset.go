@@ -23,49 +23,56 @@ func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.C
 func Union(a, b []netip.Addr) []netip.Addr { return UnionFunc(a, b, netip.Addr.Compare) }
 
 // IntersectFunc is Intersect for any elements, in the order of compare.
-func IntersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
+func IntersectFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
 	if Same(a, b) {
 		return a
 	}
 	both := make([]T, 0, min(len(a), len(b)))
-	merged(a, b, compare, func(t T, inA, inB bool) {
-		if inA && inB {
-			both = append(both, t)
+	for _, x := range b {
+		var found bool
+		if a, found = seek(a, x, compare); found {
+			both = append(both, x)
 		}
-	})
+	}
 	return both
 }
 
-// MinusFunc is Minus for any elements, in the order of compare.
-func MinusFunc[T any](a, b []T, compare func(a, b T) int) []T {
+// MinusFunc is Minus for any elements, in the order of compare. If only the first elements go, it
+// returns the rest of a, without a copy.
+func MinusFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
 	if Same(a, b) {
 		return nil
 	}
 	var only []T
-	kept, at, removed := 0, 0, false // only has what stays of a[:kept]
+	kept, at := 0, 0 // only has what stays of a[:kept], if anything does
 	for _, x := range b {
-		rest, found := Seek(a[at:], x, compare)
+		if at == len(a) {
+			break
+		}
+		rest, found := seek(a[at:], x, compare)
 		if at = len(a) - len(rest); !found {
 			continue
 		}
-		if !removed {
-			only, removed = make([]T, 0, max(0, len(a)-len(b))), true
+		if at > kept {
+			if only == nil {
+				only = make([]T, 0, max(at-kept, len(a)-len(b)))
+			}
+			only = append(only, a[kept:at]...)
 		}
-		only = append(only, a[kept:at]...)
 		at++
 		kept = at
 	}
-	if !removed {
-		return a
-	}
-	if only = append(only, a[kept:]...); len(only) == 0 {
+	switch {
+	case kept == len(a) && len(only) == 0:
 		return nil
+	case only == nil:
+		return a[kept:]
 	}
-	return only
+	return append(only, a[kept:]...)
 }
 
 // UnionFunc is Union for any elements, in the order of compare.
-func UnionFunc[T any](a, b []T, compare func(a, b T) int) []T {
+func UnionFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
 	if len(a) == 0 {
 		return b
 	}
@@ -74,34 +81,24 @@ func UnionFunc[T any](a, b []T, compare func(a, b T) int) []T {
 		return a
 	}
 	either := make([]T, 0, len(a)+len(more))
-	merged(a, more, compare, func(t T, _, _ bool) { either = append(either, t) })
-	return either
+	for _, x := range more {
+		rest, _ := seek(a, x, compare)
+		before := len(a) - len(rest)
+		either = append(append(either, a[:before]...), x)
+		a = rest
+	}
+	return append(either, a...)
 }
 
-// merged walks two sorted sets at once.
-func merged[T any](a, b []T, compare func(a, b T) int, visit func(t T, inA, inB bool)) {
-	for len(a) > 0 || len(b) > 0 {
-		order := 0
-		switch {
-		case len(a) == 0:
-			order = 1
-		case len(b) == 0:
-			order = -1
-		default:
-			order = compare(a[0], b[0])
-		}
-		switch {
-		case order < 0:
-			visit(a[0], true, false)
-			a = a[1:]
-		case order > 0:
-			visit(b[0], false, true)
-			b = b[1:]
-		default:
-			visit(a[0], true, true)
-			a, b = a[1:], b[1:]
-		}
+// seek is Seek for an element. It is faster where lists have the same elements, as most have.
+func seek[T comparable](list []T, x T, compare func(a, b T) int) (rest []T, found bool) {
+	if len(list) > 0 && list[0] == x {
+		return list, true
 	}
+	if len(list) > 1 && list[1] == x {
+		return list[1:], true
+	}
+	return Seek(list, x, compare)
 }
 
 // Keep returns was if now is equal to it, else now, so that Same detects no change.
@@ -116,4 +113,19 @@ func Keep[T comparable](was, now []T) []T {
 // for equal slices in different arrays.
 func Same[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// A Memo remembers the result of an operation on two lists. Of returns the same slice again as long
+// as the lists are the same, so that what depends on the result finds that nothing has changed.
+type Memo[T any] struct {
+	a, b, result []T
+	known        bool
+}
+
+// Of returns f of two lists. The caller uses a Memo for one f.
+func (m *Memo[T]) Of(a, b []T, f func(a, b []T) []T) []T {
+	if !m.known || !Same(a, m.a) || !Same(b, m.b) {
+		m.a, m.b, m.result, m.known = a, b, f(a, b), true
+	}
+	return m.result
 }

@@ -2,6 +2,7 @@ package sortedset
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,12 +22,80 @@ func TestMinusAndIntersect(t *testing.T) {
 		{set(), set(1, 2), set(), set()},
 		{set(1, 2, 3), set(2, 4), set(1, 3), set(2)},
 		{set(1, 2), set(1, 2), set(), set(1, 2)},
+		{set(1, 2, 3), set(1), set(2, 3), set(1)}, // the first go: no copy
+		{set(1, 2, 3), set(0, 1, 2), set(3), set(1, 2)},
+		{set(1, 2, 3, 4), set(1, 3), set(2, 4), set(1, 3)},
+		{set(1, 2, 3, 4), set(3, 4), set(1, 2), set(3, 4)},
 	} {
 		if got := Minus(row.a, row.b); !slices.Equal(got, row.minus) {
 			t.Errorf("minus(%v, %v) = %v, want %v", row.a, row.b, got, row.minus)
 		}
 		if got := Intersect(row.a, row.b); !slices.Equal(got, row.both) {
 			t.Errorf("intersect(%v, %v) = %v, want %v", row.a, row.b, got, row.both)
+		}
+	}
+}
+
+// The operations equal those on maps, write to neither list, and return one of them if it is the
+// result.
+func TestRandomSets(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		random := func() (set []netip.Addr) {
+			chance := r.IntN(5)
+			for last := range byte(12) {
+				if r.IntN(4) < chance {
+					set = append(set, netip.AddrFrom4([4]byte{192, 0, 2, last}))
+				}
+			}
+			return set
+		}
+		a, b := random(), random()
+		wasA, wasB := slices.Clone(a), slices.Clone(b)
+		want := map[string][]netip.Addr{}
+		for last := range byte(12) {
+			addr := netip.AddrFrom4([4]byte{192, 0, 2, last})
+			inA, inB := slices.Contains(a, addr), slices.Contains(b, addr)
+			for name, in := range map[string]bool{"minus": inA && !inB, "intersect": inA && inB, "union": inA || inB} {
+				if in {
+					want[name] = append(want[name], addr)
+				}
+			}
+		}
+		for name, got := range map[string][]netip.Addr{"minus": Minus(a, b), "intersect": Intersect(a, b), "union": Union(a, b)} {
+			if !slices.Equal(got, want[name]) {
+				t.Fatalf("seed %d: %s(%v, %v) = %v, want %v", seed, name, a, b, got, want[name])
+			}
+			if name != "intersect" && slices.Equal(got, a) && !Same(got, a) {
+				t.Fatalf("seed %d: %s(%v, %v) is a copy", seed, name, a, b)
+			}
+		}
+		if !slices.Equal(a, wasA) || !slices.Equal(b, wasB) {
+			t.Fatalf("seed %d: the lists were written to", seed)
+		}
+	}
+}
+
+func TestMemo(t *testing.T) {
+	calls := 0
+	union := func(a, b []netip.Addr) []netip.Addr {
+		calls++
+		return Union(a, b)
+	}
+	list := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
+	var m Memo[netip.Addr]
+	for i, step := range []struct {
+		a, b  []netip.Addr
+		calls int
+	}{
+		{nil, nil, 1}, {nil, nil, 1},
+		{list[:1], list[2:], 2}, {list[:1], list[2:], 2},
+		{list[:2], list[2:], 3},
+		{slices.Clone(list[:2]), list[2:], 4}, // equal, and not the same
+		{list[:1], list[2:], 5},
+	} {
+		if got, want := m.Of(step.a, step.b, union), Union(step.a, step.b); !slices.Equal(got, want) || calls != step.calls {
+			t.Errorf("step %d: %v after %d calls, want %v after %d", i, got, calls, want, step.calls)
 		}
 	}
 }
