@@ -168,7 +168,7 @@ func TestAnnouncedWhileBehind(t *testing.T) {
 func TestNothingIsAddedAfterAnotherSet(t *testing.T) {
 	s := &Server{edits: 2}
 	old := edit{state([]Session{{Name: "tor1"}}, routes("192.0.2.1/32")), 1}
-	if s.add(old.Routes, old) || len(s.routes) > 0 {
+	if s.setTable(old.Routes, old.number) || len(s.routes) > 0 {
 		t.Errorf("the routes %v were added", s.routes)
 	}
 	s.openSessions(old)
@@ -176,7 +176,7 @@ func TestNothingIsAddedAfterAnotherSet(t *testing.T) {
 		t.Error("a session was opened")
 	}
 	old.number = 2
-	if !s.add(old.Routes, old) || len(s.routes) != 1 {
+	if !s.setTable(old.Routes, old.number) || len(s.routes) != 1 {
 		t.Errorf("the routes %v were added, without another Set", s.routes)
 	}
 }

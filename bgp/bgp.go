@@ -203,10 +203,10 @@ func (s *Server) recordHave() {
 	if s.behind {
 		sessions = append(sessions, s.want.Sessions...)
 	}
-	have := announced(s.routes, sessions)
+	have := announced(s.have, s.routes, sessions)
 	if s.behind {
 		// The routes alone do not tell: a route may be for other routers than before.
-		have = sortedset.UnionPrefixes(have, announced(s.want.Routes, sessions))
+		have = sortedset.UnionPrefixes(have, announced(have, s.want.Routes, sessions))
 	}
 	if !slices.Equal(have, s.have) {
 		s.have = have

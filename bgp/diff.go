@@ -58,28 +58,40 @@ func diffRoutes(have, want []Route) (withdraw, announce []Route) {
 }
 
 // announced returns the prefixes of routes that at least one router receives, or will once its
-// session is up: only then is it known whether a router over IPv6 accepts IPv4.
-func announced(routes []Route, sessions []Session) []netip.Prefix {
-	prefixes := make([]netip.Prefix, 0, len(routes))
+// session is up: only then is it known whether a router over IPv6 accepts IPv4. It returns last if
+// that is equal.
+func announced(last []netip.Prefix, routes []Route, sessions []Session) []netip.Prefix {
 	type kind struct {
 		peers Peers
 		is4   bool
 	}
 	sent := map[kind]bool{}
-	last, is := kind{}, false // of most routes
+	now, is := kind{}, false // of most routes
+	same := 0                // this many prefixes are those of last
+	var prefixes []netip.Prefix
 	for i := range routes {
 		k := kind{routes[i].Peers, routes[i].Prefix.Addr().Is4()}
-		if i == 0 || k != last {
+		if i == 0 || k != now {
 			known := false
 			if is, known = sent[k]; !known {
 				is = slices.ContainsFunc(sessions, func(s Session) bool { return k.peers.Has(s.Name) && s.carries(k.is4) })
 				sent[k] = is
 			}
-			last = k
+			now = k
 		}
-		if is {
+		switch {
+		case !is:
+		case prefixes == nil && same < len(last) && last[same] == routes[i].Prefix:
+			same++
+		default:
+			if prefixes == nil {
+				prefixes = append(make([]netip.Prefix, 0, len(routes)), last[:same]...)
+			}
 			prefixes = append(prefixes, routes[i].Prefix)
 		}
+	}
+	if prefixes == nil {
+		return last[:same]
 	}
 	return prefixes
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"time"
 )
 
@@ -90,8 +92,18 @@ func TestAnnounced(t *testing.T) {
 		{"IPv6", []Session{six}, "192.0.2.1/32 2001:db8::1/128"},
 		{"both", []Session{six, four}, "192.0.2.1/32 2001:db8::1/128"},
 	} {
-		if got := joined(announced(all, c.sessions)); got != c.want {
-			t.Errorf("%s: %s", c.name, got)
+		for _, last := range []string{"", "192.0.2.1/32", "2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128 2001:db8::2/128"} {
+			var was []netip.Prefix
+			for _, r := range routes(strings.Fields(last)...) {
+				was = append(was, r.Prefix)
+			}
+			got := announced(was, all, c.sessions)
+			if joined(got) != c.want {
+				t.Errorf("%s, after %q: %s", c.name, last, joined(got))
+			}
+			if last == c.want && !sortedset.Same(got, was) {
+				t.Errorf("%s: returned another slice than the last one, which is equal", c.name)
+			}
 		}
 	}
 }

@@ -107,7 +107,11 @@ func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) 
 	// Withdraw after announcing: a withdrawn route may cover the same address as an announced one.
 	announce = announce[:min(len(announce), routesPart)]
 	withdraw = withdraw[:min(len(withdraw), routesPart-len(announce))]
-	if !s.add(announce, want) {
+	table := want.Routes
+	if left < 0 || len(withdraw) > 0 {
+		table = patchRoutes(s.routes, announce, nil)
+	}
+	if !s.setTable(table, want.number) {
 		return -1, nil
 	}
 	if err = s.engine.announce(ctx, announce, s.marking()); err != nil {
@@ -116,8 +120,7 @@ func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) 
 	if gone := s.engine.withdraw(withdraw); gone != nil {
 		return left, errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
 	}
-	table := want.Routes
-	if left < 0 {
+	if table = want.Routes; left < 0 {
 		table = patchRoutes(s.routes, nil, withdraw)
 	}
 	s.mu.Lock()
@@ -126,13 +129,12 @@ func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) 
 	return left, err
 }
 
-// add records routes before GoBGP gets them. It returns false if another Set has changed what is
-// wanted.
-func (s *Server) add(come []Route, want edit) bool {
-	table := patchRoutes(s.routes, come, nil)
+// setTable records the table before GoBGP gets it. It returns false if another Set than this one
+// has changed what is wanted.
+func (s *Server) setTable(table []Route, number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.edits != want.number {
+	if s.edits != number {
 		return false
 	}
 	s.routes = table
