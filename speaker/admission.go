@@ -1,7 +1,9 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
@@ -31,9 +33,11 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 	if now.Before(h.paused) {
 		last = nil
 	}
+	touched := slices.SortedFunc(maps.Keys(h.touched), netip.Addr.Compare)
 	for _, a := range want {
-		var known bool
-		if last, known = sortedset.Seek(last, a.Addr, compareL2); known && !h.touched[a.Addr] && asAdmitted(a, last[0]).Equal(last[0]) {
+		var known, again bool
+		touched, again = sortedset.Seek(touched, a.Addr, netip.Addr.Compare)
+		if last, known = sortedset.Seek(last, a.Addr, compareL2); known && !again && asAdmitted(a, last[0]).Equal(last[0]) {
 			admitted = append(admitted, last[0])
 			continue
 		}

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -49,17 +48,36 @@ type announcePath struct {
 	// lingeringAggregates are withdrawn aggregates. Until its time, traffic to an address
 	// in one of them that no Service holds is rejected.
 	lingeringAggregates map[netip.Prefix]time.Time
-	// keepsFor reports whether an unwanted address stays for now: by BGP until other nodes
-	// have announced it, and by L2 until its next owner is ready. nil: none does.
-	keepsFor func(d *plan.Desired, a netip.Addr, now time.Time) bool
-	// withdrawAt ends the delays of BGP.
-	withdrawAt map[netip.Addr]time.Time
+	// keeps returns which of the announced addresses that are unwanted stay for now: by BGP until
+	// other nodes have announced them, and by L2 until their next owner is ready. Both lists are
+	// sorted. nil: none does.
+	keeps func(d *plan.Desired, unwanted []netip.Addr, now time.Time) []netip.Addr
+	// delayed are the withdrawals that BGP delays, sorted by address. spare is for the next ones.
+	delayed, spare []delayedWithdrawal
+	kept           target // what keeps returned last
+	memos          pathMemos
+}
+
+// A delayedWithdrawal is an address that stays announced until a time, as long as stays is true.
+type delayedWithdrawal struct {
+	addr  netip.Addr
+	until time.Time
+	stays bool
+}
+
+// pathMemos are for the passes that do not change what is announced: thousands of addresses may be
+// kept or linger meanwhile.
+type pathMemos struct {
+	unwanted, wantAddrs sortedset.Memo[netip.Addr]
+	wantPrefixes        sortedset.Memo[netip.Prefix]
+	unannounced, inUse  sortedset.Memo[netip.Addr]
+	lingering           lingeringMemo
 }
 
 // newBGPPath announces to routers.
 func newBGPPath(a announcer, linger time.Duration) *announcePath {
 	path := newAnnouncePath("bgp", a, linger, func(d *plan.Desired) target { return target{d.Prefixes, d.Routed} })
-	path.withdrawAt, path.keepsFor = map[netip.Addr]time.Time{}, path.delays
+	path.keeps = path.delays
 	return path
 }
 
@@ -81,47 +99,66 @@ type target struct {
 // target returns what d wants announced by this path, and the addresses that stay for now.
 func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	want := p.targetOf(d)
-	if p.keepsFor == nil {
+	if p.keeps == nil {
 		return want
 	}
-	leaving := sortedset.Minus(p.announcedAddrs, want.addrs)
-	maps.DeleteFunc(p.withdrawAt, func(a netip.Addr, _ time.Time) bool { return !sortedset.Has(leaving, a) })
-	var kept []netip.Addr
-	for _, a := range leaving {
-		if p.keepsFor(d, a, now) {
-			kept = append(kept, a)
-		}
+	kept := p.keeps(d, p.memos.unwanted.Of(p.announcedAddrs, want.addrs, sortedset.Minus), now)
+	if !slices.Equal(kept, p.kept.addrs) {
+		p.kept = target{sortedset.HostPrefixes(kept), kept}
 	}
-	if len(kept) == 0 {
-		return want
+	return target{
+		p.memos.wantPrefixes.Of(want.prefixes, p.kept.prefixes, sortedset.UnionPrefixes),
+		p.memos.wantAddrs.Of(want.addrs, p.kept.addrs, sortedset.Union),
 	}
-	return target{sortedset.UnionPrefixes(want.prefixes, sortedset.HostPrefixes(kept)), sortedset.Union(want.addrs, kept)}
 }
 
-// delays is keepsFor of BGP: it delays the withdrawal of an address with a route of its own.
-func (p *announcePath) delays(d *plan.Desired, addr netip.Addr, now time.Time) bool {
-	_, alone := slices.BinarySearchFunc(p.announcedPrefixes, sortedset.HostPrefix(addr), sortedset.ComparePrefixes)
-	if a := d.Address(addr); a == nil || !a.Handover || !alone {
-		return false
+// delays is keeps of BGP: it delays the withdrawal of addresses with routes of their own.
+func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.Time) (kept []netip.Addr) {
+	if len(unwanted) == 0 {
+		p.delayed, p.spare = nil, nil
+		return nil
 	}
-	until, delayed := p.withdrawAt[addr]
-	if !delayed {
-		until = now.Add(withdrawDelay)
-		p.withdrawAt[addr] = until
+	routes, decided, delayed := p.announcedPrefixes, d.Addresses, p.delayed
+	next := p.spare[:0]
+	for _, a := range unwanted {
+		var alone, assigned, again bool
+		routes, alone = sortedset.Seek(routes, sortedset.HostPrefix(a), sortedset.ComparePrefixes)
+		decided, assigned = sortedset.Seek(decided, a, compareAddress)
+		delayed, again = sortedset.Seek(delayed, a, compareDelayed)
+		w := delayedWithdrawal{addr: a, until: now.Add(withdrawDelay), stays: alone && assigned && decided[0].Handover}
+		if again {
+			w.until = delayed[0].until
+		}
+		if w.stays || again {
+			next = append(next, w)
+		}
 	}
-	return now.Before(until)
+	p.delayed, p.spare = next, p.delayed
+	kept = make([]netip.Addr, 0, len(next))
+	for _, w := range next {
+		if w.stays && now.Before(w.until) {
+			kept = append(kept, w.addr)
+		}
+	}
+	return kept
 }
+
+func compareDelayed(w delayedWithdrawal, a netip.Addr) int { return w.addr.Compare(a) }
+
+func compareAddress(d *plan.Address, a netip.Addr) int { return d.Addr.Compare(a) }
 
 // remaining returns what stays announced until the kernel has what want needs, and false if
 // that is everything. An unwanted prefix stays until a wanted one covers the same address.
 func (p *announcePath) remaining(want target) (target, bool) {
-	if len(sortedset.Minus(p.announcedAddrs, want.addrs)) == 0 && len(sortedset.MinusPrefixes(p.announcedPrefixes, want.prefixes)) == 0 {
+	unwanted, gone := sortedset.Minus(p.announcedAddrs, want.addrs), sortedset.MinusPrefixes(p.announcedPrefixes, want.prefixes)
+	if len(unwanted)+len(gone) == 0 {
 		return target{}, false // as nearly always, without a copy
 	}
-	addrs := sortedset.Intersect(p.announcedAddrs, want.addrs)
-	prefixes := sortedset.IntersectPrefixes(p.announcedPrefixes, want.prefixes)
-	bridges := sortedset.Holding(sortedset.MinusPrefixes(p.announcedPrefixes, prefixes), sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
+	addrs, prefixes := sortedset.Minus(p.announcedAddrs, unwanted), sortedset.MinusPrefixes(p.announcedPrefixes, gone)
+	bridges := sortedset.Holding(gone, sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
 	prefixes = sortedset.UnionPrefixes(prefixes, bridges)
+	// If nothing new is wanted, the lists are those of want, and growing has nothing to do.
+	addrs, prefixes = sortedset.Keep(want.addrs, addrs), sortedset.Keep(want.prefixes, prefixes)
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 
@@ -167,7 +204,10 @@ func (p *announcePath) record(announced []netip.Prefix, want target, services fu
 	left, came = sortedset.Minus(p.announcedAddrs, have), sortedset.Minus(have, p.announcedAddrs)
 	// An aggregate of other addresses attracted traffic to new ones as soon as these were
 	// forwarded. Now it is withdrawn, and their own routes could not be announced.
-	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
+	var strayed []netip.Addr
+	if !sortedset.Same(have, want.addrs) {
+		strayed = sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
+	}
 	left = sortedset.Union(left, strayed)
 	p.lingering = p.lingering.with(left, func(a netip.Addr) *lingeringAddress {
 		return &lingeringAddress{addr: a, until: now.Add(p.linger), services: services(a)}

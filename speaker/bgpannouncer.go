@@ -16,6 +16,7 @@ import (
 type bgpAnnouncer struct {
 	server *bgp.Server
 	sent   []bgp.Route // routes of the last call
+	routes []bgp.Route // of the last call's Desired
 
 	prefixes  []netip.Prefix // that the server returned last
 	allowed   []netip.Prefix // prefixes of the last call
@@ -25,10 +26,14 @@ type bgpAnnouncer struct {
 // Set implements announcer.
 func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	want := d.BGP
-	if !sortedset.Same(allowed, d.Prefixes) {
+	switch {
+	case sortedset.Same(allowed, d.Prefixes):
+	case sortedset.Same(allowed, a.allowed) && sortedset.Same(d.BGP.Routes, a.routes):
+		want.Routes = a.sent
+	default:
 		want.Routes = plan.RoutesTo(allowed, d.BGP.Routes, a.sent)
 	}
-	a.sent = want.Routes
+	a.sent, a.routes = want.Routes, d.BGP.Routes
 	prefixes, err := a.server.Set(ctx, want)
 	err = withoutFaults(err)
 	if sortedset.Same(prefixes, a.prefixes) && sortedset.Same(allowed, a.allowed) {

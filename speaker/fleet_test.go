@@ -145,7 +145,7 @@ func (n *fleetNode) start() {
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
 	over := &l2Announcer{set: (*fleetLink)(n).Set, handover: handover}
 	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), broadcast: n.broadcast, send: n.send, offer: &interfaceOffer{list: eth0}}
-	n.links.path.keepsFor = handover.keepsFor
+	n.links.path.keeps = handover.keepsOf
 	n.pass = newPass((*fleetKernel)(n), log, n.links.path)
 }
 

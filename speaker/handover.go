@@ -144,10 +144,14 @@ func (h *handoverState) holderGone(a netip.Addr) {
 	}
 }
 
-// keepsFor is keeps for a decided address.
-func (h *handoverState) keepsFor(d *plan.Desired, a netip.Addr, now time.Time) bool {
-	decided := d.Address(a)
-	return decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now)
+// keepsOf returns those of addrs that this node keeps, as decided.
+func (h *handoverState) keepsOf(d *plan.Desired, addrs []netip.Addr, now time.Time) (kept []netip.Addr) {
+	for _, a := range addrs {
+		if decided := d.Address(a); decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now) {
+			kept = append(kept, a)
+		}
+	}
+	return kept
 }
 
 // keeps reports whether this node continues to answer for an address whose new owner is

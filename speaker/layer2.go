@@ -77,7 +77,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
 	l.handover.restoreOwners(owners)
 	l.redirects, l.neighbours = &redirect.Redirects{Rules: owners.Redirects}, neighbour.New(o.Log)
 	l.path = newL2Path(&l2Announcer{set: l.announcer.Set, handover: l.handover}, o.LingerL2)
-	l.path.keepsFor = l.handover.keepsFor
+	l.path.keeps = l.handover.keepsOf
 	for _, p := range saved {
 		if !slices.Contains(adopted, p.Addr) {
 			continue

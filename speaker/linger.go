@@ -58,22 +58,36 @@ func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 	}
 }
 
+// stillUsed returns the addresses that must be forwarded although d does not announce them, sorted:
+// they are still announced, or clients may not have noticed the withdrawal.
+func (p *announcePath) stillUsed(d *plan.Desired, now time.Time) []netip.Addr {
+	return p.memos.inUse.Of(p.memos.unannounced.Of(p.announcedAddrs, d.Announce, sortedset.Minus), p.lingeringAddrs(now), sortedset.Union)
+}
+
 // lingeringAddrs returns the addresses that still linger, sorted.
 func (p *announcePath) lingeringAddrs(now time.Time) []netip.Addr {
-	addrs := make([]netip.Addr, 0, len(p.lingering))
+	m := &p.memos.lingering
+	if sortedset.Same(p.lingering, m.of) && now.Before(m.until) {
+		return m.addrs
+	}
+	*m = lingeringMemo{of: p.lingering, addrs: make([]netip.Addr, 0, len(p.lingering))}
 	for _, l := range p.lingering {
 		if now.Before(l.until) {
-			addrs = append(addrs, l.addr)
+			m.addrs, m.until = append(m.addrs, l.addr), earliest(now, m.until, l.until)
 		}
 	}
-	return addrs
+	return m.addrs
 }
 
 // attractedAggregates returns the aggregates that may attract traffic although d does not
 // announce them.
 func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more []netip.Prefix) {
-	for _, prefix := range sortedset.MinusPrefixes(p.announcedPrefixes, p.targetOf(d).prefixes) {
-		if !prefix.IsSingleIP() {
+	wanted, found := p.targetOf(d).prefixes, false
+	for _, prefix := range p.announcedPrefixes {
+		if prefix.IsSingleIP() {
+			continue
+		}
+		if wanted, found = sortedset.Seek(wanted, prefix, sortedset.ComparePrefixes); !found {
 			more = append(more, prefix)
 		}
 	}
@@ -109,8 +123,8 @@ func (p *announcePath) next(after time.Time) (first time.Time) {
 	for _, until := range p.lingeringAggregates {
 		first = earliest(after, first, until)
 	}
-	for _, at := range p.withdrawAt {
-		first = earliest(after, first, at)
+	for _, w := range p.delayed {
+		first = earliest(after, first, w.until)
 	}
 	return first
 }
@@ -118,6 +132,13 @@ func (p *announcePath) next(after time.Time) (first time.Time) {
 // A lingeringSet is sorted by address. It is replaced, and not modified: published results have it
 // too.
 type lingeringSet []*lingeringAddress
+
+// A lingeringMemo has the addresses of a set that linger until the first of them ends.
+type lingeringMemo struct {
+	of    lingeringSet
+	until time.Time
+	addrs []netip.Addr
+}
 
 func compareLingering(l *lingeringAddress, a netip.Addr) int { return l.addr.Compare(a) }
 

@@ -86,9 +86,7 @@ var mutants = map[string]runner{
 		return errors.Join(p.announce(ctx, w, d, target{stay, sortedset.Intersect(w.announcedAddrs, d.Routed)}), p.run(ctx, d))
 	},
 	"delays withdrawals from neighbours": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		if p.l2().withdrawAt == nil {
-			p.l2().withdrawAt, p.l2().keepsFor = map[netip.Addr]time.Time{}, p.l2().delays
-		}
+		p.l2().keeps = p.l2().delays
 		return p.run(ctx, d)
 	},
 	"drops lingering for neighbours when routers have a route": func(p *pass, ctx context.Context, d *plan.Desired) error {

@@ -206,12 +206,14 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 		state.Redirects = p.redirects.Rules
 	}
 	state.Taking = p.taking(d)
-	state.VIPs = p.withLingering(d, p.stillUsed(d, now))
+	var stillUsed []netip.Addr
 	for _, path := range p.paths {
+		stillUsed = sortedset.Union(stillUsed, path.stillUsed(d, now))
 		if more := path.attractedAggregates(d, now); len(more) > 0 {
 			state.Owned = sortedset.RemoveAddrs(sortedset.AddPrefixes(state.Owned, more), d.Unowned)
 		}
 	}
+	state.VIPs = p.withLingering(d, stillUsed)
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
@@ -229,16 +231,6 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 		return nil
 	}
 	return sortedset.Minus(d.Answered, p.paths[i].announcedAddrs)
-}
-
-// stillUsed returns the addresses that must be forwarded although d does not announce them,
-// sorted: they are still announced, or clients may not have noticed the withdrawal.
-func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
-	for _, path := range p.paths {
-		extra = sortedset.Union(extra, sortedset.Minus(path.announcedAddrs, d.Announce))
-		extra = sortedset.Union(extra, path.lingeringAddrs(now))
-	}
-	return extra
 }
 
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same

@@ -23,8 +23,13 @@ func (d *Desired) patch(v *View, r revision) {
 	patchAddrs := func(list []netip.Addr, has func(*Address) bool) []netip.Addr {
 		return sortedset.Patch(list, r.addrs, netip.Addr.Compare, equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
 	}
+	alike := sortedset.Same(d.Announce, d.Routed) && !slices.ContainsFunc(r.now, func(a *Address) bool { return a != nil && a.Announce != (len(a.Routes) > 0) })
 	d.Routed = patchAddrs(d.Routed, func(a *Address) bool { return len(a.Routes) > 0 })
-	d.Announce = patchAddrs(d.Announce, func(a *Address) bool { return a.Announce })
+	if alike { // as they are without Layer 2
+		d.Announce = d.Routed
+	} else {
+		d.Announce = patchAddrs(d.Announce, func(a *Address) bool { return a.Announce })
+	}
 	if answered := patchAddrs(d.Answered, func(a *Address) bool { return a.l2 != nil }); !sortedset.Same(answered, d.Answered) {
 		d.Answered, d.Hosts = answered, sortedset.HostPrefixes(answered)
 	}

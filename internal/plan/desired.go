@@ -182,20 +182,41 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 	return texts
 }
 
-// RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted.
+// RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted. If
+// these are the first routes of the last list, it returns that part of the list, without a copy.
 func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	out := make([]bgp.Route, 0, len(prefixes))
-	lists = slices.Clone(lists)
+	rest, last := slices.Clone(lists), lists[len(lists)-1]
+	var out []bgp.Route
+	same := 0 // this many routes are those of last
 	for _, p := range prefixes {
-		for i := range lists {
-			var found bool
-			if lists[i], found = sortedset.Seek(lists[i], p, comparePrefix); found {
-				out = append(out, lists[i][0])
-				break
+		r, found := firstRoute(rest, p)
+		switch {
+		case !found:
+		case out == nil && same < len(last) && last[same] == *r:
+			same++
+		default:
+			if out == nil {
+				out = append(make([]bgp.Route, 0, len(prefixes)), last[:same]...)
 			}
+			out = append(out, *r)
 		}
 	}
+	if out == nil {
+		return last[:same]
+	}
 	return out
+}
+
+// firstRoute returns the route to a prefix in the first list that has it, and shortens the lists to
+// what follows.
+func firstRoute(lists [][]bgp.Route, p netip.Prefix) (*bgp.Route, bool) {
+	for i := range lists {
+		var found bool
+		if lists[i], found = sortedset.Seek(lists[i], p, comparePrefix); found {
+			return &lists[i][0], true
+		}
+	}
+	return nil, false
 }
 
 // Holders returns the Services that hold addr; d may be nil.
