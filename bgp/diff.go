@@ -67,8 +67,7 @@ func announced(last []netip.Prefix, routes []Route, sessions []Session) []netip.
 	}
 	sent := map[kind]bool{}
 	now, is := kind{}, false // of most routes
-	same := 0                // this many prefixes are those of last
-	var prefixes []netip.Prefix
+	draft := sortedset.Draft[netip.Prefix]{Last: last, Cap: len(routes)}
 	for i := range routes {
 		k := kind{routes[i].Peers, routes[i].Prefix.Addr().Is4()}
 		if i == 0 || k != now {
@@ -79,19 +78,9 @@ func announced(last []netip.Prefix, routes []Route, sessions []Session) []netip.
 			}
 			now = k
 		}
-		switch {
-		case !is:
-		case prefixes == nil && same < len(last) && last[same] == routes[i].Prefix:
-			same++
-		default:
-			if prefixes == nil {
-				prefixes = append(make([]netip.Prefix, 0, len(routes)), last[:same]...)
-			}
-			prefixes = append(prefixes, routes[i].Prefix)
+		if is {
+			draft.Add(routes[i].Prefix, sortedset.Equal)
 		}
 	}
-	if prefixes == nil {
-		return last[:same]
-	}
-	return prefixes
+	return draft.List()
 }

@@ -28,7 +28,7 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	begun := map[string][]netip.Addr{}
-	admitted = make([]l2.Address, 0, len(want))
+	draft := sortedset.Draft[l2.Address]{Last: h.admitted, Cap: len(want)}
 	last := h.admitted
 	if now.Before(h.paused) {
 		last = nil
@@ -38,7 +38,7 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 		var known, again bool
 		touched, again = sortedset.Seek(touched, a.Addr, netip.Addr.Compare)
 		if last, known = sortedset.Seek(last, a.Addr, compareL2); known && !again && asAdmitted(a, last[0]).Equal(last[0]) {
-			admitted = append(admitted, last[0])
+			draft.Add(last[0], l2.Address.Equal)
 			continue
 		}
 		_, waited := h.waits[a.Addr]
@@ -49,15 +49,15 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 			continue
 		}
 		a.Probe, a.Round = len(h.holders[a.Addr]) == 0, h.rounds[a.Addr]
-		admitted = append(admitted, a)
+		draft.Add(a, l2.Address.Equal)
 	}
-	h.admitted = admitted
+	h.admitted = draft.List()
 	clear(h.touched)
 	messages = make(map[string][][]byte, len(begun))
 	for node, list := range begun {
 		messages[node] = message{kind: readyMessage, instance: h.instance, sequence: h.sequence, held: list}.encode()
 	}
-	return admitted, messages
+	return h.admitted, messages
 }
 
 func compareL2(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }

@@ -36,7 +36,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 		want = addressesOf(allowed, d.L2.Addresses, a.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Pools: d.L2.Pools, Addresses: a.handover.admit(want, time.Now())}
-	if slices.EqualFunc(state.Addresses, a.sent, l2.Address.Equal) {
+	if !sortedset.Same(state.Addresses, a.sent) && slices.EqualFunc(state.Addresses, a.sent, l2.Address.Equal) {
 		state.Addresses = a.sent
 	}
 	have, err := a.set(ctx, state)
@@ -58,7 +58,7 @@ func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	for _, p := range prefixes {
 		for i := range lists {
 			var found bool
-			if lists[i], found = sortedset.Seek(lists[i], p.Addr(), func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }); found {
+			if lists[i], found = sortedset.Seek(lists[i], p.Addr(), compareL2); found {
 				out = append(out, lists[i][0])
 				break
 			}

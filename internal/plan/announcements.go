@@ -13,15 +13,15 @@ import (
 // patch derives from a revision what is forwarded and announced. Lists that do not change stay the
 // same slices.
 func (d *Desired) patch(v *View, r revision) {
-	d.Addresses = sortedset.Patch(d.Addresses, r.addrs, compareAddress, equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
-	d.Proxy.VIPs = sortedset.Patch(d.Proxy.VIPs, r.addrs, compareVIP, equal, func(i int) (*proxy.VIP, bool) {
+	d.Addresses = sortedset.Patch(d.Addresses, r.addrs, compareAddress, sortedset.Equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
+	d.Proxy.VIPs = sortedset.Patch(d.Proxy.VIPs, r.addrs, compareVIP, sortedset.Equal, func(i int) (*proxy.VIP, bool) {
 		if r.now[i] == nil {
 			return nil, false
 		}
 		return r.now[i].VIP, true
 	})
 	patchAddrs := func(list []netip.Addr, has func(*Address) bool) []netip.Addr {
-		return sortedset.Patch(list, r.addrs, netip.Addr.Compare, equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
+		return sortedset.Patch(list, r.addrs, netip.Addr.Compare, sortedset.Equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
 	}
 	alike := sortedset.Same(d.Announce, d.Routed) && !slices.ContainsFunc(r.now, func(a *Address) bool { return a != nil && a.Announce != (len(a.Routes) > 0) })
 	d.Routed = patchAddrs(d.Routed, func(a *Address) bool { return len(a.Routes) > 0 })
@@ -50,10 +50,10 @@ func (d *Desired) patchRoutes(v *View, r revision) {
 		hosts[i] = sortedset.HostPrefix(a)
 	}
 	routes := d.BGP.Routes
-	routes = sortedset.Patch(routes, hosts, comparePrefix, equal, func(i int) (bgp.Route, bool) { return r.now[i].hostRoute() })
+	routes = sortedset.Patch(routes, hosts, comparePrefix, sortedset.Equal, func(i int) (bgp.Route, bool) { return r.now[i].hostRoute() })
 	if prefixes := r.aggregated(); len(prefixes) > 0 {
 		d.patchAggregates(v, prefixes)
-		routes = sortedset.Patch(routes, prefixes, comparePrefix, equal, func(i int) (bgp.Route, bool) {
+		routes = sortedset.Patch(routes, prefixes, comparePrefix, sortedset.Equal, func(i int) (bgp.Route, bool) {
 			at, found := slices.BinarySearchFunc(d.aggregates, prefixes[i], aggregate.comparePrefix)
 			if !found || d.aggregates[at].refused {
 				return bgp.Route{}, false

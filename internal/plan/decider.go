@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -156,19 +157,28 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 }
 
 // concerned returns the addresses about which this View may decide differently from the last one,
-// with the same Services.
-func (v *View) concerned(last *Desired, snap *cluster.Snapshot) (addrs []netip.Addr) {
+// with the same Services. Elections take microseconds each, so it looks at parts concurrently, as
+// revise does.
+func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
 	all, pools := !v.decidesLike(last.View), !slices.Equal(v.fromPools, last.View.fromPools)
 	unresponsive, election := v.unresponsiveDiffer(last.View), v.electionChange(last.View)
 	if !all && !pools && !unresponsive && !election.changed {
 		return nil
 	}
-	for _, a := range last.Addresses {
-		if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || unresponsive && v.unresponsiveConcern(a, last.View) || election.changed && v.electionConcerns(a, election) {
-			addrs = append(addrs, a.Addr)
-		}
+	parts := slices.Collect(slices.Chunk(last.Addresses, revisePart))
+	concerned := make([][]netip.Addr, len(parts))
+	var running sync.WaitGroup
+	for i, part := range parts {
+		running.Go(func() {
+			for _, a := range part {
+				if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || unresponsive && v.unresponsiveConcern(a, last.View) || election.changed && v.electionConcerns(a, election) {
+					concerned[i] = append(concerned[i], a.Addr)
+				}
+			}
+		})
 	}
-	return addrs
+	running.Wait()
+	return slices.Concat(concerned...)
 }
 
 // permitsOther reports whether a pool permits other annotations of Services than in the last View.

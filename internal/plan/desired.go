@@ -185,26 +185,14 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 // RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted. If
 // these are the first routes of the last list, it returns that part of the list, without a copy.
 func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	rest, last := slices.Clone(lists), lists[len(lists)-1]
-	var out []bgp.Route
-	same := 0 // this many routes are those of last
+	rest := slices.Clone(lists)
+	draft := sortedset.Draft[bgp.Route]{Last: lists[len(lists)-1], Cap: len(prefixes)}
 	for _, p := range prefixes {
-		r, found := firstRoute(rest, p)
-		switch {
-		case !found:
-		case out == nil && same < len(last) && last[same] == *r:
-			same++
-		default:
-			if out == nil {
-				out = append(make([]bgp.Route, 0, len(prefixes)), last[:same]...)
-			}
-			out = append(out, *r)
+		if r, found := firstRoute(rest, p); found {
+			draft.Add(*r, sortedset.Equal)
 		}
 	}
-	if out == nil {
-		return last[:same]
-	}
-	return out
+	return draft.List()
 }
 
 // firstRoute returns the route to a prefix in the first list that has it, and shortens the lists to

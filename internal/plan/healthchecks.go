@@ -68,7 +68,7 @@ func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
 			checks = append(checks, v.checks(d.Snapshot.Services[at])...)
 		}
 	}
-	d.Checks = sortedset.Patch(d.Checks, keys, compareChecks, equal, func(i int) (c healthcheck.Check, there bool) {
+	d.Checks = sortedset.Patch(d.Checks, keys, compareChecks, sortedset.Equal, func(i int) (c healthcheck.Check, there bool) {
 		at, there := slices.BinarySearchFunc(checks, keys[i], compareChecks)
 		if there {
 			c = checks[at]

@@ -37,8 +37,6 @@ func comparePrefix(r bgp.Route, prefix netip.Prefix) int {
 	return sortedset.ComparePrefixes(r.Prefix, prefix)
 }
 
-func equal[T comparable](a, b T) bool { return a == b }
-
 // NodeAddresses returns the InternalIPs of this node.
 func (v *View) NodeAddresses() []netip.Addr {
 	if v.Self == nil {

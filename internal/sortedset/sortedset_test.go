@@ -76,6 +76,27 @@ func TestRandomSets(t *testing.T) {
 	}
 }
 
+func TestDraft(t *testing.T) {
+	last := []int{1, 2, 3}
+	for _, row := range []struct {
+		list   []int
+		copied bool
+	}{
+		{nil, false}, {[]int{1, 2}, false}, {[]int{1, 2, 3}, false},
+		{[]int{2, 3}, true}, {[]int{1, 3}, true}, {[]int{1, 2, 3, 4}, true}, {[]int{4}, true},
+	} {
+		d := Draft[int]{Last: last, Cap: len(row.list)}
+		for _, n := range row.list {
+			d.Add(n, Equal)
+		}
+		if got := d.List(); !slices.Equal(got, row.list) || !slices.Equal(last, []int{1, 2, 3}) {
+			t.Errorf("%v: got %v", row.list, got)
+		} else if copied := !Same(got, last[:min(len(got), len(last))]); copied != row.copied {
+			t.Errorf("%v: copied %v, want %v", row.list, copied, row.copied)
+		}
+	}
+}
+
 func TestMemo(t *testing.T) {
 	calls := 0
 	union := func(a, b []netip.Addr) []netip.Addr {
