@@ -39,7 +39,7 @@ func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b
 		kept = at
 	}
 	if out == nil {
-		out = list[kept:]
+		out = slices.Clip(list[kept:])
 	} else {
 		out = append(out, list[kept:]...)
 	}

@@ -66,7 +66,7 @@ func MinusFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
 	case kept == len(a) && len(only) == 0:
 		return nil
 	case only == nil:
-		return a[kept:]
+		return slices.Clip(a[kept:])
 	}
 	return append(only, a[kept:]...)
 }
@@ -99,66 +99,4 @@ func seek[T comparable](list []T, x T, compare func(a, b T) int) (rest []T, foun
 		return list[1:], true
 	}
 	return Seek(list, x, compare)
-}
-
-// Keep returns was if now is equal to it, else now, so that Same detects no change.
-func Keep[T comparable](was, now []T) []T {
-	if was != nil && slices.Equal(was, now) {
-		return was
-	}
-	return now
-}
-
-// Same reports whether a and b are the same slice, without comparing elements. It is false
-// for equal slices in different arrays.
-func Same[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-}
-
-// A Draft is a list that usually begins like its Last version, or equals it: only from the first
-// difference on it has a copy.
-type Draft[T any] struct {
-	Last []T
-	Cap  int // how long the list may get, for its allocation
-
-	same int // this many elements are those of Last
-	list []T
-}
-
-// Add appends an element. equal compares it with that of Last.
-func (d *Draft[T]) Add(t T, equal func(a, b T) bool) {
-	switch {
-	case d.list != nil:
-		d.list = append(d.list, t)
-	case d.same < len(d.Last) && equal(d.Last[d.same], t):
-		d.same++
-	default:
-		d.list = append(append(make([]T, 0, d.Cap), d.Last[:d.same]...), t)
-	}
-}
-
-// List returns the list. It is a part of Last if Last begins with it.
-func (d *Draft[T]) List() []T {
-	if d.list == nil {
-		return d.Last[:d.same]
-	}
-	return d.list
-}
-
-// Equal compares by ==.
-func Equal[T comparable](a, b T) bool { return a == b }
-
-// A Memo remembers the result of an operation on two lists. Of returns the same slice again as long
-// as the lists are the same, so that what depends on the result finds that nothing has changed.
-type Memo[T any] struct {
-	a, b, result []T
-	known        bool
-}
-
-// Of returns f of two lists. The caller uses a Memo for one f.
-func (m *Memo[T]) Of(a, b []T, f func(a, b []T) []T) []T {
-	if !m.known || !Same(a, m.a) || !Same(b, m.b) {
-		m.a, m.b, m.result, m.known = a, b, f(a, b), true
-	}
-	return m.result
 }
