@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test oldest-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-proxy bench-scale setup kube-tools
+.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test oldest-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-load bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -119,6 +119,9 @@ bench-kube: setup build kube-tools ## measure beside kube-proxy on a real contro
 
 bench-l2: setup build ## measure failover over layer 2; writes docs/benchmarks/l2.md
 	go run ./e2e/bench l2
+
+bench-load: setup build ## measure up to 50,000 Services on one node; writes docs/benchmarks/load.md
+	go run ./e2e/bench load
 
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes; writes docs/benchmarks/proxy.md
 	go run ./e2e/bench proxy

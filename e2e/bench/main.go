@@ -1,9 +1,9 @@
 // Command bench measures Fanfare, and writes the results to docs/benchmarks: as JSON, and as
 // a page with figures, which it makes from the JSON alone:
 //
-//	bench [flags] bgp|gossip|ipam|kube|l2|proxy|scale [flags of the benchmark]
+//	bench [flags] bgp|gossip|ipam|kube|l2|load|proxy|scale [flags of the benchmark]
 //	bench [flags] all
-//	bench [flags] render [bgp|gossip|ipam|kube|l2|proxy|scale]...
+//	bench [flags] render [bgp|gossip|ipam|kube|l2|load|proxy|scale]...
 //
 // `make bench` runs all benchmarks, `make bench-bgp` and its like one. Render measures
 // nothing: it makes the pages again, and marks those whose code has changed as old. `make
@@ -36,7 +36,7 @@ import (
 
 // benchmarks are the subcommands. Each adds its flags and returns the benchmark.
 var benchmarks = map[string]func(*flag.FlagSet, *measure.Inputs) measure.Run{
-	"bgp": bgp.Flags, "gossip": gossip.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "proxy": proxy.Flags, "scale": scale.Flags,
+	"bgp": bgp.Flags, "gossip": gossip.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "load": bgp.LoadFlags, "proxy": proxy.Flags, "scale": scale.Flags,
 }
 
 // names are the subcommands in the order in which all run.

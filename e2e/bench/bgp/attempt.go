@@ -58,7 +58,17 @@ func (t *attempt) converge(ctx context.Context) (err error) {
 	r.mu.Unlock()
 	u, err := measure.UsageOf(t.Name, t.process.Process.Pid)
 	t.CPU = append(t.CPU, u.CPU)
+	if _, measures := t.program.(*fanfare); err != nil || !measures {
+		return err
+	}
+	m, err := measure.Scrape(ctx, t.dial)
+	t.FirstLoad = append(t.FirstLoad, time.Duration(m["fanfare_speaker_pass_phase_duration_seconds_sum"]*float64(time.Second)))
 	return err
+}
+
+// dial connects to the speaker's status socket.
+func (t *attempt) dial(ctx context.Context) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", rundir.SocketPath(filepath.Join(t.dir, "run")))
 }
 
 func (t *attempt) firstOpen() (first time.Time) {
@@ -74,6 +84,10 @@ func (t *attempt) firstOpen() (first time.Time) {
 
 // change repeatedly adds one route and removes it.
 func (t *attempt) change(ctx context.Context) error {
+	before, err := measure.UsageOf(t.Name, t.process.Process.Pid)
+	if err != nil {
+		return err
+	}
 	for range t.changes {
 		for _, c := range []struct {
 			on   bool
@@ -95,7 +109,9 @@ func (t *attempt) change(ctx context.Context) error {
 			*c.into = append(*c.into, done.Sub(began))
 		}
 	}
-	return nil
+	after, err := measure.UsageOf(t.Name, t.process.Process.Pid)
+	t.ChangeCPU += after.CPU - before.CPU
+	return err
 }
 
 // pause separates changes, so that each finds an idle program.
@@ -132,11 +148,8 @@ func (t *attempt) measureSilent(ctx context.Context) (err error) {
 	if t.process, err = t.program.start(t.world); err != nil {
 		return err
 	}
-	dial := func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", rundir.SocketPath(filepath.Join(t.dir, "run")))
-	}
 	err = lab.Await(ctx, patience, "all Services in the kernel", func() error {
-		m, err := measure.Scrape(ctx, dial)
+		m, err := measure.Scrape(ctx, t.dial)
 		if have := m["fanfare_proxy_vips"]; err == nil && have < float64(t.routes) {
 			err = fmt.Errorf("have %.0f", have)
 		}

@@ -28,7 +28,10 @@ type result struct {
 	// Of one router, when all routes have arrived for the first time.
 	Updates, Bytes int
 	CPU            measure.Sample // from the start of the program to all routes
-	RSS, Peak      int64          // maximum of all starts, at the end of each
+	// Of Fanfare: the time in passes until its router has all routes, and the CPU time of all changes.
+	FirstLoad measure.Sample
+	ChangeCPU time.Duration
+	RSS, Peak int64 // maximum of all starts, at the end of each
 }
 
 // measureAll starts the announcers in turn, so that other load on the machine affects all

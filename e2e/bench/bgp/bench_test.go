@@ -57,6 +57,51 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 }
 
+// A quick run measures both numbers of Services.
+func TestLoadMeasuresEverything(t *testing.T) {
+	if testing.Short() {
+		t.Skip("two speakers and their routers take some seconds")
+	}
+	if os.Geteuid() != 0 {
+		nstest.Missing(t, "network namespaces need root")
+	}
+	var o loadOptions
+	o.Binary, o.routers = filepath.Join(t.TempDir(), "fanfare"), 1
+	if err := binary.Build(t.Context(), o.Binary); err != nil {
+		t.Fatal(err)
+	}
+	o.quicken()
+	r, text, err := o.steps().Once(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	for _, l := range r.Loads {
+		if len(l.Spoke) != o.starts || len(l.Changed()) != r.Changes || len(l.FirstLoad) != o.starts || l.FirstLoad[0] <= 0 || l.FirstLoad[0] > l.Done[0] || l.ChangeCPU <= 0 || l.RSS == 0 {
+			t.Errorf("%d Services: %+v", l.Services, l)
+		}
+	}
+}
+
+func TestLoadReportShowsNumbers(t *testing.T) {
+	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
+	one := func(services, n int) load {
+		return load{services, result{Spoke: ms(n), FirstLoad: ms(n + 1), Added: ms(n + 2), Removed: ms(n + 2), ChangeCPU: 2 * time.Duration(n) * time.Millisecond, RSS: int64(n) * 1e6}}
+	}
+	text, err := loadReport{Starts: 3, Changes: 200, Loads: []load{one(10_000, 120), one(50_000, 220)}}.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| | 10,000 Services | 50,000 Services |", "| of this, decisions and the kernel | 121 ms / 121 ms | 221 ms / 221 ms |",
+		"reached the router** | 122 ms / 122 ms | 222 ms / 222 ms |", "| the 99th percentile of that | 122 ms | 222 ms |", "with reading the file | 120 ms | 220 ms |", "| resident, at the end | 120 MB | 220 MB |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
 func TestReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	one := func(n int) result {

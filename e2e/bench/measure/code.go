@@ -27,6 +27,7 @@ var measured = map[string][]string{
 	"ipam":   {"controller", "internal/cluster", "internal/ipam", "internal/watch"},
 	"kube":   {"bgp", "controller", "internal/cluster", "internal/ipam", "internal/plan", "internal/watch", "proxy", "speaker"},
 	"l2":     {"internal/cluster", "internal/election", "internal/membership", "internal/plan", "internal/redirect", "l2", "proxy", "speaker"},
+	"load":   {"bgp", "internal/cluster", "internal/plan", "internal/watch", "proxy", "speaker"},
 	"matrix": {"bgp", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/redirect", "internal/watch", "l2", "proxy", "speaker"},
 	"proxy":  {"internal/cluster", "internal/nfnl", "internal/plan", "internal/watch", "proxy", "speaker"},
 	"scale":  {"controller", "internal/cluster", "internal/ipam", "internal/membership", "internal/plan", "internal/watch", "speaker"},
