@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +15,6 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/figure"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
-
-// withoutResults are the benchmarks whose pages are older than the files of results. The list
-// only shrinks: `make bench` empties it.
-var withoutResults = []string{"kube", "load"}
 
 // docs is the folder of the pages.
 const docs = "../../docs/benchmarks"
@@ -31,12 +25,6 @@ func TestPagesAreOfTheirResults(t *testing.T) {
 	b := bench{in: measure.Inputs{Source: "../.."}, folder: docs}
 	for _, name := range names {
 		files, err := b.files(name)
-		if listed := slices.Contains(withoutResults, name); errors.Is(err, fs.ErrNotExist) != listed {
-			t.Errorf("%s is listed: %t; its results: %v", name, listed, err)
-			continue
-		} else if listed {
-			continue
-		}
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

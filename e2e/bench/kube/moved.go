@@ -34,18 +34,17 @@ const churnRate = 20
 // of its rules, and than it takes to delete old chains.
 const calmTime = 1500 * time.Millisecond
 
+const moving = "moving" // the name of the Service
+
 func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
-	const name = "moving"
-	if err := b.api.createSlice(ctx, newSlice(name, realPod(targets[1]))); err != nil {
+	if err := b.api.createSlice(ctx, newSlice(moving, realPod(targets[1]))); err != nil {
 		return m, err
 	}
-	if _, err := b.api.createService(ctx, newService(name)); err != nil {
+	if _, err := b.api.createService(ctx, newService(moving)); err != nil {
 		return m, err
 	}
-	defer func() {
-		b.deleteMoved(name, &err)
-	}()
-	is, err := b.seen.Of(ctx, name)
+	defer b.deleteMoved(&err)
+	is, err := b.seen.Of(ctx, moving)
 	if err != nil {
 		return m, err
 	}
@@ -66,11 +65,11 @@ func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
 	})
 }
 
-func (b *bench) deleteMoved(name string, err *error) {
+func (b *bench) deleteMoved(err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventLimit)
 	defer cancel()
-	*err = errors.Join(*err, b.deleteService(ctx, name))
-	b.seen.Forget(name)
+	*err = errors.Join(*err, b.deleteService(ctx, moving))
+	b.seen.Forget(moving)
 }
 
 // targets are the pods that the Service moves to in turn. It uses the second one before and
@@ -99,12 +98,13 @@ func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *c
 	if err != nil {
 		return err
 	}
-	proxyWatch, err := measure.WatchTable(b.Namespace(proxyNode), endpoint(p.addr))
+	// Its rule for a Service with one endpoint has the port in another expression than the address.
+	proxyWatch, err := measure.WatchTable(b.Namespace(proxyNode), chainOf(moving), p.addr.AsSlice())
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := b.api.updateSlice(ctx, newSlice("moving", p)); err != nil {
+	if err := b.api.updateSlice(ctx, newSlice(moving, p)); err != nil {
 		return err
 	}
 	accepted := time.Now()

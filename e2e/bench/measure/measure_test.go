@@ -113,10 +113,10 @@ func TestMetric(t *testing.T) {
 	}
 }
 
-// Only the first message that adds the bytes counts.
+// Only the first message that adds an object with all the bytes counts.
 func TestTableWatchFindsFirstAddition(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.12")
-	l := &TableWatch{want: binary.BigEndian.AppendUint16(pod.AsSlice(), 8080), found: make(chan time.Time, 1)}
+	l := &TableWatch{want: [][]byte{binary.BigEndian.AppendUint16(pod.AsSlice(), 8080), []byte("web")}, found: make(chan time.Time, 1)}
 	message := func(kind int, data string) []byte {
 		size := unix.NLMSG_HDRLEN + (len(data)+3)&^3
 		m := make([]byte, size)
@@ -124,11 +124,12 @@ func TestTableWatchFindsFirstAddition(t *testing.T) {
 		copy(m[unix.NLMSG_HDRLEN:], data)
 		return m
 	}
-	named := "xx\x0a\xf4\x01\x0c\x1f\x90yy"
+	named := "web\x0a\xf4\x01\x0c\x1f\x90yy"
 	at := time.Unix(1, 0)
 	for i, m := range [][]byte{
 		message(unix.NFT_MSG_DELSETELEM, named),
-		message(unix.NFT_MSG_NEWSETELEM, "xx\x0a\xf4\x01\x0c\x1f\x91yy"),
+		message(unix.NFT_MSG_NEWSETELEM, "web\x0a\xf4\x01\x0c\x1f\x91yy"),
+		message(unix.NFT_MSG_NEWSETELEM, "api\x0a\xf4\x01\x0c\x1f\x90yy"),
 		message(unix.NFT_MSG_NEWTABLE, named),
 	} {
 		if err := l.handle(at, m); err != nil || len(l.found) != 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -15,7 +16,7 @@ import (
 )
 
 // A TableWatch waits for the first change of a node's nftables that adds an object
-// containing certain bytes. It treats Fanfare's and kube-proxy's tables alike: the time is
+// containing each of some byte strings. It treats Fanfare's and kube-proxy's tables alike: the time is
 // that of the kernel's notification.
 type TableWatch struct {
 	node   string
@@ -24,11 +25,11 @@ type TableWatch struct {
 	failed chan error     // capacity 1
 
 	mu   sync.Mutex
-	want []byte // nil after it was found
+	want [][]byte // nil after it was found
 }
 
 // WatchTable starts a TableWatch on a node.
-func WatchTable(n *lab.Namespace, want []byte) (*TableWatch, error) {
+func WatchTable(n *lab.Namespace, want ...[]byte) (*TableWatch, error) {
 	l := &TableWatch{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
 	var err error
 	l.closer, err = observer.WatchTables(n, n.Name, l.handle, func(err error) { l.failed <- err })
@@ -43,7 +44,7 @@ func (l *TableWatch) handle(at time.Time, text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range messages {
-		if l.want != nil && adds(m) && bytes.Contains(m.Data, l.want) {
+		if l.want != nil && adds(m) && !slices.ContainsFunc(l.want, func(w []byte) bool { return !bytes.Contains(m.Data, w) }) {
 			l.want = nil
 			l.found <- at
 		}
