@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -53,6 +54,48 @@ func TestClaimAnnounceFollowsPool(t *testing.T) {
 			if got := snap.OriginOf(a); got != want {
 				t.Errorf("%s is from %v, want %v", a.Addr, got, want)
 			}
+		}
+	})
+}
+
+// A slow serves requests after 20 ms.
+type slow struct{ *store }
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(20 * time.Millisecond) // virtual
+	return s.store.RoundTrip(r)
+}
+
+// A change of a pool rewrites all its claims. A pass does that in parts, so that a Service that is
+// created meanwhile does not wait for all of them.
+func TestClaimAnnounceLetsServicesPass(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const services = 240
+		f := newField(t, services, "n1")
+		f.run(5 * time.Second)
+		o := options(f.store)
+		o.Config = f.config(slow{f.store})
+		var err error
+		if f.c, err = newController(o); err != nil {
+			t.Fatal(err)
+		}
+		f.c.source = f
+		f.announce(v1alpha1.AnnounceAdvertised)
+		for passes := 1; ; passes++ {
+			began := time.Now()
+			left, errs := f.c.pass(t.Context())
+			if len(errs) != 0 {
+				t.Fatal(errs)
+			}
+			if took := time.Since(began); took > 2*backgroundSlice {
+				t.Fatalf("pass %d took %s", passes, took)
+			}
+			if !left {
+				break
+			}
+		}
+		if got, want := f.announced(), fmt.Sprintf("map[Advertised:%d]", services); got != want {
+			t.Errorf("claims say %s, want %s", got, want)
 		}
 	})
 }

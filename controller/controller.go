@@ -27,6 +27,9 @@ const (
 	// passSlice is how long a pass writes before the cluster is read again: a plan for ten thousand
 	// Services is outdated before it is done.
 	passSlice = time.Second
+	// backgroundSlice is how long a pass then writes what no Service waits for. A new Service waits
+	// for the end of that: a change of a pool concerns thousands of claims.
+	backgroundSlice = 100 * time.Millisecond
 	// fullInterval is how often everything is planned again without a detected change.
 	fullInterval = 5 * time.Minute
 	// writers is how many Services are written concurrently. The requests for one Service are
@@ -199,9 +202,10 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	c.metrics.count(snap, assignments, reasons)
 	c.confirm(snap)
 	left, errs = c.carryOut(ctx, plan(c.allocator, assignments, reasons), began.Add(passSlice))
-	more, failed := c.prefer(ctx, snap, began.Add(passSlice))
+	background := time.Now().Add(backgroundSlice)
+	more, failed := c.prefer(ctx, snap, background)
 	left, errs = left || more, append(errs, failed...)
-	more, failed = c.reportAnnounce(ctx, snap, began.Add(passSlice))
+	more, failed = c.reportAnnounce(ctx, snap, background)
 	left, errs = left || more, append(errs, failed...)
 	errs = append(errs, c.events.again(ctx)...)
 	errs = append(errs, c.pools.report(ctx, snap, assignments)...)
