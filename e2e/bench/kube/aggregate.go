@@ -7,6 +7,9 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
@@ -39,7 +42,7 @@ func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated
 	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), fanfareNode); err != nil {
 		return a, err
 	}
-	if err := b.awaitRoutes(ctx, 0); err != nil {
+	if err := errors.Join(b.awaitRoutes(ctx, 0), b.awaitClaims(ctx, "Advertised")); err != nil {
 		return a, err
 	}
 	for range repeats {
@@ -59,10 +62,28 @@ func (b *bench) endAggregate(ctx context.Context) error {
 	if err := errors.Join(b.Cluster.PutText("bench", pool("BGP")), b.Cluster.Delete("aggregate")); err != nil {
 		return err
 	}
-	if err := b.awaitRoutes(ctx, b.background); err != nil {
+	if err := errors.Join(b.awaitRoutes(ctx, b.background), b.awaitClaims(ctx, "BGP")); err != nil {
 		return err
 	}
 	return b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix))
+}
+
+// awaitClaims returns when all claims say how their pool is announced: the controller rewrites them
+// after the pool has changed, and new Services share its time with that.
+func (b *bench) awaitClaims(ctx context.Context, announce string) error {
+	kind := v1alpha1.GroupVersion.WithKind("AddressClaim")
+	return lab.Await(ctx, eventLimit, "claims with announce "+announce, func() error {
+		list, err := b.Kubernetes.Admin().List(ctx, kind)
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			if got, _, _ := unstructured.NestedString(o.Object, "spec", "announce"); got != announce {
+				return fmt.Errorf("%s has %s", o.GetName(), got)
+			}
+		}
+		return nil
+	})
 }
 
 func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err error) {
