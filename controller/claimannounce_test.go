@@ -58,11 +58,12 @@ func TestClaimAnnounceFollowsPool(t *testing.T) {
 	})
 }
 
-// A slow serves requests after 20 ms.
+// A slow store serves a request after 20 ms on the clock of the bubble, as an API server needs time:
+// without, a pass would write everything in no time.
 type slow struct{ *store }
 
 func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
-	time.Sleep(20 * time.Millisecond) // virtual
+	time.Sleep(20 * time.Millisecond) // on the clock of the bubble, which jumps
 	return s.store.RoundTrip(r)
 }
 

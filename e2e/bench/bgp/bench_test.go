@@ -17,23 +17,30 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// In a quick run both announcers reach all routers, and all routers receive each change.
-func TestBenchmarkMeasuresEverything(t *testing.T) {
+// quickInputs builds what a quick run measures, and skips the test where the run cannot be.
+func quickInputs(t *testing.T, programs ...string) measure.Inputs {
+	t.Helper()
 	if testing.Short() {
-		t.Skip("two programs and their routers take some seconds")
+		t.Skip("programs and their routers take some seconds")
 	}
 	if os.Geteuid() != 0 {
 		nstest.Missing(t, "network namespaces need root")
 	}
-	for _, program := range []string{"ip", "nft", bgpd, zebra} {
+	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			nstest.Missing(t, err.Error())
 		}
 	}
-	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare")}}
-	if err := binary.Build(t.Context(), o.Binary); err != nil {
+	in := measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare")}
+	if err := binary.Build(t.Context(), in.Binary); err != nil {
 		t.Fatal(err)
 	}
+	return in
+}
+
+// In a quick run both announcers reach all routers, and all routers receive each change.
+func TestBenchmarkMeasuresEverything(t *testing.T) {
+	o := options{Inputs: quickInputs(t, "ip", "nft", bgpd, zebra)}
 	o.quicken()
 	r, text, err := o.steps().Once(t.Context())
 	if err != nil {
@@ -59,17 +66,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 
 // A quick run measures both numbers of Services.
 func TestLoadMeasuresEverything(t *testing.T) {
-	if testing.Short() {
-		t.Skip("two speakers and their routers take some seconds")
-	}
-	if os.Geteuid() != 0 {
-		nstest.Missing(t, "network namespaces need root")
-	}
-	var o loadOptions
-	o.Binary, o.routers = filepath.Join(t.TempDir(), "fanfare"), 1
-	if err := binary.Build(t.Context(), o.Binary); err != nil {
-		t.Fatal(err)
-	}
+	o := loadOptions{options: options{Inputs: quickInputs(t, "ip", "nft"), routers: 1}}
 	o.quicken()
 	r, text, err := o.steps().Once(t.Context())
 	if err != nil {

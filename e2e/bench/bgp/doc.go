@@ -3,4 +3,6 @@
 //
 // The routers are part of this program: listeners that read as much of BGP as it takes to
 // record which routes arrive, and when. So the same receivers measure both announcers.
+//
+// load.go is a benchmark of its own with the same parts: one speaker with up to 50,000 Services.
 package bgp
