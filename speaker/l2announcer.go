@@ -41,7 +41,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	}
 	have, err := a.set(ctx, state)
 	if !sortedset.Same(state.Addresses, a.sent) || !sortedset.Same(have, a.have) {
-		a.prefixes = sortedset.HostPrefixes(sortedset.Union(addrsOf(state.Addresses), have))
+		a.prefixes = hostsOf(state.Addresses, have, allowed)
 	}
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)
@@ -67,10 +67,22 @@ func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	return out
 }
 
-func addrsOf(list []l2.Address) []netip.Addr {
-	addrs := make([]netip.Addr, len(list))
-	for i, a := range list {
-		addrs[i] = a.Addr
+// hostsOf returns the prefixes of the addresses that are in either list, all sorted; last itself if
+// these are its elements.
+func hostsOf(requested []l2.Address, have []netip.Addr, last []netip.Prefix) []netip.Prefix {
+	draft := sortedset.Draft[netip.Prefix]{Last: last, Cap: len(requested)}
+	add := func(a netip.Addr) { draft.Add(sortedset.HostPrefix(a), sortedset.Equal) }
+	for _, r := range requested {
+		for ; len(have) > 0 && have[0].Less(r.Addr); have = have[1:] {
+			add(have[0])
+		}
+		if len(have) > 0 && have[0] == r.Addr {
+			have = have[1:]
+		}
+		add(r.Addr)
 	}
-	return addrs
+	for _, a := range have {
+		add(a)
+	}
+	return draft.List()
 }

@@ -30,40 +30,36 @@ func (d *Desired) patch(v *View, r revision) {
 	} else {
 		d.Announce = patchAddrs(d.Announce, func(a *Address) bool { return a.Announce })
 	}
-	if answered := patchAddrs(d.Answered, func(a *Address) bool { return a.l2 != nil }); !sortedset.Same(answered, d.Answered) {
-		d.Answered, d.Hosts = answered, sortedset.HostPrefixes(answered)
-	}
+	d.Answered = patchAddrs(d.Answered, (*Address).answered)
+	hosts := sortedset.HostPrefixes(r.addrs)
+	d.Hosts = patchPrefixes(d.Hosts, hosts, func(i int) bool { return r.now[i].answered() })
 	d.L2.Addresses = sortedset.Patch(d.L2.Addresses, r.addrs, func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }, l2.Address.Equal, func(i int) (l2.Address, bool) {
-		if r.now[i] == nil || r.now[i].l2 == nil {
+		if !r.now[i].answered() {
 			return l2.Address{}, false
 		}
 		return *r.now[i].l2, true
 	})
-	d.patchRoutes(v, r)
-}
-
-// patchRoutes patches the routes: those of single addresses, then aggregates, which come from all
-// their addresses together.
-func (d *Desired) patchRoutes(v *View, r revision) {
-	hosts := make([]netip.Prefix, len(r.addrs))
-	for i, a := range r.addrs {
-		hosts[i] = sortedset.HostPrefix(a)
-	}
-	routes := d.BGP.Routes
-	routes = sortedset.Patch(routes, hosts, comparePrefix, sortedset.Equal, func(i int) (bgp.Route, bool) { return r.now[i].hostRoute() })
+	// Aggregates come from all their addresses together.
+	d.patchRoutes(hosts, func(i int) (bgp.Route, bool) { return r.now[i].hostRoute() })
 	if prefixes := r.aggregated(); len(prefixes) > 0 {
 		d.patchAggregates(v, prefixes)
-		routes = sortedset.Patch(routes, prefixes, comparePrefix, sortedset.Equal, func(i int) (bgp.Route, bool) {
-			at, found := slices.BinarySearchFunc(d.aggregates, prefixes[i], aggregate.comparePrefix)
-			if !found || d.aggregates[at].refused {
-				return bgp.Route{}, false
-			}
-			return d.aggregates[at].route, true
-		})
+		d.patchRoutes(prefixes, func(i int) (bgp.Route, bool) { return d.aggregateRoute(prefixes[i]) })
 	}
-	if !sortedset.Same(routes, d.BGP.Routes) {
-		d.BGP.Routes, d.Prefixes = routes, sortedset.Keep(d.Prefixes, PrefixesOf(routes))
-	}
+}
+
+// patchRoutes replaces the routes to these prefixes.
+func (d *Desired) patchRoutes(prefixes []netip.Prefix, now func(i int) (bgp.Route, bool)) {
+	d.BGP.Routes = sortedset.Patch(d.BGP.Routes, prefixes, comparePrefix, sortedset.Equal, now)
+	d.Prefixes = patchPrefixes(d.Prefixes, prefixes, func(i int) bool {
+		_, has := now(i)
+		return has
+	})
+}
+
+// patchPrefixes returns a list with those of the prefixes for which has is true, and without the
+// others.
+func patchPrefixes(list, prefixes []netip.Prefix, has func(i int) bool) []netip.Prefix {
+	return sortedset.Patch(list, prefixes, sortedset.ComparePrefixes, sortedset.Equal, func(i int) (netip.Prefix, bool) { return prefixes[i], has(i) })
 }
 
 // patchAggregates merges the aggregates of these prefixes again.
@@ -97,6 +93,18 @@ func (r revision) aggregated() (prefixes []netip.Prefix) {
 	}
 	slices.SortFunc(prefixes, sortedset.ComparePrefixes)
 	return slices.Compact(prefixes)
+}
+
+// answered reports whether this node answers for the address over Layer 2.
+func (a *Address) answered() bool { return a != nil && a.l2 != nil }
+
+// aggregateRoute returns the route to an aggregate, unless it is not announced.
+func (d *Desired) aggregateRoute(prefix netip.Prefix) (bgp.Route, bool) {
+	at, found := slices.BinarySearchFunc(d.aggregates, prefix, aggregate.comparePrefix)
+	if !found || d.aggregates[at].refused {
+		return bgp.Route{}, false
+	}
+	return d.aggregates[at].route, true
 }
 
 // hostRoute returns the route of the address alone, if it has one.

@@ -120,8 +120,10 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 		addrs = append(addrs, a.Addr)
 	}
 	d.index(have, snap, addrs)
-	for _, s := range services {
-		addrs = append(addrs, d.held[s.Name]...)
+	for i, s := range services {
+		if i == 0 || s.Name != services[i-1].Name { // both versions of a Service are in the list
+			addrs = append(addrs, d.held[s.Name]...)
+		}
 	}
 	if v.usesL2 {
 		// A claim names the preferred owner of its address.

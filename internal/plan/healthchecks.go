@@ -58,8 +58,11 @@ func (v *View) localReady(f healthcheck.Family, s cluster.Service) int {
 func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
 	var keys, checks []healthcheck.Check
 	for i, s := range changed {
-		if i > 0 && s.Name == changed[i-1].Name {
-			continue // unchanged
+		if s.HealthCheckPort == 0 {
+			continue // most have none
+		}
+		if i > 0 && s.Name == changed[i-1].Name && changed[i-1].HealthCheckPort != 0 {
+			continue // the other version of the same Service
 		}
 		for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
 			keys = append(keys, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Family: f})
