@@ -70,8 +70,10 @@ func TestUDPAnswersArriveWhileDraining(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		l.serveSlowly()
 		mustSet(t, p, slowState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		// At any moment some of the flows of each family wait for an answer.
-		const flows, period = 40, 2500 * time.Millisecond
+		// At any moment some of the flows of each family wait for an answer. Then a flow rests for
+		// longer than 2.25 s: the kernel forgets it after a second, if a sweep has found that it rests,
+		// and sweeps may be up to 1.25 s apart (maxRestInterval of package conntrack).
+		const flows, period = 40, 3 * time.Second
 		var all sync.WaitGroup
 		for i := range flows {
 			c := l.Connect(l.Client, "udp", 0, netip.AddrPortFrom(proxytest.At("vip", state.SetID(i%2)), 80))
