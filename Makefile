@@ -15,6 +15,11 @@ IMAGE ?= bin/fanfare-image.tar
 # of all types: 6 MB in the memory of every node.
 TAGS := grpcnotrace
 
+# Programs, linters, and tests without the race detector are compiled with the same flags: Go compiles
+# each dependency again for others.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip -trimpath $(filter-out -trimpath,$(GOFLAGS)))
+
 # What bounds on delays of milliseconds are multiplied by in `make matrix`: clients, router and
 # nodes share the machine's processors.
 SLACK ?= 10
@@ -72,12 +77,12 @@ generate: ## write generated code, manifests, reference pages, and the pages of 
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab
-	CGO_ENABLED=0 go build -trimpath -tags=$(TAGS) -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
+	go build -tags=$(TAGS) -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
 
 # Everything in the image is built here or was installed by setup: no registry and
 # no container program is asked.
 image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
-	CGO_ENABLED=0 go build -trimpath -tags=$(TAGS) -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
+	go build -tags=$(TAGS) -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
 	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 

@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +19,7 @@ import (
 // Build builds cmd/fanfare of the current source at path. It takes five seconds of CPU
 // time, and half a second if nothing has changed.
 func Build(ctx context.Context, path string) error {
-	root, err := sourceRoot()
+	root, err := SourceRoot(ctx)
 	if err == nil {
 		err = buildFanfare(ctx, root, "fanfare", path)
 	}
@@ -32,7 +32,7 @@ func Build(ctx context.Context, path string) error {
 // BuildCoreDNS builds e2e/lab/coredns at path. The first time takes some 20 seconds of CPU time,
 // and it may download modules.
 func BuildCoreDNS(ctx context.Context, path string) error {
-	root, err := sourceRoot()
+	root, err := SourceRoot(ctx)
 	if err == nil {
 		err = build(ctx, filepath.Join(root, "e2e/lab/coredns"), "coredns", path, ".")
 	}
@@ -48,7 +48,7 @@ var schema = regexp.MustCompile(`(?m)^const Schema = (\d+)$`)
 // BuildNext builds the program as its next version will be: with another version of the
 // nftables table, so that a speaker has to replace the table that it finds.
 func BuildNext(ctx context.Context, path string) error {
-	root, err := sourceRoot()
+	root, err := SourceRoot(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,12 +78,14 @@ func BuildNext(ctx context.Context, path string) error {
 	return nil
 }
 
-func sourceRoot() (string, error) {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return "", errors.New("BUG: no source file")
+// SourceRoot returns the folder of this module's sources. The working directory must be in them.
+// The binary that runs does not say where they are: it may be built with -trimpath.
+func SourceRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/fanfare-lb/fanfare").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w", err)
 	}
-	return filepath.Join(filepath.Dir(here), "..", ".."), nil
+	return strings.TrimSpace(string(out)), nil
 }
 
 // buildFanfare builds cmd/fanfare of a source at path. The flags are those of make build, for its
@@ -95,7 +97,7 @@ func buildFanfare(ctx context.Context, source, name, path string, flags ...strin
 // build runs go build in a directory. It keeps the result in bin/test as name, because Go does not
 // link a program again that is there already.
 func build(ctx context.Context, dir, name, path string, args ...string) error {
-	root, err := sourceRoot()
+	root, err := SourceRoot(ctx)
 	if err != nil {
 		return err
 	}

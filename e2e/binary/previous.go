@@ -22,7 +22,7 @@ var ErrNoCommit = errors.New("neither this clone has the commit nor its origin; 
 // BuildPrevious builds the program of the commit Previous at path, with its own dependencies. The error may be
 // [ErrNoCommit].
 func BuildPrevious(ctx context.Context, path string) error {
-	root, err := sourceRoot()
+	root, err := SourceRoot(ctx)
 	if err != nil {
 		return err
 	}

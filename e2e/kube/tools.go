@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
 // Tools returns the path of the binary that contains all Kubernetes programs, selected by
@@ -35,7 +35,7 @@ func MetalLB(ctx context.Context) (dir, source string, err error) {
 
 // MetalLBSource returns the folder of MetalLB's sources, which it downloads if necessary.
 func MetalLBSource(ctx context.Context) (string, error) {
-	folder, err := here()
+	folder, err := here(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -51,7 +51,7 @@ func MetalLBSource(ctx context.Context) (string, error) {
 
 // programs runs the script that builds the programs of a folder and prints their path.
 func programs(ctx context.Context, name string, build bool) (string, error) {
-	folder, err := here()
+	folder, err := here(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -72,10 +72,7 @@ func programs(ctx context.Context, name string, build bool) (string, error) {
 }
 
 // here returns the folder of this package's sources.
-func here() (string, error) {
-	_, file, _, ok := runtime.Caller(0)
-	if !ok {
-		return "", errors.New("BUG: no source file")
-	}
-	return filepath.Dir(file), nil
+func here(ctx context.Context) (string, error) {
+	root, err := binary.SourceRoot(ctx)
+	return filepath.Join(root, "e2e/kube"), err
 }
