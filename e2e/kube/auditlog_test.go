@@ -35,11 +35,6 @@ func newAuditLog(t *testing.T) *auditLog {
 	return a
 }
 
-// enable is an Option. The API server writes a line before it answers.
-func (a *auditLog) enable(c *Cluster) {
-	c.flags = append(c.flags, "--audit-policy-file="+a.policy, "--audit-log-path="+a.log, "--audit-log-mode=blocking")
-}
-
 // reads are the requests for a resource that the API server accepted.
 type reads struct {
 	watches     int // from a known version

@@ -20,7 +20,7 @@ var watchedBySpeaker = []string{
 func TestWatchesResume(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		audit := newAuditLog(t)
-		f := newFanfare(t, audit.enable)
+		f := newFanfare(t, AuditLog(audit.policy, audit.log))
 		relay := newRelay(t, f.Host())
 		relay.rewrite(f.kubeconfig("speaker"))
 		must(t, f.Admin().Apply(t.Context(), oneNode))
@@ -49,7 +49,7 @@ func TestWatchesResume(t *testing.T) {
 func TestWatchesResumeOnAnotherAPIServer(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		audit := newAuditLog(t)
-		f := newFanfare(t, audit.enable)
+		f := newFanfare(t, AuditLog(audit.policy, audit.log))
 		first, firstHost := f.anotherAPIServer()
 		second, secondHost := f.anotherAPIServer()
 		newRelay(t, firstHost, secondHost, f.Host()).rewrite(f.kubeconfig("speaker"))

@@ -23,8 +23,8 @@ import (
 )
 
 // A hollowProxy has kube-proxy's informers, with their selectors (v1.37, cmd/kube-proxy/app/server.go), and
-// its Event of the start. kubemark's hollow proxy has the same without the Node, in a process for each
-// node, of which a machine bears few.
+// its Event of the start. kubemark's hollow proxy ends only with its process, and a machine bears few of
+// these.
 type hollowProxy struct {
 	node      string
 	config    *rest.Config
