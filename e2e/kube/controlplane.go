@@ -35,6 +35,17 @@ type Cluster struct {
 	admin      *Client
 }
 
+// An Option configures a control plane.
+type Option func(*Cluster)
+
+// AuditLog has the API server append to a log about its requests, one line of JSON for each, as an
+// audit policy says. The API server writes a line before it answers.
+func AuditLog(policy, log string) Option {
+	return func(c *Cluster) {
+		c.flags = append(c.flags, "--audit-policy-file="+policy, "--audit-log-path="+log, "--audit-log-mode=blocking")
+	}
+}
+
 // readyLimit is twenty times the start time on two idle cores.
 const readyLimit = 2 * time.Minute
 

@@ -6,17 +6,6 @@ import "time"
 // node as not Ready.
 const NodeGrace = 10 * time.Second
 
-// An Option configures a control plane.
-type Option func(*Cluster)
-
-// AuditLog has the API server append to a log about its requests, one line of JSON for each, as an
-// audit policy says. The API server writes a line before it answers.
-func AuditLog(policy, log string) Option {
-	return func(c *Cluster) {
-		c.flags = append(c.flags, "--audit-policy-file="+policy, "--audit-log-path="+log, "--audit-log-mode=blocking")
-	}
-}
-
 // WithKubelets makes a control plane for kubelets that run pods: it schedules pods, gives
 // them service accounts with tokens and the Service "kubernetes", and evicts them from dead
 // nodes. Its address must not be on loopback.
