@@ -63,7 +63,7 @@ func TestClaimAnnounceFollowsPool(t *testing.T) {
 type slow struct{ *store }
 
 func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
-	time.Sleep(20 * time.Millisecond) // on the clock of the bubble, which jumps
+	time.Sleep(20 * time.Millisecond) // the server's delay, on the clock of the bubble: nothing waits
 	return s.store.RoundTrip(r)
 }
 

@@ -27,6 +27,7 @@ code=0
 run() {
 	go test -count=1 -vet=off -timeout=20m -json "$@" || code=$?
 }
+# The race detector needs cgo, which the Makefile switches off.
 race=(env CGO_ENABLED=1 go test -race -count=1 -vet=off -timeout=20m -json)
 
 all() {

@@ -21,7 +21,7 @@ import (
 func quickInputs(t *testing.T, programs ...string) measure.Inputs {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("programs and their routers take some seconds")
+		t.Skip("programs and their routers take some seconds") // only in make test-short
 	}
 	if os.Geteuid() != 0 {
 		nstest.Missing(t, "network namespaces need root")

@@ -45,7 +45,7 @@ conntrack: {maxPerCore: 0}
 // A hollow kube-proxy lists and watches what kube-proxy does, with the same selectors.
 func TestHollowProxyReadsAsKubeProxy(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a control plane takes some seconds")
+		t.Skip("a control plane takes some seconds") // only in make test-short
 	}
 	nstest.Run(t, func(t *testing.T) {
 		tools, err := kube.Tools(t.Context(), false)
