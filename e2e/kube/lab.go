@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,12 @@ type LabOptions struct {
 	Tools   string // path of Kubernetes' programs
 	L2      bool   // a layer 2 lab, see lab.Options.ForL2
 	Members bool   // see lab.Options; a layer 2 lab has them in any case
+
+	// Overlays and RouterConfig are added to the lab's own, see lab.Options. Objects replaces
+	// its folder; empty: that of the cluster, or of a layer 2 lab.
+	Overlays     []string
+	RouterConfig string
+	Objects      string
 }
 
 // controlPlaneNode is the overlay's node for the control plane.
@@ -50,11 +57,13 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	options := lab.Options{
 		ID:       o.ID,
 		Topology: filepath.Join(e2e, "fanfare.clab.yml"),
-		Overlays: []string{filepath.Join(e2e, "overlays", "control-plane.yml")},
-		Objects:  filepath.Join(e2e, "cluster"),
+		Overlays: append([]string{filepath.Join(e2e, "overlays", "control-plane.yml")}, o.Overlays...),
+		Objects:  cmp.Or(o.Objects, filepath.Join(e2e, "cluster")),
 		Binary:   o.Fanfare,
 		Slack:    lab.Shared,
 		Members:  o.Members,
+
+		RouterConfig: o.RouterConfig,
 		Store: func(ctx context.Context, wired *lab.Lab) (lab.Store, error) {
 			l.Lab = wired
 			return l.open(ctx, o)

@@ -137,8 +137,8 @@ func (c *cell) network() string {
 // measure counts what was lost.
 func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	report := c.load.Stop()
-	if report.Sent < lab.Rate {
-		return r, nil, fmt.Errorf("only %d requests: want a load", report.Sent)
+	if want := int(lab.Rate * time.Since(c.begun).Seconds() / 2); report.Sent < want {
+		return r, nil, fmt.Errorf("only %d requests: want at least %d, half of the load", report.Sent, want)
 	}
 	if c.through(c.node) == 0 && c.disturbance.name != "node-added" {
 		return r, nil, fmt.Errorf("no connection went through %s: want some", c.node)

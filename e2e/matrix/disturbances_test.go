@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
@@ -23,6 +26,11 @@ type disturbance struct {
 	do func(context.Context, *cell) error
 }
 
+// needsAPI reports whether the speakers must read an API server.
+func (d disturbance) needsAPI() bool { return d.name == apiServerAway }
+
+const apiServerAway = "api-server-away"
+
 var disturbances = []disturbance{
 	{name: "speaker-killed", title: "the speaker gets SIGKILL, and is started 2 s later", do: killSpeaker},
 	{name: "speaker-frozen", title: "the speaker gets SIGSTOP until packets go elsewhere, and for at least 4 s; then SIGCONT", do: freezeSpeaker},
@@ -32,7 +40,7 @@ var disturbances = []disturbance{
 	{name: "link-flap", title: "the node's link to the router is down for 1 s", do: flapLink},
 	{name: "table-flushed", title: "another program flushes the node's ruleset", do: flushTable},
 	{name: "conntrack-full", title: "the node's conntrack is full for 1 s", prepare: nearlyFillConntrack, do: fillConntrack},
-	{name: "api-server-away", title: "the API server is killed, and started 3 s later", do: stopAPIServer},
+	{name: apiServerAway, title: "the API server is killed, and started 3 s later", do: stopAPIServer},
 	{name: "gossip-away", title: "the node's packets to and from port 7874 are dropped for 3 s", do: blockGossip},
 	{name: "bad-object", title: "invalid objects, and Services that ask for what they cannot have, are applied", do: applyBadObjects},
 	{name: "object-deleted", title: "the pool and another Service are deleted, and created again", do: deleteObjects},
@@ -237,47 +245,75 @@ func blockGossip(ctx context.Context, c *cell) error {
 	return errors.Join(c.Block(ctx, c.node, []uint16{gossipPort}), pause(ctx, 3*time.Second), c.Unblock(ctx, c.node))
 }
 
-// invalid are files with a mistake that the API server would refuse.
+// invalid are objects with a mistake that an API server refuses, and that a folder of files may have.
+// The advertisement is the one that the row aggregate uses.
 var invalid = map[string]string{
-	"typo": "apiVersion: v1\nkind: Service\nmetadata: {name: typo\nspec: [\n",
-	"tor2": "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
+	"tor2":          "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
+	"advertisement": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 240}\n",
+	"wlan":          "apiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: wlan}\nspec: {pools: [LAN]}\n",
+}
+
+// mistaken are objects that an API server accepts, and a file that is no object.
+func (c *cell) mistaken() map[string]string {
+	all := map[string]string{
+		"office":  strings.Replace(c.pool(), "name: lan", "name: office", 1),
+		"nowhere": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: nowhere}\nspec: {pools: [lann], peers: [tor9], aggregationLength: 8}\n",
+	}
+	if c.kube == nil {
+		all["typo"] = "apiVersion: v1\nkind: Service\nmetadata: {name: typo\nspec: [\n"
+		maps.Copy(all, invalid)
+	}
+	return all
 }
 
 func applyBadObjects(ctx context.Context, c *cell) (err error) {
-	pool := c.pool()
-	if err := c.Cluster.PutText("office", strings.Replace(pool, "name: lan", "name: office", 1)); err != nil {
+	want := []string{"AddressPool office", "shop/outside", "shop/twin"}
+	if c.kube == nil {
+		want = append(want, "BGPPeer tor2", "BGPAdvertisement lan", "L2Advertisement wlan")
+	} else if err := c.refused(ctx); err != nil {
 		return err
 	}
-	files := []string{"office"}
-	if c.kube == nil {
-		for name, text := range invalid {
-			files = append(files, name)
-			err = errors.Join(err, c.Cluster.PutText(name, text))
-		}
+	files := c.mistaken()
+	for name, text := range files {
+		err = errors.Join(err, c.Cluster.PutText(name, text))
 	}
 	for _, s := range []lab.Service{
 		{Name: "outside", Ask: []netip.Addr{netip.MustParseAddr("198.18.0.1")}, Endpoints: lab.At("p11")},
 		{Name: "twin", Ask: []netip.Addr{c.vip}, Families: c.service.Families, Endpoints: lab.At("p21")},
 	} {
-		files = append(files, s.Name)
+		files[s.Name] = ""
 		err = errors.Join(err, c.Cluster.Put(s))
 	}
-	err = errors.Join(err, c.awaitReported(ctx, "shop/outside", "shop/twin"), pause(ctx, 500*time.Millisecond))
-	for _, name := range files {
+	err = errors.Join(err, c.awaitReported(ctx, want...), pause(ctx, 500*time.Millisecond))
+	for name := range files {
+		if name == "advertisement" && c.announce != nil {
+			err = errors.Join(err, c.Cluster.PutText(name, advertisement))
+			continue
+		}
 		err = errors.Join(err, c.Cluster.Delete(name))
 	}
 	return err
 }
 
-// awaitReported waits until all speakers report the overlap and the Services.
-func (c *cell) awaitReported(ctx context.Context, services ...string) error {
+// refused tries the invalid objects at the API server.
+func (c *cell) refused(ctx context.Context) error {
+	for name, text := range invalid {
+		if err := c.kube.Kubernetes.Admin().Apply(ctx, text); !apierrors.IsInvalid(err) {
+			return fmt.Errorf("%s at the API server: %v: want it refused as invalid", name, err)
+		}
+	}
+	return nil
+}
+
+// awaitReported waits until all speakers report these objects.
+func (c *cell) awaitReported(ctx context.Context, objects ...string) error {
 	return lab.Await(ctx, lab.Settle, "reported mistakes", func() error {
 		for _, n := range lab.NodeNames {
 			text, err := c.Speaker(n).StatusText(ctx)
 			if err != nil {
 				return err
 			}
-			for _, word := range append([]string{"AddressPool office"}, services...) {
+			for _, word := range objects {
 				if !strings.Contains(text, word) {
 					return fmt.Errorf("%s does not show %s", n, word)
 				}

@@ -129,8 +129,10 @@ func unnumberedRouter() string {
 // aggregate is the prefix that the nodes announce instead of addresses.
 var aggregate = netip.MustParsePrefix("192.0.2.0/24")
 
+// advertisement announces it.
+const advertisement = "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 24}\n"
+
 func announceAggregate(ctx context.Context, b *testbed) error {
-	const advertisement = "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 24}\n"
 	if err := b.Cluster.PutText("advertisement", advertisement); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,24 +99,27 @@ func TestMatrix(t *testing.T) {
 		if len(cells) == 0 {
 			continue
 		}
-		t.Run(f.name, func(t *testing.T) { f.run(t, p, cells, m) })
+		t.Run(f.name, func(t *testing.T) {
+			f.run(t, p, slices.DeleteFunc(slices.Clone(cells), disturbance.needsAPI), false, m)
+			f.run(t, p, slices.DeleteFunc(cells, func(d disturbance) bool { return !d.needsAPI() }), true, m)
+		})
 		if *results != "" {
 			must(t, m.save(t.Context(), p.fanfare, *results, *page))
 		}
 	}
 }
 
-// run runs cells of a feature in its lab. The lab is built when the first cell needs it, since
-// -run may name none of them. A cell that leaves the lab broken costs the next one a repair, or
-// a new lab.
-func (f feature) run(t *testing.T, p programs, cells []disturbance, m *measured) {
+// run runs cells of a feature in its lab, or in that with a control plane. The lab is built when the
+// first cell needs it, since -run may name none of them. A cell that leaves the lab broken costs the
+// next one a repair, or a new lab.
+func (f feature) run(t *testing.T, p programs, cells []disturbance, api bool, m *measured) {
 	var b *testbed
 	for _, d := range cells {
 		t.Run(d.name, func(t *testing.T) {
 			// The lab and its repair outlive the cell.
 			ctx := context.WithoutCancel(t.Context())
 			if b == nil {
-				up, err := f.up(ctx, p)
+				up, err := f.up(ctx, p, api)
 				must(t, err)
 				b = up
 			}

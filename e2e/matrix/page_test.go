@@ -27,7 +27,7 @@ func TestMergedResultsOnPage(t *testing.T) {
 	}
 	text, err := all.render()
 	must(t, err)
-	for _, want := range []string{"**7/0/0/1.5**", " 0/0/0/0.0 ", "| l2-ipv4 |", "(../concepts/failures.md#a-speaker-stops)", "| router restarted | l2-* | – | – | – | – | Layer 2 has no BGP router |"} {
+	for _, want := range []string{"**7/0/0/1.5**", " 0/0/0/0.0 ", "| l2-ipv4 |", "(../concepts/failures.md#a-speaker-stops)", "| router restarted | l2-* | – | – | – | – | – | Layer 2 has no BGP router |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}

@@ -73,19 +73,19 @@ var promises = map[string][]row{
 		{features: everything, promise: promise{requests: away, connections: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5), page: whatHappens + "#the-kernels-table"}},
 	},
 	"conntrack-full": {
-		{features: []string{"fast-path"}, promise: promise{page: "fast-path.md#what-it-goes-past"}},
-		{features: everything, promise: promise{requests: away, flaps: 0, page: "reference/obstacles.md#conntrackfull"}},
+		{features: []string{"fast-path"}, promise: promise{back: seconds(5), page: "fast-path.md#what-it-goes-past"}},
+		{features: everything, promise: promise{requests: away, flaps: 0, back: seconds(5), page: "reference/obstacles.md#conntrackfull"}},
 	},
-	"api-server-away": {
-		{features: []string{"beside-*"}, promise: promise{page: "concepts/layer2.md#failover"}},
-		{features: everything, reason: "its lab reads a folder of files, without an API server"},
+	apiServerAway: {
+		{features: layer2, promise: promise{back: seconds(5), page: failover}},
+		{features: everything, promise: promise{back: seconds(5), page: whatHappens + "#the-api-server-is-away"}},
 	},
 	"gossip-away": {
 		{features: layer2, promise: promise{flaps: anyNumber, back: seconds(10), page: "concepts/liveness.md#how-long-two-nodes-claim-one-address"}},
-		{features: everything, promise: promise{page: "concepts/liveness.md#members"}},
+		{features: everything, promise: promise{back: seconds(5), page: "concepts/liveness.md#members"}},
 	},
-	"bad-object":     {{features: everything, promise: promise{page: "files.md#changing-a-file"}}},
-	"object-deleted": {{features: everything, promise: promise{page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
+	"bad-object":     {{features: everything, promise: promise{back: seconds(5), page: "files.md#changing-a-file"}}},
+	"object-deleted": {{features: everything, promise: promise{back: seconds(5), page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
 	"node-added": {
 		{features: layer2, promise: promise{flaps: 1, back: seconds(10), page: "concepts/layer2.md#when-a-node-comes-back"}},
 		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits}},

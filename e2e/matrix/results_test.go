@@ -23,6 +23,7 @@ import (
 type file struct {
 	Machine measure.Machine
 	Commit  string // of the last run
+	Slack   int    // of the last run
 	Cells   []cellResult
 }
 
@@ -65,7 +66,7 @@ func (m *measured) save(ctx context.Context, fanfare, path, page string) error {
 	for i := range m.cells {
 		m.cells[i].Fanfare, m.cells[i].Code = all.Machine.Fanfare, code
 	}
-	all.Commit = measure.Commit(ctx, source)
+	all.Commit, all.Slack = measure.Commit(ctx, source), *slack
 	all.merge(m.cells)
 	if text, err = all.lines(); err != nil {
 		return err
@@ -113,7 +114,7 @@ func (all file) lines() ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"Machine\": %s,\n\"Commit\": %q,\n\"Cells\": [", machine, all.Commit)
+	fmt.Fprintf(&b, "{\"Machine\": %s,\n\"Commit\": %q,\n\"Slack\": %d,\n\"Cells\": [", machine, all.Commit, all.Slack)
 	for i, c := range all.Cells {
 		line, err := json.Marshal(c)
 		if err != nil {
@@ -181,6 +182,7 @@ func shorten(name string) string { return strings.ReplaceAll(name, "-", " ") }
 func (all file) Features() []feature         { return features }
 func (all file) Disturbances() []disturbance { return disturbances }
 func (all file) Connections() int            { return connections }
+func (all file) Busy() int                   { return min(all.Slack, busy) }
 
 // Dates returns the first and the last day of the results.
 func (all file) Dates() string {
@@ -214,7 +216,9 @@ func (all file) Requests() (n int) {
 }
 
 // A promiseLine is a line of the table of promises.
-type promiseLine struct{ Disturbance, Features, Requests, Connections, Flaps, Back, Page, Heading, Reason string }
+type promiseLine struct {
+	Disturbance, Features, Requests, Connections, Flaps, Away, Back, Page, Heading, Reason string
+}
 
 // Promises returns the table of promises in the order of the disturbances.
 func (all file) Promises() (lines []promiseLine) {
@@ -229,10 +233,7 @@ func (all file) Promises() (lines []promiseLine) {
 			}
 			if r.reason == "" {
 				l.Requests, l.Connections = r.requests.String(), r.connections.String()
-				l.Flaps, l.Back = atMost(r.flaps), "–"
-				if r.back > 0 {
-					l.Back = fmt.Sprintf("%.0f s", r.back.Seconds())
-				}
+				l.Flaps, l.Away, l.Back = atMost(r.flaps), bound(r.away), bound(r.back)
 				l.Page = r.page
 				_, l.Heading, _ = strings.Cut(r.page, "#")
 				l.Heading = shorten(l.Heading)
@@ -241,6 +242,14 @@ func (all file) Promises() (lines []promiseLine) {
 		}
 	}
 	return lines
+}
+
+// bound formats a bound on time.
+func bound(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%g s", d.Seconds())
 }
 
 func atMost(n int) string {

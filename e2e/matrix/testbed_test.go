@@ -42,10 +42,11 @@ func buildPrograms(ctx context.Context, dir string) (p programs, err error) {
 	return p, errors.Join(binary.Build(ctx, p.fanfare), binary.BuildNext(ctx, p.next))
 }
 
-// up builds the lab of a feature, and waits until the feature's Service works.
-func (f feature) up(ctx context.Context, p programs) (*testbed, error) {
+// up builds the lab of a feature, and waits until the feature's Service works. With api it has a
+// control plane in any case.
+func (f feature) up(ctx context.Context, p programs, api bool) (*testbed, error) {
 	b := &testbed{feature: f, node: "n1", next: p.next}
-	if err := b.build(ctx, p); err != nil {
+	if err := b.build(ctx, p, api || f.proxy != ""); err != nil {
 		return nil, err
 	}
 	if err := b.start(ctx); err != nil {
@@ -54,27 +55,30 @@ func (f feature) up(ctx context.Context, p programs) (*testbed, error) {
 	return b, nil
 }
 
-func (b *testbed) build(ctx context.Context, p programs) (err error) {
-	id := fmt.Sprintf("m%d", os.Getpid()%100_000)
-	if b.proxy != "" {
+// build builds the lab: with a control plane, or with a folder of files.
+func (b *testbed) build(ctx context.Context, p programs, api bool) (err error) {
+	id, objects := fmt.Sprintf("m%d", os.Getpid()%100_000), containerlab+"/cluster"
+	if b.calico {
+		objects = containerlab + "/calico"
+	}
+	var overlays []string
+	for _, file := range b.overlays {
+		overlays = append(overlays, filepath.Join(containerlab, "overlays", file))
+	}
+	if api {
 		tools, err := kube.Tools(ctx, true)
 		if err != nil {
 			return err
 		}
-		b.kube, err = kube.UpLab(ctx, kube.LabOptions{ID: id, Source: "../..", Fanfare: p.fanfare, Tools: tools, Members: true})
+		b.kube, err = kube.UpLab(ctx, kube.LabOptions{ID: id, Source: "../..", Fanfare: p.fanfare, Tools: tools, Members: true,
+			L2: b.layer2, Overlays: overlays, RouterConfig: b.router, Objects: objects})
 		if err == nil {
 			b.Lab = b.kube.Lab
 		}
 		return err
 	}
-	o := lab.Options{ID: id, Topology: containerlab + "/fanfare.clab.yml", Objects: containerlab + "/cluster", Binary: p.fanfare,
-		Members: true, Slack: *slack, RouterConfig: b.router}
-	for _, file := range b.overlays {
-		o.Overlays = append(o.Overlays, filepath.Join(containerlab, "overlays", file))
-	}
-	if b.calico {
-		o.Objects = containerlab + "/calico"
-	}
+	o := lab.Options{ID: id, Topology: containerlab + "/fanfare.clab.yml", Objects: objects, Binary: p.fanfare,
+		Members: true, Slack: *slack, Overlays: overlays, RouterConfig: b.router}
 	if b.layer2 {
 		o = o.ForL2(containerlab)
 	}
