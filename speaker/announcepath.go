@@ -154,11 +154,16 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	if len(unwanted)+len(gone) == 0 {
 		return target{}, false // as nearly always, without a copy
 	}
-	addrs, prefixes := sortedset.Minus(p.announcedAddrs, unwanted), sortedset.MinusPrefixes(p.announcedPrefixes, gone)
+	// If nothing new is wanted, the lists are those of want, and growing has nothing to do.
+	addrs, prefixes := want.addrs, want.prefixes
+	if len(addrs) != len(p.announcedAddrs)-len(unwanted) {
+		addrs = sortedset.Minus(p.announcedAddrs, unwanted)
+	}
+	if len(prefixes) != len(p.announcedPrefixes)-len(gone) {
+		prefixes = sortedset.MinusPrefixes(p.announcedPrefixes, gone)
+	}
 	bridges := sortedset.Holding(gone, sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
 	prefixes = sortedset.UnionPrefixes(prefixes, bridges)
-	// If nothing new is wanted, the lists are those of want, and growing has nothing to do.
-	addrs, prefixes = sortedset.Keep(want.addrs, addrs), sortedset.Keep(want.prefixes, prefixes)
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 

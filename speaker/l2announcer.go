@@ -67,10 +67,10 @@ func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	return out
 }
 
-// hostsOf returns the prefixes of the addresses that are in either list, all sorted; last itself if
-// these are its elements.
-func hostsOf(requested []l2.Address, have []netip.Addr, last []netip.Prefix) []netip.Prefix {
-	draft := sortedset.Draft[netip.Prefix]{Last: last, Cap: len(requested)}
+// hostsOf returns the prefixes of the addresses that are in either list, all sorted; allowed itself
+// if these are its elements.
+func hostsOf(requested []l2.Address, have []netip.Addr, allowed []netip.Prefix) []netip.Prefix {
+	draft := sortedset.Draft[netip.Prefix]{Last: allowed, Cap: len(requested)}
 	add := func(a netip.Addr) { draft.Add(sortedset.HostPrefix(a), sortedset.Equal) }
 	for _, r := range requested {
 		for ; len(have) > 0 && have[0].Less(r.Addr); have = have[1:] {

@@ -59,10 +59,20 @@ func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Serv
 	if f.found.Mismatch != (PodCIDRMismatch{}) {
 		return f.found
 	}
+	if sortedset.Same(f.services, services) {
+		return PodNetwork{}
+	}
 	searched, asked := f.services, 0
 	for i, s := range services {
-		searched = from(searched, s)
-		if s.Endpoints == nil || len(searched) > 0 && searched[0].Name == s.Name && searched[0].Endpoints == s.Endpoints {
+		if len(searched) > 0 && searched[0] == s { // as usual; without a look into the Service
+			searched = searched[1:]
+			continue
+		}
+		rest, known := sortedset.Seek(searched, s.Name, compareServiceName)
+		if searched = rest; known {
+			searched = rest[1:]
+		}
+		if s.Endpoints == nil || known && rest[0].Endpoints == s.Endpoints {
 			continue
 		}
 		mismatches := mismatchesOf(self, s.Endpoints)
@@ -79,17 +89,6 @@ func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Serv
 	}
 	f.services = services
 	return PodNetwork{}
-}
-
-// from returns the part of sorted services that begins at s, or after it.
-func from(services []cluster.Service, s cluster.Service) []cluster.Service {
-	if len(services) > 1 && services[1] == s { // the next one has not changed, as usual
-		return services[1:]
-	}
-	for len(services) > 0 && services[0] != s && services[0].Name.Compare(s.Name) < 0 {
-		services = services[1:]
-	}
-	return services
 }
 
 // mismatchesOf returns the first mismatches of a Service.
