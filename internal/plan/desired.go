@@ -169,7 +169,12 @@ func (d *Desired) String() string {
 
 // AttributesOf describes the attributes of the routes to prefixes, if there are any.
 func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
-	for _, r := range RoutesTo(prefixes, d.BGP.Routes) {
+	rest := [][]bgp.Route{d.BGP.Routes}
+	for _, p := range prefixes {
+		r, found := firstRoute(rest, p)
+		if !found {
+			continue
+		}
 		text := r.Attributes.String()
 		switch {
 		case text == "":
