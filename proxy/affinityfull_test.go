@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 )
 
 // affinitySize is how many clients the kernel lets a frontend remember.
@@ -97,6 +98,38 @@ func TestAffinityFull(t *testing.T) {
 			t.Errorf("%d entries are left, with no backend, such as %s", len(all), all[0])
 		}
 	})
+}
+
+// In iptables mode a frontend is full if the set of one of its backends is, for clients of either
+// kind.
+func TestAffinityFullSets(t *testing.T) {
+	backends := func(addr string) Target { return Target{Backends: []Backend{{Addr: netip.MustParseAddrPort(addr)}}} }
+	frontend := func(port uint16, affinity time.Duration) Frontend {
+		return Frontend{Protocol: TCP, Port: port, Name: "shop/web", Affinity: affinity, External: backends("10.244.1.11:8080"), Internal: backends("10.244.1.12:8080")}
+	}
+	v := &VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{frontend(80, time.Hour), frontend(81, time.Hour), frontend(82, 0)}}
+	for _, c := range []struct {
+		name   string
+		full   func(f *Frontend) Backend
+		of     int
+		listed string
+	}{
+		{"external", func(f *Frontend) Backend { return f.External.Backends[0] }, 0, "192.0.2.1 tcp/80 shop/web"},
+		{"internal", func(f *Frontend) Backend { return f.Internal.Backends[0] }, 1, "192.0.2.1 tcp/81 shop/web"},
+		{"without affinity", func(f *Frontend) Backend { return f.External.Backends[0] }, 2, ""},
+	} {
+		f := &v.Frontends[c.of]
+		listed := ""
+		for _, full := range affinityFull(State{VIPs: []*VIP{v}}, nil, []string{iptables.AffinityName(v, f, c.full(f))}) {
+			listed += full.Frontend
+			if full.Evicted != 0 || time.Since(full.Last) > time.Minute {
+				t.Errorf("%s: %+v", c.name, full)
+			}
+		}
+		if listed != c.listed {
+			t.Errorf("%s: %q, want %q", c.name, listed, c.listed)
+		}
+	}
 }
 
 // evictShare is that of package nftables.

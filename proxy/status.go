@@ -65,14 +65,15 @@ type Status struct {
 	Unseen    []string   `json:"unseen,omitempty"`
 }
 
-// AffinityFull is a frontend with affinity that evicts the least recent clients.
+// AffinityFull is a frontend with affinity that forgets clients for others. In iptables mode the
+// kernel evicts without counting, and not the least recent ones.
 type AffinityFull struct {
 	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
 	// Unremembered counts new flows whose clients could not be recorded, and Evicted the clients
-	// that were evicted for others, since the start.
+	// that were evicted for others, since the start; both are 0 in iptables mode.
 	Unremembered uint64 `json:"unremembered"`
 	Evicted      uint64 `json:"evicted"`
-	// Last is when the map was last full.
+	// Last is when the map was last full; in iptables mode, now.
 	Last time.Time `json:"last"`
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // recentRepair is for how long a repair, or another user of an address, needs attention.
@@ -46,7 +47,7 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 	}
 	for _, f := range p.AffinityFull {
 		if ago := now.Sub(f.Last); ago < recentRepair {
-			all.add("session affinity of %s is full, last %s ago: its clients of longest ago were forgotten for new ones, %d so far", f.Frontend, duration.HumanDuration(ago), f.Evicted)
+			all.add("session affinity of %s is full%s", f.Frontend, affinityFullText(p.Mode, f, ago))
 		}
 	}
 	if p.ConntrackError != "" {
@@ -76,6 +77,19 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 		all.add("rules of another --proxy-mode are still in the kernel: %s", p.ModeError)
 	}
 	return append(all, p.Unsupported...)
+}
+
+// affinityFullText says what a full frontend does with its clients, as the end of a sentence. In
+// iptables mode the kernel evicts and counts nothing, and each endpoint has a set of its own.
+func affinityFullText(mode proxy.Mode, f proxy.AffinityFull, ago time.Duration) string {
+	switch since := duration.HumanDuration(ago); {
+	case mode == proxy.ModeIPTables:
+		return " for an endpoint: new clients take the place of others there, not of the oldest"
+	case f.Evicted == 0:
+		return fmt.Sprintf(", last %s ago: new clients are not remembered until the oldest are forgotten", since)
+	default:
+		return fmt.Sprintf(", last %s ago: its clients of longest ago were forgotten for new ones, %d so far", since, f.Evicted)
+	}
 }
 
 // bgpAttention is about sessions and their BFD.

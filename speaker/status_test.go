@@ -88,6 +88,30 @@ func TestAttentionForFastPath(t *testing.T) {
 	}
 }
 
+// A full affinity needs attention, with what each mode does about it.
+func TestAttentionForAffinity(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name string
+		mode proxy.Mode
+		full proxy.AffinityFull
+		want string
+	}{
+		{"nftables, evicted", proxy.ModeNFTables, proxy.AffinityFull{Unremembered: 9, Evicted: 16384, Last: now.Add(-time.Minute)},
+			", last 60s ago: its clients of longest ago were forgotten for new ones, 16384 so far"},
+		{"nftables, not evicted yet", proxy.ModeNFTables, proxy.AffinityFull{Unremembered: 9, Last: now},
+			", last 0s ago: new clients are not remembered until the oldest are forgotten"},
+		{"iptables", proxy.ModeIPTables, proxy.AffinityFull{Last: now},
+			" for an endpoint: new clients take the place of others there, not of the oldest"},
+	} {
+		c.full.Frontend = "192.0.2.1 tcp/80 shop/web"
+		st := &Status{Proxy: proxy.Status{Mode: c.mode, AffinityFull: []proxy.AffinityFull{c.full}}}
+		if got, want := strings.Join(st.Attention(now), "\n"), "session affinity of 192.0.2.1 tcp/80 shop/web is full"+c.want; got != want {
+			t.Errorf("%s: %q, want %q", c.name, got, want)
+		}
+	}
+}
+
 // BFD that stays down beside an established session needs attention, after a while.
 func TestAttentionForBFD(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
