@@ -17,7 +17,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "fanfare", Subsystem: "speaker", Name: "pass_duration_seconds",
-			Help:    "Observed time from a snapshot to kernel and network brought in line with it. Only the first one, which loads everything, should take more than 0.02.",
+			Help:    "Observed time from a snapshot to kernel and network brought in line with it. In nftables mode, only the first one, which loads everything, should take more than 0.02.",
 			Buckets: passBuckets,
 		}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
