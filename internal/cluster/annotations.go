@@ -13,13 +13,16 @@ import (
 // MetalLB's are honoured, so that users need not edit Services to migrate. What
 // it writes itself, ip-allocated-from-pool, says nothing that is not in the status.
 var (
-	// addressAnnotations of a Service: the addresses that it requests, separated by commas.
+	// addressAnnotations of a Service: the addresses that it requests, separated by commas. The
+	// AddressPool must admit the Service: `namespaces`, `namespaceSelector`, `serviceSelector`,
+	// `namespaceQuota`.
 	addressAnnotations = []string{
 		"fanfare.io/load-balancer-ips",
 		"metallb.io/loadBalancerIPs",
 		"metallb.universe.tf/loadBalancerIPs",
 	}
-	// poolAnnotations of a Service: the AddressPool to get addresses from.
+	// poolAnnotations of a Service: the AddressPool to get addresses from, which must admit the
+	// Service: `namespaces`, `namespaceSelector`, `serviceSelector`, `namespaceQuota`.
 	poolAnnotations = []string{
 		"fanfare.io/address-pool",
 		"metallb.io/address-pool",
@@ -35,11 +38,13 @@ var (
 
 const (
 	// SharingAnnotation of a Service: a key. Services with the same key may share an address.
+	// Services of different namespaces must also name each other's namespace.
 	SharingAnnotation = "fanfare.io/allow-shared-ip"
 	// SharingNamespacesAnnotation of a Service: other namespaces whose Services may share its
 	// address, separated by commas. MetalLB has none: there a key is valid in all namespaces.
 	SharingNamespacesAnnotation = "fanfare.io/allow-shared-ip-namespaces"
-	// ReserveAnnotation of a Service: `true` keeps its addresses reserved after it is deleted.
+	// ReserveAnnotation of a Service: `true` keeps its addresses reserved after it is deleted, as
+	// far as `namespaceReservedQuota` of the AddressPool permits, by default 4.
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 

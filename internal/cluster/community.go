@@ -13,7 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 )
 
-// communitiesAnnotation of a Service: communities of its BGP routes, separated by commas.
+// communitiesAnnotation of a Service: communities of its BGP routes, separated by commas. Only those
+// in `allowedServiceCommunities` of the AddressPool are used, by default none.
 const communitiesAnnotation = "fanfare.io/bgp-communities"
 
 // Communities are labels of routes, by which routers select them.

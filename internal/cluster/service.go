@@ -28,7 +28,7 @@ func (c Classes) Serves(class string) bool {
 }
 
 // l2NodeAnnotation of a Service: the node that should answer for its addresses over Layer 2,
-// as long as it can.
+// as long as it can. It has an effect only if the AddressPool sets `allowL2Node`, by default not.
 const l2NodeAnnotation = "fanfare.io/l2-node"
 
 // serviceProxyLabel of a Service: kube-proxy ignores the Service. Fanfare serves it, and its
