@@ -18,14 +18,15 @@ type claimAnnounce struct {
 	pools  []*cluster.Pool
 }
 
-// reportAnnounce writes the differences, until the time is over. It compares claims with pools only
-// if one of them has changed.
+// reportAnnounce writes the differences, until the time is over. It compares all claims with pools
+// only if pools have changed, and else those that are new.
 func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	done := &c.announce
-	if sortedset.Same(done.claims, snap.Claims) && slices.Equal(done.pools, snap.Pools) {
-		return false, nil
+	claims := snap.Claims
+	if slices.Equal(done.pools, snap.Pools) {
+		claims = sortedset.Added(done.claims, claims, compareClaims)
 	}
-	list := staleAnnounce(snap)
+	list := staleAnnounce(snap.Pools, claims)
 	left, errs = c.each(ctx, until, len(list), func(i int) error {
 		err := stale(c.writer.setAnnounce(ctx, list[i].claim, list[i].announce))
 		c.metrics.wrote("announce", err)
@@ -46,15 +47,17 @@ type announceChange struct {
 	announce cluster.Announce
 }
 
+func compareClaims(a, b *cluster.Claim) int { return a.Addr.Compare(b.Addr) }
+
 // staleAnnounce returns the claims that differ from their pool, by address. If the pool has lost
 // the address, its claim stays as it is.
-func staleAnnounce(snap *cluster.Snapshot) (list []announceChange) {
-	pools := make(map[string]*cluster.Pool, len(snap.Pools))
-	for _, p := range snap.Pools {
-		pools[p.Name] = p
+func staleAnnounce(pools []*cluster.Pool, claims []*cluster.Claim) (list []announceChange) {
+	named := make(map[string]*cluster.Pool, len(pools))
+	for _, p := range pools {
+		named[p.Name] = p
 	}
-	for _, c := range snap.Claims {
-		if p := pools[c.Pool]; p != nil && p.Announce != c.Announce && p.Contains(c.Addr) {
+	for _, c := range claims {
+		if p := named[c.Pool]; p != nil && p.Announce != c.Announce && p.Contains(c.Addr) {
 			list = append(list, announceChange{c, p.Announce})
 		}
 	}

@@ -116,7 +116,7 @@ func TestStaleAnnounce(t *testing.T) {
 		},
 	}
 	var got []string
-	for _, c := range staleAnnounce(snap) {
+	for _, c := range staleAnnounce(snap.Pools, snap.Claims) {
 		got = append(got, fmt.Sprint(c.claim.Addr, " ", c.announce))
 	}
 	if want := "[192.0.2.2 BGP 192.0.2.3 BGP]"; fmt.Sprint(got) != want {

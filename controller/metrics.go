@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,8 +87,14 @@ func (m *metrics) count(snap *cluster.Snapshot, assignments []cluster.Assignment
 	for _, p := range snap.Pools {
 		pools[p.Name] = 0
 	}
-	for _, a := range assignments {
-		pools[a.Pool]++
+	for len(assignments) > 0 {
+		pool := assignments[0].Pool // of most that follow
+		n := slices.IndexFunc(assignments, func(a cluster.Assignment) bool { return a.Pool != pool })
+		if n < 0 {
+			n = len(assignments)
+		}
+		pools[pool] += n
+		assignments = assignments[n:]
 	}
 	m.assigned.Reset()
 	for pool, n := range pools {
