@@ -246,7 +246,7 @@ func blockGossip(ctx context.Context, c *cell) error {
 }
 
 // invalid are objects with a mistake that an API server refuses, and that a folder of files may have.
-// The advertisement is the one that the row aggregate uses.
+// The row aggregate uses the advertisement of that name.
 var invalid = map[string]string{
 	"tor2":          "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
 	"advertisement": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 240}\n",

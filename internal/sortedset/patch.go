@@ -72,7 +72,7 @@ func Differ[T comparable](a, b []T, compare func(a, b T) int) (only []T) {
 }
 
 // Added returns what is in now and not in was; both are sorted by compare. Elements in both are only
-// compared for equality, and one that has changed under its key is added.
+// compared for equality: with another value under its key, an element is added.
 func Added[T comparable](was, now []T, compare func(a, b T) int) (added []T) {
 	if Same(was, now) {
 		return nil

@@ -67,7 +67,7 @@ func TestSeek(t *testing.T) {
 	}
 }
 
-// An element with a known key is added if it has changed. So is one that comes first, last or between.
+// An element with a known key is added if it has changed. So is a new key: first, last or between.
 func TestAdded(t *testing.T) {
 	type element struct{ key, version int }
 	compare := func(a, b element) int { return cmp.Compare(a.key, b.key) }
