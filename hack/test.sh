@@ -5,19 +5,25 @@
 # `make lint` vets all packages; with the race detector, that would be a second time for each, and for
 # all that they import.
 #
-# The laboratories, in e2e, run Fanfare as processes, and many of them count lost requests or measure
-# delays. They go without the race detector, which does not see those processes, but makes the clients
-# that send the load several times slower. The last three have the machine to themselves, but for
-# packages that measure nothing: those run in the time that the laboratories leave.
+# The laboratories and benchmarks, in e2e, run Fanfare as processes, and many of them count lost requests
+# or measure delays. They go without the race detector, which does not see those processes, but makes the
+# clients that send the load several times slower. The last three laboratories have the machine to
+# themselves, but for packages that measure nothing, and trials of the benchmarks: those run in the time
+# that the laboratories leave.
+#
+#   test.sh          everything
+#   test.sh patient  those packages alone, as JSON
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 module=$(go list -m)
 labs="^$module/e2e/(kube|kubelet|lab|matrix)(/|$)"
-patient="^$module(/(api|cmd|controller|e2e/bench|hack|internal|manifests)(/.*)?)?$"
+benches="^$module/e2e/bench(/|$)"
+patient="^$module(/(api|cmd|controller|hack|internal|manifests)(/.*)?)?$"
 # The slowest packages begin first: most of them wait, for routers and for time to pass, while others
 # work.
-others=$(go list ./proxy ./bgp ./... | grep -vE "$labs" | grep -vE "$patient") || exit
+others=$(go list ./proxy ./bgp ./... | grep -vE "$labs" | grep -vE "$benches" | grep -vE "$patient") || exit
+benches=$(go list ./... | grep -E "$benches") || exit
 patient=$(go list ./... | grep -E "$patient") || exit
 
 # The race detector would wait for a second at the end of each package.
@@ -30,13 +36,19 @@ run() {
 # The race detector needs cgo, which the Makefile switches off.
 race=(env CGO_ENABLED=1 go test -race -count=1 -vet=off -timeout=20m -json)
 
+patiently() {
+	"${race[@]}" $patient || code=$?
+	run $benches
+	exit $code
+}
+
 all() {
 	# These control planes live for seconds: a fifth of their time would be for collecting garbage. The
 	# compiler, which may need more than the limit, does not get it.
 	run -exec='env GOGC=off GOMEMLIMIT=500MiB' ./e2e/kube/...
 	"${race[@]}" $others || code=$?
 	results=$(mktemp)
-	hack/idle.sh "${race[@]}" $patient >"$results" &
+	hack/idle.sh hack/test.sh patient >"$results" &
 	idle=$!
 	trap 'kill -- -$idle 2>/dev/null; rm -f "$results"' EXIT
 	run ./e2e/kubelet
@@ -47,4 +59,7 @@ all() {
 	exit $code
 }
 
-all | go run ./hack/testsum
+case ${1:-} in
+patient) patiently ;;
+*) all | go run ./hack/testsum ;;
+esac
