@@ -275,9 +275,14 @@ func TestLeaseShowsAbsent(t *testing.T) {
 		api.disconnect(true)
 		stays(time.Minute, "true false")
 		api.disconnect(false)
-		_, die = run("n2")
+		other, die = run("n2")
 		shows(2*interval, "false false")
-		stays(time.Minute, "false false")
+		for range 10 { // n1, which renewed its Lease rarely meanwhile, is not absent for the node that is back
+			stays(6*time.Second, "false false")
+			if n1 := other.watchOnly([]string{"n1"}, 3)["n1"]; n1.absent {
+				t.Fatalf("n2 is back, and n1 is absent for it: %+v", n1)
+			}
+		}
 		// The API server and the node are unreachable: this node may be cut off itself.
 		die()
 		api.disconnect(true)

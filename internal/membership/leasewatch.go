@@ -164,9 +164,14 @@ func (l *leases) untilQuiet() time.Duration {
 	return next
 }
 
-// recordRenewal records a renewal, with mu held, and signals again when it is no longer valid.
+// recordRenewal records a renewal, with mu held, and signals again when it is no longer valid. For a
+// node that was absent, this node has renewed its Lease rarely, and would be absent for it.
 func (l *leases) recordRenewal(node string) {
 	state := l.states[node]
+	if state.absent {
+		l.again = true
+		notify.Changed(l.hurry)
+	}
 	state.renewed, state.absent = time.Now(), false
 	l.states[node] = state
 	l.signal()
