@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -93,7 +94,7 @@ func TestMatrix(t *testing.T) {
 	t.Log(s)
 	p, err := buildPrograms(t.Context(), t.TempDir())
 	must(t, err)
-	m := &measured{}
+	m := &measured{commit: measure.Commit(t.Context(), source)}
 	for _, f := range features {
 		cells := s.cells(f)
 		if len(cells) == 0 {

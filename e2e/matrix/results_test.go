@@ -38,7 +38,10 @@ type cellResult struct {
 }
 
 // measured collects the results of a run.
-type measured struct{ cells []cellResult }
+type measured struct {
+	cells  []cellResult
+	commit string // before the run, which changes the tree by its results
+}
 
 // add adds a result, in place of that of an earlier attempt.
 func (m *measured) add(f feature, d disturbance, r result, kept bool) {
@@ -66,7 +69,7 @@ func (m *measured) save(ctx context.Context, fanfare, path, page string) error {
 	for i := range m.cells {
 		m.cells[i].Fanfare, m.cells[i].Code = all.Machine.Fanfare, code
 	}
-	all.Commit, all.Slack = measure.Commit(ctx, source), *slack
+	all.Commit, all.Slack = m.commit, *slack
 	all.merge(m.cells)
 	if text, err = all.lines(); err != nil {
 		return err
