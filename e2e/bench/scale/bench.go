@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -101,7 +100,7 @@ func (b *bench) maker(k kind) func(int) client {
 		if k == proxies {
 			return &hollowProxy{node: nodeName(i), config: b.proxyConfig, traffic: b.traffic}
 		}
-		return &hollowSpeaker{node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile(), runs: b.fleet.runs}
+		return &hollowSpeaker{node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile()}
 	}
 }
 
@@ -142,7 +141,7 @@ func (b *bench) install(ctx context.Context) error {
 	}
 	go services.RunWithContext(life)
 	go b.reportNodes(life)
-	if err := b.createServices(ctx, b.Services, rate.NewLimiter(rate.Inf, 0)); err != nil {
+	if err := b.createServices(ctx, b.Services); err != nil {
 		return err
 	}
 	return b.awaitAssigned(ctx)
