@@ -137,7 +137,7 @@ func (c *cell) network() string {
 // measure counts what was lost.
 func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	report := c.load.Stop()
-	if want := int(lab.Rate * time.Since(c.begun).Seconds() / 2); report.Sent < want {
+	if want := max(lab.Rate, int(lab.Rate*time.Since(c.begun).Seconds()/2)); report.Sent < want {
 		return r, nil, fmt.Errorf("only %d requests: want at least %d, half of the load", report.Sent, want)
 	}
 	if c.through(c.node) == 0 && c.disturbance.name != "node-added" {

@@ -26,9 +26,6 @@ type disturbance struct {
 	do func(context.Context, *cell) error
 }
 
-// needsAPI reports whether the speakers must read an API server.
-func (d disturbance) needsAPI() bool { return d.name == apiServerAway }
-
 const apiServerAway = "api-server-away"
 
 var disturbances = []disturbance{

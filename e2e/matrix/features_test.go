@@ -97,6 +97,9 @@ var features = []feature{
 		service: lab.Service{Policy: local, Endpoints: onEachNode}, proxy: kube.IPTables},
 }
 
+// lacks reports whether a disturbance needs a control plane that the lab of the feature does not have.
+func (f feature) lacks(d disturbance) bool { return d.name == apiServerAway && f.proxy == "" }
+
 // calicoPolicy are the networks from which pods accept packets in the row calico: clients, and
 // the nodes, by whose addresses packets come from other nodes.
 var calicoPolicy = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.51.100.0/24")}

@@ -101,8 +101,8 @@ func TestMatrix(t *testing.T) {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) {
-			f.run(t, p, slices.DeleteFunc(slices.Clone(cells), disturbance.needsAPI), false, m)
-			f.run(t, p, slices.DeleteFunc(cells, func(d disturbance) bool { return !d.needsAPI() }), true, m)
+			f.run(t, p, slices.DeleteFunc(slices.Clone(cells), f.lacks), f.proxy != "", m)
+			f.run(t, p, slices.DeleteFunc(cells, func(d disturbance) bool { return !f.lacks(d) }), true, m)
 		})
 		if *results != "" {
 			must(t, m.save(t.Context(), p.fanfare, *results, *page))
@@ -110,9 +110,9 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// run runs cells of a feature in its lab, or in that with a control plane. The lab is built when the
-// first cell needs it, since -run may name none of them. A cell that leaves the lab broken costs the
-// next one a repair, or a new lab.
+// run runs cells of a feature in a lab, which reads an API server or a folder. The lab is built when
+// the first cell needs it, since -run may name none of them. A cell that leaves the lab broken costs
+// the next one a repair, or a new lab.
 func (f feature) run(t *testing.T, p programs, cells []disturbance, api bool, m *measured) {
 	var b *testbed
 	for _, d := range cells {

@@ -42,11 +42,11 @@ func buildPrograms(ctx context.Context, dir string) (p programs, err error) {
 	return p, errors.Join(binary.Build(ctx, p.fanfare), binary.BuildNext(ctx, p.next))
 }
 
-// up builds the lab of a feature, and waits until the feature's Service works. With api it has a
-// control plane in any case.
+// up builds a lab for a feature, and waits until the feature's Service works. With api, the lab has a
+// control plane.
 func (f feature) up(ctx context.Context, p programs, api bool) (*testbed, error) {
 	b := &testbed{feature: f, node: "n1", next: p.next}
-	if err := b.build(ctx, p, api || f.proxy != ""); err != nil {
+	if err := b.build(ctx, p, api); err != nil {
 		return nil, err
 	}
 	if err := b.start(ctx); err != nil {
