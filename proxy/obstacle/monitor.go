@@ -22,7 +22,7 @@ import (
 // When the monitor looks. A look takes some milliseconds, or tens of them beside tens of
 // thousands of chains. Other programs change rules by the hundred, so looks are limited.
 const (
-	lookSoon  = time.Second     // between two looks, after a notification
+	lookSoon  = time.Second     // between two looks, after a notification; nothing waits for them
 	lookAgain = 5 * time.Second // while there is an obstacle: a user who removes it wants to see that
 	// lookConfirm is how soon a new obstacle is looked for again before it blocks flows:
 	// firewalls drop everything for a moment while they load their rules.
@@ -174,7 +174,7 @@ func (l *Monitor) run(ctx context.Context) {
 	timer.Stop()
 	var before Counters
 	var last, due time.Time // due: zero when no look is
-	interval := lookSoon
+	var took time.Duration  // by the last look
 	by := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
 			due = at
@@ -190,7 +190,7 @@ func (l *Monitor) run(ctx context.Context) {
 			if l.state.Load() == nil {
 				continue // a change of the node before the first State
 			}
-			by(last.Add(interval))
+			by(last.Add(l.pause(took)))
 		case <-l.later:
 			by(last.Add(lookLater))
 		case <-timer.C:
@@ -199,7 +199,7 @@ func (l *Monitor) run(ctx context.Context) {
 			unconfirmed := l.publish(ctx, vipFamilies(&state), obstacles, unseen)
 			l.release(waiting)
 			last, due = time.Now(), time.Time{}
-			interval = max(lookSoon, lookShare*last.Sub(began))
+			took = last.Sub(began)
 			switch {
 			case unconfirmed:
 				by(last.Add(lookConfirm))
@@ -208,6 +208,17 @@ func (l *Monitor) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// pause returns how long the next look waits after one that took so long. New addresses that wait
+// for it are announced late, so that only the share of the time bounds it then.
+func (l *Monitor) pause(took time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) > 0 {
+		return lookShare * took
+	}
+	return max(lookSoon, lookShare*took)
 }
 
 // runBlind reports that nothing can be seen, and lets nothing wait for a look, until ctx ends.

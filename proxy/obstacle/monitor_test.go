@@ -2,6 +2,7 @@ package obstacle
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,6 +79,31 @@ func TestMonitorChangeWhileLooking(t *testing.T) {
 		select {
 		case <-l.soon:
 		default:
+		}
+	}
+}
+
+// Looks are rare, also while other programs change rules all the time. An address that waits for one
+// is announced late, and waits no longer than the share of the time demands.
+func TestMonitorPause(t *testing.T) {
+	for _, tt := range []struct {
+		took    time.Duration // by the last look
+		waiting bool
+		want    time.Duration
+	}{
+		{0, false, time.Second},
+		{0, true, 0}, // before the first look
+		{5 * time.Millisecond, false, time.Second},
+		{5 * time.Millisecond, true, 100 * time.Millisecond},
+		{100 * time.Millisecond, false, 2 * time.Second},
+		{100 * time.Millisecond, true, 2 * time.Second},
+	} {
+		var l Monitor
+		if tt.waiting {
+			l.nextLook()
+		}
+		if got := l.pause(tt.took); got != tt.want {
+			t.Errorf("pause after a look of %v, an address waits: %t: %v, want %v", tt.took, tt.waiting, got, tt.want)
 		}
 	}
 }
