@@ -208,7 +208,8 @@ func (s *speaker) status() Status {
 
 // address combines the decision about an address with its result.
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: p.desired.OwnerBy(a), RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
+	reasons, ownerBy := p.desired.Explain(a)
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: ownerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
 	st.routed = sortedset.Has(p.bgpAddrs, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
@@ -219,7 +220,6 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Routes {
 		st.Weight = max(st.Weight, r.Weight)
 	}
-	reasons := p.desired.ReasonsOf(a)
 	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(reasons))
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())

@@ -123,12 +123,15 @@ func (d *Desired) Why(addr netip.Addr, protocol string) string {
 // expected to be, announced. It decides again, because few Reasons are ever read, and computing all
 // texts takes longer than the decisions.
 func (d *Desired) ReasonsOf(a *Address) []cluster.Reason {
-	return d.View.explain(d.View.decide(a.Addr, a.Pool, a.addressInput))
+	reasons, _ := d.Explain(a)
+	return reasons
 }
 
-// OwnerBy returns the criterion that selected the owner among the candidates over Layer 2.
-func (d *Desired) OwnerBy(a *Address) string {
-	return d.View.ownerBy(d.View.decide(a.Addr, a.Pool, a.addressInput).owner)
+// Explain returns ReasonsOf an address, and the criterion that selected its owner among the
+// candidates over Layer 2, from one decision.
+func (d *Desired) Explain(a *Address) (reasons []cluster.Reason, ownerBy string) {
+	again := d.View.decide(a.Addr, a.Pool, a.addressInput)
+	return d.View.explain(again), d.View.ownerBy(again.owner)
 }
 
 // Reasons returns all Reasons: about addresses, in their order, about aggregates, and about
