@@ -21,7 +21,8 @@ type created struct {
 	Begins, Waits measure.Sample
 }
 
-// waited is how long the host has been trying, in Waits: between two of its kernel's requests.
+// waited is how long the host has been trying, in Waits: between two of its kernel's requests. The
+// last Service was deleted before that.
 const waited = 1500 * time.Millisecond
 
 // create creates Services one after the other, each with an address of its own: the host must not
@@ -47,11 +48,15 @@ func create(ctx context.Context, l *lab.Lab, runs int) ([]created, error) {
 	return all, nil
 }
 
-// createOne creates a Service after the host has been trying its address for some time.
+// createOne creates a Service after the host has been trying its address for some time, waited at
+// most.
 func createOne(ctx context.Context, l *lab.Lab, vip netip.Addr, ahead time.Duration) (time.Duration, error) {
 	svc := lab.Service{Name: "new", Ask: []netip.Addr{vip}, Endpoints: lab.At(lab.PodNames...)}
 	if vip.Is6() {
 		svc.Families = []corev1.IPFamily{corev1.IPv6Protocol}
+	}
+	if err := pause(ctx, waited-ahead); err != nil {
+		return 0, err
 	}
 	type answer struct {
 		at  time.Time
