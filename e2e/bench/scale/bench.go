@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -100,7 +101,7 @@ func (b *bench) maker(k kind) func(int) client {
 		if k == proxies {
 			return &hollowProxy{node: nodeName(i), config: b.proxyConfig, traffic: b.traffic}
 		}
-		return &hollowSpeaker{node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile()}
+		return &hollowSpeaker{node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile(), runs: b.fleet.runs}
 	}
 }
 
@@ -141,7 +142,7 @@ func (b *bench) install(ctx context.Context) error {
 	}
 	go services.RunWithContext(life)
 	go b.reportNodes(life)
-	if err := b.createServices(ctx, b.Services); err != nil {
+	if err := b.createServices(ctx, b.Services, rate.Inf); err != nil {
 		return err
 	}
 	return b.awaitAssigned(ctx)

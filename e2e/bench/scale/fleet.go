@@ -25,6 +25,7 @@ type client interface {
 type running struct {
 	client
 	stop   context.CancelFunc
+	since  time.Time
 	leaves *atomic.Bool
 	done   chan struct{}
 	err    error // once done is closed
@@ -40,7 +41,7 @@ type fleet struct {
 
 func (f *fleet) start(ctx context.Context, node int) {
 	ctx, stop := context.WithCancel(ctx)
-	r := &running{client: f.make(node), stop: stop, leaves: new(atomic.Bool), done: make(chan struct{})}
+	r := &running{client: f.make(node), stop: stop, since: time.Now(), leaves: new(atomic.Bool), done: make(chan struct{})}
 	f.mu.Lock()
 	f.all[node] = r
 	f.mu.Unlock()
@@ -48,6 +49,19 @@ func (f *fleet) start(ctx context.Context, node int) {
 		defer close(r.done)
 		r.err = r.run(ctx, r.leaves)
 	}()
+}
+
+// runs reports whether a node's client has been running for a while: others may still learn that its predecessor has
+// left.
+func (f *fleet) runs(node string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, r := range f.all {
+		if nodeName(i) == node {
+			return time.Since(r.since) > 5*time.Second
+		}
+	}
+	return false
 }
 
 // end ends a client: on purpose, or as a node that loses its power.

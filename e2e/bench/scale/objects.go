@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,11 +75,15 @@ func (b *bench) reportNodes(ctx context.Context) {
 	}
 }
 
-// createServices creates n more Services, each with five endpoints.
-func (b *bench) createServices(ctx context.Context, n int) error {
+// createServices creates n more Services, each with five endpoints, at most so many in a second.
+func (b *bench) createServices(ctx context.Context, n int, perSecond rate.Limit) error {
+	pace := rate.NewLimiter(perSecond, 1)
 	from := b.created
 	b.created += n
 	return b.parallel(n, func(i int) error {
+		if err := pace.Wait(ctx); err != nil {
+			return err
+		}
 		name := serviceName(from + i)
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(bool),

@@ -13,16 +13,24 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// changesPerSecond is how many endpoints change in a second of that phase.
-const changesPerSecond = 20
+// changesPerSecond is how many endpoints change in a second of that phase, and createsPerSecond how many Services are
+// created in one of the other.
+const (
+	changesPerSecond = 20
+	createsPerSecond = 5
+)
 
-// settleTime is longer than the time between two writes of a SpeakerStatus: what a phase causes is written in it.
-const settleTime = 6 * time.Second
+// settle is longer than the time between two writes of a SpeakerStatus, about other speakers too: what a phase causes
+// is written in it. All together write at most four about others in a second. A short idle phase is for a check that the
+// benchmark works, where nothing has to settle.
+func (b *bench) settle() time.Duration {
+	return min(6*time.Second+time.Duration(b.Nodes)*time.Second/4, b.idle)
+}
 
 // A phase is what happened, and what it cost.
 type phase struct {
 	Name    string
-	Took    time.Duration // without settleTime; the rest is with it
+	Took    time.Duration // without the time to settle; the rest is with it
 	CPU     time.Duration // of kube-apiserver
 	Clients time.Duration // CPU time of this process: of all hollow clients
 	Sent    float64       // watch events that the API server sent, to all its clients
@@ -49,26 +57,26 @@ func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 		settle  time.Duration // of what it causes
 		do      func(context.Context) error
 	}{
-		{start, true, settleTime, b.startAll},
+		{start, true, b.settle(), b.startAll},
 		{idle, false, 0, func(ctx context.Context) error { return wait(ctx, b.idle) }},
 		{endpointChanges, false, 0, b.changeEndpoints},
-		{restart, false, settleTime, b.restartAPIServer},
-		{nodeDies, true, 0, func(ctx context.Context) error { return b.kill(ctx, 1) }},
-		{tenthDies, true, 0, func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
-		{created, false, settleTime, b.createMore},
-		{upgrade, true, settleTime, b.upgradeAll},
+		{restart, false, b.settle(), b.restartAPIServer},
+		{nodeDies, true, b.settle(), func(ctx context.Context) error { return b.kill(ctx, 1) }},
+		{tenthDies, true, b.settle(), func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
+		{created, false, b.settle(), b.createMore},
+		{upgrade, true, b.settle(), b.upgradeAll},
 	}
 	for _, s := range steps {
 		if s.clients && k == none {
 			continue
 		}
-		p, err := b.phase(ctx, s.name, min(s.settle, b.idle), s.do)
+		p, err := b.phase(ctx, s.name, s.settle, s.do)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", s.name, err)
 		}
 		all = append(all, p)
-		fmt.Fprintf(os.Stderr, "bench: scale: %d nodes, %s: %s after %s: %d requests, %d watches, %.0f events, API server %s, clients %s\n",
-			b.Nodes, k, p.Name, p.Took.Round(time.Millisecond), p.Count.Requests(), p.Count.Watches, p.Sent, p.CPU, p.Clients)
+		fmt.Fprintf(os.Stderr, "bench: scale: %d nodes, %s: %s after %s: %d requests, %d watches, %.0f events, %d false deaths, API server %s, clients %s\n",
+			b.Nodes, k, p.Name, p.Took.Round(time.Millisecond), p.Count.Requests(), p.Count.Watches, p.Sent, p.Count.FalseDeaths, p.CPU, p.Clients)
 	}
 	return all, nil
 }
@@ -96,7 +104,7 @@ func (b *bench) read(ctx context.Context) (r reading, err error) {
 	return r, err
 }
 
-// phase measures one phase, and what happens in the time settle after it. The counters of an API server that
+// phase measures one phase, and what happens in a time after it. The counters of an API server that
 // restarts begin at zero.
 func (b *bench) phase(ctx context.Context, name string, settle time.Duration, do func(context.Context) error) (p phase, err error) {
 	before, err := b.read(ctx)
@@ -144,7 +152,7 @@ func (b *bench) sent(ctx context.Context) (total float64, err error) {
 
 // startsPerSecond is how many clients start in a second. When all speakers of one machine start at once, their gossip,
 // which grows with the square of their number, takes more processor time than there is, and they take one another for dead.
-const startsPerSecond = 8
+const startsPerSecond = 2
 
 func (b *bench) startAll(ctx context.Context) error {
 	limit := rate.NewLimiter(startsPerSecond, 1)
@@ -183,7 +191,7 @@ func (b *bench) restartAPIServer(ctx context.Context) error {
 	if err := b.cluster.StartAPIServer(ctx); err != nil {
 		return err
 	}
-	if err := b.createServices(ctx, 1); err != nil {
+	if err := b.createServices(ctx, 1, rate.Inf); err != nil {
 		return err
 	}
 	return b.fleet.await(ctx, b.created)
@@ -203,7 +211,7 @@ func (b *bench) kill(ctx context.Context, n int) error {
 }
 
 func (b *bench) createMore(ctx context.Context) error {
-	if err := b.createServices(ctx, b.create); err != nil {
+	if err := b.createServices(ctx, b.create, createsPerSecond); err != nil {
 		return err
 	}
 	if err := b.awaitAssigned(ctx); err != nil {

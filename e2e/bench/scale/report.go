@@ -56,14 +56,16 @@ func (r report) find(s size, k kind, name string) (p phase, ok bool) {
 	return phase{}, false
 }
 
-// IdleWatches is how many watches speakers opened while nothing happened: each is a node that another one
-// takes for dead, because the machine is too busy.
-func (r report) IdleWatches() (n int64) {
+// FalseDeaths are the phases in which speakers took running ones for dead, because the machine was too busy.
+func (r report) FalseDeaths() (phases []string) {
 	for _, s := range []size{r.Small, r.Large} {
-		p, _ := r.find(s, speakers, idle)
-		n += p.Count.Watches
+		for _, p := range r.phases(s, speakers) {
+			if n := p.Count.FalseDeaths; n > 0 {
+				phases = append(phases, fmt.Sprintf("*%s* with %d nodes (%d times)", p.Name, s.Nodes, n))
+			}
+		}
 	}
-	return n
+	return phases
 }
 
 // IdleWrites is how often a speaker writes in a second while nothing happens, in the larger cluster.

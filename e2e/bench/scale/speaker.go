@@ -35,6 +35,7 @@ type hollowSpeaker struct {
 	keyFile string
 	desired atomic.Pointer[plan.Desired]
 	members *membership.Tracker
+	runs    func(node string) bool // whether another speaker really runs
 }
 
 // run runs until ctx ends. A speaker that stops on purpose leaves the membership.
@@ -74,7 +75,9 @@ func (h *hollowSpeaker) decide(ctx context.Context, source cluster.Source, repor
 	storm := rate.NewLimiter(rate.Every(passInterval), 5)
 	for storm.Wait(ctx) == nil {
 		snap := source.Snapshot()
-		decider.Config.Members = h.members.Members(snap)
+		members := h.members.Members(snap)
+		h.traffic.falseDeaths.Add(h.falseDeaths(decider.Config.Members, members))
+		decider.Config.Members = members
 		h.desired.Store(decider.Decide(snap))
 		reporter.Trigger()
 		select {
@@ -84,6 +87,19 @@ func (h *hollowSpeaker) decide(ctx context.Context, source cluster.Source, repor
 		case <-h.members.Renewed():
 		}
 	}
+}
+
+// falseDeaths returns how many running speakers this one takes for dead now, and did not before.
+func (h *hollowSpeaker) falseDeaths(before, now *membership.Members) (n int64) {
+	if before == now || now == nil {
+		return 0
+	}
+	for _, m := range now.Nodes {
+		if was, known := before.Find(m.Node); m.Dead() && known && was.Alive && h.runs(m.Node) {
+			n++
+		}
+	}
+	return n
 }
 
 // status is what a node reports whose kernel accepts everything at once.
