@@ -39,7 +39,7 @@ func (o *options) quicken() {
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
 	set.IntVar(&o.small, "small", 20, fmt.Sprintf("number of nodes, 2 to %d", maxNodes))
-	set.IntVar(&o.large, "large", 50, fmt.Sprintf("larger number of nodes, to %d", maxNodes))
+	set.IntVar(&o.large, "large", 60, fmt.Sprintf("larger number of nodes, to %d", maxNodes))
 	set.IntVar(&o.create, "create", 1000, "number of Services that are created in one phase")
 	set.DurationVar(&o.duration, "duration", 15*time.Second, "duration of the phases in which something lasts")
 	set.DurationVar(&o.idle, "idle", time.Minute, "duration of the phase in which nothing happens")
