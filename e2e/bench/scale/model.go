@@ -42,20 +42,20 @@ func extend(n, small, large int, a, b float64) float64 {
 	return b + max(0, b-a)*float64(n-large)/float64(large-small)
 }
 
-// maxMagnified is how many times an error may count: two sizes that are closer to each other predict mostly noise.
-const maxMagnified = 100
+// repeats is how closely a measurement of CPU time repeats itself.
+const repeats = 0.05
 
-// Model predicts all phases that were measured with both kinds of clients at both sizes. It is empty if the sizes are too
-// close to each other.
+// Model predicts all phases that were measured with both kinds of clients at both sizes. It is empty if the larger cluster
+// has less than twice the nodes: from sizes so close to each other, it would predict mostly noise.
 func (r report) Model() (all []comparison) {
-	if r.Magnified() > maxMagnified {
+	if r.Large.Nodes < 2*r.Small.Nodes {
 		return nil
 	}
 	for _, p := range r.phases(r.Large, speakers) {
 		s, ok1 := r.predicted(speakers, p.Name)
 		k, ok2 := r.predicted(proxies, p.Name)
 		if ok1 && ok2 {
-			all = append(all, comparison{p.Name, s, k})
+			all = append(all, comparison{p.Name, s, k, r.margin(speakers, p.Name), r.margin(proxies, p.Name)})
 		}
 	}
 	return all
@@ -73,6 +73,12 @@ func (r report) predicted(k kind, name string) (l load, ok bool) {
 		base[i], measured[i] = loadOf(without), loadOf(p)
 	}
 	return predict(modelNodes, r.Small.Nodes, r.Large.Nodes, base, measured), true
+}
+
+// margin is the error of a predicted CPU time that a measurement which is wrong by repeats would make, in seconds.
+func (r report) margin(k kind, name string) float64 {
+	p, _ := r.find(r.Large, k, name)
+	return repeats * p.CPU.Seconds() * r.Magnified()
 }
 
 // Magnified is how many times an error of a measurement at the larger size counts in the model.

@@ -53,11 +53,14 @@ func TestModel(t *testing.T) {
 	if got := r.Magnified(); got != 32 {
 		t.Errorf("an error counts %g times, want 32", got)
 	}
-	r.Small = size{190, 1900}
+	if got := r.margin(speakers, idle); math.Abs(got-32*0.05*6) > 1e-9 {
+		t.Errorf("6 s of CPU time with 200 nodes have a margin of %g s, want 5 %% of them 32 times", got)
+	}
+	r.Small = size{101, 1010}
 	for i := range 3 {
 		r.Runs[i].Size = r.Small
 	}
 	if got := r.Model(); got != nil {
-		t.Errorf("190 and 200 nodes, of which an error counts %g times, predict %+v", r.Magnified(), got)
+		t.Errorf("101 and 200 nodes predict %+v", got)
 	}
 }

@@ -76,15 +76,16 @@ func (r report) IdleWrites() float64 {
 
 // A comparison is one phase with both kinds of clients.
 type comparison struct {
-	Phase             string
-	Speakers, Proxies load
+	Phase                         string
+	Speakers, Proxies             load
+	SpeakersMargin, ProxiesMargin float64 // of a predicted CPU time, in seconds
 }
 
 // Compare compares the phases in the larger cluster.
 func (r report) Compare() (all []comparison) {
 	for _, s := range r.phases(r.Large, speakers) {
 		if p, ok := r.find(r.Large, proxies, s.Name); ok {
-			all = append(all, comparison{s.Name, loadOf(s), loadOf(p)})
+			all = append(all, comparison{Phase: s.Name, Speakers: loadOf(s), Proxies: loadOf(p)})
 		}
 	}
 	return all
