@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// measured has the folders of the code that each benchmark measures. Those below them count
+// measured has the folders, and files, of the code that each benchmark measures. Those below them count
 // too.
 //
 // A page says whether this code has changed since the measurement, and a test compares the
@@ -22,15 +22,15 @@ import (
 // until it is measured again. Git is not asked: a shallow clone does not have the commit.
 // Comments, tests and versions of libraries do not count.
 var measured = map[string][]string{
-	"bgp":    {"bgp", "internal/cluster", "internal/plan", "internal/watch", "proxy", "speaker"},
+	"bgp":    {"bgp", "cmd/fanfare/process.go", "internal/cluster", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
 	"gossip": {"internal/membership/gossip"},
-	"ipam":   {"controller", "internal/cluster", "internal/ipam", "internal/watch"},
-	"kube":   {"bgp", "controller", "internal/cluster", "internal/ipam", "internal/plan", "internal/watch", "proxy", "speaker"},
-	"l2":     {"internal/cluster", "internal/election", "internal/membership", "internal/plan", "internal/redirect", "l2", "proxy", "speaker"},
-	"load":   {"bgp", "internal/cluster", "internal/plan", "internal/watch", "proxy", "speaker"},
-	"matrix": {"bgp", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/redirect", "internal/watch", "l2", "proxy", "speaker"},
-	"proxy":  {"internal/cluster", "internal/nfnl", "internal/plan", "internal/watch", "proxy", "speaker"},
-	"scale":  {"controller", "internal/cluster", "internal/ipam", "internal/membership", "internal/plan", "internal/watch", "speaker"},
+	"ipam":   {"cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/sortedset", "internal/watch"},
+	"kube":   {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
+	"l2":     {"cmd/fanfare/process.go", "internal/cluster", "internal/election", "internal/membership", "internal/nfnl", "internal/plan", "internal/redirect", "internal/sortedset", "l2", "proxy", "speaker"},
+	"load":   {"bgp", "cmd/fanfare/process.go", "internal/cluster", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
+	"matrix": {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/membership", "internal/nfnl", "internal/plan", "internal/redirect", "internal/sortedset", "internal/watch", "l2", "proxy", "speaker"},
+	"proxy":  {"cmd/fanfare/process.go", "internal/cluster", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
+	"scale":  {"cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/membership", "internal/plan", "internal/sortedset", "internal/watch", "speaker"},
 }
 
 // CodeOf returns a hash of the code that a benchmark measures, in the tree below source.
