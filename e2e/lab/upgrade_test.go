@@ -88,14 +88,21 @@ func TestUpgradeAndDowngradeBGP(t *testing.T) {
 }
 
 // The same over Layer 2, where addresses move away from a speaker that stops and back: nodes of both
-// versions redirect connections to each other.
+// versions redirect connections to each other. Connections outlive both directions.
 func TestUpgradeAndDowngradeL2(t *testing.T) {
 	l := laboratoryL2(t)
 	old := startPrevious(t, l, l.StartL2Speakers)
-	vips := serveL2(t, l, pinnedTo(Service{Name: "upgraded", Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n2"))
-	awaitOwners(t, l, vips, "n2")
-	for _, program := range []string{"", old} {
-		expectNoLossL2(t, l, vips, func() { replaceAll(t, l, program, l.StartL2Speakers) })
-		awaitOwners(t, l, vips, "n2")
+	for _, policy := range policies {
+		t.Run(policy.name, func(t *testing.T) {
+			vips := serveL2(t, l, pinnedTo(Service{Name: "upgraded", Policy: policy.policy, Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n2"))
+			awaitOwners(t, l, vips, "n2")
+			k := keepConnections(t, l, vips)
+			k.open(30)
+			for _, step := range []struct{ name, program string }{{"upgrade", ""}, {"downgrade", old}} {
+				expectNoLossL2(t, l, vips, func() { replaceAll(t, l, step.program, l.StartL2Speakers) })
+				awaitOwners(t, l, vips, "n2")
+				k.check(step.name)
+			}
+		})
 	}
 }
