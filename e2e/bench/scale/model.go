@@ -42,7 +42,7 @@ func extend(n, small, large int, a, b float64) float64 {
 	return b + max(0, b-a)*float64(n-large)/float64(large-small)
 }
 
-// repeats is how closely a measurement of CPU time repeats itself.
+// repeats is how closely a measurement of CPU time is assumed to repeat itself.
 const repeats = 0.05
 
 // Model predicts all phases that were measured with both kinds of clients at both sizes. It is empty if the larger cluster
