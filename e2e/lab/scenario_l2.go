@@ -14,6 +14,10 @@ import (
 // because it builds its own lab.
 var lostLink = Step{"LostLink", "Layer 2: the node that answers by ARP loses its link, under load, in a third lab", "no request lost that begins after another node has taken over", answerByARP}
 
+// discovery is how long a speaker that misses a node waits for it after the start, before it takes
+// over: the speaker may be the one that is cut off.
+const discovery = 2 * time.Second
+
 func answerByARP(ctx context.Context, s *StepRun) (err error) {
 	o := Options{ID: s.ID + "link", Topology: s.Topology, Binary: s.Binary, Slack: s.Slack}
 	l, err := Up(ctx, o.ForL2(filepath.Dir(s.Topology)))
@@ -22,6 +26,9 @@ func answerByARP(ctx context.Context, s *StepRun) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Down()) }()
 	if err := l.StartL2Speakers(ctx, NodeNames...); err != nil {
+		return err
+	}
+	if err := pause(ctx, discovery); err != nil {
 		return err
 	}
 	other := &StepRun{Lab: l}
