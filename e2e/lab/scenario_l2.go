@@ -15,7 +15,7 @@ import (
 var lostLink = Step{"LostLink", "Layer 2: the node that answers by ARP loses its link, under load, in a third lab", "no request lost that begins after another node has taken over", answerByARP}
 
 // discovery is how long a speaker that misses a node waits for it after the start, before it takes
-// over: the speaker may be the one that is cut off.
+// over: the speaker itself may be cut off.
 const discovery = 2 * time.Second
 
 func answerByARP(ctx context.Context, s *StepRun) (err error) {
