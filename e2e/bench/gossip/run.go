@@ -33,8 +33,8 @@ func (o *options) quicken() { o.members, o.virtual, o.processor = 5, 10*time.Sec
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
 	set.IntVar(&o.members, "members", 1000, "members of the largest cluster, 4 to 2000; 1000 need 6 GB of memory")
-	set.DurationVar(&o.virtual, "virtual", 5*time.Minute, "how long each cluster runs, by its own clock")
-	set.DurationVar(&o.processor, "processor", 90*time.Second, "processor time after which a cluster ends before; a second of 1000 members takes three to six")
+	set.DurationVar(&o.virtual, "virtual", time.Hour, "how long each cluster runs, by its own clock")
+	set.DurationVar(&o.processor, "processor", 8*time.Minute, "processor time after which a cluster ends before; a second of 1000 members takes three to six")
 	set.Uint64Var(&o.seed, "seed", 1, "seed of what is lost, stalls and dies")
 	return o.steps().Run(in, &o.Inputs)
 }
