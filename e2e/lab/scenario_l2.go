@@ -14,8 +14,8 @@ import (
 // because it builds its own lab.
 var lostLink = Step{"LostLink", "Layer 2: the node that answers by ARP loses its link, under load, in a third lab", "no request lost that begins after another node has taken over", answerByARP}
 
-// discovery is how long a speaker that misses a node waits for it after the start, before it takes
-// over: the speaker itself may be cut off.
+// discovery is the speaker's discoveryTime. If a speaker misses a node so soon after its start, it
+// waits for the node before it takes over: the speaker itself may be cut off.
 const discovery = 2 * time.Second
 
 func answerByARP(ctx context.Context, s *StepRun) (err error) {

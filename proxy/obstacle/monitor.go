@@ -22,7 +22,7 @@ import (
 // When the monitor looks. A look takes some milliseconds, or tens of them beside tens of
 // thousands of chains. Other programs change rules by the hundred, so looks are limited.
 const (
-	lookSoon  = time.Second     // between two looks, after a notification; nothing waits for them
+	lookSoon  = time.Second     // between two looks after notifications, if no address waits
 	lookAgain = 5 * time.Second // while there is an obstacle: a user who removes it wants to see that
 	// lookConfirm is how soon a new obstacle is looked for again before it blocks flows:
 	// firewalls drop everything for a moment while they load their rules.
