@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
@@ -19,6 +20,8 @@ import (
 type client interface {
 	run(ctx context.Context, leaves *atomic.Bool) error
 	served() int
+	// received reports whether the client has a slice with these endpoints.
+	received(*discoveryv1.EndpointSlice) bool
 }
 
 // A running client.
@@ -90,7 +93,27 @@ func (f *fleet) stop() error {
 
 // await returns when each client serves n addresses.
 func (f *fleet) await(ctx context.Context, n int) error {
-	return lab.Await(ctx, 5*time.Minute, fmt.Sprintf("%d addresses everywhere", n), func() error {
+	return f.awaitEach(ctx, fmt.Sprintf("%d addresses everywhere", n), func(c client) error {
+		if got := c.served(); got != n {
+			return fmt.Errorf("has %d", got)
+		}
+		return nil
+	})
+}
+
+// awaitSlice returns when each client has received a slice.
+func (f *fleet) awaitSlice(ctx context.Context, s *discoveryv1.EndpointSlice) error {
+	return f.awaitEach(ctx, s.Name+" everywhere", func(c client) error {
+		if !c.received(s) {
+			return errors.New("has other endpoints")
+		}
+		return nil
+	})
+}
+
+// awaitEach returns when check accepts each client.
+func (f *fleet) awaitEach(ctx context.Context, what string, check func(client) error) error {
+	return lab.Await(ctx, 5*time.Minute, what, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for node, r := range f.all {
@@ -99,8 +122,8 @@ func (f *fleet) await(ctx context.Context, n int) error {
 				return fmt.Errorf("node %d ended: %w", node, r.err)
 			default:
 			}
-			if got := r.served(); got != n {
-				return fmt.Errorf("node %d has %d", node, got)
+			if err := check(r.client); err != nil {
+				return fmt.Errorf("node %d: %w", node, err)
 			}
 		}
 		return nil

@@ -117,10 +117,11 @@ func (b *bench) slice(service, other int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// changeEndpoint moves one endpoint of a Service.
-func (b *bench) changeEndpoint(ctx context.Context) error {
+// changeEndpoint moves one endpoint of a Service, and returns its slice.
+func (b *bench) changeEndpoint(ctx context.Context) (*discoveryv1.EndpointSlice, error) {
 	i := rand.IntN(b.created)
-	return b.discovery.Put().Namespace(namespace).Resource("endpointslices").Name(serviceName(i) + "-1").Body(b.slice(i, rand.IntN(200))).Do(ctx).Error()
+	s := b.slice(i, rand.IntN(200))
+	return s, b.discovery.Put().Namespace(namespace).Resource("endpointslices").Name(s.Name).Body(s).Do(ctx).Error()
 }
 
 // awaitAssigned returns when all Services have addresses.

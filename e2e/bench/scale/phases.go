@@ -3,12 +3,12 @@ package scale
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"golang.org/x/time/rate"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
@@ -175,14 +175,19 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (b *bench) changeEndpoints(ctx context.Context) error {
+// changeEndpoints returns when all clients have received the last change: a busy API server sends it late.
+func (b *bench) changeEndpoints(ctx context.Context) (err error) {
+	var last *discoveryv1.EndpointSlice
 	limit := rate.NewLimiter(changesPerSecond, 1)
 	for until := time.Now().Add(b.duration); time.Now().Before(until); {
-		if err := errors.Join(limit.Wait(ctx), b.changeEndpoint(ctx)); err != nil {
+		if err := limit.Wait(ctx); err != nil {
+			return err
+		}
+		if last, err = b.changeEndpoint(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
+	return b.fleet.awaitSlice(ctx, last)
 }
 
 // restartAPIServer kills the API server. All clients must see a Service that is created afterwards.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -30,6 +31,7 @@ type hollowProxy struct {
 	config    *rest.Config
 	traffic   *traffic
 	addresses addresses
+	last      atomic.Pointer[discoveryv1.EndpointSlice] // that it received
 }
 
 // An addresses counts the Services of an informer that have an address.
@@ -56,9 +58,13 @@ func (h *hollowProxy) run(ctx context.Context, _ *atomic.Bool) error {
 	if err := h.addresses.of(services); err != nil {
 		return err
 	}
+	slices := informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{}, func(o *metav1.ListOptions) { o.LabelSelector = "!" + corev1.IsHeadlessService })
+	if err := h.record(slices); err != nil {
+		return err
+	}
 	for _, i := range []cache.SharedInformer{
 		services,
-		informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{}, func(o *metav1.ListOptions) { o.LabelSelector = "!" + corev1.IsHeadlessService }),
+		slices,
 		informer(networking, "servicecidrs", &networkingv1.ServiceCIDR{}, all),
 		informer(core, "nodes", &corev1.Node{}, func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, h.node).String()
@@ -108,5 +114,24 @@ func address(o any) int64 {
 	return 0
 }
 
+// record keeps the last slice of an informer that does not run yet.
+func (h *hollowProxy) record(slices cache.SharedInformer) error {
+	keep := func(o any) {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+			h.last.Store(s)
+		}
+	}
+	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: keep, UpdateFunc: func(_, is any) { keep(is) }})
+	if err != nil {
+		return fmt.Errorf("informer of EndpointSlices: %w", err)
+	}
+	return nil
+}
+
 // served is how many Services with an address kube-proxy would serve.
 func (h *hollowProxy) served() int { return int(h.addresses.count.Load()) }
+
+func (h *hollowProxy) received(s *discoveryv1.EndpointSlice) bool {
+	last := h.last.Load()
+	return last != nil && last.Name == s.Name && reflect.DeepEqual(last.Endpoints, s.Endpoints)
+}

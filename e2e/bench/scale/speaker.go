@@ -3,10 +3,12 @@ package scale
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
@@ -34,6 +36,7 @@ type hollowSpeaker struct {
 	traffic *traffic
 	keyFile string
 	desired atomic.Pointer[plan.Desired]
+	api     atomic.Pointer[watch.API]
 	members *membership.Tracker
 	runs    func(node string) bool // whether another speaker really runs
 }
@@ -50,6 +53,7 @@ func (h *hollowSpeaker) run(ctx context.Context, leaves *atomic.Bool) error {
 	if err != nil {
 		return err
 	}
+	h.api.Store(api)
 	leaser, err := membership.NewLeaseClient(config, leaseNamespace)
 	if err != nil {
 		return err
@@ -117,6 +121,23 @@ func (h *hollowSpeaker) status() speaker.Status {
 		st.Addresses = append(st.Addresses, one)
 	}
 	return st
+}
+
+// received looks into what the speaker reads, not into its last decision, which may be older by passInterval.
+func (h *hollowSpeaker) received(s *discoveryv1.EndpointSlice) bool {
+	api := h.api.Load()
+	if api == nil {
+		return false
+	}
+	name := cluster.Name{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	for _, service := range api.Snapshot().Services {
+		if service.Name == name && service.Endpoints != nil {
+			return !slices.ContainsFunc(s.Endpoints, func(want discoveryv1.Endpoint) bool {
+				return !slices.ContainsFunc(service.Endpoints.List, func(have cluster.Endpoint) bool { return have.Addr.Addr().String() == want.Addresses[0] })
+			})
+		}
+	}
+	return false
 }
 
 // served is how many addresses the speaker would serve.
