@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -22,11 +23,14 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(text)
+	if parts := r.Clusters[1].Parts; parts != 2 {
+		t.Errorf("the largest cluster was simulated in %d parts, want 2", parts)
+	}
 	if len(r.Clusters) != 2 || r.Clusters[0].Members != 3 || r.Clusters[1].Members != 5 {
 		t.Fatalf("clusters %+v: want 3 and 5 members", r.Clusters)
 	}
 	for _, c := range r.Clusters {
-		if c.Virtual < o.virtual || len(c.All) == 0 || len(c.Back) != len(c.All) || c.Stalls == 0 || c.Lost == 0 || c.Packets == 0 || c.Bytes == 0 || c.CPU == 0 || c.Loss == 0 || c.Stall == 0 || c.StallInterval == 0 || c.Latency == 0 {
+		if c.Virtual < o.virtual || len(c.All) < 2 || len(c.All) > o.deaths || len(c.Back) != len(c.All) || c.Stalls == 0 || c.Lost == 0 || c.Packets == 0 || c.Bytes == 0 || c.CPU == 0 || c.Loss == 0 || c.Stall == 0 || c.StallInterval == 0 || c.Latency == 0 {
 			t.Errorf("a value is missing: %+v", c)
 		}
 		for i, all := range c.All {
@@ -61,9 +65,27 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// Two parts count as one cluster that runs for as long as both.
+func TestMerge(t *testing.T) {
+	a := cluster{Members: 10, Virtual: time.Minute, Seed: 1, Stalls: 1, Lost: 2, First: measure.Sample{1}, Most: measure.Sample{2}, All: measure.Sample{3}, Back: measure.Sample{4}, FalseReports: 1, Packets: 10, Bytes: 1000, CPU: time.Second}
+	b := cluster{Members: 10, Virtual: 3 * time.Minute, Seed: 2, Stalls: 10, Lost: 20, First: measure.Sample{5}, Most: measure.Sample{6}, All: measure.Sample{7}, Back: measure.Sample{8}, FalseDeaths: 1, Packets: 50, Bytes: 5000, CPU: 2 * time.Second}
+	want := cluster{Members: 10, Virtual: 4 * time.Minute, Seed: 1, Parts: 2, Stalls: 11, Lost: 22, First: measure.Sample{1, 5}, Most: measure.Sample{2, 6}, All: measure.Sample{3, 7}, Back: measure.Sample{4, 8}, FalseDeaths: 1, FalseReports: 1, Packets: 40, Bytes: 4000, CPU: 3 * time.Second}
+	if got := merge([]cluster{a, b}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestOptionsOutOfRange(t *testing.T) {
-	for _, o := range []options{{}, {members: 3, virtual: time.Minute, processor: time.Minute}, {members: 5000, virtual: time.Minute, processor: time.Minute}, {members: 10, virtual: time.Minute}} {
-		if o.check() == nil {
+	good := options{members: 10, parts: 2, deaths: 2, virtual: time.Minute, processor: time.Minute}
+	if err := good.check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, spoil := range []func(*options){
+		func(o *options) { *o = options{} }, func(o *options) { o.members = 3 }, func(o *options) { o.members = 5000 }, func(o *options) { o.processor = 0 },
+		func(o *options) { o.parts = 0 }, func(o *options) { o.parts, o.deaths = 65, 65 }, func(o *options) { o.deaths = 1 },
+	} {
+		o := good
+		if spoil(&o); o.check() == nil {
 			t.Errorf("%+v is accepted", o)
 		}
 	}

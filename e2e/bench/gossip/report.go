@@ -20,7 +20,8 @@ const target = 600 * time.Millisecond
 type cluster struct {
 	Members                       int
 	Virtual                       time.Duration // the simulated time
-	Seed                          uint64
+	Seed                          uint64        // of the first part
+	Parts                         int
 	Loss                          float64
 	Latency, Stall, StallInterval time.Duration
 	Stalls, Lost                  int
@@ -30,6 +31,23 @@ type cluster struct {
 	FalseDeaths, FalseReports int
 	Packets, Bytes            float64       // that a member sent each second
 	CPU                       time.Duration // of all members
+}
+
+// merge returns what the parts of a cluster have together.
+func merge(parts []cluster) cluster {
+	all := parts[0]
+	all.Parts = len(parts)
+	all.Packets, all.Bytes = all.Packets*all.Virtual.Seconds(), all.Bytes*all.Virtual.Seconds()
+	for _, p := range parts[1:] {
+		all.Packets, all.Bytes = all.Packets+p.Packets*p.Virtual.Seconds(), all.Bytes+p.Bytes*p.Virtual.Seconds()
+		all.Virtual, all.CPU = all.Virtual+p.Virtual, all.CPU+p.CPU
+		all.Stalls, all.Lost = all.Stalls+p.Stalls, all.Lost+p.Lost
+		all.First, all.Most = append(all.First, p.First...), append(all.Most, p.Most...)
+		all.All, all.Back = append(all.All, p.All...), append(all.Back, p.Back...)
+		all.FalseDeaths, all.FalseReports = all.FalseDeaths+p.FalseDeaths, all.FalseReports+p.FalseReports
+	}
+	all.Packets, all.Bytes = all.Packets/all.Virtual.Seconds(), all.Bytes/all.Virtual.Seconds()
+	return all
 }
 
 // MemberHours is for how long members ran, in total, in hours.
@@ -57,7 +75,8 @@ type report struct {
 	Machine  measure.Machine
 	Clusters []cluster // from the smallest to the largest
 
-	VirtualLimit, ProcessorLimit time.Duration // of each cluster
+	Deaths                       int           // in each cluster, at most
+	VirtualLimit, ProcessorLimit time.Duration // of each cluster; of processor time, of each part
 }
 
 func (r report) Largest() cluster { return r.Clusters[len(r.Clusters)-1] }

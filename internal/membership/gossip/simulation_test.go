@@ -24,6 +24,7 @@ var (
 	simulatedMembers = flag.Int("members", 50, "members of the simulated cluster")
 	simulatedTime    = flag.Duration("virtual", 20*time.Second, "how long the simulated cluster runs, by its own clock")
 	simulatedCPU     = flag.Duration("processor", time.Hour, "end the simulation before if it has used that much processor time")
+	simulatedDeaths  = flag.Int("deaths", 1000, "how many nodes lose their power, at most; afterwards, the network and the stalls disturb the cluster alone")
 	simulatedSeed    = flag.Uint64("seed", 1, "seed of what is lost, stalls and dies; the order of goroutines varies")
 	simulatedResult  = flag.String("result", "", "write the result of the simulation to this file of JSON")
 )
@@ -126,7 +127,11 @@ func simulate(t *testing.T, members int, virtual, processor time.Duration, seed 
 		go s.stallAtTimes(name, rand.New(rand.NewPCG(seed, s.rand.Uint64())))
 	}
 	for time.Since(began) < virtual && cpuTime()-cpu < processor {
-		s.killOne()
+		if len(s.result.All) < *simulatedDeaths {
+			s.killOne()
+		} else {
+			<-time.After(settleTime)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
