@@ -193,7 +193,7 @@ func fateOn(d *plan.Desired, node string) (lines []string) {
 			continue
 		}
 		lines = append(lines, fmt.Sprint(node, " ", a.Addr, " of ", a.Services, ": ", a.VIP, " owner ", a.Owner, " announce ", a.Announce))
-		for _, r := range d.BGP.Routes { // also the aggregates, which are made of all addresses
+		for r := range d.BGP.Routes.All() { // also the aggregates, which are made of all addresses
 			if r.Prefix.Contains(a.Addr) {
 				lines = append(lines, fmt.Sprint(node, " ", r))
 			}

@@ -35,14 +35,14 @@ func TestAdvertised(t *testing.T) {
 	external := startRouter(t, routerConf{})
 	internal := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65010, id: "10.255.0.3"})
 	s := newServer(t, Options{})
-	want := state([]Session{internal.session("inside"), external.session("tor1")},
-		routes("192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128"))
-	want.Routes[0].Attributes = ForEach(map[string]Attributes{
+	all := routes("192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128")
+	all[0].Attributes = ForEach(map[string]Attributes{
 		"tor1":   {MED: MetricOf(10), Prepend: 2, Communities: CommunitiesOf(0xffffff01)},
 		"inside": {LocalPref: MetricOf(300), LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2})},
 	})
-	want.Routes[2].Peers = PeersOf("tor1")
-	want.Routes[0].Weight, want.Sessions[1].Weights = 3, true
+	all[2].Peers, all[0].Weight = PeersOf("tor1"), 3
+	want := state([]Session{internal.session("inside"), external.session("tor1")}, all)
+	want.Sessions[1].Weights = true
 
 	check := func(when string) {
 		t.Helper()

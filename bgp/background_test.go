@@ -26,8 +26,8 @@ func TestManyRoutesInTheBackground(t *testing.T) {
 		t.Helper()
 		have, err := s.Set(t.Context(), want)
 		must(t, err)
-		if len(have) != announced {
-			t.Errorf("%d prefixes are announced, want %d", len(have), announced)
+		if have.Len() != announced {
+			t.Errorf("%d prefixes are announced, want %d", have.Len(), announced)
 		}
 	}
 	set(n)
@@ -39,12 +39,12 @@ func TestManyRoutesInTheBackground(t *testing.T) {
 	set(n)
 	has("graceful-shutdown", 0)
 	has("via", n)
-	want.Routes = nil
+	want.Routes = Routes{}
 	set(n - routesPart)
 	has("via", 0)
 	eventually(t, "withdrawn", func() bool {
 		have, err := s.Set(t.Context(), want)
-		return err == nil && len(have) == 0
+		return err == nil && have.Len() == 0
 	})
 	if st := s.sessionStatus("tor1"); st.Flaps != 0 {
 		t.Errorf("the session flapped: %s", st.LastError)
@@ -84,8 +84,9 @@ func TestWithdrawStaleRoute(t *testing.T) {
 	parts := s.paused(t)
 	want.Shutdown = true
 	set()
-	gone := want.Routes[n-1].Prefix.String()
-	want.Routes = want.Routes[:n-1]
+	rest := manyRoutes(n)
+	gone := rest[n-1].Prefix.String()
+	want.Routes = RoutesOf(rest[:n-1]...)
 	set()
 	if got := parts(func() {
 		if slices.Contains(table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{}), gone) {
@@ -157,9 +158,9 @@ func largeCommunities(p *apiutil.Path) []*packet.LargeCommunity {
 // for both.
 func TestAnnouncedWhileBehind(t *testing.T) {
 	old, now := routes("192.0.2.1/32 to tor1"), routes("192.0.2.1/32 to tor2")
-	s := &Server{routes: old, want: state([]Session{{Name: "tor2"}}, now), behind: true}
-	if s.recordHave(); len(s.have) != 1 {
-		t.Errorf("announced: %v", s.have)
+	s := &Server{routes: RoutesOf(old...), want: state([]Session{{Name: "tor2"}}, now), behind: true}
+	if s.recordHave(); s.have.Len() != 1 {
+		t.Errorf("announced: %s", joined(s.have))
 	}
 }
 
@@ -168,7 +169,7 @@ func TestAnnouncedWhileBehind(t *testing.T) {
 func TestNothingIsAddedAfterAnotherSet(t *testing.T) {
 	s := &Server{edits: 2}
 	old := edit{state([]Session{{Name: "tor1"}}, routes("192.0.2.1/32")), 1}
-	if s.setTable(old.Routes, old.number) || len(s.routes) > 0 {
+	if s.setTable(old.Routes, old.number) || s.routes.Len() > 0 {
 		t.Errorf("the routes %v were added", s.routes)
 	}
 	s.openSessions(old)
@@ -176,7 +177,7 @@ func TestNothingIsAddedAfterAnotherSet(t *testing.T) {
 		t.Error("a session was opened")
 	}
 	old.number = 2
-	if !s.setTable(old.Routes, old.number) || len(s.routes) != 1 {
+	if !s.setTable(old.Routes, old.number) || s.routes.Len() != 1 {
 		t.Errorf("the routes %v were added, without another Set", s.routes)
 	}
 }

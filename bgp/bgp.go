@@ -71,12 +71,14 @@ type Server struct {
 	edits         uint64            // the number of want
 	retry         bool              // the last attempt failed in part
 	behind        bool              // catchUp runs
-	routes        []Route           // in GoBGP's table, sorted
+	valid         Routes            // of the last State
+	routes        Routes            // in GoBGP's table
 	stale         []netip.Prefix    // routes in the table that GoBGP must send again; some may no longer exist
 	targets       map[string]uint32 // the numbers that mark the table's routes
 	weightAS      uint16            // the AS number of the table's weights; 0: no weights
 	policyVersion uint32            // of the export policy
-	have          []netip.Prefix
+	sent, coming  announcement      // of routes, and while behind of want
+	have          sortedset.Set[netip.Prefix]
 	problems      []error
 	syncing       *syncing   // nil before the first Set
 	hadSessions   bool       // syncing is about the first State with sessions
@@ -126,17 +128,18 @@ func (s *Server) notify() {
 // the background. Meanwhile a route counts as sent if it will be, or is not withdrawn yet.
 // [Server.Changed] signals the end.
 //
-// A Set with the same slices as the one before costs nothing. The caller must not write to the
-// returned slice, nor to want after the call.
-func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err error) {
+// A Set with the same slices and routes as the one before costs nothing. The caller must not write to
+// want after the call.
+func (s *Server) Set(ctx context.Context, want State) (have sortedset.Set[netip.Prefix], err error) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	if s.closed {
-		return nil, errors.New("BGP is closed")
+		return have, errors.New("BGP is closed")
 	}
 	if !s.unchanged(want) {
 		s.asked = want
-		good, problems := check(want)
+		good, problems := check(want, s.valid)
+		s.valid = good.Routes
 		if !s.accept(good) {
 			err = s.applyNow(ctx)
 		}
@@ -155,7 +158,7 @@ func (s *Server) unchanged(want State) bool {
 	defer s.mu.Unlock()
 	a := s.asked
 	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
-		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && sortedset.Same(a.Routes, want.Routes)
+		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && a.Routes.Same(want.Routes)
 }
 
 // accept records the wanted State, and reports whether the background applies it.
@@ -193,7 +196,7 @@ func (s *Server) recordResult(problems []error) {
 	s.notify()
 }
 
-// recordHave stores the prefixes that Set returns. Equal prefixes remain the same slice, for
+// recordHave stores the prefixes that Set returns. Equal prefixes remain the same set, for
 // callers that compare pointers. The caller holds mu.
 func (s *Server) recordHave() {
 	sessions := s.confs()
@@ -203,14 +206,15 @@ func (s *Server) recordHave() {
 	if s.behind {
 		sessions = append(sessions, s.want.Sessions...)
 	}
-	have := announced(s.have, s.routes, sessions)
+	s.sent = s.sent.next(s.routes, sessions)
+	have := s.sent.prefixes
 	if s.behind {
 		// The routes alone do not tell: a route may be for other routers than before.
-		have = sortedset.UnionPrefixes(have, announced(have, s.want.Routes, sessions))
+		s.coming = s.coming.next(s.want.Routes, sessions)
+		_, came := sortedset.Changes(have, s.coming.prefixes, sortedset.ComparePrefixes)
+		have = sortedset.With(have, came, sortedset.ComparePrefixes)
 	}
-	if !slices.Equal(have, s.have) {
-		s.have = have
-	}
+	s.have = sortedset.KeepSet(s.have, have, sortedset.ComparePrefixes)
 }
 
 // Synced returns when all routers with graceful restart in the first State with sessions had
@@ -298,7 +302,8 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.routes, s.stale, s.targets, s.weightAS, s.policyVersion, s.have = nil, nil, nil, nil, nil, nil, 0, 0, nil
+	s.engine, s.sessions, s.closing, s.stale, s.targets, s.weightAS, s.policyVersion = nil, nil, nil, nil, nil, 0, 0
+	s.routes, s.sent, s.coming, s.have = Routes{}, announcement{}, announcement{}, sortedset.Set[netip.Prefix]{}
 	s.mu.Unlock()
 	if e == nil {
 		return nil

@@ -35,7 +35,7 @@ func TestStatusIsWhatTheRouterHas(t *testing.T) {
 	if st.State != Established || st.Flaps != 0 || st.LocalAddress != r.peer || st.PeerRouterID != netip.MustParseAddr("10.255.0.1") {
 		t.Errorf("status: %+v", st)
 	}
-	if got := joined(st.Prefixes); st.Advertised != 2 || got != "192.0.2.1/32 192.0.2.2/32" {
+	if got := strings.Trim(fmt.Sprint(st.Prefixes), "[]"); st.Advertised != 2 || got != "192.0.2.1/32 192.0.2.2/32" {
 		t.Errorf("advertised %d: %s", st.Advertised, got)
 	}
 	want := []Omission{
@@ -225,7 +225,7 @@ func TestIdentityChanges(t *testing.T) {
 		if c.change != nil {
 			c.change()
 		}
-		want := State{ASN: c.asn, RouterID: netip.MustParseAddr(c.id), Sessions: []Session{own, common}, Routes: routes("192.0.2.1/32")}
+		want := State{ASN: c.asn, RouterID: netip.MustParseAddr(c.id), Sessions: []Session{own, common}, Routes: RoutesOf(routes("192.0.2.1/32")...)}
 		_, err := s.Set(t.Context(), want)
 		must(t, err)
 		var got []string
@@ -461,6 +461,6 @@ func TestSetDoesNotWaitForClosing(t *testing.T) {
 		<-s.Changed()
 		have, err := s.Set(t.Context(), want)
 		must(t, err)
-		return !closing() && len(have) == 0
+		return !closing() && have.Len() == 0
 	})
 }

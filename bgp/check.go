@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Defaults of a Session.
@@ -22,16 +24,16 @@ const (
 // Validate names everything in s that cannot work: the object, the field, its value, and what would
 // be right. Set leaves out what Validate names and does the rest.
 func (s State) Validate() error {
-	_, bad := check(s)
+	_, bad := check(s, Routes{})
 	return errors.Join(bad...)
 }
 
-// check separates s into the valid part and the mistakes. The routes that it returns are sorted and
-// without duplicates. Valid routes remain the same slice, for callers that compare pointers.
-func check(s State) (State, []error) {
+// check separates s into the valid part and the mistakes. valid are routes that are known to be so: of
+// many, only others are checked. Valid routes remain the same set, for callers that compare pointers.
+func check(s State, valid Routes) (State, []error) {
 	identity := s.identityFaults()
 	sessions, bad := checkSessions(s.Sessions)
-	routes, badRoutes := checkRoutes(s.Routes)
+	routes, badRoutes := checkRoutes(valid, s.Routes)
 	hops := s.dropBadHops()
 	s.Sessions, s.Routes = sessions, routes
 	return s, slices.Concat(identity, hops, bad, badRoutes)
@@ -242,36 +244,17 @@ func usable(a netip.Addr) bool {
 
 func wholeSeconds(d time.Duration) bool { return d%time.Second == 0 }
 
-// checkRoutes returns the same slice if it is sorted and valid, as usual: that takes one pass
-// without an allocation.
-func checkRoutes(all []Route) (good []Route, bad []error) {
-	if inOrder(all) && !slices.ContainsFunc(all, func(r Route) bool { return r.Validate() != nil }) {
-		return all, nil
-	}
-	for _, r := range all {
+// checkRoutes returns the same set if all its routes are valid, as usual. It checks those that are not
+// in valid.
+func checkRoutes(valid, all Routes) (good Routes, bad []error) {
+	var refused []Route
+	_, came := sortedset.Changes(valid, all, compareRoutes)
+	for _, r := range came {
 		if err := r.Validate(); err != nil {
-			bad = append(bad, err)
-			continue
-		}
-		good = append(good, r)
-	}
-	slices.SortStableFunc(good, compareRoutes)
-	same := func(a, b Route) bool {
-		if a.Prefix == b.Prefix && a != b {
-			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different routers or attributes", a.Prefix))
-		}
-		return a.Prefix == b.Prefix
-	}
-	return slices.CompactFunc(good, same), bad
-}
-
-func inOrder(routes []Route) bool {
-	for i := 1; i < len(routes); i++ {
-		if compareRoutes(routes[i-1], routes[i]) >= 0 {
-			return false
+			refused, bad = append(refused, r), append(bad, err)
 		}
 	}
-	return true
+	return sortedset.Without(all, refused, compareRoutes), bad
 }
 
 // Validate returns why no router can receive r, nil if routers can. Set leaves out such a route,

@@ -112,13 +112,13 @@ func (a Attributes) actions() *api.Actions {
 
 // forget removes sets from GoBGP that no route in its table uses. It walks the table, so it runs
 // only when there are twice as many sets as were in use.
-func (e *engine) forget(ctx context.Context, table []Route, targets map[string]uint32) error {
+func (e *engine) forget(ctx context.Context, table Routes, targets map[string]uint32) error {
 	if len(e.sets) < e.manySets {
 		return nil
 	}
 	used := map[attributeSet]bool{}
 	seen := map[PeerAttributes]bool{}
-	for _, r := range table {
+	for r := range table.All() {
 		if seen[r.Attributes] {
 			continue
 		}

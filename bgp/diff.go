@@ -42,45 +42,75 @@ func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T)
 	return append(del, have...), append(add, want...)
 }
 
-// diffRoutes returns what to withdraw and what to announce. A route that is now for other routers,
+// diffRoutes returns what to withdraw and what to announce, in order. If that is more than most of
+// either, it may return only most+1 of them. A route that is now for other routers,
 // or has other attributes, is only announced: the UPDATE replaces the old route without a gap (RFC
 // 4271 §3.1).
-func diffRoutes(have, want []Route) (withdraw, announce []Route) {
-	if sortedset.Same(have, want) {
-		return nil, nil
+func diffRoutes(have, want Routes, most int) (withdraw, announce []Route) {
+	for r, is := range sortedset.Differences(have, want, compareRoutes) {
+		last := len(withdraw) - 1
+		switch {
+		case !is && last < most:
+			withdraw = append(withdraw, r)
+		case is && last >= 0 && withdraw[last].Prefix == r.Prefix:
+			withdraw = withdraw[:last]
+			fallthrough
+		case is:
+			announce = append(announce, r)
+		}
+		if len(announce) > most {
+			break
+		}
 	}
-	withdraw, announce = diff(have, want, compareRoutes)
-	withdraw = slices.DeleteFunc(withdraw, func(old Route) bool {
-		_, replaced := slices.BinarySearchFunc(announce, old, compareRoutes)
-		return replaced
-	})
 	return withdraw, announce
 }
 
-// announced returns the prefixes of routes that at least one router receives, or will once its
-// session is up: only then is it known whether a router over IPv6 accepts IPv4. It returns last if
-// that is equal.
-func announced(last []netip.Prefix, routes []Route, sessions []Session) []netip.Prefix {
+// An announcement is the prefixes of routes that at least one router receives, or will once its session
+// is up: only then is it known whether a router over IPv6 accepts IPv4.
+type announcement struct {
+	routes   Routes
+	sessions []Session
+	prefixes sortedset.Set[netip.Prefix]
+}
+
+// next returns the announcement of other routes or sessions. With the same sessions, it looks only at
+// the routes that differ. Equal prefixes remain the same set.
+func (a announcement) next(routes Routes, sessions []Session) announcement {
+	was := a
+	if !slices.Equal(a.sessions, sessions) {
+		was = announcement{}
+	}
+	gone, came := sortedset.Changes(was.routes, routes, compareRoutes)
+	sent := sentBy(sessions, came)
+	changed := sortedset.UnionFunc(gone, came, compareRoutes)
+	prefixes := make([]netip.Prefix, len(changed))
+	for i, r := range changed {
+		prefixes[i] = r.Prefix
+	}
+	now := sortedset.PatchSet(was.prefixes, prefixes, sortedset.ComparePrefixes, sortedset.Equal, func(i int) (netip.Prefix, bool) {
+		_, is := slices.BinarySearchFunc(sent, changed[i], compareRoutes)
+		return prefixes[i], is
+	})
+	return announcement{routes, sessions, sortedset.KeepSet(a.prefixes, now, sortedset.ComparePrefixes)}
+}
+
+// sentBy returns the routes that at least one of the sessions sends.
+func sentBy(sessions []Session, routes []Route) (sent []Route) {
 	type kind struct {
 		peers Peers
 		is4   bool
 	}
-	sent := map[kind]bool{}
-	now, is := kind{}, false // of most routes
-	draft := sortedset.Draft[netip.Prefix]{Last: last, Cap: len(routes)}
-	for i := range routes {
-		k := kind{routes[i].Peers, routes[i].Prefix.Addr().Is4()}
-		if i == 0 || k != now {
-			known := false
-			if is, known = sent[k]; !known {
-				is = slices.ContainsFunc(sessions, func(s Session) bool { return k.peers.Has(s.Name) && s.carries(k.is4) })
-				sent[k] = is
-			}
-			now = k
+	is := map[kind]bool{}
+	for _, r := range routes {
+		k := kind{r.Peers, r.Prefix.Addr().Is4()}
+		sends, known := is[k]
+		if !known {
+			sends = slices.ContainsFunc(sessions, func(s Session) bool { return k.peers.Has(s.Name) && s.carries(k.is4) })
+			is[k] = sends
 		}
-		if is {
-			draft.Add(routes[i].Prefix, sortedset.Equal)
+		if sends {
+			sent = append(sent, r)
 		}
 	}
-	return draft.List()
+	return sent
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"time"
 )
 
@@ -34,7 +33,7 @@ func TestDiffRoutes(t *testing.T) {
 		{name: "other routers", have: "192.0.2.1/32 to tor1", want: "192.0.2.1/32 to tor2", announce: "192.0.2.1/32 to tor2"},
 		{name: "another weight", have: "192.0.2.1/32 weight 1", want: "192.0.2.1/32 weight 3", announce: "192.0.2.1/32 weight 3"},
 	} {
-		withdraw, announce := diffRoutes(parse(c.have), parse(c.want))
+		withdraw, announce := diffRoutes(RoutesOf(parse(c.have)...), RoutesOf(parse(c.want)...), 10)
 		if list(withdraw) != c.withdraw || list(announce) != c.announce {
 			t.Errorf("%s: withdraw %s; announce %s", c.name, list(withdraw), list(announce))
 		}
@@ -76,7 +75,7 @@ func TestDiffSessions(t *testing.T) {
 }
 
 func TestAnnounced(t *testing.T) {
-	all := routes("192.0.2.1/32", "2001:db8::1/128")
+	all := RoutesOf(routes("192.0.2.1/32", "2001:db8::1/128")...)
 	four := Session{PeerAddress: netip.MustParseAddr("192.0.2.254")}
 	four6 := four
 	four6.NextHop = netip.MustParseAddr("2001:db8::a")
@@ -93,16 +92,16 @@ func TestAnnounced(t *testing.T) {
 		{"both", []Session{six, four}, "192.0.2.1/32 2001:db8::1/128"},
 	} {
 		for _, last := range []string{"", "192.0.2.1/32", "2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128 2001:db8::2/128"} {
-			var was []netip.Prefix
-			for _, r := range routes(strings.Fields(last)...) {
-				was = append(was, r.Prefix)
-			}
-			got := announced(was, all, c.sessions)
-			if joined(got) != c.want {
-				t.Errorf("%s, after %q: %s", c.name, last, joined(got))
-			}
-			if last == c.want && !sortedset.Same(got, was) {
-				t.Errorf("%s: returned another slice than the last one, which is equal", c.name)
+			for _, before := range [][]Session{c.sessions, {four6}} {
+				var was announcement
+				was = was.next(RoutesOf(routes(strings.Fields(last)...)...), before)
+				got := was.next(all, c.sessions).prefixes
+				if joined(got) != c.want {
+					t.Errorf("%s, after %q: %s", c.name, last, joined(got))
+				}
+				if joined(was.prefixes) == c.want && !got.Same(was.prefixes) {
+					t.Errorf("%s: returned another set than the last one, which is equal", c.name)
+				}
 			}
 		}
 	}

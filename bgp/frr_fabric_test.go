@@ -255,8 +255,7 @@ func TestFRRRouteReflector(t *testing.T) {
 		s := newServer(t, Options{})
 		conf := frrSession("10.0.0.2")
 		conf.LocalASN, conf.PeerASN = 65010, 65010
-		want := state([]Session{conf}, routes("192.0.2.1/32"))
-		want.Routes[0].Attributes = ForAll(Attributes{LocalPref: MetricOf(250), Communities: CommunitiesOf(64500<<16 | 7)})
+		want := state([]Session{conf}, told(ForAll(Attributes{LocalPref: MetricOf(250), Communities: CommunitiesOf(64500<<16 | 7)}), routes("192.0.2.1/32")...))
 		_, err := s.Set(t.Context(), want)
 		must(t, err)
 		const vip = "192.0.2.1/32"

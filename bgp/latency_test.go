@@ -10,6 +10,8 @@ import (
 	"time"
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Routes that change while a session comes up arrive all the same.
@@ -52,16 +54,17 @@ func manyRoutes(n int) []Route {
 func BenchmarkSet(b *testing.B) {
 	s := newServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
 	conf := Session{Name: "dead", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerPort: 9, PeerASN: 65001, ConnectTime: time.Hour}
-	all := manyRoutes(10_001)
-	less := slices.Delete(slices.Clone(all), 5000, 5001)
-	sessions := []Session{conf}
+	routes := manyRoutes(10_001)
+	all := state([]Session{conf}, routes)
+	less := all
+	less.Routes = sortedset.Without(all.Routes, routes[5000:5001], compareRoutes)
 	begin := time.Now()
-	_, err := s.Set(b.Context(), state(sessions, all))
+	_, err := s.Set(b.Context(), all)
 	must(b, err)
 	b.ReportMetric(float64(time.Since(begin).Milliseconds()), "ms/first")
 	for b.Loop() {
-		_, _ = s.Set(b.Context(), state(sessions, less))
-		_, _ = s.Set(b.Context(), state(sessions, all))
+		_, _ = s.Set(b.Context(), less)
+		_, _ = s.Set(b.Context(), all)
 	}
 }
 

@@ -271,6 +271,6 @@ func routes(prefixes ...string) []Route {
 }
 
 func state(sessions []Session, routes []Route) State {
-	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions, Routes: routes,
+	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions, Routes: RoutesOf(routes...),
 		NextHop4: netip.MustParseAddr("10.0.0.2"), NextHop6: netip.MustParseAddr("2001:db8::a")}
 }

@@ -43,9 +43,9 @@ func (s *Server) bumpPolicyVersion() {
 // reannounce queues the routes that differs selects, because GoBGP must now send them differently.
 func (s *Server) reannounce(differs func(Route) bool) {
 	stale := slices.Clone(s.stale)
-	for i := range s.routes {
-		if differs(s.routes[i]) {
-			stale = append(stale, s.routes[i].Prefix)
+	for r := range s.routes.All() {
+		if differs(r) {
+			stale = append(stale, r.Prefix)
 		}
 	}
 	slices.SortFunc(stale, sortedset.ComparePrefixes)
@@ -79,7 +79,7 @@ func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error
 		return false, err
 	}
 	s.updateMarks(targets, want.weightAS())
-	if sortedset.Same(s.routes, want.Routes) && len(s.stale) == 0 {
+	if s.routes.Same(want.Routes) && len(s.stale) == 0 {
 		return true, nil
 	}
 	reopen := s.tryGate()
@@ -102,14 +102,14 @@ func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error
 // if some remain. The caller holds the gate. After an error the table, and s.routes, may contain
 // more than they should.
 func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) {
-	withdraw, announce := diffRoutes(s.routes, want.Routes)
+	withdraw, announce := diffRoutes(s.routes, want.Routes, routesPart)
 	left = routesPart - len(announce) - len(withdraw)
 	// Withdraw after announcing: a withdrawn route may cover the same address as an announced one.
 	announce = announce[:min(len(announce), routesPart)]
 	withdraw = withdraw[:min(len(withdraw), routesPart-len(announce))]
 	table := want.Routes
 	if left < 0 || len(withdraw) > 0 {
-		table = patchRoutes(s.routes, announce, nil)
+		table = sortedset.With(s.routes, announce, compareRoutes)
 	}
 	if !s.setTable(table, want.number) {
 		return -1, nil
@@ -121,7 +121,7 @@ func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) 
 		return left, errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
 	}
 	if table = want.Routes; left < 0 {
-		table = patchRoutes(s.routes, nil, withdraw)
+		table = sortedset.Without(s.routes, withdraw, compareRoutes)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) 
 
 // setTable records the table before GoBGP gets it. It returns false if another Set than this one
 // has changed what is wanted.
-func (s *Server) setTable(table []Route, number uint64) bool {
+func (s *Server) setTable(table Routes, number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.edits != number {
@@ -147,11 +147,9 @@ func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.pol
 func (s *Server) refresh(ctx context.Context, most int) error {
 	part := s.stale[:min(len(s.stale), most)]
 	var again []Route
-	table := s.routes
 	for _, p := range part {
-		var there bool
-		if table, there = sortedset.Seek(table, Route{Prefix: p}, compareRoutes); there {
-			again = append(again, table[0])
+		if r, there := sortedset.Get(s.routes, Route{Prefix: p}, compareRoutes); there {
+			again = append(again, r)
 		}
 	}
 	s.mu.Lock()
@@ -161,18 +159,6 @@ func (s *Server) refresh(ctx context.Context, most int) error {
 		return fmt.Errorf("announcing %d routes again: %w", len(again), err)
 	}
 	return nil
-}
-
-// patchRoutes returns a table with routes added and removed.
-func patchRoutes(table, come, gone []Route) []Route {
-	keys := sortedset.UnionFunc(come, gone, compareRoutes)
-	return sortedset.Patch(table, keys, compareRoutes, func(a, b Route) bool { return a == b }, func(i int) (Route, bool) {
-		at, comes := slices.BinarySearchFunc(come, keys[i], compareRoutes)
-		if !comes {
-			return Route{}, false
-		}
-		return come[at], true
-	})
 }
 
 // catchUp does the remaining work of Sets, one part after the other.

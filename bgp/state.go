@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A State is the whole BGP configuration of this node, routes included. It is a plain value: do not
@@ -14,7 +16,7 @@ type State struct {
 	ASN      uint32     // the node's own AS number, 1 to 4294967295; sessions may have others
 	RouterID netip.Addr // an IPv4 address (RFC 4271 §4.2); sessions may have others
 	Sessions []Session  // sorted by Name
-	Routes   []Route    // sorted by Prefix
+	Routes   Routes
 
 	// NextHop4 and NextHop6 are this node's addresses for routers whose session uses the other
 	// family; invalid: none.
@@ -90,6 +92,12 @@ type Route struct {
 	Weight uint32
 }
 
+// Routes are in the order of their prefixes. Each prefix is there once.
+type Routes = sortedset.Set[Route]
+
+// RoutesOf returns the routes of a list. Of several with the same prefix, the first one counts.
+func RoutesOf(list ...Route) Routes { return sortedset.SetOf(list, compareRoutes) }
+
 // String describes the state to an operator, one line for each fact. Golden files and logs use it.
 func (s State) String() string {
 	var b strings.Builder
@@ -99,7 +107,7 @@ func (s State) String() string {
 	if s.Shutdown {
 		fmt.Fprintln(&b, "graceful shutdown")
 	}
-	for _, r := range s.Routes {
+	for r := range s.Routes.All() {
 		fmt.Fprintf(&b, "announce %s\n", r)
 	}
 	return b.String()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A step of TestStates: a State, and what two routers then have from us.
@@ -193,10 +195,10 @@ func (st step) state() State {
 	return s
 }
 
-func joined(prefixes []netip.Prefix) string {
-	words := make([]string, len(prefixes))
-	for i, p := range prefixes {
-		words[i] = p.String()
+func joined(prefixes sortedset.Set[netip.Prefix]) string {
+	var words []string
+	for p := range prefixes.All() {
+		words = append(words, p.String())
 	}
 	return strings.Join(words, " ")
 }

@@ -113,7 +113,7 @@ type Omission struct {
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	sessions, routes := s.sessions, s.routes
-	st := Status{Routes: len(routes), Sessions: make([]SessionStatus, 0, len(sessions))}
+	st := Status{Routes: routes.Len(), Sessions: make([]SessionStatus, 0, len(sessions))}
 	if s.engine != nil {
 		st.ASN, st.RouterID = s.asn, s.routerID
 	}
@@ -129,7 +129,7 @@ func (s *Server) Status() Status {
 	return st
 }
 
-func (s *session) status(routes []Route) SessionStatus {
+func (s *session) status(routes Routes) SessionStatus {
 	s.mu.Lock()
 	f, d, link := s.facts, s.detector, s.link
 	s.mu.Unlock()
@@ -185,8 +185,8 @@ func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 }
 
 // addRoutes lists the routes that this router gets, and why it does not get others.
-func (st *SessionStatus) addRoutes(routes []Route, conf Session, router *open) {
-	for _, r := range routes {
+func (st *SessionStatus) addRoutes(routes Routes, conf Session, router *open) {
+	for r := range routes.All() {
 		if !r.Peers.Has(st.Name) {
 			continue
 		}

@@ -18,16 +18,15 @@ import (
 // session nothing changes for the network, and the sessions have Events of their own.
 func (r *reported) addressEvents(was reported, now observation, limit int) []event {
 	routers := now.established()
-	left := sortedset.Minus(was.announced, now.announced)
-	var came []netip.Addr
+	left, came := sortedset.Changes(was.announced, now.announced, netip.Addr.Compare)
 	if len(routers) > 0 {
-		came = sortedset.Minus(sortedset.Minus(now.announced, was.announced), was.adopted)
+		came = sortedset.Minus(came, was.adopted)
 		r.announced = now.announced
 	} else {
-		r.announced = sortedset.Intersect(was.announced, now.announced)
+		came, r.announced = nil, sortedset.Without(was.announced, left, netip.Addr.Compare)
 	}
 	if now.at.Before(r.presumedUntil) {
-		r.adopted = sortedset.Minus(was.adopted, r.announced)
+		r.adopted = slices.DeleteFunc(slices.Clone(was.adopted), func(a netip.Addr) bool { return sortedset.HasAddr(r.announced, a) })
 	}
 	var all []event
 	if len(came)+len(left) <= limit {
@@ -40,7 +39,7 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		return all
 	}
 	return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list", len(came), len(left), len(now.announced)))}
+		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list", len(came), len(left), now.announced.Len()))}
 }
 
 // l2Events reports addresses that this node began or stopped answering for.

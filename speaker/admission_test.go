@@ -10,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -63,7 +64,7 @@ func admissionStep(r *rand.Rand, now time.Time) func(*handoverState) {
 		return func(h *handoverState) { h.reannounceAll() }
 	default:
 		return func(h *handoverState) {
-			h.setWanted(addrs)
+			h.setWanted(sortedset.AddrSet(addrs...))
 			h.selectAdmitted(want, now)
 		}
 	}

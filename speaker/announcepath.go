@@ -14,10 +14,9 @@ import (
 // An announcer announces addresses to the network by one protocol.
 type announcer interface {
 	// Set announces the routes of d with allowed prefixes, keeps announced routes with
-	// allowed prefixes that d lacks, and withdraws all others. allowed is sorted. Also after
-	// an error, Set returns every prefix that is announced now or may be before the next
-	// Set, sorted.
-	Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) (announced []netip.Prefix, err error)
+	// allowed prefixes that d lacks, and withdraws all others. Also after an error, Set
+	// returns every prefix that is announced now or may be before the next Set.
+	Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (announced sortedset.Set[netip.Prefix], err error)
 }
 
 // withdrawDelay is how long an address stays announced after its last endpoint on this node
@@ -37,9 +36,9 @@ type announcePath struct {
 
 	// announcedPrefixes is what the announcer returned last. announcedAddrs are the
 	// addresses in it: some of targetAddrs, and unwanted ones whose withdrawal failed.
-	announcedPrefixes []netip.Prefix
-	announcedAddrs    []netip.Addr
-	targetAddrs       []netip.Addr
+	announcedPrefixes sortedset.Set[netip.Prefix]
+	announcedAddrs    sortedset.Set[netip.Addr]
+	targetAddrs       sortedset.Set[netip.Addr]
 	// lingering are the addresses that left this path and may still receive traffic. An
 	// entry ends with its time, or when this path announces the address again. It does not
 	// end when the address is only wanted again, since announcing may fail, nor when
@@ -54,7 +53,6 @@ type announcePath struct {
 	keeps func(d *plan.Desired, unwanted []netip.Addr, now time.Time) []netip.Addr
 	// delayed are the withdrawals that BGP delays, sorted by address. spare is for the next ones.
 	delayed, spare []delayedWithdrawal
-	kept           target // what keeps returned last
 	memos          pathMemos
 }
 
@@ -68,10 +66,41 @@ type delayedWithdrawal struct {
 // pathMemos are for the passes that do not change what is announced: thousands of addresses may be
 // kept or linger meanwhile.
 type pathMemos struct {
-	unwanted, wantAddrs sortedset.Memo[netip.Addr]
-	wantPrefixes        sortedset.Memo[netip.Prefix]
-	unannounced, inUse  sortedset.Memo[netip.Addr]
-	lingering           lingeringMemo
+	unwanted, unannounced changes
+	target                targetMemo
+	inUse                 sortedset.Memo[netip.Addr]
+	lingering             lingeringMemo
+}
+
+// A changes remembers which addresses one set has, and another has not.
+type changes struct {
+	was, now sortedset.Set[netip.Addr]
+	gone     []netip.Addr
+}
+
+// of returns the addresses of was that are not in now: the same slice again for the same sets.
+func (c *changes) of(was, now sortedset.Set[netip.Addr]) []netip.Addr {
+	if !c.was.Same(was) || !c.now.Same(now) {
+		*c = changes{was, now, sortedset.Only(was, now, netip.Addr.Compare)}
+	}
+	return c.gone
+}
+
+// A targetMemo has the target for what is wanted and what is kept.
+type targetMemo struct {
+	want, target target
+	kept         []netip.Addr
+}
+
+// of returns what is wanted with what is kept: the same sets again for the same want.
+func (m *targetMemo) of(want target, kept []netip.Addr) target {
+	if !m.want.same(want) || !slices.Equal(m.kept, kept) {
+		*m = targetMemo{want, target{
+			sortedset.With(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes),
+			sortedset.With(want.addrs, kept, netip.Addr.Compare),
+		}, kept}
+	}
+	return m.target
 }
 
 // newBGPPath announces to routers.
@@ -90,11 +119,13 @@ func newAnnouncePath(protocol string, a announcer, linger time.Duration, targetO
 	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: targetOf, lingeringAggregates: map[netip.Prefix]time.Time{}}
 }
 
-// A target is what must be announced: these prefixes, for these addresses, both sorted.
+// A target is what must be announced: these prefixes, for these addresses.
 type target struct {
-	prefixes []netip.Prefix
-	addrs    []netip.Addr
+	prefixes sortedset.Set[netip.Prefix]
+	addrs    sortedset.Set[netip.Addr]
 }
+
+func (t target) same(o target) bool { return t.prefixes.Same(o.prefixes) && t.addrs.Same(o.addrs) }
 
 // target returns what d wants announced by this path, and the addresses that stay for now.
 func (p *announcePath) target(d *plan.Desired, now time.Time) target {
@@ -102,14 +133,7 @@ func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	if p.keeps == nil {
 		return want
 	}
-	kept := p.keeps(d, p.memos.unwanted.Of(p.announcedAddrs, want.addrs, sortedset.Minus), now)
-	if !slices.Equal(kept, p.kept.addrs) {
-		p.kept = target{sortedset.HostPrefixes(kept), kept}
-	}
-	return target{
-		p.memos.wantPrefixes.Of(want.prefixes, p.kept.prefixes, sortedset.UnionPrefixes),
-		p.memos.wantAddrs.Of(want.addrs, p.kept.addrs, sortedset.Union),
-	}
+	return p.memos.target.of(want, p.keeps(d, p.memos.unwanted.of(p.announcedAddrs, want.addrs), now))
 }
 
 // delays is keeps of BGP: it delays the withdrawal of addresses with routes of their own.
@@ -118,11 +142,11 @@ func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.T
 		p.delayed, p.spare = nil, nil
 		return nil
 	}
-	routes, decided, delayed := p.announcedPrefixes, d.Addresses, p.delayed
+	decided, delayed := d.Addresses, p.delayed
 	next := p.spare[:0]
 	for _, a := range unwanted {
-		var alone, assigned, again bool
-		routes, alone = sortedset.Seek(routes, sortedset.HostPrefix(a), sortedset.ComparePrefixes)
+		var assigned, again bool
+		_, alone := sortedset.Get(p.announcedPrefixes, sortedset.HostPrefix(a), sortedset.ComparePrefixes)
 		decided, assigned = sortedset.Seek(decided, a, compareAddress)
 		delayed, again = sortedset.Seek(delayed, a, compareDelayed)
 		w := delayedWithdrawal{addr: a, until: now.Add(withdrawDelay), stays: alone && assigned && decided[0].Handover}
@@ -150,21 +174,22 @@ func compareAddress(d *plan.Address, a netip.Addr) int { return d.Addr.Compare(a
 // remaining returns what stays announced until the kernel has what want needs, and false if
 // that is everything. An unwanted prefix stays until a wanted one covers the same address.
 func (p *announcePath) remaining(want target) (target, bool) {
-	unwanted, gone := sortedset.Minus(p.announcedAddrs, want.addrs), sortedset.MinusPrefixes(p.announcedPrefixes, want.prefixes)
+	unwanted, newAddrs := sortedset.Changes(p.announcedAddrs, want.addrs, netip.Addr.Compare)
+	gone, newPrefixes := sortedset.Changes(p.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
 	if len(unwanted)+len(gone) == 0 {
-		return target{}, false // as nearly always, without a copy
+		return target{}, false // as nearly always
 	}
-	// If nothing new is wanted, the lists are those of want, and growing has nothing to do.
-	addrs, prefixes := want.addrs, want.prefixes
-	if len(addrs) != len(p.announcedAddrs)-len(unwanted) {
-		addrs = sortedset.Minus(p.announcedAddrs, unwanted)
+	// If nothing new is wanted, the sets are those of want, and growing has nothing to do.
+	stay := want
+	if len(newAddrs) > 0 {
+		stay.addrs = sortedset.Without(p.announcedAddrs, unwanted, netip.Addr.Compare)
 	}
-	if len(prefixes) != len(p.announcedPrefixes)-len(gone) {
-		prefixes = sortedset.MinusPrefixes(p.announcedPrefixes, gone)
+	if len(newPrefixes) > 0 {
+		stay.prefixes = sortedset.Without(p.announcedPrefixes, gone, sortedset.ComparePrefixes)
 	}
-	bridges := sortedset.Holding(gone, sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
-	prefixes = sortedset.UnionPrefixes(prefixes, bridges)
-	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
+	bridges := sortedset.Holding(gone, sortedset.Uncovered(stay.addrs, stay.prefixes))
+	stay.prefixes = sortedset.With(stay.prefixes, bridges, sortedset.ComparePrefixes)
+	return stay, stay.addrs.Len() != p.announcedAddrs.Len() || stay.prefixes.Len() != p.announcedPrefixes.Len()
 }
 
 // withoutNew returns the target without prefixes that are not announced yet and overlap a prefix of
@@ -176,44 +201,30 @@ func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []n
 	overlaps := func(n netip.Prefix) bool {
 		return slices.ContainsFunc(hold, n.Overlaps) || n.IsSingleIP() && sortedset.Has(outdated, n.Addr())
 	}
-	var prefixes []netip.Prefix
-	for _, n := range sortedset.MinusPrefixes(want.prefixes, p.announcedPrefixes) {
-		if overlaps(n) {
-			prefixes = append(prefixes, n)
-		}
-	}
-	var addrs []netip.Addr
-	for _, a := range sortedset.Minus(want.addrs, p.announcedAddrs) {
-		if overlaps(sortedset.HostPrefix(a)) {
-			addrs = append(addrs, a)
-		}
-	}
-	if len(prefixes)+len(addrs) == 0 {
-		return want
-	}
-	return target{sortedset.MinusPrefixes(want.prefixes, prefixes), sortedset.Minus(want.addrs, addrs)}
+	prefixes := sortedset.Only(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes)
+	prefixes = slices.DeleteFunc(prefixes, func(n netip.Prefix) bool { return !overlaps(n) })
+	addrs := sortedset.Only(want.addrs, p.announcedAddrs, netip.Addr.Compare)
+	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return !overlaps(sortedset.HostPrefix(a)) })
+	return target{sortedset.Without(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Without(want.addrs, addrs, netip.Addr.Compare)}
 }
 
 // record records what is announced after a call with want, and returns which addresses were
 // withdrawn and which were added. services returns the Services of a withdrawn address.
-func (p *announcePath) record(announced []netip.Prefix, want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
-	if sortedset.Same(announced, p.announcedPrefixes) && sortedset.Same(want.addrs, p.targetAddrs) {
+func (p *announcePath) record(announced sortedset.Set[netip.Prefix], want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
+	if announced.Same(p.announcedPrefixes) && want.addrs.Same(p.targetAddrs) {
 		return nil, nil
 	}
-	have := sortedset.Covered(want.addrs, announced)
-	if stuck := sortedset.MinusPrefixes(announced, want.prefixes); len(stuck) > 0 {
-		have = sortedset.Union(have, sortedset.Covered(sortedset.Minus(p.announcedAddrs, want.addrs), stuck))
+	have := sortedset.Without(want.addrs, sortedset.Uncovered(want.addrs, announced), netip.Addr.Compare)
+	if stuck := sortedset.Only(announced, want.prefixes, sortedset.ComparePrefixes); len(stuck) > 0 {
+		unwanted := sortedset.Only(p.announcedAddrs, want.addrs, netip.Addr.Compare)
+		have = sortedset.With(have, sortedset.Covered(unwanted, stuck), netip.Addr.Compare)
 	}
 	now := time.Now()
-	gone := sortedset.MinusPrefixes(p.announcedPrefixes, announced)
-	left, came = sortedset.Minus(p.announcedAddrs, have), sortedset.Minus(have, p.announcedAddrs)
-	// An aggregate of other addresses attracted traffic to new ones as soon as these were
-	// forwarded. Now it is withdrawn, and their own routes could not be announced.
-	var strayed []netip.Addr
-	if !sortedset.Same(have, want.addrs) {
-		strayed = sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
+	gone := sortedset.Only(p.announcedPrefixes, announced, sortedset.ComparePrefixes)
+	left, came = sortedset.Changes(p.announcedAddrs, have, netip.Addr.Compare)
+	if !have.Same(want.addrs) {
+		left = sortedset.Union(left, p.strayed(want, have))
 	}
-	left = sortedset.Union(left, strayed)
 	p.lingering = p.lingering.with(left, func(a netip.Addr) *lingeringAddress {
 		return &lingeringAddress{addr: a, until: now.Add(p.linger), services: services(a)}
 	})
@@ -221,4 +232,13 @@ func (p *announcePath) record(announced []netip.Prefix, want target, services fu
 	p.lingerAggregates(gone, now)
 	p.lingering = p.lingering.without(have)
 	return left, came
+}
+
+// strayed returns the new addresses of want that are not announced after all, to which an aggregate of
+// other addresses has attracted traffic since they were forwarded.
+func (p *announcePath) strayed(want target, have sortedset.Set[netip.Addr]) []netip.Addr {
+	missing := sortedset.Only(want.addrs, have, netip.Addr.Compare)
+	others := slices.DeleteFunc(missing, func(a netip.Addr) bool { return sortedset.HasAddr(p.announcedAddrs, a) })
+	bare := sortedset.Uncovered(sortedset.AddrSet(others...), p.announcedPrefixes)
+	return sortedset.Minus(others, bare)
 }

@@ -11,40 +11,54 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A bgpAnnouncer announces by BGP. If nothing has changed, a call only compares a few slice
-// headers.
+// A bgpAnnouncer announces by BGP. If nothing has changed, a call only compares a few pointers.
 type bgpAnnouncer struct {
 	server *bgp.Server
-	sent   []bgp.Route // routes of the last call
-	routes []bgp.Route // of the last call's Desired
+	sent   bgp.Routes // routes of the last call
+	routes bgp.Routes // of the last call's Desired
 
-	prefixes  []netip.Prefix // that the server returned last
-	allowed   []netip.Prefix // prefixes of the last call
-	announced []netip.Prefix // prefixes that Set returned last
+	prefixes  sortedset.Set[netip.Prefix] // that the server returned last
+	allowed   sortedset.Set[netip.Prefix] // prefixes of the last call
+	announced sortedset.Set[netip.Prefix] // prefixes that Set returned last
 }
 
 // Set implements announcer.
-func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	want := d.BGP
 	switch {
-	case sortedset.Same(allowed, d.Prefixes):
-	case sortedset.Same(allowed, a.allowed) && sortedset.Same(d.BGP.Routes, a.routes):
+	case allowed.Same(d.Prefixes):
+	case allowed.Same(a.allowed) && d.BGP.Routes.Same(a.routes):
 		want.Routes = a.sent
 	default:
-		want.Routes = plan.RoutesTo(allowed, d.BGP.Routes, a.sent)
+		want.Routes = d.RoutesTo(allowed, a.sent)
 	}
 	a.sent, a.routes = want.Routes, d.BGP.Routes
 	prefixes, err := a.server.Set(ctx, want)
 	err = withoutFaults(err)
-	if sortedset.Same(prefixes, a.prefixes) && sortedset.Same(allowed, a.allowed) {
+	if prefixes.Same(a.prefixes) && allowed.Same(a.allowed) {
 		return a.announced, err
 	}
-	a.prefixes, a.allowed, a.announced = prefixes, allowed, prefixes
-	if slices.Equal(prefixes, allowed) {
-		// With the same slice, callers need not compare the elements.
-		a.announced = allowed
+	announced := prefixes
+	if a.agree(prefixes, allowed) {
+		announced = allowed // With the same set, callers need not compare the elements.
 	}
-	return a.announced, err
+	a.prefixes, a.allowed, a.announced = prefixes, allowed, announced
+	return announced, err
+}
+
+// agree reports whether two sets are equal. They have no chunks in common. So if those of the last call
+// were equal, only what has changed since is compared.
+func (a *bgpAnnouncer) agree(prefixes, allowed sortedset.Set[netip.Prefix]) bool {
+	if prefixes.Len() != allowed.Len() {
+		return false
+	}
+	if !a.announced.Same(a.allowed) {
+		gone, came := sortedset.Changes(prefixes, allowed, sortedset.ComparePrefixes)
+		return len(gone)+len(came) == 0
+	}
+	left, joined := sortedset.Changes(a.prefixes, prefixes, sortedset.ComparePrefixes)
+	gone, came := sortedset.Changes(a.allowed, allowed, sortedset.ComparePrefixes)
+	return slices.Equal(left, gone) && slices.Equal(joined, came)
 }
 
 // withoutFaults returns err without the faults of objects, which are in the status: a retry

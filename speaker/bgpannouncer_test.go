@@ -10,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 func TestErrorWithoutFaults(t *testing.T) {
@@ -38,7 +39,7 @@ func TestBadSessionDoesNotFailPass(t *testing.T) {
 		{Name: "a", PeerAddress: router, PeerPort: 1, PeerASN: 65000, ConnectTime: time.Hour},
 		{Name: "b", PeerAddress: router, PeerPort: 1, PeerASN: 65000, ConnectTime: time.Hour},
 	}}}
-	if _, err := (&bgpAnnouncer{server: server}).Set(t.Context(), d, nil); err != nil {
+	if _, err := (&bgpAnnouncer{server: server}).Set(t.Context(), d, sortedset.PrefixSet()); err != nil {
 		t.Errorf("error %v", err)
 	}
 	if st := server.Status(); len(st.Problems) != 1 || len(st.Sessions) != 1 {

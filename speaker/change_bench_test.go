@@ -245,7 +245,7 @@ func threadTime(b *testing.B) time.Duration {
 
 func (n *benchNode) settled() bool {
 	for _, s := range n.bgp.Status().Sessions {
-		if s.State != bgp.Established || s.Advertised != len(n.speaker.pass.last.Prefixes) {
+		if s.State != bgp.Established || s.Advertised != n.speaker.pass.last.Prefixes.Len() {
 			return false
 		}
 	}

@@ -75,8 +75,8 @@ func TestElection(t *testing.T) {
 			if len(got) != 1 || got[0].Protocol != "l2" || got[0].Code != tt.code || got[0].Message != tt.why {
 				t.Errorf("got %v, want %s: %s", got, tt.code, tt.why)
 			}
-			if answers := len(d.Answered) == 1; answers != (tt.code == cluster.Announced) || len(d.L2.Addresses) != len(d.Answered) {
-				t.Errorf("answers for %v, %v", d.Answered, d.L2)
+			if answers := d.Answered.Len() == 1; answers != (tt.code == cluster.Announced) || len(d.L2.Addresses) != d.Answered.Len() {
+				t.Errorf("answers for %v, %v", d.Answered.Slice(), d.L2)
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -46,9 +47,9 @@ type observation struct {
 	desired   *plan.Desired
 	sessions  []bgp.SessionStatus
 	obstacles []proxy.Obstacle
-	// announced are the addresses announced by BGP, sorted, and l2Statuses the states of
-	// addresses over L2.
-	announced  []netip.Addr
+	// announced are the addresses announced by BGP, and l2Statuses the states of addresses
+	// over L2.
+	announced  sortedset.Set[netip.Addr]
 	l2Statuses []l2.Status
 	// programmed: the kernel has what is desired. Otherwise err is the reason, and
 	// pendingSince is when the oldest change began to wait.
@@ -75,7 +76,7 @@ type reported struct {
 	sessions  map[string]reportedSession
 	bfd       map[string]reportedSession
 	obstacles []proxy.Obstacle
-	announced []netip.Addr
+	announced sortedset.Set[netip.Addr]
 	answered  map[netip.Addr]string   // the interfaces, by address, over L2
 	conflicts map[netip.Addr]int      // conflict counts
 	desired   *plan.Desired           // when announced was reported; nil at first

@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -142,7 +143,7 @@ func TestAddressEvents(t *testing.T) {
 	p.expectEvents("its address changes",
 		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service no longer holds it",
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.4 to tor1, tor2")
-	p.announced, p.programmed, p.err, p.pendingSince = nil, false, errors.New("forward: no"), p.at
+	p.announced, p.programmed, p.err, p.pendingSince = sortedset.AddrSet(), false, errors.New("forward: no"), p.at
 	p.expectEvents("the table is gone and cannot be put back",
 		"Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: forward: no",
 		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.4 from tor1, tor2: forward: no")
@@ -198,7 +199,7 @@ func TestEventsAfterRestart(t *testing.T) {
 	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
 	p := newEventTest(t, reportedBefore([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, testTime))
 	p.world(web, db)
-	p.announced = nil
+	p.announced = sortedset.AddrSet()
 	p.expectEvents("before anything is done")
 	p.announced = p.desired.Announce
 	p.session("tor1", bgp.Established, "")
@@ -252,7 +253,7 @@ func TestAddressEventsAlternate(t *testing.T) {
 			}
 			for i := range 3 {
 				addr, name := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 10+i)), fmt.Sprintf("s%d", i)
-				if on[name] != slices.Contains(p.announced, addr) {
+				if on[name] != sortedset.HasAddr(p.announced, addr) {
 					t.Fatalf("seed %d: %s is announced: %v, reported: %v", seed, addr, !on[name], on[name])
 				}
 			}

@@ -176,18 +176,18 @@ func (h *handoverState) keeps(a netip.Addr, owner string, now time.Time) bool {
 }
 
 // setWanted ends waits for addresses that are no longer wanted, and clears kept for addresses that
-// are wanted again. addrs is sorted.
-func (h *handoverState) setWanted(addrs []netip.Addr) {
+// are wanted again.
+func (h *handoverState) setWanted(addrs sortedset.Set[netip.Addr]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range h.waits {
-		if !sortedset.Has(addrs, a) {
+		if !sortedset.HasAddr(addrs, a) {
 			h.touched[a] = true
 			delete(h.waits, a)
 		}
 	}
 	for a := range h.kept {
-		if sortedset.Has(addrs, a) || !h.holders[a][h.node].held {
+		if sortedset.HasAddr(addrs, a) || !h.holders[a][h.node].held {
 			delete(h.kept, a)
 		}
 	}

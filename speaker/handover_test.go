@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -75,7 +76,7 @@ func (c *speakerGroup) deliver(handover *handoverState, from string, message []b
 // "yes, after a probe".
 func (c *speakerGroup) admits(node string, a netip.Addr) string {
 	handover := c.nodes[node]
-	handover.setWanted([]netip.Addr{a})
+	handover.setWanted(sortedset.AddrSet(a))
 	admitted := handover.admit([]l2.Address{{Addr: a}}, time.Now())
 	switch {
 	case len(admitted) == 0:
@@ -146,7 +147,7 @@ func TestHandover(t *testing.T) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			c.expect("n1 answers", "n2", x, "no")
 			time.Sleep(releaseTimeout / 2)
-			c.nodes["n2"].setWanted(nil)
+			c.nodes["n2"].setWanted(sortedset.AddrSet())
 			time.Sleep(releaseTimeout / 2)
 			c.expect("n1 answers", "n2", x, "no")
 		},
@@ -236,7 +237,7 @@ func TestHandover(t *testing.T) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
 			c.nodes["n2"].setAssigned(nil, []*plan.Address{{Addr: y}}, time.Now())
 			c.expect("it may get a Service", "n2", x, "no")
-			c.nodes["n2"].setWanted(nil)
+			c.nodes["n2"].setWanted(sortedset.AddrSet())
 			time.Sleep(holderLifetime + time.Second)
 			for _, handover := range c.nodes {
 				handover.setAssigned(nil, []*plan.Address{{Addr: y}}, time.Now())

@@ -90,7 +90,7 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 			var answers []string
 			for i, offer := range interfaces {
 				node := fmt.Sprintf("n%d", i+1)
-				if d := plan.Decide(plan.Config{Node: node, Interfaces: offer.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
+				if d := plan.Decide(plan.Config{Node: node, Interfaces: offer.list, Members: members}, &snap); sortedset.HasAddr(d.Answered, addr) {
 					answers = append(answers, node)
 				}
 			}

@@ -17,22 +17,22 @@ type l2Announcer struct {
 	set      func(context.Context, l2.State) (have []netip.Addr, err error) // of an [l2.Announcer]
 	handover *handoverState
 
-	sent      []l2.Address   // addresses of the last call, sorted
-	have      []netip.Addr   // addresses that this node answers for
-	prefixes  []netip.Prefix // of sent and have
-	announced []netip.Prefix // prefixes that Set returned last
+	sent      []l2.Address                // addresses of the last call, sorted
+	have      []netip.Addr                // addresses that this node answers for
+	prefixes  sortedset.Set[netip.Prefix] // of sent and have
+	announced sortedset.Set[netip.Prefix] // prefixes that Set returned last
 }
 
 // Set implements announcer. An address counts as announced from the request on: after its
 // probe it is answered for without another call, so it must be forwarded by now.
-func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	if !d.UsesL2 && len(a.sent)+len(a.have) == 0 {
-		return nil, nil // Without L2, nothing is opened.
+		return sortedset.Set[netip.Prefix]{}, nil // Without L2, nothing is opened.
 	}
 	// Waiting addresses are wanted although they are not in every call's allowed.
 	a.handover.setWanted(d.Answered)
 	want := d.L2.Addresses
-	if !sortedset.Same(allowed, d.Hosts) {
+	if !allowed.Same(d.Hosts) {
 		want = addressesOf(allowed, d.L2.Addresses, a.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Pools: d.L2.Pools, Addresses: a.handover.admit(want, time.Now())}
@@ -41,21 +41,21 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	}
 	have, err := a.set(ctx, state)
 	if !sortedset.Same(state.Addresses, a.sent) || !sortedset.Same(have, a.have) {
-		a.prefixes = hostsOf(state.Addresses, have, allowed)
+		a.prefixes = hostsOf(state.Addresses, have)
 	}
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)
-	// With the same slice, callers need not compare the elements.
-	a.announced = sortedset.Keep(a.announced, sortedset.Keep(allowed, a.prefixes))
+	// With the same set, callers need not compare the elements.
+	a.announced = sortedset.KeepSet(a.announced, sortedset.KeepSet(allowed, a.prefixes, sortedset.ComparePrefixes), sortedset.ComparePrefixes)
 	return a.announced, err
 }
 
 // addressesOf returns the addresses of prefixes, each from the first list that has it. All
 // are sorted.
-func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
-	out := make([]l2.Address, 0, len(prefixes))
+func addressesOf(prefixes sortedset.Set[netip.Prefix], lists ...[]l2.Address) []l2.Address {
+	out := make([]l2.Address, 0, prefixes.Len())
 	lists = slices.Clone(lists)
-	for _, p := range prefixes {
+	for p := range prefixes.All() {
 		for i := range lists {
 			var found bool
 			if lists[i], found = sortedset.Seek(lists[i], p.Addr(), compareL2); found {
@@ -67,22 +67,11 @@ func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	return out
 }
 
-// hostsOf returns the prefixes of the addresses that are in either list, all sorted; allowed itself
-// if these are its elements.
-func hostsOf(requested []l2.Address, have []netip.Addr, allowed []netip.Prefix) []netip.Prefix {
-	draft := sortedset.Draft[netip.Prefix]{Last: allowed, Cap: len(requested)}
-	add := func(a netip.Addr) { draft.Add(sortedset.HostPrefix(a), sortedset.Equal) }
+// hostsOf returns the prefixes of the addresses that are in either list.
+func hostsOf(requested []l2.Address, have []netip.Addr) sortedset.Set[netip.Prefix] {
+	hosts := sortedset.HostPrefixes(have)
 	for _, r := range requested {
-		for ; len(have) > 0 && have[0].Less(r.Addr); have = have[1:] {
-			add(have[0])
-		}
-		if len(have) > 0 && have[0] == r.Addr {
-			have = have[1:]
-		}
-		add(r.Addr)
+		hosts = append(hosts, sortedset.HostPrefix(r.Addr))
 	}
-	for _, a := range have {
-		add(a)
-	}
-	return draft.List()
+	return sortedset.PrefixSet(hosts...)
 }

@@ -94,7 +94,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
 // savedAddresses are the addresses that this node answers for, and the lingering ones.
 func (l *layer2) savedAddresses() []rundir.SavedAddress {
 	list := []rundir.SavedAddress{}
-	for _, a := range l.path.announcedAddrs {
+	for a := range l.path.announcedAddrs.All() {
 		list = append(list, rundir.SavedAddress{Addr: a})
 	}
 	for _, left := range l.path.lingering {

@@ -22,6 +22,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/redirect"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker/rundir"
@@ -34,7 +35,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 		held, left, lost := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
 		dir := t.TempDir()
 		path := newL2Path(nil, time.Minute)
-		path.announcedAddrs = []netip.Addr{held, lost}
+		path.announcedAddrs = sortedset.AddrSet(held, lost)
 		path.lingering = lingeringSet{{addr: left, until: time.Now().Add(20 * time.Second)}}
 		before := rundir.New(dir)
 		handover := newHandoverState("n1", nil)
@@ -55,7 +56,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 				t.Errorf("%s is forwarded for %s more, want %s", addr, got, want)
 			}
 		}
-		if got, want := l.handover.history.Owners(nil), (map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}}); !reflect.DeepEqual(got, want) {
+		if got, want := l.handover.history.Owners(sortedset.AddrSet()), (map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}}); !reflect.DeepEqual(got, want) {
 			t.Errorf("owners are %v; want %v", got, want)
 		}
 		if got, want := l.handover.history.Saved(nil).Interfaces, (map[string][]cluster.Interface{"n1": nil, "n2": near}); !reflect.DeepEqual(got, want) {
@@ -328,7 +329,7 @@ func TestL2AnnouncerPassesPools(t *testing.T) {
 	var got l2.State
 	set := func(_ context.Context, s l2.State) ([]netip.Addr, error) { got = s; return nil, nil }
 	a := &l2Announcer{set: set, handover: newHandoverState("n1", nil)}
-	if _, err := a.Set(t.Context(), &plan.Desired{UsesL2: true, L2: l2.State{Pools: pools}}, nil); err != nil || !slices.Equal(got.Pools, pools) {
+	if _, err := a.Set(t.Context(), &plan.Desired{UsesL2: true, L2: l2.State{Pools: pools}}, sortedset.PrefixSet()); err != nil || !slices.Equal(got.Pools, pools) {
 		t.Errorf("pools %v: %v", got.Pools, err)
 	}
 }

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -41,9 +42,10 @@ func (p *announcePath) boundAdopted(until time.Time) {
 // aggregate still attracted its traffic, lingers from now on.
 func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 	until := now.Add(p.linger)
-	for _, prefix := range p.announcedPrefixes {
-		delete(p.lingeringAggregates, prefix)
-	}
+	maps.DeleteFunc(p.lingeringAggregates, func(prefix netip.Prefix, _ time.Time) bool {
+		_, again := sortedset.Get(p.announcedPrefixes, prefix, sortedset.ComparePrefixes)
+		return again
+	})
 	for _, prefix := range gone {
 		if prefix.IsSingleIP() {
 			continue
@@ -61,7 +63,7 @@ func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 // stillUsed returns the addresses that must be forwarded although d does not announce them, sorted:
 // they are still announced, or clients may not have noticed the withdrawal.
 func (p *announcePath) stillUsed(d *plan.Desired, now time.Time) []netip.Addr {
-	return p.memos.inUse.Of(p.memos.unannounced.Of(p.announcedAddrs, d.Announce, sortedset.Minus), p.lingeringAddrs(now), sortedset.Union)
+	return p.memos.inUse.Of(p.memos.unannounced.of(p.announcedAddrs, d.Announce), p.lingeringAddrs(now), sortedset.Union)
 }
 
 // lingeringAddrs returns the addresses that still linger, sorted.
@@ -82,12 +84,9 @@ func (p *announcePath) lingeringAddrs(now time.Time) []netip.Addr {
 // attractedAggregates returns the aggregates that may attract traffic although d does not
 // announce them.
 func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more []netip.Prefix) {
-	wanted, found := p.targetOf(d).prefixes, false
-	for _, prefix := range p.announcedPrefixes {
-		if prefix.IsSingleIP() {
-			continue
-		}
-		if wanted, found = sortedset.Seek(wanted, prefix, sortedset.ComparePrefixes); !found {
+	unwanted := sortedset.Only(p.announcedPrefixes, p.targetOf(d).prefixes, sortedset.ComparePrefixes)
+	for _, prefix := range unwanted {
+		if !prefix.IsSingleIP() {
 			more = append(more, prefix)
 		}
 	}
@@ -164,11 +163,10 @@ func (s lingeringSet) with(addrs []netip.Addr, linger func(netip.Addr) *lingerin
 	})
 }
 
-// without returns the set without these addresses, which are sorted.
-func (s lingeringSet) without(addrs []netip.Addr) lingeringSet {
+// without returns the set without these addresses.
+func (s lingeringSet) without(addrs sortedset.Set[netip.Addr]) lingeringSet {
 	return s.revised(func(l *lingeringAddress) *lingeringAddress {
-		var found bool
-		if addrs, found = sortedset.Seek(addrs, l.addr, netip.Addr.Compare); found {
+		if sortedset.HasAddr(addrs, l.addr) {
 			return nil
 		}
 		return l

@@ -62,7 +62,7 @@ var mutants = map[string]runner{
 	},
 	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
-		if p.last != nil && len(sortedset.Minus(p.bgp().announcedAddrs, d.Announce)) > 0 {
+		if gone := sortedset.Only(p.bgp().announcedAddrs, d.Announce, netip.Addr.Compare); p.last != nil && len(gone) > 0 {
 			// as if the kernel were only programmed for what is announced
 			stale.Proxy = p.last.Proxy
 		}
@@ -79,11 +79,11 @@ var mutants = map[string]runner{
 	},
 	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		w := p.bgp()
-		stay := sortedset.IntersectPrefixes(w.announcedPrefixes, d.Prefixes)
-		if len(stay) == len(w.announcedPrefixes) {
+		stay := intersect(target{w.announcedPrefixes, w.announcedAddrs}, target{d.Prefixes, d.Routed})
+		if stay.prefixes.Len() == w.announcedPrefixes.Len() {
 			return p.run(ctx, d)
 		}
-		return errors.Join(p.announce(ctx, w, d, target{stay, sortedset.Intersect(w.announcedAddrs, d.Routed)}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, w, d, stay), p.run(ctx, d))
 	},
 	"delays withdrawals from neighbours": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.l2().keeps = p.l2().delays
@@ -106,7 +106,7 @@ var mutants = map[string]runner{
 		return p.run(ctx, d)
 	},
 	"lists held addresses as taken": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.forwarder = takesAll{p.forwarder, d.Answered}
+		p.forwarder = takesAll{p.forwarder, d.Answered.Slice()}
 		return p.run(ctx, d)
 	},
 	"waits again for other nodes after an error": func(p *pass, ctx context.Context, d *plan.Desired) error {
@@ -150,6 +150,13 @@ func (f takesAll) Set(ctx context.Context, want proxy.State) error {
 	return f.forwarder.Set(ctx, want)
 }
 
+// intersect returns what is in both targets.
+func intersect(a, b target) target {
+	prefixes := sortedset.Only(a.prefixes, b.prefixes, sortedset.ComparePrefixes)
+	addrs := sortedset.Only(a.addrs, b.addrs, netip.Addr.Compare)
+	return target{sortedset.Without(a.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Without(a.addrs, addrs, netip.Addr.Compare)}
+}
+
 // inEach are mutants that break a rule of one path.
 var inEach = map[string]func(w *announcePath, d *plan.Desired){
 	"does not linger": func(w *announcePath, _ *plan.Desired) { w.linger = 0 },
@@ -157,8 +164,8 @@ var inEach = map[string]func(w *announcePath, d *plan.Desired){
 		w.lingering = w.lingering.without(d.Announce)
 	},
 	"treats a failed withdrawal as done": func(w *announcePath, d *plan.Desired) {
-		want := w.targetOf(d)
-		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectPrefixes(w.announcedPrefixes, want.prefixes)
+		have := intersect(target{w.announcedPrefixes, w.announcedAddrs}, w.targetOf(d))
+		w.announcedAddrs, w.announcedPrefixes = have.addrs, have.prefixes
 	},
 }
 

@@ -100,7 +100,7 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 
 // announcing reports whether any address is announced.
 func (p *pass) announcing() bool {
-	return slices.ContainsFunc(p.paths, func(path *announcePath) bool { return len(path.announcedPrefixes) > 0 })
+	return slices.ContainsFunc(p.paths, func(path *announcePath) bool { return path.announcedPrefixes.Len() > 0 })
 }
 
 // next returns when lingering or a delayed withdrawal ends, zero if neither is pending.
@@ -134,7 +134,7 @@ func (p *pass) announce(ctx context.Context, path *announcePath, d *plan.Desired
 }
 
 // record records and logs what an announcer did.
-func (p *pass) record(path *announcePath, d *plan.Desired, announced []netip.Prefix, want target, err error) error {
+func (p *pass) record(path *announcePath, d *plan.Desired, announced sortedset.Set[netip.Prefix], want target, err error) error {
 	left, came := path.record(announced, want, func(a netip.Addr) []cluster.Name { return p.services(d, a) })
 	p.logChanges(path, d, left, came)
 	if err != nil {
@@ -168,7 +168,7 @@ func beyondL2(err error) bool {
 // logChanges logs one line for each change, and one line in total for many.
 func (p *pass) logChanges(path *announcePath, d *plan.Desired, left, came []netip.Addr) {
 	if len(left)+len(came) > 20 {
-		p.log.Info("announcements changed", "protocol", path.protocol, "announced", len(came), "withdrawn", len(left), "now", len(path.announcedAddrs))
+		p.log.Info("announcements changed", "protocol", path.protocol, "announced", len(came), "withdrawn", len(left), "now", path.announcedAddrs.Len())
 		return
 	}
 	for _, a := range left {
@@ -230,7 +230,7 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 	if i < 0 {
 		return nil
 	}
-	return sortedset.Minus(d.Answered, p.paths[i].announcedAddrs)
+	return sortedset.Only(d.Answered, p.paths[i].announcedAddrs, netip.Addr.Compare)
 }
 
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same
@@ -241,7 +241,7 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	for _, addr := range extra {
 		var holds bool
 		rest, holds = sortedset.Seek(rest, addr, compareVIP)
-		if holds && plan.LingersAsItIs(rest[0]) || sortedset.Has(d.Announce, addr) {
+		if holds && plan.LingersAsItIs(rest[0]) || sortedset.HasAddr(d.Announce, addr) {
 			continue // d's VIP is complete, also if it is wanted again
 		}
 		if !copied {

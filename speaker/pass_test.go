@@ -236,7 +236,7 @@ func TestPassHoldsUnprepared(t *testing.T) {
 					held++
 				}
 			}
-			for _, prefix := range trial.desired.Prefixes {
+			for prefix := range trial.desired.Prefixes.All() {
 				if !after[prefix] {
 					t.Fatalf("seed %d: %s is not announced", seed, prefix)
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -18,8 +19,8 @@ func (acceptsAll) Set(context.Context, proxy.State) error { return nil }
 // announcesNothing is an announcer that always fails.
 type announcesNothing struct{}
 
-func (announcesNothing) Set(context.Context, *plan.Desired, []netip.Prefix) ([]netip.Prefix, error) {
-	return nil, errors.Join(errors.New("first"), errors.New("second"))
+func (announcesNothing) Set(context.Context, *plan.Desired, sortedset.Set[netip.Prefix]) (none sortedset.Set[netip.Prefix], err error) {
+	return none, errors.Join(errors.New("first"), errors.New("second"))
 }
 
 // The kubelet restarts a speaker that is not healthy. A restart corrects neither interfaces

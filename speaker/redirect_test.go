@@ -11,6 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -62,13 +63,13 @@ func TestOwners(t *testing.T) {
 		t.Errorf("a message was lost: %q", got)
 	}
 	// A node that takes an address is its owner from then on.
-	if got := c.nodes["n2"].history.Owners([]netip.Addr{a})[a]; !slices.Equal(got, []string{"n2", "n1", "n3"}) {
+	if got := c.nodes["n2"].history.Owners(sortedset.AddrSet(a))[a]; !slices.Equal(got, []string{"n2", "n1", "n3"}) {
 		t.Errorf("n2 is about to answer: %q", got)
 	}
 	handover := c.nodes["n1"]
 	handover.reportChanges(nil)
 	handover.setAssigned(nil, nil, time.Now().Add(2*holderLifetime))
-	if got := handover.history.Owners([]netip.Addr{a}); len(got) > 0 {
+	if got := handover.history.Owners(sortedset.AddrSet(a)); len(got) > 0 {
 		t.Errorf("an address without a Service has owners: %v", got)
 	}
 }

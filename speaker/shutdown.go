@@ -46,7 +46,7 @@ func (s *speaker) stop(kill context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (s *speaker) announcesL2() bool { return len(s.layer2.path.announcedAddrs) > 0 }
+func (s *speaker) announcesL2() bool { return s.layer2.path.announcedAddrs.Len() > 0 }
 
 // withdraw makes the last passes, which withdraw what must not stay announced, and returns
 // how to close the BGP sessions.
@@ -60,7 +60,7 @@ func (s *speaker) withdraw(kill context.Context, d *plan.Desired) bgp.CloseMode 
 		s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
 		s.drain(kill, (*plan.Desired).WithoutAnnouncements, linger)
 		return bgp.Withdraw
-	case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
+	case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && d.Routed.Len() > 0:
 		s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
 		s.drain(kill, func(d *plan.Desired) *plan.Desired { return d.Restartable().WithoutL2() }, s.Linger)
 	case s.announcesL2():

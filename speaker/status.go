@@ -99,7 +99,7 @@ type ReasonStatus struct {
 // A passResult is the state after a pass, for other goroutines. It is immutable.
 type passResult struct {
 	desired         *plan.Desired // nil before the first pass
-	bgpAddrs        []netip.Addr
+	bgpAddrs        sortedset.Set[netip.Addr]
 	bgpLingering    lingeringSet
 	l2Lingering     lingeringSet
 	l2Statuses      []l2.Status           // read by current
@@ -210,7 +210,7 @@ func (s *speaker) status() Status {
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	reasons, ownerBy := p.desired.Explain(a)
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: ownerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
-	st.routed = sortedset.Has(p.bgpAddrs, a.Addr)
+	st.routed = sortedset.HasAddr(p.bgpAddrs, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
 		st.Lingering = p.lingering(a.Addr)

@@ -75,7 +75,7 @@ func newTableTestWith(t *testing.T, prepare func(node *nstest.NS)) *tableTest {
 	u := &tableTest{speaker: s}
 	announced := false
 	s.reshape = func(d *plan.Desired) *plan.Desired { // in the loop's goroutine, before each pass
-		now := len(s.bgpPath.announcedPrefixes) > 0
+		now := s.bgpPath.announcedPrefixes.Len() > 0
 		u.lost.Store(u.lost.Load() || announced && !now)
 		announced = now
 		u.announced.Store(u.announced.Load() || now)

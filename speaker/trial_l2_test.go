@@ -46,16 +46,18 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 		t.l2.ours[a] = !t.l2.ours[a]
 	}
 	q, was := *d, t.l2.last
-	q.UsesL2, q.L2.Addresses, q.Answered = true, nil, nil
+	q.UsesL2, q.L2.Addresses = true, nil
+	var answered []netip.Addr
 	for _, a := range d.Addresses {
 		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.l2.ours[a.Addr] && serves {
 			q.L2.Addresses = append(q.L2.Addresses, l2.Address{Addr: a.Addr})
-			q.Answered = append(q.Answered, a.Addr)
+			answered = append(answered, a.Addr)
 		}
 	}
-	q.Answered, q.Hosts = sortedset.Keep(was.Answered, q.Answered), sortedset.Keep(was.Hosts, sortedset.HostPrefixes(q.Answered))
-	q.Announce = sortedset.Keep(was.Announce, sortedset.Union(q.Routed, q.Answered))
+	q.Answered = sortedset.KeepSet(was.Answered, sortedset.AddrSet(answered...), netip.Addr.Compare)
+	q.Hosts = sortedset.KeepSet(was.Hosts, sortedset.PrefixSet(sortedset.HostPrefixes(answered)...), sortedset.ComparePrefixes)
+	q.Announce = sortedset.KeepSet(was.Announce, sortedset.With(q.Routed, answered, netip.Addr.Compare), netip.Addr.Compare)
 	t.l2.last = &q
 	return &q
 }
@@ -137,7 +139,7 @@ func (t *trial) afterL2() {
 	waiting := t.l2.holds.waiting(now)
 	asked := slices.SortedFunc(maps.Keys(t.l2.answering), netip.Addr.Compare)
 	asked = sortedset.Union(asked, slices.SortedFunc(maps.Keys(t.l2.asking), netip.Addr.Compare))
-	want := slices.DeleteFunc(slices.Clone(t.desired.Answered), func(a netip.Addr) bool { return waiting[a] != "" })
+	want := slices.DeleteFunc(t.desired.Answered.Slice(), func(a netip.Addr) bool { return waiting[a] != "" })
 	if !slices.Equal(asked, want) {
 		t.violate("after: answered for or asked about %v, want %v", asked, want)
 	}
@@ -154,7 +156,7 @@ func (t *trial) afterL2() {
 func (t *trial) recordWaits() {
 	now := time.Now()
 	maps.DeleteFunc(t.l2.held, func(a netip.Addr, _ time.Time) bool {
-		return !sortedset.Has(t.desired.Answered, a) || t.l2.holds.holder(a) == ""
+		return !sortedset.HasAddr(t.desired.Answered, a) || t.l2.holds.holder(a) == ""
 	})
 	for a := range t.l2.holds.waiting(now) {
 		if _, known := t.l2.held[a]; !known {
@@ -213,9 +215,9 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 // ignoresProbes returns only addresses that are already answered for.
 type ignoresProbes struct{ of *l2Announcer }
 
-func (s ignoresProbes) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (s ignoresProbes) Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	_, err := s.of.Set(ctx, d, allowed)
-	return sortedset.HostPrefixes(s.of.have), err
+	return sortedset.PrefixSet(sortedset.HostPrefixes(s.of.have)...), err
 }
 
 func (s ignoresProbes) overL2() *l2Announcer { return s.of }

@@ -140,7 +140,7 @@ func worldAddrs() (all []netip.Addr) {
 // attracts reports whether the network sends an address here by its own route. An aggregate
 // that is wanted only for other addresses does not count.
 func (t *trial) attracts(a netip.Addr) (own bool) {
-	_, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare)
+	wanted := sortedset.HasAddr(t.desired.Routed, a)
 	for p := range t.network {
 		if !p.Contains(a) {
 			continue
@@ -157,7 +157,7 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 func (t *trial) observe() {
 	for _, a := range worldAddrs() {
 		own := t.attracts(a)
-		_, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare)
+		wanted := sortedset.HasAddr(t.desired.Routed, a)
 		switch {
 		case own && wanted && t.applied == t.desired && t.kernel[a] != nil:
 			t.used[a] = true
@@ -236,14 +236,14 @@ func (t *trial) checkBackends() {
 // between.
 type trialNetwork trial
 
-func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	t := (*trial)(n)
 	if !t.forwarded {
 		t.violate("sessions are opened before anything is forwarded")
 	}
 	var err error
-	for _, p := range allowed {
-		_, known := slices.BinarySearchFunc(d.Prefixes, p, sortedset.ComparePrefixes)
+	for p := range allowed.All() {
+		_, known := sortedset.Get(d.Prefixes, p, sortedset.ComparePrefixes)
 		switch {
 		case t.network[p]:
 		case !known:
@@ -255,7 +255,7 @@ func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.P
 		}
 	}
 	for _, p := range t.announced() {
-		if _, stays := slices.BinarySearchFunc(allowed, p, sortedset.ComparePrefixes); stays {
+		if _, stays := sortedset.Get(allowed, p, sortedset.ComparePrefixes); stays {
 			continue
 		}
 		if t.fails() {
@@ -265,7 +265,7 @@ func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.P
 		t.leave(p)
 	}
 	t.check("announce")
-	return t.announced(), err
+	return sortedset.PrefixSet(t.announced()...), err
 }
 
 func (t *trial) arrive(p netip.Prefix) {
@@ -276,7 +276,7 @@ func (t *trial) arrive(p netip.Prefix) {
 		vip := t.kernel[a]
 		return p.Contains(a) && vip != nil && slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 	}
-	if !slices.ContainsFunc(t.desired.Routed, answers) {
+	if !slices.ContainsFunc(t.desired.Routed.Slice(), answers) {
 		t.violate("announce: %s is announced and has no backend", p)
 	}
 }
@@ -289,7 +289,7 @@ func (t *trial) leave(p netip.Prefix) {
 	}
 	t.observe()
 	for a := range t.before {
-		if _, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare); wanted && !t.used[a] && !t.failed && t.intact {
+		if wanted := sortedset.HasAddr(t.desired.Routed, a); wanted && !t.used[a] && !t.failed && t.intact {
 			t.violate("announce: %s is wanted and loses %s, its last route", a, p)
 		}
 	}
@@ -331,11 +331,11 @@ func (t *trial) after(err error) {
 	if t.failed != (err != nil) {
 		t.violate("after: failed %v, error %v", t.failed, err)
 	}
-	if announced := t.pass.bgp().announcedPrefixes; !slices.Equal(announced, t.announced()) {
+	if announced := t.pass.bgp().announcedPrefixes.Slice(); !slices.Equal(announced, t.announced()) {
 		t.violate("after: recorded %v, but the network has %v", announced, t.announced())
 	}
 	var alone []netip.Addr
-	for _, p := range sortedset.MinusPrefixes(t.announced(), t.desired.Prefixes) {
+	for _, p := range sortedset.MinusFunc(t.announced(), t.desired.Prefixes.Slice(), sortedset.ComparePrefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -347,11 +347,11 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().announcedAddrs, sortedset.Union(t.desired.Routed, alone); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().announcedAddrs.Slice(), sortedset.Union(t.desired.Routed.Slice(), alone); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
 	t.afterL2()
-	for _, p := range sortedset.MinusPrefixes(t.desired.Prefixes, t.announced()) {
+	for _, p := range sortedset.MinusFunc(t.desired.Prefixes.Slice(), t.announced(), sortedset.ComparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {

@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -75,9 +76,9 @@ func (l *log) reset() (lines string) {
 
 type logAnnouncer struct{ *log }
 
-func (l logAnnouncer) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (l logAnnouncer) Set(_ context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	var routes []string
-	for _, r := range plan.RoutesTo(allowed, d.BGP.Routes) {
+	for r := range d.RoutesTo(allowed, bgp.Routes{}).All() {
 		routes = append(routes, r.String())
 	}
 	l.lines = append(l.lines, "announce "+strings.Join(routes, ", "))
@@ -147,7 +148,7 @@ func TestDelayedWithdrawalKeepsWeight(t *testing.T) {
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprintf("%s; %s", done.reset(), network.sent); got != step.want {
+		if got := fmt.Sprintf("%s; %s", done.reset(), network.sent.Slice()); got != step.want {
 			t.Errorf("%d pods here and %d there: %s; want %s", step.here, step.there, got, step.want)
 		}
 	}

@@ -73,7 +73,7 @@ func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announ
 	for _, n := range c.Nodes {
 		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
 		for _, peer := range c.Peers {
-			for _, r := range d.BGP.Routes {
+			for r := range d.BGP.Routes.All() {
 				if session, ok := out.receives(d.BGP, r, peer); ok {
 					all = append(all, Announcement{Node: n.Name, Peer: peer.Name, Prefix: r.Prefix, With: r.Attributes.Of(session).String()})
 				}

@@ -63,9 +63,9 @@ func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalT
 	s.Assignments = append(s.Assignments, cluster.Assignment{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"})
 }
 
-func routesText(routes []bgp.Route) string {
+func routesText(routes bgp.Routes) string {
 	var words []string
-	for _, r := range routes {
+	for r := range routes.All() {
 		words = append(words, r.String())
 	}
 	return strings.Join(words, "; ")
@@ -128,7 +128,7 @@ func TestAggregates(t *testing.T) {
 			if !strings.Contains(d.Why(last.Addr, "bgp"), tt.says) {
 				t.Errorf("says %q, want %q", d.Why(last.Addr, "bgp"), tt.says)
 			}
-			for _, r := range d.BGP.Routes {
+			for r := range d.BGP.Routes.All() {
 				if !netipPrefixesContain(d.Proxy.Owned, r.Prefix) {
 					t.Errorf("%s is announced, and its unused addresses are not owned: %v", r.Prefix, d.Proxy.Owned)
 				}
@@ -161,7 +161,7 @@ func TestAggregateExcludesForeignPrefixes(t *testing.T) {
 		c := Config{Node: "n1"}
 		c.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}
 		d := Decide(c, snap)
-		if got := d.BGP.Routes[0].Prefix; got != sortedset.HostPrefix(netip.MustParseAddr(addr)) {
+		if got := d.BGP.Routes.Slice()[0].Prefix; got != sortedset.HostPrefix(netip.MustParseAddr(addr)) {
 			t.Errorf("announces %s", got)
 		}
 		if r := d.ReasonsOf(d.Addresses[0]); r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {

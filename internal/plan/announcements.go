@@ -10,8 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// patch derives from a revision what is forwarded and announced. Lists that do not change stay the
-// same slices.
+// patch derives from a revision what is forwarded and announced. Lists and sets that do not change stay
+// the same.
 func (d *Desired) patch(v *View, r revision) {
 	d.Addresses = sortedset.Patch(d.Addresses, r.addrs, compareAddress, sortedset.Equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
 	d.Proxy.VIPs = sortedset.Patch(d.Proxy.VIPs, r.addrs, compareVIP, sortedset.Equal, func(i int) (*proxy.VIP, bool) {
@@ -20,10 +20,10 @@ func (d *Desired) patch(v *View, r revision) {
 		}
 		return r.now[i].VIP, true
 	})
-	patchAddrs := func(list []netip.Addr, has func(*Address) bool) []netip.Addr {
-		return sortedset.Patch(list, r.addrs, netip.Addr.Compare, sortedset.Equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
+	patchAddrs := func(set sortedset.Set[netip.Addr], has func(*Address) bool) sortedset.Set[netip.Addr] {
+		return sortedset.PatchSet(set, r.addrs, netip.Addr.Compare, sortedset.Equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
 	}
-	alike := sortedset.Same(d.Announce, d.Routed) && !slices.ContainsFunc(r.now, func(a *Address) bool { return a != nil && a.Announce != (len(a.Routes) > 0) })
+	alike := d.Announce.Same(d.Routed) && !slices.ContainsFunc(r.now, func(a *Address) bool { return a != nil && a.Announce != (len(a.Routes) > 0) })
 	d.Routed = patchAddrs(d.Routed, func(a *Address) bool { return len(a.Routes) > 0 })
 	if alike { // as they are without Layer 2
 		d.Announce = d.Routed
@@ -49,17 +49,17 @@ func (d *Desired) patch(v *View, r revision) {
 
 // patchRoutes replaces the routes to these prefixes.
 func (d *Desired) patchRoutes(prefixes []netip.Prefix, now func(i int) (bgp.Route, bool)) {
-	d.BGP.Routes = sortedset.Patch(d.BGP.Routes, prefixes, comparePrefix, sortedset.Equal, now)
+	d.BGP.Routes = sortedset.PatchSet(d.BGP.Routes, prefixes, comparePrefix, sortedset.Equal, now)
 	d.Prefixes = patchPrefixes(d.Prefixes, prefixes, func(i int) bool {
 		_, has := now(i)
 		return has
 	})
 }
 
-// patchPrefixes returns a list with those of the prefixes for which has is true, and without the
+// patchPrefixes returns a set with those of the prefixes for which has is true, and without the
 // others.
-func patchPrefixes(list, prefixes []netip.Prefix, has func(i int) bool) []netip.Prefix {
-	return sortedset.Patch(list, prefixes, sortedset.ComparePrefixes, sortedset.Equal, func(i int) (netip.Prefix, bool) { return prefixes[i], has(i) })
+func patchPrefixes(set sortedset.Set[netip.Prefix], prefixes []netip.Prefix, has func(i int) bool) sortedset.Set[netip.Prefix] {
+	return sortedset.PatchSet(set, prefixes, sortedset.ComparePrefixes, sortedset.Equal, func(i int) (netip.Prefix, bool) { return prefixes[i], has(i) })
 }
 
 // patchAggregates merges the aggregates of these prefixes again.

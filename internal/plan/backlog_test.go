@@ -22,13 +22,13 @@ func addressByAddress(c Config) *Decider {
 func (d *Desired) said() map[string]bool {
 	all := map[string]bool{}
 	for _, s := range d.BGP.Sessions {
-		for _, r := range d.BGP.Routes {
+		for r := range d.BGP.Routes.All() {
 			if r.Peers.Has(s.Name) {
 				all[s.Name+" "+r.Prefix.String()] = true
 			}
 		}
 	}
-	for _, a := range d.Answered {
+	for a := range d.Answered.All() {
 		all["l2 "+a.String()] = true
 	}
 	return all

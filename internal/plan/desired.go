@@ -17,7 +17,7 @@ import (
 // Desired is what one node must do, and why. It is keyed by address, never by Service: the
 // network sees only addresses, and two decisions about one address would contradict each other.
 //
-// It is immutable. Slices that have not changed since the last Desired are the same slices.
+// It is immutable. Slices and sets that have not changed since the last Desired are the same.
 type Desired struct {
 	Proxy proxy.State
 	BGP   bgp.State
@@ -26,14 +26,13 @@ type Desired struct {
 	// Addresses are sorted by Addr; Addresses[i].VIP is Proxy.VIPs[i].
 	Addresses []*Address
 	// Announce are the addresses that this node announces: Routed by BGP, Answered over
-	// Layer 2. All are sorted.
-	Announce, Routed, Answered []netip.Addr
-	// Prefixes are the prefixes of BGP.Routes, sorted; Aggregates are those of more than one
-	// address.
-	Prefixes, Aggregates []netip.Prefix
-	Hosts                []netip.Prefix // Answered as prefixes
-	UsesL2               bool           // addresses may be announced over Layer 2
-	L2Withdrawn          bool           // all addresses over Layer 2 must be withdrawn now
+	// Layer 2.
+	Announce, Routed, Answered sortedset.Set[netip.Addr]
+	// Prefixes are the prefixes of BGP.Routes; Hosts is Answered as prefixes.
+	Prefixes, Hosts sortedset.Set[netip.Prefix]
+	Aggregates      []netip.Prefix // those of Prefixes with more than one address, sorted
+	UsesL2          bool           // addresses may be announced over Layer 2
+	L2Withdrawn     bool           // all addresses over Layer 2 must be withdrawn now
 	// Checks are the healthCheckNodePorts to serve, sorted by Service and family; as with
 	// kube-proxy, also for Services without an address.
 	Checks []healthcheck.Check
@@ -172,9 +171,8 @@ func (d *Desired) String() string {
 
 // AttributesOf describes the attributes of the routes to prefixes, if there are any.
 func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
-	rest := [][]bgp.Route{d.BGP.Routes}
 	for _, p := range prefixes {
-		r, found := firstRoute(rest, p)
+		r, found := sortedset.Get(d.BGP.Routes, p, comparePrefix)
 		if !found {
 			continue
 		}
@@ -190,29 +188,16 @@ func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
 	return texts
 }
 
-// RoutesTo returns the routes to prefixes, each from the first list that has it. All are sorted. If
-// these are the first routes of the last list, it returns that part of the list, without a copy.
-func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	rest := slices.Clone(lists)
-	draft := sortedset.Draft[bgp.Route]{Last: lists[len(lists)-1], Cap: len(prefixes)}
-	for _, p := range prefixes {
-		if r, found := firstRoute(rest, p); found {
-			draft.Add(*r, sortedset.Equal)
+// RoutesTo returns the routes to prefixes: those of d, and for other prefixes those of sent.
+func (d *Desired) RoutesTo(prefixes sortedset.Set[netip.Prefix], sent bgp.Routes) bgp.Routes {
+	unwanted, others := sortedset.Changes(d.Prefixes, prefixes, sortedset.ComparePrefixes)
+	differ := sortedset.UnionPrefixes(unwanted, others)
+	return sortedset.PatchSet(d.BGP.Routes, differ, comparePrefix, sortedset.Equal, func(i int) (r bgp.Route, is bool) {
+		if _, is = slices.BinarySearchFunc(others, differ[i], sortedset.ComparePrefixes); !is {
+			return r, false
 		}
-	}
-	return draft.List()
-}
-
-// firstRoute returns the route to a prefix in the first list that has it, and shortens the lists to
-// what follows.
-func firstRoute(lists [][]bgp.Route, p netip.Prefix) (*bgp.Route, bool) {
-	for i := range lists {
-		var found bool
-		if lists[i], found = sortedset.Seek(lists[i], p, comparePrefix); found {
-			return &lists[i][0], true
-		}
-	}
-	return nil, false
+		return sortedset.Get(sent, differ[i], comparePrefix)
+	})
 }
 
 // Holders returns the Services that hold addr; d may be nil.
@@ -229,14 +214,15 @@ func (d *Desired) Holders(addr netip.Addr) []cluster.Name {
 // WithoutAnnouncements returns d without any announcement.
 func (d *Desired) WithoutAnnouncements() *Desired {
 	q := *d.WithoutL2()
-	q.Announce, q.Routed, q.BGP.Routes, q.Prefixes, q.Aggregates = nil, nil, nil, nil, nil
+	q.Announce, q.Routed, q.BGP.Routes, q.Prefixes, q.Aggregates = sortedset.Set[netip.Addr]{}, sortedset.Set[netip.Addr]{}, bgp.Routes{}, sortedset.Set[netip.Prefix]{}, nil
 	return &q
 }
 
 // WithoutL2 returns d without announcements over Layer 2.
 func (d *Desired) WithoutL2() *Desired {
 	q := *d
-	q.L2.Addresses, q.Answered, q.Hosts, q.Announce, q.L2Withdrawn = nil, nil, nil, d.Routed, true
+	q.L2.Addresses, q.Answered, q.Hosts = nil, sortedset.Set[netip.Addr]{}, sortedset.Set[netip.Prefix]{}
+	q.Announce, q.L2Withdrawn = d.Routed, true
 	return &q
 }
 

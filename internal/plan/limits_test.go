@@ -29,7 +29,7 @@ func TestServiceOverLimitRefused(t *testing.T) {
 		}
 		return strings.Join(lines, "\n")
 	}
-	if got := text(fits, "192.0.2.1"); !strings.Contains(got, " proxy Programmed: ") || len(fits.Routed) != 2 {
+	if got := text(fits, "192.0.2.1"); !strings.Contains(got, " proxy Programmed: ") || fits.Routed.Len() != 2 {
 		t.Errorf("65,535 endpoints: %s", got)
 	}
 	const why = "endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
@@ -40,8 +40,8 @@ func TestServiceOverLimitRefused(t *testing.T) {
 	if got, want := text(over, "192.0.2.2"), text(fits, "192.0.2.2"); got != want {
 		t.Errorf("the Service beside it: got\n%s\nwant\n%s", got, want)
 	}
-	if fmt.Sprint(over.Routed) != "[192.0.2.2]" || fmt.Sprint(over.BGP.Routes) == fmt.Sprint(fits.BGP.Routes) {
-		t.Errorf("announced %v", over.Routed)
+	if fmt.Sprint(over.Routed.Slice()) != "[192.0.2.2]" || fmt.Sprint(over.BGP.Routes.Slice()) == fmt.Sprint(fits.BGP.Routes.Slice()) {
+		t.Errorf("announced %v", over.Routed.Slice())
 	}
 	if v := over.Proxy.VIPs[0]; v.Addr != netip.MustParseAddr("192.0.2.1") || len(v.Frontends) > 0 {
 		t.Errorf("forwarded: %v", v.Addr)
@@ -86,7 +86,7 @@ func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 				separator = ", "
 			}
 		}
-		if got != want || !a.Announce || len(d.Routed) != 1 {
+		if got != want || !a.Announce || d.Routed.Len() != 1 {
 			t.Errorf("got %s, announced %t; want %s", got, a.Announce, want)
 		}
 	}
@@ -113,7 +113,7 @@ func TestOversizedAttributesRefused(t *testing.T) {
 		snap.Services[0].Spec.Communities = numbers(annotated)
 		d := Decide(Config{Node: "n1"}, snap)
 		var lines []string
-		for _, r := range d.BGP.Routes {
+		for r := range d.BGP.Routes.All() {
 			lines = append(lines, fmt.Sprintf("%s with %d", r.Prefix, len(r.Attributes.Of("tor1").Communities)/4))
 		}
 		for _, r := range d.Reasons() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -90,7 +91,7 @@ func TestObstructedAddresses(t *testing.T) {
 		decider.Config.Blockade = proxy.NewBlockade(tt.flows)
 		d := decider.Decide(snap)
 		var got []string
-		for _, a := range d.Routed {
+		for a := range d.Routed.All() {
 			got = append(got, strings.TrimPrefix(strings.TrimPrefix(a.String(), "192.0.2."), "2001:db8"))
 		}
 		if text := strings.Join(got, " "); text != tt.want {
@@ -100,7 +101,7 @@ func TestObstructedAddresses(t *testing.T) {
 			if !a.VIP.Equal(before.Addresses[i].VIP) {
 				t.Errorf("%s: %s is forwarded otherwise", tt.what, a.Addr)
 			}
-			withheld := !slices.Contains(d.Routed, a.Addr)
+			withheld := !sortedset.HasAddr(d.Routed, a.Addr)
 			has := slices.ContainsFunc(d.Reasons(), func(r cluster.Reason) bool {
 				return r.VIP == a.Addr && r.Protocol == "bgp" && r.Code == cluster.Obstructed && r.Message == "not announced: the kernel drops it: do this"
 			})
@@ -132,13 +133,13 @@ spec: {announce: L2, addresses: [192.0.2.0/24]}
 	world := l2 + obstructedService("pod", "Local", "4", "192.0.2.1", "n1 10.244.1.5") + obstructedService("host", "Local", "4", "192.0.2.2", "n1 10.0.0.1")
 	d := NewDecider(Config{Node: "n1"})
 	snap := plantest.Snapshot(t, []byte(world))
-	if got := d.Decide(snap).Answered; len(got) != 2 {
+	if got := d.Decide(snap).Answered.Slice(); len(got) != 2 {
 		t.Fatalf("answers for %v: want both", got)
 	}
 	d.Config.Blockade = proxy.NewBlockade(proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes), Message: "dropped"})
 	got := d.Decide(snap)
-	if fmt.Sprint(got.Answered) != "[192.0.2.2]" || got.Why(netip.MustParseAddr("192.0.2.1"), "l2") != "shop/pod not announced: dropped" {
-		t.Errorf("answers for %v; %v", got.Answered, got.Reasons())
+	if fmt.Sprint(got.Answered.Slice()) != "[192.0.2.2]" || got.Why(netip.MustParseAddr("192.0.2.1"), "l2") != "shop/pod not announced: dropped" {
+		t.Errorf("answers for %v; %v", got.Answered.Slice(), got.Reasons())
 	}
 	if b := d.Config.Blockade; !got.Unobstructed(b, netip.Addr.Is4) || got.Unobstructed(b, netip.Addr.Is6) {
 		t.Error("an address of pods in the host's network needs no forwarding")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -126,11 +127,11 @@ func (h *History) RecordInterfaces(m *membership.Members) {
 
 // Owners returns the owners of each address of which this node and others are or were owners, the
 // last one first. Of the addresses of want it is about to be one.
-func (h *History) Owners(want []netip.Addr) map[netip.Addr][]string {
+func (h *History) Owners(want sortedset.Set[netip.Addr]) map[netip.Addr][]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	owners := make(map[netip.Addr][]string)
-	for _, a := range want {
+	for a := range want.All() {
 		known := h.owners[a]
 		if known == nil || known.held {
 			continue

@@ -69,7 +69,7 @@ func TestRedirect(t *testing.T) {
 		for i := range tt.own {
 			tt.own[i].IPv6 = true
 		}
-		d := &plan.Desired{Answered: []netip.Addr{vip4, vip6}, View: &plan.View{
+		d := &plan.Desired{Answered: sortedset.AddrSet(vip4, vip6), View: &plan.View{
 			Node: "n1", Members: &membership.Members{Nodes: []membership.Member{tt.member}}, Interfaces: tt.own, Nodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
 		}}
 		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}}

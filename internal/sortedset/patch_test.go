@@ -11,7 +11,6 @@ import (
 
 // Patch equals the same by a map, and returns the list itself if nothing differs.
 func TestPatch(t *testing.T) {
-	type pair struct{ key, value int }
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		random := func() map[int]int {

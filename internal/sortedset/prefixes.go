@@ -35,6 +35,33 @@ func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	return in
 }
 
+// Uncovered returns the addresses that no prefix contains. It allocates only if there are some, which
+// is rare.
+func Uncovered(addrs Set[netip.Addr], prefixes Set[netip.Prefix]) (bare []netip.Addr) {
+	var reach netip.Addr // the last address of all prefixes that begin before
+	from := cursor[netip.Prefix]{chunks: prefixes.chunks}
+	for a := range addrs.All() {
+		for len(from.chunks) > 0 {
+			p := from.chunks[0][from.at]
+			if a.Less(p.Addr()) {
+				break
+			}
+			last := p.Addr()
+			if !p.IsSingleIP() { // most are, and the next call takes longer than all else here
+				last = netipx.PrefixLastIP(p)
+			}
+			if reach.Less(last) {
+				reach = last
+			}
+			from.next()
+		}
+		if reach.Less(a) {
+			bare = append(bare, a)
+		}
+	}
+	return bare
+}
+
 // Holding returns the prefixes that contain an address. Both arguments must be sorted.
 func Holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
 	var some []netip.Prefix
@@ -52,16 +79,11 @@ func ComparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
+// PrefixSet returns the [Set] of prefixes.
+func PrefixSet(list ...netip.Prefix) Set[netip.Prefix] { return SetOf(list, ComparePrefixes) }
+
 // UnionPrefixes is Union of prefixes.
 func UnionPrefixes(a, b []netip.Prefix) []netip.Prefix { return UnionFunc(a, b, ComparePrefixes) }
-
-// MinusPrefixes is Minus of prefixes.
-func MinusPrefixes(a, b []netip.Prefix) []netip.Prefix { return MinusFunc(a, b, ComparePrefixes) }
-
-// IntersectPrefixes is Intersect of prefixes.
-func IntersectPrefixes(a, b []netip.Prefix) []netip.Prefix {
-	return IntersectFunc(a, b, ComparePrefixes)
-}
 
 // HostPrefix returns the /32 or /128 of an address.
 func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

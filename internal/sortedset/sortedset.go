@@ -5,12 +5,18 @@ import (
 	"slices"
 )
 
-// Intersect returns what is in both of two sorted sets of addresses.
-func Intersect(a, b []netip.Addr) []netip.Addr { return IntersectFunc(a, b, netip.Addr.Compare) }
-
 // Has reports whether an address is in the set.
 func Has(set []netip.Addr, a netip.Addr) bool {
 	_, has := slices.BinarySearchFunc(set, a, netip.Addr.Compare)
+	return has
+}
+
+// AddrSet returns the [Set] of addresses.
+func AddrSet(list ...netip.Addr) Set[netip.Addr] { return SetOf(list, netip.Addr.Compare) }
+
+// HasAddr is Has for a [Set].
+func HasAddr(set Set[netip.Addr], a netip.Addr) bool {
+	_, has := Get(set, a, netip.Addr.Compare)
 	return has
 }
 
@@ -21,21 +27,6 @@ func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.C
 // Union returns what is in either of two sorted sets of addresses; a itself if it has all of b, and
 // b itself if a is empty.
 func Union(a, b []netip.Addr) []netip.Addr { return UnionFunc(a, b, netip.Addr.Compare) }
-
-// IntersectFunc is Intersect for any elements, in the order of compare.
-func IntersectFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
-	if Same(a, b) {
-		return a
-	}
-	both := make([]T, 0, min(len(a), len(b)))
-	for _, x := range b {
-		var found bool
-		if a, found = seek(a, x, compare); found {
-			both = append(both, x)
-		}
-	}
-	return both
-}
 
 // MinusFunc is Minus for any elements, in the order of compare. If only the first elements go, it
 // returns the rest of a, without a copy.

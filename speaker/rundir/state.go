@@ -23,7 +23,7 @@ type Dir struct {
 	assignments []cluster.Assignment
 	written     bool // assignments are in the file
 	// answered, failures and configuration are the content of the files of these names.
-	answered      []netip.Addr
+	answered      sortedset.Set[netip.Addr]
 	failures      []time.Time
 	owners        uint64 // the revision in the file
 	redirects     []proxy.Redirect
@@ -42,8 +42,8 @@ type SavedAddress struct {
 
 // SaveAnswered saves the addresses that this node answers for over L2, and the lingering
 // ones, as list returns them. It does not call list if addrs are those of the last call.
-func (d *Dir) SaveAnswered(addrs []netip.Addr, list func() []SavedAddress) error {
-	if sortedset.Same(d.answered, addrs) {
+func (d *Dir) SaveAnswered(addrs sortedset.Set[netip.Addr], list func() []SavedAddress) error {
+	if d.answered.Same(addrs) {
 		return nil
 	}
 	if err := d.save(answeredFile, list()); err != nil {
