@@ -318,6 +318,17 @@ func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) tim
 	return time.Time{}
 }
 
+// Routed returns when a VIP first had a route to any node after the given time; zero if it had
+// none.
+func (o *Observer) Routed(vip netip.Addr, since time.Time) time.Time {
+	for _, e := range o.snapshot().routes {
+		if e.vip == vip && e.at.After(since) && len(e.via) > 0 {
+			return e.at
+		}
+	}
+	return time.Time{}
+}
+
 // RuleSince returns when a rule for a VIP was first added to or changed in a node's kernel
 // after the given time; zero if none was.
 func (o *Observer) RuleSince(node string, vip netip.Addr, since time.Time) time.Time {

@@ -42,11 +42,11 @@ func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated
 	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), fanfareNode); err != nil {
 		return a, err
 	}
-	if err := errors.Join(b.awaitRoutes(ctx, 0), b.awaitClaims(ctx, "Advertised")); err != nil {
+	if err := errors.Join(b.awaitRoutes(ctx, 0, 0), b.awaitClaims(ctx, "Advertised")); err != nil {
 		return a, err
 	}
 	for range repeats {
-		if err := b.awaitQuiet(ctx); err != nil {
+		if err := b.quiet(ctx); err != nil {
 			return a, err
 		}
 		if err := b.createOneAggregated(ctx, &a); err != nil {
@@ -62,7 +62,7 @@ func (b *bench) endAggregate(ctx context.Context) error {
 	if err := errors.Join(b.Cluster.PutText("bench", pool("BGP")), b.Cluster.Delete("aggregate")); err != nil {
 		return err
 	}
-	if err := errors.Join(b.awaitRoutes(ctx, b.background), b.awaitClaims(ctx, "BGP")); err != nil {
+	if err := errors.Join(b.awaitRoutes(ctx, b.background, 1), b.awaitClaims(ctx, "BGP")); err != nil {
 		return err
 	}
 	return b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix))
@@ -90,7 +90,7 @@ func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err err
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	b.created++
-	name := fmt.Sprintf("new-%05d", b.created)
+	name := newName(b.created)
 	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ type result struct {
 	Aggregated aggregated // the same with FRR, which has an aggregate already
 	Eager      moved      // kube-proxy with minSyncPeriod 0s
 	Default    moved      // and with its default
+	Busy       busy
 	Idle       []measure.Share
 	Usage      []measure.Usage
 }
@@ -127,6 +128,10 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 		return r, fmt.Errorf("an endpoint changes: %w", err)
 	}
 	b.log.Info("moved", "sample", fmt.Sprintf("%+v", r.Default))
+	if r.Busy, err = b.createBusy(ctx, repeats); err != nil {
+		return r, fmt.Errorf("a Service is created, on busy nodes: %w", err)
+	}
+	b.log.Info("created on busy nodes", "sample", fmt.Sprintf("%+v", r.Busy))
 	return r, nil
 }
 
@@ -248,16 +253,16 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 		if !b.proxy.Alive() {
 			return errors.New("it ended")
 		}
-		if s, err := b.proxySynced(ctx); err != nil || !s {
+		if s, err := b.proxySynced(ctx, proxyNode); err != nil || !s {
 			return errors.Join(err, errors.New("it has not written its rules"))
 		}
 		return nil
 	})
 }
 
-// proxySynced says whether kube-proxy has written all changes that it has received.
-func (b *bench) proxySynced(ctx context.Context) (bool, error) {
-	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, proxyNode, "127.0.0.1:10249") })
+// proxySynced says whether a node's kube-proxy has written all changes that it has received.
+func (b *bench) proxySynced(ctx context.Context, node string) (bool, error) {
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, node, "127.0.0.1:10249") })
 	if err != nil {
 		return false, err
 	}

@@ -19,7 +19,7 @@ type created struct {
 	Accepted   measure.Sample // the API server has answered the request
 	Address    measure.Sample // a client that watches sees the address
 	Rules      measure.Sample // the address is in the kernel of Fanfare's node
-	Update     measure.Sample // the announcement has reached the router
+	Update     measure.Sample // the first announcement has reached the router
 	Route      measure.Sample // the route is in the router's kernel
 	Answer     measure.Sample // a client behind the router has the first answer
 	FRR        measure.Sample // from the UPDATE to the route in the kernel
@@ -27,12 +27,13 @@ type created struct {
 	Proxy      measure.Sample // the Service is in the kernel of kube-proxy's node
 }
 
+// create measures repeatedly, and waits for kube-proxy before and after each event.
 func (b *bench) create(ctx context.Context, repeats int) (c created, err error) {
 	for range repeats {
-		if err := b.awaitQuiet(ctx); err != nil {
+		if err := b.quiet(ctx); err != nil {
 			return c, err
 		}
-		if err := b.createOne(ctx, &c); err != nil {
+		if err := b.createBeside(ctx, &c); err != nil {
 			return c, err
 		}
 	}
@@ -57,34 +58,60 @@ func (b *bench) replaceRouter(ctx context.Context, software string) error {
 	if err := b.AwaitSessions(ctx, fanfareNode); err != nil {
 		return err
 	}
-	return b.awaitRoutes(ctx, b.background)
+	return b.awaitRoutes(ctx, b.background, 1)
 }
 
-// awaitRoutes waits until the router has the given number of host routes.
-func (b *bench) awaitRoutes(ctx context.Context, want int) error {
+// awaitRoutes waits until the router has the given number of host routes, each to the given
+// number of nodes.
+func (b *bench) awaitRoutes(ctx context.Context, want, nodes int) error {
 	return lab.Await(ctx, eventLimit, "routes on the router", func() error {
-		out, err := b.Router.Run(ctx, "ip", "-4", "route", "show", "root", prefix)
-		aggregates := strings.Count("\n"+out, "\n"+prefix+" ")
-		if n := strings.Count(out, "\n") - aggregates; err == nil && n != want {
-			err = fmt.Errorf("%d host routes: want %d", n, want)
+		out, err := b.Router.Run(ctx, "ip", "-4", "-oneline", "route", "show", "root", prefix)
+		if routes, hops := hostRoutes(out); err == nil && (routes != want || hops != want*nodes) {
+			err = fmt.Errorf("%d host routes with %d next hops: want %d with %d", routes, hops, want, want*nodes)
 		}
 		return err
 	})
 }
 
-func (b *bench) createOne(ctx context.Context, c *created) (err error) {
+// hostRoutes counts the routes that are not aggregates, and their next hops, in the output of
+// ip -oneline route.
+func hostRoutes(out string) (routes, hops int) {
+	for l := range strings.Lines(out) {
+		if !strings.HasPrefix(l, prefix+" ") {
+			routes, hops = routes+1, hops+strings.Count(l, " via ")
+		}
+	}
+	return routes, hops
+}
+
+// createBeside also measures when kube-proxy has the Service.
+func (b *bench) createBeside(ctx context.Context, c *created) error {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	watch, err := measure.WatchTable(b.Namespace(proxyNode), chainOf(newName(b.created+1)))
+	if err != nil {
+		return err
+	}
+	return b.createOne(ctx, c, func(began time.Time) error {
+		at, err := watch.Await(ctx)
+		c.Proxy = append(c.Proxy, at.Sub(began))
+		return err
+	})
+}
+
+// newName returns the name of the n-th measured Service.
+func newName(n int) string { return fmt.Sprintf("new-%05d", n) }
+
+// createOne creates a Service, calls more with the time of the request, and deletes it.
+func (b *bench) createOne(ctx context.Context, c *created, more func(began time.Time) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	b.created++
-	name := fmt.Sprintf("new-%05d", b.created)
+	name := newName(b.created)
 	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.deleteService(context.WithoutCancel(ctx), name)) }()
-	proxyWatch, err := measure.WatchTable(b.Namespace(proxyNode), chainOf(name))
-	if err != nil {
-		return err
-	}
 	began := time.Now()
 	if _, err := b.api.createService(ctx, newService(name)); err != nil {
 		return err
@@ -94,29 +121,45 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 	if err != nil {
 		return err
 	}
-	proxied, err := proxyWatch.Await(ctx)
+	rules, update, route, err := b.observed(ctx, vip, began)
 	if err != nil {
 		return err
 	}
-	var rules, update, route time.Time
-	err = lab.Await(ctx, eventLimit, "the observer's events of "+name, func() error {
-		rules, update, route = b.Observer.RuleSince(fanfareNode, vip, began), b.Observer.Announced(fanfareNode, vip, began), b.Observer.RouteVia(vip, began, fanfareNode)
-		if rules.IsZero() || update.IsZero() || route.IsZero() {
-			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
-		}
-		return nil
-	})
 	for _, s := range []struct {
 		to *measure.Sample
 		at time.Time
 	}{
-		{&c.Accepted, accepted}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
+		{&c.Accepted, accepted}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered},
 	} {
 		*s.to = append(*s.to, s.at.Sub(began))
 	}
 	c.FRR = append(c.FRR, route.Sub(update))
 	c.WithoutFRR = append(c.WithoutFRR, answered.Sub(began)-route.Sub(update))
-	return err
+	return more(began)
+}
+
+// observed returns when Fanfare's node had the rules of an address, when the first node had
+// announced it to the router, and when the router had its first route.
+func (b *bench) observed(ctx context.Context, vip netip.Addr, began time.Time) (rules, update, route time.Time, err error) {
+	err = lab.Await(ctx, eventLimit, "the observer's events of "+vip.String(), func() error {
+		rules, update, route = b.Observer.RuleSince(fanfareNode, vip, began), b.firstAnnounced(vip, began), b.Observer.Routed(vip, began)
+		if rules.IsZero() || update.IsZero() || route.IsZero() {
+			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
+		}
+		return nil
+	})
+	return rules, update, route, err
+}
+
+// firstAnnounced returns when the first node announced an address after a time; zero if none
+// has.
+func (b *bench) firstAnnounced(vip netip.Addr, since time.Time) (first time.Time) {
+	for _, node := range lab.NodeNames {
+		if at := b.Observer.Announced(node, vip, since); !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first
 }
 
 // firstAnswer waits until a Service has an address and a client an answer from it, and

@@ -63,7 +63,7 @@ func (r report) against(name string, c color.Color, of func(result) measure.Samp
 // answers draws the distribution of first answers with the largest number of Services.
 func (r report) answers() figure.Figure {
 	last := r.Results[len(r.Results)-1]
-	return figure.Figure{
+	f := figure.Figure{
 		Name: "kube-answers", Title: "A Service is created beside " + measure.Thousands(last.Services) + " others", Legend: true,
 		X: seconds("time from the request"),
 		Y: figure.Axis{Label: "part of all events", Max: 1, Tick: figure.Percent},
@@ -74,6 +74,10 @@ func (r report) answers() figure.Figure {
 			figure.Distribution("kube-proxy: in its node's kernel", figure.Vermilion, last.Created.Proxy),
 		},
 	}
+	if r.busy() {
+		f.Lines = append(f.Lines, figure.Distribution("first answer behind FRR, three busy nodes", figure.Orange, last.Busy.Created.Answer))
+	}
+	return f
 }
 
 // fills draws the CPU time for each new Service while many are created.

@@ -102,7 +102,7 @@ func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) erro
 			}
 		}
 		if f.Proxy == 0 {
-			synced, err := b.proxySynced(ctx)
+			synced, err := b.proxySynced(ctx, proxyNode)
 			if err != nil {
 				return err
 			}
@@ -119,13 +119,21 @@ func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) erro
 	return nil
 }
 
-// awaitQuiet waits until kube-proxy has no pending changes.
-func (b *bench) awaitQuiet(ctx context.Context) error {
+// quiet waits until the one kube-proxy has no pending changes.
+func (b *bench) quiet(ctx context.Context) error { return b.awaitQuiet(ctx, proxyNode) }
+
+// awaitQuiet waits until no kube-proxy of these nodes has pending changes.
+func (b *bench) awaitQuiet(ctx context.Context, nodes ...string) error {
 	return lab.Await(ctx, eventLimit, "quiet", func() error {
-		synced, err := b.proxySynced(ctx)
-		if err == nil && !synced {
-			err = fmt.Errorf("kube-proxy is behind")
+		for _, node := range nodes {
+			synced, err := b.proxySynced(ctx, node)
+			if err != nil {
+				return err
+			}
+			if !synced {
+				return fmt.Errorf("kube-proxy on %s is behind", node)
+			}
 		}
-		return err
+		return nil
 	})
 }

@@ -59,10 +59,11 @@ func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
 	if m.Calm, err = b.moves(ctx, to, repeats, calmTime); err != nil {
 		return m, err
 	}
-	return m, b.withChurn(ctx, &m, func(ctx context.Context) error {
+	m.CPU, err = b.withChurn(ctx, func(ctx context.Context) error {
 		m.Churn, err = b.moves(ctx, to, repeats, 0)
 		return err
 	})
+	return m, err
 }
 
 func (b *bench) deleteMoved(err *error) {
@@ -140,11 +141,12 @@ func (b *bench) answerOf(ctx context.Context, to netip.AddrPort, pod string) (ti
 	}
 }
 
-// withChurn changes endpoints of background Services while do runs.
-func (b *bench) withChurn(ctx context.Context, m *moved, do func(context.Context) error) error {
+// withChurn changes endpoints of background Services while do runs, and returns the usage
+// meanwhile.
+func (b *bench) withChurn(ctx context.Context, do func(context.Context) error) ([]measure.Share, error) {
 	before, err := b.usage()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -159,8 +161,7 @@ func (b *bench) withChurn(ctx context.Context, m *moved, do func(context.Context
 	cancel(nil)
 	<-done
 	after, usageErr := b.usage()
-	m.CPU = measure.Shares(before, after, time.Since(began))
-	return errors.Join(err, usageErr)
+	return measure.Shares(before, after, time.Since(began)), errors.Join(err, usageErr)
 }
 
 func (b *bench) churn(ctx context.Context) error {

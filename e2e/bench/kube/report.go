@@ -23,7 +23,7 @@ type report struct {
 var document string
 
 func (r report) render() (string, error) {
-	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used}, r)
+	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used, "busy": r.busy}, r)
 }
 
 // head returns the head of a table with a column for each number of Services.
@@ -49,6 +49,14 @@ var rows = map[string]func(result) string{
 
 	"part/rules":  func(r result) string { return r.Aggregated.Rules.String() },
 	"part/answer": func(r result) string { return r.Aggregated.Answer.String() },
+
+	"busy/taken":   func(r result) string { return r.Busy.Created.Accepted.String() },
+	"busy/address": func(r result) string { return r.Busy.Created.Address.String() },
+	"busy/rules":   func(r result) string { return r.Busy.Created.Rules.String() },
+	"busy/update":  func(r result) string { return r.Busy.Created.Update.String() },
+	"busy/route":   func(r result) string { return r.Busy.Created.Route.String() },
+	"busy/answer":  func(r result) string { return r.Busy.Created.Answer.String() },
+	"busy/ours":    func(r result) string { return r.Busy.Created.WithoutFRR.String() },
 
 	"bird/update": func(r result) string { return r.BIRD.Update.String() },
 	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
@@ -87,6 +95,11 @@ func (r report) row(what, name string) (string, error) {
 		cells = append(cells, cell(res))
 	}
 	return line(cells), nil
+}
+
+// busy says whether Services were also created while all nodes had work. Older results lack it.
+func (r report) busy() bool {
+	return len(r.Results) > 0 && len(r.Results[len(r.Results)-1].Busy.Created.Answer) > 0
 }
 
 // names returns the names of the processes.
