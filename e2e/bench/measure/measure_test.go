@@ -61,7 +61,11 @@ func TestUsage(t *testing.T) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
 		t.Fatal(err)
 	}
-	used := time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	var ended syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &ended); err != nil {
+		t.Fatal(err)
+	}
+	used := time.Duration(r.Utime.Nano() + r.Stime.Nano() + ended.Utime.Nano() + ended.Stime.Nano())
 	if u.CPU == 0 || used < u.CPU-2*ClockTick || used > u.CPU+time.Second {
 		t.Errorf("CPU %s, getrusage says %s", u.CPU, used)
 	}
@@ -74,11 +78,11 @@ func TestUsage(t *testing.T) {
 }
 
 func TestCPUTime(t *testing.T) {
-	const stat = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 150 25 0 0 20 0"
-	if got, err := cpuTime(stat); got != 1750*time.Millisecond || err != nil {
+	const stat = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 150 25 30 5 20 0"
+	if got, err := cpuTime(stat); got != 2100*time.Millisecond || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
-	for _, bad := range []string{"", "42 (a) S 1 2", "42 (a) S 1 2 3 4 5 6 7 8 9 10 x 25 0"} {
+	for _, bad := range []string{"", "42 (a) S 1 2", "42 (a) S 1 2 3 4 5 6 7 8 9 10 x 25 0 0", "42 (a) S 1 2 3 4 5 6 7 8 9 10 1 25 0"} {
 		if _, err := cpuTime(bad); err == nil {
 			t.Errorf("%q is no error", bad)
 		}

@@ -13,7 +13,9 @@ type Usage struct {
 	Name string
 	RSS  int64         // bytes
 	Peak int64         // bytes, maximum
-	CPU  time.Duration // user and system
+	// CPU is user and system time, with that of programs that it ran and that have ended:
+	// kube-proxy runs nft for each change.
+	CPU time.Duration
 }
 
 // ClockTick is the unit of CPU times in /proc: USER_HZ is 100 on every Linux that Go
@@ -46,15 +48,15 @@ func kibibytes(status, field string) int64 {
 	return n << 10
 }
 
-// cpuTime adds the 14th and the 15th field of /proc/PID/stat. The second field, the
-// command's name, is in brackets and may contain anything.
+// cpuTime adds the fields 14 to 17 of /proc/PID/stat: utime, stime, cutime and cstime. The
+// second field, the command's name, is in brackets and may contain anything.
 func cpuTime(stat string) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
+	if len(fields) < 15 {
 		return 0, fmt.Errorf("/proc stat %q", stat)
 	}
 	var ticks int64
-	for _, f := range fields[11:13] {
+	for _, f := range fields[11:15] {
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
 			return 0, err
