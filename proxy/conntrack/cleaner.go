@@ -30,6 +30,9 @@ const (
 	// lost. A backend that is shutting down answers at once. The client retransmits after a second,
 	// and should then reach another backend.
 	synGrace = 500 * time.Millisecond
+	// localInterval is the time between two cleanups of flows that only processes of the host can
+	// have begun, while addresses come all the time. The first one follows after synGrace.
+	localInterval = 2 * time.Second
 )
 
 // A Cleaner deletes stale conntrack entries in the background: the kernel's walk takes ten times as
@@ -52,8 +55,8 @@ type Cleaner struct {
 	err     error       // of the last cleanup
 	idle    bool        // nothing is pending or in progress
 
-	// syns, draining and resting hold entries that wait before they become pending.
-	syns, draining, resting delay
+	// syns, local, draining and resting hold entries that wait before they become pending.
+	syns, local, draining, resting delay
 
 	drains map[drainingBackend]*drain
 	// again has the backends of flows that the current cleanup lets expire. The next one looks for
@@ -64,7 +67,8 @@ type Cleaner struct {
 // A delay holds entries for a while before their cleanup. Entries that are added meanwhile wait for
 // the next round, so that one cleanup serves many.
 type delay struct {
-	patience      time.Duration
+	patience      time.Duration // of the first round
+	interval      time.Duration // of a round that follows another
 	waiting, next StaleEntries
 	timer         *time.Timer
 }
@@ -86,7 +90,7 @@ func (d *delay) due() StaleEntries {
 	stale := d.waiting
 	d.waiting, d.next = d.next, make(StaleEntries)
 	if len(d.waiting) > 0 {
-		d.timer.Reset(d.patience)
+		d.timer.Reset(d.interval)
 	}
 	return stale
 }
@@ -103,7 +107,7 @@ func (d *delay) all() StaleEntries {
 }
 
 func newDelay(patience time.Duration) delay {
-	return delay{patience: patience, waiting: make(StaleEntries), next: make(StaleEntries)}
+	return delay{patience: patience, interval: patience, waiting: make(StaleEntries), next: make(StaleEntries)}
 }
 
 // NewCleaner opens the Cleaner's own socket, in the calling thread's namespace.
@@ -118,10 +122,11 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	}
 	s := &Cleaner{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
-		syns: newDelay(synGrace), draining: newDelay(drainTime), resting: newDelay(restInterval),
+		syns: newDelay(synGrace), local: newDelay(synGrace), draining: newDelay(drainTime), resting: newDelay(restInterval),
 		drains: make(map[drainingBackend]*drain), again: make(StaleEntries),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
+	s.local.interval = localInterval
 	go s.run()
 	return s, nil
 }
@@ -145,7 +150,7 @@ func (s *Cleaner) wanted() [2]state.State {
 // returned keeps its flows. swept are prefixes whose untranslated flows were deleted.
 func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix) {
 	draining := stale.splitDraining(&want)
-	deferrable := stale.splitDeferrable(swept)
+	deferrable, local := stale.splitDeferrable(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want, s.coming = want, want
@@ -154,7 +159,7 @@ func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 			s.drains[drainingBackend{vip, b}] = &drain{began: time.Now()}
 		}
 	}
-	if len(stale) == 0 && len(deferrable) == 0 && len(draining) == 0 {
+	if len(stale)+len(deferrable)+len(local)+len(draining) == 0 {
 		return
 	}
 	s.idle = false
@@ -163,6 +168,7 @@ func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 		s.notifyPending()
 	}
 	s.syns.add(deferrable, func() { s.ripen(&s.syns) })
+	s.local.add(local, func() { s.ripen(&s.local) })
 	s.draining.add(draining, func() { s.ripen(&s.draining) })
 }
 
@@ -233,7 +239,7 @@ func (s *Cleaner) cleanUp() error {
 		s.pending.merge(stale)
 	}
 	s.requeueResting()
-	s.idle = len(s.pending) == 0 && len(s.syns.waiting) == 0 && len(s.draining.waiting) == 0 && len(s.resting.waiting) == 0
+	s.idle = len(s.pending) == 0 && len(s.syns.waiting)+len(s.local.waiting) == 0 && len(s.draining.waiting) == 0 && len(s.resting.waiting) == 0
 	return err
 }
 
@@ -261,6 +267,7 @@ func (s *Cleaner) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
 		s.pending.merge(s.syns.all())
+		s.pending.merge(s.local.all())
 		s.pending.merge(s.draining.all())
 		s.pending.merge(s.resting.all())
 		s.mu.Unlock()

@@ -1,15 +1,20 @@
 package conntrack
 
 import (
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -44,6 +49,53 @@ func TestFailedCleanup(t *testing.T) {
 			t.Error("forgotten")
 		}
 	})
+}
+
+// What comes while other entries wait is cleaned up together, after the interval.
+func TestDelayGathers(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var rounds []string
+		d, began := newDelay(time.Second), time.Now()
+		d.interval = 3 * time.Second
+		var mu sync.Mutex
+		add := func(last byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			vip := netip.AddrFrom4([4]byte{192, 0, 2, last})
+			d.add(StaleEntries{vip: {newVIP: true}}, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				rounds = append(rounds, fmt.Sprint(time.Since(began), " ", slices.SortedFunc(maps.Keys(d.due()), netip.Addr.Compare)))
+			})
+		}
+		add(1)
+		for last := range byte(4) {
+			time.Sleep(200 * time.Millisecond) // of the bubble's clock
+			add(2 + last)
+		}
+		time.Sleep(time.Minute)
+		add(9)
+		time.Sleep(time.Minute)
+		want := []string{"1s [192.0.2.1]", "4s [192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5]", "1m1.8s [192.0.2.9]"}
+		if !slices.Equal(rounds, want) {
+			t.Errorf("cleaned up at %q, want %q", rounds, want)
+		}
+	})
+}
+
+// Flows that only the host itself can have begun wait longest.
+func TestSplitDeferrable(t *testing.T) {
+	swept, other, gone := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("192.0.2.2")
+	stale := StaleEntries{swept: {newVIP: true}, other: {newVIP: true}, gone: {removedVIP: true}}
+	deferrable, local := stale.splitDeferrable([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")})
+	for name, has := range map[string]bool{"at once": stale[other] != nil, "soon": deferrable[gone] != nil, "later": local[swept] != nil} {
+		if !has {
+			t.Errorf("%s: nothing", name)
+		}
+	}
+	if len(stale)+len(deferrable)+len(local) != 3 {
+		t.Errorf("%d at once, %d soon, %d later: want one each", len(stale), len(deferrable), len(local))
+	}
 }
 
 // A backend that went and came back before the sweep keeps the flows that it got

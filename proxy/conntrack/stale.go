@@ -167,12 +167,12 @@ func slotOf(e state.Element) (vip netip.Addr, b removedBackend, s state.Sides) {
 	return vip, removedBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
-// splitDeferrable moves the entries that can wait from stale to the result: those of removed TCP
-// backends, and those of new VIPs and ports in prefixes whose untranslated flows were deleted. In
-// these prefixes, only processes of the host can have made entries, because the rules let their
-// packets pass.
-func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) StaleEntries {
-	deferrable := make(StaleEntries)
+// splitDeferrable moves the entries that can wait from stale to the results: those of removed TCP
+// backends and VIPs, and, as local, those of new VIPs and ports in prefixes whose untranslated flows
+// were deleted. In these prefixes, only processes of the host can have made entries, because the rules
+// let their packets pass.
+func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) (deferrable, local StaleEntries) {
+	deferrable, local = make(StaleEntries), make(StaleEntries)
 	for vip, v := range stale {
 		for b, s := range v.removedBackends {
 			if b.Proto == state.TCP {
@@ -181,7 +181,7 @@ func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) StaleEntries {
 			}
 		}
 		if (v.newVIP || len(v.newPorts) > 0) && state.ContainsAddr(swept, vip) {
-			to := deferrable.at(vip)
+			to := local.at(vip)
 			to.newVIP, v.newVIP = v.newVIP, false
 			to.newPorts, v.newPorts = v.newPorts, to.newPorts
 		}
@@ -192,7 +192,7 @@ func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) StaleEntries {
 			delete(stale, vip)
 		}
 	}
-	return deferrable
+	return deferrable, local
 }
 
 // merge adds the entries of o.
