@@ -11,8 +11,8 @@ import (
 // A Usage is a process's CPU time so far and its memory.
 type Usage struct {
 	Name string
-	RSS  int64         // bytes
-	Peak int64         // bytes, maximum
+	RSS  int64 // bytes
+	Peak int64 // bytes, maximum
 	// CPU is user and system time, with that of programs that it ran and that have ended:
 	// kube-proxy runs nft for each change.
 	CPU time.Duration

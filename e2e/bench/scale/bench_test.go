@@ -15,7 +15,7 @@ import (
 // A quick run goes through all phases with both kinds of clients, in one size.
 func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
-		t.Skip("three control planes take a minute")
+		t.Skip("two control planes take a minute")
 	}
 	tools, err := kube.Tools(t.Context(), false)
 	if err != nil {
@@ -30,7 +30,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := o.newReport()
-	for _, k := range []kind{none, proxies, speakers} {
+	for _, k := range []kind{proxies, speakers} {
 		phases, err := measureOne(t.Context(), o, tools, r.Large, k)
 		if err != nil {
 			t.Fatalf("%s: %v", k, err)
@@ -48,9 +48,9 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 		}
 	}
 	for _, k := range []kind{speakers, proxies} {
-		without, _ := r.find(r.Large, none, endpointChanges)
-		if p, _ := r.find(r.Large, k, endpointChanges); p.Sent-without.Sent < float64(r.Large.Nodes) {
-			t.Errorf("%s receive no changes: %+v", k, p)
+		// In a second, at most changesPerSecond and a few Nodes' heartbeats.
+		if p, _ := r.find(r.Large, k, endpointChanges); p.Sent < float64(changesPerSecond/2*r.Large.Nodes) {
+			t.Errorf("%s receive few changes: %+v", k, p)
 		}
 	}
 	if p, _ := r.find(r.Large, speakers, start); p.Count.Writes < int64(r.Large.Nodes) {
