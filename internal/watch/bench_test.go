@@ -74,6 +74,22 @@ func BenchmarkFilesLoad(b *testing.B) {
 	}
 }
 
+// BenchmarkFilesLoadOneFile is the time to read the same objects from one file.
+func BenchmarkFilesLoadOneFile(b *testing.B) {
+	dir := b.TempDir()
+	docs := make([]string, 0, 2*many)
+	for i := range many {
+		docs = append(docs, sliceYAML(i, 0), service(fmt.Sprint("s", i), 80))
+	}
+	must(b, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(strings.Join(docs, "---\n")), 0o644))
+	for b.Loop() {
+		ctx, cancel := context.WithCancel(b.Context())
+		_, err := loadFiles(ctx, dir, nil, quiet)
+		cancel()
+		must(b, err)
+	}
+}
+
 // BenchmarkFilesOneInALargeFile is what one change costs when all 10,000 slices
 // are in one file.
 func BenchmarkFilesOneInALargeFile(b *testing.B) {

@@ -117,6 +117,22 @@ func decodeFile(name string, text []byte, old []document) ([]document, error) {
 		known[d.sum] = d.items
 	}
 	lastGood := goodObjects(old)
+	batches := slices.Collect(slices.Chunk(texts, batchSize))
+	decoded, errs := make([][]document, len(batches)), make([]error, len(batches))
+	onAllCores(len(batches), func(i int) { decoded[i], errs[i] = decodeDocuments(batches[i], known, lastGood) })
+	for _, err := range errs {
+		if err != nil {
+			return nil, err // of the first bad document, whichever was decoded first
+		}
+	}
+	return slices.Concat(decoded...), nil
+}
+
+// batchSize is how many documents of a file one goroutine decodes at a time.
+const batchSize = 32
+
+// decodeDocuments decodes documents, unless their text is known. The error is a *syntaxError.
+func decodeDocuments(texts []text, known map[[sha256.Size]byte][]item, lastGood map[cluster.Key]runtime.Object) ([]document, error) {
 	docs := make([]document, 0, len(texts))
 	for _, t := range texts {
 		d := document{sum: sha256.Sum256(t.text), line: t.line}
@@ -172,6 +188,7 @@ func keepGood(items []item, good map[cluster.Key]runtime.Object) []item {
 type text struct {
 	text []byte
 	line int
+	json bool // of a file of JSON
 }
 
 // splitYAML splits at lines that begin with "---", which YAML allows only between documents. The
@@ -181,7 +198,7 @@ func splitYAML(b []byte) ([]text, error) {
 	start, line, startLine := 0, 1, 1
 	flush := func(end int) {
 		if doc := b[start:end]; !blank(doc) {
-			texts = append(texts, text{doc, startLine})
+			texts = append(texts, text{text: doc, line: startLine})
 		}
 		start, startLine = end, line
 	}
@@ -221,6 +238,12 @@ func blank(doc []byte) bool {
 // splitJSON splits consecutive JSON values, as kubectl prints several objects.
 func splitJSON(b []byte) ([]text, error) {
 	var texts []text
+	counted, line := 0, 1
+	lineAt := func(i int) int { // i never decreases: counting all lines for each value takes minutes in a large file
+		line += bytes.Count(b[counted:i], []byte("\n"))
+		counted = i
+		return line
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	for {
 		var raw json.RawMessage
@@ -234,9 +257,9 @@ func splitJSON(b []byte) ([]text, error) {
 			end = min(int(syntax.Offset), len(b))
 		}
 		if err != nil {
-			return nil, &syntaxError{1 + bytes.Count(b[:end], []byte("\n")), err.Error()}
+			return nil, &syntaxError{lineAt(max(end, counted)), err.Error()}
 		}
-		texts = append(texts, text{raw, 1 + bytes.Count(b[:end-len(raw)], []byte("\n"))})
+		texts = append(texts, text{text: raw, line: lineAt(end - len(raw)), json: true})
 	}
 }
 
@@ -245,7 +268,7 @@ var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 // toJSON converts a document to JSON. A duplicate key is a Problem, and its last value counts, as
 // in kubectl. The error is a *syntaxError.
 func toJSON(t text) ([]byte, cluster.Problems, error) {
-	if json.Valid(t.text) {
+	if t.json || json.Valid(t.text) {
 		return t.text, nil, nil
 	}
 	j, strict := yaml.YAMLToJSONStrict(t.text)

@@ -48,6 +48,8 @@ type Files struct {
 	files   map[string]*file
 	// origins maps an object to its files, sorted by name. The first file counts.
 	origins map[cluster.Key][]origin
+	// ahead has what rescan has read of files whose turn has not come yet.
+	ahead map[string]content
 }
 
 // A file was read or seen.
@@ -208,35 +210,6 @@ func (f *Files) report(err error) {
 	f.builder.Report("folder", []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}})
 }
 
-// rescan compares the whole folder with the known files: at the start, and when events were lost or
-// the folder was replaced.
-func (f *Files) rescan() error {
-	entries, err := os.ReadDir(f.dir)
-	if err != nil {
-		return err
-	}
-	seen := map[string]bool{}
-	for _, e := range entries {
-		seen[e.Name()] = true
-		f.compare(e.Name())
-	}
-	for name := range f.files {
-		if !seen[name] {
-			f.look(name, false)
-		}
-	}
-	return nil
-}
-
-// compare reads a file if it is not the known one. If it is the same file with other content, it
-// was written in place.
-func (f *Files) compare(name string) {
-	st, err := os.Stat(filepath.Join(f.dir, name))
-	known := f.files[name]
-	other := known == nil || err == nil && !os.SameFile(known.read, st)
-	f.look(name, other)
-}
-
 // ignored reports whether a file is not read.
 func ignored(name string) bool {
 	if strings.HasPrefix(name, ".") {
@@ -307,13 +280,17 @@ func (f *Files) touch(name string) *file {
 // whole keeps its objects.
 func (f *Files) read(name string) {
 	fl := f.touch(name)
-	b, st, err := readFile(filepath.Join(f.dir, name))
-	if err != nil {
-		f.setProblem(fl, 0, err.Error())
+	c, ok := f.ahead[name]
+	delete(f.ahead, name)
+	if !ok {
+		c = f.load(name)
+	}
+	if c.read == nil {
+		f.setProblem(fl, 0, c.err.Error())
 		return
 	}
-	fl.read = st
-	docs, err := decodeFile(name, b, fl.docs)
+	fl.read = c.read
+	docs, err := c.docs, c.err
 	var syntax *syntaxError
 	switch {
 	case errors.As(err, &syntax) && len(fl.docs) != 0:
@@ -329,8 +306,9 @@ func (f *Files) read(name string) {
 	}
 	old := fl.docs
 	fl.docs, fl.fileProblem = docs, nil
-	f.log.Log(context.Background(), f.level, "file read", "file", name, "objects", len(goodObjects(docs)))
-	f.update(fl, old)
+	objects := goodObjects(docs)
+	f.log.Log(context.Background(), f.level, "file read", "file", name, "objects", len(objects))
+	f.update(fl, goodObjects(old), objects)
 }
 
 // remove removes a deleted file, with its objects and Problems. If another file also has an object,
@@ -340,10 +318,10 @@ func (f *Files) remove(name string) {
 	if fl == nil {
 		return
 	}
-	old := fl.docs
+	old := goodObjects(fl.docs)
 	fl.docs, fl.fileProblem = nil, nil
-	f.log.Log(context.Background(), f.level, "file removed", "file", name, "objects", len(goodObjects(old)))
-	f.update(fl, old)
+	f.log.Log(context.Background(), f.level, "file removed", "file", name, "objects", len(old))
+	f.update(fl, old, nil)
 	delete(f.files, name)
 }
 
@@ -357,10 +335,9 @@ func (f *Files) setProblem(fl *file, line int, message string) {
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// update replaces the objects of old by those of fl.
-func (f *Files) update(fl *file, old []document) {
-	before := goodObjects(old)
-	for key, obj := range goodObjects(fl.docs) {
+// update replaces the objects before, which a file had, by the objects now, which it has.
+func (f *Files) update(fl *file, before, now map[cluster.Key]runtime.Object) {
+	for key, obj := range now {
 		if before[key] != obj {
 			f.setOrigin(key, origin{fl.name, obj})
 		}

@@ -11,6 +11,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
+// StandbyDelay is how long a speaker waits for the API server before it uses the saved snapshot. It
+// must be well below the restart time of BGP's graceful restart (RFC 4724), during which routers
+// keep the routes of a speaker.
+const StandbyDelay = 5 * time.Second
+
 // A LiveSource is a Source that knows whether its snapshots are up to date.
 type LiveSource interface {
 	cluster.Source
