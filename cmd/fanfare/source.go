@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -124,11 +123,6 @@ func addCriterion(c *plan.Config, criterion string) error {
 	return nil
 }
 
-// standbyDelay is how long a speaker waits for the API server before it uses the saved
-// snapshot. It must be well below the restart time of BGP's graceful restart (RFC 4724), during
-// which routers keep the routes of a speaker.
-const standbyDelay = 5 * time.Second
-
 // source opens a folder or an API server, and returns when it has a first snapshot. inStep reports
 // whether the source has what the API server has, rather than what the previous speaker saved or
 // what was known before an outage; it is nil for a folder.
@@ -156,7 +150,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), standbyDelay, log, open)
+	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), watch.StandbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -41,6 +41,9 @@ type fanfare struct {
 	peers  int
 	dir    string // of YAML
 	runDir string
+	// saved makes it start without the API server, with the state that a speaker had saved, instead
+	// of with the folder.
+	saved bool
 }
 
 const fanfareNode = `apiVersion: v1
@@ -106,10 +109,16 @@ func (f *fanfare) prepare(_ context.Context, w *world, routes int) error {
 	for i := range routes {
 		b.WriteString(service(i, true))
 	}
+	if f.saved {
+		return f.save(w, routes, b.String())
+	}
 	return errors.Join(os.WriteFile(filepath.Join(f.dir, "all.yaml"), []byte(b.String()), 0o644), f.place(routes, false))
 }
 
 func (f *fanfare) start(w *world) (*exec.Cmd, error) {
+	if f.saved {
+		return w.start(f.binary, "speaker", "--kubeconfig", w.path(kubeconfig), "--node-name", "node", "--run-dir", f.runDir)
+	}
 	return w.start(f.binary, "speaker", "--files", f.dir, "--node-name", "node", "--run-dir", f.runDir)
 }
 

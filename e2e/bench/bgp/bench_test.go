@@ -64,7 +64,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 }
 
-// A quick run measures both numbers of Services.
+// A quick run measures both numbers of Services, from a folder and from a saved state.
 func TestLoadMeasuresEverything(t *testing.T) {
 	o := loadOptions{options: options{Inputs: quickInputs(t, "ip", "nft"), routers: 1}}
 	o.quicken()
@@ -77,21 +77,35 @@ func TestLoadMeasuresEverything(t *testing.T) {
 		if len(l.Spoke) != o.starts || len(l.Changed()) != r.Changes || len(l.FirstLoad) != o.starts || l.FirstLoad[0] <= 0 || l.FirstLoad[0] > l.Done[0] || l.ChangeCPU <= 0 || l.RSS == 0 {
 			t.Errorf("%d Services: %+v", l.Services, l)
 		}
+		s := l.Saved
+		if len(s.Spoke) != o.starts || len(s.FirstLoad) != o.starts || len(s.CPU) != o.starts || s.Spoke[0] < r.Delay || s.Done[0] < s.Spoke[0] || s.FirstLoad[0] <= 0 || s.CPU[0] <= 0 || s.RSS == 0 || s.Peak < s.RSS {
+			t.Errorf("%d Services from the saved state, after %s: %+v", l.Services, r.Delay, s)
+		}
 	}
 }
 
 func TestLoadReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	one := func(services, n int) load {
-		return load{services, result{Spoke: ms(n), FirstLoad: ms(n + 1), Added: ms(n + 2), Removed: ms(n + 2), ChangeCPU: 2 * time.Duration(n) * time.Millisecond, RSS: int64(n) * 1e6}}
+		return load{Services: services, result: result{Spoke: ms(n), FirstLoad: ms(n + 1), Added: ms(n + 2), Removed: ms(n + 2), ChangeCPU: 2 * time.Duration(n) * time.Millisecond, RSS: int64(n) * 1e6}}
 	}
-	text, err := loadReport{Starts: 3, Changes: 200, Loads: []load{one(10_000, 120), one(50_000, 220)}}.render()
+	r := loadReport{Starts: 3, Changes: 200, Loads: []load{one(10_000, 120), one(50_000, 220)}}
+	before, err := r.render()
+	if err != nil || strings.Contains(before, "saved state\n") {
+		t.Errorf("error %v, of results without starts from the saved state:\n%s", err, before)
+	}
+	r.Delay = 5 * time.Second
+	for i := range r.Loads {
+		r.Loads[i].Saved = &result{Spoke: ms(5120 + 100*i), Done: ms(5320 + 100*i), Peak: 130e6}
+	}
+	text, err := r.render()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"| | 10,000 Services | 50,000 Services |", "| of this, decisions and the kernel | 121 ms / 121 ms | 221 ms / 221 ms |",
 		"reached the router** | 122 ms / 122 ms | 222 ms / 222 ms |", "| the 99th percentile of that | 122 ms | 222 ms |", "with reading the file | 120 ms | 220 ms |", "| resident, at the end | 120 MB | 220 MB |",
+		"It first waits 5.00 s for the", "to the last route, with the wait** | 5.32 s / 5.32 s | 5.42 s / 5.42 s |", "| at most | 130 MB | 130 MB |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

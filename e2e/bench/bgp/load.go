@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // loadOptions hold the flags of the benchmark of large loads.
@@ -60,21 +61,31 @@ type loadReport struct {
 	Machine         measure.Machine
 	Starts, Changes int // Changes in each start
 	Loads           []load
+	// Delay is how long a speaker waits for the API server before it uses the saved state.
+	Delay time.Duration
 }
 
 // A load is what the speaker needed with a number of Services.
 type load struct {
 	Services int
 	result
+	// Saved is a start from the saved state, without the API server; nil: not measured.
+	Saved *result `json:",omitempty"`
+}
+
+// fromSavedState starts without the API server.
+var fromSavedState = announcerKind{
+	name: "Fanfare, from saved state",
+	make: func(o options) announcer { return &fanfare{binary: o.Binary, peers: o.routers, saved: true} },
 }
 
 func measureLoads(ctx context.Context, o loadOptions) (r loadReport, err error) {
-	r = loadReport{Began: time.Now(), Starts: o.starts, Changes: 2 * o.changes}
+	r = loadReport{Began: time.Now(), Starts: o.starts, Changes: 2 * o.changes, Delay: watch.StandbyDelay}
 	if r.Machine, err = measure.Describe(ctx, o.Binary); err != nil {
 		return r, err
 	}
 	for _, n := range o.sizes {
-		r.Loads = append(r.Loads, load{Services: n})
+		r.Loads = append(r.Loads, load{Services: n, Saved: &result{}})
 	}
 	for n := range o.starts {
 		for i := range r.Loads {
@@ -83,6 +94,10 @@ func measureLoads(ctx context.Context, o loadOptions) (r loadReport, err error) 
 			with.routes = one.Services
 			if err := runOnce(ctx, with, announcerKinds[0], &one.result); err != nil {
 				return r, fmt.Errorf("%d Services: %w", one.Services, err)
+			}
+			with.changes = 0 // no API server can report them
+			if err := runOnce(ctx, with, fromSavedState, one.Saved); err != nil {
+				return r, fmt.Errorf("%d Services from the saved state: %w", one.Services, err)
 			}
 		}
 	}
@@ -98,6 +113,9 @@ func (r loadReport) render() (string, error) {
 }
 
 // Accessors for the template.
+
+// Restarts reports whether starts from the saved state were measured.
+func (r loadReport) Restarts() bool { return len(r.Loads) > 0 && r.Loads[0].Saved != nil }
 
 // Changed returns the times of all changes.
 func (l load) Changed() measure.Sample {
