@@ -187,9 +187,14 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	if len(newPrefixes) > 0 {
 		stay.prefixes = sortedset.Without(p.announcedPrefixes, gone, sortedset.ComparePrefixes)
 	}
-	bridges := sortedset.Holding(gone, sortedset.Uncovered(stay.addrs, stay.prefixes))
+	bridges := sortedset.Holding(gone, p.coverage().Uncovered(stay.addrs, stay.prefixes))
 	stay.prefixes = sortedset.With(stay.prefixes, bridges, sortedset.ComparePrefixes)
 	return stay, stay.addrs.Len() != p.announcedAddrs.Len() || stay.prefixes.Len() != p.announcedPrefixes.Len()
+}
+
+// coverage is what is announced: nearly all of it stays in each pass.
+func (p *announcePath) coverage() sortedset.Coverage {
+	return sortedset.Coverage{Addrs: p.announcedAddrs, Prefixes: p.announcedPrefixes}
 }
 
 // withoutNew returns the target without prefixes that are not announced yet and overlap a prefix of
@@ -214,7 +219,7 @@ func (p *announcePath) record(announced sortedset.Set[netip.Prefix], want target
 	if announced.Same(p.announcedPrefixes) && want.addrs.Same(p.targetAddrs) {
 		return nil, nil
 	}
-	have := sortedset.Without(want.addrs, sortedset.Uncovered(want.addrs, announced), netip.Addr.Compare)
+	have := sortedset.Without(want.addrs, p.coverage().Uncovered(want.addrs, announced), netip.Addr.Compare)
 	if stuck := sortedset.Only(announced, want.prefixes, sortedset.ComparePrefixes); len(stuck) > 0 {
 		unwanted := sortedset.Only(p.announcedAddrs, want.addrs, netip.Addr.Compare)
 		have = sortedset.With(have, sortedset.Covered(unwanted, stuck), netip.Addr.Compare)

@@ -62,6 +62,59 @@ func Uncovered(addrs Set[netip.Addr], prefixes Set[netip.Prefix]) (bare []netip.
 	return bare
 }
 
+// A Coverage is addresses that are all in prefixes.
+type Coverage struct {
+	Addrs    Set[netip.Addr]
+	Prefixes Set[netip.Prefix]
+}
+
+// Uncovered is [Uncovered] of sets that differ little from the Coverage: it looks only at what differs.
+func (c Coverage) Uncovered(addrs Set[netip.Addr], prefixes Set[netip.Prefix]) (bare []netip.Addr) {
+	doubtful := Only(addrs, c.Addrs, netip.Addr.Compare)
+	for _, p := range Only(c.Prefixes, prefixes, ComparePrefixes) {
+		doubtful = append(doubtful, within(addrs, p)...)
+	}
+	if len(doubtful) > addrs.Len()/manyDoubtful {
+		return Uncovered(addrs, prefixes)
+	}
+	for a := range AddrSet(doubtful...).All() {
+		if !contains(prefixes, a) {
+			bare = append(bare, a)
+		}
+	}
+	return bare
+}
+
+// manyDoubtful is which part of all addresses takes as long to search for as it takes to compare all.
+const manyDoubtful = 100
+
+// within returns the addresses in a prefix.
+func within(addrs Set[netip.Addr], p netip.Prefix) (some []netip.Addr) {
+	at := chunkOf(addrs.chunks, p.Addr(), netip.Addr.Compare)
+	for _, chunk := range addrs.chunks[min(at, len(addrs.chunks)):] {
+		i, _ := slices.BinarySearchFunc(chunk, p.Addr(), netip.Addr.Compare)
+		for _, a := range chunk[i:] {
+			if !p.Contains(a) {
+				return some
+			}
+			some = append(some, a)
+		}
+	}
+	return some
+}
+
+// contains reports whether one of the prefixes contains an address: a /32, most likely, and otherwise
+// one of another length.
+func contains(prefixes Set[netip.Prefix], a netip.Addr) bool {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p := netip.PrefixFrom(a, bits).Masked()
+		if _, found := Get(prefixes, p, ComparePrefixes); found {
+			return true
+		}
+	}
+	return false
+}
+
 // Holding returns the prefixes that contain an address. Both arguments must be sorted.
 func Holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
 	var some []netip.Prefix
