@@ -19,8 +19,7 @@ import (
 // the route to any node; its rules are those of Fanfare's node. It has no times of kube-proxy.
 type busy struct {
 	Created created
-	// CPU is the usage meanwhile. It does not include the nft processes that kube-proxies start.
-	CPU []measure.Share
+	CPU     []measure.Share // of all processes meanwhile
 }
 
 // createBusy measures with speakers and kube-proxies on all nodes. kube-proxy does not run
