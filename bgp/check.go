@@ -244,7 +244,7 @@ func usable(a netip.Addr) bool {
 
 func wholeSeconds(d time.Duration) bool { return d%time.Second == 0 }
 
-// checkRoutes returns the same set if all its routes are valid, as usual. It checks those that are not
+// checkRoutes returns the same set if all its routes are valid, as usual. It checks routes that are not
 // in valid.
 func checkRoutes(valid, all Routes) (good Routes, bad []error) {
 	var refused []Route

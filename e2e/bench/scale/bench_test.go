@@ -43,6 +43,11 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 				t.Errorf("%s, %s: %+v", k, name, p)
 			}
 		}
+		for _, name := range []string{start, endpointChanges, nodeDies, tenthDies, created, upgrade} {
+			if p, _ := r.find(r.Large, k, name); p.Profile == nil || len(p.Profile.Parts) == 0 {
+				t.Errorf("%s, %s: no profile", k, name)
+			}
+		}
 		if p, _ := r.find(r.Large, k, start); p.Count.Lists < 3*int64(r.Large.Nodes) || p.Count.Received == 0 {
 			t.Errorf("%s start: %+v", k, p)
 		}

@@ -3,10 +3,12 @@ package scale
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -35,6 +37,7 @@ type phase struct {
 	Clients time.Duration // CPU time of this process: of all hollow clients
 	Sent    float64       // watch events that the API server sent, to all its clients
 	Count   Counts        // of the measured clients
+	Profile *profile      `json:",omitempty"` // nil: not made
 }
 
 // The names of the phases.
@@ -51,26 +54,21 @@ const (
 
 // measure goes through all phases. Without clients there is nothing to start or to kill.
 func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
-	steps := []struct {
-		name    string
-		clients bool          // only with clients
-		settle  time.Duration // of what it causes
-		do      func(context.Context) error
-	}{
-		{start, true, b.settle(), b.startAll},
-		{idle, false, 0, func(ctx context.Context) error { return wait(ctx, b.idle) }},
-		{endpointChanges, false, 0, b.changeEndpoints},
-		{restart, false, b.settle(), b.restartAPIServer},
-		{nodeDies, true, b.settle(), func(ctx context.Context) error { return b.kill(ctx, 1) }},
-		{tenthDies, true, b.settle(), func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
-		{created, false, b.settle(), b.createMore},
-		{upgrade, true, b.settle(), b.upgradeAll},
+	steps := []step{
+		{start, true, b.settle(), time.Duration(b.Nodes) * time.Second / startsPerSecond, b.startAll},
+		{idle, false, 0, 0, func(ctx context.Context) error { return wait(ctx, b.idle) }},
+		{endpointChanges, false, 0, b.duration, b.changeEndpoints},
+		{restart, false, b.settle(), 0, b.restartAPIServer},
+		{nodeDies, true, b.settle(), b.duration, func(ctx context.Context) error { return b.kill(ctx, 1) }},
+		{tenthDies, true, b.settle(), b.duration, func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
+		{created, false, b.settle(), time.Duration(b.create) * time.Second / createsPerSecond, b.createMore},
+		{upgrade, true, b.settle(), b.duration, b.upgradeAll},
 	}
 	for _, s := range steps {
 		if s.clients && k == none {
 			continue
 		}
-		p, err := b.phase(ctx, s.name, s.settle, s.do)
+		p, err := b.profiled(ctx, s)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -79,6 +77,32 @@ func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 			b.Nodes, k, p.Name, p.Took.Round(time.Millisecond), p.Count.Requests(), p.Count.Watches, p.Sent, p.Count.FalseDeaths, p.CPU, p.Clients)
 	}
 	return all, nil
+}
+
+// A step is a phase to measure.
+type step struct {
+	name    string
+	clients bool          // only with clients
+	settle  time.Duration // of what it causes
+	profile time.Duration // how long kube-apiserver is profiled; 0: not at all, as while it restarts or has nothing to do
+	do      func(context.Context) error
+}
+
+// profiled measures a phase while kube-apiserver makes a profile. The profile may last longer than the phase.
+func (b *bench) profiled(ctx context.Context, s step) (p phase, err error) {
+	if s.profile == 0 {
+		return b.phase(ctx, s.name, s.settle, s.do)
+	}
+	var made *profile
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		made, err = b.profileAPIServer(ctx, s.profile)
+		return err
+	})
+	p, err = b.phase(ctx, s.name, s.settle, s.do)
+	err = errors.Join(err, g.Wait())
+	p.Profile = made
+	return p, err
 }
 
 // A reading is the counters at one time.

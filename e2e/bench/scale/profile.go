@@ -1,0 +1,132 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A profile is what kube-apiserver did from the beginning of a phase on, by its own CPU profile.
+type profile struct {
+	Lasted time.Duration
+	Parts  map[string]time.Duration // CPU time by the name of a part
+}
+
+// A part is what a sample of the profile counts as if one of the functions is in its stack.
+type part struct {
+	name      string
+	functions []string
+}
+
+// otherPart has what is in no other one.
+const otherPart = "the rest"
+
+// parts are in the order in which they are tried: an event is encoded for a watch below the handler of lists.
+var parts = []part{
+	{"garbage collector", []string{"runtime.gcBgMarkWorker", "runtime.gcAssistAlloc", "runtime.bgsweep", "runtime.bgscavenge"}},
+	{"sends events and streamed lists to watches", []string{"endpoints/handlers.(*WatchServer)", "endpoints/handlers.(*watchE"}},
+	{"answers lists", []string{"endpoints/handlers.ListResource"}},
+	{"writes", []string{"endpoints/handlers.(*patcher)", "endpoints/handlers.UpdateResource", "endpoints/handlers.createHandler", "endpoints/handlers.DeleteResource"}},
+	{"answers reads of one object", []string{"endpoints/handlers.getResourceHandler"}},
+	{"gets events from etcd and hands them to watches", []string{"apiserver/pkg/storage/cacher", "apiserver/pkg/storage/etcd3", "go.etcd.io/etcd"}},
+	{"HTTP/2, TLS, authentication and flow control", []string{"net/http.(*conn)", "net/http2.(*serverConn)", "crypto/tls", "apiserver/pkg/server"}},
+	{"scheduler", []string{"runtime.schedule", "runtime.mcall", "runtime.mstart"}},
+}
+
+// profileAPIServer returns kube-apiserver's profile of the next seconds.
+func (b *bench) profileAPIServer(ctx context.Context, lasts time.Duration) (*profile, error) {
+	seconds := max(1, int(lasts.Seconds()))
+	data, err := b.core.Get().AbsPath("/debug/pprof/profile").Param("seconds", fmt.Sprint(seconds)).Timeout(lasts + time.Minute).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("profile of kube-apiserver: %w", err)
+	}
+	path := filepath.Join(b.dir, "apiserver.pprof")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return nil, err
+	}
+	traces, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-traces", path).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go tool pprof: %w", err)
+	}
+	p := &profile{time.Duration(seconds) * time.Second, map[string]time.Duration{}}
+	return p, p.add(traces)
+}
+
+// add adds the samples in the output of pprof -traces: after each line of dashes, a CPU time with the innermost function, and
+// then the functions that called it.
+func (p *profile) add(traces []byte) error {
+	_, body, _ := bytes.Cut(traces, []byte("\n-----------+"))
+	for sample := range bytes.SplitSeq(body, []byte("\n-----------+")) {
+		_, stack, _ := strings.Cut(string(sample), "\n") // the rest of the dashes
+		if stack = strings.TrimSpace(stack); stack == "" {
+			continue
+		}
+		value, functions, _ := strings.Cut(stack, " ")
+		spent, err := time.ParseDuration(value)
+		if err != nil {
+			return fmt.Errorf("pprof -traces, %q: %w", stack, err)
+		}
+		p.Parts[partOf(functions)] += spent
+	}
+	return nil
+}
+
+// partOf returns the name of the part that a stack belongs to.
+func partOf(functions string) string {
+	for _, one := range parts {
+		if slices.ContainsFunc(one.functions, func(f string) bool { return strings.Contains(functions, f) }) {
+			return one.name
+		}
+	}
+	return otherPart
+}
+
+// A profileRow is the percentage of a core that a part takes in each profiled phase, of speakers and of kube-proxies.
+type profileRow struct {
+	Part  string
+	Cells []string
+}
+
+// A profileTable compares the profiles of the larger cluster.
+type profileTable struct {
+	Phases []string
+	Rows   []profileRow
+}
+
+// Profiles returns the table, nil without profiles.
+func (r report) Profiles() *profileTable {
+	t := &profileTable{}
+	names := []string{}
+	for _, one := range parts {
+		names = append(names, one.name)
+	}
+	for _, name := range append(names, otherPart) {
+		t.Rows = append(t.Rows, profileRow{Part: name})
+	}
+	for _, s := range r.phases(r.Large, speakers) {
+		p, _ := r.find(r.Large, proxies, s.Name)
+		if s.Profile == nil || p.Profile == nil {
+			continue
+		}
+		t.Phases = append(t.Phases, s.Name)
+		for i := range t.Rows {
+			row := &t.Rows[i]
+			row.Cells = append(row.Cells, s.Profile.percent(row.Part)+" / "+p.Profile.percent(row.Part))
+		}
+	}
+	if len(t.Phases) == 0 {
+		return nil
+	}
+	return t
+}
+
+// percent is the percentage of a core that a part took.
+func (p *profile) percent(name string) string {
+	return fmt.Sprintf("%.1f %%", 100*p.Parts[name].Seconds()/p.Lasted.Seconds())
+}
