@@ -29,7 +29,7 @@ var sealed = map[string][]string{
 	"proxy/state":          nil,
 	"speaker/rundir":       {"internal/cluster", "internal/notify", "internal/redirect", "internal/sortedset", "internal/watch", "proxy"},
 	"internal/bubble":      nil,
-	"internal/cluster":     {"api/v1alpha1", "bgp", "l2"},
+	"internal/cluster":     {"api/v1alpha1", "bgp", "internal/sortedset", "l2"},
 	"internal/clustertest": {"api/v1alpha1"},
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},

@@ -76,7 +76,7 @@ func TestDocsExamples(t *testing.T) {
 		if len(snap.Problems) != 0 {
 			t.Errorf("%s: problems %v", name, snap.Problems)
 		}
-		for _, a := range snap.Assignments {
+		for a := range snap.Assignments.All() {
 			if !strings.Contains(text, a.Addr.String()) {
 				t.Errorf("%s: %s gets %s, which the page does not name", name, a.Service, a.Addr)
 			}

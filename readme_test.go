@@ -46,15 +46,16 @@ func TestLayer2(t *testing.T) {
 		t.Fatal(err)
 	}
 	snap := ipam.NewSource(files, nil).Snapshot()
-	if len(snap.Problems) != 0 || len(snap.Assignments) != 1 || len(snap.L2Advertisements) != 1 {
-		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments, snap.L2Advertisements, snap.Problems)
+	if len(snap.Problems) != 0 || snap.Assignments.Len() != 1 || len(snap.L2Advertisements) != 1 {
+		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments.Slice(), snap.L2Advertisements, snap.Problems)
 	}
-	addr := snap.Assignments[0].Addr
-	eligibility, ok, why := election.EligibilityOf(snap, snap.OriginOf(snap.Assignments[0]), snap.Services)
+	assigned := snap.Assignments.Slice()[0]
+	addr := assigned.Addr
+	eligibility, ok, why := election.EligibilityOf(snap, snap.OriginOf(assigned), snap.Services)
 	if !ok {
 		t.Fatal(why)
 	}
-	eligibility.AllowNode = cluster.PoolNamed(snap.Pools, snap.Assignments[0].Pool).PermitsL2Node()
+	eligibility.AllowNode = cluster.PoolNamed(snap.Pools, assigned.Pool).PermitsL2Node()
 	lan := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	node := func(name string, labels map[string]string, interfaces ...string) election.Node {
 		n := election.Node{Name: name, Labels: labels}

@@ -136,7 +136,7 @@ func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*clus
 // placements returns the assigned addresses that have a claim and are announced over L2.
 func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Placement, claims []*cluster.Claim) {
 	e := election.New(nodes)
-	for all := snap.Assignments; len(all) > 0; {
+	for all := snap.Assignments.Slice(); len(all) > 0; {
 		n := 1
 		for n < len(all) && all[n].Addr == all[0].Addr {
 			n++

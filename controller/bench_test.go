@@ -66,8 +66,8 @@ func BenchmarkPass(b *testing.B) {
 			c.source = s.source()
 			c.carryOut(b.Context(), planned(c.source.Snapshot()), time.Now().Add(time.Hour))
 			snap := s.source().Snapshot()
-			if len(snap.Assignments) != n {
-				b.Fatalf("%d Services have an address", len(snap.Assignments))
+			if snap.Assignments.Len() != n {
+				b.Fatalf("%d Services have an address", snap.Assignments.Len())
 			}
 			source := &fixedSource{snapshot: snap}
 			c.source = source

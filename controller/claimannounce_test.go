@@ -46,11 +46,11 @@ func TestClaimAnnounceFollowsPool(t *testing.T) {
 		f.remove("/apis/fanfare.io/v1alpha1/addresspools/lan")
 		expect("the pool is gone", "map[Advertised:5]")
 		snap := f.Snapshot()
-		if len(snap.Assignments) != 5 {
-			t.Fatalf("%d addresses are assigned, want 5", len(snap.Assignments))
+		if snap.Assignments.Len() != 5 {
+			t.Fatalf("%d addresses are assigned, want 5", snap.Assignments.Len())
 		}
 		want := cluster.Origin{Pool: "lan", Announce: cluster.AnnounceAdvertised}
-		for _, a := range snap.Assignments {
+		for a := range snap.Assignments.All() {
 			if got := snap.OriginOf(a); got != want {
 				t.Errorf("%s is from %v, want %v", a.Addr, got, want)
 			}

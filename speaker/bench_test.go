@@ -19,6 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -211,6 +212,7 @@ func benchSnapshot() *cluster.Snapshot {
 		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: cluster.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
+	var assigned []cluster.Assignment
 	for i := range *benchServices {
 		spec := &cluster.Spec{
 			Name:                  cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%05d", i)},
@@ -218,9 +220,10 @@ func benchSnapshot() *cluster.Snapshot {
 			Ports:                 []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		}
 		snap.Services = append(snap.Services, cluster.Service{Spec: spec, Endpoints: benchEndpoints(i, 0)})
-		snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
+		assigned = append(assigned, cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
 		addr = addr.Next()
 	}
+	snap.Assignments = cluster.AssignmentSet(assigned...)
 	return snap
 }
 
@@ -249,6 +252,12 @@ func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	n := i * 7919 % (*benchServices)
 	next.Services = slices.Delete(slices.Clone(snap.Services), n, n+1)
-	next.Assignments = slices.Delete(slices.Clone(snap.Assignments), n, n+1)
+	of := snap.Services[n].Name
+	for a := range snap.Assignments.All() {
+		if a.Service == of {
+			next.Assignments = sortedset.Without(snap.Assignments, []cluster.Assignment{a}, cluster.Assignment.Compare)
+			break
+		}
+	}
 	return &next
 }

@@ -92,7 +92,7 @@ func newFleet(t *testing.T, size int) *fleet {
 	var endpoints cluster.Endpoints
 	f.snap = &cluster.Snapshot{
 		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.200-192.0.2.220")}}}, L2Ready: true,
-		Assignments: []cluster.Assignment{{Addr: f.vip, Service: name, Pool: "lan"}},
+		Assignments: cluster.AssignmentSet(cluster.Assignment{Addr: f.vip, Service: name, Pool: "lan"}),
 	}
 	for i := range size {
 		node := fmt.Sprintf("n%d", i+1)

@@ -24,7 +24,7 @@ type interfaceOffer struct {
 	// The inputs of list. Keeping the snapshot would keep all of it in memory.
 	pools          []*cluster.Pool
 	advertisements []*cluster.L2Advertisement
-	assignments    []cluster.Assignment
+	assignments    sortedset.Set[cluster.Assignment]
 	all            []l2.Interface
 }
 
@@ -67,7 +67,7 @@ func withAddresses(list []l2.Interface) (all []l2.Interface) {
 // sameInput reports whether next would return the same. Most snapshots differ in other
 // objects.
 func (o *interfaceOffer) sameInput(snap *cluster.Snapshot, all []l2.Interface) bool {
-	return sortedset.Same(o.all, all) && sortedset.Same(o.assignments, snap.Assignments) &&
+	return sortedset.Same(o.all, all) && o.assignments.Same(snap.Assignments) &&
 		slices.Equal(o.pools, snap.Pools) && slices.Equal(o.advertisements, snap.L2Advertisements)
 }
 

@@ -3,7 +3,6 @@ package speaker
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"go4.org/netipx"
@@ -73,7 +72,7 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 			snap := *f.snap
 			tt.change(&snap)
 			addr := netip.MustParseAddr(tt.addr)
-			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}}}
+			snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}})
 			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
 			var interfaces []*interfaceOffer
 			members := &membership.Members{}
@@ -112,7 +111,7 @@ func TestOfferIsReused(t *testing.T) {
 	if again := first.next(&other, all, true); again != first {
 		t.Error("computed again although no input has changed")
 	}
-	other.Assignments = slices.Clone(other.Assignments)
+	other.Assignments = cluster.AssignmentSet(other.Assignments.Slice()...)
 	if again := first.next(&other, all, true); again == first || !sortedset.Same(again.list, first.list) {
 		t.Errorf("of %v became %v", first.list, again.list)
 	}

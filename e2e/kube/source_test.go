@@ -157,7 +157,7 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 	t.Cleanup(func() { must(t, admin.Delete(context.Background(), pods+"---"+world)) })
 	api := c.open(t, watch.Options{})
 	s := c.awaitFiles(t, api, ready(2))
-	if len(s.Services) != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Claims) != 2 || len(s.Assignments) != 2 || len(s.Problems) != 0 {
+	if len(s.Services) != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Claims) != 2 || s.Assignments.Len() != 2 || len(s.Problems) != 0 {
 		t.Fatalf("the snapshot is not complete: %+v", s)
 	}
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has
@@ -144,28 +145,21 @@ func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
 
 // assignments returns the addresses in the status of the Services in s. It recomputes only the
 // entries of changed Services, unless the pools have changed.
-func (b *Builder) assignments(s *Snapshot) []Assignment {
-	var out []Assignment
+func (b *Builder) assignments(s *Snapshot) sortedset.Set[Assignment] {
 	if b.pools.changed {
+		var all []Assignment
 		for _, svc := range s.Services {
 			for _, a := range svc.Status {
-				out = append(out, b.assignment(s.Pools, a, svc.Name))
+				all = append(all, b.assignment(s.Pools, a, svc.Name))
 			}
 		}
-		slices.SortFunc(out, Assignment.Compare)
-	} else {
-		touched := b.statusChanged()
-		if len(touched) == 0 {
-			return s.Assignments
-		}
-		out = patch(s.Assignments, touched, Assignment.Compare, func(a Assignment) (Assignment, bool) {
-			return b.assignment(s.Pools, a.Addr, a.Service), slices.Contains(b.services[a.Service].status(), a.Addr)
-		})
+		return sortedset.KeepSet(s.Assignments, AssignmentSet(all...), Assignment.Compare)
 	}
-	if slices.Equal(out, s.Assignments) {
-		return s.Assignments
-	}
-	return out
+	touched := b.statusChanged()
+	return sortedset.PatchSet(s.Assignments, touched, Assignment.Compare, sortedset.Equal, func(i int) (Assignment, bool) {
+		a := touched[i]
+		return b.assignment(s.Pools, a.Addr, a.Service), slices.Contains(b.services[a.Service].status(), a.Addr)
+	})
 }
 
 // statusChanged returns the assignments that were added or removed, and others of the same
@@ -189,11 +183,9 @@ func (b *Builder) statusChanged() (touched []Assignment) {
 
 // orphans returns the last snapshot's assignments of an address that no pool contains.
 func (b *Builder) orphans(a netip.Addr) (list []Assignment) {
-	all := b.last.Assignments
-	i, _ := slices.BinarySearchFunc(all, a, func(x Assignment, a netip.Addr) int { return x.Addr.Compare(a) })
-	for ; i < len(all) && all[i].Addr == a; i++ {
-		if all[i].Pool == "" {
-			list = append(list, Assignment{Addr: a, Service: all[i].Service})
+	for _, x := range b.last.AssignmentsOf(a) {
+		if x.Pool == "" {
+			list = append(list, Assignment{Addr: a, Service: x.Service})
 		}
 	}
 	return list

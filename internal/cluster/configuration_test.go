@@ -115,8 +115,9 @@ func TestOriginOfGonePool(t *testing.T) {
 	expect := func(when string, pool string, want Origin) {
 		t.Helper()
 		s := b.Snapshot()
-		if len(s.Assignments) != 1 || s.Assignments[0].Pool != pool || s.OriginOf(s.Assignments[0]) != want {
-			t.Errorf("%s: assignments %+v, want pool %q from %v", when, s.Assignments, pool, want)
+		all := s.Assignments.Slice()
+		if len(all) != 1 || all[0].Pool != pool || s.OriginOf(all[0]) != want {
+			t.Errorf("%s: assignments %+v, want pool %q from %v", when, all, pool, want)
 		}
 	}
 	expect("at first", "lan", Origin{"lan", AnnounceBGP})

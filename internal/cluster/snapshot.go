@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A Snapshot is the cluster as Fanfare sees it at one instant.
@@ -53,8 +54,8 @@ type Snapshot struct {
 
 	// Assignments say which Service holds which address, sorted by address, then Service. Parse
 	// fills them from the Services' status; without an API server internal/ipam adds the rest. An
-	// unchanged slice is shared with the previous snapshot.
-	Assignments []Assignment
+	// unchanged set is that of the previous snapshot.
+	Assignments sortedset.Set[Assignment] `json:"-"`
 	// Unclaimed are the addresses in the status of Services without a Claim, sorted: another
 	// implementation serves them, or the controller has yet to claim them. Only speakers of a
 	// cluster with a controller read them.
@@ -99,13 +100,7 @@ func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {
 
 // AssignmentsOf returns the Assignments of an address, more than one if Services share it.
 func (s *Snapshot) AssignmentsOf(addr netip.Addr) []Assignment {
-	all := s.Assignments
-	i, _ := slices.BinarySearchFunc(all, addr, func(a Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
-	n := i
-	for n < len(all) && all[n].Addr == addr {
-		n++
-	}
-	return all[i:n]
+	return sortedset.GetAll(s.Assignments, addr, func(a Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
 }
 
 // find returns the element with a key in a list that is sorted by key; zero if there is none.
@@ -451,9 +446,20 @@ func PoolNamed(all []*Pool, name string) *Pool {
 
 // UsesL2 reports whether an address may be announced by ARP and NDP.
 func (s *Snapshot) UsesL2() bool {
-	return len(s.L2Advertisements) > 0 ||
-		slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 }) ||
-		slices.ContainsFunc(s.Assignments, func(a Assignment) bool { return a.From.Announce == AnnounceL2 })
+	if len(s.L2Advertisements) > 0 || slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 }) {
+		return true
+	}
+	for a := range s.Assignments.All() {
+		if a.From.Announce == AnnounceL2 {
+			return true
+		}
+	}
+	return false
+}
+
+// AssignmentSet returns the Assignments of a list, in order.
+func AssignmentSet(list ...Assignment) sortedset.Set[Assignment] {
+	return sortedset.SetOf(list, Assignment.Compare)
 }
 
 // Compare orders by address, then Service.

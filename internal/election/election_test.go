@@ -434,9 +434,9 @@ func TestAllNodesElectTheSame(t *testing.T) {
 
 func TestRelevant(t *testing.T) {
 	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"), netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
-	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}, Assignments: []cluster.Assignment{
-		{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, {Addr: netip.MustParseAddr("203.0.113.7"), From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The pool of the latter was removed.
-	}}
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}, Assignments: cluster.AssignmentSet(
+		cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, cluster.Assignment{Addr: netip.MustParseAddr("203.0.113.7"), From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The pool of the latter was removed.
+	)}
 	for text, want := range map[string]bool{
 		"eth0 192.0.2.0/24":             true,
 		"eth0 192.0.2.32/28":            true,

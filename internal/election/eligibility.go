@@ -113,7 +113,7 @@ func Relevant(snap *cluster.Snapshot, iface cluster.Interface) bool {
 	if len(iface.Prefixes) == 0 {
 		return false
 	}
-	for _, a := range snap.Assignments {
+	for a := range snap.Assignments.All() {
 		if a.Pool == "" && a.From.Announce != cluster.AnnounceBGP && iface.Has(a.Addr) {
 			return true
 		}

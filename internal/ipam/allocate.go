@@ -43,7 +43,7 @@ func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
 func (s *Allocator) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(s)
 	p.now = now
-	for _, a := range s.Snap.Assignments {
+	for a := range s.Snap.Assignments.All() {
 		written := slices.Contains(p.status(a.Service), a.Addr)
 		p.claim(a, written, !written || a.Pool != "" || p.claimed(a.Addr, a.Service))
 	}

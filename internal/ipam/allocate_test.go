@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A world is a random cluster. Its Services and Pools are few and its addresses
@@ -132,10 +133,9 @@ func (w *world) snapshot() *cluster.Snapshot {
 		spec := w.services[name]
 		s.Services = append(s.Services, cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
-			s.Assignments = append(s.Assignments, cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
+			s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)}}, cluster.Assignment.Compare)
 		}
 	}
-	slices.SortFunc(s.Assignments, cluster.Assignment.Compare)
 	return s
 }
 
@@ -234,10 +234,9 @@ func TestAllocateIgnoresOrder(t *testing.T) {
 		s := w.snapshot()
 		want, reasons := Allocate(s)
 		shuffled := *s
-		shuffled.Assignments = slices.Clone(s.Assignments)
-		w.Shuffle(len(shuffled.Assignments), func(i, j int) {
-			shuffled.Assignments[i], shuffled.Assignments[j] = shuffled.Assignments[j], shuffled.Assignments[i]
-		})
+		assigned := s.Assignments.Slice()
+		w.Shuffle(len(assigned), func(i, j int) { assigned[i], assigned[j] = assigned[j], assigned[i] })
+		shuffled.Assignments = cluster.AssignmentSet(assigned...)
 		got, gotReasons := Allocate(&shuffled)
 		if d := gocmp.Diff(render(want, reasons), render(got, gotReasons)); d != "" {
 			t.Fatalf("seed %d: another order, another result: %s", seed, d)
@@ -277,7 +276,7 @@ func TestAdditionsMoveNoService(t *testing.T) {
 		w := newWorld(seed)
 		inner := &fixed{w.snapshot()}
 		src := NewSource(inner, nil)
-		before := src.Snapshot().Assignments
+		before := src.Snapshot().Assignments.Slice()
 		if w.IntN(4) == 0 {
 			p := w.pool(7)
 			w.pools[p.Name] = p
@@ -287,14 +286,14 @@ func TestAdditionsMoveNoService(t *testing.T) {
 		s.Status = nil
 		w.services[s.Name] = s
 		inner.s = w.snapshot()
-		after := src.Snapshot().Assignments
+		after := src.Snapshot().Assignments.Slice()
 		for _, a := range before {
 			if !slices.Contains(after, a) && !slices.ContainsFunc(before, func(b cluster.Assignment) bool { return b.Service == a.Service && b != a }) {
 				moved(t, seed, w, a, after)
 			}
 		}
 		// A restart of the speaker changes nothing.
-		if again := NewSource(inner, after).Snapshot().Assignments; !slices.Equal(again, after) {
+		if again := NewSource(inner, after).Snapshot().Assignments.Slice(); !slices.Equal(again, after) {
 			t.Fatalf("seed %d: not the same after a restart:\n%s", seed, gocmp.Diff(render(after, nil), render(again, nil)))
 		}
 	}
@@ -358,14 +357,14 @@ func TestPoolDeletedKeepsAddress(t *testing.T) {
 	w.pools["p"] = &cluster.Pool{Name: "p", Announce: cluster.AnnounceL2, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(1), v4(9))}}
 	inner := &fixed{w.snapshot()}
 	src := NewSource(inner, nil)
-	addr := src.Snapshot().Assignments[0].Addr
+	addr := src.Snapshot().Assignments.Slice()[0].Addr
 	clear(w.pools)
 	inner.s = w.snapshot()
 	for range 2 { // The second time it is remembered as one without a pool.
 		s := src.Snapshot()
 		want := []cluster.Assignment{{Addr: addr, Service: name, From: cluster.Origin{Pool: "p", Announce: cluster.AnnounceL2}}}
-		if !slices.Equal(s.Assignments, want) || len(s.Refusals) != 1 || s.Refusals[0].Code != cluster.PoolGone {
-			t.Fatalf("got %s", render(s.Assignments, s.Refusals))
+		if !slices.Equal(s.Assignments.Slice(), want) || len(s.Refusals) != 1 || s.Refusals[0].Code != cluster.PoolGone {
+			t.Fatalf("got %s", render(s.Assignments.Slice(), s.Refusals))
 		}
 		inner.s = w.snapshot()
 		inner.s.Services = slices.Clone(inner.s.Services)
@@ -390,7 +389,7 @@ func TestStatusResolvesCollision(t *testing.T) {
 		for _, spec := range specs {
 			s.Services = append(s.Services, cluster.Service{Spec: spec})
 			for _, a := range spec.Status {
-				s.Assignments = append(s.Assignments, cluster.Assignment{Addr: a, Service: spec.Name, Pool: "lan"})
+				s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: a, Service: spec.Name, Pool: "lan"}}, cluster.Assignment.Compare)
 			}
 		}
 		return s
@@ -401,7 +400,7 @@ func TestStatusResolvesCollision(t *testing.T) {
 	first.Snapshot()
 	second.Snapshot()
 	one.s, two.s = snap(a, c), snap(a, c)
-	if slices.Equal(first.Snapshot().Assignments, second.Snapshot().Assignments) {
+	if slices.Equal(first.Snapshot().Assignments.Slice(), second.Snapshot().Assignments.Slice()) {
 		t.Fatal("a and c do not collide: this test needs other names")
 	}
 	for i, s := range []cluster.Source{first, second} {
@@ -409,9 +408,10 @@ func TestStatusResolvesCollision(t *testing.T) {
 			t.Errorf("node %d: no reason says that nodes may disagree: %v", i, r)
 		}
 	}
-	a, c = specs(first.Snapshot().Assignments[1].Addr, first.Snapshot().Assignments[0].Addr)
+	has := first.Snapshot().Assignments.Slice()
+	a, c = specs(has[1].Addr, has[0].Addr)
 	one.s, two.s = snap(a, c), snap(a, c)
-	if d := gocmp.Diff(render(first.Snapshot().Assignments, first.Snapshot().Refusals), render(second.Snapshot().Assignments, second.Snapshot().Refusals)); d != "" {
+	if d := gocmp.Diff(render(first.Snapshot().Assignments.Slice(), first.Snapshot().Refusals), render(second.Snapshot().Assignments.Slice(), second.Snapshot().Refusals)); d != "" {
 		t.Errorf("the nodes still disagree:\n%s", d)
 	}
 }
@@ -423,7 +423,7 @@ func TestSourceReusesSlices(t *testing.T) {
 	inner := &fixed{w.snapshot()}
 	src := NewSource(inner, nil)
 	before := src.Snapshot()
-	if len(before.Assignments) == 0 || len(before.Refusals) == 0 {
+	if before.Assignments.Len() == 0 || len(before.Refusals) == 0 {
 		t.Fatal("this world is too simple: take another seed")
 	}
 	if src.Snapshot() != before {
@@ -441,7 +441,7 @@ func TestSourceReusesSlices(t *testing.T) {
 		if after == before || after.Services[0] != in.Services[0] {
 			t.Errorf("%s: not the new snapshot", what)
 		}
-		if &after.Assignments[0] != &before.Assignments[0] || &after.Refusals[0] != &before.Refusals[0] {
+		if !after.Assignments.Same(before.Assignments) || &after.Refusals[0] != &before.Refusals[0] {
 			t.Errorf("%s: other arrays", what)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 const many = 10_000
@@ -91,12 +92,13 @@ func BenchmarkReader(b *testing.B) {
 		})
 	})
 	b.Run("service", func(b *testing.B) {
+		assigned := snap.Assignments.Slice()
 		read(b, func(i int) *cluster.Snapshot {
 			next := *snap
-			i = i * 7919 % len(snap.Assignments)
-			at, _ := find(snap.Services, snap.Assignments[i].Service)
+			i = i * 7919 % len(assigned)
+			at, _ := find(snap.Services, assigned[i].Service)
 			next.Services = slices.Delete(slices.Clone(snap.Services), at, at+1)
-			next.Assignments = slices.Delete(slices.Clone(snap.Assignments), i, i+1)
+			next.Assignments = sortedset.Without(snap.Assignments, assigned[i:i+1], cluster.Assignment.Compare)
 			next.Claims = slices.Delete(slices.Clone(snap.Claims), i, i+1)
 			return &next
 		})

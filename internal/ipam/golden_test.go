@@ -68,7 +68,7 @@ func testGolden(t *testing.T, path string) {
 		t.Errorf("problems in the input: %v", p)
 	}
 	s := NewSource(files, held).Snapshot()
-	got := map[string]string{"controller.txt": render(Allocate(files.Snapshot())), "speaker.txt": render(s.Assignments, s.Refusals)}
+	got := map[string]string{"controller.txt": render(Allocate(files.Snapshot())), "speaker.txt": render(s.Assignments.Slice(), s.Refusals)}
 	if !*update {
 		if d := gocmp.Diff(want, got); d != "" {
 			t.Errorf("-want +got (-update updates it):\n%s", d)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A history is a cluster in which one thing happens after another, and a controller
@@ -141,10 +142,9 @@ func (h *history) snapshot() *cluster.Snapshot {
 		spec := h.services[name]
 		s.Services = append(s.Services, cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
-			s.Assignments = append(s.Assignments, cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
+			s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)}}, cluster.Assignment.Compare)
 		}
 	}
-	slices.SortFunc(s.Assignments, cluster.Assignment.Compare)
 	for _, a := range slices.SortedFunc(maps.Keys(h.claims), netip.Addr.Compare) {
 		s.Claims = append(s.Claims, h.claims[a])
 	}

@@ -56,7 +56,7 @@ func (r *reader) Snapshot() *cluster.Snapshot {
 // changedAssignments returns the assignments that differ between two snapshots, or whose claims
 // differ, sorted.
 func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
-	changed := sortedset.Differ(was.Assignments, in.Assignments, cluster.Assignment.Compare)
+	changed := slices.Concat(sortedset.Changes(was.Assignments, in.Assignments, cluster.Assignment.Compare))
 	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
 		changed = append(changed, in.AssignmentsOf(c.Addr)...)
 	}
@@ -66,12 +66,12 @@ func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
 
 // confirmed returns the assignments of in that claims confirm, and why others are not confirmed or
 // Services have none. It checks only differences from the snapshot was, whose results are in last.
-func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (ours []cluster.Assignment, why []cluster.Reason) {
+func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (ours sortedset.Set[cluster.Assignment], why []cluster.Reason) {
 	unclaimed := func(a cluster.Assignment) bool {
-		_, there := slices.BinarySearchFunc(in.Assignments, a, cluster.Assignment.Compare)
+		_, there := sortedset.Get(in.Assignments, a, cluster.Assignment.Compare)
 		return there && !claims(in, a)
 	}
-	if len(changed) > 0 && len(last.Assignments) == len(was.Assignments) && !slices.ContainsFunc(changed, unclaimed) {
+	if len(changed) > 0 && last.Assignments.Len() == was.Assignments.Len() && !slices.ContainsFunc(changed, unclaimed) {
 		ours = in.Assignments // all are confirmed, as nearly always, so no copy is needed
 	} else {
 		ours = patchConfirmed(in, last.Assignments, changed)
@@ -87,13 +87,9 @@ func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (o
 }
 
 // patchConfirmed returns the confirmed assignments. Only those in changed may differ from before.
-func patchConfirmed(in *cluster.Snapshot, confirmed, changed []cluster.Assignment) []cluster.Assignment {
-	equal := func(a, b cluster.Assignment) bool { return a == b }
-	return sortedset.Patch(confirmed, changed, cluster.Assignment.Compare, equal, func(i int) (a cluster.Assignment, ok bool) {
-		at, found := slices.BinarySearchFunc(in.Assignments, changed[i], cluster.Assignment.Compare)
-		if found {
-			a = in.Assignments[at]
-		}
+func patchConfirmed(in *cluster.Snapshot, confirmed sortedset.Set[cluster.Assignment], changed []cluster.Assignment) sortedset.Set[cluster.Assignment] {
+	return sortedset.PatchSet(confirmed, changed, cluster.Assignment.Compare, sortedset.Equal, func(i int) (cluster.Assignment, bool) {
+		a, found := sortedset.Get(in.Assignments, changed[i], cluster.Assignment.Compare)
 		return a, found && claims(in, a)
 	})
 }

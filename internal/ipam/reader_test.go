@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A scripted Source returns the given snapshot.
@@ -24,17 +25,17 @@ func TestReaderNeedsClaims(t *testing.T) {
 			{Spec: &cluster.Spec{Name: name("claimed"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("foreign"), Status: []netip.Addr{addr("203.0.113.1")}}},
 			{Spec: &cluster.Spec{Name: name("taken"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("waiting")}},
 		},
-		Assignments: []cluster.Assignment{
-			{Addr: addr("192.0.2.1"), Service: name("claimed")}, {Addr: addr("192.0.2.1"), Service: name("taken")},
-			{Addr: addr("203.0.113.1"), Service: name("foreign")},
-		},
+		Assignments: cluster.AssignmentSet(
+			cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("claimed")}, cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("taken")},
+			cluster.Assignment{Addr: addr("203.0.113.1"), Service: name("foreign")},
+		),
 		Claims: []*cluster.Claim{{Addr: addr("192.0.2.1"), Holders: []cluster.Holder{{Name: name("claimed")}}}},
 	}
 	source := &scripted{snap}
 	r := NewReader(source)
 	got := r.Snapshot()
-	if want := snap.Assignments[:1]; !slices.Equal(got.Assignments, want) {
-		t.Errorf("assignments %v, want %v", got.Assignments, want)
+	if want := snap.Assignments.Slice()[:1]; !slices.Equal(got.Assignments.Slice(), want) {
+		t.Errorf("assignments %v, want %v", got.Assignments.Slice(), want)
 	}
 	if want := []netip.Addr{addr("203.0.113.1")}; !slices.Equal(got.Unclaimed, want) {
 		t.Errorf("unclaimed %v, want %v", got.Unclaimed, want)
@@ -52,7 +53,7 @@ func TestReaderNeedsClaims(t *testing.T) {
 	next.Services = slices.Clone(snap.Services)
 	next.Services[0].Endpoints = &cluster.Endpoints{}
 	source.snapshot = &next
-	if again := r.Snapshot(); &again.Assignments[0] != &got.Assignments[0] || again.Services[0].Endpoints == nil {
+	if again := r.Snapshot(); !again.Assignments.Same(got.Assignments) || again.Services[0].Endpoints == nil {
 		t.Error("assignments were copied, or the change was lost")
 	}
 }
@@ -68,8 +69,8 @@ func TestReaderEqualsANewOne(t *testing.T) {
 			changeAtRandom(r, specs, held)
 			source.snapshot = snapshotOf(specs, held)
 			got, want := reader.Snapshot(), NewReader(source).Snapshot()
-			if !slices.Equal(got.Assignments, want.Assignments) || !slices.Equal(got.Refusals, want.Refusals) || !slices.Equal(got.Unclaimed, want.Unclaimed) {
-				t.Fatalf("seed %d: got\n%v\n%v\n%v\nwant\n%v\n%v\n%v", seed, got.Assignments, got.Refusals, got.Unclaimed, want.Assignments, want.Refusals, want.Unclaimed)
+			if !slices.Equal(got.Assignments.Slice(), want.Assignments.Slice()) || !slices.Equal(got.Refusals, want.Refusals) || !slices.Equal(got.Unclaimed, want.Unclaimed) {
+				t.Fatalf("seed %d: got\n%v\n%v\n%v\nwant\n%v\n%v\n%v", seed, got.Assignments.Slice(), got.Refusals, got.Unclaimed, want.Assignments.Slice(), want.Refusals, want.Unclaimed)
 			}
 		}
 	}
@@ -110,7 +111,7 @@ func snapshotOf(specs []*cluster.Spec, held []*cluster.Claim) *cluster.Snapshot 
 		}
 		snap.Services = append(snap.Services, cluster.Service{Spec: s})
 		for _, a := range s.Status {
-			snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: a, Service: s.Name})
+			snap.Assignments = sortedset.With(snap.Assignments, []cluster.Assignment{{Addr: a, Service: s.Name}}, cluster.Assignment.Compare)
 		}
 	}
 	for _, c := range held {
@@ -118,6 +119,5 @@ func snapshotOf(specs []*cluster.Spec, held []*cluster.Claim) *cluster.Snapshot 
 			snap.Claims = append(snap.Claims, c)
 		}
 	}
-	slices.SortFunc(snap.Assignments, cluster.Assignment.Compare)
 	return snap
 }

@@ -41,7 +41,7 @@ func settledAtScale(n int) *cluster.Snapshot {
 		s.Services[i].Spec.Status = []netip.Addr{a.Addr}
 		s.Claims = append(s.Claims, &cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}})
 	}
-	s.Assignments = assigned
+	s.Assignments = cluster.AssignmentSet(assigned...)
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // NewSource returns a Source with the snapshots of inner, and with Assignments and Refusals
@@ -21,7 +22,7 @@ import (
 // If neither a Service's Spec nor a Pool has changed, a snapshot costs a walk over
 // pointers, and shares Assignments and Refusals with the previous one.
 func NewSource(inner cluster.Source, held []cluster.Assignment) cluster.Source {
-	return &source{inner: inner, out: &cluster.Snapshot{Assignments: held}}
+	return &source{inner: inner, out: &cluster.Snapshot{Assignments: cluster.AssignmentSet(held...)}}
 }
 
 // A source allocates each time that the inner Source has another snapshot.
@@ -49,10 +50,8 @@ func (s *source) Snapshot() *cluster.Snapshot {
 	if s.in != nil && sameInput(s.in, in) {
 		out.Assignments, out.Refusals = s.out.Assignments, s.out.Refusals
 	} else {
-		out.Assignments, out.Refusals = allocate(in, s.remembered())
-		if slices.Equal(out.Assignments, s.out.Assignments) {
-			out.Assignments = s.out.Assignments
-		}
+		assignments, refusals := allocate(in, s.remembered())
+		out.Assignments, out.Refusals = sortedset.KeepSet(s.out.Assignments, cluster.AssignmentSet(assignments...), cluster.Assignment.Compare), refusals
 		if slices.Equal(out.Refusals, s.out.Refusals) {
 			out.Refusals = s.out.Refusals
 		}
@@ -64,7 +63,7 @@ func (s *source) Snapshot() *cluster.Snapshot {
 // remembered returns the last assignments, each with its pool, because the next snapshot may lack
 // that pool.
 func (s *source) remembered() []cluster.Assignment {
-	list := slices.Clone(s.out.Assignments)
+	list := s.out.Assignments.Slice()
 	for i, a := range list {
 		list[i].From = s.out.OriginOf(a)
 	}
@@ -84,7 +83,7 @@ func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluste
 	for _, a := range remembered {
 		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
-	for _, a := range snap.Assignments {
+	for a := range snap.Assignments.All() {
 		p.claim(a, true, a.Pool != "")
 	}
 	p.run()

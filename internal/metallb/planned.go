@@ -133,7 +133,7 @@ func unheld(c *Cluster, snap *cluster.Snapshot, o Options) (all []string) {
 	for _, b := range c.balancers(o) {
 		name := cluster.Name{Namespace: b.service.Namespace, Name: b.service.Name}
 		for _, a := range b.addrs {
-			if slices.ContainsFunc(snap.Assignments, func(x cluster.Assignment) bool { return x.Service == name && x.Addr == a }) {
+			if slices.ContainsFunc(snap.AssignmentsOf(a), func(x cluster.Assignment) bool { return x.Service == name }) {
 				continue
 			}
 			why := "it is in no AddressPool"

@@ -122,13 +122,14 @@ func TestBacklogTakesTurns(t *testing.T) {
 		}
 		snap = &next
 	}
-	wait := func(i int) bool { return sortedset.Has(d.last.Outdated, snap.Assignments[i].Addr) }
-	d.backlog.from = snap.Assignments[0].Addr
+	assigned := snap.Assignments.Slice()
+	wait := func(i int) bool { return sortedset.Has(d.last.Outdated, assigned[i].Addr) }
+	d.backlog.from = assigned[0].Addr
 	change(1)
 	if d.Decide(snap); wait(0) || len(d.last.Outdated) != n-7 {
 		t.Errorf("the change of a Service waits, or not with the others: %d wait", len(d.last.Outdated))
 	}
-	for pass := 0; slices.ContainsFunc(d.last.Outdated, snap.Assignments[n/2].Addr.Less); pass++ {
+	for pass := 0; slices.ContainsFunc(d.last.Outdated, assigned[n/2].Addr.Less); pass++ {
 		change(n / 2) // by a tenant, all the time
 		d.Decide(snap)
 		if pass > n {

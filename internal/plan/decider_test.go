@@ -38,7 +38,7 @@ func many(n int, announce cluster.Announce) *cluster.Snapshot {
 				Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)})
 		}
 		snap.Services = append(snap.Services, cluster.Service{Spec: spec, Endpoints: e})
-		snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
+		snap.Assignments = sortedset.With(snap.Assignments, []cluster.Assignment{{Addr: addr, Service: spec.Name, Pool: "lan"}}, cluster.Assignment.Compare)
 		addr = addr.Next()
 	}
 	return snap
@@ -70,7 +70,7 @@ func again(was, is *Desired) (n int) {
 func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 	const n = 100
 	remove := func(s *cluster.Snapshot) {
-		s.Services, s.Assignments = slices.Delete(slices.Clone(s.Services), 5, 6), slices.Delete(slices.Clone(s.Assignments), 5, 6)
+		s.Services, s.Assignments = slices.Delete(slices.Clone(s.Services), 5, 6), sortedset.Without(s.Assignments, s.Assignments.Slice()[5:6], cluster.Assignment.Compare)
 	}
 	peer := func(s *cluster.Snapshot, p cluster.Peer) { s.Peers = []*cluster.Peer{&p} }
 	for name, row := range map[string]struct {
@@ -149,8 +149,9 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		snap := many(4, cluster.AnnounceL2)
-		snap.Services, snap.Assignments = snap.Services[:2], snap.Assignments[:1]
-		snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: snap.Assignments[0].Addr, Service: snap.Services[1].Name, Pool: "lan"})
+		first := snap.Assignments.Slice()[0]
+		snap.Services = snap.Services[:2]
+		snap.Assignments = cluster.AssignmentSet(first, cluster.Assignment{Addr: first.Addr, Service: snap.Services[1].Name, Pool: "lan"})
 		for i, s := range snap.Services {
 			s.Spec.ExternalTrafficPolicy, s.Spec.Ports[0].Port = corev1.ServiceExternalTrafficPolicyLocal, uint16(80+i)
 			for j := range s.Endpoints.List {

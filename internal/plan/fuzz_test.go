@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -111,10 +112,9 @@ func (c *choices) snapshot() *cluster.Snapshot {
 			for range c.next(3) {
 				a = a.Next()
 			}
-			snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: a, Service: s.Name, Pool: "lan"})
+			snap.Assignments = sortedset.With(snap.Assignments, []cluster.Assignment{{Addr: a, Service: s.Name, Pool: "lan"}}, cluster.Assignment.Compare)
 		}
 	}
-	slices.SortFunc(snap.Assignments, cluster.Assignment.Compare)
 	return snap
 }
 

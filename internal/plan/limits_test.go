@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,10 +62,11 @@ func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 		shared := *snap.Services[1].Spec
 		shared.Ports = []cluster.Port{{Protocol: "TCP", Port: 443}}
 		snap.Services[1].Spec = &shared
-		snap.Assignments = slices.Clone(snap.Assignments)
-		for i := range snap.Assignments {
-			snap.Assignments[i].Addr = netip.MustParseAddr("192.0.2.1")
+		all := snap.Assignments.Slice()
+		for i := range all {
+			all[i].Addr = netip.MustParseAddr("192.0.2.1")
 		}
+		snap.Assignments = cluster.AssignmentSet(all...)
 		return Decide(Config{Node: "n1"}, snap)
 	}
 	for endpoints, want := range map[int]string{

@@ -32,8 +32,9 @@ func TestOwnedExcludesWhatIsNotForwardedYet(t *testing.T) {
 	all.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.18.0.7")}}}
 	claimed := func(n int) *cluster.Snapshot {
 		snap := *all
-		snap.Assignments, snap.Unclaimed = all.Assignments[:n], nil
-		for _, a := range all.Assignments[n:] {
+		assigned := all.Assignments.Slice()
+		snap.Assignments, snap.Unclaimed = cluster.AssignmentSet(assigned[:n]...), nil
+		for _, a := range assigned[n:] {
 			snap.Unclaimed = append(snap.Unclaimed, a.Addr)
 		}
 		return &snap

@@ -80,6 +80,28 @@ func Get[T, K any](s Set[T], key K, compare func(T, K) int) (t T, found bool) {
 	return chunk[i], true
 }
 
+// GetAll returns the elements under a key, for an order by more than the key: compare orders by the key
+// alone.
+func GetAll[T, K any](s Set[T], key K, compare func(T, K) int) (all []T) {
+	before := sort.Search(len(s.chunks), func(i int) bool { return compare(s.chunks[i][0], key) >= 0 })
+	for i := max(0, before-1); i < len(s.chunks); i++ {
+		from, found := slices.BinarySearchFunc(s.chunks[i], key, compare)
+		if !found && i >= before {
+			break
+		}
+		to := from
+		for to < len(s.chunks[i]) && compare(s.chunks[i][to], key) == 0 {
+			to++
+		}
+		if all == nil {
+			all = s.chunks[i][from:to:to] // mostly the only ones
+		} else {
+			all = append(all, s.chunks[i][from:to]...)
+		}
+	}
+	return all
+}
+
 // chunkOf returns the index of the chunk that has a key, or would have it; 0 if there is no chunk.
 func chunkOf[T, K any](chunks [][]T, key K, compare func(T, K) int) int {
 	after := sort.Search(len(chunks), func(i int) bool { return compare(chunks[i][0], key) > 0 })

@@ -104,6 +104,30 @@ func TestSetGet(t *testing.T) {
 	}
 }
 
+// All elements with a key are returned, in whichever chunks they are.
+func TestSetGetAll(t *testing.T) {
+	byKey := func(p pair, key int) int { return cmp.Compare(p.key, key) }
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var list []pair
+		for range r.IntN(1500) {
+			list = append(list, pair{r.IntN(1 + r.IntN(30)), r.IntN(400)})
+		}
+		s := SetOf(list, exactly)
+		for key := -1; key < 32; key++ {
+			var want []pair
+			for p := range s.All() {
+				if p.key == key {
+					want = append(want, p)
+				}
+			}
+			if got := GetAll(s, key, byKey); !slices.Equal(got, want) {
+				t.Fatalf("seed %d: %d: %v, want %v", seed, key, got, want)
+			}
+		}
+	}
+}
+
 // A list that the caller changes later does not change the set. The set is in order, and has each key
 // once.
 func TestSetOf(t *testing.T) {

@@ -118,7 +118,7 @@ func render(s *cluster.Snapshot) string {
 	for _, c := range s.Claims {
 		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved")+list(" kept for ", c.ReservedFor))
 	}
-	for _, a := range s.Assignments {
+	for a := range s.Assignments.All() {
 		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
 	}
 	for _, p := range s.Problems {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -50,29 +52,28 @@ func write(path string, s *cluster.Snapshot) error {
 	}
 	defer f.Close()
 	short := *s
-	short.Services, short.Claims, short.Assignments, short.Problems, short.Versions = nil, nil, nil, nil, nil
+	short.Services, short.Claims, short.Problems, short.Versions = nil, nil, nil, nil
 	head, err := json.Marshal(savedSnapshot{Version: fileVersion, Written: time.Now(), Snapshot: &short})
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
 	w.Write(bytes.TrimSuffix(head, []byte("}")))
-	err = errors.Join(writeList(w, "Services", s.Services), writeList(w, "Claims", s.Claims), writeList(w, "Assignments", s.Assignments))
+	err = errors.Join(writeList(w, "Services", slices.Values(s.Services)), writeList(w, "Claims", slices.Values(s.Claims)), writeList(w, "Assignments", s.Assignments.All()))
 	w.WriteString("}")
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
 // writeList writes a field that is a list, element by element. A bufio.Writer keeps its first error, which Flush returns.
-func writeList[T any](w *bufio.Writer, name string, list []T) error {
+func writeList[T any](w *bufio.Writer, name string, list iter.Seq[T]) error {
 	fmt.Fprintf(w, ",%q:[", name)
-	encoder := json.NewEncoder(w)
-	for i, v := range list {
-		if i > 0 {
-			w.WriteByte(',')
-		}
+	encoder, separator := json.NewEncoder(w), ""
+	for v := range list {
+		w.WriteString(separator)
 		if err := encoder.Encode(v); err != nil {
 			return err
 		}
+		separator = ","
 	}
 	return w.WriteByte(']')
 }
@@ -91,6 +92,6 @@ func ReadSnapshot(path string) (*cluster.Snapshot, time.Time, error) {
 	if r.Version != fileVersion || r.Snapshot == nil {
 		return nil, time.Time{}, fmt.Errorf("read snapshot: %s: version %d, want %d", path, r.Version, fileVersion)
 	}
-	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = r.Services, r.Claims, r.Assignments
+	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = r.Services, r.Claims, cluster.AssignmentSet(r.Assignments...)
 	return r.Snapshot, r.Written, nil
 }

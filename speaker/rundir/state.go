@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -20,7 +19,7 @@ import (
 // know. Each value is written only if it has changed.
 type Dir struct {
 	path        string
-	assignments []cluster.Assignment
+	assignments sortedset.Set[cluster.Assignment]
 	written     bool // assignments are in the file
 	// answered, failures and configuration are the content of the files of these names.
 	answered      sortedset.Set[netip.Addr]
@@ -99,10 +98,10 @@ func (d *Dir) LoadFailures() (failures []time.Time, err error) {
 // SaveAssignments saves which Service has which address: without an API server, the next
 // speaker allocates the same ones.
 func (d *Dir) SaveAssignments(snap *cluster.Snapshot) error {
-	if d.written && sortedset.Same(d.assignments, snap.Assignments) {
+	if d.written && d.assignments.Same(snap.Assignments) {
 		return nil
 	}
-	list := slices.Clone(snap.Assignments)
+	list := snap.Assignments.Slice()
 	for i, a := range list {
 		list[i].From = snap.OriginOf(a)
 	}

@@ -24,7 +24,7 @@ func TestAssignmentsSurviveRestart(t *testing.T) {
 	}
 	m := New(dir)
 	for range 2 {
-		if err := m.SaveAssignments(&cluster.Snapshot{Assignments: want}); err != nil {
+		if err := m.SaveAssignments(&cluster.Snapshot{Assignments: cluster.AssignmentSet(want...)}); err != nil {
 			t.Fatal(err)
 		}
 	}
