@@ -89,7 +89,8 @@ type result struct {
 }
 
 // measure fills the cluster up to n Services and measures with them.
-func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err error) {
+func (b *bench) measure(ctx context.Context, n int, o options) (r result, err error) {
+	repeats := o.repeats
 	r.Services = n
 	if err := b.startProxy(ctx, shortInterval); err != nil {
 		return r, err
@@ -99,7 +100,7 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 		return r, fmt.Errorf("fill: %w", err)
 	}
 	b.log.Info("filled", "took", r.Fill.Kernel)
-	if r.Idle, err = b.idle(ctx); err != nil {
+	if r.Idle, err = b.idle(ctx, o.idle); err != nil {
 		return r, err
 	}
 	if r.Created, err = b.create(ctx, repeats); err != nil {
@@ -135,16 +136,13 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 	return r, nil
 }
 
-// idleSpan is how long an idle cluster is measured.
-const idleSpan = 10 * time.Second
-
-func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
+func (b *bench) idle(ctx context.Context, span time.Duration) ([]measure.Share, error) {
 	before, err := b.usage()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	if err := pause(ctx, idleSpan); err != nil {
+	if err := pause(ctx, span); err != nil {
 		return nil, err
 	}
 	after, err := b.usage()

@@ -21,14 +21,15 @@ type options struct {
 	measure.Inputs
 	sizes   []int
 	repeats int
+	idle    time.Duration // how long an idle cluster is measured
 }
 
 // quicken reduces all sizes.
-func (o *options) quicken() { o.sizes, o.repeats = []int{10}, 2 }
+func (o *options) quicken() { o.sizes, o.repeats, o.idle = []int{10}, 2, time.Second }
 
 // Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
-	o := options{sizes: []int{10, 1000, 5000}}
+	o := options{sizes: []int{10, 1000, 5000}, idle: 10 * time.Second}
 	set.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)", func(v string) error { return parseSizes(v, &o.sizes) })
 	set.IntVar(&o.repeats, "repeats", 20, "number of measurements of each event")
 	return o.steps().Run(in, &o.Inputs)
@@ -84,7 +85,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	}
 	o.repeats += o.repeats % 2 // an even number moves the endpoint back
 	for _, n := range o.sizes {
-		res, err := b.measure(ctx, n, o.repeats)
+		res, err := b.measure(ctx, n, o)
 		if err != nil {
 			return r, fmt.Errorf("%d Services: %w", n, err)
 		}
