@@ -101,7 +101,7 @@ oldest-test: setup ## run the tests of e2e/kube and the scenario with the oldest
 	e2e/kube/oldest/build.sh
 	go test -count=1 -timeout=20m -p=1 -json ./e2e/kube ./e2e/kube/scenario -oldest | go run ./hack/testsum
 
-bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about two hours
+bench: setup build kube-tools ## run all benchmarks of docs/benchmarks but the matrix, one after the other, in about three hours
 	go run ./e2e/bench all
 
 bench-go: ## run the benchmarks of the packages (go test -bench)
