@@ -76,6 +76,8 @@ func TestDelayGathers(t *testing.T) {
 		time.Sleep(time.Minute)
 		add(9)
 		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		want := []string{"1s [192.0.2.1]", "4s [192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5]", "1m1.8s [192.0.2.9]"}
 		if !slices.Equal(rounds, want) {
 			t.Errorf("cleaned up at %q, want %q", rounds, want)
