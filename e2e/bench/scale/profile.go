@@ -24,9 +24,6 @@ type part struct {
 	functions []string
 }
 
-// otherPart has what is in no other one.
-const otherPart = "the rest"
-
 // parts are in the order in which they are tried: an event is encoded for a watch below the handler of lists.
 var parts = []part{
 	{"garbage collector", []string{"runtime.gcBgMarkWorker", "runtime.gcAssistAlloc", "runtime.bgsweep", "runtime.bgscavenge"}},
@@ -37,6 +34,7 @@ var parts = []part{
 	{"gets events from etcd and hands them to watches", []string{"apiserver/pkg/storage/cacher", "apiserver/pkg/storage/etcd3", "go.etcd.io/etcd"}},
 	{"HTTP/2, TLS, authentication and flow control", []string{"net/http.(*conn)", "net/http2.(*serverConn)", "crypto/tls", "apiserver/pkg/server"}},
 	{"scheduler", []string{"runtime.schedule", "runtime.mcall", "runtime.mstart"}},
+	{"the rest", []string{""}}, // which is in each stack
 }
 
 // profileAPIServer returns kube-apiserver's profile of the next seconds.
@@ -78,13 +76,11 @@ func (p *profile) add(traces []byte) error {
 }
 
 // partOf returns the name of the part that a stack belongs to.
-func partOf(functions string) string {
-	for _, one := range parts {
-		if slices.ContainsFunc(one.functions, func(f string) bool { return strings.Contains(functions, f) }) {
-			return one.name
-		}
-	}
-	return otherPart
+func partOf(stack string) string {
+	i := slices.IndexFunc(parts, func(p part) bool {
+		return slices.ContainsFunc(p.functions, func(f string) bool { return strings.Contains(stack, f) })
+	})
+	return parts[i].name
 }
 
 // A profileRow is the percentage of a core that a part takes in each profiled phase, of speakers and of kube-proxies.
@@ -102,12 +98,8 @@ type profileTable struct {
 // Profiles returns the table, nil without profiles.
 func (r report) Profiles() *profileTable {
 	t := &profileTable{}
-	names := []string{}
-	for _, one := range parts {
-		names = append(names, one.name)
-	}
-	for _, name := range append(names, otherPart) {
-		t.Rows = append(t.Rows, profileRow{Part: name})
+	for _, p := range parts {
+		t.Rows = append(t.Rows, profileRow{Part: p.name})
 	}
 	for _, s := range r.phases(r.Large, speakers) {
 		p, _ := r.find(r.Large, proxies, s.Name)
