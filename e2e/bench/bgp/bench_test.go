@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/benchtest"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
-	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
@@ -31,11 +31,7 @@ func quickInputs(t *testing.T, programs ...string) measure.Inputs {
 			nstest.Missing(t, err.Error())
 		}
 	}
-	in := measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare")}
-	if err := binary.Build(t.Context(), in.Binary); err != nil {
-		t.Fatal(err)
-	}
-	return in
+	return benchtest.Inputs(t)
 }
 
 // In a quick run both announcers reach all routers, and all routers receive each change.

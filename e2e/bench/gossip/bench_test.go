@@ -1,23 +1,19 @@
 package gossip
 
 import (
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/benchtest"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
-	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
 // A quick run simulates two small clusters, and the report has what the simulation writes.
 func TestBenchmarkMeasuresEverything(t *testing.T) {
-	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
+	o := options{Inputs: benchtest.Inputs(t)}
 	o.quicken()
-	if err := binary.Build(t.Context(), o.Binary); err != nil {
-		t.Fatal(err)
-	}
 	r, text, err := o.steps().Once(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -1,13 +1,12 @@
 package ipam
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/benchtest"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
-	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -20,11 +19,8 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if _, err := kube.Tools(t.Context(), false); err != nil {
 		nstest.Missing(t, err.Error())
 	}
-	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
+	o := options{Inputs: benchtest.Inputs(t)}
 	o.quicken()
-	if err := binary.Build(t.Context(), o.Binary); err != nil {
-		t.Fatal(err)
-	}
 	r, text, err := o.steps().Once(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -2,14 +2,13 @@ package l2
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/bench/benchtest"
 	"github.com/fanfare-lb/fanfare/e2e/bench/figure"
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
-	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -22,10 +21,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if err := lab.Missing(); err != nil {
 		nstest.Missing(t, err.Error())
 	}
-	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
-	if err := binary.Build(t.Context(), o.Binary); err != nil {
-		t.Fatal(err)
-	}
+	o := options{Inputs: benchtest.Inputs(t)}
 	o.quicken()
 	r, text, err := o.steps().Once(t.Context())
 	if err != nil {

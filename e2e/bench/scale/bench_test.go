@@ -1,13 +1,11 @@
 package scale
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
-	"github.com/fanfare-lb/fanfare/e2e/binary"
+	"github.com/fanfare-lb/fanfare/e2e/bench/benchtest"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -15,17 +13,14 @@ import (
 // A quick run goes through all phases with both kinds of clients, in one size.
 func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
-		t.Skip("two control planes take a minute")
+		t.Skip("two control planes take a minute") // only in make test-short
 	}
 	tools, err := kube.Tools(t.Context(), false)
 	if err != nil {
 		nstest.Missing(t, err.Error())
 	}
-	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
+	o := options{Inputs: benchtest.Inputs(t)}
 	o.quicken()
-	if err := binary.Build(t.Context(), o.Binary); err != nil {
-		t.Fatal(err)
-	}
 	if err := o.check(); err != nil {
 		t.Fatal(err)
 	}

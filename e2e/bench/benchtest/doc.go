@@ -1,0 +1,2 @@
+// Package benchtest builds what the tests of the benchmarks measure.
+package benchtest
