@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +62,9 @@ func fake(n int) func(*flag.FlagSet, *measure.Inputs) measure.Run {
 				text, err := json.Marshal(r.N)
 				return "# A page\n\nN = " + string(text), err
 			},
+			Further: func(r result) ([]measure.File, error) {
+				return []measure.File{{Name: "further.md", Content: fmt.Appendf(nil, "# Further\n\nN² = %d", r.N*r.N)}}, nil
+			},
 			Figures: func(r result) []figure.Figure { return []figure.Figure{{Name: "fake-figure"}} },
 		}.Run(in, new(measure.Inputs))
 	}
@@ -89,16 +93,19 @@ func TestAllAndRender(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, progress.String())
 		}
 	}
-	page := func() string {
-		text, err := os.ReadFile(filepath.Join(dir, "l2.md"))
+	page := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(text)
 	}
-	measured := page()
+	measured := page("l2.md")
 	if !strings.Contains(measured, "The measured code is unchanged since.") || !strings.Contains(measured, "N = 7") {
 		t.Errorf("the page is\n%s", measured)
+	}
+	if further := page("further.md"); !strings.Contains(further, "The measured code is unchanged since.") || !strings.Contains(further, "N² = 49") {
+		t.Errorf("the further page is\n%s", further)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "bgp.json")); err == nil {
 		t.Error("the failed benchmark has results")
@@ -112,14 +119,17 @@ func TestAllAndRender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.render(nil); err != nil || page() != measured {
-		t.Errorf("rendered: %v\n%s", err, page())
+	if err := b.render(nil); err != nil || page("l2.md") != measured {
+		t.Errorf("rendered: %v\n%s", err, page("l2.md"))
 	}
 	if err := os.WriteFile(results, bytes.Replace(text, []byte(r.Code), []byte("another"), 1), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.render(nil); err != nil || !strings.Contains(page(), "**Old: the measured code has changed since.**") {
-		t.Errorf("rendered with other code: %v\n%s", err, page())
+	if err := b.render(nil); err != nil || !strings.Contains(page("l2.md"), "**Old: the measured code has changed since.**") {
+		t.Errorf("rendered with other code: %v\n%s", err, page("l2.md"))
+	}
+	if further := page("further.md"); !strings.Contains(further, "**Old: the measured code has changed since.**") {
+		t.Errorf("the further page with other code is\n%s", further)
 	}
 	for _, name := range []string{"bgp", "nothing"} {
 		if err := b.render([]string{name}); err == nil {

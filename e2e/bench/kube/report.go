@@ -59,7 +59,6 @@ var rows = map[string]func(result) string{
 	"busy/ours":    func(r result) string { return r.Busy.Created.WithoutFRR.String() },
 
 	"bird/update": func(r result) string { return r.BIRD.Update.String() },
-	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
 	"bird/answer": func(r result) string { return r.BIRD.Answer.String() },
 
 	"calm/taken":    func(r result) string { return r.Eager.Calm.Accepted.String() },

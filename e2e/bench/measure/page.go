@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// A Page is a page of docs/benchmarks with its figures.
+// A Page is a page of docs/benchmarks with further pages and figures.
 type Page struct {
 	Text    string
+	Further []File
 	Figures []File
 }
 
@@ -18,8 +19,8 @@ type File struct {
 	Content []byte
 }
 
-// Files renders the page of a benchmark from its record alone: the page's file and its
-// figures. present is CodeOf the working tree.
+// Files renders the page of a benchmark from its record alone: the page's file, further pages
+// under the same head, and figures. present is CodeOf the working tree.
 func (r Run) Files(name string, record Record, present string) ([]File, error) {
 	p, err := r.Render(record.Results)
 	if err != nil {
@@ -29,8 +30,15 @@ func (r Run) Files(name string, record Record, present string) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := Under(head, p.Text)
-	return append([]File{{name + ".md", []byte(text)}}, p.Figures...), err
+	files := append([]File{{name + ".md", []byte(p.Text)}}, p.Further...)
+	for i, f := range files {
+		text, err := Under(head, string(f.Content))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		files[i].Content = []byte(text)
+	}
+	return append(files, p.Figures...), nil
 }
 
 // Under puts a head between the title of a page and the rest.

@@ -22,7 +22,8 @@ type Inputs struct {
 type Run struct {
 	// Measure runs the benchmark and returns its results as JSON.
 	Measure func(context.Context) ([]byte, error)
-	// Render makes the page and its figures from such JSON alone, without the head.
+	// Render makes the page, its further pages and its figures from such JSON alone, without the
+	// head.
 	Render func(results []byte) (Page, error)
 }
 
@@ -33,6 +34,7 @@ type Steps[R any] struct {
 	Check   func() error // checks the flags
 	Measure func(context.Context) (R, error)
 	Render  func(R) (string, error)
+	Further func(R) ([]File, error) // pages that the first one links to; nil: none
 	Figures func(R) []figure.Figure // nil: none
 }
 
@@ -74,8 +76,16 @@ func (s Steps[R]) render(results []byte) (Page, error) {
 }
 
 func (s Steps[R]) page(r R) (p Page, err error) {
-	if p.Text, err = s.Render(r); err != nil || s.Figures == nil {
+	if p.Text, err = s.Render(r); err != nil {
 		return p, err
+	}
+	if s.Further != nil {
+		if p.Further, err = s.Further(r); err != nil {
+			return p, err
+		}
+	}
+	if s.Figures == nil {
+		return p, nil
 	}
 	for _, f := range s.Figures(r) {
 		svg, err := f.SVG()

@@ -107,7 +107,18 @@ func (r report) More() (phases []string) {
 //go:embed report.md.tmpl
 var document string
 
-func (r report) render() (string, error) {
+//go:embed phases.md.tmpl
+var phasesDocument string
+
+func (r report) render() (string, error) { return r.execute(document) }
+
+// further is the page of all phases.
+func (r report) further() ([]measure.File, error) {
+	text, err := r.execute(phasesDocument)
+	return []measure.File{{Name: "scale-phases.md", Content: []byte(text)}}, err
+}
+
+func (r report) execute(document string) (string, error) {
 	return measure.Render(document, template.FuncMap{
 		"seconds": func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) },
 		"mb":      func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/1e6) },

@@ -48,7 +48,7 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 
 func (o *options) steps() measure.Steps[report] {
 	return measure.Steps[report]{
-		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Quicken: o.quicken, Check: o.check, Render: report.render, Further: report.further,
 		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }
