@@ -19,7 +19,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -255,7 +254,7 @@ func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	of := snap.Services[n].Name
 	for a := range snap.Assignments.All() {
 		if a.Service == of {
-			next.Assignments = sortedset.Without(snap.Assignments, []cluster.Assignment{a}, cluster.Assignment.Compare)
+			next.Assignments = snap.Assignments.Without(a)
 			break
 		}
 	}

@@ -24,7 +24,7 @@ type interfaceOffer struct {
 	// The inputs of list. Keeping the snapshot would keep all of it in memory.
 	pools          []*cluster.Pool
 	advertisements []*cluster.L2Advertisement
-	assignments    sortedset.Set[cluster.Assignment]
+	assignments    cluster.Assignments
 	all            []l2.Interface
 }
 

@@ -22,7 +22,6 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
@@ -288,7 +287,7 @@ func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Sn
 var compareOptions = []gocmp.Option{
 	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(cluster.Problem{}, "File"),
-	gocmp.Transformer("slice", sortedset.Set[cluster.Assignment].Slice),
+	gocmp.Transformer("slice", cluster.Assignments.Slice),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),

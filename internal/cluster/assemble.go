@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has
@@ -145,7 +144,7 @@ func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
 
 // assignments returns the addresses in the status of the Services in s. It recomputes only the
 // entries of changed Services, unless the pools have changed.
-func (b *Builder) assignments(s *Snapshot) sortedset.Set[Assignment] {
+func (b *Builder) assignments(s *Snapshot) Assignments {
 	if b.pools.changed {
 		var all []Assignment
 		for _, svc := range s.Services {
@@ -153,11 +152,9 @@ func (b *Builder) assignments(s *Snapshot) sortedset.Set[Assignment] {
 				all = append(all, b.assignment(s.Pools, a, svc.Name))
 			}
 		}
-		return sortedset.KeepSet(s.Assignments, AssignmentSet(all...), Assignment.Compare)
+		return s.Assignments.Keep(AssignmentSet(all...))
 	}
-	touched := b.statusChanged()
-	return sortedset.PatchSet(s.Assignments, touched, Assignment.Compare, sortedset.Equal, func(i int) (Assignment, bool) {
-		a := touched[i]
+	return s.Assignments.Patch(b.statusChanged(), func(a Assignment) (Assignment, bool) {
 		return b.assignment(s.Pools, a.Addr, a.Service), slices.Contains(b.services[a.Service].status(), a.Addr)
 	})
 }

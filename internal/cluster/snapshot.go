@@ -55,7 +55,7 @@ type Snapshot struct {
 	// Assignments say which Service holds which address, sorted by address, then Service. Parse
 	// fills them from the Services' status; without an API server internal/ipam adds the rest. An
 	// unchanged set is that of the previous snapshot.
-	Assignments sortedset.Set[Assignment] `json:"-"`
+	Assignments Assignments `json:"-"`
 	// Unclaimed are the addresses in the status of Services without a Claim, sorted: another
 	// implementation serves them, or the controller has yet to claim them. Only speakers of a
 	// cluster with a controller read them.
@@ -100,7 +100,7 @@ func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {
 
 // AssignmentsOf returns the Assignments of an address, more than one if Services share it.
 func (s *Snapshot) AssignmentsOf(addr netip.Addr) []Assignment {
-	return sortedset.GetAll(s.Assignments, addr, func(a Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
+	return sortedset.GetAll(s.Assignments.Set, addr, func(a Assignment, b netip.Addr) int { return a.Addr.Compare(b) })
 }
 
 // find returns the element with a key in a list that is sorted by key; zero if there is none.
@@ -417,16 +417,6 @@ type Holder struct {
 	Reserve         bool // the address stays reserved for it when it is deleted
 }
 
-// An Assignment is an address that a Service holds.
-type Assignment struct {
-	Addr    netip.Addr
-	Service Name
-	Pool    string // empty when no pool contains the address
-	// From is the pool that the address was assigned from, as far as it is known. It matters only
-	// if Pool is empty; see [Snapshot.OriginOf].
-	From Origin
-}
-
 // OriginOf returns the origin of an address, and so how it is announced. After its pool has lost
 // it, the pool's last known spec.announce applies.
 func (s *Snapshot) OriginOf(a Assignment) Origin {
@@ -446,25 +436,7 @@ func PoolNamed(all []*Pool, name string) *Pool {
 
 // UsesL2 reports whether an address may be announced by ARP and NDP.
 func (s *Snapshot) UsesL2() bool {
-	if len(s.L2Advertisements) > 0 || slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 }) {
-		return true
-	}
-	for a := range s.Assignments.All() {
-		if a.From.Announce == AnnounceL2 {
-			return true
-		}
-	}
-	return false
-}
-
-// AssignmentSet returns the Assignments of a list, in order.
-func AssignmentSet(list ...Assignment) sortedset.Set[Assignment] {
-	return sortedset.SetOf(list, Assignment.Compare)
-}
-
-// Compare orders by address, then Service.
-func (a Assignment) Compare(o Assignment) int {
-	return cmp.Or(a.Addr.Compare(o.Addr), a.Service.Compare(o.Service))
+	return len(s.L2Advertisements) > 0 || s.Assignments.overL2 > 0 || slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 })
 }
 
 // interned returns the shared copy of s: many objects name the same namespace or node, and each

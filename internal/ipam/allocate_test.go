@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A world is a random cluster. Its Services and Pools are few and its addresses
@@ -133,7 +132,7 @@ func (w *world) snapshot() *cluster.Snapshot {
 		spec := w.services[name]
 		s.Services = append(s.Services, cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
-			s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)}}, cluster.Assignment.Compare)
+			s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
 		}
 	}
 	return s
@@ -389,7 +388,7 @@ func TestStatusResolvesCollision(t *testing.T) {
 		for _, spec := range specs {
 			s.Services = append(s.Services, cluster.Service{Spec: spec})
 			for _, a := range spec.Status {
-				s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: a, Service: spec.Name, Pool: "lan"}}, cluster.Assignment.Compare)
+				s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: spec.Name, Pool: "lan"})
 			}
 		}
 		return s

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 const many = 10_000
@@ -98,7 +97,7 @@ func BenchmarkReader(b *testing.B) {
 			i = i * 7919 % len(assigned)
 			at, _ := find(snap.Services, assigned[i].Service)
 			next.Services = slices.Delete(slices.Clone(snap.Services), at, at+1)
-			next.Assignments = sortedset.Without(snap.Assignments, assigned[i:i+1], cluster.Assignment.Compare)
+			next.Assignments = snap.Assignments.Without(assigned[i])
 			next.Claims = slices.Delete(slices.Clone(snap.Claims), i, i+1)
 			return &next
 		})

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A history is a cluster in which one thing happens after another, and a controller
@@ -142,7 +141,7 @@ func (h *history) snapshot() *cluster.Snapshot {
 		spec := h.services[name]
 		s.Services = append(s.Services, cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
-			s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)}}, cluster.Assignment.Compare)
+			s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(h.claims), netip.Addr.Compare) {

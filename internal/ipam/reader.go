@@ -56,7 +56,10 @@ func (r *reader) Snapshot() *cluster.Snapshot {
 // changedAssignments returns the assignments that differ between two snapshots, or whose claims
 // differ, sorted.
 func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
-	changed := slices.Concat(sortedset.Changes(was.Assignments, in.Assignments, cluster.Assignment.Compare))
+	var changed []cluster.Assignment
+	for a := range was.Assignments.Differences(in.Assignments) {
+		changed = append(changed, a)
+	}
 	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
 		changed = append(changed, in.AssignmentsOf(c.Addr)...)
 	}
@@ -66,9 +69,9 @@ func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
 
 // confirmed returns the assignments of in that claims confirm, and why others are not confirmed or
 // Services have none. It checks only differences from the snapshot was, whose results are in last.
-func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (ours sortedset.Set[cluster.Assignment], why []cluster.Reason) {
+func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (ours cluster.Assignments, why []cluster.Reason) {
 	unclaimed := func(a cluster.Assignment) bool {
-		_, there := sortedset.Get(in.Assignments, a, cluster.Assignment.Compare)
+		_, there := in.Assignments.Get(a)
 		return there && !claims(in, a)
 	}
 	if len(changed) > 0 && last.Assignments.Len() == was.Assignments.Len() && !slices.ContainsFunc(changed, unclaimed) {
@@ -87,9 +90,9 @@ func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (o
 }
 
 // patchConfirmed returns the confirmed assignments. Only those in changed may differ from before.
-func patchConfirmed(in *cluster.Snapshot, confirmed sortedset.Set[cluster.Assignment], changed []cluster.Assignment) sortedset.Set[cluster.Assignment] {
-	return sortedset.PatchSet(confirmed, changed, cluster.Assignment.Compare, sortedset.Equal, func(i int) (cluster.Assignment, bool) {
-		a, found := sortedset.Get(in.Assignments, changed[i], cluster.Assignment.Compare)
+func patchConfirmed(in *cluster.Snapshot, confirmed cluster.Assignments, changed []cluster.Assignment) cluster.Assignments {
+	return confirmed.Patch(changed, func(key cluster.Assignment) (cluster.Assignment, bool) {
+		a, found := in.Assignments.Get(key)
 		return a, found && claims(in, a)
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A scripted Source returns the given snapshot.
@@ -111,7 +110,7 @@ func snapshotOf(specs []*cluster.Spec, held []*cluster.Claim) *cluster.Snapshot 
 		}
 		snap.Services = append(snap.Services, cluster.Service{Spec: s})
 		for _, a := range s.Status {
-			snap.Assignments = sortedset.With(snap.Assignments, []cluster.Assignment{{Addr: a, Service: s.Name}}, cluster.Assignment.Compare)
+			snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: a, Service: s.Name})
 		}
 	}
 	for _, c := range held {

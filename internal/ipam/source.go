@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // NewSource returns a Source with the snapshots of inner, and with Assignments and Refusals
@@ -51,7 +50,7 @@ func (s *source) Snapshot() *cluster.Snapshot {
 		out.Assignments, out.Refusals = s.out.Assignments, s.out.Refusals
 	} else {
 		assignments, refusals := allocate(in, s.remembered())
-		out.Assignments, out.Refusals = sortedset.KeepSet(s.out.Assignments, cluster.AssignmentSet(assignments...), cluster.Assignment.Compare), refusals
+		out.Assignments, out.Refusals = s.out.Assignments.Keep(cluster.AssignmentSet(assignments...)), refusals
 		if slices.Equal(out.Refusals, s.out.Refusals) {
 			out.Refusals = s.out.Refusals
 		}

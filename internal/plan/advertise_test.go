@@ -60,7 +60,7 @@ func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalT
 		Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{Protocol: corev1.ProtocolTCP, Node: "n1",
 			Addr: netip.MustParseAddrPort(pod), Ready: true, Serving: true}}},
 	})
-	s.Assignments = sortedset.With(s.Assignments, []cluster.Assignment{{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"}}, cluster.Assignment.Compare)
+	s.Assignments = s.Assignments.With(cluster.Assignment{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"})
 }
 
 func routesText(routes bgp.Routes) string {

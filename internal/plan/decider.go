@@ -116,7 +116,7 @@ func (d *Desired) setView(c Config, v *View) {
 func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (c concern) {
 	var addrs []netip.Addr
 	have := last.Snapshot
-	for a := range sortedset.Differences(have.Assignments, snap.Assignments, cluster.Assignment.Compare) {
+	for a := range have.Assignments.Differences(snap.Assignments) {
 		addrs = append(addrs, a.Addr)
 	}
 	d.index(have, snap, addrs)

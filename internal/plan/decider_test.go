@@ -38,7 +38,7 @@ func many(n int, announce cluster.Announce) *cluster.Snapshot {
 				Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)})
 		}
 		snap.Services = append(snap.Services, cluster.Service{Spec: spec, Endpoints: e})
-		snap.Assignments = sortedset.With(snap.Assignments, []cluster.Assignment{{Addr: addr, Service: spec.Name, Pool: "lan"}}, cluster.Assignment.Compare)
+		snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
 		addr = addr.Next()
 	}
 	return snap
@@ -70,7 +70,7 @@ func again(was, is *Desired) (n int) {
 func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 	const n = 100
 	remove := func(s *cluster.Snapshot) {
-		s.Services, s.Assignments = slices.Delete(slices.Clone(s.Services), 5, 6), sortedset.Without(s.Assignments, s.Assignments.Slice()[5:6], cluster.Assignment.Compare)
+		s.Services, s.Assignments = slices.Delete(slices.Clone(s.Services), 5, 6), s.Assignments.Without(s.Assignments.Slice()[5])
 	}
 	peer := func(s *cluster.Snapshot, p cluster.Peer) { s.Peers = []*cluster.Peer{&p} }
 	for name, row := range map[string]struct {

@@ -14,7 +14,6 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -112,7 +111,7 @@ func (c *choices) snapshot() *cluster.Snapshot {
 			for range c.next(3) {
 				a = a.Next()
 			}
-			snap.Assignments = sortedset.With(snap.Assignments, []cluster.Assignment{{Addr: a, Service: s.Name, Pool: "lan"}}, cluster.Assignment.Compare)
+			snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: a, Service: s.Name, Pool: "lan"})
 		}
 	}
 	return snap

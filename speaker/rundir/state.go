@@ -19,7 +19,7 @@ import (
 // know. Each value is written only if it has changed.
 type Dir struct {
 	path        string
-	assignments sortedset.Set[cluster.Assignment]
+	assignments cluster.Assignments
 	written     bool // assignments are in the file
 	// answered, failures and configuration are the content of the files of these names.
 	answered      sortedset.Set[netip.Addr]
