@@ -56,24 +56,27 @@ func TestL2CrashKeepsConnections(t *testing.T) {
 			})
 		}
 	}
-	for _, c := range crashes {
-		t.Run("third owner, "+c.name, func(t *testing.T) {
-			vips := serveL2(t, l, pinnedTo(Service{Name: "web", Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n1"))[:1]
-			awaitOwners(t, l, vips, "n1")
-			k := keepConnections(t, l, vips)
-			k.open(30)
-			await(t, c.begin(l.Speaker("n1")))
-			second := k.awaitOwner("n2", "n3")
-			k.open(30)
-			k.check("the second owner")
-			await(t, c.begin(l.Speaker(second)))
-			third := k.awaitOwner(slices.DeleteFunc([]string{"n2", "n3"}, func(n string) bool { return n == second })...)
-			k.open(30)
-			k.check("the third owner, " + third)
-			await(t, errors.Join(c.end(l.Speaker("n1")), c.end(l.Speaker(second))))
-			awaitOwners(t, l, vips, "n1")
-			k.check("the first owner again")
-		})
+	for family, policy := range policies { // Cluster with IPv4, Local with IPv6
+		for _, c := range crashes {
+			t.Run("third owner, "+policy.name+" "+c.name, func(t *testing.T) {
+				all := serveL2(t, l, pinnedTo(Service{Name: "web", Policy: policy.policy, Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n1"))
+				vips := all[family : family+1]
+				awaitOwners(t, l, vips, "n1")
+				k := keepConnections(t, l, vips)
+				k.open(30)
+				await(t, c.begin(l.Speaker("n1")))
+				second := k.awaitOwner("n2", "n3")
+				k.open(30)
+				k.check("the second owner")
+				await(t, c.begin(l.Speaker(second)))
+				third := k.awaitOwner(slices.DeleteFunc([]string{"n2", "n3"}, func(n string) bool { return n == second })...)
+				k.open(30)
+				k.check("the third owner, " + third)
+				await(t, errors.Join(c.end(l.Speaker("n1")), c.end(l.Speaker(second))))
+				awaitOwners(t, l, vips, "n1")
+				k.check("the first owner again")
+			})
+		}
 	}
 }
 
