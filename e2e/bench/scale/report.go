@@ -94,6 +94,9 @@ func (r report) Compare() (all []comparison) {
 // noise is how much more CPU time is no difference.
 const noise = 1.1
 
+// Noise is that in percent.
+func (r report) Noise() string { return fmt.Sprintf("%.0f %%", 100*(noise-1)) }
+
 // More are the phases in which speakers cost the API server more CPU time than kube-proxies.
 func (r report) More() (phases []string) {
 	for _, c := range r.Compare() {
