@@ -34,7 +34,7 @@ func AssignmentSet(list ...Assignment) Assignments {
 	return Assignments{}.next(sortedset.SetOf(list, Assignment.Compare))
 }
 
-// next counts anew only what differs.
+// next is the version now, of which it counts only what differs from s.
 func (s Assignments) next(now sortedset.Set[Assignment]) Assignments {
 	if s.Set.Same(now) {
 		return s
