@@ -16,7 +16,7 @@ import (
 // A busy value holds the measurements of creating a Service while all nodes have work: a
 // speaker and kube-proxy, with its default minSyncPeriod, run on each node, and endpoints of
 // background Services change. Its times end at the first of the nodes' announcements, and at
-// the route to any node; its rules are those of Fanfare's node. It has no times of kube-proxy.
+// the route to any node; its rules are those of Fanfare's node, and of kube-proxy's.
 type busy struct {
 	Created created
 	CPU     []measure.Share // of all processes meanwhile
@@ -34,7 +34,7 @@ func (b *bench) createBusy(ctx context.Context, repeats int) (r busy, err error)
 	}
 	r.CPU, err = b.withChurn(ctx, func(ctx context.Context) error {
 		for range repeats {
-			if err := errors.Join(anyMoment(ctx), b.createOne(ctx, &r.Created, alone)); err != nil {
+			if err := errors.Join(anyMoment(ctx), b.createOne(ctx, &r.Created)); err != nil {
 				return err
 			}
 		}
@@ -42,9 +42,6 @@ func (b *bench) createBusy(ctx context.Context, repeats int) (r busy, err error)
 	})
 	return r, err
 }
-
-// alone waits for nothing more.
-func alone(time.Time) error { return nil }
 
 // startAll starts what is missing on the nodes, and waits until all kernels and the router
 // have all background Services.

@@ -33,7 +33,7 @@ func (b *bench) create(ctx context.Context, repeats int) (c created, err error) 
 		if err := b.quiet(ctx); err != nil {
 			return c, err
 		}
-		if err := b.createBeside(ctx, &c); err != nil {
+		if err := b.createOne(ctx, &c); err != nil {
 			return c, err
 		}
 	}
@@ -84,30 +84,20 @@ func hostRoutes(out string) (routes, hops int) {
 	return routes, hops
 }
 
-// createBeside also measures when kube-proxy has the Service.
-func (b *bench) createBeside(ctx context.Context, c *created) error {
-	ctx, cancel := context.WithTimeout(ctx, eventLimit)
-	defer cancel()
-	watch, err := measure.WatchTable(b.Namespace(proxyNode), chainOf(newName(b.created+1)))
-	if err != nil {
-		return err
-	}
-	return b.createOne(ctx, c, func(began time.Time) error {
-		at, err := watch.Await(ctx)
-		c.Proxy = append(c.Proxy, at.Sub(began))
-		return err
-	})
-}
-
 // newName returns the name of the n-th measured Service.
 func newName(n int) string { return fmt.Sprintf("new-%05d", n) }
 
-// createOne creates a Service, calls more with the time of the request, and deletes it.
-func (b *bench) createOne(ctx context.Context, c *created, more func(began time.Time) error) (err error) {
+// createOne creates a Service, waits until a client has an answer and kube-proxy has its rules, and
+// deletes it.
+func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	b.created++
 	name := newName(b.created)
+	watch, err := measure.WatchTable(b.Namespace(proxyNode), chainOf(name))
+	if err != nil {
+		return err
+	}
 	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
 		return err
 	}
@@ -135,7 +125,9 @@ func (b *bench) createOne(ctx context.Context, c *created, more func(began time.
 	}
 	c.FRR = append(c.FRR, route.Sub(update))
 	c.WithoutFRR = append(c.WithoutFRR, answered.Sub(began)-route.Sub(update))
-	return more(began)
+	proxied, err := watch.Await(ctx)
+	c.Proxy = append(c.Proxy, proxied.Sub(began))
+	return err
 }
 
 // observed returns when Fanfare's node had the rules of an address, when the first node had

@@ -56,6 +56,7 @@ var rows = map[string]func(result) string{
 	"busy/update":  func(r result) string { return r.Busy.Created.Update.String() },
 	"busy/route":   func(r result) string { return r.Busy.Created.Route.String() },
 	"busy/answer":  func(r result) string { return r.Busy.Created.Answer.String() },
+	"busy/proxy":   func(r result) string { return r.Busy.Created.Proxy.String() },
 	"busy/ours":    func(r result) string { return r.Busy.Created.WithoutFRR.String() },
 
 	"bird/update": func(r result) string { return r.BIRD.Update.String() },
