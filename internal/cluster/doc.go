@@ -15,8 +15,9 @@
 //
 // # Files
 //
-//   - snapshot.go is the result, with assignment.go (which Service has which address), source.go, problem.go, reason.go (Reason and the codes of both),
-//     version.go and configuration.go (the last valid versions).
+//   - snapshot.go is the result, with assignment.go (which Service has which address), source.go,
+//     problem.go, reason.go (Reason and the codes of both), version.go and configuration.go (the last
+//     valid versions).
 //   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.
 //   - AddressPool: pool.go, address.go (ranges), eligibility.go (which Services), permission.go (what
 //     they may change); occupied.go and duplicate.go find overlaps. AddressClaim: claim.go.

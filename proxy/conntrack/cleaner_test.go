@@ -68,11 +68,12 @@ func TestDelayGathers(t *testing.T) {
 				rounds = append(rounds, fmt.Sprint(time.Since(began), " ", slices.SortedFunc(maps.Keys(d.due()), netip.Addr.Compare)))
 			})
 		}
+		wait := func(d time.Duration) { time.Sleep(d) } // by the bubble's clock, which skips it: the test is about when entries come
 		for last, after := range []time.Duration{0, 200 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond, time.Minute} {
-			time.Sleep(after) // by the bubble's clock, which skips it: the test is about when entries come
+			wait(after)
 			add(1 + byte(last))
 		}
-		<-time.After(time.Minute)
+		wait(time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{"1s [192.0.2.1]", "4s [192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5]", "1m1.8s [192.0.2.6]"}
