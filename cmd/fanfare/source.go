@@ -140,17 +140,17 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		return nil, nil, err
 	}
 	known := f.savedConfiguration(log)
-	open := func(ctx context.Context) (watch.LiveSource, error) {
+	open := func(ctx context.Context, refused func()) (watch.LiveSource, error) {
 		// A speaker that uses only BGP and has no members needs its own Node only.
 		one := f.node
 		if f.allNodes {
 			one = ""
 		}
-		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Namespace: ownNamespace(), Classes: classes, Known: known, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Namespace: ownNamespace(), Classes: classes, Known: known, Refused: refused, Log: log, Registerer: r})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.
-	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), watch.StandbyDelay, log, open)
+	standby, err := watch.OpenStandby(ctx, rundir.Saved(f.runDir), log, open)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -54,6 +54,9 @@ type Options struct {
 	// Empty: those of all peers.
 	SecretsOf string
 
+	// Refused is called when the API server refuses a connection; nil: it is not. It must not block.
+	Refused func()
+
 	Log        *slog.Logger          // slog.Default when nil
 	Registerer prometheus.Registerer // nil: metrics are not registered
 }
@@ -85,6 +88,7 @@ type API struct {
 	log     *slog.Logger
 	metrics *metrics
 	needs   L2Needs
+	refused func() // Options.Refused
 	// namespace of the Secrets that peers name
 	namespace string
 	changed   chan struct{}
@@ -162,6 +166,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		log:       o.Log,
 		metrics:   m,
 		needs:     o.L2,
+		refused:   o.Refused,
 		namespace: cmp.Or(o.Namespace, cluster.DefaultNamespace),
 		changed:   make(chan struct{}, 1),
 		builder:   b,
@@ -171,6 +176,9 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	}
 	if a.log == nil {
 		a.log = slog.Default()
+	}
+	if a.refused == nil {
+		a.refused = func() {}
 	}
 	return a, nil
 }

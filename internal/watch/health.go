@@ -2,8 +2,10 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -53,6 +55,9 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 	defer a.mu.Unlock()
 	if ctx.Err() != nil {
 		return // this process ended the request; checked under the lock, like endSecret
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		a.refused()
 	}
 	old, now := a.failures[r], faultOf(err)
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,10 @@ import (
 // must be well below the restart time of BGP's graceful restart (RFC 4724), during which routers
 // keep the routes of a speaker.
 const StandbyDelay = 5 * time.Second
+
+// RefusedDelay is how long a speaker waits from the first refused connection on. It is the time for
+// some more attempts: behind one address, another API server may accept connections.
+const RefusedDelay = 500 * time.Millisecond
 
 // A LiveSource is a Source that knows whether its snapshots are up to date.
 type LiveSource interface {
@@ -31,14 +36,17 @@ type Standby struct {
 	changed chan struct{}
 }
 
-// OpenStandby calls open, which may block while the API server does not answer. It returns when
-// open has returned, or after patience if the saved snapshot may be used: then the Source takes
-// over later. It fails if open fails, or ctx ends, before there is any snapshot.
-func OpenStandby(ctx context.Context, saved SavedSnapshot, patience time.Duration, log *slog.Logger, open func(context.Context) (LiveSource, error)) (*Standby, error) {
+// OpenStandby calls open, which may block while the API server does not answer, and calls refused if
+// that refuses a connection. OpenStandby returns when open has returned. If the saved snapshot may be
+// used, it returns [StandbyDelay] after the start or [RefusedDelay] after the first refusal, whichever
+// is earlier, and the Source takes over later. It fails if open fails, or ctx ends, before there is
+// any snapshot.
+func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, open func(ctx context.Context, refused func()) (LiveSource, error)) (*Standby, error) {
 	s := &Standby{changed: make(chan struct{}, 1)}
 	opened := make(chan error, 1)
+	refused := make(chan struct{})
 	go func() {
-		source, err := open(ctx)
+		source, err := open(ctx, sync.OnceFunc(func() { close(refused) }))
 		if err == nil {
 			s.source.Store(&source)
 			go s.relay(ctx, source.Changed())
@@ -46,12 +54,8 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, patience time.Duratio
 		}
 		opened <- err
 	}()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case err := <-opened:
+	if err, is := inTime(opened, refused); is {
 		return s, err
-	case <-timer.C:
 	}
 	stale, age, err := saved.Recall()
 	if err != nil {
@@ -63,6 +67,24 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, patience time.Duratio
 		"has not answered since the speaker started; its objects as of %s stay in use", time.Now().Add(-age).UTC().Format(time.RFC3339))}}
 	s.stale = stale
 	return s, nil
+}
+
+// inTime waits for the result of open, and reports whether there was one before the wait was over.
+func inTime(opened <-chan error, refused <-chan struct{}) (err error, is bool) {
+	end := time.Now().Add(StandbyDelay)
+	wait := time.NewTimer(StandbyDelay)
+	defer wait.Stop()
+	for {
+		select {
+		case err := <-opened:
+			return err, true
+		case <-refused:
+			wait.Reset(min(RefusedDelay, time.Until(end)))
+			refused = nil
+		case <-wait.C:
+			return nil, false
+		}
+	}
 }
 
 // Snapshot returns the other Source's snapshot once that is open.

@@ -3,15 +3,20 @@ package watch
 import (
 	"context"
 	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // A speaker that starts while the API server is away goes on with what it knew a short time
@@ -62,7 +67,7 @@ func startWhileAway(t *testing.T, file SavedSnapshot, old bool) {
 	defer cancel()
 	began := time.Now()
 	api := &live{fixed: fixed{snapshot: &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "new"}}}, changed: make(chan struct{}, 1)}}
-	s, err := OpenStandby(ctx, file, 3*time.Second, quiet, func(context.Context) (LiveSource, error) {
+	s, err := OpenStandby(ctx, file, quiet, func(_ context.Context, refused func()) (LiveSource, error) {
 		time.Sleep(time.Hour)
 		return api, nil
 	})
@@ -87,12 +92,81 @@ func startWhileAway(t *testing.T, file SavedSnapshot, old bool) {
 	<-s.Changed()
 }
 
+// A speaker whose connections are refused need not wait for long. Where another API server accepts
+// one at once, or the wait is over anyway, a refusal changes nothing.
+func TestStandbyRefused(t *testing.T) {
+	for _, tt := range []struct {
+		what             string
+		refuses, answers time.Duration // after the start
+		want             time.Duration // until there is a snapshot
+		old              bool          // and it is the saved one
+	}{
+		{"at once", 0, time.Hour, RefusedDelay, true},
+		{"at once, and another one answers", 0, RefusedDelay / 2, RefusedDelay / 2, false},
+		{"after silence", time.Second, time.Hour, time.Second + RefusedDelay, true},
+		{"at the end of the wait", StandbyDelay - RefusedDelay/2, time.Hour, StandbyDelay, true},
+		{"too late", StandbyDelay + time.Second, time.Hour, StandbyDelay, true},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				file := SavedSnapshot{filepath.Join(dir, "cluster.json"), filepath.Join(dir, "in-step.json"), func() (Moment, error) { return Moment{"b5b1", time.Hour}, nil }}
+				err := errors.Join(file.Save(&cluster.Snapshot{}), file.Confirm(Moment{"b5b1", time.Hour}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				s, err := OpenStandby(t.Context(), file, quiet, func(_ context.Context, refused func()) (LiveSource, error) {
+					time.Sleep(tt.refuses)
+					refused()
+					refused() // by another request
+					time.Sleep(max(0, tt.answers-tt.refuses))
+					return &live{fixed: fixed{snapshot: &cluster.Snapshot{}}, inStep: true}, nil
+				})
+				if took := time.Since(began); err != nil || took != tt.want || s.InStep() == tt.old {
+					t.Errorf("after %s, in step %v, error %v", took, s.InStep(), err)
+				}
+				time.Sleep(2 * time.Hour) // until open has returned
+			})
+		})
+	}
+}
+
+// A closed port refuses connections; an API server that answers with an error does not.
+func TestAPIRefused(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, closed.Close())
+	failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer failing.Close()
+	for host, want := range map[string]bool{closed.Addr().String(): true, failing.Listener.Addr().String(): false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		refused := make(chan struct{})
+		time.AfterFunc(time.Second, cancel)
+		_, err := OpenAPI(ctx, &rest.Config{Host: host}, Options{Log: quiet, Refused: sync.OnceFunc(func() { close(refused); cancel() })})
+		if err == nil {
+			t.Fatalf("%s was read", host)
+		}
+		select {
+		case <-refused:
+			if !want {
+				t.Errorf("not refused, but reported so: %v", err)
+			}
+		default:
+			if want {
+				t.Errorf("not reported as refused: %v", err)
+			}
+		}
+	}
+}
+
 // Without a snapshot file there is nothing to do but wait.
 func TestStandbyWithoutFile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		none := filepath.Join(t.TempDir(), "none")
-		s, err := OpenStandby(t.Context(), SavedSnapshot{Path: none, InStepPath: none}, 3*time.Second, quiet, func(context.Context) (LiveSource, error) {
+		s, err := OpenStandby(t.Context(), SavedSnapshot{Path: none, InStepPath: none}, quiet, func(_ context.Context, refused func()) (LiveSource, error) {
+			refused()
 			time.Sleep(time.Minute)
 			return nil, errors.New("the API server is gone for good")
 		})

@@ -61,7 +61,7 @@ type loadReport struct {
 	Machine         measure.Machine
 	Starts, Changes int // Changes in each start
 	Loads           []load
-	// Delay is how long a speaker waits for the API server before it uses the saved state.
+	// Delay is how long a speaker waits, after the API server refused it, before it uses the saved state.
 	Delay time.Duration
 }
 
@@ -80,7 +80,7 @@ var fromSavedState = announcerKind{
 }
 
 func measureLoads(ctx context.Context, o loadOptions) (r loadReport, err error) {
-	r = loadReport{Began: time.Now(), Starts: o.starts, Changes: 2 * o.changes, Delay: watch.StandbyDelay}
+	r = loadReport{Began: time.Now(), Starts: o.starts, Changes: 2 * o.changes, Delay: watch.RefusedDelay}
 	if r.Machine, err = measure.Describe(ctx, o.Binary); err != nil {
 		return r, err
 	}
