@@ -1,8 +1,12 @@
 package measure
 
 import (
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -54,5 +58,55 @@ func TestCodeOf(t *testing.T) {
 	}
 	if _, err := CodeOf("ipam", t.TempDir()); err == nil {
 		t.Error("missing folders have code")
+	}
+}
+
+// uncounted are the packages of the program whose changes mark no page as old.
+var uncounted = map[string]string{
+	"api/v1alpha1":         "types alone",
+	"cmd/fanfare":          "flags and subcommands; the lists name process.go",
+	"internal/healthcheck": "answers load balancers outside of the cluster, which no benchmark has",
+	"internal/hwaddr":      "compares hardware addresses",
+	"internal/metallb":     "fanfare convert",
+	"internal/monitoring":  "answers scrapes",
+	"internal/notify":      "a few lines about channels",
+	"manifests":            "YAML",
+}
+
+// The matrix measures the whole program. So its list, and the reasons above, name each package of the
+// program, and other lists have nothing that the matrix's lacks: a new package must be put into one or the other.
+func TestMeasuredCodeIsComplete(t *testing.T) {
+	const module = "github.com/fanfare-lb/fanfare/"
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/fanfare")
+	cmd.Dir = filepath.Join("..", "..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	covered := func(pkg string) bool {
+		return slices.ContainsFunc(measured["matrix"], func(folder string) bool {
+			return pkg == folder || strings.HasPrefix(pkg, folder+"/")
+		})
+	}
+	reasons := maps.Clone(uncounted)
+	for _, path := range strings.Fields(string(out)) {
+		pkg, ours := strings.CutPrefix(path, module)
+		if !ours {
+			continue
+		}
+		if _, is := uncounted[pkg]; is == covered(pkg) {
+			t.Errorf("%s: measured %t, uncounted %t: want one of them", pkg, covered(pkg), is)
+		}
+		delete(reasons, pkg)
+	}
+	for pkg := range reasons {
+		t.Errorf("%s is uncounted, and not in the program", pkg)
+	}
+	for name, folders := range measured {
+		for _, folder := range folders {
+			if !covered(folder) {
+				t.Errorf("%s has %s, and the matrix has not", name, folder)
+			}
+		}
 	}
 }
