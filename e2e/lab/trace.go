@@ -69,24 +69,24 @@ func (l *Lab) clientIn(name string) *Client {
 	return c
 }
 
-// withConntrack adds each node's conntrack entry of the connection to the error of a lost
-// request. The entry shows the ingress node, the backend, and the direction of the last
-// packet.
+// withConntrack adds each node's conntrack entry of the connection, or of the datagram, to the error
+// of a lost request. The entry shows the ingress node, the backend, and whether it has answered.
 func (c *Client) withConntrack(ctx context.Context, err error, to netip.AddrPort) error {
 	var op *net.OpError
-	if !errors.As(err, &op) {
+	if !errors.As(err, &op) || op.Source == nil {
 		return err
 	}
-	from, ok := op.Source.(*net.TCPAddr)
-	if !ok {
+	from, e := netip.ParseAddrPort(op.Source.String())
+	if e != nil {
 		return err
 	}
+	protocol := strings.TrimRight(op.Net, "46")
 	for _, n := range c.nodes {
-		out, e := n.Run(ctx, "conntrack", "--dump", "--proto", "tcp", "--orig-dst", to.Addr().String(),
-			"--orig-port-src", strconv.Itoa(from.Port))
+		out, e := n.Run(ctx, "conntrack", "--dump", "--proto", protocol, "--orig-dst", to.Addr().String(),
+			"--orig-port-src", strconv.Itoa(int(from.Port())))
 		var entries []string
 		for line := range strings.Lines(out) {
-			if strings.HasPrefix(line, "tcp") {
+			if strings.HasPrefix(line, protocol) {
 				entries = append(entries, strings.Join(strings.Fields(line), " "))
 			}
 		}
