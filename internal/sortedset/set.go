@@ -60,6 +60,16 @@ func (s Set[T]) All() iter.Seq[T] {
 	}
 }
 
+// At returns the element with i elements before it. It panics if there is none.
+func (s Set[T]) At(i int) T {
+	at := 0
+	for i >= len(s.chunks[at]) {
+		i -= len(s.chunks[at])
+		at++
+	}
+	return s.chunks[at][i]
+}
+
 // Slice returns a copy as a list; nil if the set is empty.
 func (s Set[T]) Slice() []T { return slices.Concat(s.chunks...) }
 
@@ -78,6 +88,23 @@ func Get[T, K any](s Set[T], key K, compare func(T, K) int) (t T, found bool) {
 		return t, false
 	}
 	return chunk[i], true
+}
+
+// From returns the elements from a key on, in order.
+func From[T, K any](s Set[T], key K, compare func(T, K) int) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for i, chunk := range s.chunks[chunkOf(s.chunks, key, compare):] {
+			first := 0
+			if i == 0 {
+				first, _ = slices.BinarySearchFunc(chunk, key, compare)
+			}
+			for _, t := range chunk[first:] {
+				if !yield(t) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // GetAll returns the elements under a key, for an order by more than the key: compare orders by the key

@@ -128,6 +128,31 @@ func TestSetGetAll(t *testing.T) {
 	}
 }
 
+// Elements by their place, and those from a key on, equal those of a slice, across chunks.
+func TestSetAtAndFrom(t *testing.T) {
+	for _, size := range []int{0, 1, 2, chunkSize, 2*chunkSize + 1, 1000} {
+		var list []int // 1, 3, 5 ...
+		for i := range size {
+			list = append(list, 2*i+1)
+		}
+		s := SetOf(list, cmp.Compare[int])
+		for i := range list {
+			if s.At(i) != list[i] {
+				t.Fatalf("%d of %d: %d, want %d", i, size, s.At(i), list[i])
+			}
+		}
+		for key := range 2*size + 2 {
+			at, _ := slices.BinarySearch(list, key)
+			if got := slices.Collect(From(s, key, cmp.Compare[int])); !slices.Equal(got, list[at:]) {
+				t.Fatalf("from %d of %d elements: %d elements, want %d", key, size, len(got), size-at)
+			}
+		}
+		for range From(s, 0, cmp.Compare[int]) {
+			break // what ranges over a part must not panic
+		}
+	}
+}
+
 // A list that the caller changes later does not change the set. The set is in order, and has each key
 // once.
 func TestSetOf(t *testing.T) {
