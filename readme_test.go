@@ -51,7 +51,7 @@ func TestLayer2(t *testing.T) {
 	}
 	assigned := snap.Assignments.Slice()[0]
 	addr := assigned.Addr
-	eligibility, ok, why := election.EligibilityOf(snap, snap.OriginOf(assigned), snap.Services)
+	eligibility, ok, why := election.EligibilityOf(snap, snap.OriginOf(assigned), snap.Services.Slice())
 	if !ok {
 		t.Fatal(why)
 	}
@@ -68,7 +68,7 @@ func TestLayer2(t *testing.T) {
 	excluded := []election.Node{node("node3", zone, "eth1"), node("control", map[string]string{"node-role.kubernetes.io/control-plane": ""}, "eth0")}
 	owner := func(nodes []election.Node, pinned bool) string {
 		e := election.New(nodes)
-		a := e.Address(addr, eligibility, snap.Services, nil)
+		a := e.Address(addr, eligibility, snap.Services.Slice(), nil)
 		if !pinned {
 			a.Pinned = ""
 		}

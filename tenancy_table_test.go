@@ -128,8 +128,8 @@ func reads(edit func(*corev1.Service, *discoveryv1.EndpointSlice)) bool {
 			}
 			edit(s, e)
 			snap := cluster.Parse([]runtime.Object{s, e}...)
-			for i := range snap.Services {
-				snap.Services[i].Spec.Labels = nil // The table has a row for labels as such.
+			for i := range snap.Services.Len() {
+				snap.Services.At(i).Spec.Labels = nil // The table has a row for labels as such.
 			}
 			return snap
 		}

@@ -159,9 +159,8 @@ func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*clust
 // servicesOf returns the Services that hold an address, the oldest first, as in speakers.
 func servicesOf(snap *cluster.Snapshot, same []cluster.Assignment) (services []cluster.Service) {
 	for _, a := range same {
-		i, ok := slices.BinarySearchFunc(snap.Services, a.Service, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
-		if ok {
-			services = append(services, snap.Services[i])
+		if s, exists := snap.Services.Get(a.Service); exists {
+			services = append(services, s)
 		}
 	}
 	slices.SortFunc(services, func(a, b cluster.Service) int {

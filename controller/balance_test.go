@@ -317,9 +317,9 @@ func TestOwnersWriteOnce(t *testing.T) {
 
 // withoutNode is s with a first claim that names no node.
 func withoutNode(s *cluster.Snapshot) *cluster.Snapshot {
-	with, claim := *s, *s.Claims[0]
+	with, claim := *s, *s.Claims.At(0)
 	claim.Node = ""
-	with.Claims = append([]*cluster.Claim{&claim}, s.Claims[1:]...)
+	with.Claims = s.Claims.With(&claim)
 	return &with
 }
 

@@ -76,9 +76,9 @@ func BenchmarkPass(b *testing.B) {
 			var passes []time.Duration
 			before := cpuTime(b)
 			for i := 0; b.Loop(); i++ {
-				next, spec := *snap, *snap.Services[i%n].Spec
-				next.Services = slices.Clone(snap.Services)
-				next.Services[i%n].Spec = &spec
+				next, changed := *snap, snap.Services.At(i%n)
+				changed.Spec = new(*changed.Spec)
+				next.Services = snap.Services.With(changed)
 				source.snapshot = &next
 				began := time.Now()
 				if _, errs := c.pass(b.Context()); len(errs) != 0 {

@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // claimAnnounce keeps spec.announce of AddressClaims equal to that of their pools. When a pool is
 // deleted or loses addresses, speakers continue to announce assigned addresses as their claims say.
 type claimAnnounce struct {
 	// claims and pools are the last ones for which nothing was left to write.
-	claims []*cluster.Claim
+	claims cluster.Claims
 	pools  []*cluster.Pool
 }
 
@@ -22,9 +21,11 @@ type claimAnnounce struct {
 // only if pools have changed, and else new claims.
 func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	done := &c.announce
-	claims := snap.Claims
+	var claims []*cluster.Claim
 	if slices.Equal(done.pools, snap.Pools) {
-		claims = sortedset.Added(done.claims, claims, compareClaims)
+		_, claims = done.claims.Changes(snap.Claims)
+	} else {
+		claims = snap.Claims.Slice()
 	}
 	list := staleAnnounce(snap.Pools, claims)
 	left, errs = c.each(ctx, until, len(list), func(i int) error {
@@ -46,8 +47,6 @@ type announceChange struct {
 	claim    *cluster.Claim
 	announce cluster.Announce
 }
-
-func compareClaims(a, b *cluster.Claim) int { return a.Addr.Compare(b.Addr) }
 
 // staleAnnounce returns the claims that differ from their pool, by address. If the pool has lost
 // the address, its claim stays as it is.

@@ -107,16 +107,16 @@ func TestStaleAnnounce(t *testing.T) {
 	}
 	snap := &cluster.Snapshot{
 		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
-		Claims: []*cluster.Claim{
+		Claims: cluster.ClaimSet(
 			claim("192.0.2.1", "lan", cluster.AnnounceBGP),
 			claim("192.0.2.2", "lan", cluster.AnnounceL2),
 			claim("192.0.2.3", "lan", ""),
 			claim("192.0.2.4", "gone", cluster.AnnounceL2), // another pool has it now
 			claim("192.0.2.77", "lan", cluster.AnnounceL2), // lan has lost it
-		},
+		),
 	}
 	var got []string
-	for _, c := range staleAnnounce(snap.Pools, snap.Claims) {
+	for _, c := range staleAnnounce(snap.Pools, snap.Claims.Slice()) {
 		got = append(got, fmt.Sprint(c.claim.Addr, " ", c.announce))
 	}
 	if want := "[192.0.2.2 BGP 192.0.2.3 BGP]"; fmt.Sprint(got) != want {

@@ -136,7 +136,7 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range cluster.Parse(o).Claims {
+	for c := range cluster.Parse(o).Claims.All() {
 		return c, nil
 	}
 	return nil, fmt.Errorf("%w: its name is not an address", errStale)

@@ -305,7 +305,7 @@ func (c *controller) confirm(snap *cluster.Snapshot) {
 		return
 	}
 	awaited := make(map[*cluster.Spec]time.Time, len(c.pendingWrites))
-	for _, s := range snap.Services {
+	for s := range snap.Services.All() {
 		if at, ok := c.pendingWrites[s.Spec]; ok {
 			awaited[s.Spec] = at
 		}

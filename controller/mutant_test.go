@@ -110,7 +110,7 @@ var mutants = []mutant{
 		if !r.is(http.MethodGet, "/addressclaims/") {
 			return nil
 		}
-		for _, c := range r.node.feed.Snapshot().Claims {
+		for c := range r.node.feed.Snapshot().Claims.All() {
 			if strings.HasSuffix(r.req.URL.Path, "/"+c.Name()) && w.objects[r.req.URL.Path] != nil {
 				o := clone(w.objects[r.req.URL.Path])
 				o["spec"] = object{"address": c.Addr.String(), "holders": toAPI(c.Holders)}
@@ -131,7 +131,7 @@ var mutants = []mutant{
 // claimless reports whether the reader of a Service is about to update it, not to
 // release what it has: then its own snapshot has the Service.
 func (w *world) claimless(r *request) bool {
-	for _, s := range r.node.feed.Snapshot().Services {
+	for s := range r.node.feed.Snapshot().Services.All() {
 		if strings.HasSuffix(r.req.URL.Path, "/"+s.Name.Name) {
 			return true
 		}

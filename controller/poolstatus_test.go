@@ -230,12 +230,12 @@ func TestPoolReserved(t *testing.T) {
 	service := func(namespace, name string) cluster.Name { return cluster.Name{Namespace: namespace, Name: name} }
 	snap := &cluster.Snapshot{
 		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.15")}}},
-		Claims: []*cluster.Claim{
-			{Addr: addr("192.0.2.1"), ReservedFor: []cluster.Name{service("shop", "a"), service("shop", "b")}},
-			{Addr: addr("192.0.2.2"), Reserved: true},
-			{Addr: addr("192.0.2.3"), ReservedFor: []cluster.Name{service("dev", "a"), service("shop", "c")}, Holders: []cluster.Holder{{Name: service("shop", "d")}}},
-			{Addr: addr("192.0.2.4"), Holders: []cluster.Holder{{Name: service("shop", "e")}}},
-		},
+		Claims: cluster.ClaimSet(
+			&cluster.Claim{Addr: addr("192.0.2.1"), ReservedFor: []cluster.Name{service("shop", "a"), service("shop", "b")}},
+			&cluster.Claim{Addr: addr("192.0.2.2"), Reserved: true},
+			&cluster.Claim{Addr: addr("192.0.2.3"), ReservedFor: []cluster.Name{service("dev", "a"), service("shop", "c")}, Holders: []cluster.Holder{{Name: service("shop", "d")}}},
+			&cluster.Claim{Addr: addr("192.0.2.4"), Holders: []cluster.Holder{{Name: service("shop", "e")}}},
+		),
 	}
 	as := []cluster.Assignment{{Addr: addr("192.0.2.3"), Service: service("shop", "d"), Pool: "lan"}, {Addr: addr("192.0.2.4"), Service: service("shop", "e"), Pool: "lan"}}
 	s := poolStatuses(snap, as)["lan"]

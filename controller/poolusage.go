@@ -85,7 +85,7 @@ func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 		}
 		assignments = assignments[n:]
 	}
-	for _, claim := range snap.Claims {
+	for claim := range snap.Claims.All() {
 		c := u.pools[cluster.PoolOf(snap.Pools, claim.Addr)]
 		i, assigned := slices.BinarySearchFunc(all, claim.Addr, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 		if c == nil {

@@ -121,7 +121,7 @@ type forgetful struct{ cluster.Source }
 
 func (f forgetful) Snapshot() *cluster.Snapshot {
 	s := *f.Source.Snapshot()
-	s.Claims = nil
+	s.Claims = cluster.Claims{}
 	return &s
 }
 

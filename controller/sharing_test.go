@@ -122,7 +122,7 @@ func TestClassOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := s.source()
-	source.Snapshot().Services = nil // as a source of only our class has it
+	source.Snapshot().Services = cluster.Services{} // as a source of only our class has it
 	c.source = source
 	_, errs := c.pass(t.Context())
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "it is of no class now") {

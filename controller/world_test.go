@@ -420,7 +420,7 @@ func (w *world) converge() {
 		w.broken = fmt.Sprintf("it came to rest with addresses on the wrong nodes: %v", left)
 		return
 	}
-	for _, c := range snap.Claims {
+	for c := range snap.Claims.All() {
 		for _, h := range c.Holders {
 			if !slices.ContainsFunc(as, func(a cluster.Assignment) bool {
 				return a.Addr == c.Addr && a.Service == h.Name && a.Pool == cluster.PoolOf(snap.Pools, c.Addr)

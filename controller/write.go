@@ -76,7 +76,7 @@ func specOf(live *corev1.Service, classes cluster.Classes) *cluster.Spec {
 	b := cluster.NewBuilder()
 	b.Limit(cluster.Scope{Classes: classes})
 	b.Set(live, "")
-	for _, s := range b.Snapshot().Services {
+	for s := range b.Snapshot().Services.All() {
 		return s.Spec
 	}
 	return nil

@@ -110,8 +110,10 @@ func BenchmarkDecide(b *testing.B) {
 	b.Run("a member", func(b *testing.B) {
 		decider, snap := plan.NewDecider(c), benchSnapshot()
 		for i := range 100 {
-			snap.Services[100*i].Endpoints = benchEndpoints(100*i, 0)
-			snap.Services[100*i].Endpoints.List[1].Node = "n3"
+			changed := snap.Services.At(100 * i)
+			changed.Endpoints = benchEndpoints(100*i, 0)
+			changed.Endpoints.List[1].Node = "n3"
+			snap.Services = snap.Services.With(changed)
 		}
 		decider.Decide(snap)
 		defer reportCPU(b)()
@@ -218,7 +220,7 @@ func benchSnapshot() *cluster.Snapshot {
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
 			Ports:                 []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		}
-		snap.Services = append(snap.Services, cluster.Service{Spec: spec, Endpoints: benchEndpoints(i, 0)})
+		snap.Services = snap.Services.With(cluster.Service{Spec: spec, Endpoints: benchEndpoints(i, 0)})
 		assigned = append(assigned, cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
 		addr = addr.Next()
 	}
@@ -240,9 +242,10 @@ func benchEndpoints(service, generation int) *cluster.Endpoints {
 // changed returns snap with another endpoint behind one Service.
 func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
-	next.Services = slices.Clone(snap.Services)
 	n := i * 7919 % (*benchServices)
-	next.Services[n].Endpoints = benchEndpoints(n, 1+i/(*benchServices))
+	service := snap.Services.At(n)
+	service.Endpoints = benchEndpoints(n, 1+i/(*benchServices))
+	next.Services = snap.Services.With(service)
 	return &next
 }
 
@@ -250,8 +253,8 @@ func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	n := i * 7919 % (*benchServices)
-	next.Services = slices.Delete(slices.Clone(snap.Services), n, n+1)
-	of := snap.Services[n].Name
+	of := snap.Services.At(n).Name
+	next.Services = snap.Services.Without(of)
 	for a := range snap.Assignments.All() {
 		if a.Service == of {
 			next.Assignments = snap.Assignments.Without(a)

@@ -129,16 +129,18 @@ var benchChanges = []benchChange{
 
 // drainEndpoints has all endpoints on a node terminate, or not.
 func drainEndpoints(next *cluster.Snapshot, node string, leaving bool) {
-	next.Services = slices.Clone(next.Services)
-	for i := range next.Services {
-		at := slices.IndexFunc(next.Services[i].Endpoints.List, func(e cluster.Endpoint) bool { return e.Node == node })
+	var changed []cluster.Service
+	for s := range next.Services.All() {
+		at := slices.IndexFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return e.Node == node })
 		if at < 0 {
 			continue
 		}
-		list := slices.Clone(next.Services[i].Endpoints.List)
+		list := slices.Clone(s.Endpoints.List)
 		list[at].Ready, list[at].Terminating = !leaving, leaving
-		next.Services[i].Endpoints = &cluster.Endpoints{List: list}
+		s.Endpoints = &cluster.Endpoints{List: list}
+		changed = append(changed, s)
 	}
+	next.Services = next.Services.With(changed...)
 }
 
 func changePeer(next *cluster.Snapshot, change func(*cluster.Peer)) {
@@ -162,12 +164,12 @@ func benchWorld(announce cluster.Announce) *cluster.Snapshot {
 	pool.Announce = announce
 	snap.Pools = []*cluster.Pool{&pool}
 	snap.Advertisements = []*cluster.Advertisement{{Name: "lan", Length4: 32, Length6: 128}}
-	for i := range snap.Services {
+	for i := range snap.Services.Len() {
 		if i%2 == 0 {
-			snap.Services[i].Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			snap.Services.At(i).Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
 		if i%4 < 2 { // n3 has half of the other pods
-			snap.Services[i].Endpoints.List[1].Node = "n3"
+			snap.Services.At(i).Endpoints.List[1].Node = "n3"
 		}
 	}
 	return snap

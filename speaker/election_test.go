@@ -56,7 +56,9 @@ func TestElection(t *testing.T) {
 		"the nodes have not been read":    {plan.Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false }, cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
 		"no node can": {plan.Config{Interfaces: []l2.Interface{}, Members: members()}, nil, cluster.NoCandidate,
 			"not announced: of 3 nodes none can answer: 2 have no live speaker, 1 has no interface in the subnet of 192.0.2.200"},
-		"no endpoint": {plan.Config{Interfaces: eth0}, func(f *fleet) { f.snap.Services[0].Endpoints = nil }, cluster.NoEndpoints, "not announced: no endpoint is ready anywhere"},
+		"no endpoint": {plan.Config{Interfaces: eth0}, func(f *fleet) {
+			f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: f.snap.Services.At(0).Spec})
+		}, cluster.NoEndpoints, "not announced: no endpoint is ready anywhere"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 3)

@@ -346,12 +346,11 @@ func (now observation) deadNode(was reported, name string, since time.Time) (eve
 
 // serviceRef refers to a Service, and is empty if it does not exist.
 func (now observation) serviceRef(name cluster.Name) corev1.ObjectReference {
-	all := now.desired.Snapshot.Services
-	i, ok := slices.BinarySearchFunc(all, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
-	if !ok {
+	s := now.desired.Snapshot.Service(name)
+	if s == nil {
 		return corev1.ObjectReference{}
 	}
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: all[i].UID}
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: s.UID}
 }
 
 // thisNodeRef refers to the Node of this speaker.

@@ -100,8 +100,8 @@ func newFleet(t *testing.T, size int) *fleet {
 		endpoints.List = append(endpoints.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node, Ready: true, Serving: true,
 			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 1}), 8080)})
 	}
-	f.snap.Services = []cluster.Service{{Spec: &cluster.Spec{Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}}, Endpoints: &endpoints}}
+	f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}}, Endpoints: &endpoints})
 	for _, n := range f.snap.Nodes {
 		node := &fleetNode{fleet: f, name: n.Name, kernel: map[netip.Addr]bool{}}
 		f.nodes = append(f.nodes, node)
@@ -114,7 +114,7 @@ func newFleet(t *testing.T, size int) *fleet {
 // prefer lets the controller prefer a node.
 func (f *fleet) prefer(node string) {
 	next := *f.snap
-	next.Claims = []*cluster.Claim{{Addr: f.vip, Pool: "lan", Node: node}}
+	next.Claims = cluster.ClaimSet(&cluster.Claim{Addr: f.vip, Pool: "lan", Node: node})
 	f.snap = &next
 }
 

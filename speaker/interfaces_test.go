@@ -72,8 +72,8 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 			snap := *f.snap
 			tt.change(&snap)
 			addr := netip.MustParseAddr(tt.addr)
-			snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}})
-			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
+			snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: addr, Service: snap.Services.At(0).Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}})
+			snap.Claims = cluster.ClaimSet(&cluster.Claim{Addr: addr, Pool: tt.of, Node: "n1"})
 			var interfaces []*interfaceOffer
 			members := &membership.Members{}
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
@@ -107,7 +107,7 @@ func TestOfferIsReused(t *testing.T) {
 	var none *interfaceOffer
 	first := none.next(f.snap, all, true)
 	other := *f.snap
-	other.Services = nil
+	other.Services = cluster.Services{}
 	if again := first.next(&other, all, true); again != first {
 		t.Error("computed again although no input has changed")
 	}

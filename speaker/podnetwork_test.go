@@ -52,7 +52,7 @@ func TestPodNetwork(t *testing.T) {
 		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 		snap := func(endpoint string) *cluster.Snapshot {
 			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n1", Addr: netip.MustParseAddrPort(endpoint)}}}
-			return &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: []cluster.Service{{Spec: &cluster.Spec{}, Endpoints: e}}}
+			return &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}, Endpoints: e})}
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		find := func(endpoint string) plan.PodNetwork {
@@ -120,7 +120,7 @@ func TestPodOfAnotherNode(t *testing.T) {
 		} {
 			w := newPodNetworkWatch(slog.New(slog.DiscardHandler))
 			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n2", Addr: netip.AddrPortFrom(netip.MustParseAddr(tt.addr), 80)}}}
-			snap := &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: []cluster.Service{{Spec: &cluster.Spec{}, Endpoints: e}}}
+			snap := &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}, Endpoints: e})}
 			got := w.find(&plan.Config{Node: "n1", NodeCIDR: true}, snap)
 			if (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch {
 				t.Errorf("%s: %+v", tt.what, got)

@@ -157,7 +157,7 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 	t.Cleanup(func() { must(t, admin.Delete(context.Background(), pods+"---"+world)) })
 	api := c.open(t, watch.Options{})
 	s := c.awaitFiles(t, api, ready(2))
-	if len(s.Services) != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Claims) != 2 || s.Assignments.Len() != 2 || len(s.Problems) != 0 {
+	if s.Services.Len() != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || s.Claims.Len() != 2 || s.Assignments.Len() != 2 || len(s.Problems) != 0 {
 		t.Fatalf("the snapshot is not complete: %+v", s)
 	}
 
@@ -166,13 +166,13 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 		must(t, admin.Patch(ctx, kinds[1], "", "n2", `{"spec":{"taints":null}}`))
 		must(t, admin.Delete(ctx, "{apiVersion: fanfare.io/v1alpha1, kind: AddressClaim, metadata: {name: 2001-db8--1}}"))
 		after := c.awaitFiles(t, api, ready(3))
-		if s.Services[1].Spec != after.Services[1].Spec || s.Services[0] != after.Services[0] || s.Peers[0] != after.Peers[0] {
+		if s.Services.At(1).Spec != after.Services.At(1).Spec || s.Services.At(0) != after.Services.At(0) || s.Peers[0] != after.Peers[0] {
 			t.Error("an unchanged object has another pointer")
 		}
 	})
 	t.Run("one Node", func(t *testing.T) {
 		api := c.open(t, watch.Options{NodeName: "n2", SkipEndpointSlices: true})
-		if s := api.Snapshot(); len(s.Nodes) != 1 || s.Nodes[0].Name != "n2" || s.Services[1].Endpoints != nil {
+		if s := api.Snapshot(); len(s.Nodes) != 1 || s.Nodes[0].Name != "n2" || s.Services.At(1).Endpoints != nil {
 			t.Errorf("the snapshot has too many objects: %+v", s)
 		}
 	})
@@ -189,7 +189,7 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 		before := api.Snapshot()
 		c.APIServer.Kill()
 		await(t, time.Minute, "Problem", func() error { return apiServerDown(api.Snapshot()) })
-		if during := api.Snapshot(); !slices.Equal(during.Services, before.Services) || !slices.Equal(during.Claims, before.Claims) {
+		if during := api.Snapshot(); !during.Services.Same(before.Services) || !slices.Equal(during.Claims.Slice(), before.Claims.Slice()) {
 			t.Error("an outage changed what is known")
 		}
 		must(t, c.StartAPIServer(ctx))
@@ -203,9 +203,9 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 			must(t, admin.Patch(ctx, kinds[1], "", "n1", fmt.Sprintf(`{"metadata":{"labels":{"i":"%d"}}}`, i)))
 		}
 		must(t, admin.Delete(ctx, "{apiVersion: v1, kind: Service, metadata: {name: empty, namespace: shop}}"))
-		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool { return len(s.Services) == 1 && s.Nodes[0].Labels["i"] == "19" })
+		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool { return s.Services.Len() == 1 && s.Nodes[0].Labels["i"] == "19" })
 		must(t, c.Restore(ctx, dir))
-		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool { return len(s.Services) == 2 && s.Nodes[0].Labels["i"] == "" })
+		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool { return s.Services.Len() == 2 && s.Nodes[0].Labels["i"] == "" })
 		must(t, admin.Apply(ctx, pod("web-2", "n2", "10.244.2.1", "fd00:244::2:1", true)))
 		c.awaitFiles(t, api, ready(3))
 	})
@@ -237,12 +237,12 @@ func openAPI(ctx, life context.Context, cfg *rest.Config, o watch.Options) (*wat
 // families.
 func ready(n int) func(*cluster.Snapshot) bool {
 	return func(s *cluster.Snapshot) bool {
-		i := slices.IndexFunc(s.Services, func(svc cluster.Service) bool { return svc.Name.Name == "web" })
-		if i < 0 || s.Services[i].Endpoints == nil {
+		i := slices.IndexFunc(s.Services.Slice(), func(svc cluster.Service) bool { return svc.Name.Name == "web" })
+		if i < 0 || s.Services.At(i).Endpoints == nil {
 			return false
 		}
 		count := 0
-		for _, e := range s.Services[i].Endpoints.List {
+		for _, e := range s.Services.At(i).Endpoints.List {
 			if e.Ready {
 				count++
 			}

@@ -40,7 +40,7 @@ func TestAnnotationBounds(t *testing.T) {
 				SharingAnnotation: "k", tt.annotation: list(n, tt.name)}}}
 			o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
 			snap := Parse(o)
-			s := snap.Services[0].Spec
+			s := snap.Services.At(0).Spec
 			if got := tt.count(s); got != want || (len(snap.Problems) == 0) != (n == tt.most) || (s.BadRequest != "") != (tt.bad && n != tt.most) {
 				t.Errorf("%s: %d of %d count, want %d; problems %v, bad request %q", tt.annotation, got, n, want, snap.Problems, s.BadRequest)
 			}

@@ -20,7 +20,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	s := *b.last
 	if len(touched) != 0 {
-		s.Services = patch(s.Services, touched, Service.compareName, b.service)
+		s.Services = s.Services.Patch(touched, b.service)
 	}
 	s.Nodes, s.Namespaces, s.ServiceCIDRs, s.Speakers = b.nodes.sorted(), b.namespaces.sorted(), b.serviceCIDRs.sorted(), b.speakers.sorted()
 	if b.speakers.changed {
@@ -42,7 +42,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	b.relate(&s)
 	if len(b.claimed) != 0 {
-		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
+		s.Claims = s.Claims.Patch(slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), b.claim)
 	}
 	s.Assignments = b.assignments(&s)
 	if b.problemsChanged {
@@ -111,27 +111,6 @@ func (b *Builder) joinEndpoints() []Name {
 	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
 }
 
-// patch copies old, and replaces the elements under keys by the results of now. Both are sorted.
-// Between keys it copies whole ranges.
-func patch[T, K any](old []T, keys []K, compare func(T, K) int, now func(K) (T, bool)) []T {
-	out := make([]T, 0, len(old)+len(keys))
-	for _, k := range keys {
-		i, found := slices.BinarySearchFunc(old, k, compare)
-		out = append(out, old[:i]...)
-		if found {
-			i++
-		}
-		old = old[i:]
-		if v, ok := now(k); ok {
-			out = append(out, v)
-		}
-	}
-	return append(out, old...)
-}
-
-func (s Service) compareName(n Name) int      { return s.Name.Compare(n) }
-func (c *Claim) compareAddr(a netip.Addr) int { return c.Addr.Compare(a) }
-
 func (b *Builder) service(name Name) (Service, bool) {
 	spec := b.services[name]
 	return Service{spec, b.endpoints[name]}, spec != nil
@@ -147,7 +126,7 @@ func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
 func (b *Builder) assignments(s *Snapshot) Assignments {
 	if b.pools.changed {
 		var all []Assignment
-		for _, svc := range s.Services {
+		for svc := range s.Services.All() {
 			for _, a := range svc.Status {
 				all = append(all, b.assignment(s.Pools, a, svc.Name))
 			}

@@ -41,8 +41,8 @@ func TestSharing(t *testing.T) {
 	if after == before {
 		t.Fatal("the same snapshot although an endpoint changed")
 	}
-	for i, s := range after.Services {
-		old := before.Services[i]
+	for i, s := range after.Services.Slice() {
+		old := before.Services.At(i)
 		if s.Spec != old.Spec {
 			t.Errorf("%s: another Spec", s.Name)
 		}
@@ -60,7 +60,7 @@ func TestSharing(t *testing.T) {
 			t.Errorf("%s: another array", what)
 		}
 	}
-	if before.Services[1].Endpoints.List[0].Addr.String() != "10.0.0.2:8080" {
+	if before.Services.At(1).Endpoints.List[0].Addr.String() != "10.0.0.2:8080" {
 		t.Error("the snapshot before was written to")
 	}
 }

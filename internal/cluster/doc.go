@@ -15,7 +15,7 @@
 //
 // # Files
 //
-//   - snapshot.go is the result, with assignment.go (which Service has which address), source.go,
+//   - snapshot.go is the result, with assignment.go (which Service has which address), sets.go, source.go,
 //     problem.go, reason.go (Reason and the codes of both), version.go and configuration.go (the last
 //     valid versions).
 //   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.

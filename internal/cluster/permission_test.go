@@ -67,7 +67,7 @@ func TestProblemsAreShort(t *testing.T) {
 			t.Errorf("%d bytes: %.300s", n, p)
 		}
 	}
-	if s := snap.Services[0]; len(s.BadRequest) > 1500 || len(s.Contradiction) > 1500 {
+	if s := snap.Services.At(0); len(s.BadRequest) > 1500 || len(s.Contradiction) > 1500 {
 		t.Errorf("%d and %d bytes", len(s.BadRequest), len(s.Contradiction))
 	}
 }

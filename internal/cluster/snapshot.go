@@ -24,7 +24,7 @@ import (
 // regardless of the order in which the objects arrived.
 type Snapshot struct {
 	// Services are the Services of type LoadBalancer.
-	Services []Service
+	Services Services `json:"-"`
 	Nodes    []*Node
 	// AllNodes says that Nodes has all Nodes: a speaker that uses only BGP watches just its own
 	// Node.
@@ -49,8 +49,8 @@ type Snapshot struct {
 	// Occupied are the addresses that nodes, pods, routers and ServiceCIDRs are known to use,
 	// sorted and not overlapping.
 	Occupied []Occupied
-	// Claims are sorted by address. There are none without an API server.
-	Claims []*Claim
+	// Claims are none without an API server.
+	Claims Claims `json:"-"`
 
 	// Assignments say which Service holds which address, sorted by address, then Service. Parse
 	// fills them from the Services' status; without an API server internal/ipam adds the rest. An
@@ -74,7 +74,10 @@ type Snapshot struct {
 }
 
 // Service returns a Service, nil if it does not exist.
-func (s *Snapshot) Service(name Name) *Spec { return find(s.Services, name, Service.compareName).Spec }
+func (s *Snapshot) Service(name Name) *Spec {
+	svc, _ := s.Services.Get(name)
+	return svc.Spec
+}
 
 // Node returns a Node, nil if it does not exist.
 func (s *Snapshot) Node(name string) *Node { return NodeOf(s.Nodes, name) }
@@ -90,7 +93,7 @@ func (s *Snapshot) Speaker(node string) *Speaker {
 }
 
 // Claim returns the Claim of an address, nil if there is none.
-func (s *Snapshot) Claim(addr netip.Addr) *Claim { return find(s.Claims, addr, (*Claim).compareAddr) }
+func (s *Snapshot) Claim(addr netip.Addr) *Claim { return s.Claims.Get(addr) }
 
 // Conflict returns the report about a host that uses an address; ok is false without a report.
 func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {

@@ -130,7 +130,7 @@ func (w *world) snapshot() *cluster.Snapshot {
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare) {
 		spec := w.services[name]
-		s.Services = append(s.Services, cluster.Service{Spec: spec})
+		s.Services = s.Services.With(cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
 			s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
 		}
@@ -157,7 +157,7 @@ func TestAllocateIsSound(t *testing.T) {
 			}
 			checkOne(t, seed, s, a)
 		}
-		for _, svc := range s.Services {
+		for svc := range s.Services.All() {
 			told := slices.ContainsFunc(reasons, func(r cluster.Reason) bool { return r.Service == svc.Name })
 			for _, f := range svc.IPFamilies {
 				if !holds(assigned, svc.Name, f) && !told {
@@ -194,8 +194,8 @@ func together(s *cluster.Snapshot, a netip.Addr, x, y *cluster.Spec) bool {
 // it may keep, if any pool has it.
 func checkOne(t *testing.T, seed uint64, s *cluster.Snapshot, a cluster.Assignment) {
 	t.Helper()
-	i := slices.IndexFunc(s.Services, func(x cluster.Service) bool { return x.Name == a.Service })
-	svc := s.Services[i]
+	i := slices.IndexFunc(s.Services.Slice(), func(x cluster.Service) bool { return x.Name == a.Service })
+	svc := s.Services.At(i)
 	j := slices.IndexFunc(s.Pools, func(p *cluster.Pool) bool { return p.Contains(a.Addr) })
 	if j < 0 || s.Pools[j].Name != a.Pool {
 		t.Fatalf("seed %d: %v is in another pool, or in none", seed, a)
@@ -320,26 +320,26 @@ func TestMovingReleasesAddresses(t *testing.T) {
 	s := &cluster.Snapshot{Pools: []*cluster.Pool{pool("p1", 1), pool("p2", 2), pool("p3", 3), pool("p4", 4)}}
 	for i, asks := range []string{"", "p2", "p3", "p2"} {
 		name := cluster.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
-		s.Services = append(s.Services, cluster.Service{Spec: &cluster.Spec{
+		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
 			Name: name, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 		if asks != "" {
-			s.Services[i].RequestedPools = []string{asks}
+			s.Services.At(i).RequestedPools = []string{asks}
 		}
 	}
 	// s2 goes from p2 to p3 and leaves its address to s3, which leaves its own to
 	// s0. For s1 it comes too late: when s1 was asked, p2 was full.
 	held := []cluster.Assignment{
-		{Addr: v4(1), Service: s.Services[3].Name, Pool: "p1"},
-		{Addr: v4(2), Service: s.Services[2].Name, Pool: "p2"},
-		{Addr: v4(4), Service: s.Services[1].Name, Pool: "p4"},
+		{Addr: v4(1), Service: s.Services.At(3).Name, Pool: "p1"},
+		{Addr: v4(2), Service: s.Services.At(2).Name, Pool: "p2"},
+		{Addr: v4(4), Service: s.Services.At(1).Name, Pool: "p4"},
 	}
 	got, _ := allocate(s, held)
 	want := []cluster.Assignment{
-		{Addr: v4(1), Service: s.Services[0].Name, Pool: "p1"},
-		{Addr: v4(2), Service: s.Services[3].Name, Pool: "p2"},
-		{Addr: v4(3), Service: s.Services[2].Name, Pool: "p3"},
-		{Addr: v4(4), Service: s.Services[1].Name, Pool: "p4"},
+		{Addr: v4(1), Service: s.Services.At(0).Name, Pool: "p1"},
+		{Addr: v4(2), Service: s.Services.At(3).Name, Pool: "p2"},
+		{Addr: v4(3), Service: s.Services.At(2).Name, Pool: "p3"},
+		{Addr: v4(4), Service: s.Services.At(1).Name, Pool: "p4"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%swant\n%s", render(got, nil), render(want, nil))
@@ -366,8 +366,9 @@ func TestPoolDeletedKeepsAddress(t *testing.T) {
 			t.Fatalf("got %s", render(s.Assignments.Slice(), s.Refusals))
 		}
 		inner.s = w.snapshot()
-		inner.s.Services = slices.Clone(inner.s.Services)
-		inner.s.Services[0].Spec = new(*inner.s.Services[0].Spec)
+		changed := inner.s.Services.At(0)
+		changed.Spec = new(*changed.Spec)
+		inner.s.Services = inner.s.Services.With(changed)
 	}
 }
 
@@ -386,7 +387,7 @@ func TestStatusResolvesCollision(t *testing.T) {
 	snap := func(specs ...*cluster.Spec) *cluster.Snapshot {
 		s := &cluster.Snapshot{Pools: pools}
 		for _, spec := range specs {
-			s.Services = append(s.Services, cluster.Service{Spec: spec})
+			s.Services = s.Services.With(cluster.Service{Spec: spec})
 			for _, a := range spec.Status {
 				s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: spec.Name, Pool: "lan"})
 			}
@@ -428,16 +429,16 @@ func TestSourceReusesSlices(t *testing.T) {
 	if src.Snapshot() != before {
 		t.Error("another snapshot of the same one")
 	}
-	endpoints := *inner.s
-	endpoints.Services = slices.Clone(endpoints.Services)
-	endpoints.Services[0].Endpoints = &cluster.Endpoints{}
+	endpoints, changed := *inner.s, inner.s.Services.At(0)
+	changed.Endpoints = &cluster.Endpoints{}
+	endpoints.Services = endpoints.Services.With(changed)
 	spec := endpoints
-	spec.Services = slices.Clone(endpoints.Services)
-	spec.Services[0].Spec = new(*spec.Services[0].Spec)
+	changed.Spec = new(*changed.Spec)
+	spec.Services = spec.Services.With(changed)
 	for what, in := range map[string]*cluster.Snapshot{"Endpoints": &endpoints, "Spec": &spec} {
 		inner.s = in
 		after := src.Snapshot()
-		if after == before || after.Services[0] != in.Services[0] {
+		if after == before || after.Services.At(0) != in.Services.At(0) {
 			t.Errorf("%s: not the new snapshot", what)
 		}
 		if !after.Assignments.Same(before.Assignments) || &after.Refusals[0] != &before.Refusals[0] {

@@ -20,8 +20,7 @@ type Allocator struct {
 	// Loose are the Claims that differ from those of settled Services, sorted by address.
 	Loose []*cluster.Claim
 
-	rule    Rule
-	settled []bool // by the index into Snap.Services
+	rule Rule
 }
 
 // A Rule decides that a Service is settled. It depends only on the snapshot's Pools and
@@ -30,62 +29,74 @@ type Rule func(*cluster.Snapshot, *cluster.Spec) bool
 
 // NewAllocator checks all Services.
 func NewAllocator(snap *cluster.Snapshot, r Rule) *Allocator {
-	s := &Allocator{Snap: snap, rule: r, settled: make([]bool, len(snap.Services))}
-	for i, svc := range snap.Services {
-		if s.settled[i] = r(snap, svc.Spec); s.settled[i] {
+	s := &Allocator{Snap: snap, rule: r}
+	for svc := range snap.Services.All() {
+		if r(snap, svc.Spec) {
 			s.Held = append(s.Held, held(snap, svc.Spec)...)
+		} else {
+			s.Open = append(s.Open, svc.Spec)
 		}
 	}
 	slices.SortFunc(s.Held, cluster.Assignment.Compare)
-	s.open()
-	s.findLoose(snap.Claims)
+	s.findLoose(snap.Claims.Slice())
 	return s
 }
 
 // Next returns the Allocator of another snapshot, by the same rule.
 func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
-	claims := sortedset.Differ(s.Snap.Claims, snap.Claims, compareClaims)
+	gone, came := s.Snap.Claims.Changes(snap.Claims)
+	claims := slices.Concat(gone, came)
 	names := s.touched(snap, slices.Concat(claims, s.conflicting(snap)))
-	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
+	if len(names) > snap.Services.Len()/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
 		return NewAllocator(snap, s.rule)
 	}
-	n := &Allocator{Snap: snap, rule: s.rule, settled: s.carry(snap)}
+	n := &Allocator{Snap: snap, rule: s.rule, Open: s.recheck(snap, names)}
 	doubtful := slices.Concat(s.Loose, claims)
 	var was, is []cluster.Assignment // of these Services
-	for name := range names {
+	for _, name := range names {
 		before := s.heldBy(name)
 		for _, a := range before {
 			doubtful = append(doubtful, s.Snap.Claim(a.Addr))
 		}
-		n.recheck(name)
 		was, is = append(was, before...), append(is, n.heldBy(name)...)
 	}
 	n.Held = replaceHeld(s.Held, was, is)
-	n.open()
 	n.findLoose(doubtful)
 	return n
 }
 
 // touched returns the Services that differ between two snapshots, or whose Claims or Namespaces
-// differ.
-func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cluster.Name]struct{} {
-	names := map[cluster.Name]struct{}{}
-	sameSpec := func(a, b cluster.Service) bool { return a.Spec == b.Spec }
-	for _, svc := range differ(s.Snap.Services, snap.Services, sameSpec, compareServices) {
-		names[svc.Name] = struct{}{}
-	}
+// differ, sorted.
+func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) []cluster.Name {
+	names := changedSpecs(s.Snap.Services, snap.Services)
 	for _, ns := range sortedset.Differ(s.Snap.Namespaces, snap.Namespaces, func(a, b *cluster.Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
-		i, _ := find(snap.Services, cluster.Name{Namespace: ns.Name})
-		for ; i < len(snap.Services) && snap.Services[i].Name.Namespace == ns.Name; i++ {
-			names[snap.Services[i].Name] = struct{}{}
+		for svc := range snap.Services.From(cluster.Name{Namespace: ns.Name}) {
+			if svc.Name.Namespace != ns.Name {
+				break
+			}
+			names = append(names, svc.Name)
 		}
 	}
 	for _, c := range claims {
 		for _, h := range c.Holders {
-			names[h.Name] = struct{}{}
+			names = append(names, h.Name)
 		}
-		for _, name := range c.ReservedFor {
-			names[name] = struct{}{}
+		names = append(names, c.ReservedFor...)
+	}
+	slices.SortFunc(names, cluster.Name.Compare)
+	return slices.Compact(names)
+}
+
+// changedSpecs returns the Services that only one of two snapshots has, or that differ in more than
+// their endpoints.
+func changedSpecs(was, now cluster.Services) (names []cluster.Name) {
+	for svc, isNew := range was.Differences(now) {
+		other := was
+		if !isNew {
+			other = now
+		}
+		if o, _ := other.Get(svc.Name); o.Spec != svc.Spec {
+			names = append(names, svc.Name)
 		}
 	}
 	return names
@@ -101,29 +112,32 @@ func (s *Allocator) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim
 	return claims
 }
 
-// carry copies the results of unchanged Services.
-func (s *Allocator) carry(snap *cluster.Snapshot) []bool {
-	settled := make([]bool, len(snap.Services))
-	j := 0
-	for i, svc := range snap.Services {
-		for j < len(s.settled) && s.Snap.Services[j].Spec != svc.Spec && s.Snap.Services[j].Name.Compare(svc.Name) <= 0 {
-			j++
-		}
-		if j < len(s.settled) && s.Snap.Services[j].Spec == svc.Spec {
-			settled[i] = s.settled[j]
-			j++
-		}
+// recheck returns the Services of another snapshot that are not settled: it applies the rule to the
+// named ones, and the others are as before.
+func (s *Allocator) recheck(snap *cluster.Snapshot, names []cluster.Name) []*cluster.Spec {
+	compare := func(s *cluster.Spec, n cluster.Name) int { return s.Name.Compare(n) }
+	return sortedset.Patch(s.Open, names, compare, sortedset.Equal, func(i int) (*cluster.Spec, bool) {
+		spec := snap.Service(names[i])
+		return spec, spec != nil && !s.rule(snap, spec)
+	})
+}
+
+// settled returns a Service, nil if it is not settled or does not exist.
+func (s *Allocator) settled(name cluster.Name) *cluster.Spec {
+	_, open := slices.BinarySearchFunc(s.Open, name, func(s *cluster.Spec, n cluster.Name) int { return s.Name.Compare(n) })
+	if open {
+		return nil
 	}
-	return settled
+	return s.Snap.Service(name)
 }
 
 // heldBy returns the addresses of a Service; none unless it is settled.
 func (s *Allocator) heldBy(name cluster.Name) []cluster.Assignment {
-	i, found := find(s.Snap.Services, name)
-	if !found || !s.settled[i] {
+	spec := s.settled(name)
+	if spec == nil {
 		return nil
 	}
-	return held(s.Snap, s.Snap.Services[i].Spec)
+	return held(s.Snap, spec)
 }
 
 // replaceHeld returns a sorted list in which was is replaced by is. If both are equal, as when an
@@ -140,22 +154,6 @@ func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
 		}
 		return a, there
 	})
-}
-
-// recheck applies the rule to a Service, if it exists.
-func (s *Allocator) recheck(name cluster.Name) {
-	if i, found := find(s.Snap.Services, name); found {
-		s.settled[i] = s.rule(s.Snap, s.Snap.Services[i].Spec)
-	}
-}
-
-// open collects the Services that are not settled.
-func (s *Allocator) open() {
-	for i, is := range s.settled {
-		if !is {
-			s.Open = append(s.Open, s.Snap.Services[i].Spec)
-		}
-	}
 }
 
 // findLoose collects the loose Claims among doubtful, some of which may be outdated or deleted.
@@ -175,8 +173,8 @@ func (s *Allocator) loose(c *cluster.Claim) bool {
 	if len(c.Holders) != 1 || len(c.ReservedFor) != 0 {
 		return true
 	}
-	i, found := find(s.Snap.Services, c.Holders[0].Name)
-	return !found || !s.settled[i] || !slices.Contains(s.Snap.Services[i].Status, c.Addr)
+	holder := s.settled(c.Holders[0].Name)
+	return holder == nil || !slices.Contains(holder.Status, c.Addr)
 }
 
 // held returns the addresses of a settled Service.
@@ -188,29 +186,4 @@ func held(snap *cluster.Snapshot, s *cluster.Spec) []cluster.Assignment {
 	return all
 }
 
-// differ returns the elements that are in only one of two sorted lists. It does not look inside of
-// equal elements.
-func differ[T any](a, b []T, same func(x, y T) bool, compare func(x, y T) int) (only []T) {
-	for len(a) > 0 && len(b) > 0 {
-		if same(a[0], b[0]) {
-			a, b = a[1:], b[1:]
-			continue
-		}
-		order := compare(a[0], b[0])
-		if order <= 0 {
-			only, a = append(only, a[0]), a[1:]
-		}
-		if order >= 0 {
-			only, b = append(only, b[0]), b[1:]
-		}
-	}
-	return slices.Concat(only, a, b)
-}
-
-// find returns the index of a Service in a sorted list, or where it would be.
-func find(services []cluster.Service, name cluster.Name) (int, bool) {
-	return slices.BinarySearchFunc(services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
-}
-
-func compareServices(a, b cluster.Service) int { return a.Name.Compare(b.Name) }
-func compareClaims(a, b *cluster.Claim) int    { return a.Addr.Compare(b.Addr) }
+func compareClaims(a, b *cluster.Claim) int { return a.Addr.Compare(b.Addr) }

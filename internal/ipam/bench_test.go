@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"go4.org/netipx"
@@ -19,7 +18,7 @@ func manyServices(pool string) *cluster.Snapshot {
 		Name: "lan", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.MustParseIPRange(pool)},
 	}}}
 	for i := range many {
-		s.Services = append(s.Services, cluster.Service{Spec: &cluster.Spec{
+		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
 			Name: cluster.Name{Namespace: "default", Name: fmt.Sprintf("s%05d", i)}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 	}
@@ -52,13 +51,13 @@ func BenchmarkSource(b *testing.B) {
 			src := NewSource(inner, nil)
 			src.Snapshot()
 			for b.Loop() {
-				next := *inner.s
-				next.Services = slices.Clone(next.Services)
+				next, changed := *inner.s, inner.s.Services.At(5000)
 				if what == "endpoints" {
-					next.Services[5000].Endpoints = &cluster.Endpoints{}
+					changed.Endpoints = &cluster.Endpoints{}
 				} else {
-					next.Services[5000].Spec = new(*next.Services[5000].Spec)
+					changed.Spec = new(*changed.Spec)
 				}
+				next.Services = next.Services.With(changed)
 				inner.s = &next
 				src.Snapshot()
 			}
@@ -84,9 +83,9 @@ func BenchmarkReader(b *testing.B) {
 	}
 	b.Run("endpoint", func(b *testing.B) {
 		read(b, func(i int) *cluster.Snapshot {
-			next := *snap
-			next.Services = slices.Clone(snap.Services)
-			next.Services[i%len(next.Services)].Endpoints = &cluster.Endpoints{}
+			next, changed := *snap, snap.Services.At(i%snap.Services.Len())
+			changed.Endpoints = &cluster.Endpoints{}
+			next.Services = snap.Services.With(changed)
 			return &next
 		})
 	})
@@ -95,10 +94,9 @@ func BenchmarkReader(b *testing.B) {
 		read(b, func(i int) *cluster.Snapshot {
 			next := *snap
 			i = i * 7919 % len(assigned)
-			at, _ := find(snap.Services, assigned[i].Service)
-			next.Services = slices.Delete(slices.Clone(snap.Services), at, at+1)
+			next.Services = snap.Services.Without(assigned[i].Service)
 			next.Assignments = snap.Assignments.Without(assigned[i])
-			next.Claims = slices.Delete(slices.Clone(snap.Claims), i, i+1)
+			next.Claims = snap.Claims.Without(assigned[i].Addr)
 			return &next
 		})
 	})

@@ -139,13 +139,13 @@ func (h *history) snapshot() *cluster.Snapshot {
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(h.services), cluster.Name.Compare) {
 		spec := h.services[name]
-		s.Services = append(s.Services, cluster.Service{Spec: spec})
+		s.Services = s.Services.With(cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
 			s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(h.claims), netip.Addr.Compare) {
-		s.Claims = append(s.Claims, h.claims[a])
+		s.Claims = s.Claims.With(h.claims[a])
 	}
 	for i := range 48 {
 		if h.conflicts>>i&1 != 0 {
@@ -275,7 +275,7 @@ func TestSpread(t *testing.T) {
 	}}
 	s := &cluster.Snapshot{Pools: []*cluster.Pool{pool}}
 	for i := range 1152 { // half of the addresses
-		s.Services = append(s.Services, cluster.Service{Spec: &cluster.Spec{
+		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
 			Name: cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%05d", i)}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 	}

@@ -60,7 +60,7 @@ func changedAssignments(was, in *cluster.Snapshot) []cluster.Assignment {
 	for a := range was.Assignments.Differences(in.Assignments) {
 		changed = append(changed, a)
 	}
-	for _, c := range differ(was.Claims, in.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims) {
+	for c := range was.Claims.Differences(in.Claims) {
 		changed = append(changed, in.AssignmentsOf(c.Addr)...)
 	}
 	slices.SortFunc(changed, cluster.Assignment.Compare)
@@ -80,8 +80,8 @@ func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) (o
 		ours = patchConfirmed(in, last.Assignments, changed)
 	}
 	names := map[cluster.Name]bool{}
-	for _, s := range differ(was.Services, in.Services, func(a, b cluster.Service) bool { return a.Spec == b.Spec }, compareServices) {
-		names[s.Name] = true
+	for _, name := range changedSpecs(was.Services, in.Services) {
+		names[name] = true
 	}
 	for _, a := range changed {
 		names[a.Service] = true

@@ -20,15 +20,15 @@ func TestReaderNeedsClaims(t *testing.T) {
 	name := func(n string) cluster.Name { return cluster.Name{Namespace: "shop", Name: n} }
 	addr := netip.MustParseAddr
 	snap := &cluster.Snapshot{
-		Services: []cluster.Service{
+		Services: cluster.ServiceSet([]cluster.Service{
 			{Spec: &cluster.Spec{Name: name("claimed"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("foreign"), Status: []netip.Addr{addr("203.0.113.1")}}},
 			{Spec: &cluster.Spec{Name: name("taken"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("waiting")}},
-		},
+		}...),
 		Assignments: cluster.AssignmentSet(
 			cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("claimed")}, cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("taken")},
 			cluster.Assignment{Addr: addr("203.0.113.1"), Service: name("foreign")},
 		),
-		Claims: []*cluster.Claim{{Addr: addr("192.0.2.1"), Holders: []cluster.Holder{{Name: name("claimed")}}}},
+		Claims: cluster.ClaimSet(&cluster.Claim{Addr: addr("192.0.2.1"), Holders: []cluster.Holder{{Name: name("claimed")}}}),
 	}
 	source := &scripted{snap}
 	r := NewReader(source)
@@ -48,11 +48,11 @@ func TestReaderNeedsClaims(t *testing.T) {
 	}
 
 	// A change of endpoints alone leaves the slices as they are.
-	next := *snap
-	next.Services = slices.Clone(snap.Services)
-	next.Services[0].Endpoints = &cluster.Endpoints{}
+	next, changed := *snap, snap.Services.At(0)
+	changed.Endpoints = &cluster.Endpoints{}
+	next.Services = snap.Services.With(changed)
 	source.snapshot = &next
-	if again := r.Snapshot(); !again.Assignments.Same(got.Assignments) || again.Services[0].Endpoints == nil {
+	if again := r.Snapshot(); !again.Assignments.Same(got.Assignments) || again.Services.At(0).Endpoints == nil {
 		t.Error("assignments were copied, or the change was lost")
 	}
 }
@@ -108,14 +108,14 @@ func snapshotOf(specs []*cluster.Spec, held []*cluster.Claim) *cluster.Snapshot 
 		if s == nil {
 			continue
 		}
-		snap.Services = append(snap.Services, cluster.Service{Spec: s})
+		snap.Services = snap.Services.With(cluster.Service{Spec: s})
 		for _, a := range s.Status {
 			snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: a, Service: s.Name})
 		}
 	}
 	for _, c := range held {
 		if c != nil {
-			snap.Claims = append(snap.Claims, c)
+			snap.Claims = snap.Claims.With(c)
 		}
 	}
 	return snap

@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -24,11 +23,10 @@ func atScale(n int) *cluster.Snapshot {
 		{Name: "rest", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.8.0.0-10.15.255.255")}},
 	}}
 	for i := range n {
-		s.Services = append(s.Services, cluster.Service{Spec: &cluster.Spec{
+		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
 			Name: cluster.Name{Namespace: fmt.Sprintf("ns%02d", i%50), Name: fmt.Sprintf("s%05d", i)}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 	}
-	slices.SortFunc(s.Services, func(a, b cluster.Service) int { return a.Name.Compare(b.Name) })
 	return s
 }
 
@@ -37,9 +35,8 @@ func settledAtScale(n int) *cluster.Snapshot {
 	s := atScale(n)
 	assigned, _ := Allocate(s)
 	for _, a := range assigned {
-		i, _ := find(s.Services, a.Service)
-		s.Services[i].Spec.Status = []netip.Addr{a.Addr}
-		s.Claims = append(s.Claims, &cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}})
+		s.Service(a.Service).Status = []netip.Addr{a.Addr}
+		s.Claims = s.Claims.With(&cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}})
 	}
 	s.Assignments = cluster.AssignmentSet(assigned...)
 	return s
@@ -79,8 +76,7 @@ func BenchmarkChange(b *testing.B) {
 			if pool != "" {
 				spec.RequestedPools = []string{pool}
 			}
-			i, _ := find(snap.Services, spec.Name)
-			next.Services = slices.Insert(slices.Clone(snap.Services), i, cluster.Service{Spec: spec})
+			next.Services = snap.Services.With(cluster.Service{Spec: spec})
 			return &next
 		}
 		labelled := *snap

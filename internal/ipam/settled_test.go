@@ -27,8 +27,8 @@ func TestSettledServicesNeedNoAllocation(t *testing.T) {
 			w.disturb()
 		}
 		s := w.snapshot()
-		s.Claims = claims
-		for _, svc := range s.Services {
+		s.Claims = cluster.ClaimSet(claims...)
+		for svc := range s.Services.All() {
 			if Settled(s, svc.Spec) {
 				settled++
 			}
@@ -169,12 +169,12 @@ func TestAllocatorNext(t *testing.T) {
 		assigned, _ := Allocate(w.snapshot())
 		writeStatus(w, assigned)
 		snap := w.snapshot()
-		snap.Claims = w.claims(assigned)
+		snap.Claims = cluster.ClaimSet(w.claims(assigned)...)
 		allocator := NewAllocator(snap, Settled)
 		for range 10 {
 			snap = w.next(snap)
 			allocator = allocator.Next(snap)
-			if len(allocator.Open) < len(snap.Services) {
+			if len(allocator.Open) < snap.Services.Len() {
 				kept++
 			}
 			got, want := see(allocator), see(NewAllocator(snap, Settled))
@@ -190,7 +190,7 @@ func TestAllocatorNext(t *testing.T) {
 
 // next is another snapshot, with something changed and the rest the same pointers.
 func (w *world) next(was *cluster.Snapshot) *cluster.Snapshot {
-	claims := slices.Clone(was.Claims)
+	claims := was.Claims.Slice()
 	if n := w.IntN(8); n == 0 {
 		w.disturb()
 	} else if n < 4 && len(claims) > 0 {
@@ -202,12 +202,12 @@ func (w *world) next(was *cluster.Snapshot) *cluster.Snapshot {
 		}
 	} else if names := slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare); len(names) > 0 {
 		spec := *w.services[names[w.IntN(len(names))]]
-		if spec.Status = nil; w.IntN(2) == 0 && len(was.Claims) > 0 {
-			spec.Status = []netip.Addr{was.Claims[w.IntN(len(was.Claims))].Addr}
+		if spec.Status = nil; w.IntN(2) == 0 && was.Claims.Len() > 0 {
+			spec.Status = []netip.Addr{was.Claims.At(w.IntN(was.Claims.Len())).Addr}
 		}
 		w.services[spec.Name] = &spec
 	}
 	snap := w.snapshot()
-	snap.Claims = claims
+	snap.Claims = cluster.ClaimSet(claims...)
 	return snap
 }

@@ -154,7 +154,7 @@ func (p *plan) sharers() map[string][]*cluster.Spec {
 		return p.byKey
 	}
 	p.byKey = map[string][]*cluster.Spec{}
-	for _, s := range p.Snap.Services {
+	for s := range p.Snap.Services.All() {
 		if s.Sharing != nil {
 			p.byKey[s.Sharing.Key] = append(p.byKey[s.Sharing.Key], s.Spec)
 		}

@@ -71,8 +71,7 @@ func (s *source) remembered() []cluster.Assignment {
 
 // sameInput reports whether Allocate would return the same for b.
 func sameInput(a, b *cluster.Snapshot) bool {
-	return slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Namespaces, b.Namespaces) &&
-		slices.EqualFunc(a.Services, b.Services, func(x, y cluster.Service) bool { return x.Spec == y.Spec })
+	return slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Namespaces, b.Namespaces) && len(changedSpecs(a.Services, b.Services)) == 0
 }
 
 // allocate is Allocate with remembered assignments, on one of several nodes that decide

@@ -55,7 +55,7 @@ func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalT
 	if netip.MustParseAddr(addr).Is6() {
 		pod = "[fd00::5]:80"
 	}
-	s.Services = append(s.Services, cluster.Service{
+	s.Services = s.Services.With(cluster.Service{
 		Spec: &cluster.Spec{Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}}},
 		Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{Protocol: corev1.ProtocolTCP, Node: "n1",
 			Addr: netip.MustParseAddrPort(pod), Ready: true, Serving: true}}},

@@ -40,10 +40,10 @@ func TestAggregateWithoutServiceCommunities(t *testing.T) {
 	}
 	first := is()
 
-	next, spec := *snap, *snap.Services[1].Spec
-	spec.Communities = blackhole
-	next.Services = append([]cluster.Service{}, snap.Services...)
-	next.Services[1].Spec = &spec
+	next, changed := *snap, snap.Services.At(1)
+	changed.Spec = new(*changed.Spec)
+	changed.Communities = blackhole
+	next.Services = snap.Services.With(changed)
 	snap = &next
 	second := is()
 	for i, same := range []bool{true, false, true} {
@@ -67,8 +67,8 @@ func TestSharedAddressCommunities(t *testing.T) {
 	snap.Pools[0].ServiceCommunities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
 	give(snap, "a", "192.0.2.5", cl, 80)
 	give(snap, "b", "192.0.2.5", cl, 81)
-	snap.Services[0].Spec.Communities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
-	snap.Services[1].Spec.Communities = &cluster.Communities{Standard: []bgp.Community{bgp.CommunityNames["no-advertise"]}}
+	snap.Services.At(0).Spec.Communities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
+	snap.Services.At(1).Spec.Communities = &cluster.Communities{Standard: []bgp.Community{bgp.CommunityNames["no-advertise"]}}
 	d := Decide(Config{Node: "n1"}, snap)
 	if text, want := routesText(d.BGP.Routes), "192.0.2.5/32 community 64500:1"; text != want {
 		t.Errorf("announces %s, want %s", text, want)

@@ -115,10 +115,10 @@ func TestBacklogTakesTurns(t *testing.T) {
 	}
 	change := func(services int) {
 		next := *snap
-		next.Services = slices.Clone(snap.Services)
 		for i := range services {
-			e := *next.Services[i].Endpoints
-			next.Services[i].Endpoints = &e
+			changed := snap.Services.At(i)
+			changed.Endpoints = new(*changed.Endpoints)
+			next.Services = next.Services.With(changed)
 		}
 		snap = &next
 	}

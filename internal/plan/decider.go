@@ -48,7 +48,10 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	if v == last.View && snap == last.Snapshot && len(last.Outdated) == 0 {
 		return last
 	}
-	services := sortedset.Differ(last.Snapshot.Services, snap.Services, compareServices)
+	var services []cluster.Service
+	for s := range last.Snapshot.Services.Differences(snap.Services) {
+		services = append(services, s)
+	}
 	r := d.revise(v, last, snap, d.changed(last, snap, v, services))
 	// The last Desired is immutable, and other goroutines may read it.
 	next := *last
@@ -127,7 +130,7 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 	}
 	if v.usesL2 {
 		// A claim names the preferred owner of its address.
-		for _, c := range sortedset.Differ(have.Claims, snap.Claims, compareClaims) {
+		for c := range have.Claims.Differences(snap.Claims) {
 			addrs = append(addrs, c.Addr)
 		}
 	}

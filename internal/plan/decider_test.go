@@ -37,7 +37,7 @@ func many(n int, announce cluster.Announce) *cluster.Snapshot {
 			e.List = append(e.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: nodeName((i + pod) % n), Ready: true, Serving: true,
 				Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)})
 		}
-		snap.Services = append(snap.Services, cluster.Service{Spec: spec, Endpoints: e})
+		snap.Services = snap.Services.With(cluster.Service{Spec: spec, Endpoints: e})
 		snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
 		addr = addr.Next()
 	}
@@ -70,7 +70,7 @@ func again(was, is *Desired) (n int) {
 func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 	const n = 100
 	remove := func(s *cluster.Snapshot) {
-		s.Services, s.Assignments = slices.Delete(slices.Clone(s.Services), 5, 6), s.Assignments.Without(s.Assignments.Slice()[5])
+		s.Services, s.Assignments = s.Services.Without(s.Services.At(5).Name), s.Assignments.Without(s.Assignments.Slice()[5])
 	}
 	peer := func(s *cluster.Snapshot, p cluster.Peer) { s.Peers = []*cluster.Peer{&p} }
 	for name, row := range map[string]struct {
@@ -150,9 +150,9 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		snap := many(4, cluster.AnnounceL2)
 		first := snap.Assignments.Slice()[0]
-		snap.Services = snap.Services[:2]
-		snap.Assignments = cluster.AssignmentSet(first, cluster.Assignment{Addr: first.Addr, Service: snap.Services[1].Name, Pool: "lan"})
-		for i, s := range snap.Services {
+		snap.Services = cluster.ServiceSet(snap.Services.Slice()[:2]...)
+		snap.Assignments = cluster.AssignmentSet(first, cluster.Assignment{Addr: first.Addr, Service: snap.Services.At(1).Name, Pool: "lan"})
+		for i, s := range snap.Services.Slice() {
 			s.Spec.ExternalTrafficPolicy, s.Spec.Ports[0].Port = corev1.ServiceExternalTrafficPolicyLocal, uint16(80+i)
 			for j := range s.Endpoints.List {
 				e := &s.Endpoints.List[j]

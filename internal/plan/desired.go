@@ -253,8 +253,8 @@ func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *pro
 	if a == nil {
 		var services []cluster.Service
 		for _, name := range holders() {
-			if i := find(d.Snapshot, name); i >= 0 {
-				services = append(services, d.Snapshot.Services[i])
+			if s, exists := d.Snapshot.Services.Get(name); exists {
+				services = append(services, s)
 			}
 		}
 		// The last decision is gone with the address: decide again for its last Services.

@@ -54,7 +54,7 @@ func endpointsOf(t proxy.Target) (out []netip.AddrPort) {
 
 // known returns all endpoints of a frontend's Service; in a World, Services have one port.
 func known(snap *cluster.Snapshot, frontend string) (out []netip.AddrPort) {
-	for _, s := range snap.Services {
+	for s := range snap.Services.All() {
 		if s.Name.String()+":http" == frontend {
 			for _, e := range s.Endpoints.List {
 				out = append(out, e.Addr)

@@ -105,7 +105,7 @@ func (c *choices) snapshot() *cluster.Snapshot {
 	}
 	for i := range 1 + c.next(3) {
 		s := c.service(i)
-		snap.Services = append(snap.Services, s)
+		snap.Services = snap.Services.With(s)
 		for _, r := range pool.Ranges {
 			a := r.From()
 			for range c.next(3) {

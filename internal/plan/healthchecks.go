@@ -67,8 +67,8 @@ func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
 		for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
 			keys = append(keys, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Family: f})
 		}
-		if at := find(d.Snapshot, s.Name); at >= 0 {
-			checks = append(checks, v.checks(d.Snapshot.Services[at])...)
+		if now, exists := d.Snapshot.Services.Get(s.Name); exists {
+			checks = append(checks, v.checks(now)...)
 		}
 	}
 	d.Checks = sortedset.Patch(d.Checks, keys, compareChecks, sortedset.Equal, func(i int) (c healthcheck.Check, there bool) {

@@ -59,9 +59,10 @@ func TestServiceOverLimitRefused(t *testing.T) {
 func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 	world := func(endpoints int) *Desired {
 		snap := plantest.HugeService(t, endpoints)
-		shared := *snap.Services[1].Spec
+		shared := snap.Services.At(1)
+		shared.Spec = new(*shared.Spec)
 		shared.Ports = []cluster.Port{{Protocol: "TCP", Port: 443}}
-		snap.Services[1].Spec = &shared
+		snap.Services = snap.Services.With(shared)
 		all := snap.Assignments.Slice()
 		for i := range all {
 			all[i].Addr = netip.MustParseAddr("192.0.2.1")
@@ -109,8 +110,8 @@ func TestOversizedAttributesRefused(t *testing.T) {
 		snap.Pools[0].ServiceCommunities = numbers(1000)
 		give(snap, "gold", "192.0.2.1", corev1.ServiceExternalTrafficPolicyCluster, 80)
 		give(snap, "plain", "192.0.2.3", corev1.ServiceExternalTrafficPolicyCluster, 80)
-		snap.Services[0].Spec.Labels = labels.Set{"tier": "gold"}
-		snap.Services[0].Spec.Communities = numbers(annotated)
+		snap.Services.At(0).Spec.Labels = labels.Set{"tier": "gold"}
+		snap.Services.At(0).Spec.Communities = numbers(annotated)
 		d := Decide(Config{Node: "n1"}, snap)
 		var lines []string
 		for r := range d.BGP.Routes.All() {

@@ -18,22 +18,8 @@ func byPrecedence(services []cluster.Service) {
 	})
 }
 
-// find returns the index of a Service, or -1.
-func find(snap *cluster.Snapshot, name cluster.Name) int {
-	i, ok := slices.BinarySearchFunc(snap.Services, name, compareServiceName)
-	if !ok {
-		return -1
-	}
-	return i
-}
-
 // Orders of lists.
 
-func compareServices(a, b cluster.Service) int { return a.Name.Compare(b.Name) }
-func compareServiceName(s cluster.Service, name cluster.Name) int {
-	return s.Name.Compare(name)
-}
-func compareClaims(a, b *cluster.Claim) int          { return a.Addr.Compare(b.Addr) }
 func compareAddress(a *Address, addr netip.Addr) int { return a.Addr.Compare(addr) }
 func compareVIP(v *proxy.VIP, addr netip.Addr) int   { return v.Addr.Compare(addr) }
 func comparePrefix(r bgp.Route, prefix netip.Prefix) int {

@@ -35,7 +35,7 @@ type PodCIDRMismatch struct {
 // IPAM.
 type PodCIDRMismatchFinder struct {
 	cidrs    []netip.Prefix
-	services []cluster.Service // that were searched
+	services cluster.Services // that were searched
 	found    PodNetwork
 }
 
@@ -47,9 +47,9 @@ const (
 )
 
 // Find returns the first PodCIDRMismatch that confirm confirms, and the interface that confirm
-// returns. services are sorted by name. The endpoints of a Service are checked once, in this search
+// returns. The endpoints of a Service are checked once, in this search
 // or, if there are many mismatches, in a later one.
-func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Service, confirm func(PodCIDRMismatch) (iface string, ok bool)) PodNetwork {
+func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) (iface string, ok bool)) PodNetwork {
 	if self == nil {
 		return f.found
 	}
@@ -59,31 +59,27 @@ func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services []cluster.Serv
 	if f.found.Mismatch != (PodCIDRMismatch{}) {
 		return f.found
 	}
-	if sortedset.Same(f.services, services) {
-		return PodNetwork{}
-	}
-	searched, asked := f.services, 0
-	for i, s := range services {
-		if len(searched) > 0 && searched[0] == s { // as usual; without a look into the Service
-			searched = searched[1:]
+	var was cluster.Service
+	var searched []cluster.Name
+	asked := 0
+	for s, isNew := range f.services.Differences(services) {
+		if !isNew {
+			was = s
 			continue
 		}
-		rest, known := sortedset.Seek(searched, s.Name, compareServiceName)
-		if searched = rest; known {
-			searched = rest[1:]
-		}
-		if s.Endpoints == nil || known && rest[0].Endpoints == s.Endpoints {
+		searched = append(searched, s.Name)
+		if s.Endpoints == nil || was.Spec != nil && was.Name == s.Name && was.Endpoints == s.Endpoints {
 			continue
 		}
 		mismatches := mismatchesOf(self, s.Endpoints)
 		for _, mismatch := range mismatches {
 			if iface, ok := confirm(mismatch); ok {
-				f.services, f.found = nil, PodNetwork{Mismatch: mismatch, Interface: iface}
+				f.services, f.found = cluster.Services{}, PodNetwork{Mismatch: mismatch, Interface: iface}
 				return f.found
 			}
 		}
 		if asked += len(mismatches); asked >= maxMismatchesOfSearch {
-			f.services = services[:i+1]
+			f.services = f.services.Patch(searched, services.Get)
 			return PodNetwork{}
 		}
 	}

@@ -19,13 +19,13 @@ func prefixes(text ...string) (all []netip.Prefix) {
 }
 
 // serviceAt is a Service with endpoints, each "node address".
-func serviceAt(endpoints ...string) cluster.Service {
+func serviceAt(name string, endpoints ...string) cluster.Service {
 	e := &cluster.Endpoints{}
 	for _, text := range endpoints {
 		node, addr, _ := strings.Cut(text, " ")
 		e.List = append(e.List, cluster.Endpoint{Node: node, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 80)})
 	}
-	return cluster.Service{Spec: &cluster.Spec{}, Endpoints: e}
+	return cluster.Service{Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: name}}, Endpoints: e}
 }
 
 // A pod of this node outside of its podCIDRs, or of another node inside, shows that podCIDRs do
@@ -52,7 +52,7 @@ func TestPodCIDRMismatch(t *testing.T) {
 		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
 	} {
 		var f PodCIDRMismatchFinder
-		got := f.Find(tt.self, []cluster.Service{{Spec: &cluster.Spec{}}, serviceAt(tt.endpoints...)}, func(PodCIDRMismatch) (string, bool) { return "br0", true })
+		got := f.Find(tt.self, cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}}, serviceAt("web", tt.endpoints...)), func(PodCIDRMismatch) (string, bool) { return "br0", true })
 		text := ""
 		if s := got.Mismatch; s != (PodCIDRMismatch{}) {
 			text = s.Node + " " + s.Addr.String()
@@ -71,7 +71,7 @@ func TestPodCIDRMismatchFinderRemembers(t *testing.T) {
 	var asked []string
 	find := func(confirmed bool, services ...cluster.Service) string {
 		asked = nil
-		n := f.Find(self, services, func(s PodCIDRMismatch) (string, bool) {
+		n := f.Find(self, cluster.ServiceSet(services...), func(s PodCIDRMismatch) (string, bool) {
 			asked = append(asked, s.Addr.String())
 			return "", confirmed
 		})
@@ -83,10 +83,10 @@ func TestPodCIDRMismatchFinderRemembers(t *testing.T) {
 			t.Errorf("%s: found %q, want %q; asked about %q, want %q", when, got, want, asked, wantAsked)
 		}
 	}
-	vm, web := serviceAt("n1 192.168.9.9"), serviceAt("n1 10.244.1.5")
+	vm, web := serviceAt("vm", "n1 192.168.9.9"), serviceAt("web", "n1 10.244.1.5")
 	expect("a machine, not a pod", find(false, vm, web), "", "192.168.9.9")
 	expect("nothing new", find(false, vm, web), "")
-	moved := serviceAt("n1 10.244.9.5")
+	moved := serviceAt("web", "n1 10.244.9.5")
 	expect("another endpoint", find(true, vm, moved), "n1", "10.244.9.5")
 	expect("gone", find(true, vm), "n1")
 	self = &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.0.0/16")}
@@ -98,13 +98,11 @@ func TestPodCIDRMismatchesOfOneServiceAreBounded(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
 	var f PodCIDRMismatchFinder
 	find := func(services ...cluster.Service) (asked int) {
-		f.Find(self, services, func(PodCIDRMismatch) (string, bool) { asked++; return "", false })
+		f.Find(self, cluster.ServiceSet(services...), func(PodCIDRMismatch) (string, bool) { asked++; return "", false })
 		return asked
 	}
 	named := func(name string, mismatches int) cluster.Service {
-		s := serviceAt(slices.Repeat([]string{"n1 192.168.9.9"}, mismatches)...)
-		s.Name = cluster.Name{Namespace: "shop", Name: name}
-		return s
+		return serviceAt(name, slices.Repeat([]string{"n1 192.168.9.9"}, mismatches)...)
 	}
 	var all []cluster.Service
 	for i := range 40 {

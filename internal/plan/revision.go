@@ -74,8 +74,8 @@ func (d decision) reuse(last *Address) *Address {
 func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
 	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
 	for _, a := range all {
-		if i := find(snap, a.Service); i >= 0 {
-			h.services = append(h.services, snap.Services[i])
+		if s, exists := snap.Services.Get(a.Service); exists {
+			h.services = append(h.services, s)
 		}
 	}
 	byPrecedence(h.services)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +27,7 @@ func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files.Snapshot().Claims) != 0 {
+	if files.Snapshot().Claims.Len() != 0 {
 		return ipam.NewReader(files).Snapshot()
 	}
 	return ipam.NewSource(files, nil).Snapshot()
@@ -38,7 +37,7 @@ func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 	t.Helper()
 	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+LocalService("web", "uid-web", "192.0.2.2", "n1")))
-	huge := snap.Services[0]
+	huge := snap.Services.At(0)
 	like := huge.Endpoints.List[0]
 	var list []cluster.Endpoint
 	for i := range endpoints {
@@ -46,8 +45,7 @@ func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 		list = append(list, like)
 	}
 	huge.Endpoints = &cluster.Endpoints{List: list}
-	snap.Services = slices.Clone(snap.Services)
-	snap.Services[0] = huge
+	snap.Services = snap.Services.With(huge)
 	return &snap
 }
 

@@ -70,9 +70,9 @@ func NewWorld(seed uint64) *World {
 // Snapshot is the world as it is now.
 func (w *World) Snapshot() *cluster.Snapshot {
 	return &cluster.Snapshot{
-		Services: slices.Clone(w.Services), Nodes: slices.Clone(w.Nodes), Pools: w.announcedPools(),
+		Services: cluster.ServiceSet(w.Services...), Nodes: slices.Clone(w.Nodes), Pools: w.announcedPools(),
 		Peers: slices.Clone(w.Peers), Advertisements: slices.Clone(w.Advertisements), Assignments: cluster.AssignmentSet(w.Assignments...),
-		L2Advertisements: slices.Clone(w.L2Advertisements), L2Ready: w.Interfaces != nil, AllNodes: true, Claims: w.Claims,
+		L2Advertisements: slices.Clone(w.L2Advertisements), L2Ready: w.Interfaces != nil, AllNodes: true, Claims: cluster.ClaimSet(w.Claims...),
 	}
 }
 

@@ -71,21 +71,6 @@ func Differ[T comparable](a, b []T, compare func(a, b T) int) (only []T) {
 	return slices.Concat(only, a, b)
 }
 
-// Added returns what is in now and not in was; both are sorted by compare. Elements in both are only
-// compared for equality: with another value under its key, an element is added.
-func Added[T comparable](was, now []T, compare func(a, b T) int) (added []T) {
-	if Same(was, now) {
-		return nil
-	}
-	for _, t := range now {
-		var found bool
-		if was, found = seek(was, t, compare); !found || was[0] != t {
-			added = append(added, t)
-		}
-	}
-	return added
-}
-
 // Seek returns the part of a sorted list from a key on, and whether the first element has that key.
 // It is fast if the key is near the beginning: for keys in order, call it with what it returned last.
 func Seek[T, K any](list []T, key K, compare func(T, K) int) (rest []T, found bool) {

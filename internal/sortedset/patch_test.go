@@ -2,10 +2,8 @@ package sortedset
 
 import (
 	"cmp"
-	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -62,36 +60,6 @@ func TestSeek(t *testing.T) {
 			if rest, found := Seek(list, key, cmp.Compare[int]); found != has || !slices.Equal(rest, list[at:]) {
 				t.Errorf("%d in %v: %v, %v", key, list, rest, found)
 			}
-		}
-	}
-}
-
-// An element with a known key is added if it has changed. So is a new key: first, last or between.
-func TestAdded(t *testing.T) {
-	type element struct{ key, version int }
-	compare := func(a, b element) int { return cmp.Compare(a.key, b.key) }
-	elements := func(text string) (list []element) {
-		for _, word := range strings.Fields(text) {
-			var e element
-			if _, err := fmt.Sscanf(word, "%d.%d", &e.key, &e.version); err != nil {
-				t.Fatal(err)
-			}
-			list = append(list, e)
-		}
-		return list
-	}
-	for _, row := range []struct{ was, now, want string }{
-		{"", "", ""},
-		{"1.1 2.1 3.1", "1.1 2.1 3.1", ""},
-		{"1.1 2.1 3.1", "1.1 2.2 3.1", "2.2"},
-		{"2.1 4.1", "1.1 2.1 3.1 4.1 5.1", "1.1 3.1 5.1"},
-		{"1.1 2.1 3.1 4.1 5.1", "1.2 5.1", "1.2"},
-		{"1.1 2.1", "", ""},
-		{"", "1.1 2.1", "1.1 2.1"},
-		{"1.1 2.1 3.1", "4.1", "4.1"},
-	} {
-		if got := Added(elements(row.was), elements(row.now), compare); !slices.Equal(got, elements(row.want)) {
-			t.Errorf("from %q to %q: %v, want %q", row.was, row.now, got, row.want)
 		}
 	}
 }

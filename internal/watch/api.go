@@ -136,8 +136,8 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
 	s := a.Snapshot()
-	a.log.Info("API server read", "host", cfg.Host, "services", len(s.Services), "nodes", len(s.Nodes), "pools", len(s.Pools),
-		"peers", len(s.Peers), "advertisements", len(s.Advertisements)+len(s.L2Advertisements), "claims", len(s.Claims), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
+	a.log.Info("API server read", "host", cfg.Host, "services", s.Services.Len(), "nodes", len(s.Nodes), "pools", len(s.Pools),
+		"peers", len(s.Peers), "advertisements", len(s.Advertisements)+len(s.L2Advertisements), "claims", s.Claims.Len(), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
 	return a, nil
 }
 

@@ -17,8 +17,8 @@ func TestAPIOptions(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
 	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipAdvertisements: true})
 	s.set(clustertest.Node("n1"), clustertest.EndpointSlice("b1", "b", "10.0.0.9"), clustertest.Service("later"))
-	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
-	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil {
+	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(s.Services.Len() != 3, "the Service is not there") })
+	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services.At(0).Endpoints != nil {
 		t.Errorf("watched too much:\n%s", render(snap))
 	}
 	if s.asked("stream endpointslices") != 0 || s.asked("stream bgpadvertisements") != 0 {
@@ -30,14 +30,14 @@ func TestAPIOptions(t *testing.T) {
 	ours := clustertest.Service("ours")
 	ours.Spec.LoadBalancerClass = new(cluster.Class)
 	s.set(ours)
-	if a := s.open(Options{Classes: cluster.Classes{Only: true}}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
+	if a := s.open(Options{Classes: cluster.Classes{Only: true}}); a.Snapshot().Services.Len() != 1 || a.Snapshot().Services.At(0).Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
 	}
 	theirs := clustertest.Service("theirs", "192.0.2.9")
 	theirs.Spec.LoadBalancerClass = new("metallb.io/metallb")
 	s.set(theirs)
 	adopting := s.open(Options{Classes: cluster.Classes{Only: true, Also: []string{"metallb.io/metallb"}}}).Snapshot()
-	if got := len(adopting.Services); got != 2 || adopting.Service(cluster.Name{Namespace: theirs.Namespace, Name: "theirs"}) == nil {
+	if got := adopting.Services.Len(); got != 2 || adopting.Service(cluster.Name{Namespace: theirs.Namespace, Name: "theirs"}) == nil {
 		t.Errorf("%d Services: did not adopt another class", got)
 	}
 }
@@ -70,11 +70,11 @@ func TestAPISharing(t *testing.T) {
 
 	s.set(clustertest.EndpointSlice("b1", "b", "10.0.0.4"))
 	after := awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
-	if after.Services[0] != before.Services[0] || after.Services[1].Spec != before.Services[1].Spec || after.Services[1].Endpoints == before.Services[1].Endpoints {
+	if after.Services.At(0) != before.Services.At(0) || after.Services.At(1).Spec != before.Services.At(1).Spec || after.Services.At(1).Endpoints == before.Services.At(1).Endpoints {
 		t.Error("Services are not shared")
 	}
 	for what, same := range map[string]bool{
-		"Nodes": clustertest.SameArray(before.Nodes, after.Nodes), "Pools": clustertest.SameArray(before.Pools, after.Pools), "Claims": clustertest.SameArray(before.Claims, after.Claims),
+		"Nodes": clustertest.SameArray(before.Nodes, after.Nodes), "Pools": clustertest.SameArray(before.Pools, after.Pools), "Claims": before.Claims.Same(after.Claims.Set),
 		"Peers": clustertest.SameArray(before.Peers, after.Peers), "Assignments": before.Assignments.Same(after.Assignments),
 	} {
 		if !same {
@@ -110,7 +110,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 			}
 			s.set(advertisement)
 			snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(!s.L2Ready, "not ready for L2") })
-			if len(snap.Nodes) != 2 || len(snap.L2Advertisements) != 1 || len(snap.Speakers) != tt.speakers || snap.Services[0].Endpoints == nil {
+			if len(snap.Nodes) != 2 || len(snap.L2Advertisements) != 1 || len(snap.Speakers) != tt.speakers || snap.Services.At(0).Endpoints == nil {
 				t.Errorf("not all was read:\n%s", render(snap))
 			}
 			for _, r := range tt.watched {

@@ -291,7 +291,7 @@ func TestAPIAway(t *testing.T) {
 	if a.InStep() {
 		t.Error("in step with an API server that is away")
 	}
-	if !clustertest.SameArray(before.Services, gone.Services) || !clustertest.SameArray(before.Claims, gone.Claims) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
+	if !before.Services.Same(gone.Services) || !before.Claims.Same(gone.Claims.Set) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
 		t.Error("not everything stayed as it was")
 	}
 	m := a.metrics.of(services)
@@ -307,7 +307,7 @@ func TestAPIAway(t *testing.T) {
 		}
 	}
 	back := awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
-	if back.Services[0].Spec != before.Services[0].Spec || back.Claims[0] != before.Claims[0] {
+	if back.Services.At(0).Spec != before.Services.At(0).Spec || back.Claims.At(0) != before.Claims.At(0) {
 		t.Error("listing again made other pointers of what had not changed")
 	}
 	if at := testutil.ToFloat64(m.since); at != 0 || !a.InStep() {
@@ -417,7 +417,7 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 		s.refuse("bgpadvertisements", refusal)
 		a := s.open(Options{})
 		snap := a.Snapshot()
-		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(fmt.Sprint(snap.Problems), want) || !strings.Contains(fmt.Sprint(snap.Problems), "none of its addresses is announced") {
+		if snap.Services.Len() == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(fmt.Sprint(snap.Problems), want) || !strings.Contains(fmt.Sprint(snap.Problems), "none of its addresses is announced") {
 			t.Errorf("problems %v, want %q", snap.Problems, want)
 		}
 		again := s.open(Options{Known: &cluster.Configuration{Advertisements: []*v1alpha1.BGPAdvertisement{clustertest.Advertisement("known", 24), clustertest.Advertisement("later", 24)}}})
@@ -457,11 +457,11 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 		t.Errorf("problems: %v", snap.Problems)
 	}
 	pool := &cluster.Pool{NamespaceSelector: cluster.Selecting(labels.SelectorFromSet(labels.Set{"team": "a"}))}
-	if why := pool.Excludes(snap.Services[0].Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
+	if why := pool.Excludes(snap.Services.At(0).Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
 		t.Errorf("barred %q", why)
 	}
 	s.refuse("namespaces", nil)
-	if why := pool.Excludes(snap.Services[0].Spec, awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
+	if why := pool.Excludes(snap.Services.At(0).Spec, awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
 		t.Errorf("barred %q", why)
 	}
 }

@@ -46,7 +46,7 @@ func BenchmarkFilesOneSlice(b *testing.B) {
 	dir := manyObjects(b)
 	f, err := OpenFiles(b.Context(), dir, nil, quiet)
 	must(b, err)
-	if n := len(f.Snapshot().Services); n != many {
+	if n := f.Snapshot().Services.Len(); n != many {
 		b.Fatalf("%d Services", n)
 	}
 	tmp, path := filepath.Join(dir, "x.tmp"), filepath.Join(dir, "slice-05000.yaml")
@@ -134,7 +134,7 @@ func BenchmarkWriteSnapshot(b *testing.B) {
 func BenchmarkAPIOneSlice(b *testing.B) {
 	s := newAPIServer(b, crowd()...)
 	a := s.open(Options{})
-	if n := len(a.Snapshot().Services); n != many {
+	if n := a.Snapshot().Services.Len(); n != many {
 		b.Fatalf("%d Services", n)
 	}
 	<-a.Changed()

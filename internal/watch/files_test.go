@@ -77,7 +77,7 @@ func (f *folder) await(want string) *cluster.Snapshot {
 // Problems.
 func summary(s *cluster.Snapshot) string {
 	var out []string
-	for _, svc := range s.Services {
+	for svc := range s.Services.All() {
 		out = append(out, fmt.Sprintf("%s:%d", svc.Name.Name, svc.Ports[0].Port))
 	}
 	for _, p := range s.Problems {
@@ -235,7 +235,7 @@ func TestFilesConfigMap(t *testing.T) {
 	must(f, os.Symlink("..2", filepath.Join(f.dir, "..data_tmp")))
 	must(f, os.Rename(filepath.Join(f.dir, "..data_tmp"), filepath.Join(f.dir, "..data")))
 	after := f.await("a:1 b:2")
-	if before.Services[0] != after.Services[0] {
+	if before.Services.At(0) != after.Services.At(0) {
 		t.Error("a file whose content did not change made another Service")
 	}
 	must(f, os.Symlink("..1", filepath.Join(f.dir, "..data_tmp")))
@@ -366,7 +366,7 @@ func TestFilesShareWithinAFile(t *testing.T) {
 	before := f.await("a:1 b:1 c:1")
 	f.put("a.yaml", text(2))
 	after := f.await("a:1 b:1 c:2")
-	if !slices.Equal(before.Services[:2], after.Services[:2]) {
+	if !slices.Equal(before.Services.Slice()[:2], after.Services.Slice()[:2]) {
 		t.Error("other Services although only c changed")
 	}
 }

@@ -87,7 +87,7 @@ func setFile(a *txtar.Archive, name, data string) {
 // render writes a snapshot as text: what is at its default is left out.
 func render(s *cluster.Snapshot) string {
 	var b strings.Builder
-	for _, svc := range s.Services {
+	for svc := range s.Services.All() {
 		renderService(&b, svc)
 	}
 	for _, n := range s.Nodes {
@@ -115,7 +115,7 @@ func render(s *cluster.Snapshot) string {
 	for _, sp := range s.Speakers {
 		fmt.Fprintf(&b, "speaker %s%s\n", sp.Node, list(" ", sp.Interfaces))
 	}
-	for _, c := range s.Claims {
+	for c := range s.Claims.All() {
 		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved")+list(" kept for ", c.ReservedFor))
 	}
 	for a := range s.Assignments.All() {
@@ -253,7 +253,7 @@ func TestSamples(t *testing.T) {
 	if len(s.Problems) != 0 {
 		t.Errorf("problems: %v", s.Problems)
 	}
-	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 3 || len(s.Peers) != 2 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
+	if s.Services.Len() != 1 || s.Services.At(0).Endpoints == nil || len(s.Pools) != 3 || len(s.Peers) != 2 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
 		t.Errorf("the samples do not make a whole:\n%s", render(s))
 	}
 }

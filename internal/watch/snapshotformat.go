@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -52,14 +51,14 @@ func write(path string, s *cluster.Snapshot) error {
 	}
 	defer f.Close()
 	short := *s
-	short.Services, short.Claims, short.Problems, short.Versions = nil, nil, nil, nil
+	short.Problems, short.Versions = nil, nil
 	head, err := json.Marshal(savedSnapshot{Version: fileVersion, Written: time.Now(), Snapshot: &short})
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
 	w.Write(bytes.TrimSuffix(head, []byte("}")))
-	err = errors.Join(writeList(w, "Services", slices.Values(s.Services)), writeList(w, "Claims", slices.Values(s.Claims)), writeList(w, "Assignments", s.Assignments.All()))
+	err = errors.Join(writeList(w, "Services", s.Services.All()), writeList(w, "Claims", s.Claims.All()), writeList(w, "Assignments", s.Assignments.All()))
 	w.WriteString("}")
 	return errors.Join(err, w.Flush(), f.Close())
 }
@@ -92,6 +91,6 @@ func ReadSnapshot(path string) (*cluster.Snapshot, time.Time, error) {
 	if r.Version != fileVersion || r.Snapshot == nil {
 		return nil, time.Time{}, fmt.Errorf("read snapshot: %s: version %d, want %d", path, r.Version, fileVersion)
 	}
-	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = r.Services, r.Claims, cluster.AssignmentSet(r.Assignments...)
+	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = cluster.ServiceSet(r.Services...), cluster.ClaimSet(r.Claims...), cluster.AssignmentSet(r.Assignments...)
 	return r.Snapshot, r.Written, nil
 }

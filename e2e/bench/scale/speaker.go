@@ -130,7 +130,7 @@ func (h *hollowSpeaker) received(s *discoveryv1.EndpointSlice) bool {
 		return false
 	}
 	name := cluster.Name{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
-	for _, service := range api.Snapshot().Services {
+	for service := range api.Snapshot().Services.All() {
 		if service.Name == name && service.Endpoints != nil {
 			return !slices.ContainsFunc(s.Endpoints, func(want discoveryv1.Endpoint) bool {
 				return !slices.ContainsFunc(service.Endpoints.List, func(have cluster.Endpoint) bool { return have.Addr.Addr().String() == want.Addresses[0] })
