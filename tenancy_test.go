@@ -188,7 +188,7 @@ func fate(t *testing.T, evil *tenant, permissive bool) []string {
 }
 
 func fateOn(d *plan.Desired, node string) (lines []string) {
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		if !slices.ContainsFunc(a.Services, func(n cluster.Name) bool { return n.Namespace == "shop" }) {
 			continue
 		}

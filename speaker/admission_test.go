@@ -59,7 +59,7 @@ func admissionStep(r *rand.Rand, now time.Time) func(*handoverState) {
 	case 5:
 		return func(h *handoverState) { h.pause(until) }
 	case 6:
-		return func(h *handoverState) { h.setAssigned(nil, assigned, now) }
+		return func(h *handoverState) { h.setAssigned(assignedSet(), assignedSet(assigned...), now) }
 	case 7:
 		return func(h *handoverState) { h.reannounceAll() }
 	default:
@@ -68,6 +68,11 @@ func admissionStep(r *rand.Rand, now time.Time) func(*handoverState) {
 			h.selectAdmitted(want, now)
 		}
 	}
+}
+
+// assignedSet returns decisions as the set of a Desired.
+func assignedSet(list ...*plan.Address) sortedset.Set[*plan.Address] {
+	return sortedset.SetOf(list, compareAddresses)
 }
 
 // What was admitted is taken over only as far as a decision about it would be the same.

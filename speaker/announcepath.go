@@ -142,14 +142,14 @@ func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.T
 		p.delayed, p.spare = nil, nil
 		return nil
 	}
-	decided, delayed := d.Addresses, p.delayed
+	delayed := p.delayed
 	next := p.spare[:0]
 	for _, a := range unwanted {
-		var assigned, again bool
+		var again bool
 		_, alone := sortedset.Get(p.announcedPrefixes, sortedset.HostPrefix(a), sortedset.ComparePrefixes)
-		decided, assigned = sortedset.Seek(decided, a, compareAddress)
+		decided := d.Address(a)
 		delayed, again = sortedset.Seek(delayed, a, compareDelayed)
-		w := delayedWithdrawal{addr: a, until: now.Add(withdrawDelay), stays: alone && assigned && decided[0].Handover}
+		w := delayedWithdrawal{addr: a, until: now.Add(withdrawDelay), stays: alone && decided != nil && decided.Handover}
 		if again {
 			w.until = delayed[0].until
 		}
@@ -170,6 +170,8 @@ func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.T
 func compareDelayed(w delayedWithdrawal, a netip.Addr) int { return w.addr.Compare(a) }
 
 func compareAddress(d *plan.Address, a netip.Addr) int { return d.Addr.Compare(a) }
+
+func compareAddresses(a, b *plan.Address) int { return a.Addr.Compare(b.Addr) }
 
 // remaining returns what stays announced until the kernel has what want needs, and false if
 // that is everything. An unwanted prefix stays until a wanted one covers the same address.

@@ -3,6 +3,7 @@ package speaker
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -255,19 +256,19 @@ func (r *reported) forwardingEvents(was reported, now observation) []event {
 // many endpoints. The end of a refusal is reported as an announcement.
 func (r *reported) refusalEvents(was reported, now observation, limit int) (all []event) {
 	r.refused = map[serviceAddress]bool{}
-	for _, a := range now.desired.Addresses {
-		if !a.Refused() {
+	maps.Copy(r.refused, was.refused)
+	var before sortedset.Set[*plan.Address]
+	if was.desired != nil {
+		before = was.desired.Addresses
+	}
+	for a, is := range sortedset.Differences(before, now.desired.Addresses, compareAddresses) {
+		if is {
+			all = append(all, r.refusalsOf(a, was, now)...)
 			continue
 		}
-		for _, reason := range now.desired.ReasonsOf(a) {
-			if reason.Code != cluster.ProxyRefused || reason.Protocol != "proxy" {
-				continue
-			}
-			r.refused[serviceAddress{a.Addr, reason.Service}] = true
-			if was.refused[serviceAddress{a.Addr, reason.Service}] {
-				continue // numbers in the message may change with every endpoint
-			}
-			all = append(all, now.event(now.serviceRef(reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
+		// The new decision comes after the old one.
+		for _, name := range a.Services {
+			delete(r.refused, serviceAddress{a.Addr, name})
 		}
 	}
 	if len(all) <= limit {
@@ -275,6 +276,24 @@ func (r *reported) refusalEvents(was reported, now observation, limit int) (all 
 	}
 	return []event{now.event(now.thisNodeRef(), true, eventProxyRefused, "Forward", fmt.Sprintf(
 		"does not forward %d addresses: run `fanfare status` there for the list", len(r.refused)))}
+}
+
+// refusalsOf reports the refusals of an address that was decided again.
+func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (all []event) {
+	if !a.Refused() {
+		return nil
+	}
+	for _, reason := range now.desired.ReasonsOf(a) {
+		if reason.Code != cluster.ProxyRefused || reason.Protocol != "proxy" {
+			continue
+		}
+		r.refused[serviceAddress{a.Addr, reason.Service}] = true
+		if was.refused[serviceAddress{a.Addr, reason.Service}] {
+			continue // numbers in the message may change with every endpoint
+		}
+		all = append(all, now.event(now.serviceRef(reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
+	}
+	return all
 }
 
 // obstacleEvents reports what blocks traffic on this node, and when it is gone.

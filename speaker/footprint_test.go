@@ -34,7 +34,7 @@ func TestFootprint(t *testing.T) {
 	}
 	d := decider.Decide(ipam.NewReader(builderSource{b}).Snapshot())
 	kept := int(heap()-before) / services
-	if n := len(d.Addresses); n != services {
+	if n := d.Addresses.Len(); n != services {
 		t.Fatalf("%d addresses of %d Services", n, services)
 	}
 	if t.Logf("%d bytes a Service", kept); kept > limit {

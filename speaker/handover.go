@@ -368,10 +368,10 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 // setAssigned takes over which addresses Services hold, and forgets others. It assumes that other
 // owners answer for theirs: where speakers do not communicate, a probe would detect them. was is
 // the argument of the last call; both are sorted.
-func (h *handoverState) setAssigned(was, assigned []*plan.Address, now time.Time) {
+func (h *handoverState) setAssigned(was, assigned sortedset.Set[*plan.Address], now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, a := range sortedset.Differ(was, assigned, func(a, b *plan.Address) int { return a.Addr.Compare(b.Addr) }) {
+	for a := range sortedset.Differences(was, assigned, compareAddresses) {
 		switch {
 		case !isAssigned(assigned, a.Addr):
 			h.orphans[a.Addr] = true
@@ -382,13 +382,13 @@ func (h *handoverState) setAssigned(was, assigned []*plan.Address, now time.Time
 	h.prune(assigned, now)
 }
 
-func isAssigned(assigned []*plan.Address, addr netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(assigned, addr, func(a *plan.Address, b netip.Addr) int { return a.Addr.Compare(b) })
+func isAssigned(assigned sortedset.Set[*plan.Address], addr netip.Addr) bool {
+	_, found := sortedset.Get(assigned, addr, compareAddress)
 	return found
 }
 
 // prune forgets messages that have expired, and addresses that no Service holds any longer.
-func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
+func (h *handoverState) prune(assigned sortedset.Set[*plan.Address], now time.Time) {
 	if now.Sub(h.prunedAt) < pruneInterval {
 		return
 	}

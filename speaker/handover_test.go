@@ -235,12 +235,12 @@ func TestHandover(t *testing.T) {
 		},
 		"an address without a Service is forgotten after a while": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
-			c.nodes["n2"].setAssigned(nil, []*plan.Address{{Addr: y}}, time.Now())
+			c.nodes["n2"].setAssigned(assignedSet(), assignedSet(&plan.Address{Addr: y}), time.Now())
 			c.expect("it may get a Service", "n2", x, "no")
 			c.nodes["n2"].setWanted(sortedset.AddrSet())
 			time.Sleep(holderLifetime + time.Second)
 			for _, handover := range c.nodes {
-				handover.setAssigned(nil, []*plan.Address{{Addr: y}}, time.Now())
+				handover.setAssigned(assignedSet(), assignedSet(&plan.Address{Addr: y}), time.Now())
 			}
 			c.expect("it got none", "n2", x, "yes, after a probe")
 			c.expect("it has a Service", "n2", y, "no")
@@ -248,7 +248,7 @@ func TestHandover(t *testing.T) {
 		},
 		"an address with a former owner is not probed": func(t *testing.T, c *speakerGroup) {
 			c.lost = true
-			c.nodes["n2"].setAssigned(nil, []*plan.Address{{Addr: x, Owner: "n1"}, {Addr: y, Owner: "n2"}}, time.Now())
+			c.nodes["n2"].setAssigned(assignedSet(), assignedSet(&plan.Address{Addr: x, Owner: "n1"}, &plan.Address{Addr: y, Owner: "n2"}), time.Now())
 			c.expect("it was n1's", "n2", x, "yes")
 			c.expect("it is n2's from the first", "n2", y, "yes, after a probe")
 		},

@@ -26,7 +26,7 @@ func TestHealthPortTakenIsReported(t *testing.T) {
 	p := &passResult{desired: d, programmed: true, failedChecks: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
 	st := Status{Waiting: p.healthReasonsWithoutAddress()}
 	var said []string
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		st.Addresses = append(st.Addresses, p.address(a, bgp.Status{}))
 		for _, r := range st.Addresses[len(st.Addresses)-1].Reasons {
 			if r.Code == cluster.HealthPortTaken {

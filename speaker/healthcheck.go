@@ -37,13 +37,21 @@ func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons 
 // healthReasonsWithoutAddress returns those of Services that have no address of the family.
 func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
 	for _, f := range p.failedChecks {
-		if !slices.ContainsFunc(p.desired.Addresses, func(a *plan.Address) bool {
-			return plan.FamilyOf(a.Addr) == f.Family && slices.Contains(a.Services, plan.ServiceOf(f.Check))
-		}) {
+		if !p.hasAddress(plan.ServiceOf(f.Check), f.Family) {
 			reasons = append(reasons, healthReason(f))
 		}
 	}
 	return reasons
+}
+
+// hasAddress reports whether a Service has an address of the family.
+func (p *passResult) hasAddress(name cluster.Name, family healthcheck.Family) bool {
+	for a := range p.desired.Addresses.All() {
+		if plan.FamilyOf(a.Addr) == family && slices.Contains(a.Services, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // healthReason names port and family: a program may use a port in one family only.

@@ -32,15 +32,15 @@ type layer2 struct {
 	announcer    *l2.Announcer
 	path         *announcePath
 	handover     *handoverState
-	broadcast    func([]byte)                // to all other speakers
-	send         func(node string, b []byte) // to one of them
-	clustered    bool                        // speakers communicate
-	offer        *interfaceOffer             // of the last pass
-	offerable    offerable                   // its interfaces
-	members      *membership.Members         // that handover knows
-	assigned     []*plan.Address             // that handover knows
-	holdDown     membership.HoldDown         // of this node
-	querying     bool                        // the state of a node is missing
+	broadcast    func([]byte)                 // to all other speakers
+	send         func(node string, b []byte)  // to one of them
+	clustered    bool                         // speakers communicate
+	offer        *interfaceOffer              // of the last pass
+	offerable    offerable                    // its interfaces
+	members      *membership.Members          // that handover knows
+	assigned     sortedset.Set[*plan.Address] // that handover knows
+	holdDown     membership.HoldDown          // of this node
+	querying     bool                         // the state of a node is missing
 	queriedAt    time.Time
 	redirects    *redirect.Redirects // of the last pass
 	neighbours   *neighbour.Watch
@@ -115,7 +115,7 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 	if !d.UsesL2 {
 		return
 	}
-	if !sortedset.Same(l.assigned, d.Addresses) {
+	if !l.assigned.Same(d.Addresses) {
 		l.handover.setAssigned(l.assigned, d.Addresses, now)
 		l.assigned = d.Addresses
 	}
@@ -250,7 +250,7 @@ func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Ti
 	}
 	l.checkedAt = now
 	var addrs []netip.Addr
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		if a.OverL2 {
 			addrs = append(addrs, a.Addr)
 		}

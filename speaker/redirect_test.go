@@ -68,7 +68,7 @@ func TestOwners(t *testing.T) {
 	}
 	handover := c.nodes["n1"]
 	handover.reportChanges(nil)
-	handover.setAssigned(nil, nil, time.Now().Add(2*holderLifetime))
+	handover.setAssigned(assignedSet(), assignedSet(), time.Now().Add(2*holderLifetime))
 	if got := handover.history.Owners(sortedset.AddrSet(a)); len(got) > 0 {
 		t.Errorf("an address without a Service has owners: %v", got)
 	}

@@ -57,7 +57,7 @@ func (t *trial) again(p *pass, ctx context.Context, d *plan.Desired) (err error)
 		d = t.desired
 		t.before = nil // they may lose their last route now
 	}
-	for _, a := range t.desired.Addresses {
+	for a := range t.desired.Addresses.All() {
 		if a.Refusal == "" || t.failed {
 			continue
 		}
@@ -199,6 +199,9 @@ func TestRefusalEvents(t *testing.T) {
 	p.expectEvents("too large", refused, "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.2 to tor1")
 	observe(65537)
 	p.expectEvents("still larger")
+	p.expectEvents("no change")
+	observe(65536)
+	p.expectEvents("smaller, and still too large")
 	observe(1)
 	p.expectEvents("small", "Normal Announced Service/huge (uid-huge): node n1 announces 192.0.2.1 to tor1")
 	observe(65536)

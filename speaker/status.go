@@ -195,8 +195,8 @@ func (s *speaker) status() Status {
 		st.Waiting = append(st.Waiting, reasonStatus(r))
 	}
 	st.Waiting = append(st.Waiting, p.healthReasonsWithoutAddress()...)
-	st.Addresses = slices.Grow(st.Addresses, len(p.desired.Addresses))
-	for _, a := range p.desired.Addresses {
+	st.Addresses = slices.Grow(st.Addresses, p.desired.Addresses.Len())
+	for a := range p.desired.Addresses.All() {
 		st.Addresses = append(st.Addresses, p.address(a, st.BGP))
 	}
 	for _, addr := range p.orphans() {

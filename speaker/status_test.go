@@ -53,7 +53,7 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 		d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
 		p := &passResult{desired: d, programmed: true, bgpAddrs: d.Announce}
 		var got []string
-		for _, r := range p.address(d.Addresses[0], bgp.Status{Sessions: c.sessions}).Reasons {
+		for _, r := range p.address(d.Addresses.At(0), bgp.Status{Sessions: c.sessions}).Reasons {
 			if r.Protocol == "bgp" {
 				got = append(got, string(r.Code)+" "+r.Message)
 			}

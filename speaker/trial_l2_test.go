@@ -48,7 +48,7 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 	q, was := *d, t.l2.last
 	q.UsesL2, q.L2.Addresses = true, nil
 	var answered []netip.Addr
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.l2.ours[a.Addr] && serves {
 			q.L2.Addresses = append(q.L2.Addresses, l2.Address{Addr: a.Addr})

@@ -33,7 +33,7 @@ func TestAggregateExcludesOtherNodes(t *testing.T) {
 	of := func(snap *cluster.Snapshot) (route, why string) {
 		give(snap, "a", "192.0.2.5", corev1.ServiceExternalTrafficPolicyCluster, 80)
 		d := Decide(Config{Node: "n1"}, snap)
-		r := d.ReasonsOf(d.Addresses[0])
+		r := d.ReasonsOf(d.Addresses.At(0))
 		return routesText(d.BGP.Routes), r[len(r)-1].Message
 	}
 	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128})
@@ -124,7 +124,7 @@ func TestAggregates(t *testing.T) {
 			if got := routesText(d.BGP.Routes); got != tt.want {
 				t.Errorf("announces %s\nwant      %s", got, tt.want)
 			}
-			last := d.Addresses[len(d.Addresses)-1]
+			last := d.Addresses.At(d.Addresses.Len() - 1)
 			if !strings.Contains(d.Why(last.Addr, "bgp"), tt.says) {
 				t.Errorf("says %q, want %q", d.Why(last.Addr, "bgp"), tt.says)
 			}
@@ -164,7 +164,7 @@ func TestAggregateExcludesForeignPrefixes(t *testing.T) {
 		if got := d.BGP.Routes.Slice()[0].Prefix; got != sortedset.HostPrefix(netip.MustParseAddr(addr)) {
 			t.Errorf("announces %s", got)
 		}
-		if r := d.ReasonsOf(d.Addresses[0]); r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {
+		if r := d.ReasonsOf(d.Addresses.At(0)); r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {
 			t.Errorf("says %v, want %q", r, what)
 		}
 	}

@@ -27,21 +27,23 @@ func (a aggregate) comparePrefix(p netip.Prefix) int {
 }
 
 // aggregateOf merges the aggregates of a prefix, and returns false if there are none. Its addresses
-// are a part of all, which are sorted; Reasons go to the first of them.
-func (v *View) aggregateOf(prefix netip.Prefix, all []*Address) (merged aggregate, found bool) {
+// are a part of all; Reasons go to the first of them.
+func (v *View) aggregateOf(prefix netip.Prefix, all sortedset.Set[*Address]) (merged aggregate, found bool) {
 	var specs []routeSpec // one, once found
 	var first *Address
 	explain := func(a *Address, code cluster.Code, message string) {
 		merged.reasons = append(merged.reasons, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: code, Message: message})
 	}
-	i, _ := slices.BinarySearchFunc(all, prefix.Addr(), compareAddress)
-	for ; i < len(all) && prefix.Contains(all[i].Addr); i++ {
-		for _, s := range all[i].aggregated {
+	for a := range sortedset.From(all, prefix.Addr(), compareAddress) {
+		if !prefix.Contains(a.Addr) {
+			break
+		}
+		for _, s := range a.aggregated {
 			if s.prefix != prefix {
 				continue
 			}
 			specs = addSpec(specs, s)
-			first = cmp.Or(first, all[i])
+			first = cmp.Or(first, a)
 		}
 	}
 	if first == nil {

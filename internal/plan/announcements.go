@@ -13,7 +13,7 @@ import (
 // patch derives from a revision what is forwarded and announced. Lists and sets that do not change stay
 // the same.
 func (d *Desired) patch(v *View, r revision) {
-	d.Addresses = sortedset.Patch(d.Addresses, r.addrs, compareAddress, sortedset.Equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
+	d.Addresses = sortedset.PatchSet(d.Addresses, r.addrs, compareAddress, sortedset.Equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
 	d.Proxy.VIPs = sortedset.Patch(d.Proxy.VIPs, r.addrs, compareVIP, sortedset.Equal, func(i int) (*proxy.VIP, bool) {
 		if r.now[i] == nil {
 			return nil, false

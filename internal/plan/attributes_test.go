@@ -47,14 +47,14 @@ func TestAggregateWithoutServiceCommunities(t *testing.T) {
 	snap = &next
 	second := is()
 	for i, same := range []bool{true, false, true} {
-		if (first.Addresses[i] == second.Addresses[i]) != same {
-			t.Errorf("%s: decided again: %v", first.Addresses[i].Addr, !same)
+		if (first.Addresses.At(i) == second.Addresses.At(i)) != same {
+			t.Errorf("%s: decided again: %v", first.Addresses.At(i).Addr, !same)
 		}
 	}
-	if got := second.AttributesOf(PrefixesOf(second.Addresses[0].Routes)); len(got) != 1 || got[0] != "med 5" {
+	if got := second.AttributesOf(PrefixesOf(second.Addresses.At(0).Routes)); len(got) != 1 || got[0] != "med 5" {
 		t.Errorf("status: %v", got)
 	}
-	if why := second.Why(second.Addresses[1].Addr, "bgp"); !strings.Contains(why, "its communities are not on 192.0.2.0/24, which is the route of other addresses, too") {
+	if why := second.Why(second.Addresses.At(1).Addr, "bgp"); !strings.Contains(why, "its communities are not on 192.0.2.0/24, which is the route of other addresses, too") {
 		t.Errorf("says %q", why)
 	}
 }

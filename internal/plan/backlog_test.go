@@ -89,7 +89,7 @@ func checkPart(t *testing.T, when string, d, want *Desired, allowed map[string]b
 			t.Fatalf("%s: %s is announced", when, s)
 		}
 	}
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		is := want.Address(a.Addr)
 		if sortedset.Has(d.Outdated, a.Addr) {
 			continue

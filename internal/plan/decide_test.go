@@ -30,7 +30,7 @@ func TestDeciderEqualsDecide(t *testing.T) {
 		Reasons   []cluster.Reason
 	}
 	see := func(d *Desired) visible {
-		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, [][]netip.Addr{d.Announce.Slice(), d.Routed.Slice(), d.Answered.Slice()}, d.L2, d.UsesL2, d.Reasons()}
+		return visible{d.Proxy, d.BGP, d.Addresses.Slice(), d.Checks, [][]netip.Addr{d.Announce.Slice(), d.Routed.Slice(), d.Answered.Slice()}, d.L2, d.UsesL2, d.Reasons()}
 	}
 	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
 	for seed := range plantest.Seeds(t) / 4 {
@@ -78,9 +78,9 @@ func TestDeciderReusesUnchangedAddresses(t *testing.T) {
 		i := w.IntN(len(w.Services))
 		w.SetEndpoints(i)
 		is := decider.Decide(w.Snapshot())
-		for n, a := range is.Addresses {
+		for n, a := range is.Addresses.Slice() {
 			concerned := slices.Contains(a.Services, w.Services[i].Name)
-			if shared := a == was.Addresses[n]; shared == concerned {
+			if shared := a == was.Addresses.At(n); shared == concerned {
 				t.Fatalf("seed %d: %s: shared %v, concerned %v", seed, a.Addr, shared, concerned)
 			}
 		}
@@ -98,7 +98,7 @@ func TestDeciderReusesOtherServicesAddresses(t *testing.T) {
 		was := decider.Decide(w.Snapshot())
 		w.ToggleService(w.IntN(plantest.Services))
 		is := decider.Decide(w.Snapshot())
-		for _, a := range is.Addresses {
+		for a := range is.Addresses.All() {
 			old := was.Address(a.Addr)
 			if old == nil || old.Pool != a.Pool || !slices.Equal(old.services, a.services) {
 				continue
@@ -122,11 +122,11 @@ func TestDeciderReusesVIPsWhenAdvertisementsChange(t *testing.T) {
 		was := decider.Decide(w.Snapshot())
 		w.Advertise()
 		is := decider.Decide(w.Snapshot())
-		for n, a := range is.Addresses {
-			if a.VIP != was.Addresses[n].VIP || is.Proxy.VIPs[n] != a.VIP {
+		for n, a := range is.Addresses.Slice() {
+			if a.VIP != was.Addresses.At(n).VIP || is.Proxy.VIPs[n] != a.VIP {
 				t.Fatalf("seed %d: the VIP of %s is a copy", seed, a.Addr)
 			}
-			if a != was.Addresses[n] {
+			if a != was.Addresses.At(n) {
 				again++
 			}
 		}

@@ -85,9 +85,8 @@ func (d *Desired) owned() []netip.Prefix {
 // rejection would come before kube-proxy's rules.
 func (d *Desired) unowned() []netip.Addr {
 	var undecided []netip.Addr
-	rest, decided := d.Addresses, false
 	for _, a := range d.Outdated {
-		if rest, decided = sortedset.Seek(rest, a, compareAddress); !decided {
+		if _, decided := sortedset.Get(d.Addresses, a, compareAddress); !decided {
 			undecided = append(undecided, a)
 		}
 	}
@@ -170,7 +169,7 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
 	if !all && !pools && !unresponsive && !election.changed {
 		return nil
 	}
-	parts := slices.Collect(slices.Chunk(last.Addresses, revisePart))
+	parts := slices.Collect(slices.Chunk(last.Addresses.Slice(), revisePart))
 	concerned := make([][]netip.Addr, len(parts))
 	var running sync.WaitGroup
 	for i, part := range parts {

@@ -58,8 +58,8 @@ func membersOf(n int, dead ...int) *membership.Members {
 
 // again counts the addresses that were decided again.
 func again(was, is *Desired) (n int) {
-	for _, a := range is.Addresses {
-		if !slices.Contains(was.Addresses, a) {
+	for a := range is.Addresses.All() {
+		if was.Address(a.Addr) != a {
 			n++
 		}
 	}
@@ -127,7 +127,7 @@ func TestDeciderElectsOnlyForTheDead(t *testing.T) {
 	d, snap := NewDecider(Config{Node: nodeName(0), Members: membersOf(n)}), many(n, cluster.AnnounceL2)
 	was := d.Decide(snap)
 	owned := 0
-	for i, a := range was.Addresses {
+	for i, a := range was.Addresses.Slice() {
 		if i != 6 && i != 7 && a.Owner == nodeName(7) { // Services 6 and 7 have endpoints there
 			owned++
 		}
@@ -161,11 +161,11 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 			}
 		}
 		d := NewDecider(Config{Node: nodeName(0), Members: membersOf(4)})
-		was := d.Decide(snap).Addresses[0].Owner
+		was := d.Decide(snap).Addresses.At(0).Owner
 		// If most nodes are dead, their endpoints are not left out: the election alone shows that.
 		dead := []int{1 + r.IntN(3), 1 + r.IntN(3), 1 + r.IntN(3)}
 		d.Config.Members = membersOf(4, dead...)
-		got, want := d.Decide(snap).Addresses[0].Owner, Decide(d.Config, snap).Addresses[0].Owner
+		got, want := d.Decide(snap).Addresses.At(0).Owner, Decide(d.Config, snap).Addresses.At(0).Owner
 		if got != want {
 			t.Fatalf("seed %d: the owner is %s, want %s", seed, got, want)
 		}

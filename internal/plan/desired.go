@@ -23,8 +23,8 @@ type Desired struct {
 	BGP   bgp.State
 	L2    l2.State
 
-	// Addresses are sorted by Addr; Addresses[i].VIP is Proxy.VIPs[i].
-	Addresses []*Address
+	// Addresses are sorted by Addr. The VIP of each is the one in Proxy.VIPs under the same address.
+	Addresses sortedset.Set[*Address]
 	// Announce are the addresses that this node announces: Routed by BGP, Answered over
 	// Layer 2.
 	Announce, Routed, Answered sortedset.Set[netip.Addr]
@@ -87,11 +87,8 @@ func (a *Address) Refused() bool { return a.Refusal != "" || a.refusedOne }
 
 // Address returns the decision for addr, or nil.
 func (d *Desired) Address(addr netip.Addr) *Address {
-	i, ok := slices.BinarySearchFunc(d.Addresses, addr, func(a *Address, b netip.Addr) int { return a.Addr.Compare(b) })
-	if !ok {
-		return nil
-	}
-	return d.Addresses[i]
+	a, _ := sortedset.Get(d.Addresses, addr, compareAddress)
+	return a
 }
 
 // RoutesOf returns the routes that announce addr.
@@ -137,7 +134,7 @@ func (d *Desired) Explain(a *Address) (reasons []cluster.Reason, ownerBy string)
 // Services without an address.
 func (d *Desired) Reasons() []cluster.Reason {
 	var all []cluster.Reason
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		all = append(all, d.ReasonsOf(a)...)
 	}
 	return slices.Concat(all, d.AggregateReasons, d.Snapshot.Refusals)

@@ -19,7 +19,7 @@ func TestEveryEndpointIsUsedOrDraining(t *testing.T) {
 			w.Step()
 		}
 		snap := w.Snapshot()
-		for _, a := range Decide(Config{Node: "n1"}, snap).Addresses {
+		for a := range Decide(Config{Node: "n1"}, snap).Addresses.All() {
 			for _, f := range a.VIP.Frontends {
 				all := append(endpointsOf(f.External), endpointsOf(f.Internal)...)
 				for _, d := range f.Draining {
@@ -123,7 +123,7 @@ endpoints:
 		"2001:db8::1 tcp": targets("[fd00::6]:8080"),
 		"2001:db8::1 udp": targets("[fd00::6]:5353"),
 	}
-	for _, a := range Decide(Config{Node: "n1"}, snap).Addresses {
+	for a := range Decide(Config{Node: "n1"}, snap).Addresses.All() {
 		for _, f := range a.VIP.Frontends {
 			key := a.Addr.String() + " " + f.Protocol.String()
 			if !slices.Equal(f.Draining, want[key]) {

@@ -137,7 +137,7 @@ func FuzzState(f *testing.F) {
 			if problems := d.BGP.Validate(); problems != nil {
 				t.Fatalf("%s: BGP: %.2000s", mode, problems)
 			}
-			for _, a := range d.Addresses {
+			for a := range d.Addresses.All() {
 				refused := slices.ContainsFunc(d.ReasonsOf(a), func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
 				if a.Refusal != "" && (!refused || a.Announce || len(a.VIP.Frontends) > 0) {
 					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.Refusal, a.Announce, len(a.VIP.Frontends))

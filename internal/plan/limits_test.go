@@ -75,7 +75,7 @@ func TestSharedAddressOverLimitRefusesOneService(t *testing.T) {
 		65536: "192.0.2.1 tcp/443: huge ProxyRefused, web Programmed",
 	} {
 		d := world(endpoints)
-		a := d.Addresses[0]
+		a := d.Addresses.At(0)
 		got := a.Addr.String()
 		for _, f := range a.VIP.Frontends {
 			got += fmt.Sprintf(" %s/%d", f.Protocol, f.Port)

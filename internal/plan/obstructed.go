@@ -56,9 +56,11 @@ func (o ownerDecision) withhold(v *View, addr netip.Addr, why string) ownerDecis
 // despite a Blockade of all forwarded flows: all its endpoints are in the network of the host.
 func (d *Desired) Unobstructed(b *proxy.Blockade, family func(netip.Addr) bool) bool {
 	v := &View{Node: d.View.Node, Self: d.View.Self, blockade: b}
-	return slices.ContainsFunc(d.Addresses, func(a *Address) bool {
-		return family(a.Addr) && a.OverL2 && v.obstructionOf(a.VIP) == "" && slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool {
-			return len(f.External.Backends) > 0
-		})
-	})
+	hasBackends := func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 }
+	for a := range d.Addresses.All() {
+		if family(a.Addr) && a.OverL2 && v.obstructionOf(a.VIP) == "" && slices.ContainsFunc(a.VIP.Frontends, hasBackends) {
+			return true
+		}
+	}
+	return false
 }

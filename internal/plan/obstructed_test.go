@@ -97,8 +97,8 @@ func TestObstructedAddresses(t *testing.T) {
 		if text := strings.Join(got, " "); text != tt.want {
 			t.Errorf("%s: announced %q, want %q", tt.what, text, tt.want)
 		}
-		for i, a := range d.Addresses {
-			if !a.VIP.Equal(before.Addresses[i].VIP) {
+		for i, a := range d.Addresses.Slice() {
+			if !a.VIP.Equal(before.Addresses.At(i).VIP) {
 				t.Errorf("%s: %s is forwarded otherwise", tt.what, a.Addr)
 			}
 			withheld := !sortedset.HasAddr(d.Routed, a.Addr)

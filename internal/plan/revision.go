@@ -49,12 +49,8 @@ func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr)
 
 // revisePart fills in a part of a revision.
 func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
-	rest := last.Addresses
 	for i, addr := range r.addrs {
-		var found bool
-		if rest, found = sortedset.Seek(rest, addr, compareAddress); found {
-			r.was[i] = rest[0]
-		}
+		r.was[i], _ = sortedset.Get(last.Addresses, addr, compareAddress)
 		if all := snap.AssignmentsOf(addr); len(all) > 0 {
 			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
 		}

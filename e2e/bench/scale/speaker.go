@@ -113,7 +113,7 @@ func (h *hollowSpeaker) status() speaker.Status {
 	if d.View.Self != nil {
 		st.NodeUID = d.View.Self.UID
 	}
-	for _, a := range d.Addresses {
+	for a := range d.Addresses.All() {
 		one := speaker.AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: true, Announced: a.Announce}
 		for _, s := range a.Services {
 			one.Services = append(one.Services, s.String())
@@ -143,7 +143,7 @@ func (h *hollowSpeaker) received(s *discoveryv1.EndpointSlice) bool {
 // served is how many addresses the speaker would serve.
 func (h *hollowSpeaker) served() int {
 	if d := h.desired.Load(); d != nil {
-		return len(d.Addresses)
+		return d.Addresses.Len()
 	}
 	return 0
 }
