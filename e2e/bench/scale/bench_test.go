@@ -38,7 +38,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 				t.Errorf("%s, %s: %+v", k, name, p)
 			}
 		}
-		for _, name := range []string{start, endpointChanges, nodeDies, tenthDies, created, upgrade} {
+		for _, name := range []string{start, endpointChanges, restart, nodeDies, tenthDies, created, upgrade} {
 			if p, _ := r.find(r.Large, k, name); p.Profile == nil || len(p.Profile.Parts) == 0 {
 				t.Errorf("%s, %s: no profile", k, name)
 			}

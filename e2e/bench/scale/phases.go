@@ -54,15 +54,17 @@ const (
 
 // measure goes through all phases. Without clients there is nothing to start or to kill.
 func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
+	ended := make(chan struct{}) // closed when the API server to restart has ended
 	steps := []step{
-		{start, true, b.settle(), time.Duration(b.Nodes) * time.Second / startsPerSecond, b.startAll},
-		{idle, false, 0, 0, func(ctx context.Context) error { return wait(ctx, b.idle) }},
-		{endpointChanges, false, 0, b.duration, b.changeEndpoints},
-		{restart, false, b.settle(), 0, b.restartAPIServer},
-		{nodeDies, true, b.settle(), b.duration, func(ctx context.Context) error { return b.kill(ctx, 1) }},
-		{tenthDies, true, b.settle(), b.duration, func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
-		{created, false, b.settle(), time.Duration(b.create) * time.Second / createsPerSecond, b.createMore},
-		{upgrade, true, b.settle(), b.duration, b.upgradeAll},
+		{start, true, b.settle(), b.profileFor(time.Duration(b.Nodes) * time.Second / startsPerSecond), b.startAll},
+		{idle, false, 0, nil, func(ctx context.Context) error { return wait(ctx, b.idle) }},
+		{endpointChanges, false, 0, b.profileFor(b.duration), b.changeEndpoints},
+		// The time to settle begins later than the profile, which therefore does not outlast the phase.
+		{restart, false, b.settle(), b.profileAfter(ended, b.settle()), func(ctx context.Context) error { return b.restartAPIServer(ctx, ended) }},
+		{nodeDies, true, b.settle(), b.profileFor(b.duration), func(ctx context.Context) error { return b.kill(ctx, 1) }},
+		{tenthDies, true, b.settle(), b.profileFor(b.duration), func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
+		{created, false, b.settle(), b.profileFor(time.Duration(b.create) * time.Second / createsPerSecond), b.createMore},
+		{upgrade, true, b.settle(), b.profileFor(b.duration), b.upgradeAll},
 	}
 	for _, s := range steps {
 		if s.clients && k == none {
@@ -82,24 +84,29 @@ func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 // A step is a phase to measure.
 type step struct {
 	name    string
-	clients bool          // only with clients
-	settle  time.Duration // of what it causes
-	profile time.Duration // how long kube-apiserver is profiled; 0: not at all, as while it restarts or has nothing to do
+	clients bool                                    // only with clients
+	settle  time.Duration                           // of what it causes
+	profile func(context.Context) (*profile, error) // of kube-apiserver; nil: none, as while it has nothing to do
 	do      func(context.Context) error
 }
 
-// profiled measures a phase while kube-apiserver makes a profile. The profile may last longer than the phase.
+// profiled measures a phase while kube-apiserver makes a profile. The profile may last longer than the phase. A phase
+// that fails ends the profile, because an API server that does not start again never makes one.
 func (b *bench) profiled(ctx context.Context, s step) (p phase, err error) {
-	if s.profile == 0 {
+	if s.profile == nil {
 		return b.phase(ctx, s.name, s.settle, s.do)
 	}
 	var made *profile
 	var g errgroup.Group
+	life, end := context.WithCancel(ctx)
+	defer end()
 	g.Go(func() (err error) {
-		made, err = b.profileAPIServer(ctx, s.profile)
+		made, err = s.profile(life)
 		return err
 	})
-	p, err = b.phase(ctx, s.name, s.settle, s.do)
+	if p, err = b.phase(ctx, s.name, s.settle, s.do); err != nil {
+		end()
+	}
 	err = errors.Join(err, g.Wait())
 	p.Profile = made
 	return p, err
@@ -214,9 +221,11 @@ func (b *bench) changeEndpoints(ctx context.Context) (err error) {
 	return b.fleet.awaitSlice(ctx, last)
 }
 
-// restartAPIServer kills the API server. All clients must see a Service that is created afterwards.
-func (b *bench) restartAPIServer(ctx context.Context) error {
+// restartAPIServer kills the API server, and starts it at the same port. All clients must see a Service that is created
+// afterwards.
+func (b *bench) restartAPIServer(ctx context.Context, ended chan<- struct{}) error {
 	b.cluster.APIServer.Kill()
+	close(ended)
 	if err := b.cluster.StartAPIServer(ctx); err != nil {
 		return err
 	}

@@ -10,9 +10,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A profile is what kube-apiserver did from the beginning of a phase on, by its own CPU profile.
+// A profile is what kube-apiserver did from the beginning of a phase on, by its own CPU profile. After a restart, it begins
+// when the new process answers.
 type profile struct {
 	Lasted time.Duration
 	Parts  map[string]time.Duration // CPU time by the name of a part
@@ -37,13 +40,57 @@ var parts = []part{
 	{"the rest", []string{""}}, // which is in each stack
 }
 
-// profileAPIServer returns kube-apiserver's profile of the next seconds.
-func (b *bench) profileAPIServer(ctx context.Context, lasts time.Duration) (*profile, error) {
-	seconds := max(1, int(lasts.Seconds()))
-	data, err := b.core.Get().AbsPath("/debug/pprof/profile").Param("seconds", fmt.Sprint(seconds)).Timeout(lasts + time.Minute).DoRaw(ctx)
+// profileFor returns how kube-apiserver is profiled from now on.
+func (b *bench) profileFor(lasts time.Duration) func(context.Context) (*profile, error) {
+	return func(ctx context.Context) (*profile, error) {
+		data, err := b.requestProfile(ctx, lasts)
+		if err != nil {
+			return nil, err
+		}
+		return b.readProfile(ctx, data, lasts)
+	}
+}
+
+// answerLimit is how long a restarted API server may take to begin a profile: as long as it may take to be ready.
+const answerLimit = 2 * time.Minute
+
+// profileAfter returns how kube-apiserver is profiled when it is started again. Before ended is closed, the old process
+// would take the request, and end with it. The new one makes a profile even before it is ready.
+func (b *bench) profileAfter(ended <-chan struct{}, lasts time.Duration) func(context.Context) (*profile, error) {
+	return func(ctx context.Context) (*profile, error) {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-ended:
+		}
+		var data []byte
+		err := lab.Await(ctx, answerLimit, "restarted API server", func() (err error) {
+			data, err = b.requestProfile(ctx, lasts)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return b.readProfile(ctx, data, lasts)
+	}
+}
+
+// profiledSeconds is how long a profile lasts: kube-apiserver counts in seconds.
+func profiledSeconds(lasts time.Duration) int { return max(1, int(lasts.Seconds())) }
+
+// requestProfile returns kube-apiserver's profile of the next seconds. client-go does not retry: it would wait for a
+// second first, which the profile would miss.
+func (b *bench) requestProfile(ctx context.Context, lasts time.Duration) ([]byte, error) {
+	data, err := b.core.Get().AbsPath("/debug/pprof/profile").Param("seconds", fmt.Sprint(profiledSeconds(lasts))).
+		Timeout(lasts + time.Minute).MaxRetries(0).DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("profile of kube-apiserver: %w", err)
 	}
+	return data, nil
+}
+
+// readProfile returns what is in kube-apiserver's answer.
+func (b *bench) readProfile(ctx context.Context, data []byte, lasts time.Duration) (*profile, error) {
 	path := filepath.Join(b.dir, "apiserver.pprof")
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		return nil, err
@@ -52,7 +99,7 @@ func (b *bench) profileAPIServer(ctx context.Context, lasts time.Duration) (*pro
 	if err != nil {
 		return nil, fmt.Errorf("go tool pprof: %w", err)
 	}
-	p := &profile{time.Duration(seconds) * time.Second, map[string]time.Duration{}}
+	p := &profile{time.Duration(profiledSeconds(lasts)) * time.Second, map[string]time.Duration{}}
 	return p, p.add(traces)
 }
 
