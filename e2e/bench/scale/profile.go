@@ -30,6 +30,7 @@ type part struct {
 // parts are in the order in which they are tried: an event is encoded for a watch below the handler of lists.
 var parts = []part{
 	{"garbage collector", []string{"runtime.gcBgMarkWorker", "runtime.gcAssistAlloc", "runtime.bgsweep", "runtime.bgscavenge"}},
+	{"its own start", []string{"apiserver/pkg/server.runPostStartHook"}},
 	{"sends events and streamed lists to watches", []string{"endpoints/handlers.(*WatchServer)", "endpoints/handlers.(*watchE"}},
 	{"answers lists", []string{"endpoints/handlers.ListResource"}},
 	{"writes", []string{"endpoints/handlers.(*patcher)", "endpoints/handlers.UpdateResource", "endpoints/handlers.createHandler", "endpoints/handlers.DeleteResource"}},
