@@ -23,6 +23,12 @@ type failureKind struct {
 	silent bool
 }
 
+// In these failures the node goes on, and its kernel forwards.
+const (
+	killed = "its speaker, killed"
+	frozen = "its speaker, frozen (SIGSTOP)"
+)
+
 // failureKinds are in the order of the table.
 var failureKinds = []failureKind{
 	{
@@ -32,13 +38,13 @@ var failureKinds = []failureKind{
 		true,
 	},
 	{
-		"its speaker, killed",
+		killed,
 		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Kill() },
 		restart,
 		true,
 	},
 	{
-		"its speaker, frozen (SIGSTOP)",
+		frozen,
 		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Freeze() },
 		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Resume() },
 		true,

@@ -35,6 +35,16 @@ func (r report) render() (string, error) {
 	}, r)
 }
 
+// SpeakersAlone adds up the failures in which the node goes on without its speaker.
+func (r report) SpeakersAlone() (sum result) {
+	for _, one := range r.Results {
+		if one.Name == killed || one.Name == frozen {
+			sum.Sent, sum.Lost, sum.Late = sum.Sent+one.Sent, sum.Lost+one.Lost, sum.Late+one.Late
+		}
+	}
+	return sum
+}
+
 // threeOf formats the minimum, the median and the maximum of a sample.
 func threeOf(s measure.Sample) string {
 	if len(s) == 0 {
