@@ -12,10 +12,10 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// StandbyDelay is how long a speaker waits for the API server before it uses the saved snapshot. It
+// standbyDelay is how long a speaker waits for the API server before it uses the saved snapshot. It
 // must be well below the restart time of BGP's graceful restart (RFC 4724), during which routers
 // keep the routes of a speaker.
-const StandbyDelay = 5 * time.Second
+const standbyDelay = 5 * time.Second
 
 // RefusedDelay is how long a speaker waits from the first refused connection on. It is the time for
 // some more attempts: behind one address, another API server may accept connections.
@@ -38,7 +38,7 @@ type Standby struct {
 
 // OpenStandby calls open, which may block while the API server does not answer, and calls refused if
 // that refuses a connection. OpenStandby returns when open has returned. If the saved snapshot may be
-// used, it returns [StandbyDelay] after the start or [RefusedDelay] after the first refusal, whichever
+// used, it returns standbyDelay after the start or [RefusedDelay] after the first refusal, whichever
 // is earlier, and the Source takes over later. It fails if open fails, or ctx ends, before there is
 // any snapshot.
 func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, open func(ctx context.Context, refused func()) (LiveSource, error)) (*Standby, error) {
@@ -71,8 +71,8 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, ope
 
 // inTime waits for the result of open, and reports whether there was one before the wait was over.
 func inTime(opened <-chan error, refused <-chan struct{}) (err error, is bool) {
-	end := time.Now().Add(StandbyDelay)
-	wait := time.NewTimer(StandbyDelay)
+	end := time.Now().Add(standbyDelay)
+	wait := time.NewTimer(standbyDelay)
 	defer wait.Stop()
 	for {
 		select {

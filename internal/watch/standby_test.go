@@ -105,8 +105,8 @@ func TestStandbyRefused(t *testing.T) {
 		{"at once", 0, time.Hour, RefusedDelay, true},
 		{"at once, and another one answers", 0, RefusedDelay / 2, RefusedDelay / 2, false},
 		{"after silence", time.Second, time.Hour, time.Second + RefusedDelay, true},
-		{"at the end of the wait", StandbyDelay - RefusedDelay/2, time.Hour, StandbyDelay, true},
-		{"too late", StandbyDelay + time.Second, time.Hour, StandbyDelay, true},
+		{"at the end of the wait", standbyDelay - RefusedDelay/2, time.Hour, standbyDelay, true},
+		{"too late", standbyDelay + time.Second, time.Hour, standbyDelay, true},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
