@@ -38,9 +38,10 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 // validate returns the VIPs that differ from the last State, and checks changed parts that belong
 // to no VIP.
 func (p *Proxy) validate(want State) ([]state.VipChange, error) {
-	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!state.SameShared(p.have, want) || !slices.Equal(p.have.Redirects, want.Redirects)) {
-		err = state.ValidateShared(want)
+	if !state.SameShared(p.have, want) || !slices.Equal(p.have.Redirects, want.Redirects) {
+		if err := state.ValidateShared(want); err != nil {
+			return nil, err
+		}
 	}
-	return vips, err
+	return state.DiffVIPs(p.have.VIPs, want.VIPs), nil
 }

@@ -38,7 +38,7 @@ func TestAdoption(t *testing.T) {
 		if got := second.Status(); got.Generation != 0 || got.Repairs != 0 {
 			t.Errorf("for an equal state %d transactions and %d repairs", got.Generation, got.Repairs)
 		}
-		s.VIPs = s.VIPs[:1]
+		s.VIPs = VIPsOf(s.VIPs.At(0))
 		mustSet(t, second, s)
 		checkKernel(t, s)
 		if got := l.Ask(conn); got != "pod1 saw client" {
@@ -204,10 +204,11 @@ func TestBadStateChangesNothing(t *testing.T) {
 		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
 		bad := s
-		bad.VIPs = append(slices.Clone(s.VIPs), &VIP{Addr: proxytest.At("other", 0)})
+		bad.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("other", 0)})
+		bad.Owned = proxytest.Prefixes("192.0.2.99/24")
 		err := p.Set(t.Context(), bad)
 		if err == nil || !strings.Contains(err.Error(), "192.0.2.99") || p.Status().LastError == "" {
-			t.Errorf("unsorted VIPs: %v; status %q", err, p.Status().LastError)
+			t.Errorf("a prefix with bits set behind its length: %v; status %q", err, p.Status().LastError)
 		}
 		checkKernel(t, s)
 		mustSet(t, p, s)

@@ -32,7 +32,7 @@ func affinityState(external, internal [2][]Backend) State {
 				})
 			}
 		}
-		s.VIPs = append(s.VIPs, v)
+		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 	}
 	return s
 }
@@ -345,10 +345,9 @@ func TestAffinityTimeout(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "expires 59m") && !strings.Contains(string(out), "expires 1h") {
 			t.Errorf("want an entry that expires in an hour, not in 100 seconds: %v\n%s", err, out)
 		}
-		s.VIPs = slices.Clone(s.VIPs)
-		for i, v := range s.VIPs {
+		for v := range s.VIPs.All() {
 			v = &VIP{Addr: v.Addr, Frontends: slices.Clone(v.Frontends)}
-			s.VIPs[i] = v
+			s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 			for i := range v.Frontends {
 				v.Frontends[i].Affinity = time.Second
 			}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,8 +68,7 @@ func replaceOne(b *testing.B, p *Proxy, s State) {
 	for b.Loop() {
 		version++
 		next := s
-		next.VIPs = slices.Clone(s.VIPs)
-		next.VIPs[benchVIPs/2] = proxytest.BenchVIP(benchVIPs/2, version)
+		next.VIPs = proxytest.WithVIPs(s.VIPs, proxytest.BenchVIP(benchVIPs/2, version))
 		mustSet(b, p, next)
 		s = next
 	}
@@ -90,8 +88,8 @@ func benchSources(s State) State {
 	for i := range 10 {
 		ten = append(ten, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
 	}
-	for i := 0; i < len(s.VIPs); i += 2 {
-		s.VIPs[i].Frontends[0].Sources = ten
+	for i := 0; i < s.VIPs.Len(); i += 2 {
+		s.VIPs.At(i).Frontends[0].Sources = ten
 	}
 	return s
 }
@@ -106,8 +104,7 @@ func BenchmarkSetOneEndpointBesideSources(b *testing.B) {
 	for b.Loop() {
 		version++
 		next := s
-		next.VIPs = slices.Clone(s.VIPs)
-		next.VIPs[benchVIPs/2+1] = proxytest.BenchVIP(benchVIPs/2+1, version)
+		next.VIPs = proxytest.WithVIPs(s.VIPs, proxytest.BenchVIP(benchVIPs/2+1, version))
 		mustSet(b, p, next)
 		s = next
 	}
@@ -120,13 +117,12 @@ func BenchmarkSetOneSource(b *testing.B) {
 	s := benchSources(proxytest.BenchState(benchVIPs))
 	mustSet(b, p, s)
 	fewer := proxytest.BenchVIP(0, 0)
-	fewer.Frontends[0].Sources = s.VIPs[0].Frontends[0].Sources[1:]
-	both := [2]*VIP{fewer, s.VIPs[0]}
+	fewer.Frontends[0].Sources = s.VIPs.At(0).Frontends[0].Sources[1:]
+	both := [2]*VIP{fewer, s.VIPs.At(0)}
 	n := 0
 	for b.Loop() {
 		next := s
-		next.VIPs = slices.Clone(s.VIPs)
-		next.VIPs[0] = both[n%2]
+		next.VIPs = proxytest.WithVIPs(s.VIPs, both[n%2])
 		n++
 		mustSet(b, p, next)
 		s = next
@@ -145,8 +141,7 @@ func BenchmarkSetOneCount(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		next := s
-		next.VIPs = slices.Clone(s.VIPs)
-		next.VIPs[benchVIPs/2] = both[n%2]
+		next.VIPs = proxytest.WithVIPs(s.VIPs, both[n%2])
 		n++
 		mustSet(b, p, next)
 		s = next
@@ -241,8 +236,7 @@ func BenchmarkSetBesideConntrack(b *testing.B) {
 	}
 	var until time.Duration
 	for i := 0; b.Loop(); i++ {
-		s.VIPs = slices.Clone(s.VIPs)
-		s.VIPs[0] = proxytest.BenchVIP(0, i+1)
+		s.VIPs = proxytest.WithVIPs(s.VIPs, proxytest.BenchVIP(0, i+1))
 		s.Owned = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}
 		if i%2 == 0 {
 			s.Owned = append(s.Owned, netip.MustParsePrefix("198.19.0.0/24"))

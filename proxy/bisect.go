@@ -17,13 +17,9 @@ const bisectPatience = 20 * time.Second
 // rejected addresses to refused. It suspects the largest changes first: usually all others can be
 // set at once. The error is failed if nothing at all can be set.
 func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, failed error) (State, error) {
-	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
-	if err != nil {
-		return want, err
-	}
 	var doubted []state.VipChange
 	out := make(state.Refusals)
-	for _, c := range vips {
+	for _, c := range state.DiffVIPs(p.have.VIPs, want.VIPs) {
 		if c.Want != nil {
 			doubted = append(doubted, c)
 			out.Add(c.Want, failed)
@@ -51,9 +47,9 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 	}
 	good := want.Without(before, out)
 	if !p.known {
-		err = p.set(ctx, good) // the last attempt failed
+		return good, p.set(ctx, good) // the last attempt failed
 	}
-	return good, err
+	return good, nil
 }
 
 // A bisection searches for the addresses that the kernel rejects.

@@ -50,7 +50,7 @@ func TestForgottenConnections(t *testing.T) {
 			endsFrontend{port: 80, backends: []string{"pod1"}},
 			endsFrontend{port: 81, backends: []string{"pod1", "pod3"}},
 			endsFrontend{port: 82, backends: []string{"pod1", "pod3"}})
-		for _, v := range s.VIPs {
+		for v := range s.VIPs.All() {
 			v.Frontends[2].Scheduler = SourceHash
 		}
 		mustSet(t, p, s)
@@ -127,10 +127,7 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 		}
 		// Without what comes after it in Set, this is the moment in which it was killed.
 		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
-		vips, err := state.DiffVIPs(s.VIPs, after.VIPs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		vips := state.DiffVIPs(s.VIPs, after.VIPs)
 		if err := p.renderer.Update(t.Context(), renderer.Step{Have: s, Want: after, VIPs: vips, Elements: state.DiffStates(s, after, vips)}); err != nil {
 			t.Fatal(err)
 		}

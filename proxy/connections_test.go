@@ -28,7 +28,7 @@ type endsFrontend struct {
 // endsState is a VIP in each family with these ports, for TCP and UDP.
 func endsState(fronts ...endsFrontend) State {
 	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")})
-	s.VIPs = nil
+	s.VIPs = VIPs{}
 	for family := range state.SetID(2) {
 		v := &VIP{Addr: proxytest.At("vip", family)}
 		for _, p := range []Protocol{TCP, UDP} {
@@ -43,7 +43,7 @@ func endsState(fronts ...endsFrontend) State {
 				v.Frontends = append(v.Frontends, fe)
 			}
 		}
-		s.VIPs = append(s.VIPs, v)
+		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 	}
 	return s
 }
@@ -169,7 +169,7 @@ func TestSilentClientsAreReset(t *testing.T) {
 			}
 		}
 		s := endsState(after...)
-		for _, v := range s.VIPs {
+		for v := range s.VIPs.All() {
 			for i := range v.Frontends {
 				if f := &v.Frontends[i]; f.Port == 86 {
 					f.Sources = proxytest.Prefixes("198.51.100.0/24", "2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
@@ -424,9 +424,12 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 		p := newProxy(t)
 		l.Node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
-		for family, v := range s.VIPs {
-			v.Addr = proxytest.At("mine", state.SetID(family))
+		var mine []*VIP
+		for v := range s.VIPs.All() {
+			v.Addr = proxytest.At("mine", state.Family(v.Addr))
+			mine = append(mine, v)
 		}
+		s.VIPs = VIPsOf(mine...)
 		mustSet(t, p, s)
 		var open []session
 		for family := range state.SetID(2) {

@@ -170,8 +170,8 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 			}
 		}
 		s := tcpState("pod1", "remote")
-		for family, v := range s.VIPs {
-			v.Frontends[1].Draining = []netip.AddrPort{proxytest.Backends(state.SetID(family), "pod1")[0].Addr}
+		for v := range s.VIPs.All() {
+			v.Frontends[1].Draining = []netip.AddrPort{proxytest.Backends(state.Family(v.Addr), "pod1")[0].Addr}
 		}
 		mustSet(t, p, s)
 		swept(t, p)
@@ -195,7 +195,7 @@ func tcpState(backend80, backend81 string) State {
 			to := Target{Backends: proxytest.Backends(family, name)}
 			v.Frontends = append(v.Frontends, Frontend{Protocol: TCP, Port: uint16(80 + i), External: to, Internal: to})
 		}
-		s.VIPs = append(s.VIPs, v)
+		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 	}
 	return s
 }

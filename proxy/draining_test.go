@@ -55,7 +55,7 @@ func TestAnswersOfDrainingBackend(t *testing.T) {
 				for _, name := range draining {
 					f.Draining = append(f.Draining, at(name))
 				}
-				s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", family), Frontends: []Frontend{f}})
+				s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("vip", family), Frontends: []Frontend{f}})
 			}
 			return s
 		}

@@ -154,7 +154,7 @@ func (b *offloader) rest(ctx context.Context) error {
 
 // render makes b.want from a State. Most calls find nothing changed.
 func (b *offloader) render(s State) {
-	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
+	same := b.chosen != nil && s.Node == b.from.Node && len(state.DiffVIPs(b.from.VIPs, s.VIPs)) == 0 && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
 	if same {
 		return
 	}
@@ -230,7 +230,7 @@ func (b *offloader) status(have State) *FastPathStatus {
 		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
 	st.Frontends = 0
-	for _, v := range have.VIPs {
+	for v := range have.VIPs.All() {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
 			if f.External.Empty() {

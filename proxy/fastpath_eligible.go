@@ -109,7 +109,7 @@ func leftToRules(s *State) map[frontendKey]string {
 			}
 		}
 	}
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for i := range v.Frontends {
 			c := candidate{&v.Frontends[i], v}
 			if why := whyRules(c.Frontend, s.Node); why != "" {

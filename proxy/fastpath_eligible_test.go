@@ -99,7 +99,7 @@ func TestFastFrontends(t *testing.T) {
 		{"sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8") }), "leave tcp 192.0.2.1:80 pod1 for [10.0.0.0/8]", "not every source may use it"},
 		{"no sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = []netip.Prefix{} }), "leave tcp 192.0.2.1:80 pod1 for []", "not every source may use it"},
 	} {
-		s := State{Node: "n1", VIPs: []*VIP{{Addr: proxytest.At("vip", 0), Frontends: []Frontend{tc.f}}}}
+		s := State{Node: "n1", VIPs: VIPsOf(&VIP{Addr: proxytest.At("vip", 0), Frontends: []Frontend{tc.f}})}
 		var got []string
 		for _, f := range fastFrontends(newSelection("n1").state(&s)) {
 			got = append(got, pods.text(f))
@@ -126,7 +126,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 		}
 		last(&v.Frontends[4])
 		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
-		return State{Node: "n1", VIPs: []*VIP{v}}
+		return State{Node: "n1", VIPs: VIPsOf(v)}
 	}
 	for _, tc := range []struct {
 		name string
@@ -170,7 +170,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 func TestFastState(t *testing.T) {
 	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24"), InterfacePrefix: "cali", Bridge: "cni0"})
 	s.Outward = []string{"cali1", "cni0", "cni01", "eth0"}
-	s.VIPs = append(s.VIPs, &VIP{Addr: netip.MustParseAddr("2001:db8::ffff")})
+	s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: netip.MustParseAddr("2001:db8::ffff")})
 	f := newSelection("n1").state(&s)
 	if want := []string{"cni01", "eth0"}; !slices.Equal(f.Outward, want) {
 		t.Errorf("outward %q; want %q: by the others this node's pods come", f.Outward, want)

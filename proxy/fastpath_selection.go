@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"iter"
+	"net/netip"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -16,7 +19,7 @@ import (
 // taken if each could be taken by itself, else none is.
 type selection struct {
 	node      string
-	vips      []*VIP          // that it is of
+	vips      VIPs            // that it is of
 	made      []*fastpath.VIP // of these, one by one
 	fronts    map[frontendKey]*offloadCandidate
 	users     map[frontendKey][]*offloadCandidate // by a backend's address, port and protocol; all are taken, or none
@@ -41,22 +44,19 @@ func newSelection(node string) *selection {
 // state is the fast path's part of s, a valid State of the selection's node. An unchanged VIP is
 // the same *fastpath.VIP.
 func (n *selection) state(s *State) fastpath.State {
-	n.follow(s.VIPs)
-	made := make([]*fastpath.VIP, len(s.VIPs))
-	i := 0 // where in n.vips we are
-	for j, v := range s.VIPs {
-		for i < len(n.vips) && n.vips[i] != v && n.vips[i].Addr.Less(v.Addr) {
-			i++
+	changed := n.follow(s.VIPs)
+	n.made = sortedset.Patch(n.made, changed, compareFastVIP, sortedset.Equal, func(i int) (*fastpath.VIP, bool) {
+		v := s.Vip(changed[i])
+		if v == nil {
+			return nil, false
 		}
-		if i < len(n.vips) && n.vips[i] == v && !n.turned[v] {
-			made[j] = n.made[i]
-		} else {
-			made[j] = n.fast(v)
-		}
-	}
-	n.vips, n.made = s.VIPs, made
-	return fastpath.State{Outward: outwardOf(s), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: made}
+		return n.fast(v), true
+	})
+	n.vips = s.VIPs
+	return fastpath.State{Outward: outwardOf(s), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: n.made}
 }
+
+func compareFastVIP(v *fastpath.VIP, a netip.Addr) int { return v.Addr.Compare(a) }
 
 // fast is an address for the fast path.
 func (n *selection) fast(v *VIP) *fastpath.VIP {
@@ -68,10 +68,11 @@ func (n *selection) fast(v *VIP) *fastpath.VIP {
 	return to
 }
 
-// follow makes candidates of all frontends of these VIPs, which are sorted.
-func (n *selection) follow(vips []*VIP) {
+// follow makes candidates of all frontends of these VIPs. It returns the addresses of VIPs that
+// changed or turned, sorted.
+func (n *selection) follow(vips VIPs) []netip.Addr {
 	n.turned = make(map[*VIP]bool)
-	changes, _ := state.DiffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
+	changes := state.DiffVIPs(n.vips, vips)
 	var bereft []*offloadCandidate
 	for _, c := range changes {
 		if c.Have != nil {
@@ -84,6 +85,19 @@ func (n *selection) follow(vips []*VIP) {
 			n.add(c.Want)
 		}
 	}
+	return changedAddrs(changes, n.turned)
+}
+
+func changedAddrs(changes []state.VipChange, turned map[*VIP]bool) []netip.Addr {
+	addrs := make([]netip.Addr, 0, len(changes)+len(turned))
+	for _, c := range changes {
+		addrs = append(addrs, cmp.Or(c.Want, c.Have).Addr)
+	}
+	for v := range turned {
+		addrs = append(addrs, v.Addr)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }
 
 // backends are those of an offloadCandidate that count: what is on another node, no flow of the fast path's gets to.

@@ -52,16 +52,16 @@ func (w *selectionWorld) step() {
 	rare := 2 + w.IntN(30)
 	for i := range byte(20) {
 		a := netip.AddrFrom4([4]byte{192, 0, 2, i})
-		at, found := slices.BinarySearchFunc(w.state.VIPs, a, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		was := w.state.Vip(a)
 		switch {
-		case w.IntN(rare) > 0 && found:
-			next = append(next, w.state.VIPs[at])
-		case w.IntN(rare) > 0 && !found, w.IntN(3) == 0:
+		case w.IntN(rare) > 0 && was != nil:
+			next = append(next, was)
+		case w.IntN(rare) > 0 && was == nil, w.IntN(3) == 0:
 		default:
 			next = append(next, w.vip(a))
 		}
 	}
-	w.state.VIPs = next
+	w.state.VIPs = VIPsOf(next...)
 }
 
 // Whatever changes, what is selected step by step is what is selected of the State alone, and that is
@@ -85,10 +85,10 @@ func TestSelectionEqualsLeftToRules(t *testing.T) {
 
 func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
 	left, taken := leftToRules(s), 0
-	if len(got.VIPs) != len(s.VIPs) {
-		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), len(s.VIPs))
+	if len(got.VIPs) != s.VIPs.Len() {
+		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), s.VIPs.Len())
 	}
-	for i, v := range s.VIPs {
+	for i, v := range s.VIPs.Slice() {
 		want := fastVIP(v, s.Node)
 		for j := range want {
 			if want[j].Take = left[frontendKey{want[j].Addr, Protocol(want[j].Protocol)}] == ""; want[j].Take {
@@ -117,19 +117,17 @@ func TestSelectionKeepsWhatIs(t *testing.T) {
 	s := proxytest.BenchState(3)
 	n := newSelection("n1")
 	before := n.state(&s)
-	s.VIPs = slices.Clone(s.VIPs)
-	s.VIPs[1] = proxytest.BenchVIP(1, 1)
-	s.VIPs[2] = &VIP{Addr: s.VIPs[2].Addr, Frontends: slices.Clone(s.VIPs[2].Frontends)}
-	s.VIPs[2].Frontends[0].External = s.VIPs[0].Frontends[0].External
+	third := func() *VIP { return &VIP{Addr: s.VIPs.At(2).Addr, Frontends: slices.Clone(s.VIPs.At(2).Frontends)} }
+	s.VIPs = proxytest.WithVIPs(s.VIPs, proxytest.BenchVIP(1, 1), third())
+	s.VIPs.At(2).Frontends[0].External = s.VIPs.At(0).Frontends[0].External
 	after := n.state(&s)
 	for i, want := range []bool{true, false, false} {
 		if got := before.VIPs[i] == after.VIPs[i]; got != want {
 			t.Errorf("%s is the same: %v; want %v", before.VIPs[i].Addr, got, want)
 		}
 	}
-	s.VIPs = slices.Clone(s.VIPs)
-	s.VIPs[2] = &VIP{Addr: s.VIPs[2].Addr, Frontends: slices.Clone(s.VIPs[2].Frontends)}
-	s.VIPs[2].Frontends[0].Affinity = time.Hour
+	s.VIPs = proxytest.WithVIPs(s.VIPs, third())
+	s.VIPs.At(2).Frontends[0].Affinity = time.Hour
 	if last := n.state(&s); last.VIPs[0] == after.VIPs[0] || last.VIPs[0].Frontends[0].Take || last.VIPs[1] != after.VIPs[1] {
 		t.Errorf("%+v shares its backends with what is left to the rules", last.VIPs[0])
 	}
@@ -146,7 +144,7 @@ func BenchmarkSelection(b *testing.B) {
 		return v
 	}
 	for i := range benchVIPs {
-		s.VIPs = append(s.VIPs, vip(i, 0))
+		s.VIPs = proxytest.WithVIPs(s.VIPs, vip(i, 0))
 	}
 	b.Run("change", func(b *testing.B) {
 		n := newSelection("n1")
@@ -155,8 +153,7 @@ func BenchmarkSelection(b *testing.B) {
 		for b.Loop() {
 			version++
 			next := s
-			next.VIPs = slices.Clone(s.VIPs)
-			next.VIPs[benchVIPs/2] = vip(benchVIPs/2, version)
+			next.VIPs = proxytest.WithVIPs(s.VIPs, vip(benchVIPs/2, version))
 			n.state(&next)
 		}
 	})

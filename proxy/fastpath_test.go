@@ -85,7 +85,7 @@ func fastWebState(names ...string) State {
 	s := State{Node: "n1", Outward: []string{"eth0"}}
 	for _, name := range names {
 		to := Target{Backends: proxytest.Backends(0, "pod1")}
-		s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At(name, 0), Frontends: []Frontend{{Protocol: TCP, Port: 80, Name: "shop/web", External: to, Internal: to}}})
+		s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At(name, 0), Frontends: []Frontend{{Protocol: TCP, Port: 80, Name: "shop/web", External: to, Internal: to}}})
 	}
 	return s
 }
@@ -126,7 +126,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 			}
 		}
 		bad := one
-		bad.VIPs = slices.Concat(one.VIPs, one.VIPs)
+		bad.VIPs, bad.Owned = both.VIPs, proxytest.Prefixes("192.0.2.1/24")
 		if err := p.Set(t.Context(), bad); err == nil || path.take() != "" {
 			t.Errorf("an invalid State: %v, and it reached the fast path", err)
 		}
@@ -224,7 +224,7 @@ func TestFastPathStatus(t *testing.T) {
 	}}
 	b := newOffloader(path.opener(), nil, slog.New(slog.DiscardHandler), func() {})
 	s := fastWebState("vip", "vip2")
-	s.VIPs[0].Frontends = append(s.VIPs[0].Frontends,
+	s.VIPs.At(0).Frontends = append(s.VIPs.At(0).Frontends,
 		Frontend{Protocol: TCP, Port: 81, External: Target{Backends: proxytest.Backends(0, "remote")}},
 		Frontend{Protocol: TCP, Port: 82, External: Target{Miss: Drop}, Internal: Target{Backends: proxytest.Backends(0, "remote")}})
 	b.shrink(t.Context(), s)

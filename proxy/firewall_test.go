@@ -158,7 +158,7 @@ func (l *lab) shut(t *testing.T, port uint16, families ...state.SetID) {
 // onlyPort leaves one port of each VIP.
 func onlyPort(s State, port uint16) State {
 	var vips []*VIP
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		only := &VIP{Addr: v.Addr}
 		for _, f := range v.Frontends {
 			if f.Port == port && f.Protocol != SCTP {
@@ -167,7 +167,7 @@ func onlyPort(s State, port uint16) State {
 		}
 		vips = append(vips, only)
 	}
-	s.VIPs = vips
+	s.VIPs = VIPsOf(vips...)
 	return s
 }
 
@@ -213,7 +213,7 @@ func TestKubeProxyOfTheSamePriority(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
-		s.VIPs, s.Owned = s.VIPs[:1], proxytest.Prefixes("192.0.2.0/24")
+		s.VIPs, s.Owned = VIPsOf(s.VIPs.At(0)), proxytest.Prefixes("192.0.2.0/24")
 		mustSet(t, p, s)
 		proxytest.NFT(t, `table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; tcp dport 80 dnat to 10.9.9.9; }; }`)
 		proxytest.NFT(t, `table ip6 kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; }; }`)
@@ -266,7 +266,7 @@ func TestFirewallOfIPTables(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
-		v4 := State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
+		v4 := State{Node: s.Node, VIPs: VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
 		reach := func(want string) {
 			t.Helper()
 			to := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal)
@@ -343,7 +343,7 @@ func TestFirewallsOfLegacy(t *testing.T) {
 		legacyOrSkip(t)
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
-		v4 := State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
+		v4 := State{Node: s.Node, VIPs: VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
 		mustSet(t, p, v4)
 		for _, tt := range legacyFirewalls {
 			for _, rule := range tt.rules {

@@ -42,7 +42,7 @@ func TestSetRefusesOneAddress(t *testing.T) {
 			}
 		}
 		state := func(vips ...*VIP) State {
-			return State{Node: "n1", VIPs: vips, Owned: proxytest.Prefixes("192.0.2.0/24")}
+			return State{Node: "n1", VIPs: VIPsOf(vips...), Owned: proxytest.Prefixes("192.0.2.0/24")}
 		}
 		two, four := good(2, 0), good(4, 0)
 		refused(state(huge, two, broken), huge, broken)
@@ -72,10 +72,10 @@ func TestBisect(t *testing.T) {
 		var s State
 		s.Node, s.Owned = "n1", proxytest.Prefixes("198.18.0.0/15")
 		for i := range 200 {
-			s.VIPs = append(s.VIPs, proxytest.BenchVIP(i, 0))
+			s.VIPs = proxytest.WithVIPs(s.VIPs, proxytest.BenchVIP(i, 0))
 		}
-		small, large := s.VIPs[7], proxytest.LargeVIP(3, 40, Random)
-		s.VIPs = append([]*VIP{large}, s.VIPs...)
+		small, large := s.VIPs.At(7), proxytest.LargeVIP(3, 40, Random)
+		s.VIPs = proxytest.WithVIPs(s.VIPs, large)
 		k.refuses = []*VIP{large, small}
 		err := p.Set(t.Context(), s)
 		var all *Refused
@@ -92,19 +92,18 @@ func TestBisect(t *testing.T) {
 
 		// One that is forwarded stays as it was when its change is refused.
 		next := s.Without(State{}, state.Refusals{large.Addr: {}})
-		next.VIPs = slices.Clone(next.VIPs)
-		was, changed := next.VIPs[3], proxytest.BenchVIP(3, 1)
-		next.VIPs[3] = changed
+		was, changed := next.VIPs.At(3), proxytest.BenchVIP(3, 1)
+		next.VIPs = proxytest.WithVIPs(next.VIPs, changed)
 		k.refuses = []*VIP{changed}
 		err = p.Set(t.Context(), next)
 		if !errors.As(err, &all) || len(all.Refusals) != 1 || all.Refusals[0].VIP != changed {
 			t.Fatalf("got %v", err)
 		}
-		next.VIPs[3] = was
+		next.VIPs = proxytest.WithVIPs(next.VIPs, was)
 		checkKernel(t, next)
 
 		// No address is to blame when the kernel takes nothing at all, or not now.
-		next.VIPs[3] = changed
+		next.VIPs = proxytest.WithVIPs(next.VIPs, changed)
 		k.all = fmt.Errorf("nothing at all: %w", unix.ENOMEM)
 		if err := p.Set(t.Context(), next); err == nil || errors.As(err, &all) {
 			t.Errorf("nothing is taken: %v", err)
@@ -115,8 +114,7 @@ func TestBisect(t *testing.T) {
 
 		// Nor when it took nothing only until the search began.
 		k.once = fmt.Errorf("nothing at this moment: %w", unix.ENOMEM)
-		next.VIPs = slices.Clone(next.VIPs)
-		next.VIPs[3] = was
+		next.VIPs = proxytest.WithVIPs(next.VIPs, was)
 		mustSet(t, p, next)
 		checkKernel(t, next)
 	})
@@ -137,7 +135,7 @@ func (k *picky) fails(want State) error {
 		k.once = nil
 		return err
 	}
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		if slices.Contains(k.refuses, v) {
 			return fmt.Errorf("no room: %w", unix.ENOMEM)
 		}

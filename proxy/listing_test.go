@@ -49,7 +49,7 @@ func listedState() State {
 	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"})
 	s.SNAT = proxytest.GoldenStates()["snat"].SNAT
 	schedulers := []Scheduler{Random, RoundRobin, SourceHash, Maglev}
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			fe.Scheduler = schedulers[i%len(schedulers)]

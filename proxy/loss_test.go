@@ -117,7 +117,7 @@ func lossState(backends [2][]Backend, with ...func(*Frontend)) State {
 		for _, do := range with {
 			do(&f)
 		}
-		s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", family), Frontends: []Frontend{f}})
+		s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("vip", family), Frontends: []Frontend{f}})
 	}
 	return s
 }

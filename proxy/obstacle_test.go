@@ -55,7 +55,7 @@ func TestReversePath(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
-		s = State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
+		s = State{Node: s.Node, VIPs: VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
 		nstest.Link(t, l.Router, "eth9", l.Node, "eth1")
 		l.Router.Addr("eth9", "10.0.9.1/24")
 		l.Node.Addr("eth1", "10.0.9.2/24")
@@ -117,7 +117,7 @@ func TestBridgeBypass(t *testing.T) {
 			l.Serve(server, backend)
 			l.Names[netip.MustParseAddr(addrs[1])] = "neighbour"
 			target := Target{Backends: []Backend{{Addr: backend, Node: "n1"}}, Remote: Preserve}
-			s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", state.SetID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+			s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("vip", state.SetID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
 		}
 		s.Clients = LocalClients{Bridge: "br0"}
 		mustSet(t, p, s)

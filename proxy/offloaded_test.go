@@ -82,13 +82,13 @@ func TestFlowsStayWhenTakenAndLeft(t *testing.T) {
 		taken := endsState(endsFrontend{port: 80, backends: []string{"pod1", "pod2", "pod3"}})
 		each := func(do func(*Frontend)) State {
 			s := taken
-			s.VIPs = nil
-			for _, v := range taken.VIPs {
+			s.VIPs = VIPs{}
+			for v := range taken.VIPs.All() {
 				w := &VIP{Addr: v.Addr, Frontends: slices.Clone(v.Frontends)}
 				for i := range w.Frontends {
 					do(&w.Frontends[i])
 				}
-				s.VIPs = append(s.VIPs, w)
+				s.VIPs = proxytest.WithVIPs(s.VIPs, w)
 			}
 			return s
 		}
@@ -170,11 +170,10 @@ func TestEndedFlowBlocksNoPort(t *testing.T) {
 		p := newProxy(t)
 		stateWith := func(affinity time.Duration) State {
 			s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
-			for family := range state.SetID(2) {
-				s.VIPs[family].Frontends[0].Affinity = affinity
-				s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip2", family), Frontends: slices.Clone(s.VIPs[family].Frontends)})
+			for v := range s.VIPs.All() {
+				v.Frontends[0].Affinity = affinity
+				s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("vip2", state.Family(v.Addr)), Frontends: slices.Clone(v.Frontends)})
 			}
-			slices.SortFunc(s.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 			return s
 		}
 		for _, s := range []struct {

@@ -398,15 +398,15 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 // without is s with no backends for new flows.
 func without(s State, miss Miss) State {
 	out := s
-	out.VIPs = nil
-	for _, v := range s.VIPs {
+	out.VIPs = VIPs{}
+	for v := range s.VIPs.All() {
 		w := &VIP{Addr: v.Addr}
 		for _, f := range v.Frontends {
 			f.Draining = drained(&f)
 			f.External, f.Internal = Target{Miss: miss}, Target{Miss: miss}
 			w.Frontends = append(w.Frontends, f)
 		}
-		out.VIPs = append(out.VIPs, w)
+		out.VIPs = proxytest.WithVIPs(out.VIPs, w)
 	}
 	return out
 }

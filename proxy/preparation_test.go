@@ -40,8 +40,7 @@ func TestSetDoesNotWaitForPrograms(t *testing.T) {
 		s.Owned = append(slices.Clone(s.Owned), more)
 		began := time.Now()
 		for i := range 3 {
-			s.VIPs = slices.Clone(s.VIPs)
-			s.VIPs[0] = proxytest.BenchVIP(0, i+1)
+			s.VIPs = proxytest.WithVIPs(s.VIPs, proxytest.BenchVIP(0, i+1))
 			if err := p.Set(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}

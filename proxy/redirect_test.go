@@ -150,7 +150,7 @@ func (s *segment) set(node int, hops ...string) {
 	}
 	for f := range state.SetID(2) {
 		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+name, f), 8080), Node: name}}}
-		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+		want.VIPs = proxytest.WithVIPs(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
 		if len(hops) == 0 {
 			continue
 		}

@@ -193,7 +193,7 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		s.remember(t)
 		swept(t, p) // else a port used again may go on with a flow of the scene before
 		l.play(t, s)
-		for _, v := range s.State.VIPs {
+		for v := range s.State.VIPs.All() {
 			for _, f := range l.flows(v.Addr) {
 				if !f.DNAT && !s.Binds(v.Addr) {
 					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.Name, f.Client, f.Port.Port, v.Addr)

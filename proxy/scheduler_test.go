@@ -25,7 +25,7 @@ func scheduleState(scheduler Scheduler, backends [2][]Backend, ports ...uint16) 
 				v.Frontends = append(v.Frontends, Frontend{Protocol: p, Port: port, External: to, Internal: to, Scheduler: scheduler})
 			}
 		}
-		s.VIPs = append(s.VIPs, v)
+		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 	}
 	return s
 }

@@ -16,7 +16,7 @@ func TestSCTPFlowLeavesRemovedEndpoint(t *testing.T) {
 		p := newProxy(t)
 		stateWith := func(backend string) State {
 			s := proxytest.UDPState(backend)
-			for _, v := range s.VIPs {
+			for v := range s.VIPs.All() {
 				v.Frontends[0].Protocol = SCTP
 			}
 			return s

@@ -165,7 +165,7 @@ func texts(steps []*soakStep, r soakRequest) string {
 	var all []string
 	for _, step := range steps {
 		line := "none\n"
-		for _, v := range step.state.VIPs {
+		for v := range step.state.VIPs.All() {
 			for _, f := range v.Frontends {
 				if v.Addr == r.to.Addr() && f.Port == r.to.Port() && f.Protocol.String() == r.network {
 					line = f.Text(v, step.state.Node)
@@ -204,7 +204,7 @@ func shutsOut(s State, r soakRequest) bool {
 // flowsTo are the backends that flows of the request may be open to.
 func flowsTo(s State, r soakRequest) map[netip.AddrPort]bool {
 	all := make(map[netip.AddrPort]bool)
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for _, f := range v.Frontends {
 			if v.Addr != r.to.Addr() || f.Port != r.to.Port() || f.Protocol.String() != r.network {
 				continue

@@ -166,7 +166,7 @@ func (w *soakWorld) state() State {
 			}
 			slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 			if len(v.Frontends) > 0 {
-				s.VIPs = append(s.VIPs, v)
+				s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 			}
 		}
 	}

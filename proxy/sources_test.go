@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +19,7 @@ import (
 // sourcesState is packetState with the same sources for all of its frontends.
 func sourcesState(sources ...string) State {
 	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")})
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for i := range v.Frontends {
 			v.Frontends[i].Sources = proxytest.Prefixes(sources...)
 		}
@@ -74,7 +73,7 @@ node   80 pod1 saw node`, false},
 			for family := range state.SetID(2) {
 				// The kernel tells a process that its own datagram was dropped.
 				want := "silence"
-				if state.ContainsAddr(s.VIPs[family].Frontends[0].Sources, proxytest.At("node", family)) {
+				if state.ContainsAddr(s.VIPs.At(int(family)).Frontends[0].Sources, proxytest.At("node", family)) {
 					want = "pod1 saw node"
 				}
 				if got := l.Probe(l.Node, "tcp", netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal), want); got != want {
@@ -141,19 +140,19 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 func crowdedState(sources []netip.Prefix, turn int) State {
 	s := State{Node: "n1"}
 	for f := range state.SetID(2) {
-		s.VIPs = append(s.VIPs, &VIP{Addr: proxytest.At("vip", f), Frontends: nil})
+		v := &VIP{Addr: proxytest.At("vip", f)}
 		for _, proto := range []Protocol{TCP, UDP} {
 			fe := proxytest.PacketFrontends(proto, f)[0]
 			fe.Sources = sources
-			s.VIPs[f].Frontends = append(s.VIPs[f].Frontends, fe)
+			v.Frontends = append(v.Frontends, fe)
 		}
+		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 	}
 	for i := range 200 {
 		a := netip.AddrFrom4([4]byte{192, 0, 3, byte(i)})
 		fe := Frontend{Protocol: TCP, Port: uint16(80 + turn), External: Target{Backends: proxytest.Backends(0, "pod1", "pod2", "remote")}}
-		s.VIPs = append(s.VIPs, &VIP{Addr: a, Frontends: []Frontend{fe}})
+		s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: a, Frontends: []Frontend{fe}})
 	}
-	slices.SortFunc(s.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 	return s
 }
 

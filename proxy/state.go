@@ -7,8 +7,10 @@ import "github.com/fanfare-lb/fanfare/proxy/state"
 type (
 	// A State is everything that the proxy of one node must forward.
 	State = state.State
-	// A VIP is an address and what is served on it, and a Frontend one port of it.
+	// A VIP is an address and what is served on it, and a Frontend one port of it. VIPs are a sorted
+	// set of them.
 	VIP      = state.VIP
+	VIPs     = state.VIPs
 	Frontend = state.Frontend
 	// A Target says where a new flow goes, and a Backend is an endpoint that it is sent to.
 	Target  = state.Target
@@ -53,6 +55,12 @@ const (
 	PortRandom      = state.PortRandom
 	PortKept        = state.PortKept
 )
+
+// VIPsOf returns the set of a list. Of several VIPs with the same address, the first one counts.
+func VIPsOf(list ...*VIP) VIPs { return state.VIPsOf(list...) }
+
+// CompareVIPs orders by address, as a State does.
+func CompareVIPs(a, b *VIP) int { return state.CompareVIPs(a, b) }
 
 // PlainIfname reports whether all programs that load rules take the name of an interface literally.
 func PlainIfname(name string) bool { return state.PlainIfname(name) }

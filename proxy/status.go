@@ -82,7 +82,7 @@ func affinityFull(have State, full map[state.AffinityID]nftables.AffinityOverflo
 	if len(full) == 0 && len(sets) == 0 {
 		return nil
 	}
-	for _, v := range have.VIPs {
+	for v := range have.VIPs.All() {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
 			if f.Affinity == 0 {
@@ -193,8 +193,8 @@ func (r *record) get() Status {
 	s, have := r.status, r.have
 	r.mu.Unlock()
 	s.Schema = nftables.Schema
-	s.VIPs = len(have.VIPs)
-	for _, v := range have.VIPs {
+	s.VIPs = have.VIPs.Len()
+	for v := range have.VIPs.All() {
 		s.Frontends += len(v.Frontends)
 		for i := range v.Frontends {
 			s.Backends += countBackends(&v.Frontends[i])

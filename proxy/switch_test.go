@@ -161,7 +161,7 @@ func TestModeAuto(t *testing.T) {
 					if err := p.Set(t.Context(), s); err == nil || !strings.Contains(err.Error(), "2001:db8::1") {
 						t.Errorf("a VIP of a family without iptables: %v", err)
 					}
-					s.VIPs = s.VIPs[:1]
+					s.VIPs = VIPsOf(s.VIPs.At(0))
 				}
 				mustSet(t, p, s)
 			})
@@ -206,7 +206,7 @@ func TestAffinityOfIPTables(t *testing.T) {
 		p := newProxy(t)
 		stateWith := func(names ...string) State {
 			s := scheduleState(Random, podBackends(names...), 80)
-			for _, v := range s.VIPs {
+			for v := range s.VIPs.All() {
 				for i := range v.Frontends {
 					fe := &v.Frontends[i]
 					fe.Affinity, fe.External.Remote = time.Hour, Masquerade

@@ -49,7 +49,7 @@ func slowState(fronts ...endsFrontend) State {
 		return a
 	}
 	s := endsState(fronts...)
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
 			for j := range f.External.Backends {

@@ -15,10 +15,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
-	if err != nil {
-		return err
-	}
+	vips := state.DiffVIPs(p.have.VIPs, want.VIPs)
 	p.cleaner.Expect(want)
 	p.offloader.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
@@ -52,11 +49,10 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 
 // recordState records that the kernel holds want.
 func (p *Proxy) recordState(want State, elements int) {
-	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has checked the order
-	for _, c := range changes {
+	for _, c := range state.DiffVIPs(p.have.VIPs, want.VIPs) {
 		p.entries += c.Want.Entries(p.mode) - c.Have.Entries(p.mode)
 	}
 	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))
-	p.metrics.vips.Set(float64(len(want.VIPs)))
+	p.metrics.vips.Set(float64(want.VIPs.Len()))
 }

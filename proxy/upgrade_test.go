@@ -137,7 +137,7 @@ func (s *soak) send(rows []proxytest.SceneRow) (stop func()) {
 func TestUpgradeThatStopped(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		s := proxytest.PacketState(LocalClients{})
-		other := State{Node: "n1", VIPs: []*VIP{{Addr: proxytest.At("other", 0)}}}
+		other := State{Node: "n1", VIPs: VIPsOf(&VIP{Addr: proxytest.At("other", 0)})}
 		leave := func() {
 			t.Helper()
 			proxytest.NFT(t, strings.ReplaceAll(nftables.Text(other), "inet "+renderer.TableName, "inet "+renderer.SpareTable))

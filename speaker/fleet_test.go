@@ -167,7 +167,7 @@ func (*fleetKernel) Unprepared() []netip.Prefix { return nil }
 
 func (k *fleetKernel) Set(_ context.Context, want proxy.State) error {
 	clear(k.kernel)
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		k.kernel[v.Addr] = true
 	}
 	return nil

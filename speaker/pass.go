@@ -235,27 +235,16 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same
 // address that d does not announce.
-func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
-	vips, rest := d.Proxy.VIPs, d.Proxy.VIPs
-	copied := false
+func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) proxy.VIPs {
+	var lingering []*proxy.VIP
 	for _, addr := range extra {
-		var holds bool
-		rest, holds = sortedset.Seek(rest, addr, compareVIP)
-		if holds && plan.LingersAsItIs(rest[0]) || sortedset.HasAddr(d.Announce, addr) {
+		vip, holds := sortedset.Get(d.Proxy.VIPs, addr, compareVIP)
+		if holds && plan.LingersAsItIs(vip) || sortedset.HasAddr(d.Announce, addr) {
 			continue // d's VIP is complete, also if it is wanted again
 		}
-		if !copied {
-			vips, copied = slices.Clone(vips), true
-		}
-		vip := d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) })
-		i, found := slices.BinarySearchFunc(vips, addr, compareVIP)
-		if found {
-			vips[i] = vip
-		} else {
-			vips = slices.Insert(vips, i, vip)
-		}
+		lingering = append(lingering, d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) }))
 	}
-	return vips
+	return sortedset.With(d.Proxy.VIPs, lingering, proxy.CompareVIPs)
 }
 
 func compareVIP(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) }

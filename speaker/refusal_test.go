@@ -23,7 +23,7 @@ import (
 // refuse leaves refused addresses in the kernel as they were.
 func (t *trial) refuse(want proxy.State, kernel map[netip.Addr]*proxy.VIP) error {
 	var refused proxy.Refused
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		if t.rejects == nil || !t.rejects(v) {
 			continue
 		}
@@ -109,7 +109,7 @@ type proxyOf struct {
 func (p *proxyOf) Set(_ context.Context, want proxy.State) error {
 	var refused proxy.Refused
 	var set []string
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		if p.refuses(v) {
 			refused.Refusals = append(refused.Refusals, proxy.Refusal{VIP: v, Err: errors.New("no room")})
 			continue

@@ -98,7 +98,7 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 		return errors.New("no")
 	}
 	kernel := map[netip.Addr]*proxy.VIP{}
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		kernel[v.Addr] = v
 	}
 	if err := want.Validate(); err != nil {

@@ -94,7 +94,7 @@ func (logForwarder) Blockade() *proxy.Blockade { return nil }
 func (logForwarder) Unprepared() []netip.Prefix { return nil }
 
 func (l logForwarder) Set(_ context.Context, want proxy.State) error {
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		if v.Addr == netip.MustParseAddr("192.0.2.1") {
 			l.lines = append(l.lines, fmt.Sprintf("forward to %d", len(v.Frontends[0].External.Backends)))
 		}

@@ -59,11 +59,11 @@ func TestDeciderEqualsDecide(t *testing.T) {
 }
 
 // refusedAtRandom is what a proxy may have refused, often nothing.
-func refusedAtRandom(w *plantest.World, vips []*proxy.VIP) *Refused {
-	if len(vips) == 0 || w.IntN(3) == 0 {
+func refusedAtRandom(w *plantest.World, vips proxy.VIPs) *Refused {
+	if vips.Len() == 0 || w.IntN(3) == 0 {
 		return nil
 	}
-	return (*Refused)(nil).With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vips[w.IntN(len(vips))], Err: errors.New("too many")}}}, time.Unix(0, 0))
+	return (*Refused)(nil).With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vips.At(w.IntN(vips.Len())), Err: errors.New("too many")}}}, time.Unix(0, 0))
 }
 
 // A changed endpoint changes the addresses of its Service only. All others keep their pointers,
@@ -123,7 +123,7 @@ func TestDeciderReusesVIPsWhenAdvertisementsChange(t *testing.T) {
 		w.Advertise()
 		is := decider.Decide(w.Snapshot())
 		for n, a := range is.Addresses.Slice() {
-			if a.VIP != was.Addresses.At(n).VIP || is.Proxy.VIPs[n] != a.VIP {
+			if a.VIP != was.Addresses.At(n).VIP || is.Proxy.VIPs.At(n) != a.VIP {
 				t.Fatalf("seed %d: the VIP of %s is a copy", seed, a.Addr)
 			}
 			if a != was.Addresses.At(n) {

@@ -97,7 +97,7 @@ func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 			if got := again(was, is); got != row.want {
 				t.Errorf("%d addresses were decided again, want %d", got, row.want)
 			}
-			if row.want == 0 && name != "a Service goes" && (!was.BGP.Routes.Same(is.BGP.Routes) || !sortedset.Same(was.Proxy.VIPs, is.Proxy.VIPs) || !sortedset.Same(was.Proxy.Owned, is.Proxy.Owned)) {
+			if row.want == 0 && name != "a Service goes" && (!was.BGP.Routes.Same(is.BGP.Routes) || !was.Proxy.VIPs.Same(is.Proxy.VIPs) || !sortedset.Same(was.Proxy.Owned, is.Proxy.Owned)) {
 				t.Error("lists that did not change were built again")
 			}
 		})

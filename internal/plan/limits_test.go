@@ -42,7 +42,7 @@ func TestServiceOverLimitRefused(t *testing.T) {
 	if fmt.Sprint(over.Routed.Slice()) != "[192.0.2.2]" || fmt.Sprint(over.BGP.Routes.Slice()) == fmt.Sprint(fits.BGP.Routes.Slice()) {
 		t.Errorf("announced %v", over.Routed.Slice())
 	}
-	if v := over.Proxy.VIPs[0]; v.Addr != netip.MustParseAddr("192.0.2.1") || len(v.Frontends) > 0 {
+	if v := over.Proxy.VIPs.At(0); v.Addr != netip.MustParseAddr("192.0.2.1") || len(v.Frontends) > 0 {
 		t.Errorf("forwarded: %v", v.Addr)
 	}
 	if err := over.Proxy.Validate(); err != nil {

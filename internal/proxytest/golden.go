@@ -26,7 +26,7 @@ func GoldenStates() map[string]state.State {
 		return state.Target{Backends: b, Remote: remote}
 	}
 	one := func(addr string, f ...state.Frontend) state.State {
-		return state.State{Node: "n1", VIPs: []*state.VIP{{Addr: netip.MustParseAddr(addr), Frontends: f}}}
+		return state.State{Node: "n1", VIPs: state.VIPsOf(&state.VIP{Addr: netip.MustParseAddr(addr), Frontends: f})}
 	}
 	return map[string]state.State{
 		"empty": {Node: "n1"},

@@ -145,8 +145,7 @@ func parseScene(a *txtar.Archive) (*Scene, error) {
 			}
 		}
 	}
-	slices.SortFunc(s.State.VIPs, func(a, b *state.VIP) int { return a.Addr.Compare(b.Addr) })
-	for _, v := range s.State.VIPs {
+	for v := range s.State.VIPs.All() {
 		slices.SortFunc(v.Frontends, func(a, b state.Frontend) int { return state.CompareFrontends(&a, &b) })
 	}
 	return s, nil
@@ -218,13 +217,11 @@ func parseSNAT(s *state.SNAT, words []string) error {
 }
 
 func (s *Scene) vip(a netip.Addr) *state.VIP {
-	for _, v := range s.State.VIPs {
-		if v.Addr == a {
-			return v
-		}
+	v := s.State.Vip(a)
+	if v == nil {
+		v = &state.VIP{Addr: a}
+		s.State.VIPs = WithVIPs(s.State.VIPs, v)
 	}
-	v := &state.VIP{Addr: a}
-	s.State.VIPs = append(s.State.VIPs, v)
 	return v
 }
 

@@ -2,19 +2,24 @@ package proxytest
 
 import (
 	"net/netip"
-	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // BenchState is n VIPs with one TCP port and two backends, for both kinds of
 // clients.
 func BenchState(n int) state.State {
-	s := state.State{Node: "n1"}
+	var vips []*state.VIP
 	for i := range n {
-		s.VIPs = append(s.VIPs, BenchVIP(i, 0))
+		vips = append(vips, BenchVIP(i, 0))
 	}
-	return s
+	return state.State{Node: "n1", VIPs: state.VIPsOf(vips...)}
+}
+
+// WithVIPs returns a version of a set with more VIPs, which replace those of the same addresses.
+func WithVIPs(vips state.VIPs, more ...*state.VIP) state.VIPs {
+	return sortedset.With(vips, state.VIPsOf(more...).Slice(), state.CompareVIPs)
 }
 
 func BenchVIP(i, version int) *state.VIP {
@@ -89,7 +94,7 @@ func PacketState(clients state.LocalClients) state.State {
 		for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
 			v.Frontends = append(v.Frontends, PacketFrontends(p, family)...)
 		}
-		s.VIPs = append(s.VIPs, v)
+		s.VIPs = WithVIPs(s.VIPs, v)
 	}
 	return s
 }
@@ -126,7 +131,7 @@ func Addrs(all ...string) []netip.Addr {
 }
 
 func ServesState(s state.State, a netip.Addr) bool {
-	return slices.ContainsFunc(s.VIPs, func(v *state.VIP) bool { return v.Addr == a })
+	return s.Vip(a) != nil
 }
 
 // UDPState is a VIP in each family whose port 53 is at one backend.
@@ -134,7 +139,7 @@ func UDPState(backend string) state.State {
 	s := state.State{Node: "n1"}
 	for family := range state.SetID(2) {
 		to := state.Target{Backends: Backends(family, backend)}
-		s.VIPs = append(s.VIPs, &state.VIP{Addr: At("vip", family), Frontends: []state.Frontend{
+		s.VIPs = WithVIPs(s.VIPs, &state.VIP{Addr: At("vip", family), Frontends: []state.Frontend{
 			{Protocol: state.UDP, Port: 53, External: to, Internal: to},
 		}})
 	}

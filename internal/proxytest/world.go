@@ -31,23 +31,24 @@ func (w World) Next(s state.State) state.State {
 	if w.IntN(4) == 0 {
 		out.SNAT = w.snat()
 	}
-	for _, v := range s.VIPs {
+	var vips []*state.VIP
+	for v := range s.VIPs.All() {
 		switch w.IntN(6) {
 		case 0: // goes
 		case 1:
-			out.VIPs = append(out.VIPs, w.vip(v.Addr))
+			vips = append(vips, w.vip(v.Addr))
 		default:
-			out.VIPs = append(out.VIPs, v)
+			vips = append(vips, v)
 		}
 	}
 	for range w.IntN(4) {
 		a := Pick(w, netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(12))}),
 			netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(w.IntN(8))}))
-		i, found := slices.BinarySearchFunc(out.VIPs, a, func(v *state.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
-		if !found {
-			out.VIPs = slices.Insert(out.VIPs, i, w.vip(a))
+		if !slices.ContainsFunc(vips, func(v *state.VIP) bool { return v.Addr == a }) {
+			vips = append(vips, w.vip(a))
 		}
 	}
+	out.VIPs = state.VIPsOf(vips...)
 	return out
 }
 

@@ -60,9 +60,9 @@ func TestDeparture(t *testing.T) {
 // drainingFrom returns a State whose frontends drain pod.
 func drainingFrom(pod netip.AddrPort) state.State {
 	s := proxytest.UDPState("remote")
-	for i := range s.VIPs {
-		for j := range s.VIPs[i].Frontends {
-			s.VIPs[i].Frontends[j].Draining = []netip.AddrPort{pod}
+	for v := range s.VIPs.All() {
+		for j := range v.Frontends {
+			v.Frontends[j].Draining = []netip.AddrPort{pod}
 		}
 	}
 	return s
@@ -84,9 +84,9 @@ func TestDepartureWithoutDrain(t *testing.T) {
 		t.Errorf("the backend drains: %d", got)
 	}
 	restricted := drainingFrom(pod)
-	for i := range restricted.VIPs {
-		for j := range restricted.VIPs[i].Frontends {
-			restricted.VIPs[i].Frontends[j].Sources = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")}
+	for v := range restricted.VIPs.All() {
+		for j := range v.Frontends {
+			v.Frontends[j].Sources = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")}
 		}
 	}
 	c.want = restricted

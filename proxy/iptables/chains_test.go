@@ -21,11 +21,11 @@ func xtGoldenStates() map[string]state.State {
 	all := proxytest.GoldenStates()
 	states := map[string]state.State{"empty": all["empty"], "cluster": all["cluster"], "none": all["none"], "sources": all["sources"], "snat": all["snat"], "ipv6": all["ipv6"]}
 	s := all["cluster"]
-	fe := s.VIPs[0].Frontends[0]
+	fe := s.VIPs.At(0).Frontends[0]
 	one := func(change func(*state.Frontend)) state.State {
 		f := fe
 		change(&f)
-		return state.State{Node: s.Node, VIPs: []*state.VIP{{Addr: s.VIPs[0].Addr, Frontends: []state.Frontend{f}}}}
+		return state.State{Node: s.Node, VIPs: state.VIPsOf(&state.VIP{Addr: s.VIPs.At(0).Addr, Frontends: []state.Frontend{f}})}
 	}
 	states["affinity"] = one(func(f *state.Frontend) { f.Affinity = 3 * time.Hour })
 	states["roundrobin"] = one(func(f *state.Frontend) { f.Scheduler = state.RoundRobin })
@@ -38,7 +38,7 @@ func xtGoldenStates() map[string]state.State {
 func treeState(addrs ...string) state.State {
 	s := state.State{Node: "n1", Owned: proxytest.Prefixes("192.0.2.0/24", "198.51.100.0/24", "2001:db8::/32")}
 	for _, a := range addrs {
-		s.VIPs = append(s.VIPs, &state.VIP{Addr: netip.MustParseAddr(a), Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}})
+		s.VIPs = proxytest.WithVIPs(s.VIPs, &state.VIP{Addr: netip.MustParseAddr(a), Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}})
 	}
 	return s
 }
@@ -119,10 +119,7 @@ func TestPlanStepIsTheDifference(t *testing.T) {
 	have := state.State{Node: "n1"}
 	for range 300 {
 		want := w.Next(have)
-		vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		vips := state.DiffVIPs(have.VIPs, want.VIPs)
 		for f := range state.SetID(2) {
 			p := planStep(renderer.Step{Have: have, Want: want, VIPs: vips}, f)
 			got, entries := chainsOf(have, f), allEntries(have, f)
@@ -160,7 +157,7 @@ func TestHeldElements(t *testing.T) {
 		s = w.Next(s)
 		for f := range state.SetID(2) {
 			held := facts(readElements(chainsOf(s, f)["nat"], allEntries(s, f), f))
-			wanted := facts(state.RenderState(state.State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)}))
+			wanted := facts(state.RenderState(state.State{Node: s.Node, VIPs: state.VIPsOf(ofFamily(s.VIPs, f)...)}))
 			for fact := range wanted {
 				if !held[fact] && !strings.Contains(fact, "backend") {
 					t.Fatalf("not held: %s of\n%s", fact, s)
@@ -198,14 +195,14 @@ func facts(all []state.Element) map[string]bool {
 
 // What iptables cannot do is said.
 func TestUnsupported(t *testing.T) {
-	s := state.State{VIPs: []*state.VIP{{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{
+	s := state.State{VIPs: state.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{
 		{Protocol: state.TCP, Port: 80, Name: "a/b", Scheduler: state.Maglev, External: proxytest.Crowd(0, proxytest.At("pod1", 0), 50)},
 		{Protocol: state.TCP, Port: 82, Name: "a/c", Scheduler: state.Maglev, External: proxytest.Crowd(0, proxytest.At("pod1", 0), 49), Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), 49)},
 		{Protocol: state.TCP, Port: 81, Scheduler: state.SourceHash, Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), state.MaxHashed)},
 		{Protocol: state.TCP, Port: 83, Scheduler: state.RoundRobin},
-	}}, {Addr: proxytest.At("vip", 1), Frontends: []state.Frontend{
+	}}, &state.VIP{Addr: proxytest.At("vip", 1), Frontends: []state.Frontend{
 		{Protocol: state.UDP, Port: 53, Scheduler: state.SourceHash, Internal: state.Target{Backends: proxytest.Backends(1, "pod1", "pod2")}},
-	}}}}
+	}})}
 	want := []string{"192.0.2.1 tcp/80 a/b: with iptables Maglev has room for 50 backends; these 51 are chosen at random"}
 	if diff := cmp.Diff(want, unsupportedBy(s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -15,7 +15,7 @@ func Text(s state.State) string {
 	var b strings.Builder
 	for f := range state.SetID(2) {
 		k := ruleset{others: make(map[string]chainSet)}
-		p := planTables(nil, chainsOf(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs, f)
+		p := planTables(nil, chainsOf(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs.Slice(), f)
 		p.jumps = k.jumpLines(f)
 		script, _ := p.script()
 		fmt.Fprintf(&b, "# IPv%c\n%s", "46"[f], script)

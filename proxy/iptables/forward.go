@@ -25,7 +25,7 @@ func OutsidePrefixes(c state.VipChange, owned []netip.Prefix) bool {
 // less often.
 func ForwardPrefixes(want state.State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
-	for _, v := range want.VIPs {
+	for v := range want.VIPs.All() {
 		if !state.ContainsAddr(want.Owned, v.Addr) {
 			all = append(all, netip.PrefixFrom(v.Addr, v.Addr.BitLen()))
 		}

@@ -290,7 +290,7 @@ func (x *Renderer) Names() (names []string) {
 // unsupportedBy returns one sentence for each frontend that iptables cannot serve as the State
 // demands, with what it does instead.
 func unsupportedBy(s state.State) (all []string) {
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			for _, target := range []*state.Target{&fe.External, &fe.Internal} {

@@ -320,7 +320,7 @@ func (p xtPlan) damage() string {
 // affinityPlan adds the changes of affinity sets to a plan, and reports whether there are none.
 // names are the sets that exist. Entries are the kernel's: rules add them, and they expire.
 func affinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
-	*p = p.remember(nil, want.VIPs, f)
+	*p = p.remember(nil, want.VIPs.Slice(), f)
 	wanted := maps.Clone(p.create)
 	for _, name := range names {
 		delete(p.create, name)

@@ -119,7 +119,7 @@ func (x *Renderer) Probe(ctx context.Context) error {
 func planStep(u renderer.Step, f state.SetID) xtPlan {
 	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
-		return planTables(chainsOf(have, f), chainsOf(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
+		return planTables(chainsOf(have, f), chainsOf(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs.Slice(), want.VIPs.Slice(), f)
 	}
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
@@ -138,9 +138,10 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		outside = outside || OutsidePrefixes(c, want.Owned)
 	}
 	if leaves {
+		allHad, allHas := ofFamily(have.VIPs, f), ofFamily(want.VIPs, f)
 		for _, s := range []state.Side{state.External, state.Internal} {
-			xtTree(s).add(before, ofFamily(have.VIPs, f))
-			xtTree(s).add(after, ofFamily(want.VIPs, f))
+			xtTree(s).add(before, allHad)
+			xtTree(s).add(after, allHas)
 		}
 	}
 	a, b := map[string]chainSet{"nat": before}, map[string]chainSet{"nat": after}

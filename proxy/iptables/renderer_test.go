@@ -15,7 +15,7 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 	s := state.State{Node: "n1"}
 	for range 300 {
 		s = w.Next(s)
-		for _, v := range s.VIPs {
+		for v := range s.VIPs.All() {
 			chains := make(chainSet)
 			render{node: s.Node, mark: defaultFlag}.vip(chains, v)
 			rules, programs := 0, 0
@@ -27,7 +27,7 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 					}
 				}
 			}
-			one := state.State{Node: s.Node, VIPs: []*state.VIP{v}}
+			one := state.State{Node: s.Node, VIPs: state.VIPsOf(v)}
 			if rules > v.Entries(state.ModeIPTables) {
 				t.Fatalf("%d entries for %d rules of\n%s", v.Entries(state.ModeIPTables), rules, one)
 			}

@@ -76,9 +76,10 @@ func commonPrefix(vips []*state.VIP) netip.Prefix {
 	return netip.PrefixFrom(first, bits).Masked()
 }
 
-// ofFamily returns the VIPs of one family. They must be sorted, IPv4 first, as in a State; the
-// result shares their memory.
-func ofFamily(vips []*state.VIP, f state.SetID) []*state.VIP {
+// ofFamily returns a copy of the VIPs of one family: a tree needs parts of the list. IPv4 comes first
+// in a State.
+func ofFamily(all state.VIPs, f state.SetID) []*state.VIP {
+	vips := all.Slice()
 	n, _ := slices.BinarySearchFunc(vips, struct{}{}, func(v *state.VIP, _ struct{}) int {
 		if v.Addr.Is4() {
 			return -1

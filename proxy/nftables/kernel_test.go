@@ -42,11 +42,8 @@ func (k *kernel) set(want state.State) {
 			k.t.Fatal(err)
 		}
 	} else {
-		vips, err := state.DiffVIPs(k.have.VIPs, want.VIPs)
-		if err == nil {
-			err = k.Update(k.t.Context(), renderer.Step{Have: *k.have, Want: want, VIPs: vips, Elements: state.DiffStates(*k.have, want, vips)})
-		}
-		if err != nil {
+		vips := state.DiffVIPs(k.have.VIPs, want.VIPs)
+		if err := k.Update(k.t.Context(), renderer.Step{Have: *k.have, Want: want, VIPs: vips, Elements: state.DiffStates(*k.have, want, vips)}); err != nil {
 			k.t.Fatal(err)
 		}
 	}

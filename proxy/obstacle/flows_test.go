@@ -174,13 +174,14 @@ func TestBlocking(t *testing.T) {
 
 // A sampler reports which flows it left out.
 func TestPartialSamples(t *testing.T) {
-	s := state.State{Node: "n1"}
+	var vips []*state.VIP
 	for i := range 3 {
 		b := state.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Node: []string{"n1", "n1", "n2"}[i]}
 		v := &state.VIP{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
 		v.Frontends = []state.Frontend{{Protocol: state.TCP, Port: 80, External: state.Target{Backends: []state.Backend{b}}}}
-		s.VIPs = append(s.VIPs, v)
+		vips = append(vips, v)
 	}
+	s := state.State{Node: "n1", VIPs: state.VIPsOf(vips...)}
 	if got, more := takeSamples(s, 2, 1); len(got) != 3 || more != (partial{}) {
 		t.Errorf("room for all: %d, %v", len(got), more)
 	}

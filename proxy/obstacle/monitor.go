@@ -123,8 +123,8 @@ func (l *Monitor) SetState(s state.State, look bool) (looked <-chan struct{}) {
 
 // vipFamilies reports which families have VIPs, which are sorted: IPv4 first.
 func vipFamilies(s *state.State) (has [2]bool) {
-	if n := len(s.VIPs); n > 0 {
-		has[state.Family(s.VIPs[0].Addr)], has[state.Family(s.VIPs[n-1].Addr)] = true, true
+	if n := s.VIPs.Len(); n > 0 {
+		has[state.Family(s.VIPs.At(0).Addr)], has[state.Family(s.VIPs.At(n-1).Addr)] = true, true
 	}
 	return has
 }

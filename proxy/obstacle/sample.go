@@ -64,7 +64,7 @@ type sampler struct {
 // have the same samples, at most so many of local and of remote backends.
 func takeSamples(s state.State, local, remote int) ([]sample, partial) {
 	t := sampler{most: [2]int{local, remote}, seen: make(map[samplePort]bool)}
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
 			for _, backends := range [][]state.Backend{f.External.Backends, f.Internal.Backends} {
@@ -103,7 +103,7 @@ func (t *sampler) add(s sample) {
 
 // familiesOf reports which families have VIPs, or prefixes of possible ones.
 func familiesOf(s *state.State) (has [2]bool) {
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		has[state.Family(v.Addr)] = true
 	}
 	for _, p := range s.Owned {

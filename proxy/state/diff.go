@@ -1,8 +1,9 @@
 package state
 
 import (
-	"fmt"
 	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A Change turns one set of elements into another. A key with a new value is in both lists, because
@@ -135,46 +136,21 @@ type VipChange struct {
 	Have, Want *VIP
 }
 
-// DiffVIPs returns the VIPs whose pointers differ. Both lists are sorted. The order of want is
-// checked where it differs from have.
-func DiffVIPs(have, want []*VIP) ([]VipChange, error) {
+// DiffVIPs returns the VIPs whose pointers differ, in order. It skips what both versions share.
+func DiffVIPs(have, want VIPs) []VipChange {
 	var changes []VipChange
-	i, j := 0, 0
-	for i < len(have) || j < len(want) {
-		// The common case, of which there are thousands.
-		if i < len(have) && j < len(want) && have[i] == want[j] {
-			i, j = i+1, j+1
-			continue
-		}
-		order := compareVIPs(have[i:], want[j:])
-		if order >= 0 && j > 0 && want[j-1].Addr.Compare(want[j].Addr) >= 0 {
-			return nil, fmt.Errorf("vip %s: comes after %s; VIPs must be sorted by address, no two alike", want[j].Addr, want[j-1].Addr)
-		}
+	for v, isWanted := range sortedset.Differences(have, want, CompareVIPs) {
+		last := len(changes) - 1
 		switch {
-		case order < 0:
-			changes = append(changes, VipChange{Have: have[i]})
-			i++
-		case order > 0:
-			changes = append(changes, VipChange{Want: want[j]})
-			j++
+		case !isWanted:
+			changes = append(changes, VipChange{Have: v})
+		case last >= 0 && changes[last].Want == nil && changes[last].Have.Addr == v.Addr:
+			changes[last].Want = v // Differences returned the old value just before
 		default:
-			changes = append(changes, VipChange{Have: have[i], Want: want[j]})
-			i, j = i+1, j+1
+			changes = append(changes, VipChange{Want: v})
 		}
 	}
-	return changes, nil
-}
-
-// compareVIPs compares the first addresses of two lists. An empty list comes last.
-func compareVIPs(have, want []*VIP) int {
-	switch {
-	case len(have) == 0:
-		return 1
-	case len(want) == 0:
-		return -1
-	default:
-		return have[0].Addr.Compare(want[0].Addr)
-	}
+	return changes
 }
 
 // DiffStates returns the change of elements from have to want, given the VIPs that differ. Both

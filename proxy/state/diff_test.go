@@ -58,10 +58,7 @@ func TestDiffAppliesToAnyState(t *testing.T) {
 			if err := want.Validate(); err != nil {
 				t.Fatalf("seed %d: %v\n%s", seed, err, want)
 			}
-			vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			vips := state.DiffVIPs(have.VIPs, want.VIPs)
 			c := state.DiffStates(have, want, vips)
 			for _, e := range c.Del {
 				if slices.Contains(c.Add, e) {
@@ -75,6 +72,43 @@ func TestDiffAppliesToAnyState(t *testing.T) {
 			have = want
 		}
 	}
+}
+
+// Every address whose VIP differs is in one change, also where versions share memory.
+func TestDiffVIPs(t *testing.T) {
+	w := proxytest.NewWorld(5)
+	vip := func(i int) *state.VIP { return proxytest.BenchVIP(i, 0) }
+	have := state.VIPs{}
+	for range 300 {
+		var more []*state.VIP
+		for range w.IntN(5) {
+			more = append(more, vip(w.IntN(600)))
+		}
+		want := proxytest.WithVIPs(have, more...)
+		switch w.IntN(20) {
+		case 0: // many are gone
+			want = state.VIPsOf(want.Slice()[w.IntN(want.Len()+1):]...)
+		case 1: // no shared memory
+			want = state.VIPsOf(want.Slice()...)
+		case 2:
+			want = proxytest.WithVIPs(want, proxytest.BenchState(500).VIPs.Slice()...)
+		}
+		if got, want := state.DiffVIPs(have, want), slowDiff(have, want); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+		have = want
+	}
+}
+
+// slowDiff looks every address up.
+func slowDiff(have, want state.VIPs) (changes []state.VipChange) {
+	was, is := state.State{VIPs: have}, state.State{VIPs: want}
+	for v := range proxytest.WithVIPs(have, want.Slice()...).All() {
+		if c := (state.VipChange{Have: was.Vip(v.Addr), Want: is.Vip(v.Addr)}); c.Have != c.Want {
+			changes = append(changes, c)
+		}
+	}
+	return changes
 }
 
 func TestRenderIsSortedAndUnique(t *testing.T) {
@@ -100,7 +134,7 @@ func TestSteps(t *testing.T) {
 		}
 		f.External = state.Target{Backends: proxytest.Backends(0, pods...), Remote: state.Masquerade}
 		f.Internal = f.External
-		return state.State{Node: "n1", VIPs: []*state.VIP{{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{f}}}}
+		return state.State{Node: "n1", VIPs: state.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{f}})}
 	}
 	ten, narrow := []string{"10.0.0.0/8"}, []string{"10.0.0.0/16"}
 	for _, tc := range []struct {

@@ -3,9 +3,12 @@ package state
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Limits are the limits for one address. They bound the memory and time that one Service can cost a
@@ -189,15 +192,14 @@ func (s State) Without(have State, refused Refusals) State {
 	if len(refused) == 0 {
 		return s
 	}
-	vips := make([]*VIP, 0, len(s.VIPs))
-	for _, v := range s.VIPs {
-		if _, is := refused[v.Addr]; !is {
-			vips = append(vips, v)
-		} else if old := have.Vip(v.Addr); old != nil {
-			vips = append(vips, old)
+	addrs := slices.SortedFunc(maps.Keys(refused), netip.Addr.Compare)
+	s.VIPs = sortedset.PatchSet(s.VIPs, addrs, compareVIP, sortedset.Equal, func(i int) (*VIP, bool) {
+		if s.Vip(addrs[i]) == nil {
+			return nil, false // no address of s
 		}
-	}
-	s.VIPs = vips
+		old := have.Vip(addrs[i])
+		return old, old != nil
+	})
 	return s
 }
 
@@ -255,7 +257,7 @@ func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 		return
 	}
 	total := 0
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		if _, is := refused[v.Addr]; !is {
 			total += v.Programs()
 		}

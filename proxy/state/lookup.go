@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A Port is a protocol and port number of an address.
@@ -32,11 +34,8 @@ func (t *Target) Empty() bool { return len(t.Backends) == 0 }
 
 // Vip returns the VIP with an address; nil if it is not a VIP.
 func (s *State) Vip(addr netip.Addr) *VIP {
-	i, found := slices.BinarySearchFunc(s.VIPs, addr, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
-	if !found {
-		return nil
-	}
-	return s.VIPs[i]
+	v, _ := sortedset.Get(s.VIPs, addr, compareVIP)
+	return v
 }
 
 // Frontend returns a frontend; nil if it does not exist.

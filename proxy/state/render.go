@@ -55,7 +55,7 @@ func RenderState(s State) []Element {
 		}
 	}
 	add(renderShared(s))
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		add(renderVIP(v, s.Node))
 	}
 	for i := range bySet {

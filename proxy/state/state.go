@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A State is everything that the proxy of one node must forward. It is a plain value and immutable.
@@ -11,7 +13,7 @@ import (
 // on the number of changes.
 type State struct {
 	Node string // this node's name; a Backend on another one is remote
-	VIPs []*VIP // sorted by Addr, no two alike
+	VIPs VIPs   // by Addr; versions share what they have in common
 
 	// Owned are the prefixes whose addresses belong to Fanfare. A packet to an owned address that
 	// is not a VIP is rejected before conntrack sees it, so that it leaves no entry: once the VIP
@@ -85,6 +87,19 @@ type VIP struct {
 	Addr      netip.Addr
 	Frontends []Frontend // sorted by Protocol, then Port; none: every port is rejected
 }
+
+// VIPs are the addresses of a State, in the order of [CompareVIPs]. A State with one change shares
+// most of their memory with the previous State.
+type VIPs = sortedset.Set[*VIP]
+
+// VIPsOf returns the set of a list. Of several VIPs with the same address, the first one counts.
+func VIPsOf(list ...*VIP) VIPs { return sortedset.SetOf(list, CompareVIPs) }
+
+// CompareVIPs orders by address.
+func CompareVIPs(a, b *VIP) int { return a.Addr.Compare(b.Addr) }
+
+// compareVIP compares a VIP with an address.
+func compareVIP(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) }
 
 // Equal reports whether v and o have the same content.
 func (v *VIP) Equal(o *VIP) bool {

@@ -37,7 +37,7 @@ func (s State) String() string {
 	for _, h := range s.Redirects {
 		fmt.Fprintf(&b, "redirect %s from %s to %s, onward to %s, beyond to %s\n", h.VIP, h.Interface, hopText(h.Via), hopText(h.Onward), hopText(h.Beyond))
 	}
-	for _, v := range s.VIPs {
+	for v := range s.VIPs.All() {
 		if len(v.Frontends) == 0 {
 			fmt.Fprintf(&b, "%s\n", v.Addr)
 		}

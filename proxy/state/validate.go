@@ -14,8 +14,7 @@ const maxIfname = 15
 // Validate returns all violations of the rules in the comments of the types, and of nftables'
 // [Limits], with the address, the field and what would be right.
 func (s State) Validate() error {
-	changes, err := DiffVIPs(nil, s.VIPs)
-	return errors.Join(err, ValidateShared(s), DefaultLimits(ModeNFTables).Refuse(changes).Err())
+	return errors.Join(ValidateShared(s), DefaultLimits(ModeNFTables).Refuse(DiffVIPs(VIPs{}, s.VIPs)).Err())
 }
 
 // ValidateShared checks the parts that belong to no VIP.

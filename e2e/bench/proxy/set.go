@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -112,8 +113,7 @@ func (j setJob) replace(ctx context.Context, p *proxy.Proxy, s proxy.State, i in
 		pods []netip.Addr
 		to   *measure.Sample
 	}{{other, &t.Changes}, {pods, &t.Changes}, {pods[1:], &t.Counts}, {pods, &t.Counts}} {
-		s.VIPs = slices.Clone(s.VIPs)
-		s.VIPs[n] = setVIP(n, step.pods)
+		s.VIPs = sortedset.With(s.VIPs, []*proxy.VIP{setVIP(n, step.pods)}, proxy.CompareVIPs)
 		if err := timeSet(ctx, p, s, step.to); err != nil {
 			return s, err
 		}
@@ -130,11 +130,11 @@ func timeSet(ctx context.Context, p *proxy.Proxy, s proxy.State, to *measure.Sam
 
 // state returns the State that the speaker on the pods' node derives from the Services.
 func (j setJob) state() proxy.State {
-	s := proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}}
+	var vips []*proxy.VIP
 	for n := range j.Services {
-		s.VIPs = append(s.VIPs, setVIP(n, podsOf(n, j.Endpoints)))
+		vips = append(vips, setVIP(n, podsOf(n, j.Endpoints)))
 	}
-	return s
+	return proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, VIPs: proxy.VIPsOf(vips...)}
 }
 
 func setVIP(n int, pods []netip.Addr) *proxy.VIP {
