@@ -20,7 +20,7 @@ import (
 type selection struct {
 	node      string
 	vips      VIPs            // that it is of
-	made      []*fastpath.VIP // of these, one by one
+	made      []*fastpath.VIP // of these, one each, by address
 	fronts    map[frontendKey]*offloadCandidate
 	users     map[frontendKey][]*offloadCandidate // by a backend's address, port and protocol; all are taken, or none
 	offloaded int                                 // of fronts

@@ -367,7 +367,7 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 
 // setAssigned takes over which addresses Services hold, and forgets others. It assumes that other
 // owners answer for theirs: where speakers do not communicate, a probe would detect them. was is
-// the argument of the last call; both are sorted.
+// the argument of the last call.
 func (h *handoverState) setAssigned(was, assigned sortedset.Set[*plan.Address], now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

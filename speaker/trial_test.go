@@ -98,7 +98,12 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 		return errors.New("no")
 	}
 	kernel := map[netip.Addr]*proxy.VIP{}
+	var last netip.Addr
 	for v := range want.VIPs.All() {
+		if !last.Less(v.Addr) { // a set trusts the order of its changes
+			t.violate("VIP %s comes after %s", v.Addr, last)
+		}
+		last = v.Addr
 		kernel[v.Addr] = v
 	}
 	if err := want.Validate(); err != nil {

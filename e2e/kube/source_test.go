@@ -287,7 +287,9 @@ func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Sn
 var compareOptions = []gocmp.Option{
 	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(cluster.Problem{}, "File"),
-	gocmp.Transformer("slice", cluster.Assignments.Slice),
+	gocmp.Transformer("services", cluster.Services.Slice),
+	gocmp.Transformer("claims", cluster.Claims.Slice),
+	gocmp.Transformer("assignments", cluster.Assignments.Slice),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),

@@ -21,7 +21,7 @@ func (s Services) Get(name Name) (Service, bool) {
 // Same reports whether two are the same version, without comparing Services.
 func (s Services) Same(o Services) bool { return s.Set.Same(o.Set) }
 
-// Differences returns the Services that differ in order, and whether each is now's. The old version of a
+// Differences returns, in order, the Services that differ, and whether each is in now. The old version of a
 // Service comes before the new one.
 func (s Services) Differences(now Services) iter.Seq2[Service, bool] {
 	return sortedset.Differences(s.Set, now.Set, Service.Compare)
@@ -32,17 +32,18 @@ func (s Services) From(name Name) iter.Seq[Service] {
 	return sortedset.From(s.Set, name, Service.compareName)
 }
 
-// Patch replaces the Services with sorted names by the results of now; false: there is none.
+// Patch replaces the Services of these names, which must be sorted, by the results of now. now returns
+// false if there is none.
 func (s Services) Patch(names []Name, now func(Name) (Service, bool)) Services {
 	return Services{sortedset.PatchSet(s.Set, names, Service.compareName, sortedset.Equal, func(i int) (Service, bool) { return now(names[i]) })}
 }
 
-// With adds Services, or replaces those with the same names. The list is sorted.
+// With adds Services, or replaces those with the same names. The list must be sorted.
 func (s Services) With(list ...Service) Services {
 	return Services{sortedset.With(s.Set, list, Service.Compare)}
 }
 
-// Without removes the Services with sorted names.
+// Without removes the Services of these names, which must be sorted.
 func (s Services) Without(names ...Name) Services {
 	return s.Patch(names, func(Name) (svc Service, there bool) { return svc, false })
 }
@@ -64,28 +65,30 @@ func (s Claims) Get(addr netip.Addr) *Claim {
 	return c
 }
 
-// Differences returns the Claims that differ in order, and whether each is now's. The old version of a
+// Differences returns, in order, the Claims that differ, and whether each is in now. The old version of a
 // Claim comes before the new one.
 func (s Claims) Differences(now Claims) iter.Seq2[*Claim, bool] {
 	return sortedset.Differences(s.Set, now.Set, (*Claim).Compare)
 }
 
-// Changes returns the [Claims.Differences] as lists: the Claims of s alone, and those of now alone.
+// Changes returns the [Claims.Differences] as two lists: the Claims that only s has, and those that only
+// now has.
 func (s Claims) Changes(now Claims) (gone, came []*Claim) {
 	return sortedset.Changes(s.Set, now.Set, (*Claim).Compare)
 }
 
-// With adds Claims, or replaces those of the same addresses. The list is sorted.
+// With adds Claims, or replaces those of the same addresses. The list must be sorted.
 func (s Claims) With(list ...*Claim) Claims {
 	return Claims{sortedset.With(s.Set, list, (*Claim).Compare)}
 }
 
-// Patch replaces the Claims of sorted addresses by the results of now; false: there is none.
+// Patch replaces the Claims of these addresses, which must be sorted, by the results of now. now returns
+// false if there is none.
 func (s Claims) Patch(addrs []netip.Addr, now func(netip.Addr) (*Claim, bool)) Claims {
 	return Claims{sortedset.PatchSet(s.Set, addrs, (*Claim).compareAddr, sortedset.Equal, func(i int) (*Claim, bool) { return now(addrs[i]) })}
 }
 
-// Without removes the Claims of sorted addresses.
+// Without removes the Claims of these addresses, which must be sorted.
 func (s Claims) Without(addrs ...netip.Addr) Claims {
 	return s.Patch(addrs, func(netip.Addr) (*Claim, bool) { return nil, false })
 }

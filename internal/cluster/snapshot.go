@@ -23,7 +23,7 @@ import (
 // It is immutable. Slices are sorted by name, so that two snapshots of equal objects are equal,
 // regardless of the order in which the objects arrived.
 type Snapshot struct {
-	// Services are the Services of type LoadBalancer.
+	// Services are the Services of type LoadBalancer. Package watch writes them to disk one by one.
 	Services Services `json:"-"`
 	Nodes    []*Node
 	// AllNodes says that Nodes has all Nodes: a speaker that uses only BGP watches just its own
@@ -49,7 +49,7 @@ type Snapshot struct {
 	// Occupied are the addresses that nodes, pods, routers and ServiceCIDRs are known to use,
 	// sorted and not overlapping.
 	Occupied []Occupied
-	// Claims are none without an API server.
+	// Claims is empty without an API server. Package watch writes them to disk one by one.
 	Claims Claims `json:"-"`
 
 	// Assignments say which Service holds which address, sorted by address, then Service. Parse

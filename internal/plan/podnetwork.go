@@ -47,8 +47,8 @@ const (
 )
 
 // Find returns the first PodCIDRMismatch that confirm confirms, and the interface that confirm
-// returns. The endpoints of a Service are checked once, in this search
-// or, if there are many mismatches, in a later one.
+// returns. The endpoints of a Service are checked once, in this search or, if there are many
+// mismatches, in a later one.
 func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) (iface string, ok bool)) PodNetwork {
 	if self == nil {
 		return f.found

@@ -60,7 +60,8 @@ func (s Set[T]) All() iter.Seq[T] {
 	}
 }
 
-// At returns the element with i elements before it. It panics if there is none.
+// At returns the element with i elements before it, and panics if there is none. It counts through
+// the chunks: to look at all elements, use [Set.All].
 func (s Set[T]) At(i int) T {
 	at := 0
 	for i >= len(s.chunks[at]) {

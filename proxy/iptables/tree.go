@@ -76,8 +76,8 @@ func commonPrefix(vips []*state.VIP) netip.Prefix {
 	return netip.PrefixFrom(first, bits).Masked()
 }
 
-// ofFamily returns a copy of the VIPs of one family: a tree needs parts of the list. IPv4 comes first
-// in a State.
+// ofFamily returns a copy of the VIPs of one family as a list: a tree is made of subslices. IPv4 comes
+// first in a State.
 func ofFamily(all state.VIPs, f state.SetID) []*state.VIP {
 	vips := all.Slice()
 	n, _ := slices.BinarySearchFunc(vips, struct{}{}, func(v *state.VIP, _ struct{}) int {

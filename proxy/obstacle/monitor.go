@@ -121,7 +121,7 @@ func (l *Monitor) SetState(s state.State, look bool) (looked <-chan struct{}) {
 	return looked
 }
 
-// vipFamilies reports which families have VIPs, which are sorted: IPv4 first.
+// vipFamilies reports which families have VIPs. IPv4 comes first in a State.
 func vipFamilies(s *state.State) (has [2]bool) {
 	if n := s.VIPs.Len(); n > 0 {
 		has[state.Family(s.VIPs.At(0).Addr)], has[state.Family(s.VIPs.At(n-1).Addr)] = true, true

@@ -89,7 +89,7 @@ type VIP struct {
 }
 
 // VIPs are the addresses of a State, in the order of [CompareVIPs]. A State with one change shares
-// most of their memory with the previous State.
+// most of the memory of its VIPs with the previous State.
 type VIPs = sortedset.Set[*VIP]
 
 // VIPsOf returns the set of a list. Of several VIPs with the same address, the first one counts.

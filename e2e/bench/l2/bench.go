@@ -23,7 +23,7 @@ type failureKind struct {
 	silent bool
 }
 
-// In these failures the node goes on, and its kernel forwards.
+// In these failures the node keeps running, and its kernel forwards.
 const (
 	killed = "its speaker, killed"
 	frozen = "its speaker, frozen (SIGSTOP)"

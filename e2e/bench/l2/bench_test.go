@@ -73,7 +73,7 @@ func TestReportShowsNumbers(t *testing.T) {
 		"| IPv4 | 31 ms / 32 ms / 33 ms | 41 ms / 42 ms / 43 ms |\n",
 		"| power | 100 ms / 200 ms / 300 ms | 110 ms / 210 ms / 310 ms | 10 ms / 20 ms / 30 ms | 400 ms / 500 ms / 600 ms | 2 of 3,000 | 1 | 7 |\n",
 		"| stopped | – | 1.0 ms / 2.0 ms / 3.0 ms | 4.0 ms / 4.0 ms / 4.0 ms |", "| 300 ms / 300 ms / 300 ms | 301 ms / 301 ms / 301 ms | 900 ms / 900 ms / 900 ms | 3 of 1,500 | 40 |\n", "| part of a core, all speakers | 1.0 % | 1.2 % |", "| 100 | 100 |", "holds 50 MB", "300, 350, 350",
-		"continues to forward: of\n5,234 requests, 1 were lost and 2 answered late.",
+		"continues to forward: requests lost,\nof all: 1 of 5,234; answered late: 2.",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -35,7 +35,7 @@ func (r report) render() (string, error) {
 	}, r)
 }
 
-// SpeakersAlone adds up the failures in which the node goes on without its speaker.
+// SpeakersAlone adds up the failures in which the node keeps running without its speaker.
 func (r report) SpeakersAlone() (sum result) {
 	for _, one := range r.Results {
 		if one.Name == killed || one.Name == frozen {

@@ -135,8 +135,8 @@ func (b *bench) read(ctx context.Context) (r reading, err error) {
 	return r, err
 }
 
-// clientsCPU returns the CPU time of this process, which has the clients. It is without that of programs that it ran: the
-// API server of a restart, and pprof, would count as clients.
+// clientsCPU returns the CPU time of this process, which has the clients. That of programs that it ran is not included:
+// the API server of a restart, and pprof, would count as clients.
 func clientsCPU() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

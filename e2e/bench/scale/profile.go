@@ -41,7 +41,7 @@ var parts = []part{
 	{"the rest", []string{""}}, // which is in each stack
 }
 
-// profileFor returns how kube-apiserver is profiled from now on.
+// profileFor returns a function that has kube-apiserver make a profile from now on.
 func (b *bench) profileFor(lasts time.Duration) func(context.Context) (*profile, error) {
 	return func(ctx context.Context) (*profile, error) {
 		data, err := b.requestProfile(ctx, lasts)
@@ -55,7 +55,7 @@ func (b *bench) profileFor(lasts time.Duration) func(context.Context) (*profile,
 // answerLimit is how long a restarted API server may take to begin a profile: as long as it may take to be ready.
 const answerLimit = 2 * time.Minute
 
-// profileAfter returns how kube-apiserver is profiled when it is started again. Before ended is closed, the old process
+// profileAfter returns a function that has kube-apiserver make a profile when it is started again. Before ended is closed, the old process
 // would take the request, and end with it. The new one makes a profile even before it is ready.
 func (b *bench) profileAfter(ended <-chan struct{}, lasts time.Duration) func(context.Context) (*profile, error) {
 	return func(ctx context.Context) (*profile, error) {
