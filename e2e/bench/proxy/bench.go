@@ -28,6 +28,7 @@ type bench struct {
 	running []*process // killed at the end
 	trials  []trial
 	set     setTrial
+	loaded  loadOfMore
 	changed int // changed endpoints so far
 }
 
@@ -48,7 +49,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return fmt.Errorf("set: %w", err)
 	}
 	b.log.Info("control plane")
-	if err := b.startControl(ctx); err != nil {
+	if err := b.startControl(ctx, filepath.Join(b.dir, "kubernetes")); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.control.Stop()) }()
@@ -67,12 +68,19 @@ func (b *bench) run(ctx context.Context) (err error) {
 		p.Kill()
 	}
 	b.log.Info("measuring traffic", "lanes", len(b.lanes), "rounds", b.rounds.Count)
-	return b.measureLanes(ctx, b.lanes, b.rounds)
+	if err := b.measureLanes(ctx, b.lanes, b.rounds); err != nil {
+		return err
+	}
+	b.loaded, err = b.loadMore(ctx)
+	if err != nil {
+		return fmt.Errorf("%d Services: %w", b.more, err)
+	}
+	return nil
 }
 
-func (b *bench) startControl(ctx context.Context) (err error) {
+func (b *bench) startControl(ctx context.Context, dir string) (err error) {
 	// Otherwise most of the time would go into the allocation of ClusterIPs.
-	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr)
+	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, dir, apiAddr)
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
 	}
@@ -298,6 +306,7 @@ type options struct {
 	measure.Inputs
 
 	services, endpoints int
+	more                int           // Services, which are only loaded and changed
 	repeats             int           // changed endpoints for each program
 	calm                time.Duration // minimum time between two changes
 	sets                int           // changes for measuring Set
@@ -310,6 +319,9 @@ func (o *options) check() error {
 	}
 	if o.services < 2 || o.services > maxServices || o.endpoints < 2 || o.endpoints > maxEndpoints {
 		return fmt.Errorf("want 2 to %d Services with 2 to %d endpoints each", maxServices, maxEndpoints)
+	}
+	if o.more < 2 || o.more > maxServices {
+		return fmt.Errorf("want 2 to %d Services to load", maxServices)
 	}
 	if slices.Contains([]int{o.repeats, o.sets, o.rounds.Count}, 0) {
 		return errors.New("want at least one of everything")

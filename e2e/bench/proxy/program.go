@@ -204,8 +204,8 @@ func (p *process) metrics(ctx context.Context) (map[string]float64, error) {
 	return measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return p.dial(ctx, p) })
 }
 
-// loadLimit bounds the wait for a program to write all rules.
-const loadLimit = 5 * time.Minute
+// loadLimit bounds the wait for a program to write all rules. kube-proxy needs minutes for 50,000 Services.
+const loadLimit = 20 * time.Minute
 
 // awaitLoaded waits until all Services are in the kernel.
 func (p *process) awaitLoaded(ctx context.Context, services int) error {

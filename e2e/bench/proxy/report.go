@@ -20,6 +20,7 @@ type report struct {
 	Lanes               []laneResult
 	Trials              []trial
 	Set                 setTrial
+	More                loadOfMore
 }
 
 // The project's targets.
