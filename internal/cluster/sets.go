@@ -71,8 +71,8 @@ func (s Claims) Differences(now Claims) iter.Seq2[*Claim, bool] {
 	return sortedset.Differences(s.Set, now.Set, (*Claim).Compare)
 }
 
-// Changes returns the [Claims.Differences] as two lists: the Claims that only s has, and those that only
-// now has.
+// Changes returns the [Claims.Differences] as two lists: the Claims that only s has, and the Claims
+// that only now has.
 func (s Claims) Changes(now Claims) (gone, came []*Claim) {
 	return sortedset.Changes(s.Set, now.Set, (*Claim).Compare)
 }
