@@ -93,8 +93,8 @@ func startWhileAway(t *testing.T, file SavedSnapshot, old bool) {
 }
 
 // A speaker whose connections are refused need not wait for long. Where another API server accepts
-// one at once, or the wait is over anyway, a refusal changes nothing. Time is the bubble's: a Sleep is
-// the time that the API server takes, to the nanosecond, and takes none itself.
+// one at once, or the wait is over anyway, a refusal changes nothing. Timers are the
+// bubble's: exact to the nanosecond, and without a wait.
 func TestStandbyRefused(t *testing.T) {
 	for _, tt := range []struct {
 		what             string
@@ -118,10 +118,11 @@ func TestStandbyRefused(t *testing.T) {
 				}
 				began := time.Now()
 				s, err := OpenStandby(t.Context(), file, quiet, func(_ context.Context, refused func()) (LiveSource, error) {
-					time.Sleep(tt.refuses) // of the bubble's time
-					refused()
-					refused()                                 // by another request
-					time.Sleep(max(0, tt.answers-tt.refuses)) // of the bubble's time
+					time.AfterFunc(tt.refuses, func() {
+						refused()
+						refused() // by another request
+					})
+					<-time.After(tt.answers)
 					return &live{fixed: fixed{snapshot: &cluster.Snapshot{}}, inStep: true}, nil
 				})
 				if took := time.Since(began); err != nil || took != tt.want || s.InStep() == tt.old {
