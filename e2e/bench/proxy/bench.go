@@ -28,7 +28,7 @@ type bench struct {
 	running []*process // killed at the end
 	trials  []trial
 	set     setTrial
-	loaded  loadOfMore
+	load    loadOnly
 	changed int // changed endpoints so far
 }
 
@@ -71,9 +71,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err := b.measureLanes(ctx, b.lanes, b.rounds); err != nil {
 		return err
 	}
-	b.loaded, err = b.loadMore(ctx)
-	if err != nil {
-		return fmt.Errorf("%d Services: %w", b.more, err)
+	if b.load, err = b.measureLoadOnly(ctx); err != nil {
+		return fmt.Errorf("%d Services: %w", b.loadServices, err)
 	}
 	return nil
 }
@@ -306,7 +305,7 @@ type options struct {
 	measure.Inputs
 
 	services, endpoints int
-	more                int           // Services, which are only loaded and changed
+	loadServices        int           // that are only loaded and changed
 	repeats             int           // changed endpoints for each program
 	calm                time.Duration // minimum time between two changes
 	sets                int           // changes for measuring Set
@@ -320,7 +319,7 @@ func (o *options) check() error {
 	if o.services < 2 || o.services > maxServices || o.endpoints < 2 || o.endpoints > maxEndpoints {
 		return fmt.Errorf("want 2 to %d Services with 2 to %d endpoints each", maxServices, maxEndpoints)
 	}
-	if o.more < 2 || o.more > maxServices {
+	if o.loadServices < 2 || o.loadServices > maxServices {
 		return fmt.Errorf("want 2 to %d Services to load", maxServices)
 	}
 	if slices.Contains([]int{o.repeats, o.sets, o.rounds.Count}, 0) {

@@ -70,13 +70,13 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 			t.Errorf("%+v", x)
 		}
 	}
-	for _, x := range r.More.Trials {
+	for _, x := range r.LoadOnly.Trials {
 		if len(x.Changes) != 2*o.repeats || x.Loaded <= 0 || x.Usage.RSS == 0 {
-			t.Errorf("%d Services: %+v", o.more, x)
+			t.Errorf("%d Services: %+v", o.loadServices, x)
 		}
 	}
-	if len(r.More.Trials) != len(nftablesPrograms()) {
-		t.Errorf("%d programs with %d Services", len(r.More.Trials), o.more)
+	if len(r.LoadOnly.Trials) != len(nftablesPrograms()) {
+		t.Errorf("%d programs with %d Services", len(r.LoadOnly.Trials), o.loadServices)
 	}
 	if len(r.Trials) != len(programs()) || len(r.Set.Changes) != 2*o.sets || len(r.Set.Counts) != 2*o.sets {
 		t.Errorf("%d programs, Set %d and %d", len(r.Trials), len(r.Set.Changes), len(r.Set.Counts))
@@ -120,7 +120,7 @@ func TestReportShowsNumbers(t *testing.T) {
 			{"Fanfare nftables", 2 * time.Second, time.Second, ms(5, 6, 7), ms(4, 4, 4), measure.Usage{RSS: 90e6, Peak: 100e6}, 50e6},
 			{"kube-proxy nftables", 200 * time.Second, 190 * time.Second, ms(5000), ms(4), measure.Usage{RSS: 900e6, Peak: 1000e6}, 500e6},
 		},
-		More: loadOfMore{50_000, []trial{
+		LoadOnly: loadOnly{50_000, []trial{
 			{Program: "Fanfare nftables", Loaded: 9 * time.Second, Changes: ms(5, 6, 7), Usage: measure.Usage{RSS: 340e6, Peak: 350e6}},
 			{Program: "kube-proxy nftables", Loaded: 400 * time.Second, Changes: ms(2000), Usage: measure.Usage{RSS: 1500e6, Peak: 1600e6}},
 		}},

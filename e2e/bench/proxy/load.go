@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
@@ -163,4 +165,45 @@ func (p *process) watch(ctx context.Context, pod netip.Addr) (awaitRules func(co
 		})
 		return at, err
 	}, nil
+}
+
+// loadOnlyEndpoints is how many endpoints each Service has that is only loaded: kube-proxy's time grows with them.
+const loadOnlyEndpoints = 1
+
+// A loadOnly is what the programs of nftables take with more Services, without traffic.
+type loadOnly struct {
+	Services int
+	Trials   []trial
+}
+
+// nftablesPrograms returns the programs whose changes the kernel reports.
+func nftablesPrograms() []*program {
+	return slices.DeleteFunc(programs(), func(p *program) bool { return p.noEvents })
+}
+
+// measureLoadOnly has a control plane of its own, so that the Services that other nodes forward stay as they are.
+func (b *bench) measureLoadOnly(ctx context.Context) (l loadOnly, err error) {
+	o := &bench{world: b.world, options: b.options, tools: b.tools, log: b.log}
+	o.services, o.endpoints = b.loadServices, loadOnlyEndpoints
+	l.Services = o.services
+	b.log.Info("control plane", "services", o.services)
+	if err := o.startControl(ctx, filepath.Join(b.dir, "load-only")); err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, o.control.Stop()) }()
+	if err := o.api.fill(ctx, 0, o.services, o.endpoints); err != nil {
+		return l, fmt.Errorf("fill: %w", err)
+	}
+	for _, p := range nftablesPrograms() {
+		n, err := o.node(ctx, fmt.Sprint("node", len(o.nodes)+1))
+		if err != nil {
+			return l, err
+		}
+		t, err := o.runTrial(ctx, p, n)
+		if err != nil {
+			return l, fmt.Errorf("%s: %w", p.name, err)
+		}
+		l.Trials = append(l.Trials, t)
+	}
+	return l, nil
 }

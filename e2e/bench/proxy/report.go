@@ -20,7 +20,7 @@ type report struct {
 	Lanes               []laneResult
 	Trials              []trial
 	Set                 setTrial
-	More                loadOfMore
+	LoadOnly            loadOnly
 }
 
 // The project's targets.

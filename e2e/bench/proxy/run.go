@@ -17,7 +17,7 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	set.IntVar(&o.services, "services", 10_000, "number of Services, besides one")
 	// More endpoints of 10,000 Services exceed what Fanfare's iptables mode accepts in total.
 	set.IntVar(&o.endpoints, "endpoints", 7, "number of endpoints of each Service")
-	set.IntVar(&o.more, "more", 50_000, "number of Services with one endpoint each, which are only loaded and changed")
+	set.IntVar(&o.loadServices, "load-services", 50_000, "number of Services with one endpoint each, which are only loaded and changed")
 	set.IntVar(&o.repeats, "repeats", 50, "number of changed endpoints for each program")
 	set.DurationVar(&o.calm, "calm", 750*time.Millisecond, "minimum time between two changes; the maximum is twice that")
 	set.IntVar(&o.sets, "sets", 2000, "number of changed endpoints for measuring Set")
@@ -35,7 +35,7 @@ func (o *options) steps() measure.Steps[report] {
 
 // quicken reduces all sizes.
 func (o *options) quicken() {
-	o.services, o.endpoints, o.more = 100, 3, 200
+	o.services, o.endpoints, o.loadServices = 100, 3, 200
 	o.repeats, o.calm, o.sets = 2, 10*time.Millisecond, 50
 	o.rounds = rounds{Count: 2, Span: 20 * time.Millisecond}
 }
@@ -64,7 +64,7 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	for _, l := range b.lanes {
 		r.Lanes = append(r.Lanes, l.laneResult)
 	}
-	r.Took, r.Trials, r.Set, r.More = time.Since(r.Began), b.trials, b.set, b.loaded
+	r.Took, r.Trials, r.Set, r.LoadOnly = time.Since(r.Began), b.trials, b.set, b.load
 	return r, nil
 }
 
