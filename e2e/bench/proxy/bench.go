@@ -78,7 +78,6 @@ func (b *bench) run(ctx context.Context) (err error) {
 }
 
 func (b *bench) startControl(ctx context.Context, dir string) (err error) {
-	// Otherwise most of the time would go into the allocation of ClusterIPs.
 	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, dir, apiAddr)
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
@@ -89,20 +88,12 @@ func (b *bench) startControl(ctx context.Context, dir string) (err error) {
 		err = b.control.Admin().Apply(ctx, cluster)
 	}
 	if err == nil {
-		b.api, err = b.newAPI()
+		b.api, err = newAPI(b.control)
 	}
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
 	}
 	return nil
-}
-
-func (b *bench) newAPI() (*api, error) {
-	cfg, err := b.control.Config("bench", "system:masters")
-	if err != nil {
-		return nil, err
-	}
-	return newAPI(cfg)
 }
 
 // Names of lanes that the report uses.

@@ -1,22 +1,12 @@
 package proxy
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
-	"sync"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
-
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-
-	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
 const (
@@ -139,82 +129,6 @@ func podsOf(n, endpoints int) (pods []netip.Addr) {
 		pods = append(pods, pod(n, i, endpoints))
 	}
 	return pods
-}
-
-// An api writes Services and EndpointSlices in protobuf, because there are many.
-type api struct {
-	core, discovery *rest.RESTClient
-
-	mu         sync.Mutex
-	clusterIPs map[int]netip.Addr // by Service
-}
-
-func newAPI(cfg *rest.Config) (*api, error) {
-	core, discovery, err := measure.Clients(cfg)
-	return &api{core: core, discovery: discovery, clusterIPs: map[int]netip.Addr{}}, err
-}
-
-// creators is the number of concurrent requests.
-const creators = 8
-
-// fill creates the Services from first to before end, each with its endpoints and its
-// address; no controller runs.
-func (a *api) fill(ctx context.Context, first, end, endpoints int) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(creators)
-	for n := first; n < end; n++ {
-		g.Go(func() error { return a.create(ctx, n, endpoints) })
-	}
-	return g.Wait()
-}
-
-func (a *api) create(ctx context.Context, n, endpoints int) error {
-	slice := newSlice(n, podsOf(n, endpoints))
-	if err := a.discovery.Post().Namespace(namespace).Resource("endpointslices").Body(slice).Do(ctx).Error(); err != nil {
-		return err
-	}
-	s := &corev1.Service{}
-	if err := a.core.Post().Namespace(namespace).Resource("services").Body(newService(n)).Do(ctx).Into(s); err != nil {
-		return err
-	}
-	addr, err := netip.ParseAddr(s.Spec.ClusterIP)
-	if err != nil {
-		return fmt.Errorf("clusterIP of %s: %w", s.Name, err)
-	}
-	a.mu.Lock()
-	a.clusterIPs[n] = addr
-	a.mu.Unlock()
-	if err := a.claim(ctx, s, n); err != nil {
-		return err
-	}
-	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip(n).String()}}
-	return a.core.Put().Namespace(namespace).Resource("services").Name(s.Name).SubResource("status").Body(s).Do(ctx).Error()
-}
-
-// claim claims a Service's address, as the controller does.
-func (a *api) claim(ctx context.Context, s *corev1.Service, n int) error {
-	addr := vip(n)
-	c := v1alpha1.AddressClaim{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AddressClaim"},
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(addr)},
-		Spec: v1alpha1.AddressClaimSpec{
-			Address: addr.String(), Pool: "bench",
-			Holders: []v1alpha1.ClaimHolder{{Namespace: s.Namespace, Name: s.Name, UID: string(s.UID)}},
-		},
-	}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	// Custom resources have no protobuf encoding.
-	return a.core.Post().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "addressclaims").
-		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept", runtime.ContentTypeJSON).Body(text).Do(ctx).Error()
-}
-
-// move replaces a Service's endpoints without a check of the version.
-func (a *api) move(ctx context.Context, n int, pods []netip.Addr) error {
-	s := newSlice(n, pods)
-	return a.discovery.Put().Namespace(namespace).Resource("endpointslices").Name(s.Name).Body(s).Do(ctx).Error()
 }
 
 // A destinations value holds the destinations of a number of Services by protocol.
