@@ -13,6 +13,6 @@
 //
 // controlplane.go starts etcd and the Kubernetes programs, as process.go runs them, with the certificates
 // of pki.go; kubelets.go has what changes if real kubelets join, and tools.go builds the programs.
-// client.go writes and reads objects, and etcd.go writes them past the API server. lab.go connects a control plane to the laboratory, and
-// kubeproxy.go runs kube-proxy on its nodes.
+// client.go writes and reads objects, and etcd.go writes them past the API server. lab.go connects a control
+// plane to the laboratory, and kubeproxy.go runs kube-proxy on its nodes.
 package kube

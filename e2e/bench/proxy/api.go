@@ -82,7 +82,8 @@ func (a *api) fill(ctx context.Context, first, end, endpoints int) error {
 			next = next.Next()
 		}
 		a.clusterIPs[n] = next
-		stored, err := a.models[2-n%2].as(n, endpoints, next).stored()
+		model := a.models[2-n%2] // has the same protocol
+		stored, err := model.as(n, endpoints, next).stored()
 		if err != nil {
 			return fmt.Errorf("%s: %w", serviceName(n), err)
 		}
