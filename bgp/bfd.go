@@ -72,6 +72,14 @@ func (m bfdMachine) receive(now time.Time, p bfdPacket) (bfdMachine, bfdResult) 
 		r.discarded = fmt.Sprintf("BFD packet: your discriminator %#x, want %#x: it is for another session", p.remote, m.local)
 		return m, r
 	}
+	// A router whose detection time has ended sends 0, from the discriminator that this node knows (RFC
+	// 5880 section 6.8.1). A host that spoofs the router's address knows neither. A router that has
+	// restarted does not either, and counts as silent until the detection time ends.
+	if p.remote == 0 && m.state == bfdUp && p.local != m.router.discriminator {
+		r := m.result(now)
+		r.discarded = fmt.Sprintf("BFD packet: your discriminator 0, my discriminator %#x, want %#x while the session is up", p.local, m.router.discriminator)
+		return m, r
+	}
 	m.router.learn(now, p, m.receiveInterval())
 	if p.final && m.polling {
 		m.polling, m.confirmed = false, m.announced

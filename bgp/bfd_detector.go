@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -24,19 +25,34 @@ type detector struct {
 	lost        func(reason string) // called when a router that was up is lost
 	changed     func()
 
+	discriminator uint32 // this node's
+
 	in     chan bfdPacket
 	cancel context.CancelFunc
 	done   chan struct{}
 
 	mu     sync.Mutex
 	status BFDStatus
+	origin origin
 }
+
+// An origin is whether an interface leads to the router, which is looked up again after until.
+type origin struct {
+	link  int
+	leads bool
+	until time.Time
+}
+
+// originTime is how long a node may take to notice that another interface leads to the router.
+const originTime = time.Second
 
 func startDetector(d *detector, conf BFD) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel, d.in, d.done = cancel, make(chan bfdPacket, 16), make(chan struct{})
 	d.status = BFDStatus{State: bfdDown.String(), Since: time.Now()}
-	go d.run(ctx, newBFDMachine(conf, rand.Uint64()))
+	m := newBFDMachine(conf, rand.Uint64())
+	d.discriminator = m.local
+	go d.run(ctx, m)
 }
 
 // stop sends AdminDown, so that the router does not take the silence for a failure.
@@ -101,6 +117,9 @@ func (d *detector) record(m *bfdMachine, lost string) {
 	if moved {
 		s.State, s.Since = m.state.String(), time.Now()
 	}
+	if m.state == bfdUp {
+		s.Error = ""
+	}
 	s.Detection, s.Reason = m.agreed(), ""
 	if m.state != bfdUp {
 		s.Reason = m.reason
@@ -122,6 +141,25 @@ func (d *detector) seen() BFDStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.status
+}
+
+// expects reports whether a packet with the router's address is for this session. One with this
+// node's discriminator is: only hosts on the way to the router have seen it. A router that does not
+// know it sends 0 (RFC 5880 section 6.8.6), which any pod can send too, so these packets must arrive
+// by an interface that leads to the router (RFC 5881 section 3).
+func (d *detector) expects(p bfdPacket, link int, now time.Time) bool {
+	if p.remote != 0 {
+		return p.remote == d.discriminator
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.origin.link != link || !now.Before(d.origin.until) {
+		d.origin = origin{link, leadsTo(link, d.peer, d.device), now.Add(originTime)}
+		if !d.origin.leads && d.status.State != bfdUp.String() {
+			d.status.Error = fmt.Sprintf("ignores packets from %s that arrive on %s, because this node reaches that address by another interface", d.peer, interfaceName(link))
+		}
+	}
+	return d.origin.leads
 }
 
 // deliver passes on a packet of the router. If the detector is behind, it drops the oldest packets,

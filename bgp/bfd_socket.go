@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
@@ -91,14 +92,21 @@ func (b *bfdReceiver) remove(peer netip.Addr) {
 	}
 }
 
-// A ttlReader reads one packet and the TTL, or hop limit, that it arrived with.
-type ttlReader func(p []byte) (n, ttl int, from net.Addr, err error)
+// An arrival is how a packet has arrived.
+type arrival struct {
+	from netip.Addr
+	ttl  int // or hop limit
+	link int // the interface's index
+}
+
+// An arrivalReader reads one packet.
+type arrivalReader func(p []byte) (n int, a arrival, err error)
 
 // open listens, and delivers until the connection is closed.
 func (b *bfdReceiver) open(is4 bool) (net.PacketConn, error) {
-	network, reader := "udp6", hopLimitReader
+	network, reader := "udp6", readerIPv6
 	if is4 {
-		network, reader = "udp4", timeToLiveReader
+		network, reader = "udp4", readerIPv4
 	}
 	conn, err := net.ListenPacket(network, fmt.Sprintf(":%d", bfdPort))
 	if err != nil {
@@ -113,53 +121,62 @@ func (b *bfdReceiver) open(is4 bool) (net.PacketConn, error) {
 	return conn, nil
 }
 
-func timeToLiveReader(conn net.PacketConn) (ttlReader, error) {
+func readerIPv4(conn net.PacketConn) (arrivalReader, error) {
 	c := ipv4.NewPacketConn(conn)
-	if err := c.SetControlMessage(ipv4.FlagTTL, true); err != nil {
-		return nil, fmt.Errorf("BFD: TTL of received packets: %w", err)
+	if err := c.SetControlMessage(ipv4.FlagTTL|ipv4.FlagInterface, true); err != nil {
+		return nil, fmt.Errorf("BFD: TTL and interface of received packets: %w", err)
 	}
-	return func(p []byte) (int, int, net.Addr, error) {
+	return func(p []byte) (n int, a arrival, err error) {
 		n, cm, from, err := c.ReadFrom(p)
-		if cm == nil {
-			return n, 0, from, err
+		if cm != nil {
+			a.ttl, a.link = cm.TTL, cm.IfIndex
 		}
-		return n, cm.TTL, from, err
+		a.from = sender(from)
+		return n, a, err
 	}, nil
 }
 
-func hopLimitReader(conn net.PacketConn) (ttlReader, error) {
+func readerIPv6(conn net.PacketConn) (arrivalReader, error) {
 	c := ipv6.NewPacketConn(conn)
-	if err := c.SetControlMessage(ipv6.FlagHopLimit, true); err != nil {
-		return nil, fmt.Errorf("BFD: hop limit of received packets: %w", err)
+	if err := c.SetControlMessage(ipv6.FlagHopLimit|ipv6.FlagInterface, true); err != nil {
+		return nil, fmt.Errorf("BFD: hop limit and interface of received packets: %w", err)
 	}
-	return func(p []byte) (int, int, net.Addr, error) {
+	return func(p []byte) (n int, a arrival, err error) {
 		n, cm, from, err := c.ReadFrom(p)
-		if cm == nil {
-			return n, 0, from, err
+		if cm != nil {
+			a.ttl, a.link = cm.HopLimit, cm.IfIndex
 		}
-		return n, cm.HopLimit, from, err
+		a.from = sender(from)
+		return n, a, err
 	}, nil
 }
 
-func (b *bfdReceiver) serve(read ttlReader) {
+// sender returns the address of a UDP packet's sender.
+func sender(a net.Addr) netip.Addr {
+	if udp, ok := a.(*net.UDPAddr); ok {
+		return udp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+func (b *bfdReceiver) serve(read arrivalReader) {
 	body := make([]byte, 1500)
 	for {
-		n, ttl, from, err := read(body)
+		n, a, err := read(body)
 		if err != nil {
 			return
 		}
-		p, err := acceptBFD(ttl, body[:n])
-		if udp, ok := from.(*net.UDPAddr); ok && err == nil {
-			b.deliver(udp.AddrPort().Addr().Unmap(), p)
+		if p, err := acceptBFD(a.ttl, body[:n]); err == nil {
+			b.deliver(a, p)
 		}
 	}
 }
 
-func (b *bfdReceiver) deliver(from netip.Addr, p bfdPacket) {
+func (b *bfdReceiver) deliver(a arrival, p bfdPacket) {
 	b.mu.Lock()
-	d := b.peers[from]
+	d := b.peers[a.from]
 	b.mu.Unlock()
-	if d != nil {
+	if d != nil && d.expects(p, a.link, time.Now()) {
 		d.deliver(p)
 	}
 }

@@ -115,13 +115,23 @@ func TestBFDStates(t *testing.T) {
 	}
 }
 
-// A router that has restarted has another discriminator, and does not know this node's.
+// A router that has restarted has another discriminator, and does not know this node's: like a host
+// that spoofs the router's address. The machine ignores it until the detection time ends.
 func TestBFDDiscriminators(t *testing.T) {
 	m := upBFD(fastBFD)
 	forgot := from7(m, bfdDown)
 	forgot.local, forgot.remote = 8, 0
-	if got, r := m.receive(bfdStart, forgot); got.state != bfdDown || r.lost == "" || got.packet(false).remote != 8 {
-		t.Errorf("a router that has forgotten this node: %s, %q, to %d", got.state, r.lost, got.packet(false).remote)
+	if got, r := m.receive(bfdStart, forgot); got != m || r.discarded == "" {
+		t.Errorf("a router that has forgotten this node, or another host: %s, %q", got.state, r.discarded)
+	}
+	lost := forgot
+	lost.local = 7
+	if got, r := m.receive(bfdStart, lost); got.state != bfdDown || r.lost == "" || got.packet(false).remote != 7 {
+		t.Errorf("a router that has lost this node: %s, %q, to %d", got.state, r.lost, got.packet(false).remote)
+	}
+	down, _ := m.timer(m.expiry())
+	if got, r := down.receive(m.expiry(), forgot); got.state != bfdInit || r.discarded != "" || got.packet(false).remote != 8 {
+		t.Errorf("it goes on after the detection time: %s, %q, to %d", got.state, r.discarded, got.packet(false).remote)
 	}
 	other := from7(m, bfdDown)
 	other.remote = m.local + 1

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
+
+	"github.com/vishvananda/netlink"
 )
 
 // source returns this end of the connection, nil if the kernel chooses.
@@ -85,4 +88,28 @@ func bestSource(prefixes []netip.Prefix, peer netip.Addr) (best netip.Addr) {
 		}
 	}
 	return best
+}
+
+// leadsTo reports whether this node reaches peer by the interface with the index link: because of
+// peer's zone or the session's device, because the interface has an address in peer's network, or by
+// the kernel's routes, in a VRF those of device.
+func leadsTo(link int, peer netip.Addr, device string) bool {
+	name := interfaceName(link)
+	if peer.Zone() != "" {
+		return numbered(peer).Zone() == strconv.Itoa(link)
+	}
+	prefixes, err := addressesOf(name)
+	if name == device || err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Masked().Contains(peer) }) {
+		return true
+	}
+	routes, err := netlink.RouteGetWithOptions(peer.AsSlice(), &netlink.RouteGetOptions{Oif: device})
+	return err == nil && slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.LinkIndex == link })
+}
+
+// interfaceName returns the name of the interface with an index, which may have gone.
+func interfaceName(index int) string {
+	if link, err := net.InterfaceByIndex(index); err == nil {
+		return link.Name
+	}
+	return fmt.Sprintf("interface %d", index)
 }
