@@ -63,7 +63,8 @@ type Server struct {
 
 	// mu protects the rest. It is held briefly, and never while waiting.
 	mu            sync.Mutex
-	engine        *engine // nil until there are sessions
+	engine        *engine            // nil until there are sessions
+	endWatch      context.CancelFunc // with engine: ends watchAddresses
 	sessions      []*session
 	closing       []*session // ended, and not closed yet
 	closed        bool
@@ -291,16 +292,18 @@ func (s *Server) identify(ctx context.Context, want State) error {
 	if err != nil {
 		return err
 	}
+	watch, cancel := context.WithCancel(context.Background())
+	go s.watchAddresses(watch)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.engine = e
+	s.engine, s.endWatch = e, cancel
 	return nil
 }
 
 // stop ends the engine with all its sessions. The Server drops them even after an error.
 func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
-	e, sessions := s.engine, slices.Concat(s.sessions, s.closing)
+	e, endWatch, sessions := s.engine, s.endWatch, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
 	s.engine, s.sessions, s.closing, s.stale, s.targets, s.weightAS, s.policyVersion = nil, nil, nil, nil, nil, 0, 0
 	s.routes, s.sent, s.coming, s.have = Routes{}, announcement{}, announcement{}, sortedset.Set[netip.Prefix]{}
@@ -308,6 +311,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	if e == nil {
 		return nil
 	}
+	endWatch()
 	err := end(ctx, sessions, errStopping)
 	err = errors.Join(err, e.stop(ctx, mode == Restart))
 	stopBFD(ctx, sessions)

@@ -24,7 +24,7 @@
 // for both families.
 //
 // state.go has the contract, and check.go what a State must fulfil. tcpmd5.go, ttl.go and localaddress.go
-// set up the socket; gracefulrestart.go has the capability and the wait for End-of-RIB, and gracefulshutdown.go
+// set up the socket; addresswatch.go ends sessions whose local address leaves the node; gracefulrestart.go has the capability and the wait for End-of-RIB, and gracefulshutdown.go
 // adds GRACEFUL_SHUTDOWN to the routes of a node that leaves (RFC 8326); status.go reports, with
 // reason.go (why a session ended), advertised.go (the routes of a session), log.go and metrics.go.
 //

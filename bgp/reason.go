@@ -25,11 +25,12 @@ const (
 	codeHoldTimerExpired = 4
 	codeCease            = 6
 
-	openBadPeerAS     = 2
-	openBadIdentifier = 3
-	ceaseShutdown     = 2
-	ceaseReset        = 4
-	ceaseBFDDown      = 10 // RFC 9384
+	openBadPeerAS      = 2
+	openBadIdentifier  = 3
+	ceaseShutdown      = 2
+	ceaseReset         = 4
+	ceaseConfiguration = 6
+	ceaseBFDDown       = 10 // RFC 9384
 )
 
 // notificationNames are IANA's names of the codes and, by index, subcodes.
