@@ -25,6 +25,7 @@ var podInterfaces = []podInterface{
 	{prefix: "lxc", witness: "cilium_host"}, // Cilium; LXC has a bridge lxcbr0
 	{prefix: "eni"},                         // AWS VPC CNI
 	{prefix: "azv"},                         // Azure CNI
+	{prefix: "weave"},                       // Weave Net: a bridge for all pods
 	{prefix: "ovn-k8s-mp"},                  // OVN-Kubernetes: one for all pods of a network
 	// OpenShift SDN: one for all pods. VPNs have a tun0, too.
 	{prefix: "tun0", witness: "vxlan_sys_4789"},
@@ -65,33 +66,28 @@ func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.P
 		return n
 	}
 	self := snap.Node(c.Node)
-	return w.finder.Find(self, snap.Services, func(s plan.PodCIDRMismatch) (string, bool) {
-		if s.Node != c.Node {
-			return "", isRemote(s.Addr, self.InternalIPs)
+	n.Mismatch = w.finder.Find(self, snap.Services, func(m plan.PodCIDRMismatch) bool {
+		if m.Node != c.Node {
+			return isRemote(m.Addr, self.InternalIPs)
 		}
-		return w.confirm(s.Addr, self.InternalIPs)
+		return isLocal(m.Addr, self.InternalIPs)
 	})
+	return n
 }
 
-// confirm reports whether an address may belong to a pod of this node, by the interface of the
+// isLocal reports whether an address may belong to a pod of this node, by the interface of the
 // route to it. An uplink leads to other hosts, although an EndpointSlice may name this node for
-// them. iface is the interface if it is a bridge, which leads to all pods.
-func (w *podNetworkWatch) confirm(a netip.Addr, own []netip.Addr) (iface string, is bool) {
+// them.
+func isLocal(a netip.Addr, own []netip.Addr) bool {
 	link, route, err := linkTo(a)
 	// The interface of a default route is an uplink. To find that out, uplinksOf would read all
 	// routes, for each endpoint on another host that names this node.
 	if err != nil || isDefault(netlink.RouteUpdate{Route: route}) {
-		return "", false
+		return false
 	}
 	uplinks, err := uplinksOf(own)
-	if _, is := uplinks[link.Attrs().Index]; is || err != nil {
-		return "", false
-	}
-	if link.Type() != "bridge" && link.Type() != "openvswitch" {
-		return "", true
-	}
-	w.log.Info("network of pods", "iface", link.Attrs().Name, "reason", fmt.Sprintf("%s is a pod of this node outside of its podCIDRs", a))
-	return link.Attrs().Name, true
+	_, is := uplinks[link.Attrs().Index]
+	return !is && err == nil
 }
 
 // tunnels are the types of interfaces that lead to other nodes without a gateway.

@@ -18,25 +18,24 @@ type PodNetwork struct {
 	InterfacePrefix string
 	// Mismatch contradicts the Node's podCIDRs.
 	Mismatch PodCIDRMismatch
-	// Interface leads to all pods of this node, including that of Mismatch; empty: unknown.
-	Interface string
 }
 
 // A PodCIDRMismatch is an endpoint which shows that the Node's podCIDRs are not exactly the
 // addresses of this node's pods: a pod of this node outside of them, or a pod of another node
-// inside. The zero value is none.
+// inside. The zero value is none. It is only reported: a user who may write EndpointSlices must not
+// decide which clients count as pods for all others.
 type PodCIDRMismatch struct {
 	Addr netip.Addr
 	Node string
 }
 
 // A PodCIDRMismatchFinder looks for a PodCIDRMismatch in successive snapshots, each time only in
-// new endpoints. It keeps a mismatch until the Node's podCIDRs change: a node does not change its
-// IPAM.
+// new endpoints. It keeps a mismatch as long as the Service has the same endpoints.
 type PodCIDRMismatchFinder struct {
 	cidrs    []netip.Prefix
 	services cluster.Services // that were searched
-	found    PodNetwork
+	found    PodCIDRMismatch
+	at       cluster.Service // where it was found
 }
 
 // Confirming a PodCIDRMismatch takes a route lookup, and the writers of EndpointSlices decide how
@@ -46,19 +45,28 @@ const (
 	maxMismatchesOfSearch  = 64
 )
 
-// Find returns the first PodCIDRMismatch that confirm confirms, and the interface that confirm
-// returns. The endpoints of a Service are checked once, in this search or, if there are many
-// mismatches, in a later one.
-func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) (iface string, ok bool)) PodNetwork {
+// Find returns the first PodCIDRMismatch that confirm confirms. The endpoints of a Service are
+// checked once, in this search or, if there are many mismatches, in a later one.
+func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) PodCIDRMismatch {
+	if self == nil || !slices.Equal(f.cidrs, self.PodCIDRs) {
+		*f = PodCIDRMismatchFinder{}
+	}
 	if self == nil {
-		return f.found
+		return PodCIDRMismatch{}
 	}
-	if !slices.Equal(f.cidrs, self.PodCIDRs) {
-		*f = PodCIDRMismatchFinder{cidrs: self.PodCIDRs}
+	f.cidrs = self.PodCIDRs
+	if f.found != (PodCIDRMismatch{}) {
+		if s, exists := services.Get(f.at.Name); exists && s.Endpoints == f.at.Endpoints {
+			return f.found
+		}
+		f.found, f.at = PodCIDRMismatch{}, cluster.Service{}
 	}
-	if f.found.Mismatch != (PodCIDRMismatch{}) {
-		return f.found
-	}
+	f.search(self, services, confirm)
+	return f.found
+}
+
+// search checks the Services that are new or changed since the last search.
+func (f *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) {
 	var was cluster.Service
 	var searched []cluster.Name
 	asked := 0
@@ -72,19 +80,15 @@ func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Servic
 			continue
 		}
 		mismatches := mismatchesOf(self, s.Endpoints)
-		for _, mismatch := range mismatches {
-			if iface, ok := confirm(mismatch); ok {
-				f.services, f.found = cluster.Services{}, PodNetwork{Mismatch: mismatch, Interface: iface}
-				return f.found
-			}
+		if i := slices.IndexFunc(mismatches, confirm); i >= 0 {
+			f.found, f.at = mismatches[i], s
 		}
-		if asked += len(mismatches); asked >= maxMismatchesOfSearch {
+		if asked += len(mismatches); f.found != (PodCIDRMismatch{}) || asked >= maxMismatchesOfSearch {
 			f.services = f.services.Patch(searched, services.Get)
-			return PodNetwork{}
+			return
 		}
 	}
 	f.services = services
-	return PodNetwork{}
 }
 
 // mismatchesOf returns the first mismatches of a Service.
@@ -112,53 +116,39 @@ func mismatchAt(self *cluster.Node, e *cluster.Endpoint) PodCIDRMismatch {
 	return PodCIDRMismatch{a, e.Node}
 }
 
-// localClients returns which clients are pods of this node.
-func localClients(c Config, self *cluster.Node) proxy.LocalClients {
-	clients := c.DetectLocal
+// localClients returns which clients are pods of this node, and whether only podCIDRs say so.
+func localClients(c Config, self *cluster.Node) (clients proxy.LocalClients, onlyCIDRs bool) {
+	clients = c.DetectLocal
 	if self == nil {
-		return clients
+		return clients, false
 	}
 	cidrs := c.NodeCIDR
-	if c.DetectPods {
-		switch n := c.Pods; {
-		case n.InterfacePrefix != "":
-			if clients.InterfacePrefix == "" {
-				clients.InterfacePrefix = n.InterfacePrefix
-			}
-		case n.Mismatch != PodCIDRMismatch{}:
-			if clients.Bridge == "" {
-				clients.Bridge = n.Interface
-			}
-		default:
-			cidrs = true
-		}
+	switch {
+	case !c.DetectPods:
+	case c.Pods.InterfacePrefix == "":
+		cidrs = true
+	case clients.InterfacePrefix == "":
+		clients.InterfacePrefix = c.Pods.InterfacePrefix
 	}
+	onlyCIDRs = cidrs && clients.InterfacePrefix == "" && clients.Bridge == "" && len(clients.CIDRs) == 0
 	if cidrs {
 		clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(clients.CIDRs), self.PodCIDRs...))
 	}
-	return clients
+	return clients, onlyCIDRs
 }
 
-// podNetworkProblems reports that pods of this node are not recognised, or by the wrong
-// addresses.
+// podNetworkProblems reports that podCIDRs, which decide, are not the addresses of this node's pods.
 func (v *View) podNetworkProblems() []cluster.Problem {
-	s := v.pods.Mismatch
-	if s == (PodCIDRMismatch{}) || v.pods.InterfacePrefix != "" || v.Self == nil {
+	m := v.pods.Mismatch
+	if m == (PodCIDRMismatch{}) || !v.onlyPodCIDRs {
 		return nil
 	}
-	evidence := fmt.Sprintf("%s is a pod of this node and not one of these addresses", s.Addr)
-	if s.Node != v.Node {
-		evidence = fmt.Sprintf("%s is a pod of node %s and one of these addresses", s.Addr, s.Node)
-	}
-	what := "so pods of this node count as clients from outside"
-	switch {
-	case v.nodeCIDR: // as the user configured
-		what = "and by --detect-local=node-cidr these addresses count as pods of this node"
-	case v.clients.Bridge != "" || v.clients.InterfacePrefix != "" || len(v.clients.CIDRs) > 0:
-		return nil
+	evidence := fmt.Sprintf("%s is a pod of this node and not one of these addresses, so it counts as a client from outside", m.Addr)
+	if m.Node != v.Node {
+		evidence = fmt.Sprintf("%s is a pod of node %s and one of these addresses, so it counts as a pod of this node", m.Addr, m.Node)
 	}
 	return []cluster.Problem{{Object: "Node " + v.Node, Field: "spec.podCIDRs", Value: prefixesText(v.Self.PodCIDRs), Warning: true,
-		Message: fmt.Sprintf("%s, %s; start the speaker with --detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX", evidence, what)}}
+		Message: evidence + "; if pods have other addresses, start the speaker with --detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX"}}
 }
 
 func prefixesText(list []netip.Prefix) string {

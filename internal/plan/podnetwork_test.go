@@ -52,30 +52,29 @@ func TestPodCIDRMismatch(t *testing.T) {
 		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
 	} {
 		var f PodCIDRMismatchFinder
-		got := f.Find(tt.self, cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}}, serviceAt("web", tt.endpoints...)), func(PodCIDRMismatch) (string, bool) { return "br0", true })
+		got := f.Find(tt.self, cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}}, serviceAt("web", tt.endpoints...)), func(PodCIDRMismatch) bool { return true })
 		text := ""
-		if s := got.Mismatch; s != (PodCIDRMismatch{}) {
-			text = s.Node + " " + s.Addr.String()
+		if got != (PodCIDRMismatch{}) {
+			text = got.Node + " " + got.Addr.String()
 		}
-		if text != tt.want || (text != "") != (got.Interface == "br0") {
+		if text != tt.want {
 			t.Errorf("%s: %+v, want %q", tt.what, got, tt.want)
 		}
 	}
 }
 
-// Each Service is looked at once, what was found stays while its pod goes, and other podCIDRs
-// start a new search.
+// Each Service is searched once. A mismatch ends with the endpoints that showed it, and other
+// podCIDRs start a new search.
 func TestPodCIDRMismatchFinderRemembers(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
 	var f PodCIDRMismatchFinder
 	var asked []string
 	find := func(confirmed bool, services ...cluster.Service) string {
 		asked = nil
-		n := f.Find(self, cluster.ServiceSet(services...), func(s PodCIDRMismatch) (string, bool) {
-			asked = append(asked, s.Addr.String())
-			return "", confirmed
-		})
-		return n.Mismatch.Node
+		return f.Find(self, cluster.ServiceSet(services...), func(m PodCIDRMismatch) bool {
+			asked = append(asked, m.Addr.String())
+			return confirmed
+		}).Node
 	}
 	expect := func(when, got, want string, wantAsked ...string) {
 		t.Helper()
@@ -86,11 +85,16 @@ func TestPodCIDRMismatchFinderRemembers(t *testing.T) {
 	vm, web := serviceAt("vm", "n1 192.168.9.9"), serviceAt("web", "n1 10.244.1.5")
 	expect("a machine, not a pod", find(false, vm, web), "", "192.168.9.9")
 	expect("nothing new", find(false, vm, web), "")
-	moved := serviceAt("web", "n1 10.244.9.5")
+	moved, other := serviceAt("web", "n1 10.244.9.5"), serviceAt("api", "n1 10.244.8.8")
 	expect("another endpoint", find(true, vm, moved), "n1", "10.244.9.5")
-	expect("gone", find(true, vm), "n1")
+	expect("still there, and one more", find(true, vm, moved, other), "n1")
+	expect("its endpoints changed", find(true, vm, web, other), "n1", "10.244.8.8")
+	expect("its Service has gone", find(true, vm, web), "")
+	expect("it is there again", find(true, vm, web, other), "n1", "10.244.8.8")
 	self = &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.0.0/16")}
 	expect("other podCIDRs", find(false, vm, moved), "", "192.168.9.9")
+	self = nil
+	expect("no Node", find(true, vm, moved), "")
 }
 
 // However many mismatches a Service has, it costs few questions, and none again when Services come and go.
@@ -98,7 +102,7 @@ func TestPodCIDRMismatchesOfOneServiceAreBounded(t *testing.T) {
 	self := &cluster.Node{Name: "n1", PodCIDRs: prefixes("10.244.1.0/24")}
 	var f PodCIDRMismatchFinder
 	find := func(services ...cluster.Service) (asked int) {
-		f.Find(self, cluster.ServiceSet(services...), func(PodCIDRMismatch) (string, bool) { asked++; return "", false })
+		f.Find(self, cluster.ServiceSet(services...), func(PodCIDRMismatch) bool { asked++; return false })
 		return asked
 	}
 	named := func(name string, mismatches int) cluster.Service {
@@ -140,15 +144,16 @@ func TestLocalClients(t *testing.T) {
 	}{
 		{"auto: podCIDRs", Config{DetectPods: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
 		{"auto: Calico", Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] cali ", ""},
-		{"auto: a bridge", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch, Interface: "weave"}}, self, "[]  weave", ""},
-		{"auto: unknown", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[]  ",
-			`Node n1: spec.podCIDRs "10.244.1.0/24, fd00:1::/64": 10.9.0.5 is a pod of this node and not one of these addresses, so pods of this node count as clients from outside; start the speaker with`},
-		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Mismatch: intruder}}, self, "[]  ", "10.244.1.7 is a pod of node n2 and one of these addresses, so pods"},
+		{"auto: an endpoint outside", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64]  ",
+			`Node n1: spec.podCIDRs "10.244.1.0/24, fd00:1::/64": 10.9.0.5 is a pod of this node and not one of these addresses, so it counts as a client from outside; if pods have`},
+		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Mismatch: intruder}}, self, "[10.244.1.0/24 fd00:1::/64]  ",
+			"10.244.1.7 is a pod of node n2 and one of these addresses, so it counts as a pod of this node"},
 		{"auto: no podCIDRs", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, bare, "[]  ", "10.9.0.5 is a pod of this node"},
-		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{Mismatch: mismatch}}, self, "[] veth ", ""},
+		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64] veth ", ""},
 		{"auto and another interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] veth ", ""},
+		{"auto: Calico, and an endpoint outside", Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali", Mismatch: mismatch}}, self, "[] cali ", ""},
 		{"node-cidr", Config{NodeCIDR: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
-		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64]  ", "and by --detect-local=node-cidr these addresses count as pods"},
+		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64]  ", "10.9.0.5 is a pod of this node"},
 		{"cidr", Config{DetectLocal: proxy.LocalClients{CIDRs: prefixes("10.9.0.0/16")}}, self, "[10.9.0.0/16]  ", ""},
 		{"no Node", Config{DetectPods: true}, nil, "[]  ", ""},
 	} {

@@ -57,8 +57,8 @@ type View struct {
 	refused      *Refused        // from the Config
 	blockade     *proxy.Blockade // from the Config
 	clients      proxy.LocalClients
+	onlyPodCIDRs bool       // the Node's podCIDRs alone say which clients are pods
 	pods         PodNetwork // from the Config
-	nodeCIDR     bool       // from the Config
 	healthChecks HealthChecks
 
 	fromPeers   []*cluster.Peer
@@ -90,7 +90,8 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 	}
 	v.Owned = ownedPrefixes(snap.Pools)
 	v.occupied, v.allNodes = snap.Occupied, snap.AllNodes
-	v.clients, v.pods, v.nodeCIDR, v.healthChecks = localClients(c, v.Self), c.Pods, c.NodeCIDR, c.HealthChecks
+	v.clients, v.onlyPodCIDRs = localClients(c, v.Self)
+	v.pods, v.healthChecks = c.Pods, c.HealthChecks
 	if v.Self != nil {
 		v.next4, v.next6 = first(v.Self.InternalIPs, netip.Addr.Is4), first(v.Self.InternalIPs, netip.Addr.Is6)
 	}
