@@ -26,9 +26,18 @@ type Interface struct {
 	IPv6 bool `json:"ipv6"`
 }
 
-// Has reports whether an address is in a subnet of this interface.
+// Has reports whether an address is in a subnet of this interface, and not a broadcast address there.
 func (i Interface) Has(addr netip.Addr) bool {
-	return slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) && !i.Broadcasts(addr)
+}
+
+// Broadcasts reports whether an address is the broadcast address of a subnet of this interface, which
+// no host can have: the last one of an IPv4 subnet (RFC 919), unless it has one or two addresses
+// (RFC 3021).
+func (i Interface) Broadcasts(addr netip.Addr) bool {
+	return addr.Is4() && slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool {
+		return p.Addr().Is4() && p.Bits() < 31 && p.Contains(addr) && (!addr.Next().IsValid() || !p.Contains(addr.Next()))
+	})
 }
 
 // Carries reports whether this interface should answer for a.
@@ -37,7 +46,7 @@ func (i Interface) Carries(a Address) bool {
 		return false
 	}
 	if len(a.Interfaces) > 0 {
-		return slices.Contains(a.Interfaces, i.Name)
+		return slices.Contains(a.Interfaces, i.Name) && !i.Broadcasts(a.Addr)
 	}
 	return i.Has(a.Addr)
 }

@@ -426,3 +426,32 @@ func TestThousandAddresses(t *testing.T) {
 		}
 	})
 }
+
+// The broadcast address of a subnet is no address of a host, also on an interface that is named.
+func TestBroadcastAddress(t *testing.T) {
+	for _, tt := range []struct {
+		prefix, addr string
+		has, is      bool
+	}{
+		{"192.0.2.0/24", "192.0.2.254", true, false},
+		{"192.0.2.0/24", "192.0.2.255", false, true},
+		{"192.0.2.0/24", "192.0.2.0", true, false}, // Linux 5.14 treats it as any other
+		{"192.0.2.0/25", "192.0.2.127", false, true},
+		{"192.0.2.0/25", "192.0.2.255", false, false},
+		{"192.0.2.8/30", "192.0.2.11", false, true},
+		{"192.0.2.8/31", "192.0.2.9", true, false},
+		{"192.0.2.9/32", "192.0.2.9", true, false},
+		{"192.0.0.0/16", "192.0.2.255", true, false},
+		{"0.0.0.0/0", "255.255.255.255", false, true},
+		{"2001:db8::/64", "2001:db8::ffff:ffff:ffff:ffff", true, false},
+	} {
+		i := Interface{Name: "eth0", IPv6: true, Prefixes: []netip.Prefix{netip.MustParsePrefix(tt.prefix)}}
+		addr := netip.MustParseAddr(tt.addr)
+		if i.Has(addr) != tt.has || i.Broadcasts(addr) != tt.is || i.Carries(Address{Addr: addr}) != tt.has {
+			t.Errorf("%s in %s: has %t, broadcasts %t, want %t, %t", addr, tt.prefix, i.Has(addr), i.Broadcasts(addr), tt.has, tt.is)
+		}
+		if got := i.Carries(Address{Addr: addr, Interfaces: []string{"eth0"}}); got == tt.is {
+			t.Errorf("%s in %s, on a named interface: carries %t", addr, tt.prefix, got)
+		}
+	}
+}

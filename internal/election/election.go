@@ -33,8 +33,8 @@ type entry struct {
 
 // An allowedInterface is an interface that a node may answer on.
 type allowedInterface struct {
-	prefixes []netip.Prefix
-	named    bool // also for addresses outside of prefixes
+	*cluster.Interface
+	named bool // also for addresses outside of its subnets
 }
 
 // New returns the candidates among nodes, in any order.
@@ -68,6 +68,7 @@ const (
 	hasNoNetwork
 	isUnselected
 	hasNoInterface
+	hasBroadcast
 	hasNoEndpoint
 	numIneligible // how many there are
 )
@@ -260,6 +261,8 @@ func (not ineligible) describe(a *Address, n int) string {
 			return fmt.Sprintf("%s no interface in the subnet of %s that is one of %s", has, a.Addr, interfaces)
 		}
 		return fmt.Sprintf("%s no interface in the subnet of %s", has, a.Addr)
+	case hasBroadcast:
+		return fmt.Sprintf("%s %s as the broadcast address of a subnet, which no host can have; give the Service another address", has, a.Addr)
 	case hasNoEndpoint:
 		return has + " no ready endpoint, and externalTrafficPolicy is Local"
 	default:
@@ -305,8 +308,8 @@ func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves
 	if in.ineligible != fit {
 		return in.ineligible, 0
 	}
-	if !e.nodes[i].Unknown && !in.reaches(a.Addr) {
-		return hasNoInterface, 0
+	if not := in.reaches(a.Addr); not != fit && !e.nodes[i].Unknown {
+		return not, 0
 	}
 	for _, nodes := range a.Local {
 		if _, ok := slices.BinarySearch(nodes, e.nodes[i].Name); ok {
@@ -319,19 +322,20 @@ func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves
 	return fit, serves
 }
 
-// reaches reports whether the node may answer for addr on one of its interfaces.
-func (in *entry) reaches(addr netip.Addr) bool {
-	for i := range in.interfaces {
-		if in.interfaces[i].named {
-			return true
-		}
-		for _, p := range in.interfaces[i].prefixes {
-			if p.Contains(addr) {
-				return true
-			}
+// reaches returns fit if the node may answer for addr on one of its interfaces.
+func (in *entry) reaches(addr netip.Addr) ineligible {
+	not := hasNoInterface
+	for _, i := range in.interfaces {
+		switch {
+		case i.Has(addr):
+			return fit
+		case i.Broadcasts(addr):
+			not = hasBroadcast
+		case i.named:
+			return fit
 		}
 	}
-	return false
+	return not
 }
 
 // entriesFor returns the nodes under t, in their order.
@@ -370,9 +374,9 @@ func newEntry(t Eligibility, n *Node) (in entry) {
 	for _, a := range by {
 		in.weight += a.Weight(n.Labels)
 	}
-	for _, iface := range n.Interfaces {
-		if ok, named := allow(by, iface.Name); ok {
-			in.interfaces = append(in.interfaces, allowedInterface{iface.Prefixes, named})
+	for i := range n.Interfaces {
+		if ok, named := allow(by, n.Interfaces[i].Name); ok {
+			in.interfaces = append(in.interfaces, allowedInterface{&n.Interfaces[i], named})
 		}
 	}
 	return in

@@ -256,6 +256,13 @@ func TestNoCandidateReasons(t *testing.T) {
 	if got, want := e.whyNot(&a, "n7"), "node n7 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	last := Address{Addr: netip.MustParseAddr("192.0.2.255"), Anywhere: true}
+	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&last), "of 1 node none can answer: 1 has 192.0.2.255 as the broadcast address of a subnet, which no host can have; give the Service another address"; got != want {
+		t.Errorf("None = %q, want %q", got, want)
+	}
+	if got := New([]Node{node("n1", "eth0 192.0.2.0/24"), node("n2", "eth0 192.0.0.0/16")}).Owner(&last); got != "n2" {
+		t.Errorf("%s answers for a broadcast address of the other node", got)
+	}
 	plain := Address{Addr: netip.MustParseAddr("2001:db8::5"), Anywhere: true}
 	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&plain), "of 1 node none can answer: 1 has no interface in the subnet of 2001:db8::5"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

@@ -93,7 +93,7 @@ func (t Eligibility) Interfaces(addr netip.Addr, n *Node) (names []string) {
 	}
 	for i := range n.Interfaces {
 		iface := &n.Interfaces[i]
-		if ok, named := allow(by, iface.Name); ok && (named || iface.Has(addr)) {
+		if ok, named := allow(by, iface.Name); ok && (named && !iface.Broadcasts(addr) || iface.Has(addr)) {
 			names = append(names, iface.Name)
 		}
 	}

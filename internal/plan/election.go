@@ -145,7 +145,12 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	}
 	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
 	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
-	v.speakerMACs, v.nodeAddrs = speakerMACs(c.Members, c.Node), otherNodeAddrs(snap.Nodes, c.Node)
+	v.speakerMACs = speakerMACs(c.Members, c.Node)
+	if c.Members == nil {
+		// Members report their hardware addresses, under the shared key or in their Leases. Beside that,
+		// the neighbour table does not count: any host can claim a node's address first.
+		v.nodeAddrs = otherNodeAddrs(snap.Nodes, c.Node)
+	}
 	if !snap.L2Ready {
 		return
 	}

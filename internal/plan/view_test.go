@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -53,6 +55,33 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 	changed := slices.DeleteFunc(slices.Clone(after), func(s bgp.Session) bool { return slices.Contains(before, s) })
 	if len(changed) != 1 || changed[0].Name != "gw4" || len(decider.last.View.Problems()) != 0 {
 		t.Errorf("with another gateway these change: %v", changed)
+	}
+}
+
+// Which hosts on the link are nodes: hosts with a hardware address that a member reports. Only without
+// members, hosts that the neighbour table has under a node's address, which any host can claim.
+func TestHostsThatAreNodes(t *testing.T) {
+	snap := plantest.Snapshot(t, []byte(strings.Replace(plantest.TwoRouters, "announce: BGP", "announce: L2", 1)+`---
+apiVersion: v1
+kind: Node
+metadata: {name: n2, uid: uid-n2}
+status: {addresses: [{type: InternalIP, address: 10.0.0.12}]}
+`))
+	members := plantest.Members("aa")
+	members.Nodes[1].Interfaces = []cluster.Interface{{Name: "eth0", MAC: l2.MAC{2, 0, 0, 0, 0, 12}}}
+	for _, tt := range []struct {
+		what    string
+		members *membership.Members
+		want    string
+	}{
+		{"without members", nil, "[] [10.0.0.12]"},
+		{"with members", members, "[02:00:00:00:00:0c] []"},
+		{"with members whose hardware addresses have not arrived", plantest.Members("aa"), "[] []"},
+	} {
+		d := NewDecider(Config{Node: "n1", Members: tt.members}).Decide(snap)
+		if got := fmt.Sprint(d.L2.Speakers, d.L2.Nodes); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.what, got, tt.want)
+		}
 	}
 }
 
