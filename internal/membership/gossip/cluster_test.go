@@ -182,17 +182,18 @@ func newNetwork() *network {
 type endpoint struct {
 	network *network
 	at      netip.AddrPort
+	admits  admission
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 }
 
-func (n *network) open(at netip.AddrPort, _ *log.Logger) (memberlist.Transport, error) {
+func (n *network) open(at netip.AddrPort, admits admission, _ *log.Logger) (memberlist.Transport, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.endpoints[at.String()] != nil {
 		return nil, fmt.Errorf("%s is taken", at)
 	}
-	e := &endpoint{n, at, make(chan *memberlist.Packet, socketPackets), make(chan net.Conn, 100)}
+	e := &endpoint{n, at, admits, make(chan *memberlist.Packet, socketPackets), make(chan net.Conn, 100)}
 	n.endpoints[at.String()] = e
 	return e, nil
 }
@@ -249,6 +250,9 @@ func (e *endpoint) WriteTo(b []byte, addr string) (time.Time, error) {
 }
 
 func (e *endpoint) receive(p *memberlist.Packet) {
+	if !e.admits(addrPortOf(p.From).Addr()) {
+		return
+	}
 	p.Timestamp = time.Now()
 	select {
 	case e.packets <- p:
@@ -279,6 +283,10 @@ func (e *endpoint) DialTimeout(addr string, timeout time.Duration) (net.Conn, er
 }
 
 func (e *endpoint) accept(c net.Conn) {
+	if !e.admits(addrPortOf(c.RemoteAddr()).Addr()) {
+		c.Close()
+		return
+	}
 	select {
 	case e.streams <- c:
 	default: // like a full backlog

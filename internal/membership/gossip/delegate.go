@@ -64,6 +64,9 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 	node, exists := d.nodes[n.Name]
 	switch {
 	case exists && slices.Contains(node.Addrs, at):
+		if _, boot, _ := splitMeta(n.Meta); d.isFarAhead(boot) {
+			return d.rejectBoot(n.Name, boot)
+		}
 		return nil
 	case exists:
 		err := fmt.Errorf("a speaker at %s uses the name %s, but node %s has the addresses %v; is its --node-name right?", at, n.Name, n.Name, node.Addrs)
@@ -144,7 +147,11 @@ func (d delegate) GetBroadcasts(overhead, limit int) [][]byte {
 // NotifyMsg receives a message, delivers it, and queues a new broadcast for other members.
 func (d delegate) NotifyMsg(b []byte) {
 	e, err := parse(b)
-	if err != nil || e.Node == d.Node || !d.accept(e) {
+	if err == nil && e.Node == d.Node {
+		d.refute(e)
+		return
+	}
+	if err != nil || !d.accept(e) {
 		return
 	}
 	if e.kind != kindUnicast {
@@ -157,6 +164,19 @@ func (d delegate) NotifyMsg(b []byte) {
 	case d.received <- e.Message:
 	default:
 		d.metrics.dropped.Inc()
+	}
+}
+
+// refute handles a message in the name of this node. One that this process has not sent is of
+// another member that uses the name: this process takes a higher boot number, by which
+// all others know that it has not left, and accept its messages again.
+func (d delegate) refute(e envelope) {
+	d.mu.Lock()
+	foreign := e.boot > d.boot || e.boot == d.boot && (e.seq > d.seq || e.kind == kindLeave && !d.leaving)
+	t := d.transport
+	d.mu.Unlock()
+	if foreign && e.kind != kindPing && e.kind != kindAck {
+		t.replaceBoot(e.boot)
 	}
 }
 
@@ -183,6 +203,16 @@ func (d delegate) accept(e envelope) bool {
 	if window == nil {
 		window = &bootWindow{}
 		d.windows[e.Node] = window
+	}
+	if d.isFarAhead(e.boot) {
+		d.rejectBoot(e.Node, e.boot)
+		return false
+	}
+	if window.isBehind(e.boot, e.seq) {
+		// The node may not know of the numbers that this one has received. If it has not used them
+		// itself, it takes a higher boot number.
+		d.sendPacket(e.Node, envelope{Message{Node: e.Node}, kindUnicast, window.boot, window.newest})
+		return false
 	}
 	if !window.accept(e.boot, e.seq) {
 		return false

@@ -7,8 +7,9 @@
 //     the suspect itself, by packets and over TCP, for 80 ms in which it has itself been
 //     running. A process that does not answer while its kernel still accepts connections is
 //     suspended, hung or short of processor time: it is dead only after a second.
-//   - Only nodes of the cluster are members, at their own addresses. Senders without a key
-//     of the key file are counted and named.
+//   - Only nodes of the cluster are members, at their own addresses. Other
+//     sources cost a look into a map. Senders without a key of the key file are counted and
+//     named.
 //   - A copy of earlier traffic is rejected, whatever it was. Memberlist's own encryption
 //     accepts it, so session.go (packets) and stream.go (connections) replace that.
 //   - Members ping a dead node at once and regularly, together twenty times a second, until
@@ -34,7 +35,9 @@
 // Each process has a boot number, the time of its start in nanoseconds. Others accept neither
 // packets nor messages of a lower one than they know of a node: those are of its earlier
 // processes. A process learns from others whether they know a higher one, as after a clock
-// was set back, and takes one above it.
+// was set back, and takes one above it. It does the same when it learns that another member has
+// used its name: a holder of the key can do that, but its words do not last. A number that is more
+// than a year ahead is refused, since no process could take a higher one than the highest.
 //
 // # Timers
 //
@@ -56,6 +59,6 @@
 // gossip.go starts and stops; config.go configures memberlist and delegate.go is what it calls;
 // join.go finds nodes, probe.go verifies a death, message.go and send.go carry messages. Below
 // memberlist, listen.go binds the ports and transport.go reads them; session.go seals packets and
-// stream.go connections, with keys.go, and window.go rejects copies. problems.go, metrics.go and
+// stream.go connections, with keys.go, window.go rejects copies, and admission.go what is of no node. problems.go, metrics.go and
 // logwriter.go report.
 package gossip

@@ -42,6 +42,11 @@ const (
 	maxUnicast = 64
 	// receiveQueue is how many messages wait for their reader.
 	receiveQueue = 256
+	// maxAhead is how far the boot number of a process, which is the time of its start, may be ahead
+	// of this node's clock: no process could take a higher one than the highest number. Clocks in a
+	// cluster differ by less, since certificates are commonly valid for a year. The number of a
+	// process whose clock was set back is that of an earlier one and a little.
+	maxAhead = 365 * 24 * time.Hour
 	// leaveTimeout bounds each step of leaving.
 	leaveTimeout = 500 * time.Millisecond
 )
@@ -120,8 +125,12 @@ type Gossip struct {
 	received  chan Message
 	queue     *memberlist.TransmitLimitedQueue
 	keysInUse atomic.Pointer[keysInUse] // of keys; nil before the first
+	// nodeAt has the names of the nodes by their addresses. It is immutable.
+	nodeAt  atomic.Pointer[map[netip.Addr]string]
+	unknown reportLimit // of senders that are no node
+	wrong   reportLimit // of senders at addresses of nodes
 	// open listens: listenSockets, except in tests. now tells the time of the start.
-	open func(netip.AddrPort, *log.Logger) (memberlist.Transport, error)
+	open func(netip.AddrPort, admission, *log.Logger) (memberlist.Transport, error)
 	now  func() time.Time
 
 	// Only Run uses these:
@@ -158,12 +167,21 @@ func New(o Options) *Gossip {
 		open: listenSockets, now: time.Now, joinAt: map[string]time.Time{}, nodes: map[string]Node{}, members: map[string]*entry{}, windows: map[string]*bootWindow{},
 		joining: map[string]bool{}, pingedBy: map[string]bool{}, problems: problems{}, view: &View{},
 	}
+	g.nodeAt.Store(&map[netip.Addr]string{})
 	g.queue = &memberlist.TransmitLimitedQueue{NumNodes: g.countAlive, RetransmitMult: 3}
 	return g
 }
 
 // Set sets the nodes of the cluster, including this one. Only these can be members.
 func (g *Gossip) Set(nodes []Node) {
+	at := make(map[netip.Addr]string, len(nodes))
+	for _, n := range nodes {
+		for _, a := range n.Addrs {
+			at[a] = n.Name
+		}
+	}
+	g.nodeAt.Store(&at)
+	g.currentTransport().keepOnly(at)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.nodes = make(map[string]Node, len(nodes))

@@ -60,7 +60,7 @@ func (g *Gossip) start(at netip.Addr) error {
 	c.Logger = log.New(logWriter{g.Log}, "", 0)
 	d := delegate{g}
 	c.Delegate, c.Events, c.Alive, c.Conflict = d, d, d, d
-	socket, err := g.open(netip.AddrPortFrom(at, g.Port), c.Logger)
+	socket, err := g.open(netip.AddrPortFrom(at, g.Port), g.admits, c.Logger)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,12 @@ package gossip
 
 import (
 	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -12,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"golang.org/x/time/rate"
 )
 
 // A sealedTransport seals what memberlist sends over another Transport, and opens what it
@@ -19,14 +24,18 @@ import (
 // old ack keeps a dead node alive, and an old report makes a living one leave.
 //
 // A packet has the boot numbers of the processes that send and receive it, and a sequence
-// number. The receiver opens it only if it has the boot number of the receiver itself, none
-// lower than the sender's last one, and a new sequence number. So a packet is accepted once,
-// and by the process for which it was sealed. A process learns the boot number of another one
-// by a hello with a random number, which the answer repeats.
+// number. The receiver opens it only if it has the boot number of the receiver itself, the
+// sender's last one, and a new sequence number. So a packet is accepted once, and by the process
+// for which it was sealed. A process learns the boot number of another one by a hello with a
+// random number, which the answer repeats.
 //
-// The answer also has the highest boot number that the other process knows of this node. If
-// that is higher than the own one, as after a clock was set back, this process takes a higher
-// one.
+// Both also have the highest boot number that the other process knows of this node. If that is
+// higher than the own one, as after a clock was set back, or after another member has used this
+// node's address, this process takes a higher one.
+//
+// Junk is cheap. A hello and its answer have a code (HMAC) under the shared key; other packets are
+// opened with a key that was derived when a hello or an answer brought the sender's boot number. So
+// a packet that is not authentic derives no key, whatever its boot number.
 type sealedTransport struct {
 	memberlist.Transport // of sealed packets and connections
 	gossip               *Gossip
@@ -37,26 +46,33 @@ type sealedTransport struct {
 	ending               sync.Once
 	done                 sync.WaitGroup
 
+	unproven unproven // connections
+
 	mu       sync.Mutex
 	boot     uint64
 	seq      uint64 // of the last packet
 	sealer   sealer // of own packets
+	asks     *rate.Limiter
 	sessions map[netip.AddrPort]*session
 }
 
 // A session is with the process at one address.
 type session struct {
-	receiver uint64    // its boot number; 0: not known
-	nonce    uint64    // of the last hello, until it is answered; 0: none
-	asked    time.Time // when the last hello was sent
-	waiting  [][]byte  // packets that wait for receiver
-	received bootWindow
-	opener   sealer // of its packets
+	receiver uint64              // the boot number to which packets are sealed; 0: not known
+	sender   uint64              // the highest boot number that hellos, answers or metadata had; 0: none
+	nonce    uint64              // of the last hello, until it is answered; 0: none
+	asked    time.Time           // when the last hello was sent
+	waiting  [][]byte            // packets that wait for receiver
+	received window              // of packets of sender
+	openers  map[key]cipher.AEAD // of packets of sender, by the shared key
 }
 
 const (
 	// helloInterval is the shortest time between two hellos to a process.
 	helloInterval = probeTimeout / 2
+	// asksPerSecond is how often a packet that was not opened, and so may be junk, is followed by a
+	// hello to its source.
+	asksPerSecond = 100
 	// maxWaiting is how many packets wait for an answer: more are lost, as on the network.
 	maxWaiting = 16
 )
@@ -81,7 +97,7 @@ const (
 type header struct {
 	kind             packetKind
 	sender, receiver uint64 // boot numbers; a hello has no receiver
-	seq              uint64
+	seq              uint64 // of data
 }
 
 func (h header) bytes() []byte {
@@ -107,6 +123,7 @@ func parseHeader(b []byte) (h header, ok bool) {
 func sealTransport(inner memberlist.Transport, g *Gossip, addr netip.AddrPort, boot uint64) *sealedTransport {
 	t := &sealedTransport{
 		Transport: inner, gossip: g, addr: addr, boot: boot, sessions: map[netip.AddrPort]*session{},
+		asks:    rate.NewLimiter(asksPerSecond, asksPerSecond),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{}),
 	}
 	t.done.Go(t.run)
@@ -161,7 +178,7 @@ func (t *sealedTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 	s := t.session(to)
 	switch {
 	case s.receiver != 0:
-		err = t.send(packetData, s.receiver, b, to)
+		err = t.sendData(s.receiver, b, to)
 	case len(s.waiting) < maxWaiting:
 		s.waiting = append(s.waiting, slices.Clone(b))
 	}
@@ -184,6 +201,7 @@ func (t *sealedTransport) restarted(at netip.AddrPort, boot uint64) {
 	case boot == s.receiver:
 		return
 	case boot > s.receiver:
+		s.learn(boot)
 		t.begin(s, at, boot)
 	default:
 		s.receiver = 0
@@ -195,7 +213,7 @@ func (t *sealedTransport) restarted(at netip.AddrPort, boot uint64) {
 func (t *sealedTransport) begin(s *session, to netip.AddrPort, receiver uint64) {
 	s.receiver = receiver
 	for _, b := range s.waiting {
-		t.logError(to, t.send(packetData, receiver, b, to))
+		t.logError(to, t.sendData(receiver, b, to))
 	}
 	s.waiting = nil
 }
@@ -209,17 +227,45 @@ func (t *sealedTransport) session(at netip.AddrPort) *session {
 	return s
 }
 
-// send seals and sends a packet.
-func (t *sealedTransport) send(kind packetKind, receiver uint64, b []byte, to netip.AddrPort) error {
+// keepOnly forgets the sessions with addresses that are no longer of nodes.
+func (t *sealedTransport) keepOnly(nodes map[netip.Addr]string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.sessions, func(at netip.AddrPort, _ *session) bool { return nodes[at.Addr()] == "" })
+}
+
+// sendData seals and sends a packet of memberlist.
+func (t *sealedTransport) sendData(receiver uint64, b []byte, to netip.AddrPort) error {
 	t.seq++
-	h := header{kind, t.boot, receiver, t.seq}.bytes()
+	h := header{packetData, t.boot, receiver, t.seq}.bytes()
 	aead := t.sealer.of(t.gossip.keysInUse.Load().use, t.addr.Addr(), t.boot)
 	_, err := t.Transport.WriteTo(aead.Seal(h, nonceOf(t.seq), b, authenticated(h, to)), to.String())
 	return err
 }
 
-// hello asks for the boot number of the process at an address, unless it was asked just now.
-// It has the name of this node, and a number that remains the same until it is answered.
+// sendSigned sends a hello or an answer. Nothing in it is secret.
+func (t *sealedTransport) sendSigned(kind packetKind, receiver uint64, b []byte, to netip.AddrPort) error {
+	packet := append(header{kind: kind, sender: t.boot, receiver: receiver}.bytes(), b...)
+	code := t.gossip.keysInUse.Load().use.code(packet, t.addr, to)
+	_, err := t.Transport.WriteTo(append(packet, code...), to.String())
+	return err
+}
+
+// code authenticates a hello or an answer. HKDF takes a key as the text of its HMAC, and this one as
+// the key, so that no derived key is a code.
+func (k key) code(packet []byte, from, to netip.AddrPort) []byte {
+	h := hmac.New(sha256.New, k[:])
+	fmt.Fprintf(h, "fanfare hello from %s to %s ", from, to)
+	h.Write(packet)
+	return h.Sum(nil)[:tagBytes]
+}
+
+// hello asks for the boot number of the process at an address, unless it was asked just now. It
+// has a number that remains the same until it is answered, the highest boot number that this
+// process knows of the other one, and the name of this node.
 func (t *sealedTransport) hello(s *session, to netip.AddrPort) error {
 	now := time.Now()
 	if now.Sub(s.asked) < helloInterval {
@@ -229,92 +275,157 @@ func (t *sealedTransport) hello(s *session, to netip.AddrPort) error {
 	if s.nonce == 0 {
 		s.nonce = max(rand.Uint64(), 1)
 	}
-	return t.send(packetHello, 0, append(binary.BigEndian.AppendUint64(nil, s.nonce), t.gossip.Node...), to)
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, s.nonce), max(s.sender, s.receiver))
+	return t.sendSigned(packetHello, 0, append(b, t.gossip.Node...), to)
 }
 
 // open returns what memberlist of another node has sent, nil if there is nothing for the own
 // one.
 func (t *sealedTransport) open(p *memberlist.Packet) []byte {
 	from := addrPortOf(p.From)
-	h, b, err := t.unseal(from, p.Buf)
-	if err != nil {
-		t.gossip.recordUnknownSender(from.Addr())
+	h, ok := parseHeader(p.Buf)
+	if !ok || from.Port() != t.addr.Port() {
+		t.gossip.rejectSeal(from.Addr()) // Speakers send from the port at which they listen.
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.session(from)
+	if h.kind == packetData {
+		return t.openData(from, h, p.Buf)
+	}
+	b, ok := t.verify(from, p.Buf)
 	switch {
-	case h.kind == packetHello && len(b) >= 8:
-		t.receiveHello(s, from, h, b)
-	case h.kind == packetAnswer && len(b) == 16:
-		t.receiveAnswer(s, from, h, b)
-	case h.kind == packetData && h.receiver == t.boot && s.received.accept(h.sender, h.seq):
-		return b
-	case h.kind == packetData:
+	case !ok || len(b) < 16:
+	case t.gossip.isFarAhead(h.sender):
+		t.gossip.mu.Lock()
+		defer t.gossip.mu.Unlock()
+		t.gossip.rejectBoot(from.Addr().String(), h.sender)
+	default:
+		t.receiveSigned(from, h, b)
+	}
+	return nil
+}
+
+// openData returns the contents of a packet of the sender's last process, which is for this one.
+func (t *sealedTransport) openData(from netip.AddrPort, h header, packet []byte) []byte {
+	s := t.session(from)
+	if h.sender != s.sender {
+		// The sender may have restarted, or not know a higher boot number that this process knows
+		// of it. By a hello, each learns what it must.
 		t.gossip.metrics.replayed.Inc()
-		if h.receiver != t.boot && h.sender >= s.receiver {
-			// The sender may not know that this process has replaced another one. By a hello it
-			// learns that, and this process learns whether it is in step.
+		if t.asks.Allow() {
+			t.logError(from, t.hello(s, from))
+		}
+		return nil
+	}
+	b, ok := t.unseal(s, from, h, packet)
+	switch {
+	case !ok:
+		t.gossip.rejectSeal(from.Addr())
+	case h.receiver == t.boot && s.received.accept(h.seq):
+		return b
+	default:
+		t.gossip.metrics.replayed.Inc()
+		if h.receiver != t.boot {
+			// The sender may not know that this process has replaced another one.
 			t.logError(from, t.hello(s, from))
 		}
 	}
 	return nil
 }
 
-// unseal verifies a packet under any of the keys.
-func (t *sealedTransport) unseal(from netip.AddrPort, packet []byte) (h header, b []byte, err error) {
-	h, ok := parseHeader(packet)
-	if !ok {
-		return h, nil, errUnknownKey
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var opener sealer
-	if s := t.sessions[from]; s != nil {
-		opener = s.opener
-	}
-	open := func(k key) (err error) {
-		aead := opener.of(k, from.Addr(), h.sender)
-		b, err = aead.Open(nil, nonceOf(h.seq), packet[headerBytes:], authenticated(packet[:headerBytes], t.addr))
-		return err
-	}
+// unseal opens a packet of the sender's last process under any of the keys.
+func (t *sealedTransport) unseal(s *session, from netip.AddrPort, h header, packet []byte) ([]byte, bool) {
 	keys := t.gossip.keysInUse.Load()
-	if err = open(keys.use); err == nil {
-		t.session(from).opener = opener
-		return h, b, nil
-	}
+	extra := authenticated(packet, t.addr)
 	for _, k := range keys.accepted {
-		if k != keys.use && open(k) == nil {
-			return h, b, nil
+		if b, err := s.opener(k, keys, from.Addr()).Open(nil, nonceOf(h.seq), packet[headerBytes:], extra); err == nil {
+			return b, true
 		}
 	}
-	return h, nil, errUnknownKey
+	return nil, false
+}
+
+// opener returns the cipher of packets of sender under a key. It is derived once.
+func (s *session) opener(k key, keys *keysInUse, from netip.Addr) cipher.AEAD {
+	if aead := s.openers[k]; aead != nil {
+		return aead
+	}
+	if s.openers == nil || len(s.openers) >= len(keys.accepted) { // One of them is no longer accepted.
+		s.openers = map[key]cipher.AEAD{}
+	}
+	s.openers[k] = packetCipher(k, from, s.sender)
+	return s.openers[k]
+}
+
+// learn records a boot number of the other process, which has shown that it is authentic.
+func (s *session) learn(boot uint64) {
+	if boot > s.sender {
+		s.sender, s.received, s.openers = boot, window{}, nil
+	}
+}
+
+// verify returns the contents of a hello or an answer under any of the keys.
+func (t *sealedTransport) verify(from netip.AddrPort, packet []byte) ([]byte, bool) {
+	signed, code := packet[:len(packet)-tagBytes], packet[len(packet)-tagBytes:]
+	for _, k := range t.gossip.keysInUse.Load().accepted {
+		if hmac.Equal(code, k.code(signed, from, t.addr)) {
+			return signed[headerBytes:], true
+		}
+	}
+	t.gossip.rejectSeal(from.Addr())
+	return nil, false
+}
+
+// receiveSigned receives a hello or an answer.
+func (t *sealedTransport) receiveSigned(from netip.AddrPort, h header, b []byte) {
+	s := t.session(from)
+	nonce, known := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	if h.kind == packetHello {
+		t.raiseAbove(known)
+		t.receiveHello(s, from, h, nonce, string(b[16:]))
+		return
+	}
+	if h.receiver != t.boot || s.nonce == 0 || nonce != s.nonce {
+		return
+	}
+	s.nonce = 0
+	s.learn(h.sender)
+	t.raiseAbove(known)
+	t.begin(s, from, h.sender)
 }
 
 // receiveHello answers with the boot numbers: the header has this process's, and the packet
 // the highest one that is known of the sender's node. The sender of a hello may be new, in
 // which case packets for it wait for its answer.
-func (t *sealedTransport) receiveHello(s *session, from netip.AddrPort, h header, b []byte) {
-	known := max(s.received.boot, s.receiver, t.gossip.knownBoot(string(b[8:])))
-	answer := binary.BigEndian.AppendUint64(b[:8:8], known)
-	t.logError(from, t.send(packetAnswer, h.sender, answer, from))
+func (t *sealedTransport) receiveHello(s *session, from netip.AddrPort, h header, nonce uint64, node string) {
+	s.learn(h.sender)
+	known := max(s.sender, s.receiver, t.gossip.knownBoot(node))
+	answer := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, nonce), known)
+	t.logError(from, t.sendSigned(packetAnswer, h.sender, answer, from))
 	if h.sender > s.receiver {
 		t.logError(from, t.hello(s, from))
 	}
 }
 
-// receiveAnswer begins the session that a hello asked for.
-func (t *sealedTransport) receiveAnswer(s *session, from netip.AddrPort, h header, b []byte) {
-	if h.receiver != t.boot || s.nonce == 0 || binary.BigEndian.Uint64(b) != s.nonce {
-		return
-	}
-	s.nonce = 0
-	if known := binary.BigEndian.Uint64(b[8:]); known > t.boot {
+// raiseAbove takes a boot number above the one that another process knows of this node, unless
+// that is the own one or lower.
+func (t *sealedTransport) raiseAbove(known uint64) {
+	if known > t.boot && !t.gossip.isFarAhead(known) {
 		t.boot, t.seq = known+1, 0
 		t.gossip.raiseBoot(t.boot)
 	}
-	t.begin(s, from, h.sender)
+}
+
+// replaceBoot takes a higher boot number than the given one, which another member has used in the
+// name of this node.
+func (t *sealedTransport) replaceBoot(used uint64) {
+	if t == nil {
+		return // Memberlist is ending.
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.raiseAbove(max(used, t.boot+1))
 }
 
 func (t *sealedTransport) logError(to netip.AddrPort, err error) {
@@ -333,12 +444,11 @@ func (g *Gossip) knownBoot(node string) uint64 {
 	return 0
 }
 
-// raiseBoot sets a higher boot number. Other nodes knew a higher one of this node's earlier
-// process than this process had.
+// raiseBoot sets a higher boot number.
 func (g *Gossip) raiseBoot(boot uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.Log.Info("took a higher boot number: that of an earlier process was higher, so the clock was set back", "node", g.Node)
+	g.Log.Info("took a higher boot number: other nodes know a higher one of this node, as after the clock was set back", "node", g.Node)
 	g.boot = boot
 	g.raised = true
 	g.wakeUp()
@@ -368,12 +478,17 @@ type sealer struct {
 	aead cipher.AEAD
 }
 
-// of returns the cipher of a process. Each process has a key of its own, derived from the
-// shared one, so that its sequence numbers can be the nonces.
+// of returns the cipher of a process.
 func (s *sealer) of(k key, addr netip.Addr, boot uint64) cipher.AEAD {
 	if s.aead == nil || s.key != k || s.addr != addr || s.boot != boot {
-		info := binary.BigEndian.AppendUint64([]byte("fanfare packets of "+addr.String()+" "), boot)
-		*s = sealer{k, addr, boot, deriveCipher(k, string(info))}
+		*s = sealer{k, addr, boot, packetCipher(k, addr, boot)}
 	}
 	return s.aead
+}
+
+// packetCipher derives the cipher of a process's packets. Each process has a key of its own, derived
+// from the shared one, so that its sequence numbers can be the nonces.
+func packetCipher(k key, addr netip.Addr, boot uint64) cipher.AEAD {
+	info := binary.BigEndian.AppendUint64([]byte("fanfare packets of "+addr.String()+" "), boot)
+	return deriveCipher(k, string(info))
 }

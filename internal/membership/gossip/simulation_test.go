@@ -159,11 +159,12 @@ func (s *simulation) begin() {
 	}
 	s.nodes = all
 	s.await("the first one knows all", []string{first.Name}, sees(fmt.Sprint(len(all))))
-	nodes := s.running[first.Name].nodes
+	nodes, nodeAt := s.running[first.Name].nodes, s.running[first.Name].nodeAt.Load()
 	for _, n := range all[1:] {
 		g := s.running[n.Name].Gossip
 		g.mu.Lock()
 		g.nodes = nodes // No node changes them.
+		g.nodeAt.Store(nodeAt)
 		list := g.list
 		g.mu.Unlock()
 		if _, err := list.Join([]string{first.Addrs[0].String() + ":7874"}); err != nil {

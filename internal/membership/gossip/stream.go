@@ -10,6 +10,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -18,6 +21,9 @@ const (
 	cipherNonce = 12
 	streamNonce = 16
 	maxRecord   = 16 << 10 // bytes of plain text
+	// maxUnproven is how many connections from one address may have shown no key at a time. A
+	// speaker has a few, for a round trip each.
+	maxUnproven = 32
 )
 
 var errUnknownKey = errors.New("sealed with another key, not sealed, or a copy of an earlier connection")
@@ -87,7 +93,52 @@ func (t *sealedTransport) DialTimeout(addr string, timeout time.Duration) (net.C
 }
 
 func (t *sealedTransport) accepted(c net.Conn) net.Conn {
-	return &sealedConn{Conn: c, transport: t}
+	s := &sealedConn{Conn: c, transport: t}
+	t.unproven.add(s)
+	return s
+}
+
+// Close closes the connection.
+func (c *sealedConn) Close() error {
+	c.transport.unproven.remove(c)
+	return c.Conn.Close()
+}
+
+// unproven are the connections from each address that have shown no key yet. Pods reach other nodes
+// from the address of their own one, where that is masqueraded.
+type unproven struct {
+	mu sync.Mutex
+	of map[netip.Addr][]*sealedConn
+}
+
+// add adds a connection. If its address has too many, the oldest is closed, and not the new one: a
+// speaker shows the key within a round trip, so that it is rarely the oldest.
+func (u *unproven) add(c *sealedConn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[netip.Addr][]*sealedConn{}
+	}
+	from := addrPortOf(c.RemoteAddr()).Addr()
+	all := append(u.of[from], c)
+	if len(all) > maxUnproven {
+		all[0].Conn.Close()
+		all = slices.Delete(all, 0, 1)
+	}
+	u.of[from] = all
+}
+
+// remove removes a connection, if it is there.
+func (u *unproven) remove(c *sealedConn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	from := addrPortOf(c.RemoteAddr()).Addr()
+	all := slices.DeleteFunc(u.of[from], func(o *sealedConn) bool { return o == c })
+	if len(all) == 0 {
+		delete(u.of, from)
+	} else {
+		u.of[from] = all
+	}
 }
 
 // begin exchanges the random bytes. The side that has connected chooses the key.
@@ -155,13 +206,18 @@ func (c *sealedConn) Read(b []byte) (int, error) {
 		if _, err := io.ReadFull(c.Conn, length[:]); err != nil {
 			return 0, err
 		}
-		record := make([]byte, binary.BigEndian.Uint16(length[:]))
+		size := binary.BigEndian.Uint16(length[:])
+		if size > maxRecord+tagBytes {
+			c.transport.gossip.rejectSeal(addrPortOf(c.RemoteAddr()).Addr())
+			return 0, errUnknownKey
+		}
+		record := make([]byte, size)
 		if _, err := io.ReadFull(c.Conn, record); err != nil {
 			return 0, err
 		}
 		var err error
 		if c.rest, err = c.open(record); err != nil {
-			c.transport.gossip.recordUnknownSender(addrPortOf(c.RemoteAddr()).Addr())
+			c.transport.gossip.rejectSeal(addrPortOf(c.RemoteAddr()).Addr())
 			return 0, err
 		}
 	}
@@ -178,6 +234,7 @@ func (c *sealedConn) open(record []byte) ([]byte, error) {
 	for _, k := range c.transport.gossip.keysInUse.Load().accepted {
 		c.use(k)
 		if b, err := c.in.open(record); err == nil {
+			c.transport.unproven.remove(c)
 			return b, nil
 		}
 	}

@@ -31,6 +31,7 @@ const (
 // rest, whose collection takes a quarter of an idle speaker's processor time.
 type socketTransport struct {
 	addr    netip.AddrPort
+	admits  admission
 	udp     *net.UDPConn
 	tcp     *net.TCPListener
 	log     *log.Logger
@@ -41,9 +42,13 @@ type socketTransport struct {
 	done    sync.WaitGroup
 }
 
-// listenSockets opens a socketTransport.
-func listenSockets(at netip.AddrPort, log *log.Logger) (memberlist.Transport, error) {
-	t := &socketTransport{addr: at, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{})}
+// An admission reports whether a packet or a connection may be of another speaker, by its source
+// alone. It is called for each one, before anything is allocated for it.
+type admission func(from netip.Addr) bool
+
+// listenSockets opens a socketTransport, which discards what is not admitted.
+func listenSockets(at netip.AddrPort, admits admission, log *log.Logger) (memberlist.Transport, error) {
+	t := &socketTransport{addr: at, admits: admits, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{})}
 	if err := t.listen(); err != nil {
 		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free?", at, err)
 	}
@@ -77,7 +82,7 @@ func (t *socketTransport) read() {
 		case err != nil:
 			t.log.Printf("[ERR] memberlist: packet: %v", err)
 			continue
-		case n == 0:
+		case n == 0 || !t.admits(from.Addr().Unmap()):
 			continue
 		}
 		select {
@@ -103,6 +108,10 @@ func (t *socketTransport) accept() {
 			case <-t.end:
 				return
 			}
+		}
+		if !t.admits(addrPortOf(conn.RemoteAddr()).Addr()) {
+			conn.Close()
+			continue
 		}
 		select {
 		case t.streams <- conn:

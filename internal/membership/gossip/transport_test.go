@@ -15,18 +15,19 @@ import (
 // their length.
 func TestTransport(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		all := func(netip.Addr) bool { return true }
 		quiet := log.New(io.Discard, "", 0)
 		a, b := netip.MustParseAddrPort("127.0.0.2:7874"), netip.MustParseAddrPort("127.0.0.3:7874")
-		one, err := listenSockets(a, quiet)
+		one, err := listenSockets(a, all, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer one.Shutdown()
-		two, err := listenSockets(b, quiet)
+		two, err := listenSockets(b, all, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listenSockets(b, quiet); err == nil || !strings.Contains(err.Error(), "is the node's InternalIP an address of this machine, and the port free?") {
+		if _, err := listenSockets(b, all, quiet); err == nil || !strings.Contains(err.Error(), "is the node's InternalIP an address of this machine, and the port free?") {
 			t.Errorf("a port twice: %v", err)
 		}
 		for _, text := range []string{"first", strings.Repeat("x", 60000), "last"} {
@@ -62,7 +63,7 @@ func TestTransport(t *testing.T) {
 		if err := two.Shutdown(); err != nil {
 			t.Errorf("the second time: %v", err)
 		}
-		again, err := listenSockets(b, quiet)
+		again, err := listenSockets(b, all, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,6 +39,11 @@ type bootWindow struct {
 	window
 }
 
+// isBehind reports whether a number is of an earlier process, or too old to be distinguished.
+func (w *bootWindow) isBehind(boot, seq uint64) bool {
+	return boot < w.boot || boot == w.boot && w.newest > seq && w.newest-seq >= windowSize
+}
+
 // accept reports whether message seq of the process with this boot number is new.
 func (w *bootWindow) accept(boot, seq uint64) bool {
 	switch {

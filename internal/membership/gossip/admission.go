@@ -1,0 +1,70 @@
+package gossip
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// reportInterval is the shortest time between two reports of rejected senders. A flood of them costs
+// a counter each.
+const reportInterval = 100 * time.Millisecond
+
+// A reportLimit allows one report each reportInterval. Its zero value allows one at once.
+type reportLimit struct{ last atomic.Int64 }
+
+func (l *reportLimit) allow(now time.Time) bool {
+	last := l.last.Load()
+	return now.UnixNano()-last >= int64(reportInterval) && l.last.CompareAndSwap(last, now.UnixNano())
+}
+
+// firstRelease is later than any clock that has not been set since the machine started without one
+// of its own. Such a clock sets no limit.
+var firstRelease = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// isFarAhead reports whether a boot number is too far ahead.
+func (g *Gossip) isFarAhead(boot uint64) bool {
+	now := g.now()
+	return now.After(firstRelease) && boot > uint64(now.Add(maxAhead).UnixNano())
+}
+
+// rejectBoot reports that a node, or the process at an address, uses a boot number that is too far
+// ahead. The caller holds mu.
+func (g *Gossip) rejectBoot(of string, boot uint64) error {
+	err := fmt.Errorf("messages of %s are rejected: their boot number, %d, is the time of its speaker's start in nanoseconds since 1970, and is more than %d days ahead of this node's clock; are the clocks right?", of, boot, maxAhead/(24*time.Hour))
+	g.problems.set("boot "+of, time.Now(), err)
+	return err
+}
+
+// admits is the admission of this node: sources are addresses of nodes. For any other host on the
+// link, a packet costs a look into a map.
+func (g *Gossip) admits(from netip.Addr) bool {
+	if _, isNode := (*g.nodeAt.Load())[from]; isNode {
+		return true
+	}
+	g.metrics.rejected.Inc()
+	if now := time.Now(); g.unknown.allow(now) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		// All have one subject: a host that uses many addresses must not hide other problems.
+		g.problems.set("sender", now, fmt.Errorf("%s, which is the InternalIP of no Node, sends to port %d, which rejects it; is the port open to nodes only?", from, g.Port))
+	}
+	return false
+}
+
+// rejectSeal records a packet or a connection from the address of a node under an unknown key.
+//
+// There is no limit for each source: any host on the link can use the address of a node, and would
+// use up the limit of that node. Instead, a seal is cheap to verify: a packet never makes this
+// process derive a key.
+func (g *Gossip) rejectSeal(from netip.Addr) {
+	g.metrics.rejected.Inc()
+	now := time.Now()
+	if !g.wrong.allow(now) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.problems.set("sender "+from.String(), now, fmt.Errorf("node %s (%s) sends messages with another key, or without one, which are rejected; is its key file the same, is its release compatible, and is port %d open to nodes only?", (*g.nodeAt.Load())[from], from, g.Port))
+}
