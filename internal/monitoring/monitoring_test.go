@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -77,8 +78,9 @@ func (r *reviewer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch {
 	case strings.HasSuffix(req.URL.Path, "/tokenreviews"):
 		r.asked = append(r.asked, "whose is "+o.Spec.Token)
+		account, _, _ := strings.Cut(strings.TrimPrefix(o.Spec.Token, "of "), "#") // An account has many tokens.
 		o.Status = map[string]any{"authenticated": strings.HasPrefix(o.Spec.Token, "of "), "user": map[string]any{
-			"username": strings.TrimPrefix(o.Spec.Token, "of "), "groups": []string{"system:authenticated"}, "extra": map[string]any{"scopes": []string{"x"}}}}
+			"username": account, "groups": []string{"system:authenticated"}, "extra": map[string]any{"scopes": []string{"x"}}}}
 	default:
 		r.asked = append(r.asked, fmt.Sprintf("may %s %v %v %s %s", o.Spec.User, o.Spec.Groups, o.Spec.Extra, o.Spec.NonResourceAttributes.Verb, o.Spec.NonResourceAttributes.Path))
 		o.Status = map[string]any{"allowed": o.Spec.User == "prometheus" && !r.refuses}
@@ -153,11 +155,12 @@ func TestAuthorizer(t *testing.T) {
 		api.change(func() { api.broken = false })
 		get(200, "Bearer of prometheus", "/metrics", "whose is of prometheus; "+may)
 		for i := range 3 * maxDecisions {
-			a.remember([32]byte{byte(i), byte(i >> 8)}, 401, time.Now())
+			a.remember([32]byte{byte(i), byte(i >> 8)}, netip.Prefix{}, 401, time.Now())
 		}
-		if len(a.decisions) > maxDecisions {
-			t.Errorf("%d decisions are remembered", len(a.decisions))
+		if len(a.refused) > maxDecisions {
+			t.Errorf("%d refused tokens are remembered", len(a.refused))
 		}
+		get(200, "Bearer of prometheus", "/metrics", "")
 	})
 }
 
