@@ -123,6 +123,9 @@ func (s *Server) listen(what, address string, h http.Handler, secure *tls.Config
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
+	if isLoopback(address) {
+		l = loopbackListener{l}
+	}
 	srv := &http.Server{
 		// The limits end what a client that sends slowly, or nothing, holds of the process's memory.
 		Handler: h, TLSConfig: secure, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
@@ -151,6 +154,22 @@ func (s *Server) Close() {
 	}
 	for _, srv := range s.servers {
 		srv.Close()
+	}
+}
+
+// A loopbackListener accepts only processes of this node. With route_localnet, which kube-proxy's
+// iptables mode sets, hosts on a link reach loopback addresses (CVE-2020-8558); only their own address
+// shows that. From 127.0.0.1 they would receive no answer, and so open no connection.
+type loopbackListener struct{ net.Listener }
+
+// Accept closes other connections.
+func (l loopbackListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil || isLoopback(c.RemoteAddr().String()) {
+			return c, err
+		}
+		c.Close()
 	}
 }
 
