@@ -60,6 +60,7 @@ type authorizer struct {
 	allowed map[requestHash]time.Time // when a decision was made; kept for goodFor
 	refused map[requestHash]refusal
 	clients map[netip.Prefix]*client
+	swept   time.Time // when idle clients were last deleted
 }
 
 // A client is an address.
@@ -196,8 +197,11 @@ func (a *authorizer) allowUnknown(from netip.Prefix, now time.Time) bool {
 	defer a.mu.Unlock()
 	c := a.clients[from]
 	if c == nil {
-		// Clients that have sent nothing for a while have their whole burst, as new ones.
-		maps.DeleteFunc(a.clients, func(_ netip.Prefix, c *client) bool { return !c.isGood(now) && c.unknown.TokensAt(now) >= clientBurst })
+		if len(a.clients) >= maxClients && now.Sub(a.swept) >= time.Second {
+			// Clients that have sent nothing for a while have their whole burst, as new ones.
+			a.swept = now
+			maps.DeleteFunc(a.clients, func(_ netip.Prefix, c *client) bool { return !c.isGood(now) && c.unknown.TokensAt(now) >= clientBurst })
+		}
 		if len(a.clients) >= maxClients {
 			return false
 		}

@@ -80,7 +80,7 @@ func (y *junkyard) receive(from netip.AddrPort, datagram []byte) (opened bool) {
 	return y.victim.open(p) != nil
 }
 
-// A junk datagram is one that is not authentic.
+// A junk datagram is not authentic.
 type junk struct {
 	name   string
 	from   func(*junkyard) netip.AddrPort

@@ -408,8 +408,8 @@ func (t *sealedTransport) receiveHello(s *session, from netip.AddrPort, h header
 	}
 }
 
-// raiseAbove takes a boot number above the one that another process knows of this node, unless
-// that is the own one or lower.
+// raiseAbove takes a boot number above the highest number that another process knows of this
+// node, unless that is the own one or lower.
 func (t *sealedTransport) raiseAbove(known uint64) {
 	if known > t.boot && !t.gossip.isFarAhead(known) {
 		t.boot, t.seq = known+1, 0
