@@ -53,6 +53,7 @@ type sealedTransport struct {
 	seq      uint64 // of the last packet
 	sealer   sealer // of own packets
 	asks     *rate.Limiter
+	answers  *rate.Limiter
 	sessions map[netip.AddrPort]*session
 }
 
@@ -73,6 +74,9 @@ const (
 	// asksPerSecond is how often a packet that was not opened, and so may be junk, is followed by a
 	// hello to its source.
 	asksPerSecond = 100
+	// answersPerSecond bounds what copies of hellos cost: a hello may be one. It is twice what 1,000
+	// nodes send that start together. A hello without an answer is repeated.
+	answersPerSecond = 2000
 	// maxWaiting is how many packets wait for an answer: more are lost, as on the network.
 	maxWaiting = 16
 )
@@ -123,7 +127,7 @@ func parseHeader(b []byte) (h header, ok bool) {
 func sealTransport(inner memberlist.Transport, g *Gossip, addr netip.AddrPort, boot uint64) *sealedTransport {
 	t := &sealedTransport{
 		Transport: inner, gossip: g, addr: addr, boot: boot, sessions: map[netip.AddrPort]*session{},
-		asks:    rate.NewLimiter(asksPerSecond, asksPerSecond),
+		asks: rate.NewLimiter(asksPerSecond, asksPerSecond), answers: rate.NewLimiter(answersPerSecond, answersPerSecond),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{}),
 	}
 	t.done.Go(t.run)
@@ -400,6 +404,9 @@ func (t *sealedTransport) receiveSigned(from netip.AddrPort, h header, b []byte)
 // which case packets for it wait for its answer.
 func (t *sealedTransport) receiveHello(s *session, from netip.AddrPort, h header, nonce uint64, node string) {
 	s.learn(h.sender)
+	if !t.answers.Allow() {
+		return
+	}
 	known := max(s.sender, s.receiver, t.gossip.knownBoot(node))
 	answer := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, nonce), known)
 	t.logError(from, t.sendSigned(packetAnswer, h.sender, answer, from))
