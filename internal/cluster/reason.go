@@ -100,8 +100,9 @@ const (
 	PositionConflict Code = "PositionConflict" // Without a controller: another node could compute another address for the Service.
 )
 
-// The Service keeps its address, although it would not get it now:
+// The Service keeps its address, although it would not get it now, or its status says something else:
 const (
+	StatusOverwritten   Code = "StatusOverwritten"   // Another controller changed the status. The AddressClaim proves whose the address is: it stays, and is written back.
 	PoolGone            Code = "PoolGone"            // No pool contains the address now.
 	PoolExcludesService Code = "PoolExcludesService" // The pool now excludes the Service.
 	SharingKept         Code = "SharingKept"         // It shares the address in a way that would not be allowed now.

@@ -52,6 +52,7 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, []Problem) {
 		Name:                  Name{interned(o.Namespace), o.Name},
 		UID:                   o.UID,
 		Created:               o.CreationTimestamp.UTC(),
+		Deleting:              o.DeletionTimestamp != nil,
 		Class:                 class,
 		Labels:                o.Labels,
 		Ports:                 parsePorts(o.Spec.Ports, &p),

@@ -128,7 +128,9 @@ type Spec struct {
 	Name    Name
 	UID     types.UID // empty if the object did not come from an API server
 	Created time.Time // zero if the object has no creationTimestamp
-	Class   string    // spec.loadBalancerClass, empty when unset
+	// Deleting: the object has a deletionTimestamp, and finalizers keep it.
+	Deleting bool
+	Class    string // spec.loadBalancerClass, empty when unset
 	Labels  labels.Set
 	Ports   []Port // in the object's order
 

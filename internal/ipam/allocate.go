@@ -93,6 +93,8 @@ type claim struct {
 	// ours: a pool contains the address, or did when it was allocated. If not, another
 	// implementation wrote the status.
 	ours bool
+	// proven: the address's Claim names the Service, or is reserved for it.
+	proven bool
 	// fits: the Service requests the address, or requests none. A status that does not fit must not
 	// precede the address that was allocated instead.
 	fits bool
@@ -119,6 +121,8 @@ type service struct {
 	// excluded are families that get no other address, because the Service requested, or has in its
 	// status, an address that it cannot have.
 	excluded []corev1.IPFamily
+	// overwritten: another controller has changed the status.
+	overwritten bool
 }
 
 // A pool is a Pool with its addresses as spaces.
@@ -228,7 +232,8 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	}
 	pool := p.poolOf(a.Addr)
 	fits := p.suits(h, pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
-	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, a.From, written, ours, fits})
+	proven := p.claimed(a.Addr, h.Name) || !written && p.Snap.Claim(a.Addr) != nil
+	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, a.From, written, ours, proven, fits})
 }
 
 // run allocates in the order that Allocate documents: held addresses, then requested addresses,

@@ -60,6 +60,8 @@ func (p *plan) replaceOne(h *service, c cluster.Conflict) {
 func (p *plan) whyKept(h *service, c cluster.Conflict) string {
 	claim := p.Snap.Claim(c.Addr)
 	switch {
+	case h.Deleting:
+		return "the Service is being deleted"
 	case len(h.Requested) != 0:
 		return "the Service requests it"
 	case h.Sharing != nil || h.Reserve:

@@ -9,22 +9,26 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// leaveForeign leaves alone the Services that have addresses of another implementation: two
-// implementations cannot both write one status. Their addresses in pools are occupied, unless a
-// Claim says whose they are: no Service gets them, and a Service that has one keeps it.
+// leaveForeign leaves alone the Services that have addresses of another implementation, and no
+// Claim: two implementations cannot both write one status. Addresses that another controller wrote
+// and that are in pools are occupied, unless a Claim says whose they are: no Service gets them, and
+// a Service that has one keeps it.
 func (p *plan) leaveForeign() {
 	var theirs []cluster.Occupied
 	p.services = slices.DeleteFunc(p.services, func(h *service) bool {
-		if !p.foreign(h) {
-			return false
+		var foreign []netip.Addr
+		leave := false
+		if h.proves() {
+			foreign = p.ignoreForeign(h)
+		} else if leave = p.foreign(h); leave {
+			foreign = h.Status
 		}
-		for _, a := range h.Status {
-			if len(p.claimHoldersOf(a).holders) != 0 {
-				continue
+		for _, a := range foreign {
+			if len(p.claimHoldersOf(a).holders) == 0 {
+				theirs = append(theirs, cluster.Occupied{Range: netipx.IPRangeFrom(a, a), By: "Service " + h.Name.String() + " of another implementation", Foreign: true})
 			}
-			theirs = append(theirs, cluster.Occupied{Range: netipx.IPRangeFrom(a, a), By: "Service " + h.Name.String() + " of another implementation", Foreign: true})
 		}
-		return true
+		return leave
 	})
 	if len(theirs) == 0 {
 		return
@@ -32,6 +36,68 @@ func (p *plan) leaveForeign() {
 	for _, pool := range p.pools {
 		pool.occupy(theirs)
 	}
+}
+
+// proves reports whether a Claim proves that h owns an address.
+func (h *service) proves() bool { return slices.ContainsFunc(h.claims, func(c claim) bool { return c.proven }) }
+
+// ignoreForeign drops and returns the addresses that another controller wrote into the status of h,
+// which owns other addresses by Claims, and says so. The Claims decide: a controller that serves all
+// Services without a class, such as k3s's ServiceLB, would otherwise take their addresses away.
+func (p *plan) ignoreForeign(h *service) (theirs []netip.Addr) {
+	for _, c := range h.claims {
+		if p.alien(h, c) {
+			theirs = append(theirs, c.addr)
+		}
+	}
+	h.claims = slices.DeleteFunc(h.claims, func(c claim) bool { return slices.Contains(theirs, c.addr) })
+	if what := h.foreignChange(theirs); what != "" {
+		h.overwritten = true
+		p.refuse(h, cluster.StatusOverwritten, "another controller %s; the AddressClaim keeps the Service's address: switch that controller off for this Service%s", what, h.classRemedy())
+	}
+	return theirs
+}
+
+// alien reports whether another controller wrote the address of c into the status of h, which owns
+// an address: no pool contains it, or a Claim proves another one of its family. An unclaimed address
+// that h requests is for h in any case.
+func (p *plan) alien(h *service, c claim) bool {
+	if !c.written || c.proven {
+		return false
+	}
+	return c.pool == nil || (p.Snap.Claim(c.addr) != nil || !asked(p.Snap.Pools, h.Spec, c.addr)) &&
+		slices.ContainsFunc(h.claims, func(o claim) bool { return o.proven && o.addr.Is4() == c.addr.Is4() })
+}
+
+// foreignChange says what another controller has done to the status of h, to which it wrote these
+// addresses; empty for nothing. The controller never reports an address and leaves the status empty.
+func (h *service) foreignChange(theirs []netip.Addr) string {
+	var wrote []string
+	for _, a := range theirs {
+		wrote = append(wrote, a.String())
+	}
+	if h.StatusHost != "" {
+		wrote = append(wrote, "host name "+h.StatusHost)
+	}
+	if h.StatusProxied {
+		wrote = append(wrote, "ipMode Proxy")
+	}
+	switch {
+	case len(wrote) != 0:
+		return "wrote " + cluster.Enumerate(wrote) + " into status.loadBalancer"
+	case len(h.Status) == 0 && h.Reported.Assigned:
+		return "emptied status.loadBalancer"
+	}
+	return ""
+}
+
+// classRemedy ends the remedy for h: other controllers leave a Service with a class alone, and the
+// API server allows none to be added.
+func (h *service) classRemedy() string {
+	if h.Class != "" {
+		return ", whose spec.loadBalancerClass it ignores"
+	}
+	return ", or create the Service again with spec.loadBalancerClass: " + cluster.Class
 }
 
 // foreign reports whether another implementation allocated h's addresses, and gives the

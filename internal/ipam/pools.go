@@ -28,7 +28,7 @@ func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 	case pool != nil && p.excludes(h, pool) != "":
 		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.excludes(h, pool))
 	case other != nil:
-		return cluster.AddressConflict, "which " + other.String()
+		return cluster.AddressConflict, "which " + other.String() + p.inReturn(h, other.Name)
 	case !p.claimHoldersOf(a).admits(h.Name):
 		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.claimHoldersOf(a).beneficiaries())
 	case p.claimHoldersOf(a).gone != nil:
@@ -48,6 +48,17 @@ func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 		return cluster.QuotaExceeded, fmt.Sprintf("which is in pool %s, %s", pool.Name, limit)
 	}
 	return "", ""
+}
+
+// inReturn continues a refusal if the Service that h waits for requests an address of h: each keeps
+// its own, because exchanging them would need a moment in which both have both.
+func (p *plan) inReturn(h *service, holder cluster.Name) string {
+	other := p.Snap.Service(holder)
+	i := slices.IndexFunc(h.addrs, func(a netip.Addr) bool { return other != nil && asked(p.Snap.Pools, other, a) })
+	if i < 0 {
+		return ""
+	}
+	return fmt.Sprintf("; that Service asks for %s of this one, so each keeps its own: let one of the two request a third address first", h.addrs[i])
 }
 
 // place allocates an address of each family that h has none of.

@@ -75,6 +75,10 @@ func (h *service) asks(family corev1.IPFamily) bool {
 
 // grant gives h the addresses that it requests.
 func (p *plan) grant(h *service) {
+	if h.Deleting {
+		p.refuseDeleting(h)
+		return
+	}
 	if h.Contradiction != "" {
 		p.refuse(h, cluster.Contradiction, "%s", h.Contradiction)
 	}
@@ -89,6 +93,15 @@ func (p *plan) grant(h *service) {
 		if h.asks(family) {
 			p.grantFamily(h, family)
 		}
+	}
+}
+
+// refuseDeleting excludes a Service that is being deleted from further allocation: finalizers may
+// keep it for long, and it would take an address from Services that stay.
+func (p *plan) refuseDeleting(h *service) {
+	h.exclude(h.IPFamilies...)
+	if len(h.addrs) == 0 {
+		p.refuse(h, cluster.Unassigned, "is being deleted, and gets no address any more")
 	}
 }
 

@@ -50,7 +50,7 @@ func portConflict(s, o *cluster.Spec) (why string, is bool) {
 // would interrupt one: their Claim says so, or they come from MetalLB, whose sharing keys apply to
 // all namespaces. Equal addresses with equal keys are no accident.
 func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
-	if !slices.Contains(s.Status, a) || !slices.Contains(o.Status, a) {
+	if !p.had(a, s) || !p.had(a, o) {
 		return false
 	}
 	if p.claimed(a, s.Name) && p.claimed(a, o.Name) {
@@ -61,6 +61,13 @@ func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 	}
 	_, is := portConflict(s, o)
 	return !is
+}
+
+// had reports whether the controller wrote address a into the status of s, as far as a Claim or the
+// status shows.
+func (p *plan) had(a netip.Addr, s *cluster.Spec) bool {
+	h := p.byName[s.Name]
+	return slices.Contains(s.Status, a) || h != nil && h.overwritten && p.claimed(a, s.Name)
 }
 
 // An obstacle is a Service that prevents another one from having an address.
