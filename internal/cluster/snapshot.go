@@ -131,8 +131,8 @@ type Spec struct {
 	// Deleting: the object has a deletionTimestamp, and finalizers keep it.
 	Deleting bool
 	Class    string // spec.loadBalancerClass, empty when unset
-	Labels  labels.Set
-	Ports   []Port // in the object's order
+	Labels   labels.Set
+	Ports    []Port // in the object's order
 
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy
 	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy

@@ -39,7 +39,9 @@ func (p *plan) leaveForeign() {
 }
 
 // proves reports whether a Claim proves that h owns an address.
-func (h *service) proves() bool { return slices.ContainsFunc(h.claims, func(c claim) bool { return c.proven }) }
+func (h *service) proves() bool {
+	return slices.ContainsFunc(h.claims, func(c claim) bool { return c.proven })
+}
 
 // ignoreForeign drops and returns the addresses that another controller wrote into the status of h,
 // which owns other addresses by Claims, and says so. The Claims decide: a controller that serves all
