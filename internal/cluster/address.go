@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -40,20 +41,44 @@ func reservedIn(r netipx.IPRange) string {
 // parseAddr reads an address without a zone. An IPv4-mapped IPv6 address is not taken as IPv4,
 // because neither the kernel nor routers do that.
 func parseAddr(s string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(s)
+	text := withoutZeros(s)
+	a, err := netip.ParseAddr(text)
+	plain := a.WithZone("").Unmap()
 	switch {
 	case err != nil:
 		return netip.Addr{}, errors.New("is no IP address; write one such as 192.0.2.10 or 2001:db8::10")
+	case (a != plain || text != s) && assignable(plain) != nil:
+		return netip.Addr{}, assignable(plain) // the right form would be refused for that
+	case text != s:
+		return netip.Addr{}, leadingZero(text)
 	case a.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("has a zone; write %s", a.WithZone(""))
+		return netip.Addr{}, fmt.Errorf("has a zone; write %s", plain)
 	case a.Is4In6():
-		return netip.Addr{}, fmt.Errorf("is an IPv4 address written as IPv6; write %s", a.Unmap())
+		return netip.Addr{}, fmt.Errorf("is an IPv4 address written as IPv6; write %s", plain)
 	}
 	return a, nil
 }
 
+var leadingZeros = regexp.MustCompile(`\b0+([0-9])`)
+
+// withoutZeros returns an IPv4 address or CIDR without the leading zeros of its numbers, and
+// anything else as it is.
+func withoutZeros(s string) string {
+	plain := leadingZeros.ReplaceAllString(s, "$1")
+	addr, _, _ := strings.Cut(plain, "/")
+	if a, err := netip.ParseAddr(addr); err != nil || !a.Is4() {
+		return s
+	}
+	return plain
+}
+
+// leadingZero returns what is wrong with an address or CIDR that is right as in text.
+func leadingZero(text string) error {
+	return fmt.Errorf("has a number with a leading zero, which some programs read as octal; write %s", text)
+}
+
 // errNoRange has the text of the CRD's rule.
-var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address")
+var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address, without leading zeros")
 
 // parseRange reads a CIDR, a range or an address of a pool.
 func parseRange(s string) (netipx.IPRange, error) {
@@ -90,6 +115,9 @@ func parseFromTo(from, to string) (netipx.IPRange, error) {
 	if a.BitLen() != b.BitLen() {
 		return netipx.IPRange{}, errors.New("both ends of a range must be of one address family; write two ranges")
 	}
+	if r := netipx.IPRangeFrom(b, a); b.Less(a) && reservedIn(r) != "" {
+		return r, nil // refused for that
+	}
 	if b.Less(a) {
 		return netipx.IPRange{}, fmt.Errorf("a range must begin with its lower address: %s-%s", b, a)
 	}
@@ -98,19 +126,28 @@ func parseFromTo(from, to string) (netipx.IPRange, error) {
 
 // parseEnd reads an address where a range would also be valid.
 func parseEnd(s string) (netip.Addr, error) {
-	if _, err := netip.ParseAddr(s); err != nil {
+	if _, err := netip.ParseAddr(withoutZeros(s)); err != nil {
 		return netip.Addr{}, errNoRange
 	}
 	return parseAddr(s)
 }
 
 func parseCIDR(s string) (netipx.IPRange, error) {
-	p, err := netip.ParsePrefix(s)
-	switch {
+	text := withoutZeros(s)
+	p, err := netip.ParsePrefix(text)
+	plain := p
+	if p.Addr().Is4In6() {
+		plain = netip.PrefixFrom(p.Addr().Unmap(), max(0, p.Bits()-96))
+	}
+	switch r := netipx.RangeOfPrefix(plain.Masked()); {
 	case err != nil:
 		return netipx.IPRange{}, errNoRange
-	case p.Addr().Is4In6():
-		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s/%d", p.Addr().Unmap(), max(0, p.Bits()-96))
+	case reservedIn(r) != "":
+		return r, nil // refused for that
+	case text != s:
+		return netipx.IPRange{}, leadingZero(text)
+	case plain != p:
+		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s", plain)
 	case p != p.Masked():
 		// It could mean either the network or the address.
 		return netipx.IPRange{}, fmt.Errorf("a CIDR must begin at its network's first address: %s for the network, or %s for the address",
