@@ -217,7 +217,7 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 	case p.Allocation == cluster.Drained:
 		c.Reason, c.Message = reasonDrain, "gives out no addresses; Services keep the addresses that they have"
 	case full:
-		c.Reason, c.Message = string(cluster.PoolExhausted), "every address is taken; add addresses"
+		c.Reason, c.Message = string(cluster.PoolExhausted), whyExhausted(p, s)
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReady, "has addresses to give"
 		if p.Allocation == cluster.OnRequest {
@@ -235,6 +235,21 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 	}
 	c.Message = cut(c.Message)
 	return c
+}
+
+// whyExhausted explains that a pool has no address left, and what to do.
+func whyExhausted(p *cluster.Pool, s v1alpha1.AddressPoolStatus) string {
+	var causes []string
+	for family, n := range map[corev1.IPFamily]*v1alpha1.PoolAddresses{corev1.IPv4Protocol: s.IPv4, corev1.IPv6Protocol: s.IPv6} {
+		if why := ipam.Excluded(p, family); n != nil && why != "" {
+			causes = append(causes, fmt.Sprintf("of the %s addresses, %s", family, why))
+		}
+	}
+	if len(causes) == 0 {
+		return "every address is taken; add addresses"
+	}
+	slices.Sort(causes)
+	return fmt.Sprintf("no address is free: %s; add addresses, or end what excludes them", strings.Join(causes, "; "))
 }
 
 // spent reports whether no address of a family is left, or there never was one.

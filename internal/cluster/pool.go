@@ -122,9 +122,14 @@ func (p *Pool) without(others []*Pool) *Pool {
 		taken = append(taken, other.Ranges...)
 	}
 	rest := *p
-	rest.Ranges = nil
+	rest.Ranges, rest.Lost = nil, nil
 	for _, r := range p.Ranges {
 		rest.Ranges = append(rest.Ranges, without(r, taken)...)
+		for _, o := range taken {
+			if r.Overlaps(o) {
+				rest.Lost = append(rest.Lost, intersection(r, o))
+			}
+		}
 	}
 	return &rest
 }

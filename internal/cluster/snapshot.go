@@ -199,6 +199,19 @@ type AddressCondition struct {
 	Message  string
 }
 
+// Addrs returns the addresses that the message says the Service has. The controller writes it with
+// the status, and another controller that overwrites the addresses leaves it.
+func (c AddressCondition) Addrs() (addrs []netip.Addr) {
+	for clause := range strings.SplitSeq(c.Message, "; ") {
+		text, has := strings.CutPrefix(clause, "has ")
+		text, _, _ = strings.Cut(text, " ")
+		if a, err := netip.ParseAddr(text); has && err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
 // AddressAssigned is the type of the condition in which the controller writes whether a Service has
 // an address, and why not.
 const AddressAssigned = "fanfare.io/AddressAssigned"
@@ -284,6 +297,7 @@ type Pool struct {
 	Name          string
 	Created       time.Time        // zero when the object carries no creationTimestamp
 	Ranges        []netipx.IPRange // in the object's order; none overlaps another, of this pool or of any
+	Lost          []netipx.IPRange // of the object, but of other pools
 	Announce      Announce
 	Allocation    Allocation
 	AvoidBuggyIPs bool  // do not give out .0 and .255 of IPv4

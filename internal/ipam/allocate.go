@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -90,7 +89,7 @@ type claim struct {
 	origin string
 	// from is how that pool announced it; see [cluster.Assignment].
 	from cluster.Origin
-	// written: the Service's status has the address.
+	// written: the Service's status has the address, or had it when the controller wrote it.
 	written bool
 	// ours: a pool contains the address, or did when it was allocated. If not, another
 	// implementation wrote the status.
@@ -133,6 +132,8 @@ type pool struct {
 	v4, v6 space
 	// full are families without a free address. A release ends that.
 	full map[corev1.IPFamily]bool
+	// whyFull explains that, for messages.
+	whyFull map[corev1.IPFamily]string
 }
 
 // space returns the addresses of family f. It has no ranges if the pool has none of f.
@@ -153,7 +154,7 @@ func newPlan(s *Allocator) *plan {
 	}
 	slices.SortStableFunc(p.services, compareAge) // They are sorted by name.
 	for _, c := range s.Snap.Pools {
-		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
+		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}, map[corev1.IPFamily]string{}})
 	}
 	slices.SortFunc(p.pools, byPriority)
 	p.newUsage()
@@ -234,6 +235,10 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	}
 	pool := p.poolOf(a.Addr)
 	fits := p.suits(h, pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
+	if !written && p.claimed(a.Addr, h.Name) {
+		// Another controller may have removed it, but not what the condition says.
+		written = slices.Contains(h.Reported.Addrs(), a.Addr)
+	}
 	proven := p.claimed(a.Addr, h.Name) || !written && p.Snap.Claim(a.Addr) != nil
 	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, a.From, written, ours, proven, fits})
 }
@@ -296,6 +301,7 @@ func (p *plan) release(h *service, a netip.Addr) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b })
 	for _, pool := range p.pools {
 		clear(pool.full)
+		clear(pool.whyFull)
 	}
 }
 
@@ -378,22 +384,26 @@ func (p *plan) describePools() string {
 	}
 	var s []string
 	for _, pool := range p.pools {
-		s = append(s, fmt.Sprintf("%s (%s, %s)", pool.Name, pool.Allocation, describeRanges(pool.Ranges)))
+		s = append(s, fmt.Sprintf("%s (%s, %s)", pool.Name, pool.Allocation, describeRanges(pool.Pool)))
 	}
 	return "pools are " + strings.Join(s, "; ")
 }
 
-// describeRanges lists the first ranges of a pool. A pool has no ranges if older pools have all its
-// addresses.
-func describeRanges(ranges []netipx.IPRange) string {
+// describeRanges lists the first ranges of a pool.
+func describeRanges(p *cluster.Pool) string {
 	const most = 3
-	switch {
+	switch ranges := p.Ranges; {
 	case len(ranges) == 0:
-		return "no addresses"
+		var lost []string
+		for _, r := range p.Lost[:min(len(p.Lost), most)] {
+			lost = append(lost, rangeText(r))
+		}
+		return "no addresses: older pools have " + strings.Join(lost, ", ")
 	case len(ranges) > most:
 		return join(ranges[:most]) + ", …"
+	default:
+		return join(ranges)
 	}
-	return join(ranges)
 }
 
 // names lists pools for a message. There must be at least one.

@@ -59,7 +59,7 @@ func (p *plan) findAmong(pools []*pool, h *service, family corev1.IPFamily, usab
 	if len(over) != 0 { // the rest is left to other namespaces
 		return netip.Addr{}, cluster.QuotaExceeded, strings.Join(over, "; ")
 	}
-	return netip.Addr{}, cluster.PoolExhausted, fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(full))
+	return netip.Addr{}, cluster.PoolExhausted, p.exhausted(full, family)
 }
 
 // next is the first usable address of the pool that is free for h, from its own position on.

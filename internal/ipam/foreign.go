@@ -53,8 +53,10 @@ func (p *plan) ignoreForeign(h *service) (theirs []netip.Addr) {
 		}
 	}
 	h.claims = slices.DeleteFunc(h.claims, func(c claim) bool { return slices.Contains(theirs, c.addr) })
-	if what := h.foreignChange(theirs); what != "" {
-		h.overwritten = true
+	what := h.foreignChange(theirs)
+	// The API server also empties the status when the type changes, so that alone is no accusation.
+	h.overwritten = what != "" || len(h.Status) == 0 && h.Reported.Assigned
+	if what != "" {
 		p.refuse(h, cluster.StatusOverwritten, "another controller %s; the AddressClaim keeps the Service's address: switch that controller off for this Service%s", what, h.classRemedy())
 	}
 	return theirs
@@ -72,7 +74,7 @@ func (p *plan) alien(h *service, c claim) bool {
 }
 
 // foreignChange says what another controller has done to the status of h, to which it wrote these
-// addresses; empty for nothing. The controller never reports an address and leaves the status empty.
+// addresses; empty for nothing.
 func (h *service) foreignChange(theirs []netip.Addr) string {
 	var wrote []string
 	for _, a := range theirs {
@@ -84,13 +86,10 @@ func (h *service) foreignChange(theirs []netip.Addr) string {
 	if h.StatusProxied {
 		wrote = append(wrote, "ipMode Proxy")
 	}
-	switch {
-	case len(wrote) != 0:
-		return "wrote " + cluster.Enumerate(wrote) + " into status.loadBalancer"
-	case len(h.Status) == 0 && h.Reported.Assigned:
-		return "emptied status.loadBalancer"
+	if len(wrote) == 0 {
+		return ""
 	}
-	return ""
+	return "wrote " + cluster.Enumerate(wrote) + " into status.loadBalancer"
 }
 
 // classRemedy ends the remedy for h: other controllers leave a Service with a class alone, and the

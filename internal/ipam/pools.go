@@ -50,6 +50,16 @@ func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 	return "", ""
 }
 
+// lacks says why a pool has no addresses of a family, as the end of a sentence.
+func (p *plan) lacks(pool *pool, family corev1.IPFamily) string {
+	for _, r := range pool.Lost {
+		if owner := p.poolOf(r.From()); owner != nil && cluster.FamilyOf(r.From()) == family {
+			return fmt.Sprintf("whose %s addresses belong to older pools: %s is of pool %s; remove it from one of the two", family, rangeText(r), owner.Name)
+		}
+	}
+	return fmt.Sprintf("which has no %s addresses", family)
+}
+
 // inReturn continues a refusal if the Service that h waits for requests an address of h: each keeps
 // its own, because exchanging them would need a moment in which both have both.
 func (p *plan) inReturn(h *service, holder cluster.Name) string {
@@ -119,7 +129,7 @@ func (p *plan) candidates(h *service, family corev1.IPFamily) (pools []*pool, wh
 		case p.excludes(h, p.pools[i]) != "":
 			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.excludes(h, p.pools[i])))
 		case len(p.pools[i].space(family).ranges) == 0:
-			whys = append(whys, fmt.Sprintf("pool %s, which has no %s addresses", name, family))
+			whys = append(whys, fmt.Sprintf("pool %s, %s", name, p.lacks(p.pools[i], family)))
 		default:
 			pools = append(pools, p.pools[i])
 		}

@@ -15,8 +15,8 @@ import (
 // NewReader returns a Source for speakers of a cluster with a controller. Its Assignments are those
 // of inner that an AddressClaim confirms: any other address in a Service's status was written by
 // another implementation, and announcing it would divert that one's traffic. An address of which
-// only the claim names the Service is assigned, too, if the controller has told the Service that it
-// has one: another controller has overwritten the status, or the address is about to change. Its
+// only the claim names the Service is assigned, too, if the status ever had one: another controller
+// has overwritten the status, or the address is about to change. Its
 // Refusals say what was left out or overwritten, and which Services wait for the controller. Its
 // Unclaimed are the addresses without a claim.
 //
@@ -133,10 +133,10 @@ func patchConfirmed(in *cluster.Snapshot, confirmed cluster.Assignments, changed
 	})
 }
 
-// proven returns the assignment of an address of which only the claim names the Service. Without
-// the condition that the controller writes, the claim may be of an earlier Service of that name.
+// proven returns the assignment of an address of which only the claim names the Service. While the
+// status is empty as in a new Service, the claim may be of an earlier one of that name.
 func proven(in *cluster.Snapshot, key cluster.Assignment) (a cluster.Assignment, is bool) {
-	if s := in.Service(key.Service); s == nil || !s.Reported.Assigned || !claims(in, key) {
+	if s := in.Service(key.Service); s == nil || !claims(in, key) || !s.Reported.Assigned && len(s.Status) == 0 && s.StatusHost == "" {
 		return a, false
 	}
 	a = cluster.Assignment{Addr: key.Addr, Service: key.Service, Pool: cluster.PoolOf(in.Pools, key.Addr)}

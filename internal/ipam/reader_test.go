@@ -107,6 +107,7 @@ func TestReaderTrustsClaims(t *testing.T) {
 		{"another address", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
 		{"another one beside its own", cluster.Spec{Status: []netip.Addr{addr("192.0.2.1"), addr("203.0.113.9")}, Reported: said}, claim, []string{"192.0.2.1", "NotOurs 203.0.113.9"}},
 		{"a host name", cluster.Spec{StatusHost: "lb.example.com", Reported: said}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
+		{"a host name, without the condition", cluster.Spec{StatusHost: "lb.example.com"}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
 		{"emptied", cluster.Spec{Reported: said}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
 		{"not assigned yet", cluster.Spec{}, claim, []string{"Unassigned invalid IP"}},
 		{"released", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said}, nil, []string{"NotOurs 203.0.113.9"}},
