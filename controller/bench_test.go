@@ -45,7 +45,7 @@ func BenchmarkUnchanged(b *testing.B) {
 				next := *snap
 				allocator = allocator.Next(&next)
 				as, reasons := allocator.Allocate(time.Time{})
-				if t := plan(allocator, as, reasons); len(t.updates)+len(t.gone)+len(t.leftover) != 0 {
+				if t := plan(allocator, as, reasons, nil, time.Time{}); len(t.updates)+len(t.gone)+len(t.leftover) != 0 {
 					b.Fatal(t)
 				}
 			}
@@ -128,5 +128,5 @@ func BenchmarkStart(b *testing.B) {
 
 func planned(snap *cluster.Snapshot) writePlan {
 	as, reasons := ipam.Allocate(snap)
-	return plan(ipam.NewAllocator(snap, settled), as, reasons)
+	return plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{})
 }

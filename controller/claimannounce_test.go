@@ -75,7 +75,7 @@ func TestClaimAnnounceLetsServicesPass(t *testing.T) {
 		f := newField(t, services, "n1")
 		f.run(5 * time.Second)
 		o := options(f.store)
-		o.Config = f.config(slow{f.store})
+		o.Config, o.passTime = f.config(slow{f.store}), 0
 		var err error
 		if f.c, err = newController(o); err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func TestClaimAnnounceLetsServicesPass(t *testing.T) {
 			if len(errs) != 0 {
 				t.Fatal(errs)
 			}
-			if took := time.Since(began); took > 2*backgroundSlice {
+			if took := time.Since(began); took > 2*passSlice/backgroundShare {
 				t.Fatalf("pass %d took %s", passes, took)
 			}
 			if !left {

@@ -28,6 +28,9 @@ type claim struct {
 	holders []cluster.Name
 	// replaced counts the Service's earlier addresses that other hosts use.
 	replaced int32
+	// had: the condition of the Service, which holds the address, says so. If the status does not,
+	// another controller has removed it.
+	had bool
 }
 
 // holds reports whether name is a holder of c, which may be nil.
@@ -59,6 +62,18 @@ func (w writer) confirmLost(ctx context.Context, a netip.Addr, name cluster.Name
 	return nil
 }
 
+// confirmForeign returns nil unless the claim of a names the Service: then the snapshot has old claims.
+func (w writer) confirmForeign(ctx context.Context, a netip.Addr, name cluster.Name) error {
+	c, err := w.readClaim(ctx, v1alpha1.ClaimName(a))
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return stale(err)
+	case err == nil && holds(c, name):
+		return fmt.Errorf("%w: it names the Service", errStale)
+	}
+	return nil
+}
+
 // secure ensures that the claim names the Service, bound to the version that was read. A status is
 // written only after all its claims are secured.
 func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *corev1.Service) error {
@@ -76,8 +91,10 @@ func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *c
 			return fmt.Errorf("%w: another Service has it", errStale)
 		}
 	}
-	if err := w.confirmSharing(ctx, old, spec); err != nil {
-		return err
+	if !c.had {
+		if err := w.confirmSharing(ctx, old, spec); err != nil {
+			return err
+		}
 	}
 	holders, kept := bind(old.Holders, spec, live), without(old, spec.Name)
 	if slices.Equal(holders, toAPI(old.Holders)) && slices.Equal(kept, reservations(old.ReservedFor)) {
@@ -249,7 +266,8 @@ func (w writer) confirmReleased(ctx context.Context, a netip.Addr, h cluster.Hol
 	}
 	spec := specOf(live, w.classes)
 	switch {
-	case has(live, a) && spec != nil:
+	case spec != nil && (has(live, a) || slices.Contains(spec.Reported.Addrs(), a)):
+		// If only the condition says so, another controller has removed the address.
 		return fmt.Errorf("%w: it has the address", errStale)
 	case has(live, a) && live.Spec.Type == corev1.ServiceTypeLoadBalancer:
 		return fmt.Errorf("its status has %s, and it is of %s now, so another controller owns that status; remove the address from it", a, classOf(live))

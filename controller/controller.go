@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,9 +28,9 @@ const (
 	// passSlice is how long a pass writes before the cluster is read again: a plan for ten thousand
 	// Services is outdated before it is done.
 	passSlice = time.Second
-	// backgroundSlice is how long a pass then writes what no Service waits for. A new Service waits
+	// A pass then writes what no Service waits for, for passSlice/backgroundShare. A new Service waits
 	// for the end of that: a change of a pool concerns thousands of claims.
-	backgroundSlice = 100 * time.Millisecond
+	backgroundShare = 10
 	// fullInterval is how often everything is planned again without a detected change.
 	fullInterval = 5 * time.Minute
 	// writers is how many Services are written concurrently. The requests for one Service are
@@ -62,6 +63,8 @@ type Options struct {
 	// SettleTime is how long a change of a node must last before addresses are balanced over nodes
 	// again; zero: DefaultSettleTime.
 	SettleTime time.Duration
+	// passTime replaces passSlice, for tests that make single passes on a machine of any speed.
+	passTime time.Duration
 }
 
 // A controller is one running controller. Everything but health is used only by the goroutine of
@@ -74,9 +77,12 @@ type controller struct {
 	pools    pools
 	owners   owners
 	announce claimAnnounce
-	adverts  adverts
-	metrics  *metrics
-	health   health
+	contests contests
+	// rewriteDue is when a contest needs another pass, zero without one.
+	rewriteDue time.Time
+	adverts    adverts
+	metrics    *metrics
+	health     health
 	// pendingWrites are written Services, as they were before, and when they were written: the
 	// snapshot does not have their new version yet.
 	pendingWrites map[*cluster.Spec]time.Time
@@ -135,6 +141,7 @@ func (c *controller) forgetWrites() {
 	c.owners = newOwners(c.SettleTime)
 	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
 	c.announce = claimAnnounce{}
+	c.contests = contests{}
 }
 
 // lead makes a pass whenever something has changed, until ctx ends. It writes nothing after that.
@@ -179,6 +186,9 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 	if len(c.pendingWrites)+len(c.owners.pendingWrites) != 0 {
 		next = min(next, pendingWriteTimeout)
 	}
+	if !c.rewriteDue.IsZero() {
+		next = min(next, max(0, time.Until(c.rewriteDue)))
+	}
 	if !c.owners.due.IsZero() {
 		next = min(next, max(0, time.Until(c.owners.due)))
 	}
@@ -201,8 +211,12 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	assignments, reasons := c.allocator.Allocate(time.Now())
 	c.metrics.count(snap, assignments, reasons)
 	c.confirm(snap)
-	left, errs = c.carryOut(ctx, plan(c.allocator, assignments, reasons), began.Add(passSlice))
-	background := time.Now().Add(backgroundSlice)
+	c.contests.adopt(c.allocator.Open, began)
+	todo := plan(c.allocator, assignments, reasons, c.contests, began)
+	slice := cmp.Or(c.passTime, passSlice)
+	left, errs = c.carryOut(ctx, todo, began.Add(slice))
+	c.rewriteDue = c.contests.forget(began, snap, todo.waiting)
+	background := time.Now().Add(slice / backgroundShare)
 	more, failed := c.prefer(ctx, snap, background)
 	left, errs = left || more, append(errs, failed...)
 	more, failed = c.reportAnnounce(ctx, snap, background)
@@ -233,6 +247,9 @@ func (c *controller) carryOut(ctx context.Context, t writePlan, until time.Time)
 	for i, n := range updates {
 		if done[i] {
 			c.pendingWrites[n.spec] = time.Now()
+		}
+		if done[i] && n.rewrites {
+			c.contests[n.spec.Name] = c.contests.of(n.spec).rewritten(time.Now(), n.overwritten)
 		}
 	}
 	each(len(t.leftover), func(i int) error { return c.release(ctx, t.leftover[i]) })

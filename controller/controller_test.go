@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
+// options are those of a controller whose passes write everything, however slow the machine is.
 func options(s *store) Options {
-	return Options{Config: s.config(nil), Instance: "test", Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	return Options{Config: s.config(nil), Instance: "test", Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), passTime: 24 * time.Hour}
 }
 
 // populate fills the store with a pool of three addresses and five Services.

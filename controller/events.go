@@ -83,8 +83,12 @@ func (e *events) send(ctx context.Context, ev *eventsv1.Event) error {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		return nil // The answer to an earlier attempt was lost.
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err):
-		// A retry does not help: the namespace is being deleted.
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err):
+		// The namespace is being deleted, and its Events are, too.
+		e.log.Debug("event of a deleted namespace", "service", ev.Regarding.Namespace+"/"+ev.Regarding.Name, "reason", ev.Reason)
+		return nil
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		// A retry does not help: the roles are of another version.
 		e.log.Warn("event", "service", ev.Regarding.Namespace+"/"+ev.Regarding.Name, "reason", ev.Reason, "err", err)
 		return nil
 	}

@@ -1,9 +1,11 @@
 package controller
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
@@ -17,6 +19,9 @@ type writePlan struct {
 	gone     []release
 	updates  []serviceUpdate
 	leftover []release
+	// waiting are Services whose status another controller changed, and which is not due to be
+	// written back.
+	waiting []cluster.Name
 }
 
 // A serviceUpdate is the wanted state of one Service: first its claims, then its status.
@@ -28,7 +33,15 @@ type serviceUpdate struct {
 	// disputed are addresses of the status that another Service has. They are removed only if the
 	// API server's claim also says so, because the snapshot may have an old one.
 	disputed []netip.Addr
-	addrs    []netip.Addr // in the order of the Service's families
+	// foreign are addresses that another controller has written into the status, or removed from it,
+	// and that the Service does not get. The API server must have no claim by which it owns them.
+	foreign []netip.Addr
+	addrs   []netip.Addr // in the order of the Service's families
+	// rewrites: the Service has all claims, and only its status differs.
+	rewrites bool
+	// overwritten is what another controller did to the status, empty for nothing.
+	overwritten string
+	waits       bool // the status is not due to be written back
 	// condition is the wanted condition of the Service.
 	condition cluster.AddressCondition
 }
@@ -51,9 +64,10 @@ func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve
 
 // plan returns the writes that make claims and statuses match the allocation. Settled Services are
 // skipped, so the cost depends on the open Services and loose claims.
-func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason) writePlan {
+// A status that another controller has changed is written back when its contest allows it.
+func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason, c contests, now time.Time) writePlan {
 	p := planner{
-		snap: s.Snap, assignments: assignments,
+		snap: s.Snap, assignments: assignments, contests: c, now: now,
 		addrs:   make(map[cluster.Name][]cluster.Assignment, len(s.Open)),
 		reasons: make(map[cluster.Name][]cluster.Reason, len(s.Open)),
 	}
@@ -74,8 +88,12 @@ func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster
 		p.release(&t, c)
 	}
 	for _, spec := range s.Open {
-		if n, ok := p.planUpdate(spec); ok {
+		n, ok := p.planUpdate(spec)
+		if ok {
 			t.updates = append(t.updates, n)
+		}
+		if n.waits {
+			t.waiting = append(t.waiting, spec.Name)
 		}
 	}
 	// The oldest Service is first.
@@ -92,6 +110,8 @@ type planner struct {
 	reasons map[cluster.Name][]cluster.Reason
 	// reserved counts the reserved addresses of namespaces.
 	reserved *reservedUsage
+	contests contests
+	now      time.Time
 }
 
 // settled is the Rule by which a Service needs no write: it has the wanted addresses, and its
@@ -189,7 +209,7 @@ func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 	if p.foreign(spec.Name) {
 		return serviceUpdate{}, false
 	}
-	n = serviceUpdate{spec: spec, condition: p.condition(spec)}
+	n = serviceUpdate{spec: spec, overwritten: p.overwritten(spec.Name)}
 	for _, f := range spec.IPFamilies {
 		for _, a := range p.addrs[spec.Name] {
 			if cluster.FamilyOf(a.Addr) == f {
@@ -197,26 +217,76 @@ func (p *planner) planUpdate(spec *cluster.Spec) (n serviceUpdate, ok bool) {
 			}
 		}
 	}
+	n.rewrites = len(n.addrs) != 0 && n.writesAddrs()
 	for _, a := range p.addrs[spec.Name] {
-		c := claim{a.Addr, p.snap.OriginOf(a), p.snap.Claim(a.Addr), p.holders(a.Addr), 0}
-		c.holders = append(c.holders, p.sharers(spec, c.old)...)
+		n.rewrites = n.rewrites && holds(p.snap.Claim(a.Addr), spec.Name)
+	}
+	contest := p.contests.of(spec)
+	if n.waits = n.rewrites && p.now.Before(contest.due()); n.rewrites && !n.waits {
+		contest = contest.rewritten(p.now, n.overwritten)
+	}
+	n.condition = p.condition(spec, cmp.Or(contest.text(), n.overwritten))
+	if contest.adopted(spec) && !n.writesAddrs() {
+		n.condition = spec.Reported
+	}
+	if !p.planClaims(&n) {
+		return serviceUpdate{}, false
+	}
+	p.planRemovals(&n)
+	return n, len(n.secure) != 0 || n.writesStatus()
+}
+
+// planClaims plans the claims of n's addresses, which must name the Service before its status may
+// change. It returns false if the Service must wait for another one.
+func (p *planner) planClaims(n *serviceUpdate) bool {
+	for _, a := range p.addrs[n.spec.Name] {
+		c := claim{addr: a.Addr, from: p.snap.OriginOf(a), old: p.snap.Claim(a.Addr), holders: p.holders(a.Addr)}
+		c.had = holds(c.old, n.spec.Name) && slices.Contains(n.spec.Reported.Addrs(), a.Addr)
+		c.holders = append(c.holders, p.sharers(n.spec, c.old)...)
 		if c.old == nil {
-			c.replaced = p.replaced(spec, a.Addr)
+			c.replaced = p.replaced(n.spec, a.Addr)
 		}
 		switch {
 		case c.taken():
-			return serviceUpdate{}, false
-		case !holds(c.old, spec.Name) || !slices.Contains(spec.Status, a.Addr) || c.unkept(spec):
+			return false
+		case !holds(c.old, n.spec.Name) || !n.waits && !slices.Contains(n.spec.Status, a.Addr) || c.unkept(n.spec):
 			n.secure = append(n.secure, c)
 		}
 	}
-	for _, a := range spec.Status {
-		// A holder of the claim releases the address itself.
-		if !slices.Contains(n.addrs, a) && !holds(p.snap.Claim(a), spec.Name) && p.others(a) {
+	return true
+}
+
+// planRemovals finds the addresses of the status that n removes although no claim names the Service:
+// a holder of the claim releases the address itself.
+func (p *planner) planRemovals(n *serviceUpdate) {
+	for _, a := range n.spec.Status {
+		switch {
+		case slices.Contains(n.addrs, a) || holds(p.snap.Claim(a), n.spec.Name):
+		case p.others(a):
 			n.disputed = append(n.disputed, a)
+		case n.overwritten != "":
+			n.foreign = append(n.foreign, a)
 		}
 	}
-	return n, len(n.secure) != 0 || n.writesStatus()
+	for _, a := range n.spec.Reported.Addrs() {
+		if !slices.Contains(n.addrs, a) && !slices.Contains(n.spec.Status, a) && !holds(p.snap.Claim(a), n.spec.Name) {
+			n.foreign = append(n.foreign, a)
+		}
+	}
+	// More than one of a family cannot be the controller's. A status may name each node.
+	if len(n.foreign) > len(n.spec.IPFamilies) {
+		n.foreign = nil
+	}
+}
+
+// overwritten returns what another controller did to the status of a Service, empty for nothing.
+func (p *planner) overwritten(name cluster.Name) string {
+	for _, r := range p.reasons[name] {
+		if r.Code == cluster.StatusOverwritten {
+			return r.Message
+		}
+	}
+	return ""
 }
 
 // replaced counts the Service's earlier addresses, in use by other hosts, that a replaces.
@@ -252,14 +322,21 @@ func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Na
 	return names
 }
 
-// condition returns the wanted condition of the Service.
-func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
+// condition returns the wanted condition of the Service; contest is what it says about another
+// controller.
+func (p *planner) condition(spec *cluster.Spec, contest string) cluster.AddressCondition {
 	c := cluster.AddressCondition{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
 	var text []byte
 	for _, a := range p.addrs[spec.Name] {
 		text = appendHas(text, a)
 	}
+	if contest != "" {
+		c.Code, text = cluster.StatusOverwritten, append(separate(text), contest...)
+	}
 	for _, r := range p.reasons[spec.Name] {
+		if r.Code == cluster.StatusOverwritten {
+			continue
+		}
 		if c.Code == cluster.Assigned {
 			c.Code = r.Code
 		}
@@ -318,10 +395,12 @@ func cut(s string) string {
 }
 
 // writesStatus reports whether the status differs from the wanted one.
-func (n serviceUpdate) writesStatus() bool { return n.writesAddrs() || n.condition != n.spec.Reported }
+func (n serviceUpdate) writesStatus() bool {
+	return !n.waits && (n.writesAddrs() || n.condition != n.spec.Reported)
+}
 
 // writesAddrs reports whether the addresses in the status differ, or how they are served.
 func (n serviceUpdate) writesAddrs() bool {
-	return n.spec.StatusProxied || len(n.addrs) != len(n.spec.Status) ||
+	return n.spec.StatusProxied || n.spec.StatusHost != "" || len(n.addrs) != len(n.spec.Status) ||
 		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
@@ -53,7 +54,7 @@ func testPlan(t *testing.T, path string) {
 		t.Errorf("problem in the input: %s", p)
 	}
 	as, reasons := ipam.Allocate(snap)
-	got := plan(ipam.NewAllocator(snap, settled), as, reasons).String()
+	got := plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{}).String()
 	if !*update {
 		if d := gocmp.Diff(want, got); d != "" {
 			t.Errorf("-want +got (-update writes it again):\n%s", d)
@@ -112,7 +113,7 @@ func TestNothingToWrite(t *testing.T) {
 	if len(as) < 3 || len(reasons) == 0 {
 		t.Fatalf("a dull cluster: %v %v", as, reasons)
 	}
-	if got := plan(ipam.NewAllocator(snap, settled), as, reasons).String(); got != "" {
+	if got := plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{}).String(); got != "" {
 		t.Errorf("would write\n%s", got)
 	}
 	c.pass(t.Context())

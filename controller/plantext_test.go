@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -56,7 +57,7 @@ func (r release) String() string {
 // String has the writes in their order: claims come before the status that they secure.
 func (n serviceUpdate) String() string {
 	var b strings.Builder
-	for _, a := range n.disputed {
+	for _, a := range slices.Concat(n.disputed, n.foreign) {
 		fmt.Fprintf(&b, "unless claim %s names %s:\n", a, n.spec.Name)
 	}
 	for _, c := range n.secure {

@@ -139,7 +139,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 		`request IPv4 0 of 2, 2 free; Ready True Ready: has addresses to give to Services that ask for them`,
 		`silent IPv4 0 of 1, 1 free; Ready False NotAdvertised: AddressPool silent: spec.announce "Advertised": no BGPAdvertisement or L2Advertisement selects this pool, so none of its addresses is announced; create one, or set spec.announce to BGP or L2`,
 		`unusable Ready False Invalid: AddressPool unusable: spec.announce "Nowhere": must be BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised (as BGPAdvertisements and L2Advertisements say)`,
-		`wrong IPv4 0 of 1, 1 free; Ready False Invalid: AddressPool wrong: spec.addresses[1] "nonsense": each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address`,
+		`wrong IPv4 0 of 1, 1 free; Ready False Invalid: AddressPool wrong: spec.addresses[1] "nonsense": each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address, without leading zeros`,
 	}
 	for i, name := range slices.Sorted(maps.Keys(got)) {
 		if l := line(name, got[name]); l != want[i] {

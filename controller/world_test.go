@@ -50,6 +50,10 @@ type world struct {
 	waiting sync.Mutex
 	pending []*request
 
+	// had is what a steady Service has, by its path.
+	had   map[string][]string
+	rival bool // another controller writes
+
 	broken string // the first broken promise
 }
 
@@ -244,9 +248,9 @@ func runWorld(t *testing.T, seed uint64, m mutant, ground bool) (broken string) 
 // runEither also says how often Services came to share an address.
 func runEither(t *testing.T, seed uint64, m mutant, rich bool) (broken string, shared int) {
 	bubble.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m, rich: rich, agreed: map[[2]string]bool{}}
-		w.populate()
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m, rich: rich, agreed: map[[2]string]bool{}, had: map[string][]string{}}
 		w.store.wrote = w.watchOver
+		w.populate()
 		for i := range w.nodes {
 			w.start(i)
 		}
@@ -325,12 +329,12 @@ const (
 
 // watchOver checks the promises after each write.
 func (w *world) watchOver(path string, before, after object) {
-	if !strings.Contains(path, "/services/") || after == nil || w.broken != "" {
+	if !strings.Contains(path, "/services/") || after == nil || w.broken != "" || w.rival {
 		return
 	}
 	is := into[corev1.Service](w.t, after)
 	w.agree(path, &is)
-	for _, a := range addrs(is) {
+	for _, a := range w.addrs(is) {
 		for other, o := range w.objects {
 			if other == path || !strings.Contains(other, "/services/") || !slices.Contains(addrs(into[corev1.Service](w.t, o)), a) {
 				continue
@@ -341,11 +345,12 @@ func (w *world) watchOver(path string, before, after object) {
 		}
 	}
 	if before == nil {
-		return
+		w.had[path] = nil
 	}
-	if was := addrs(into[corev1.Service](w.t, before)); strings.HasPrefix(is.Name, "steady") && len(was) != 0 && !slices.Equal(was, addrs(is)) {
-		w.broken = fmt.Sprintf("%s had %v and now has %v", path, was, addrs(is))
+	if was := w.had[path]; strings.HasPrefix(is.Name, "steady") && len(was) != 0 && !slices.Equal(was, w.addrs(is)) {
+		w.broken = fmt.Sprintf("%s had %v and now has %v", path, was, w.addrs(is))
 	}
+	w.had[path] = w.addrs(is)
 }
 
 // agree notes with whom a Service shares now. That it once did must do: when it
@@ -366,10 +371,17 @@ func (w *world) agree(path string, s *corev1.Service) {
 	}
 }
 
+// addrs are the addresses of a Service that another controller has not written.
+func (w *world) addrs(s corev1.Service) []string {
+	return slices.DeleteFunc(addrs(s), func(a string) bool { return a == rivalAddress })
+}
+
 func addrs(s corev1.Service) []string {
 	var out []string
 	for _, i := range s.Status.LoadBalancer.Ingress {
-		out = append(out, i.IP)
+		if i.IP != "" { // else it is a host name
+			out = append(out, i.IP)
+		}
 	}
 	return out
 }
@@ -394,7 +406,7 @@ func (w *world) converge() {
 			if idle++; idle > 60 {
 				break
 			}
-			time.Sleep(time.Second)
+			time.Sleep(rewriteMemory / 30)
 			continue
 		}
 		idle = 0
@@ -412,7 +424,7 @@ func (w *world) converge() {
 	}
 	snap := w.truth()
 	as, reasons := ipam.Allocate(snap)
-	if left := plan(ipam.NewAllocator(snap, settled), as, reasons).String(); left != "" {
+	if left := plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{}).String(); left != "" {
 		w.broken = "it came to rest with this undone:\n" + left
 		return
 	}

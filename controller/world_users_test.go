@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,11 +78,42 @@ func (w *world) use() {
 		w.setPool("lan", 3+w.IntN(4))
 	case w.IntN(8) == 0:
 		w.reserve()
+	case w.IntN(8) == 0:
+		w.overwrite(path, old)
 	case strings.HasPrefix(name, "busy"):
 		svc := into[corev1.Service](w.t, old)
 		w.edit(&svc)
 		w.put(path, old, from(w.t, svc))
 	}
+}
+
+// rivalAddress is in no pool.
+const rivalAddress = "203.0.113.9"
+
+// overwrite is what another controller does: it writes an address of its own, a host name, or nothing,
+// into the status of a Service that has a claim. Without one, the address would be its own.
+func (w *world) overwrite(path string, old object) {
+	svc := into[corev1.Service](w.t, old)
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || !w.claimed(svc) {
+		return
+	}
+	svc.Status.LoadBalancer.Ingress = [][]corev1.LoadBalancerIngress{
+		nil, {{IP: rivalAddress}}, {{Hostname: "lb.example.com"}}, append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: rivalAddress}),
+	}[w.IntN(4)]
+	w.rival = true
+	w.put(path, old, from(w.t, svc))
+	w.rival = false
+}
+
+// claimed reports whether a claim names each address of the status.
+func (w *world) claimed(svc corev1.Service) bool {
+	for _, a := range addrs(svc) {
+		c := into[v1alpha1.AddressClaim](w.t, w.objects[claimsPath+"/"+a])
+		if !slices.ContainsFunc(c.Spec.Holders, func(h v1alpha1.ClaimHolder) bool { return h.Name == svc.Name }) {
+			return false
+		}
+	}
+	return len(addrs(svc)) != 0
 }
 
 // reserve sets or ends a reservation.

@@ -46,6 +46,11 @@ func (w writer) update(ctx context.Context, n serviceUpdate) error {
 			return fmt.Errorf("claim %s: %w", a, err)
 		}
 	}
+	for _, a := range n.foreign {
+		if err := w.confirmForeign(ctx, a, n.spec.Name); err != nil {
+			return fmt.Errorf("claim %s: %w", a, err)
+		}
+	}
 	for _, c := range n.secure {
 		if err := w.secure(ctx, c, n.spec, live); err != nil {
 			return fmt.Errorf("claim %s for %s: %w", c.addr, n.spec.Name, err)

@@ -169,9 +169,11 @@ func (r *eventRecorder) send(ctx context.Context) error {
 		err := r.write(ctx, r.pending[0])
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err): // the response to an earlier attempt was lost
-		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err):
-			// A retry would not help: the namespace is being deleted, or the roles are of
-			// another version.
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err):
+			// The namespace is being deleted, and its Events are, too.
+			r.log.Debug("Event of a deleted namespace not written", "reason", r.pending[0].event.Reason)
+		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+			// A retry would not help: the roles are of another version.
 			r.log.Warn("Event not written", "reason", r.pending[0].event.Reason, "err", err)
 		default:
 			return err

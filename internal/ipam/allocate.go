@@ -122,8 +122,6 @@ type service struct {
 	// excluded are families that get no other address, because the Service requested, or has in its
 	// status, an address that it cannot have.
 	excluded []corev1.IPFamily
-	// overwritten: another controller has changed the status.
-	overwritten bool
 }
 
 // A pool is a Pool with its addresses as spaces.

@@ -53,10 +53,7 @@ func (p *plan) ignoreForeign(h *service) (theirs []netip.Addr) {
 		}
 	}
 	h.claims = slices.DeleteFunc(h.claims, func(c claim) bool { return slices.Contains(theirs, c.addr) })
-	what := h.foreignChange(theirs)
-	// The API server also empties the status when the type changes, so that alone is no accusation.
-	h.overwritten = what != "" || len(h.Status) == 0 && h.Reported.Assigned
-	if what != "" {
+	if what := h.foreignChange(theirs); what != "" {
 		p.refuse(h, cluster.StatusOverwritten, "another controller %s; the AddressClaim keeps the Service's address: switch that controller off for this Service%s", what, h.classRemedy())
 	}
 	return theirs
@@ -74,7 +71,8 @@ func (p *plan) alien(h *service, c claim) bool {
 }
 
 // foreignChange says what another controller has done to the status of h, to which it wrote these
-// addresses; empty for nothing.
+// addresses; empty for nothing. The API server also empties a status, when the type changes, so that
+// alone does not count.
 func (h *service) foreignChange(theirs []netip.Addr) string {
 	var wrote []string
 	for _, a := range theirs {

@@ -63,11 +63,10 @@ func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 	return !is
 }
 
-// had reports whether the controller wrote address a into the status of s, as far as a Claim or the
-// status shows.
+// had reports whether the controller wrote address a into the status of s: the status has it, or only
+// the condition still says so, because another controller has removed it.
 func (p *plan) had(a netip.Addr, s *cluster.Spec) bool {
-	h := p.byName[s.Name]
-	return slices.Contains(s.Status, a) || h != nil && h.overwritten && p.claimed(a, s.Name)
+	return slices.Contains(s.Status, a) || p.claimed(a, s.Name) && slices.Contains(s.Reported.Addrs(), a)
 }
 
 // An obstacle is a Service that prevents another one from having an address.
