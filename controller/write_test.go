@@ -1,8 +1,12 @@
 package controller
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -13,6 +17,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -120,6 +127,53 @@ func TestEventsRetried(t *testing.T) {
 	s.settleAll(t, c)
 	if got := s.events(t); len(got) != 5 {
 		t.Errorf("%d events, want one for each Service: %v", len(got), got)
+	}
+}
+
+// A terminating round-tripper refuses Events as the API server does in a namespace that is being
+// deleted, or as for other reasons.
+type terminating struct {
+	*store
+	refusal *apierrors.StatusError
+}
+
+func (f terminating) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.Contains(r.URL.Path, "/events") {
+		return f.store.RoundTrip(r)
+	}
+	status := f.refusal.Status()
+	status.APIVersion, status.Kind = "v1", "Status"
+	b, err := json.Marshal(status)
+	return &http.Response{StatusCode: int(status.Code), Request: r, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(b))}, err
+}
+
+// An Event that a namespace's deletion refuses is no warning, and one that is refused for another
+// reason is.
+func TestEventsOfDeletedNamespace(t *testing.T) {
+	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
+	ending := apierrors.NewForbidden(events, "e", errors.New("namespace shop is being terminated"))
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace"}}
+	for name, tt := range map[string]struct {
+		refusal *apierrors.StatusError
+		warns   bool
+	}{
+		"being deleted": {ending, false},
+		"deleted":       {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), false},
+		"no right":      {apierrors.NewForbidden(events, "e", errors.New("RBAC")), true},
+	} {
+		s := newStore(t)
+		s.populate(t)
+		var log bytes.Buffer
+		o := options(s)
+		o.Config, o.Log = s.config(terminating{s, tt.refusal}), slog.New(slog.NewTextHandler(&log, nil))
+		c, err := newController(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.settleAll(t, c)
+		if warns := strings.Contains(log.String(), "level=WARN"); warns != tt.warns {
+			t.Errorf("%s: warns %t, want %t:\n%s", name, warns, tt.warns, &log)
+		}
 	}
 }
 

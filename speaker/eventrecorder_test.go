@@ -4,15 +4,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
@@ -23,8 +29,9 @@ import (
 type eventServer struct {
 	mu     sync.Mutex
 	away   bool
-	lost   bool // it accepts requests, and responses are lost
-	status int  // response to all requests if not 0
+	lost   bool   // it accepts requests, and responses are lost
+	status int    // response to all requests if not 0
+	body   []byte // of that response, the request's if nil
 	events map[string]*eventsv1.Event
 	writes int
 }
@@ -40,6 +47,8 @@ func (b *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	status := b.status
 	if status == 0 {
 		status = b.take(r, body)
+	} else if b.body != nil {
+		body = b.body
 	}
 	if b.lost {
 		return nil, fmt.Errorf("connection reset")
@@ -248,4 +257,37 @@ func TestNilEventRecorder(t *testing.T) {
 	h := (*Reporter)(nil).eventRecorder(reported{})
 	h.trigger()
 	h.run(t.Context(), nil)
+}
+
+// An Event that a namespace's deletion refuses is no warning, and one that is refused for another
+// reason is.
+func TestEventsOfDeletedNamespace(t *testing.T) {
+	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
+	ending := apierrors.NewForbidden(events, "e", errors.New("namespace shop is being terminated"))
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace"}}
+	for name, tt := range map[string]struct {
+		refusal *apierrors.StatusError
+		warns   bool
+	}{
+		"being deleted": {ending, false},
+		"deleted":       {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), false},
+		"no right":      {apierrors.NewForbidden(events, "e", errors.New("RBAC")), true},
+	} {
+		status := tt.refusal.Status()
+		status.APIVersion, status.Kind = "v1", "Status"
+		body, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := reporterTo(t, &eventServer{status: int(status.Code), body: body}).eventRecorder(reported{})
+		var log bytes.Buffer
+		r.log = slog.New(slog.NewTextHandler(&log, nil))
+		r.pending = []pendingEvent{{event: &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"}}, count: 1}}
+		if err := r.send(t.Context()); err != nil || len(r.pending) != 0 {
+			t.Errorf("%s: %v, %d Events are left: want it dropped", name, err, len(r.pending))
+		}
+		if warns := strings.Contains(log.String(), "level=WARN"); warns != tt.warns {
+			t.Errorf("%s: warns %t, want %t:\n%s", name, warns, tt.warns, &log)
+		}
+	}
 }
