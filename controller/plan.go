@@ -322,8 +322,7 @@ func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Na
 	return names
 }
 
-// condition returns the wanted condition of the Service; contest is what it says about another
-// controller.
+// condition returns the wanted condition of the Service; contest is its clause about another controller.
 func (p *planner) condition(spec *cluster.Spec, contest string) cluster.AddressCondition {
 	c := cluster.AddressCondition{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
 	var text []byte

@@ -15,8 +15,9 @@
 // pools it may use), find.go (which address of these it gets), position.go (the order of a pool's
 // addresses), sharing.go and quota.go. allocator.go allocates for successive snapshots.
 //
-// foreign.go leaves addresses of other implementations alone, keep.go lets Services keep theirs,
-// reserve.go holds addresses of deleted Services, conflict.go replaces new addresses that other hosts
-// use, and count.go counts a pool's. For speakers, source.go
-// allocates without a controller, and reader.go reads what a controller has allocated.
+// foreign.go leaves addresses of other implementations alone, or ignores them where Claims decide,
+// keep.go lets Services keep theirs, exhausted.go explains that no address is free, reserve.go holds
+// addresses of deleted Services, conflict.go replaces new addresses that other hosts use, and count.go
+// counts a pool's. For speakers, source.go allocates without a controller, and reader.go reads what a
+// controller has allocated.
 package ipam

@@ -237,7 +237,7 @@ func waiting(s *cluster.Spec) cluster.Reason {
 	return cluster.Reason{Service: s.Name, Protocol: "ipam", Code: cluster.Unassigned, Message: reportedText(s)}
 }
 
-// reportedText is what the controller says about a Service.
+// reportedText is the condition that the controller has written to a Service.
 func reportedText(s *cluster.Spec) string {
 	if s.Reported.Message == "" {
 		return "the controller has not looked at it yet"

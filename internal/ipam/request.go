@@ -101,7 +101,7 @@ func (p *plan) grant(h *service) {
 func (p *plan) refuseDeleting(h *service) {
 	h.exclude(h.IPFamilies...)
 	if len(h.addrs) == 0 {
-		p.refuse(h, cluster.Unassigned, "is being deleted, and gets no address any more")
+		p.refuse(h, cluster.Unassigned, "is being deleted, and gets no new address")
 	}
 }
 
