@@ -29,8 +29,9 @@
 //
 // controller.go is the loop: plan.go decides what to write, with balance.go (nodes) and
 // reservations.go. write.go writes it by client.go: claims.go has the AddressClaims, servicestatus.go
-// the status of a Service, and contest.go limits how often it is written back after another controller. poolstatus.go and advertisementstatus.go report on objects, and events.go on
-// Services. leaderelection.go holds the Lease.
+// the status of a Service, and contest.go limits how often it is written back after another controller
+// has changed it. poolstatus.go and advertisementstatus.go report on objects, and events.go on Services.
+// leaderelection.go holds the Lease.
 //
 // # Balance over nodes
 //
