@@ -151,7 +151,8 @@ func nodeAddresses(n int) (all []corev1.LoadBalancerIngress) {
 
 func testContest(t *testing.T, want func(*corev1.Service), says string) {
 	r := newRival(t, want)
-	began, before := time.Now(), len(r.log)
+	began, before := time.Now(), 0
+	r.edit(func() { before = len(r.log) })
 	r.fight(time.Hour)
 	minute, rest := 0, 0
 	for i := range r.log[before:] {
