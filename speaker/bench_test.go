@@ -19,6 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -112,7 +113,7 @@ func BenchmarkDecide(b *testing.B) {
 		for i := range 100 {
 			changed := snap.Services.At(100 * i)
 			changed.Endpoints = benchEndpoints(100*i, 0)
-			changed.Endpoints.List[1].Node = "n3"
+			changed.Endpoints.Subsets[0].List[1].Node = "n3"
 			snap.Services = snap.Services.With(changed)
 		}
 		decider.Decide(snap)
@@ -229,14 +230,13 @@ func benchSnapshot() *cluster.Snapshot {
 }
 
 func benchEndpoints(service, generation int) *cluster.Endpoints {
-	e := &cluster.Endpoints{}
+	var list []cluster.Endpoint
 	for pod, node := range []string{"n1", "n2"} {
 		ip := netip.AddrFrom4([4]byte{10, byte(pod*2 + generation%2), byte(service >> 8), byte(service)})
-		e.List = append(e.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
-			Addr: netip.AddrPortFrom(ip, 8080), Ready: true, Serving: true})
+		list = append(list, cluster.Endpoint{Node: node, Addr: ip, Ready: true, Serving: true})
 	}
-	e.List[0].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(service >> 8), byte(service)}), 8080)
-	return e
+	list[0].Addr = netip.AddrFrom4([4]byte{10, 1, byte(service >> 8), byte(service)})
+	return plantest.Endpoints("http", 8080, list...)
 }
 
 // changed returns snap with another endpoint behind one Service.

@@ -26,6 +26,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/proxytest"
 )
 
@@ -131,13 +132,14 @@ var benchChanges = []benchChange{
 func drainEndpoints(next *cluster.Snapshot, node string, leaving bool) {
 	var changed []cluster.Service
 	for s := range next.Services.All() {
-		at := slices.IndexFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return e.Node == node })
+		list := s.Endpoints.Subsets[0].List
+		at := slices.IndexFunc(list, func(e cluster.Endpoint) bool { return e.Node == node })
 		if at < 0 {
 			continue
 		}
-		list := slices.Clone(s.Endpoints.List)
+		list = slices.Clone(list)
 		list[at].Ready, list[at].Terminating = !leaving, leaving
-		s.Endpoints = &cluster.Endpoints{List: list}
+		s.Endpoints = plantest.Endpoints("http", 8080, list...)
 		changed = append(changed, s)
 	}
 	next.Services = next.Services.With(changed...)
@@ -169,7 +171,7 @@ func benchWorld(announce cluster.Announce) *cluster.Snapshot {
 			snap.Services.At(i).Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
 		if i%4 < 2 { // n3 has half of the other pods
-			snap.Services.At(i).Endpoints.List[1].Node = "n3"
+			snap.Services.At(i).Endpoints.Subsets[0].List[1].Node = "n3"
 		}
 	}
 	return snap

@@ -17,6 +17,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -89,7 +90,7 @@ var fleetSubnet = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 func newFleet(t *testing.T, size int) *fleet {
 	f := &fleet{t: t, vip: netip.MustParseAddr("192.0.2.200"), cut: map[string]bool{}}
 	name := cluster.Name{Namespace: "shop", Name: "web"}
-	var endpoints cluster.Endpoints
+	var endpoints []cluster.Endpoint
 	f.snap = &cluster.Snapshot{
 		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.200-192.0.2.220")}}}, L2Ready: true,
 		Assignments: cluster.AssignmentSet(cluster.Assignment{Addr: f.vip, Service: name, Pool: "lan"}),
@@ -97,11 +98,10 @@ func newFleet(t *testing.T, size int) *fleet {
 	for i := range size {
 		node := fmt.Sprintf("n%d", i+1)
 		f.snap.Nodes = append(f.snap.Nodes, &cluster.Node{Name: node, InternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}})
-		endpoints.List = append(endpoints.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node, Ready: true, Serving: true,
-			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 1}), 8080)})
+		endpoints = append(endpoints, cluster.Endpoint{Node: node, Ready: true, Serving: true, Addr: netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 1})})
 	}
 	f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}}, Endpoints: &endpoints})
+		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}}, Endpoints: plantest.Endpoints("http", 8080, endpoints...)})
 	for _, n := range f.snap.Nodes {
 		node := &fleetNode{fleet: f, name: n.Name, kernel: map[netip.Addr]bool{}}
 		f.nodes = append(f.nodes, node)

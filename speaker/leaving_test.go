@@ -41,8 +41,8 @@ func expectWithdrawal(t *testing.T, change func(n *cluster.Node), marks, stays b
 	spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	vip := netip.MustParseAddr("192.0.2.1")
 	trial.Assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
-	trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP,
-		Node: "n2", Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}}
+	trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: plantest.Endpoints("http", 8080,
+		cluster.Endpoint{Node: "n2", Addr: netip.MustParseAddr("10.244.0.1"), Ready: true, Serving: true})}
 	var nodes []*cluster.Node
 	for _, n := range trial.Nodes {
 		whole := *n

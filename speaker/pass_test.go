@@ -155,8 +155,7 @@ func TestWithdrawalIsDelayed(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
 		trial.Assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
 		on := func(node string) *cluster.Endpoints {
-			return &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
-				Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}
+			return plantest.Endpoints("http", 8080, cluster.Endpoint{Node: node, Addr: netip.MustParseAddr("10.244.0.1"), Ready: true, Serving: true})
 		}
 		observe := func() (announced bool, answers int) {
 			t.Helper()

@@ -10,6 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 func TestPodInterfacePrefix(t *testing.T) {
@@ -53,7 +54,7 @@ func TestPodNetwork(t *testing.T) {
 		node.Multipath("203.0.113.0/24", "10.0.0.253", "10.0.0.254")
 		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 		snap := func(endpoint string) *cluster.Snapshot {
-			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n1", Addr: netip.MustParseAddrPort(endpoint)}}}
+			e := plantest.Endpoints("", 80, cluster.Endpoint{Node: "n1", Addr: netip.MustParseAddrPort(endpoint).Addr()})
 			return &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}, Endpoints: e})}
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -121,7 +122,7 @@ func TestPodOfAnotherNode(t *testing.T) {
 			{"a pod on the uplink", "10.244.1.202", true},
 		} {
 			w := newPodNetworkWatch(slog.New(slog.DiscardHandler))
-			e := &cluster.Endpoints{List: []cluster.Endpoint{{Node: "n2", Addr: netip.AddrPortFrom(netip.MustParseAddr(tt.addr), 80)}}}
+			e := plantest.Endpoints("", 80, cluster.Endpoint{Node: "n2", Addr: netip.MustParseAddr(tt.addr)})
 			snap := &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}, Endpoints: e})}
 			got := w.find(&plan.Config{Node: "n1", NodeCIDR: true}, snap)
 			if (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch {

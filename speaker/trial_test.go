@@ -215,11 +215,8 @@ func (t *trial) refuses(p netip.Prefix) bool {
 func (t *trial) checkBackends() {
 	exists := map[netip.AddrPort]bool{}
 	for _, s := range t.Services {
-		if s.Endpoints == nil {
-			continue
-		}
-		for _, e := range s.Endpoints.List {
-			exists[e.Addr] = true
+		for e := range s.Endpoints.All() {
+			exists[netip.AddrPortFrom(e.Addr, 8080)] = true
 		}
 	}
 	for addr, vip := range t.kernel {

@@ -242,9 +242,11 @@ func ready(n int) func(*cluster.Snapshot) bool {
 			return false
 		}
 		count := 0
-		for _, e := range s.Services.At(i).Endpoints.List {
-			if e.Ready {
-				count++
+		for _, subset := range s.Services.At(i).Endpoints.Subsets {
+			for _, e := range subset.List {
+				if e.Ready {
+					count += len(subset.Ports)
+				}
 			}
 		}
 		return count == 4*n

@@ -14,11 +14,15 @@ import (
 // Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has
 // changed, it returns the previous pointer.
 func (b *Builder) Snapshot() *Snapshot {
+	s := *b.last
+	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
+		s.Pools = b.admitted()
+		b.setPooled(s.Pools)
+	}
 	touched := b.joinEndpoints()
 	if len(touched) == 0 && !b.Dirty() {
 		return b.last
 	}
-	s := *b.last
 	if len(touched) != 0 {
 		s.Services = s.Services.Patch(touched, b.service)
 	}
@@ -27,9 +31,6 @@ func (b *Builder) Snapshot() *Snapshot {
 		s.Conflicts = conflicts(s.Speakers)
 	}
 	s.Advertisements, s.L2Advertisements = b.adverts.sorted(), b.l2adverts.sorted()
-	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
-		s.Pools = b.admitted()
-	}
 	if b.peers.changed || b.nodeLabels && b.scope.SecretsOf != "" {
 		s.Peers = b.signedPeers()
 	}
@@ -103,7 +104,7 @@ func (b *Builder) joinEndpoints() []Name {
 			delete(b.endpoints, name)
 			continue
 		}
-		if replaceFunc(b.endpoints, name, join(b.byService[name]), (*Endpoints).equal) {
+		if replaceFunc(b.endpoints, name, b.join(name), (*Endpoints).equal) {
 			touched[name] = struct{}{}
 		}
 	}

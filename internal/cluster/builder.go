@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"go4.org/netipx"
+
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 )
@@ -60,8 +62,10 @@ type Builder struct {
 	last  *Snapshot // the last snapshot
 
 	services  map[Name]*Spec
-	slices    map[Name]*slice     // by the slice's own name
-	byService map[Name][]*slice   // in no order; nearly always one
+	slices    map[Name]*slice   // by the slice's own name
+	byService map[Name][]*slice // in no order; nearly always one
+	ports     map[Name]*servicePorts
+	pooled    *netipx.IPSet       // addresses for Services
 	endpoints map[Name]*Endpoints // joined, of the Services in services
 	claims    map[string]*Claim   // by the object's name
 	l2claims  int                 // claims whose Announce is L2
@@ -142,6 +146,7 @@ func NewBuilder() *Builder {
 		services:       map[Name]*Spec{},
 		slices:         map[Name]*slice{},
 		byService:      map[Name][]*slice{},
+		ports:          map[Name]*servicePorts{},
 		endpoints:      map[Name]*Endpoints{},
 		claims:         map[string]*Claim{},
 		secrets:        map[string]bgp.Password{},
@@ -306,9 +311,22 @@ func (b *Builder) setService(name Name, s *Spec) {
 	if _, ok := b.changed[name]; !ok {
 		b.changed[name] = old
 	}
-	if old == nil || s == nil {
-		b.joins[name] = struct{}{}
+	b.setPorts(name, s)
+}
+
+// setPorts rejoins the slices of a Service if its ports differ.
+func (b *Builder) setPorts(name Name, s *Spec) {
+	old := b.ports[name]
+	switch {
+	case s == nil:
+		delete(b.ports, name)
+	case old != nil && slices.Equal(old.ports, s.Ports):
+		s.Ports = old.ports // one copy
+		return
+	default:
+		b.ports[name] = old.renamedFrom(s.Ports)
 	}
+	b.joins[name] = struct{}{}
 }
 
 // setForeign records the addresses of a Service that another implementation serves.

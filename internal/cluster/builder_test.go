@@ -60,7 +60,7 @@ func TestSharing(t *testing.T) {
 			t.Errorf("%s: another array", what)
 		}
 	}
-	if before.Services.At(1).Endpoints.List[0].Addr.String() != "10.0.0.2:8080" {
+	if before.Services.At(1).Endpoints.Subsets[0].List[0].Addr.String() != "10.0.0.2" {
 		t.Error("the snapshot before was written to")
 	}
 }

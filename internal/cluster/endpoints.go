@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,17 +10,23 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// A slice is the contribution of one EndpointSlice to a Service.
+// A slice is an EndpointSlice. Its ports and endpoints stay apart: their product may be 20 million.
 type slice struct {
-	service Name
-	list    []Endpoint // sorted, without duplicates
+	name      Name // its own
+	service   Name
+	ports     []Port     // sorted, with different names or protocols
+	list      []Endpoint // sorted by address, without duplicates
+	hostNames bool       // addressType is FQDN
+
+	matched matchedSlice
 }
 
 func (s *slice) equal(o *slice) bool {
-	return s.service == o.service && slices.Equal(s.list, o.list)
+	return s.service == o.service && s.hostNames == o.hostNames && slices.Equal(s.ports, o.ports) && slices.Equal(s.list, o.list)
 }
 
-func (e *Endpoints) equal(o *Endpoints) bool { return slices.Equal(e.List, o.List) }
+// maxSlicePorts is how many ports a slice may have. No address can have more in any mode.
+const maxSlicePorts = 16384
 
 // parseSlice returns nil for a slice without a Service.
 func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
@@ -31,19 +36,27 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 		p.Add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
 		return nil, p
 	}
-	s := &slice{service: Name{interned(o.Namespace), service}}
-	switch o.AddressType {
-	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
-	case discoveryv1.AddressTypeFQDN:
-		return s, nil // traffic to a host name cannot be forwarded
-	default:
+	namespace := interned(o.Namespace)
+	s := &slice{name: Name{namespace, o.Name}, service: Name{namespace, service}}
+	switch {
+	case o.AddressType == discoveryv1.AddressTypeFQDN:
+		s.hostNames = true // traffic to a host name cannot be forwarded
+		return s, nil
+	case o.AddressType != discoveryv1.AddressTypeIPv4 && o.AddressType != discoveryv1.AddressTypeIPv6:
 		p.Add("addressType", string(o.AddressType), "must be IPv4 or IPv6")
 		return s, p
+	case len(o.Ports) > maxSlicePorts:
+		p.Add("ports", "", fmt.Sprintf("has %d entries, and may have %d; this EndpointSlice is not used", len(o.Ports), maxSlicePorts))
+		return s, p
 	}
-	ports := parseEndpointPorts(o.Ports, &p)
-	s.list = slices.Grow(s.list, len(o.Endpoints)*len(ports))
+	if s.ports = parseEndpointPorts(o.Ports, &p); len(s.ports) == 0 {
+		return s, p
+	}
+	s.list = make([]Endpoint, 0, len(o.Endpoints))
 	for i := range o.Endpoints {
-		s.list = append(s.list, parseEndpoint(&o.Endpoints[i], i, o.AddressType, ports, &p)...)
+		if e, ok := parseEndpoint(&o.Endpoints[i], i, o.AddressType, &p); ok {
+			s.list = append(s.list, e)
+		}
 	}
 	s.list = compactEndpoints(s.list)
 	return s, p
@@ -73,34 +86,49 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *Problems) []Port {
 			ports = append(ports, port)
 		}
 	}
-	return ports
+	slices.SortFunc(ports, comparePorts)
+	// The API server refuses equal names, but a folder of files does not.
+	return slices.CompactFunc(ports, func(a, b Port) bool {
+		same := comparePortKeys(a, b) == 0
+		if same {
+			p.Add("ports", b.Name, fmt.Sprintf("is the name of %d/%s and %d/%s; the second is left out", a.Port, a.Protocol, b.Port, b.Protocol))
+		}
+		return same
+	})
 }
 
-// parseEndpoint makes one Endpoint per port. Of several addresses only the first is used: they
-// belong to the same pod (discovery/v1 says so).
-func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, ports []Port, p *Problems) []Endpoint {
-	field := fmt.Sprintf("endpoints[%d].addresses", i)
+// comparePortKeys orders by what relates a port of a slice to a port of its Service.
+func comparePortKeys(a, b Port) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+func comparePorts(a, b Port) int { return cmp.Or(comparePortKeys(a, b), cmp.Compare(a.Port, b.Port)) }
+
+// parseEndpoint uses only the first of several addresses: they belong to the same pod (discovery/v1
+// says so).
+func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, p *Problems) (ep Endpoint, ok bool) {
+	field := func() string { return fmt.Sprintf("endpoints[%d].addresses", i) }
 	if len(e.Addresses) == 0 {
-		p.Add(field, "", "missing; write the pod's address")
-		return nil
+		p.Add(field(), "", "missing; write the pod's address")
+		return ep, false
 	}
-	field += "[0]"
 	a, err := parseAddr(e.Addresses[0])
 	if err != nil {
-		p.Add(field, e.Addresses[0], err.Error())
-		return nil
+		p.Add(field()+"[0]", e.Addresses[0], err.Error())
+		return ep, false
 	}
 	if string(typ) != string(FamilyOf(a)) {
-		p.Add(field, e.Addresses[0], fmt.Sprintf("is no %s address, and addressType says that it is", typ))
-		return nil
+		p.Add(field()+"[0]", e.Addresses[0], fmt.Sprintf("is no %s address, and addressType says that it is", typ))
+		return ep, false
 	}
 	// DNAT to a loopback, link-local or multicast address would reach the wrong host, or none. The
 	// API server refuses such addresses too.
 	if err := assignable(a); err != nil {
-		p.Add(field, e.Addresses[0], "is no address that a pod can be reached at")
-		return nil
+		p.Add(field()+"[0]", e.Addresses[0], "is no address that a pod can be reached at")
+		return ep, false
 	}
-	ep := Endpoint{
+	ep = Endpoint{
+		Addr:        a,
 		Ready:       orDefault(e.Conditions.Ready, true),
 		Serving:     orDefault(e.Conditions.Serving, true),
 		Terminating: orDefault(e.Conditions.Terminating, false),
@@ -112,12 +140,7 @@ func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, 
 		ep.ForZones = hint(e.Hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name })
 		ep.ForNodes = hint(e.Hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name })
 	}
-	list := make([]Endpoint, 0, len(ports))
-	for _, port := range ports {
-		ep.PortName, ep.Protocol, ep.Addr = port.Name, port.Protocol, netip.AddrPortFrom(a, port.Port)
-		list = append(list, ep)
-	}
-	return list
+	return ep, true
 }
 
 // hint ignores invalid names: a zone is the value of a label, which contains no comma.
@@ -150,11 +173,7 @@ func compactEndpoints(list []Endpoint) []Endpoint {
 }
 
 func (e Endpoint) compareKey(o Endpoint) int {
-	return cmp.Or(
-		cmp.Compare(e.PortName, o.PortName),
-		cmp.Compare(e.Protocol, o.Protocol),
-		e.Addr.Compare(o.Addr),
-	)
+	return cmp.Or(e.Addr.Compare(o.Addr), cmp.Compare(e.Port, o.Port))
 }
 
 // compareState sorts the better of two first.
@@ -178,19 +197,4 @@ func trueFirst(a, b bool) int {
 		return -1
 	}
 	return 1
-}
-
-// join merges the slices of a Service.
-func join(parts []*slice) *Endpoints {
-	switch len(parts) {
-	case 0:
-		return nil
-	case 1:
-		return &Endpoints{List: parts[0].list}
-	}
-	var list []Endpoint
-	for _, s := range parts {
-		list = append(list, s.list...)
-	}
-	return &Endpoints{List: compactEndpoints(list)}
 }

@@ -231,18 +231,42 @@ type Port struct {
 	Port     uint16
 }
 
-// Endpoints are the endpoints of one Service from all of its EndpointSlices, sorted by port name,
-// protocol, address and port, without duplicates.
+// Endpoints are the endpoints of one Service from all of its EndpointSlices. Ports and endpoints
+// stay apart until a port is served: their product may be huge.
 type Endpoints struct {
-	List []Endpoint
+	// Subsets have different Ports. Several may have the same endpoint.
+	Subsets []Subset
+	// Targets is how many endpoints all ports have together. If there are too many, Subsets is empty.
+	Targets int
+
+	// The rest is for Reasons, the first ones of each.
+
+	Others    []Port       // ports of slices that the Service has not, sorted
+	Renamed   []PortRename // ports that slices have under an earlier name, sorted
+	Refused   []netip.Addr // endpoints that are not used since the addresses are for Services, sorted
+	HostNames bool         // a slice has addressType FQDN
 }
 
-// An Endpoint is one address and port that serves one port of a Service.
+// A Subset is ports, each of which all of its endpoints serve.
+type Subset struct {
+	// Ports are those of the Service, with the numbers in the pods; sorted by name and protocol. If
+	// the Service has none of the slices' ports, there are none, and only health checks count the
+	// endpoints.
+	Ports []Port
+	List  []Endpoint // sorted by address, without duplicates
+}
+
+// A PortRename is a port of a Service that an EndpointSlice still has under its Former name.
+type PortRename struct {
+	Port   Port
+	Former string
+}
+
+// An Endpoint is the address of a pod, with its state.
 type Endpoint struct {
-	PortName string
-	Protocol corev1.Protocol
-	Addr     netip.AddrPort
-	Node     string // empty when the slice does not say
+	Addr netip.Addr
+	Port uint16 // only in a [PortGroup] whose endpoints have different numbers
+	Node string // empty when the slice does not say
 
 	// The conditions of discovery/v1, with their documented defaults for
 	// absent values (ready and serving: true; terminating: false).

@@ -11,8 +11,8 @@ import (
 type Address struct {
 	Addr        netip.Addr
 	Eligibility Eligibility
-	// Local has, for each Service with externalTrafficPolicy Local, the sorted names of the nodes
-	// that can serve it, without Services that no node can serve.
+	// Local has, for the ports with the same endpoints of each Service with externalTrafficPolicy
+	// Local, the sorted names of the nodes that can serve them, without ports that no node can serve.
 	Local [][]string
 	// Anywhere says that every node can serve one of the address's Services.
 	Anywhere bool
@@ -34,50 +34,30 @@ func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.
 		}
 		if s.ExternalTrafficPolicy != "Local" {
 			a.Anywhere = true
-		} else if nodes := e.serving(s, addr.Is4()); len(nodes) != 0 {
-			a.Local = append(a.Local, nodes)
+			continue
+		}
+		for _, group := range s.PortGroups(addr.Is4()) {
+			if nodes := e.serving(group.Endpoints, s.PublishNotReady); len(nodes) != 0 {
+				a.Local = append(a.Local, nodes)
+			}
 		}
 	}
 	return a
 }
 
-// serving returns the nodes with endpoints of a Service that get new connections: ready
-// ones or, for a port without any, endpoints that are terminating and still serving (KEP-1669).
-// Endpoints on dead nodes are left out unless no others exist.
-func (e *Candidates) serving(s cluster.Service, is4 bool) (nodes []string) {
-	if s.Endpoints == nil {
-		return nil
+// serving returns the nodes with endpoints of a port that get new connections. Endpoints on dead
+// nodes are left out unless no others exist.
+func (e *Candidates) serving(all []cluster.Endpoint, notReady bool) (nodes []string) {
+	on := func(alive func(node string) bool) []cluster.Endpoint {
+		return cluster.UsableEndpoints(cluster.FilterEndpoints(all, func(p *cluster.Endpoint) bool { return p.Node != "" && alive(p.Node) }), notReady)
 	}
-	for list := s.Endpoints.List; len(list) > 0; {
-		n := 1
-		for n < len(list) && list[n].PortName == list[0].PortName && list[n].Protocol == list[0].Protocol {
-			n++
-		}
-		port := list[:n]
-		list = list[n:]
-		use := usable(port, s.PublishNotReady, is4, e.alive)
-		if len(use) == 0 {
-			use = usable(port, s.PublishNotReady, is4, func(string) bool { return true })
-		}
-		nodes = append(nodes, use...)
+	use := on(e.alive)
+	if len(use) == 0 {
+		use = on(func(string) bool { return true })
+	}
+	for i := range use {
+		nodes = append(nodes, use[i].Node)
 	}
 	slices.Sort(nodes)
 	return slices.Compact(nodes)
-}
-
-func usable(port []cluster.Endpoint, notReady, is4 bool, alive func(node string) bool) []string {
-	var ready, rest []string
-	for i := range port {
-		switch p := &port[i]; {
-		case p.Addr.Addr().Is4() != is4 || p.Node == "" || !alive(p.Node):
-		case p.Ready || notReady:
-			ready = append(ready, p.Node)
-		case p.Serving && p.Terminating:
-			rest = append(rest, p.Node)
-		}
-	}
-	if len(ready) != 0 {
-		return ready
-	}
-	return rest
 }

@@ -77,7 +77,7 @@ const (
 type rank struct {
 	steady    bool   // its speaker has not just returned
 	stays     bool   // it is not about to leave
-	serves    int    // how many Services with externalTrafficPolicy Local it can serve
+	serves    int    // how many of Address.Local it can serve
 	pinned    bool   // a Service names it by annotation
 	preferred bool   // the AddressClaim names it
 	weight    int    // the sum of L2Advertisements' weights
@@ -179,7 +179,7 @@ func (r rank) before(o rank, candidates int) string {
 	case r.stays != o.stays:
 		return "the others are about to leave"
 	case r.serves != o.serves:
-		return "with endpoints of more Services that share it"
+		return "with endpoints of more ports or Services"
 	case r.pinned != o.pinned:
 		return "named by annotation fanfare.io/l2-node"
 	case r.preferred != o.preferred:
@@ -302,8 +302,7 @@ func (e *Candidates) each(a *Address, f func(i int, r rank)) {
 	}
 }
 
-// check reports whether a node is a candidate, and how many of the Services in a.Local it
-// can serve.
+// check reports whether a node is a candidate, and how many entries of a.Local it can serve.
 func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves int) {
 	if in.ineligible != fit {
 		return in.ineligible, 0

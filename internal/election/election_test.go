@@ -180,14 +180,14 @@ func TestElectReason(t *testing.T) {
 		standings [3]Availability
 		address   Address
 	}{
-		"b the only candidate":                            {[3]Availability{Dead, Fit, NotReady}, Address{Anywhere: true, Pinned: "b"}},
-		"b the others are about to leave":                 {[3]Availability{Leaving, Fit, Leaving}, Address{Anywhere: true, Pinned: "a"}},
-		"b with endpoints of more Services that share it": {[3]Availability{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
-		"b named by annotation fanfare.io/l2-node":        {[3]Availability{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
-		"b named by its AddressClaim":                     {[3]Availability{}, Address{Anywhere: true, Preferred: "b"}},
-		"b preferred by L2Advertisements":                 {[3]Availability{}, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
-		byHash + " by hash, of 3 candidates":              {[3]Availability{}, Address{Anywhere: true}},
-		" ":                                               {[3]Availability{}, Address{}},
+		"b the only candidate":                       {[3]Availability{Dead, Fit, NotReady}, Address{Anywhere: true, Pinned: "b"}},
+		"b the others are about to leave":            {[3]Availability{Leaving, Fit, Leaving}, Address{Anywhere: true, Pinned: "a"}},
+		"b with endpoints of more ports or Services": {[3]Availability{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
+		"b named by annotation fanfare.io/l2-node":   {[3]Availability{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
+		"b named by its AddressClaim":                {[3]Availability{}, Address{Anywhere: true, Preferred: "b"}},
+		"b preferred by L2Advertisements":            {[3]Availability{}, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
+		byHash + " by hash, of 3 candidates":         {[3]Availability{}, Address{Anywhere: true}},
+		" ":                                          {[3]Availability{}, Address{}},
 	} {
 		tt.address.Addr = vip
 		owner, by := New(threeNodes(tt.standings)).Elect(&tt.address)
@@ -360,14 +360,32 @@ func TestEligibilityAllowsNode(t *testing.T) {
 	}
 }
 
-// The nodes that can serve a Service with externalTrafficPolicy Local.
+// onPort is an endpoint of one port of a Service.
+type onPort struct {
+	port string
+	cluster.Endpoint
+}
+
+// The nodes that can serve the ports of a Service with externalTrafficPolicy Local.
 func TestAddress(t *testing.T) {
-	endpoint := func(port, addr, node string, ready, serving, terminating bool) cluster.Endpoint {
-		return cluster.Endpoint{PortName: port, Protocol: "TCP", Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 80), Node: node,
-			Ready: ready, Serving: serving, Terminating: terminating}
+	endpoint := func(port, addr, node string, ready, serving, terminating bool) onPort {
+		return onPort{port, cluster.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: ready, Serving: serving, Terminating: terminating}}
 	}
-	local := func(pin string, list ...cluster.Endpoint) cluster.Service {
-		return cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local", L2Node: pin}, Endpoints: &cluster.Endpoints{List: list}}
+	local := func(pin string, list ...onPort) cluster.Service {
+		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local", L2Node: pin}, Endpoints: &cluster.Endpoints{}}
+		for _, e := range list {
+			port := cluster.Port{Name: e.port, Protocol: "TCP", Port: 80}
+			i := slices.Index(s.Ports, port)
+			if i < 0 {
+				i = len(s.Ports)
+				s.Spec.Ports = append(s.Spec.Ports, port)
+				s.Endpoints.Subsets = append(s.Endpoints.Subsets, cluster.Subset{Ports: []cluster.Port{port}})
+			}
+			subset := &s.Endpoints.Subsets[i]
+			subset.List = append(subset.List, e.Endpoint)
+			slices.SortFunc(subset.List, func(a, b cluster.Endpoint) int { return a.Addr.Compare(b.Addr) })
+		}
+		return s
 	}
 	everywhere := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Cluster", L2Node: "n7"}}
 	dead := node("dead")
@@ -381,7 +399,7 @@ func TestAddress(t *testing.T) {
 		"other family":     {[]cluster.Service{local("", endpoint("", "fd00::1", "a", true, true, false), endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
 		"terminating":      {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true), endpoint("", "10.0.0.2", "b", false, false, true))}, "[[a]] false "},
 		"one ready":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true), endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
-		"by port":          {[]cluster.Service{local("", endpoint("x", "10.0.0.1", "a", false, true, true), endpoint("y", "10.0.0.2", "b", true, true, false))}, "[[a b]] false "},
+		"by port":          {[]cluster.Service{local("", endpoint("x", "10.0.0.1", "a", false, true, true), endpoint("y", "10.0.0.2", "b", true, true, false))}, "[[a] [b]] false "},
 		"without a node":   {[]cluster.Service{local("", endpoint("", "10.0.0.1", "", true, true, false))}, "[] false "},
 		"dead":             {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false), endpoint("", "10.0.0.2", "b", false, true, true))}, "[[b]] false "},
 		"only dead":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false))}, "[[dead]] false "},

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -11,6 +13,7 @@ import (
 type addressService struct {
 	service   cluster.Service
 	fronts    []proxy.Frontend
+	ports     []int // the index of each frontend in the Service's ports
 	endpoints endpoints
 	verdict
 }
@@ -19,18 +22,20 @@ type addressService struct {
 type verdict struct {
 	// code is why the Service is not announced, empty if it may be.
 	code cluster.Code
+	// here: this node has endpoints of some of the ports that need one on the node.
+	here bool
 	// message is the text of the Reason. It is empty where messageOf makes it of the endpoints.
 	message string
-	// elsewhere: its endpoints are on other nodes, and this node forwards to them despite the
-	// policy Local.
-	elsewhere bool
+	// elsewhere is why this node forwards ports to other nodes despite the policy Local, since their
+	// endpoints are there; empty if it does not.
+	elsewhere string
 }
 
 func (v verdict) good() bool { return v.code == "" }
 
 // served is the code for connections that are neither refused nor dropped.
 func (v verdict) served() cluster.Code {
-	if v.elsewhere {
+	if v.elsewhere != "" {
 		return cluster.Elsewhere
 	}
 	return cluster.Programmed
@@ -47,4 +52,45 @@ func (s addressService) local() bool {
 // needsEndpoint reports whether the Service needs a node with endpoints, and there is one.
 func (s addressService) needsEndpoint() bool {
 	return s.local() && (s.good() || s.code == cluster.NoLocalEndpoint)
+}
+
+// port returns the endpoints of a frontend.
+func (s addressService) port(i int) portEndpoints { return s.endpoints.ports[s.ports[i]] }
+
+// serves reports whether some node serves a frontend.
+func (s addressService) serves() bool {
+	return slices.ContainsFunc(s.ports, func(i int) bool { return s.endpoints.ports[i].served() })
+}
+
+// servedGroups returns the endpoints of the frontends that are served, each group once.
+func (s addressService) servedGroups() (groups []*groupEndpoints) {
+	seen := make(map[*groupEndpoints]bool, len(s.endpoints.groups))
+	for _, i := range s.ports {
+		if p := s.endpoints.ports[i]; p.served() && !seen[p.groupEndpoints] {
+			seen[p.groupEndpoints] = true
+			groups = append(groups, p.groupEndpoints)
+		}
+	}
+	return groups
+}
+
+// assess decides whether the Service may be announced, by all of its frontends together: an address
+// is announced as a whole. Frontends that no node serves do not count, if another is.
+func (s addressService) assess(open bool) (is verdict) {
+	switch {
+	case !open:
+		return verdict{code: cluster.NoSource}
+	case !s.serves():
+		return verdict{code: cluster.NoEndpoints}
+	case !s.local():
+		return verdict{}
+	}
+	for _, g := range s.servedGroups() {
+		if g.here {
+			is.here = true
+		} else {
+			is.code = cluster.NoLocalEndpoint
+		}
+	}
+	return is
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
@@ -51,14 +52,13 @@ func TestAggregateExcludesOtherNodes(t *testing.T) {
 }
 
 func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalTrafficPolicy, port uint16) {
-	n, pod := cluster.Name{Namespace: "shop", Name: name}, "10.244.1.5:80"
+	n, pod := cluster.Name{Namespace: "shop", Name: name}, "10.244.1.5"
 	if netip.MustParseAddr(addr).Is6() {
-		pod = "[fd00::5]:80"
+		pod = "fd00::5"
 	}
 	s.Services = s.Services.With(cluster.Service{
-		Spec: &cluster.Spec{Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}}},
-		Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{Protocol: corev1.ProtocolTCP, Node: "n1",
-			Addr: netip.MustParseAddrPort(pod), Ready: true, Serving: true}}},
+		Spec:      &cluster.Spec{Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}}},
+		Endpoints: plantest.Endpoints("", 80, cluster.Endpoint{Node: "n1", Addr: netip.MustParseAddr(pod), Ready: true, Serving: true}),
 	})
 	s.Assignments = s.Assignments.With(cluster.Assignment{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"})
 }

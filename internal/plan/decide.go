@@ -32,12 +32,10 @@ func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 	a := d.Address
 	var pods []netip.Addr
 	d.shares, d.conflicts, pods = v.addFrontends(a)
-	// The owner over Layer 2 is elected first: it forwards all Services of the address, also
-	// those without endpoints on this node.
+	// The owner over Layer 2 is elected first: it forwards all ports of the address, also those
+	// without endpoints on this node.
 	d.owner = v.electOwner(a, d.shares)
-	if len(d.shares) > 1 {
-		a.VIP.Frontends = forwardElsewhere(d.shares, d.owner.address != nil)
-	}
+	a.VIP.Frontends = forwardElsewhere(d.shares, d.owner.address != nil)
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
@@ -69,26 +67,21 @@ func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cl
 	a.Services = make([]cluster.Name, len(a.services))
 	for i, s := range a.services {
 		a.Services[i] = s.Name
-		fronts, e, code := v.serve(a.Addr, s)
-		is := verdict{code: code}
-		fronts, lost := disjoint(a.VIP.Frontends, fronts, a.Addr, s.Name)
-		if why := v.exceedsLimits(a.VIP, fronts, len(a.services)); why != "" {
+		share, lost := v.serve(a.Addr, s, a.VIP.Frontends)
+		if why := v.exceedsLimits(a.VIP, share.fronts, len(a.services)); why != "" {
 			// The other Services of the address are not affected.
-			fronts, lost, is = nil, nil, refused(why)
+			share.fronts, share.ports, lost, share.verdict = nil, nil, nil, refused(why)
 			a.refusedOne = true
 		}
-		pods = v.appendLocalPods(pods, s.Spec, fronts)
-		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
+		pods = v.appendLocalPods(pods, s.Spec, share.fronts)
+		a.VIP.Frontends = append(a.VIP.Frontends, share.fronts...)
 		conflicts = append(conflicts, lost...)
-		if len(lost) > 0 && len(fronts) == 0 {
-			is.code, is.message = cluster.AddressConflict, lost[0].Message
-		}
-		shares[i] = addressService{s, fronts, e, is}
+		shares[i] = share
 	}
 	return shares, conflicts, pods
 }
 
-// remoteOnly returns a Service that only other nodes can serve. It prevents this node from
+// remoteOnly returns a Service with ports that only other nodes can serve. It prevents this node from
 // announcing the address, which attracts the traffic of all its Services. A Service that no node
 // can serve does not.
 func remoteOnly(shares []addressService) *addressService {

@@ -32,12 +32,11 @@ func many(n int, announce cluster.Announce) *cluster.Snapshot {
 			Name: cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%03d", i)}, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
 			Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		}
-		e := &cluster.Endpoints{}
+		var list []cluster.Endpoint
 		for pod := range 2 {
-			e.List = append(e.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: nodeName((i + pod) % n), Ready: true, Serving: true,
-				Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)})
+			list = append(list, cluster.Endpoint{Node: nodeName((i + pod) % n), Ready: true, Serving: true, Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)})})
 		}
-		snap.Services = snap.Services.With(cluster.Service{Spec: spec, Endpoints: e})
+		snap.Services = snap.Services.With(cluster.Service{Spec: spec, Endpoints: plantest.Endpoints("http", 8080, list...)})
 		snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
 		addr = addr.Next()
 	}
@@ -154,8 +153,7 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 		snap.Assignments = cluster.AssignmentSet(first, cluster.Assignment{Addr: first.Addr, Service: snap.Services.At(1).Name, Pool: "lan"})
 		for i, s := range snap.Services.Slice() {
 			s.Spec.ExternalTrafficPolicy, s.Spec.Ports[0].Port = corev1.ServiceExternalTrafficPolicyLocal, uint16(80+i)
-			for j := range s.Endpoints.List {
-				e := &s.Endpoints.List[j]
+			for e := range s.Endpoints.All() {
 				e.Node, e.Ready = nodeName(r.IntN(4)), r.IntN(2) == 0
 				e.Terminating = !e.Ready
 			}

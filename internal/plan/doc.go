@@ -17,13 +17,15 @@
 //   - view.go: what does not depend on Services: the node, its pools and its candidates;
 //     podnetwork.go: its pods; drain.go: why it announces nothing, as when it is drained.
 //   - announcements.go: the lists of all addresses; healthchecks.go.
-//   - decide.go decides about one address, and reason.go explains that when it is asked for.
+//   - decide.go decides about one address, and reason.go explains that when it is asked for;
+//     unserved.go: why ports have no endpoint.
 //   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep
 //     existing ones), unresponsive.go (nodes whose endpoints are left out) and topologyhints.go.
-//   - election.go (the owner over Layer 2), sharing.go (an address of several Services),
+//   - election.go (the owner over Layer 2), sharing.go (ports without a common node),
 //     refusals.go (what the proxy cannot hold), obstructed.go (what the kernel certainly drops).
 //   - The routes: advertise.go, aggregate.go, attributes.go, weights.go, peers.go.
-//   - What several of these use: addressservice.go, sourceranges.go, readiness.go, lookup.go.
+//   - What several of these use: addressservice.go, portendpoints.go, sourceranges.go,
+//     lookup.go.
 //
 // Nothing here touches the kernel, the network or the API server; package speaker
 // applies a Desired, and package internal/election elects.

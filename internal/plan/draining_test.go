@@ -56,8 +56,8 @@ func endpointsOf(t proxy.Target) (out []netip.AddrPort) {
 func known(snap *cluster.Snapshot, frontend string) (out []netip.AddrPort) {
 	for s := range snap.Services.All() {
 		if s.Name.String()+":http" == frontend {
-			for _, e := range s.Endpoints.List {
-				out = append(out, e.Addr)
+			for e := range s.Endpoints.All() {
+				out = append(out, netip.AddrPortFrom(e.Addr, 8080))
 			}
 		}
 	}

@@ -36,7 +36,7 @@ func (v *View) electOwner(a *Address, shares []addressService) (o ownerDecision)
 			a.able = append(a.able, s.service)
 		}
 	}
-	a.good = slices.ContainsFunc(shares, addressService.good)
+	a.good = slices.ContainsFunc(shares, func(s addressService) bool { return s.good() || s.here })
 	return v.elect(a)
 }
 
@@ -89,8 +89,8 @@ func (v *View) electionConcerns(a *Address, c electionChange) bool {
 // that their change may affect which nodes count as able to serve it.
 func (v *View) servedBy(a *Address, nodes []string) bool {
 	return slices.ContainsFunc(a.able, func(s cluster.Service) bool {
-		return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && s.Endpoints != nil &&
-			slices.ContainsFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return slices.Contains(nodes, e.Node) })
+		return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal &&
+			s.Endpoints.Any(func(e *cluster.Endpoint) bool { return slices.Contains(nodes, e.Node) })
 	})
 }
 

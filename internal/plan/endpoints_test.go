@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -48,20 +49,22 @@ func asked(t *testing.T, question string) string {
 		field[name] = value
 	}
 	s := cluster.Service{
-		Spec:      &cluster.Spec{Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}}},
-		Endpoints: &cluster.Endpoints{},
+		Spec: &cluster.Spec{Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}}},
 	}
 	local := field["local"] == "true"
 	if local {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
+	var list []cluster.Endpoint
 	if field["endpoints"] != "" {
 		for i, word := range strings.Split(field["endpoints"], ",") {
-			s.Endpoints.List = append(s.Endpoints.List, endpoint(i, word))
+			list = append(list, endpoint(i, word))
 		}
 	}
+	s.Endpoints = plantest.Endpoints("", 8080, list...)
 	v := &View{Node: "n1", Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
-	fronts, _, code := v.serve(netip.MustParseAddr("192.0.2.1"), s)
+	share, _ := v.serve(netip.MustParseAddr("192.0.2.1"), s, nil)
+	fronts := share.fronts
 	if len(fronts) != 1 {
 		t.Fatalf("%s: %d frontends", question, len(fronts))
 	}
@@ -71,7 +74,7 @@ func asked(t *testing.T, question string) string {
 	} else if indexes(fronts[0].External) != indexes(fronts[0].Internal) {
 		t.Errorf("%s: external and internal clients have other endpoints", question)
 	}
-	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external, code != cluster.NoEndpoints)
+	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external, share.code != cluster.NoEndpoints)
 }
 
 // endpoint reads "rs@n1/a+b/n1": conditions, node, zone hints, node hints.
@@ -80,7 +83,7 @@ func endpoint(i int, word string) cluster.Endpoint {
 	parts := strings.Split(where, "/")
 	hint := func(s string) cluster.Hint { return cluster.Hint(strings.ReplaceAll(s, "+", ",")) }
 	return cluster.Endpoint{
-		Protocol: corev1.ProtocolTCP, Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), 8080),
+		Addr:  netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}),
 		Ready: strings.Contains(conditions, "r"), Serving: strings.Contains(conditions, "s"), Terminating: strings.Contains(conditions, "t"),
 		Node: parts[0], ForZones: hint(parts[1]), ForNodes: hint(parts[2]),
 	}

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -11,41 +10,32 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// serve makes the frontends of a Service on addr, and decides whether it may be announced: the
-// code is empty if so.
-func (v *View) serve(addr netip.Addr, s cluster.Service) (fronts []proxy.Frontend, e endpoints, code cluster.Code) {
-	e = v.endpointsOf(s, addr)
+// serve makes the frontends of a Service on addr that are not taken, and decides whether it may be
+// announced. The Reasons are about ports that are taken.
+func (v *View) serve(addr netip.Addr, s cluster.Service, taken []proxy.Frontend) (is addressService, conflicts []cluster.Reason) {
+	is = addressService{service: s, endpoints: v.endpointsOf(s, addr)}
 	networks, open := allowedSources(s.Spec, addr)
-	for _, p := range s.Ports {
-		f := v.frontend(s.Spec, p, e.forPort(p))
+	for i, p := range s.Ports {
+		f := v.frontend(s.Spec, p, is.endpoints.ports[i])
 		f.Sources = networks
 		if !open {
 			f = closeFrontend(f)
 		}
-		fronts = append(fronts, f)
+		is.fronts, is.ports = append(is.fronts, f), append(is.ports, i)
 	}
-	return fronts, e, v.assess(s.Spec, e, open)
-}
-
-// assess decides whether a Service may be announced. That depends on all its ports together:
-// an address is announced as a whole.
-func (v *View) assess(s *cluster.Spec, e endpoints, open bool) cluster.Code {
-	usable := e.join(func(p portEndpoints) []cluster.Endpoint { return p.usable })
-	switch {
-	case !open:
-		return cluster.NoSource
-	case len(usable) == 0:
-		return cluster.NoEndpoints
-	case s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && !slices.ContainsFunc(usable, func(e cluster.Endpoint) bool { return v.isLocal(&e) }):
-		return cluster.NoLocalEndpoint
-	default:
-		return ""
+	conflicts = is.yield(taken, addr)
+	if is.verdict = is.assess(open); len(conflicts) > 0 && len(is.fronts) == 0 {
+		is.code, is.message = cluster.AddressConflict, conflicts[0].Message
 	}
+	return is, conflicts
 }
 
 // frontend makes the frontend of one port.
 func (v *View) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.Frontend {
-	all := backends(e.preferred)
+	if e.groupEndpoints == nil {
+		e.groupEndpoints = &groupEndpoints{}
+	}
+	all := e.backends(e.preferred)
 	f := proxy.Frontend{
 		Protocol: protocol(p.Protocol),
 		Port:     p.Port,
@@ -56,13 +46,13 @@ func (v *View) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.
 		External:  proxy.Target{Backends: all, Remote: proxy.Masquerade},
 		Scheduler: scheduler(s.Scheduler),
 		Affinity:  s.Affinity,
-		Draining:  addrPorts(e.draining),
+		Draining:  e.addrPorts(e.draining),
 	}
 	if p.Name != "" {
 		f.Name += ":" + p.Name
 	}
 	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		f.External.Backends = backends(e.local)
+		f.External.Backends = e.backends(e.local)
 		if len(f.External.Backends) == 0 && len(all) > 0 {
 			// The client retries, and by then the router has selected another node.
 			f.External.Miss = proxy.Drop
@@ -74,11 +64,10 @@ func (v *View) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.
 // maxConflicts bounds the Reasons about ports of one Service that another Service has.
 const maxConflicts = 16
 
-// disjoint returns the frontends of more whose port is not taken, and a Reason for each of the
-// others.
-func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Name) (free []proxy.Frontend, conflicts []cluster.Reason) {
+// yield removes the frontends whose port is taken, and returns a Reason for each of them.
+func (s *addressService) yield(taken []proxy.Frontend, addr netip.Addr) (conflicts []cluster.Reason) {
 	if len(taken) == 0 {
-		return more, nil
+		return nil
 	}
 	// A map, since a Service may have thousands of ports.
 	type port struct {
@@ -89,43 +78,21 @@ func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Nam
 	for _, t := range taken {
 		owner[port{t.Protocol, t.Port}] = t.Name
 	}
-	for _, f := range more {
+	fronts, ports := s.fronts, s.ports
+	s.fronts, s.ports = nil, nil
+	for i, f := range fronts {
 		name, found := owner[port{f.Protocol, f.Port}]
 		if !found {
-			free = append(free, f)
+			s.fronts, s.ports = append(s.fronts, f), append(s.ports, ports[i])
 			continue
 		}
 		if len(conflicts) == maxConflicts {
 			continue
 		}
-		conflicts = append(conflicts, cluster.Reason{VIP: addr, Service: service, Protocol: "proxy", Code: cluster.AddressConflict,
+		conflicts = append(conflicts, cluster.Reason{VIP: addr, Service: s.service.Name, Protocol: "proxy", Code: cluster.AddressConflict,
 			Message: fmt.Sprintf("port %s/%d of %s is used by %s; give one of the two another port or address", f.Protocol, f.Port, addr, name)})
 	}
-	return free, conflicts
-}
-
-// backends translates endpoints, nil for none.
-func backends(list []cluster.Endpoint) []proxy.Backend {
-	if len(list) == 0 {
-		return nil
-	}
-	out := make([]proxy.Backend, len(list))
-	for i := range list {
-		out[i] = proxy.Backend{Addr: list[i].Addr, Node: list[i].Node}
-	}
-	return out
-}
-
-// addrPorts returns the addresses of endpoints, nil for none.
-func addrPorts(list []cluster.Endpoint) []netip.AddrPort {
-	if len(list) == 0 {
-		return nil
-	}
-	out := make([]netip.AddrPort, len(list))
-	for i := range list {
-		out[i] = list[i].Addr
-	}
-	return out
+	return conflicts
 }
 
 // protocol translates a Service's protocol; parsing rejects all others.

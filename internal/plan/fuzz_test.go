@@ -72,7 +72,7 @@ func (c *choices) service(i int) cluster.Service {
 	}
 	protocols := []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP}
 	for n := range c.size(16384) {
-		spec.Ports = append(spec.Ports, cluster.Port{Name: "p", Protocol: protocols[n%3], Port: uint16(1 + n/3)})
+		spec.Ports = append(spec.Ports, cluster.Port{Name: fmt.Sprintf("p%05d", n), Protocol: protocols[n%3], Port: uint16(1 + n/3)})
 	}
 	s := cluster.Service{Spec: spec, Endpoints: &cluster.Endpoints{}}
 	// All ports of one protocol share endpoints, which are sorted by protocol and address.
@@ -80,14 +80,21 @@ func (c *choices) service(i int) cluster.Service {
 	if len(spec.Ports) > 10 {
 		most = 8 // else the fuzzer is too slow
 	}
-	for _, p := range protocols {
+	for i, p := range protocols {
+		subset := cluster.Subset{}
+		for n, port := range spec.Ports {
+			if n%3 == i {
+				subset.Ports = append(subset.Ports, cluster.Port{Name: port.Name, Protocol: p, Port: 8080})
+			}
+		}
 		for f := range 2 {
 			for n := range c.size(most) {
 				how := c.next(8)
-				e := cluster.Endpoint{PortName: "p", Protocol: p, Addr: netip.AddrPortFrom(c.addr(f, n), 8080), Node: plantest.Nodes[how%3], Ready: how != 7, Serving: true, Terminating: how == 7}
-				s.Endpoints.List = append(s.Endpoints.List, e)
+				e := cluster.Endpoint{Addr: c.addr(f, n), Node: plantest.Nodes[how%3], Ready: how != 7, Serving: true, Terminating: how == 7}
+				subset.List = append(subset.List, e)
 			}
 		}
+		s.Endpoints.Subsets = append(s.Endpoints.Subsets, subset)
 	}
 	return s
 }

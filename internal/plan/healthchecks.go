@@ -40,14 +40,10 @@ func (v *View) checks(s cluster.Service) (checks []healthcheck.Check) {
 // is 0 once the last pod terminates, so that load balancers move away while it still serves
 // (KEP-1669).
 func (v *View) localReady(f healthcheck.Family, s cluster.Service) int {
-	if s.Endpoints == nil {
-		return 0
-	}
 	var pods []netip.Addr
-	for i := range s.Endpoints.List {
-		e := &s.Endpoints.List[i]
-		if a := e.Addr.Addr(); v.isLocal(e) && ready(e, s.PublishNotReady) && FamilyOf(a) == f {
-			pods = append(pods, a)
+	for e := range s.Endpoints.All() {
+		if v.isLocal(e) && e.GetsFlows(s.PublishNotReady) && FamilyOf(e.Addr) == f {
+			pods = append(pods, e.Addr)
 		}
 	}
 	slices.SortFunc(pods, netip.Addr.Compare)

@@ -93,8 +93,8 @@ func (f *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Serv
 
 // mismatchesOf returns the first mismatches of a Service.
 func mismatchesOf(self *cluster.Node, endpoints *cluster.Endpoints) (mismatches []PodCIDRMismatch) {
-	for i := range endpoints.List {
-		if s := mismatchAt(self, &endpoints.List[i]); s != (PodCIDRMismatch{}) {
+	for e := range endpoints.All() {
+		if s := mismatchAt(self, e); s != (PodCIDRMismatch{}) {
 			if mismatches = append(mismatches, s); len(mismatches) == maxMismatchesOfService {
 				break
 			}
@@ -105,7 +105,7 @@ func mismatchesOf(self *cluster.Node, endpoints *cluster.Endpoints) (mismatches 
 
 // mismatchAt returns the PodCIDRMismatch of an endpoint; zero if there is none.
 func mismatchAt(self *cluster.Node, e *cluster.Endpoint) PodCIDRMismatch {
-	a := e.Addr.Addr()
+	a := e.Addr
 	inside := slices.ContainsFunc(self.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 	switch own := e.Node == self.Name; {
 	case e.Node == "", own == inside:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -20,12 +21,12 @@ func prefixes(text ...string) (all []netip.Prefix) {
 
 // serviceAt is a Service with endpoints, each "node address".
 func serviceAt(name string, endpoints ...string) cluster.Service {
-	e := &cluster.Endpoints{}
+	var list []cluster.Endpoint
 	for _, text := range endpoints {
 		node, addr, _ := strings.Cut(text, " ")
-		e.List = append(e.List, cluster.Endpoint{Node: node, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 80)})
+		list = append(list, cluster.Endpoint{Node: node, Addr: netip.MustParseAddr(addr)})
 	}
-	return cluster.Service{Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: name}}, Endpoints: e}
+	return cluster.Service{Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: name}}, Endpoints: plantest.Endpoints("", 80, list...)}
 }
 
 // A pod of this node outside of its podCIDRs, or of another node inside, shows that podCIDRs do

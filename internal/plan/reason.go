@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -156,45 +155,112 @@ func (v *View) isL2Only(from cluster.Origin) bool {
 		slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(from.Pool) })
 }
 
-// messageOf describes how a Service is served, or why it is not.
+// messageOf describes how a Service is served, or why it is not. It names only endpoints that are
+// programmed.
 func (v *View) messageOf(addr netip.Addr, s addressService) string {
-	e, spec := s.endpoints, s.service.Spec
-	networks, _ := allowedSources(spec, addr)
+	networks, _ := allowedSources(s.service.Spec, addr)
 	switch {
 	case s.message != "":
 		return s.message
 	case s.code == cluster.NoSource:
 		return fmt.Sprintf("none of its source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
 	case s.code == cluster.NoEndpoints:
-		return "no endpoint is ready anywhere"
+		return v.unservedText(addr, s)
 	case s.code == cluster.NoLocalEndpoint:
-		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", v.Node,
-			nodesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.usable })))
-	case s.local():
-		return "endpoints on this node: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.local })) + clientText(spec, networks)
-	default:
-		return "endpoints: " + addressesText(e.join(func(p portEndpoints) []cluster.Endpoint { return p.preferred })) + e.hintsText() + e.unresponsiveText() + clientText(spec, networks)
+		return v.remoteText(s) + v.unservedPorts(addr, s)
 	}
+	var parts []string
+	local, at := s.addressesText(func(p portEndpoints) []cluster.Endpoint { return p.local }), "endpoints on this node: "
+	switch {
+	case s.elsewhere != "":
+		parts = append(parts, s.elsewhereText())
+	case !s.local():
+		local, at = s.addressesText(func(p portEndpoints) []cluster.Endpoint { return p.preferred }), "endpoints: "
+	}
+	if local != "" {
+		parts = append(parts, at+local)
+	}
+	text := strings.Join(parts, "; ")
+	if !s.local() {
+		text += s.groupsText(", ", func(g *groupEndpoints) string { return g.hintsText }) + s.groupsText("; ", func(g *groupEndpoints) string { return g.unresponsiveText })
+	}
+	return text + clientText(s.service.Spec, networks) + s.renamedText() + v.unservedPorts(addr, s)
 }
 
-// hintsText describes topology hints as the end of a sentence. Ports hardly ever differ.
-func (e endpoints) hintsText() string {
-	for _, p := range e {
-		if p.hintsText != "" {
-			return ", " + p.hintsText
+// remoteText says where the endpoints are of ports that have none on this node.
+func (v *View) remoteText(s addressService) string {
+	var ports []string
+	var on []cluster.Endpoint
+	var last *groupEndpoints
+	for i := range s.fronts {
+		p := s.port(i)
+		if !p.served() || p.here {
+			continue
+		}
+		ports = append(ports, s.portName(i))
+		if p.groupEndpoints != last { // nearly always all ports have the same
+			last, on = p.groupEndpoints, append(on, p.usable...)
+		}
+	}
+	if !s.here {
+		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only %s", v.Node, nodesText(on))
+	}
+	return fmt.Sprintf("externalTrafficPolicy is Local and %s %s no ready endpoint on %s, only %s; nodes with all ports announce the address",
+		portsText(ports), cluster.Plural(len(ports), "has", "have"), v.Node, nodesText(on))
+}
+
+// elsewhereText says which ports are forwarded to other nodes, and why.
+func (s addressService) elsewhereText() string {
+	var ports []string
+	here := false
+	for i := range s.fronts {
+		if p := s.port(i); p.served() && !p.here {
+			ports = append(ports, s.portName(i))
+		} else if p.served() {
+			here = true
+		}
+	}
+	which := ""
+	if here {
+		which = fmt.Sprintf("%s %s ", portsText(ports), cluster.Plural(len(ports), "is", "are"))
+	}
+	return which + "forwarded to other nodes, which do not see the client's address, although externalTrafficPolicy is Local: " + s.elsewhere
+}
+
+// groupsText returns the first text of the served ports' endpoints after a separator. Ports hardly
+// ever differ.
+func (s addressService) groupsText(separator string, text func(*groupEndpoints) string) string {
+	for _, g := range s.servedGroups() {
+		if t := text(g); t != "" {
+			return separator + t
 		}
 	}
 	return ""
 }
 
-// unresponsiveText names unresponsive nodes as the end of a sentence.
-func (e endpoints) unresponsiveText() string {
-	for _, p := range e {
-		if p.unresponsiveText != "" {
-			return "; " + p.unresponsiveText
+// addressesText lists endpoints of all ports that are served here, for a sentence. It formats only
+// the first ones, since a Service may have thousands, and this runs with each change of one.
+func (s addressService) addressesText(list func(portEndpoints) []cluster.Endpoint) string {
+	var names []string
+	n := 0
+	for i := range s.fronts {
+		p := s.port(i)
+		if !p.served() || s.local() && !p.here {
+			continue
 		}
+		all := list(p)
+		for j := range all {
+			if len(names) > maxNames {
+				break
+			}
+			names = append(names, p.Target(&all[j]).String())
+		}
+		n += len(all)
 	}
-	return ""
+	if more := n - maxNames; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // clientText describes source ranges, session affinity and scheduler where they are not the
@@ -220,29 +286,26 @@ func clientText(s *cluster.Spec, networks []netip.Prefix) string {
 // maxNames is how many names a sentence lists before it counts the rest.
 const maxNames = 4
 
-// nodesText lists the nodes of endpoints for a sentence. An endpoint may have no node, as in an
+// nodesText says where endpoints are, for a sentence. An endpoint may have no nodeName, as in an
 // EndpointSlice that a user wrote.
 func nodesText(list []cluster.Endpoint) string {
 	var names []string
+	unnamed := 0
 	for _, e := range list {
-		names = append(names, cmp.Or(e.Node, "an unnamed node"))
+		if e.Node == "" {
+			unnamed++
+		} else {
+			names = append(names, e.Node)
+		}
 	}
 	slices.Sort(names)
-	return cluster.Enumerate(slices.Compact(names))
-}
-
-// addressesText lists endpoints for a sentence. It formats only the first ones, since a Service
-// may have thousands, and this runs with each change of one.
-func addressesText(list []cluster.Endpoint) string {
-	var names []string
-	for _, e := range list {
-		if len(names) > maxNames {
-			break
-		}
-		names = append(names, e.Addr.String())
+	names = slices.Compact(names)
+	switch {
+	case unnamed == 0:
+		return "on " + cluster.Enumerate(names)
+	case len(names) == 0:
+		return fmt.Sprintf("%d without nodeName", unnamed)
+	default:
+		return fmt.Sprintf("on %s, and %d without nodeName", cluster.Enumerate(names), unnamed)
 	}
-	if more := len(list) - maxNames; more > 1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }

@@ -28,12 +28,12 @@ func (v *View) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoin
 	// Without a label this node is in no zone, and only hints for nodes can be valid.
 	zone := v.zone()
 	if forNodes == len(ready) {
-		if preferred = filter(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.Node) }); len(preferred) > 0 {
+		if preferred = cluster.FilterEndpoints(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.Node) }); len(preferred) > 0 {
 			return preferred, "by topology hints those for node " + v.Node
 		}
 	}
 	if forZones == len(ready) && zone != "" {
-		if preferred = filter(ready, func(e *cluster.Endpoint) bool { return e.ForZones.Has(zone) }); len(preferred) > 0 {
+		if preferred = cluster.FilterEndpoints(ready, func(e *cluster.Endpoint) bool { return e.ForZones.Has(zone) }); len(preferred) > 0 {
 			return preferred, "by topology hints those for zone " + zone
 		}
 	}

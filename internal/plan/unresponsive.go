@@ -12,16 +12,16 @@ import (
 // left out unless no others exist: such a node may be alive, and clients lose nothing. The text
 // says so, as the end of a sentence.
 func (v *View) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endpoint, text string) {
-	use = usable(all, notReady)
+	use = cluster.UsableEndpoints(all, notReady)
 	if len(v.unresponsive) == 0 {
 		return use, ""
 	}
 	responds := func(e *cluster.Endpoint) bool { return !v.IsUnresponsive(e.Node) }
-	unresponsive := filter(use, func(e *cluster.Endpoint) bool { return !responds(e) })
+	unresponsive := cluster.FilterEndpoints(use, func(e *cluster.Endpoint) bool { return !responds(e) })
 	if len(unresponsive) == 0 {
 		return use, ""
 	}
-	if rest := usable(filter(all, responds), notReady); len(rest) > 0 {
+	if rest := cluster.UsableEndpoints(cluster.FilterEndpoints(all, responds), notReady); len(rest) > 0 {
 		return rest, v.unresponsiveText(unresponsive) + "; endpoints there are left out"
 	}
 	return use, v.unresponsiveText(unresponsive) + "; endpoints there are used, since no others exist"
@@ -50,7 +50,7 @@ func (v *View) unresponsiveDiffer(o *View) bool {
 // that in another View.
 func (v *View) unresponsiveConcern(a *Address, o *View) bool {
 	return slices.ContainsFunc(a.services, func(s cluster.Service) bool {
-		return s.Endpoints != nil && slices.ContainsFunc(s.Endpoints.List, func(e cluster.Endpoint) bool { return v.IsUnresponsive(e.Node) != o.IsUnresponsive(e.Node) })
+		return s.Endpoints.Any(func(e *cluster.Endpoint) bool { return v.IsUnresponsive(e.Node) != o.IsUnresponsive(e.Node) })
 	})
 }
 

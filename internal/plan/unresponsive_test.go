@@ -36,11 +36,13 @@ func TestUnresponsiveNodesEndpointsLeftOut(t *testing.T) {
 	} {
 		c := Config{Node: "n1", Members: plantest.Members(tt.members)}
 		v := newView(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
-		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, Endpoints: &cluster.Endpoints{}}
+		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}}}}
+		var list []cluster.Endpoint
 		for word := range strings.FieldsSeq(tt.endpoints) {
-			s.Endpoints.List = append(s.Endpoints.List, cluster.Endpoint{Protocol: corev1.ProtocolTCP, Node: "n" + word[:1],
-				Addr: netip.MustParseAddrPort("10.244." + word[:1] + ".1:80"), Ready: word[1] == 'r', Serving: word[1] != 'x', Terminating: word[1] == 't'})
+			list = append(list, cluster.Endpoint{Node: "n" + word[:1],
+				Addr: netip.MustParseAddr("10.244." + word[:1] + ".1"), Ready: word[1] == 'r', Serving: word[1] != 'x', Terminating: word[1] == 't'})
 		}
+		s.Endpoints = plantest.Endpoints("", 80, list...)
 		e := v.endpointsOf(s, netip.MustParseAddr("192.0.2.1"))
 		of := func(list []cluster.Endpoint) string {
 			var names []string
@@ -49,7 +51,7 @@ func TestUnresponsiveNodesEndpointsLeftOut(t *testing.T) {
 			}
 			return strings.Join(names, " ")
 		}
-		got := []string{of(e[0].usable), of(e[0].preferred), of(e[0].local), of(e[0].draining), e[0].unresponsiveText}
+		got := []string{of(e.groups[0].usable), of(e.groups[0].preferred), of(e.groups[0].local), of(e.groups[0].draining), e.groups[0].unresponsiveText}
 		want := []string{tt.usable, tt.near, tt.local, tt.drain, tt.missed}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s, %s:\ngot  %q\nwant %q", tt.members, tt.endpoints, got, want)

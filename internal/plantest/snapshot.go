@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/membership"
@@ -38,15 +40,20 @@ func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 	t.Helper()
 	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+LocalService("web", "uid-web", "192.0.2.2", "n1")))
 	huge := snap.Services.At(0)
-	like := huge.Endpoints.List[0]
+	like := huge.Endpoints.Subsets[0].List[0]
 	var list []cluster.Endpoint
 	for i := range endpoints {
-		like.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)}), 8080)
+		like.Addr = netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)})
 		list = append(list, like)
 	}
-	huge.Endpoints = &cluster.Endpoints{List: list}
+	huge.Endpoints = &cluster.Endpoints{Subsets: []cluster.Subset{{Ports: huge.Endpoints.Subsets[0].Ports, List: list}}}
 	snap.Services = snap.Services.With(huge)
 	return &snap
+}
+
+// Endpoints are endpoints that serve one port, TCP, by this number.
+func Endpoints(port string, number uint16, list ...cluster.Endpoint) *cluster.Endpoints {
+	return &cluster.Endpoints{Subsets: []cluster.Subset{{Ports: []cluster.Port{{Name: port, Protocol: corev1.ProtocolTCP, Port: number}}, List: list}}}
 }
 
 // Members are the members n1, n2, …, with a letter for each: a is alive, d dead, x dead and

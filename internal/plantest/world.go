@@ -167,11 +167,11 @@ func (w *World) ChangeView() {
 
 // hinted returns endpoints with topology hints.
 func (w *World) hinted(e *cluster.Endpoints) *cluster.Endpoints {
-	list := slices.Clone(e.List)
+	list := slices.Clone(e.Subsets[0].List)
 	for i := range list {
 		list[i].ForZones = cluster.Hint(fmt.Sprintf("z%d", w.view.IntN(2)))
 	}
-	return &cluster.Endpoints{List: list}
+	return Endpoints("http", 8080, list...)
 }
 
 // changeL2 changes what the election of owners depends on.
@@ -295,8 +295,7 @@ func (w *World) SetEndpoints(i int) {
 		if w.IntN(2) == 0 {
 			continue
 		}
-		e := cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: Nodes[pod%len(Nodes)],
-			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)}
+		e := cluster.Endpoint{Node: Nodes[pod%len(Nodes)], Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)})}
 		switch w.IntN(6) {
 		case 0:
 			e.Serving, e.Terminating = true, true
@@ -309,5 +308,5 @@ func (w *World) SetEndpoints(i int) {
 		list = append(list, e)
 	}
 	w.Services = slices.Clone(w.Services)
-	w.Services[i].Endpoints = &cluster.Endpoints{List: list}
+	w.Services[i].Endpoints = Endpoints("http", 8080, list...)
 }

@@ -173,10 +173,15 @@ func renderService(b *strings.Builder, s cluster.Service) {
 		b.WriteString("  no slices\n")
 		return
 	}
-	for _, e := range s.Endpoints.List {
-		fmt.Fprintf(b, "  endpoint %s %s/%s on %s%s%s%s\n", cmp.Or(e.PortName, `""`), e.Addr, e.Protocol, cmp.Or(e.Node, "-"),
-			when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating")+
-				when(e.ForZones != "", " for zones "+string(e.ForZones))+when(e.ForNodes != "", " for nodes "+string(e.ForNodes)))
+	for _, subset := range s.Endpoints.Subsets {
+		for _, p := range subset.Ports {
+			fmt.Fprintf(b, "  endpoints of %s have %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
+		}
+		for _, e := range subset.List {
+			fmt.Fprintf(b, "    %s on %s%s%s%s\n", e.Addr, cmp.Or(e.Node, "-"),
+				when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating")+
+					when(e.ForZones != "", " for zones "+string(e.ForZones))+when(e.ForNodes != "", " for nodes "+string(e.ForNodes)))
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // fileVersion is stored in the file. A file of another version is not read, because its fields may
 // have another meaning.
-const fileVersion = 8
+const fileVersion = 9
 
 // A savedSnapshot is the content of the file. It lacks Problems and Versions: they are about
 // objects that the API server has, which may have changed by then.

@@ -133,7 +133,7 @@ func (h *hollowSpeaker) received(s *discoveryv1.EndpointSlice) bool {
 	for service := range api.Snapshot().Services.All() {
 		if service.Name == name && service.Endpoints != nil {
 			return !slices.ContainsFunc(s.Endpoints, func(want discoveryv1.Endpoint) bool {
-				return !slices.ContainsFunc(service.Endpoints.List, func(have cluster.Endpoint) bool { return have.Addr.Addr().String() == want.Addresses[0] })
+				return !service.Endpoints.Any(func(have *cluster.Endpoint) bool { return have.Addr.String() == want.Addresses[0] })
 			})
 		}
 	}

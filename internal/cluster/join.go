@@ -1,0 +1,199 @@
+package cluster
+
+// How the EndpointSlices of a Service become its Endpoints.
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+)
+
+// maxExamples is how many ports or endpoints that are not used are kept, for Reasons.
+const maxExamples = 5
+
+// maxTargets is how many endpoints all ports of a Service may have together: more than a kernel can
+// have entries for one address.
+const maxTargets = 1 << 20
+
+// join merges the slices of a Service.
+func (b *Builder) join(name Name) *Endpoints {
+	parts := b.matched(name)
+	if len(parts) == 0 {
+		return nil
+	}
+	e := &Endpoints{}
+	var lists [][][]Endpoint // by the subset
+	index := map[uint64]int{}
+	for _, s := range parts {
+		e.HostNames = e.HostNames || s.hostNames
+		e.Others, e.Renamed = append(e.Others, s.matched.others...), append(e.Renamed, s.matched.renamed...)
+		if len(s.ports) == 0 {
+			continue // no port can refer to its endpoints
+		}
+		i, known := index[s.matched.hash]
+		if !known {
+			i, index[s.matched.hash] = len(lists), len(lists)
+			e.Subsets, lists = append(e.Subsets, Subset{Ports: s.matched.ports}), append(lists, nil)
+		}
+		lists[i] = append(lists[i], s.list)
+		e.Targets += len(s.matched.ports) * len(s.list)
+	}
+	if e.Targets > maxTargets {
+		return &Endpoints{Targets: e.Targets}
+	}
+	for i, list := range lists {
+		e.Subsets[i].List = merged(list)
+	}
+	e.compact()
+	e.refuse(b.reserved)
+	return e
+}
+
+// matched returns the slices of a Service, by name, with their ports matched. It matches only slices
+// that have changed, unless the Service's ports have.
+func (b *Builder) matched(name Name) []*slice {
+	parts, ports := b.byService[name], b.ports[name]
+	slices.SortFunc(parts, func(a, b *slice) int { return a.name.Compare(b.name) })
+	match := func() (used []PortRename) {
+		for _, s := range parts {
+			if s.matched.with != ports {
+				s.matched = ports.match(s.ports)
+			}
+			used = append(used, s.matched.renamed...)
+		}
+		return used
+	}
+	if used := match(); len(ports.former) > 0 {
+		if ports = ports.keeping(used); ports != b.ports[name] {
+			b.ports[name] = ports
+			match()
+		}
+	}
+	return parts
+}
+
+// merged returns the endpoints of several slices with the same ports.
+func merged(lists [][]Endpoint) []Endpoint {
+	if len(lists) == 1 {
+		return lists[0]
+	}
+	return compactEndpoints(slices.Concat(lists...))
+}
+
+// compact sorts and bounds the examples.
+func (e *Endpoints) compact() {
+	slices.SortFunc(e.Others, comparePorts)
+	e.Others = slices.Compact(e.Others)
+	e.Others = slices.Clip(e.Others[:min(len(e.Others), maxExamples)])
+	slices.SortFunc(e.Renamed, func(a, b PortRename) int { return comparePorts(a.Port, b.Port) })
+	e.Renamed = slices.Compact(e.Renamed)
+	e.Renamed = slices.Clip(e.Renamed[:min(len(e.Renamed), maxExamples)])
+}
+
+// refuse removes endpoints with addresses for Services: two Services with each other's address as
+// endpoint would forward a packet again and again, until its hop limit is used up.
+func (e *Endpoints) refuse(reserved func(netip.Addr) bool) {
+	for i := range e.Subsets {
+		list := e.Subsets[i].List
+		e.Subsets[i].List = FilterEndpoints(list, func(p *Endpoint) bool { return !reserved(p.Addr) })
+		if len(e.Subsets[i].List) == len(list) {
+			continue
+		}
+		for j := range list {
+			if reserved(list[j].Addr) {
+				e.Refused = append(e.Refused, list[j].Addr)
+			}
+		}
+	}
+	slices.SortFunc(e.Refused, netip.Addr.Compare)
+	e.Refused = slices.Compact(e.Refused)
+	e.Refused = slices.Clip(e.Refused[:min(len(e.Refused), maxExamples)])
+}
+
+// reserved reports whether an address is for Services. If its pool is gone, the claim shows that;
+// only addresses of pools get new claims.
+func (b *Builder) reserved(a netip.Addr) bool {
+	if b.pooled != nil && b.pooled.Contains(a) {
+		return true
+	}
+	_, claimed := b.claim(a)
+	return claimed
+}
+
+// pooledAddresses returns the addresses of pools, without those that nodes, pods and routers have:
+// a pool may contain them by mistake.
+func pooledAddresses(pools []*Pool) *netipx.IPSet {
+	var set netipx.IPSetBuilder
+	for _, p := range pools {
+		for _, r := range p.Ranges {
+			set.AddRange(r)
+		}
+	}
+	for _, p := range pools {
+		for _, o := range p.Occupied {
+			if !o.Foreign {
+				set.RemoveRange(o.Range)
+			}
+		}
+	}
+	all, _ := set.IPSet() // its ranges are valid
+	return all
+}
+
+// setPooled rejoins the Services with endpoints that pools contain now and did not before, or the
+// reverse.
+func (b *Builder) setPooled(pools []*Pool) {
+	was := b.pooled
+	if b.pooled = pooledAddresses(pools); was != nil && was.Equal(b.pooled) {
+		return
+	}
+	contains := func(set *netipx.IPSet, a netip.Addr) bool { return set != nil && set.Contains(a) }
+	for name := range b.services {
+		if slices.ContainsFunc(b.byService[name], func(s *slice) bool {
+			return slices.ContainsFunc(s.list, func(e Endpoint) bool { return contains(was, e.Addr) != b.pooled.Contains(e.Addr) })
+		}) {
+			b.joins[name] = struct{}{}
+		}
+	}
+}
+
+func (e *Endpoints) equal(o *Endpoints) bool {
+	return e.Targets == o.Targets && e.HostNames == o.HostNames && slices.Equal(e.Others, o.Others) && slices.Equal(e.Renamed, o.Renamed) && slices.Equal(e.Refused, o.Refused) &&
+		slices.EqualFunc(e.Subsets, o.Subsets, func(a, b Subset) bool { return slices.Equal(a.Ports, b.Ports) && slices.Equal(a.List, b.List) })
+}
+
+// All returns the endpoints of all subsets, in their order. e may be nil.
+func (e *Endpoints) All() iter.Seq[*Endpoint] {
+	return func(yield func(*Endpoint) bool) {
+		e.Any(func(p *Endpoint) bool { return !yield(p) })
+	}
+}
+
+// Any reports whether any endpoint satisfies is. e may be nil.
+func (e *Endpoints) Any(is func(*Endpoint) bool) bool {
+	for i := range e.subsets() {
+		for j := range e.Subsets[i].List {
+			if is(&e.Subsets[i].List[j]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Has reports whether the slices have a port of the Service, with endpoints or without.
+func (e *Endpoints) Has(p Port) bool {
+	return slices.ContainsFunc(e.subsets(), func(s Subset) bool {
+		_, has := slices.BinarySearchFunc(s.Ports, p, comparePortKeys)
+		return has
+	})
+}
+
+func (e *Endpoints) subsets() []Subset {
+	if e == nil {
+		return nil
+	}
+	return e.Subsets
+}

@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"hash/maphash"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// servicePorts are the ports of a Service, as its slices may name them.
+type servicePorts struct {
+	ports []Port
+	index map[Port]int // of many ports, by name and protocol
+	// former has the earlier names of ports, by number, while a slice has not the new name yet.
+	former map[Port]string
+}
+
+// A matchedSlice has the ports of a slice that its Service has.
+type matchedSlice struct {
+	with    *servicePorts // nil: not matched yet
+	ports   []Port        // by the names of the Service, sorted
+	hash    uint64        // of ports
+	others  []Port        // the first ones that the Service has not
+	renamed []PortRename
+}
+
+// hashSeed is random, so that no tenant can write different ports with the same hash.
+var hashSeed = maphash.MakeSeed()
+
+// fewPorts are searched one by one: a map for each Service would need more memory than its ports.
+const fewPorts = 8
+
+// portNumber is what clients see of a port, and what stays the same if it is renamed.
+func portNumber(p Port) Port { return Port{Protocol: p.Protocol, Port: p.Port} }
+
+func portName(name string, p corev1.Protocol) Port { return Port{Name: name, Protocol: p} }
+
+// find returns the index of the port with a name and protocol.
+func (s *servicePorts) find(name string, protocol corev1.Protocol) (i int, found bool) {
+	if s.index != nil {
+		i, found = s.index[portName(name, protocol)]
+		return i, found
+	}
+	i = slices.IndexFunc(s.ports, func(p Port) bool { return p.Name == name && p.Protocol == protocol })
+	return i, i >= 0
+}
+
+func newServicePorts(ports []Port) *servicePorts {
+	s := &servicePorts{ports: ports}
+	if len(ports) > fewPorts {
+		s.index = make(map[Port]int, len(ports))
+		for i, p := range ports {
+			s.index[portName(p.Name, p.Protocol)] = i
+		}
+	}
+	return s
+}
+
+// renamedFrom returns the ports after an update of the Service. If it renames a port, the slices
+// follow later: the EndpointSlice controller must read the Service first. Until then, what has
+// served the port's number still does.
+func (s *servicePorts) renamedFrom(ports []Port) *servicePorts {
+	next := newServicePorts(ports)
+	if s == nil {
+		return next
+	}
+	was := make(map[Port]string, len(s.ports))
+	for _, p := range s.ports {
+		was[portNumber(p)] = p.Name
+	}
+	for number, former := range s.former {
+		was[number] = former
+	}
+	for _, p := range ports {
+		name, existed := was[portNumber(p)]
+		if !existed {
+			continue
+		}
+		// A name that a port has now, this one or another, means that port.
+		if _, taken := next.find(name, p.Protocol); !taken {
+			if next.former == nil {
+				next.former = map[Port]string{}
+			}
+			next.former[portNumber(p)] = name
+		}
+	}
+	return next
+}
+
+// keeping returns s without earlier names that are not used any more.
+func (s *servicePorts) keeping(used []PortRename) *servicePorts {
+	left := map[Port]string{}
+	for _, r := range used {
+		left[portNumber(r.Port)] = r.Former
+	}
+	if len(left) == len(s.former) {
+		return s
+	}
+	next := *s
+	next.former = left
+	return &next
+}
+
+// match matches the ports of a slice by name and protocol, as kube-proxy does.
+func (s *servicePorts) match(in []Port) matchedSlice {
+	m := matchedSlice{with: s}
+	var others []Port
+	for _, p := range in {
+		if _, has := s.find(p.Name, p.Protocol); has {
+			m.ports = append(m.ports, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	if len(others) > 0 && len(s.former) > 0 {
+		others = s.matchRenamed(&m, others)
+	}
+	m.others = slices.Clone(others[:min(len(others), maxExamples)])
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	for _, p := range m.ports {
+		maphash.WriteComparable(&h, p)
+	}
+	m.hash = h.Sum64()
+	return m
+}
+
+// matchRenamed adds the ports that a slice still has under an earlier name, and not under the new
+// one. It returns the others.
+func (s *servicePorts) matchRenamed(m *matchedSlice, in []Port) (others []Port) {
+	byFormer := make(map[Port]Port, len(s.former))
+	for _, p := range s.ports {
+		if former, renamed := s.former[portNumber(p)]; renamed {
+			byFormer[portName(former, p.Protocol)] = p
+		}
+	}
+	named := m.ports // sorted
+	for _, p := range in {
+		now, renamed := byFormer[portName(p.Name, p.Protocol)]
+		if _, has := slices.BinarySearchFunc(named, now, comparePortKeys); !renamed || has {
+			others = append(others, p)
+			continue
+		}
+		m.renamed = append(m.renamed, PortRename{now, p.Name})
+		m.ports = append(slices.Clip(m.ports), Port{now.Name, p.Protocol, p.Port})
+		named = m.ports[:len(named)]
+	}
+	slices.SortFunc(m.ports, comparePortKeys)
+	return others
+}
