@@ -36,6 +36,9 @@ func (s Service) PortGroups(is4 bool) (groups []PortGroup) {
 	if s.Endpoints == nil {
 		return nil
 	}
+	if len(s.Endpoints.Subsets) == 1 {
+		return s.onlyGroup(&s.Endpoints.Subsets[0], is4)
+	}
 	sources := s.portSources(is4)
 	bySubset := make([]int, len(s.Endpoints.Subsets)) // 1 + the index of the group
 	for i, from := range sources {
@@ -53,6 +56,20 @@ func (s Service) PortGroups(is4 bool) (groups []PortGroup) {
 		}
 	}
 	return groups
+}
+
+// onlyGroup is PortGroups with one subset, as nearly always.
+func (s Service) onlyGroup(subset *Subset, is4 bool) []PortGroup {
+	g := PortGroup{make([]GroupPort, 0, len(subset.Ports)), OfFamily(subset.List, is4)}
+	for i, p := range s.Ports {
+		if at, has := slices.BinarySearchFunc(subset.Ports, p, comparePortKeys); has {
+			g.Ports = append(g.Ports, GroupPort{i, subset.Ports[at].Port})
+		}
+	}
+	if len(g.Ports) == 0 || len(g.Endpoints) == 0 {
+		return nil
+	}
+	return []PortGroup{g}
 }
 
 // portSources returns for each port of the Service where its endpoints of a family are.

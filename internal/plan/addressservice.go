@@ -64,6 +64,12 @@ func (s addressService) serves() bool {
 
 // servedGroups returns the endpoints of the frontends that are served, each group once.
 func (s addressService) servedGroups() (groups []*groupEndpoints) {
+	if len(s.endpoints.groups) == 1 { // as nearly always
+		if g := &s.endpoints.groups[0]; s.serves() {
+			return []*groupEndpoints{g}
+		}
+		return nil
+	}
 	seen := make(map[*groupEndpoints]bool, len(s.endpoints.groups))
 	for _, i := range s.ports {
 		if p := s.endpoints.ports[i]; p.served() && !seen[p.groupEndpoints] {

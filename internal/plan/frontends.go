@@ -15,6 +15,7 @@ import (
 func (v *View) serve(addr netip.Addr, s cluster.Service, taken []proxy.Frontend) (is addressService, conflicts []cluster.Reason) {
 	is = addressService{service: s, endpoints: v.endpointsOf(s, addr)}
 	networks, open := allowedSources(s.Spec, addr)
+	is.fronts, is.ports = make([]proxy.Frontend, 0, len(s.Ports)), make([]int, 0, len(s.Ports))
 	for i, p := range s.Ports {
 		f := v.frontend(s.Spec, p, is.endpoints.ports[i])
 		f.Sources = networks
