@@ -82,6 +82,7 @@ var attacks = map[string][]func(*tenant){
 
 	"endpoints[].addresses": {
 		func(e *tenant) { e.slice.Endpoints[0].Addresses = []string{"10.244.1.1", "10.0.0.11", "127.0.0.1"} },
+		func(e *tenant) { e.slice.Endpoints[0].Addresses = []string{victims[0]} },
 		func(e *tenant) {
 			for i := range 70_000 {
 				e.slice.Endpoints = append(e.slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.3.%d.%d", i/256%256, i%256)}})
@@ -92,8 +93,16 @@ var attacks = map[string][]func(*tenant){
 	"endpoints[].hints": {func(e *tenant) {
 		e.slice.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "n1"}}, ForZones: []discoveryv1.ForZone{{Name: "a"}}}
 	}},
-	"addressType":                {func(e *tenant) { e.slice.AddressType = discoveryv1.AddressTypeIPv6 }},
-	"ports":                      {func(e *tenant) { e.slice.Ports[0].Port = new(int32(22)) }},
+	"addressType": {func(e *tenant) { e.slice.AddressType = discoveryv1.AddressTypeIPv6 }},
+	"ports": {func(e *tenant) { e.slice.Ports[0].Port = new(int32(22)) }, func(e *tenant) {
+		for i := range int32(16_000) {
+			e.slice.Ports = append(e.slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Port: new(i + 1000)})
+			e.service.Spec.Ports = append(e.service.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: i + 1000})
+		}
+		for i := range 1000 {
+			e.slice.Endpoints = append(e.slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.3.%d.%d", i/256, i%256)}})
+		}
+	}},
 	"kubernetes.io/service-name": {func(e *tenant) { e.slice.Labels[discoveryv1.LabelServiceName] = "victim" }},
 }
 

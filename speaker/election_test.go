@@ -58,7 +58,7 @@ func TestElection(t *testing.T) {
 			"not announced: of 3 nodes none can answer: 2 have no live speaker, 1 has no interface in the subnet of 192.0.2.200"},
 		"no endpoint": {plan.Config{Interfaces: eth0}, func(f *fleet) {
 			f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: f.snap.Services.At(0).Spec})
-		}, cluster.NoEndpoints, "not announced: no endpoint is ready anywhere"},
+		}, cluster.NoEndpoints, "not announced: the Service has no EndpointSlice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 3)

@@ -122,8 +122,8 @@ func (b *Builder) reserved(a netip.Addr) bool {
 	return claimed
 }
 
-// pooledAddresses returns the addresses of pools, without those that nodes, pods and routers have:
-// a pool may contain them by mistake.
+// pooledAddresses returns the addresses of pools, without addresses of nodes, pods and routers: a
+// pool may contain them by mistake.
 func pooledAddresses(pools []*Pool) *netipx.IPSet {
 	var set netipx.IPSetBuilder
 	for _, p := range pools {
@@ -142,8 +142,7 @@ func pooledAddresses(pools []*Pool) *netipx.IPSet {
 	return all
 }
 
-// setPooled rejoins the Services with endpoints that pools contain now and did not before, or the
-// reverse.
+// setPooled rejoins Services if pools contain other endpoints of them than before.
 func (b *Builder) setPooled(pools []*Pool) {
 	was := b.pooled
 	if b.pooled = pooledAddresses(pools); was != nil && was.Equal(b.pooled) {

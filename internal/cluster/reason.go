@@ -37,15 +37,15 @@ const (
 
 // Not announced or not forwarded, because of the Service:
 const (
-	NoEndpoints     Code = "NoEndpoints"     // No pod of the Service is ready on any node.
-	NoLocalEndpoint Code = "NoLocalEndpoint" // `externalTrafficPolicy: Local`, and no pod of the Service is ready on this node; as intended.
+	NoEndpoints     Code = "NoEndpoints"     // No port of the Service has a usable endpoint on any node; the reason says why.
+	NoLocalEndpoint Code = "NoLocalEndpoint" // `externalTrafficPolicy: Local`, and this node lacks ready pods of a port, which other nodes have; as intended.
 	NoSource        Code = "NoSource"        // No source range of the Service is valid and of the address's family: no client may use it.
 	ProxyRefused    Code = "ProxyRefused"    // More ports, endpoints or source ranges than an address can have, or the kernel refuses them. No other address waits for it.
 )
 
 // Announced, with a restriction because of the Service:
 const (
-	Elsewhere         Code = "Elsewhere"         // `Local`, but no node has pods of all Services that share the address: clients of the others do not keep their address.
+	Elsewhere         Code = "Elsewhere"         // `Local`, but no node has pods of all ports of the address: clients of the other ports do not keep their address.
 	HealthPortTaken   Code = "HealthPortTaken"   // Another process listens on the Service's `healthCheckNodePort`.
 	AnnotationRefused Code = "AnnotationRefused" // An annotation asks for a community or a node that the AddressPool does not allow, or for a community on an aggregate: left out.
 )

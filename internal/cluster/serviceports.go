@@ -20,7 +20,7 @@ type matchedSlice struct {
 	with    *servicePorts // nil: not matched yet
 	ports   []Port        // by the names of the Service, sorted
 	hash    uint64        // of ports
-	others  []Port        // the first ones that the Service has not
+	others  []Port        // the first of the others
 	renamed []PortRename
 }
 
@@ -87,7 +87,7 @@ func (s *servicePorts) renamedFrom(ports []Port) *servicePorts {
 	return next
 }
 
-// keeping returns s without earlier names that are not used any more.
+// keeping returns s without earlier names that no slice has now.
 func (s *servicePorts) keeping(used []PortRename) *servicePorts {
 	left := map[Port]string{}
 	for _, r := range used {

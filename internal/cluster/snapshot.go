@@ -236,7 +236,7 @@ type Port struct {
 type Endpoints struct {
 	// Subsets have different Ports. Several may have the same endpoint.
 	Subsets []Subset
-	// Targets is how many endpoints all ports have together. If there are too many, Subsets is empty.
+	// Targets is how many endpoints all ports have together, 2^20 at most: with more, Subsets is empty.
 	Targets int
 
 	// The rest is for Reasons, the first ones of each.

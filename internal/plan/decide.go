@@ -71,8 +71,8 @@ func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cl
 		if why := v.exceedsLimits(a.VIP, share.fronts, len(a.services)); why != "" {
 			// The other Services of the address are not affected.
 			share.fronts, share.ports, lost, share.verdict = nil, nil, nil, refused(why)
-			a.refusedOne = true
 		}
+		a.refusedOne = a.refusedOne || share.code == cluster.ProxyRefused
 		pods = v.appendLocalPods(pods, s.Spec, share.fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, share.fronts...)
 		conflicts = append(conflicts, lost...)

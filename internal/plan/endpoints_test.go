@@ -62,7 +62,7 @@ func asked(t *testing.T, question string) string {
 		}
 	}
 	s.Endpoints = plantest.Endpoints("", 8080, list...)
-	v := &View{Node: "n1", Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
+	v := &View{Node: "n1", limits: proxy.DefaultLimits(proxy.ModeNFTables), Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
 	share, _ := v.serve(netip.MustParseAddr("192.0.2.1"), s, nil)
 	fronts := share.fronts
 	if len(fronts) != 1 {

@@ -14,6 +14,10 @@ import (
 // announced. The Reasons are about ports that are taken.
 func (v *View) serve(addr netip.Addr, s cluster.Service, taken []proxy.Frontend) (is addressService, conflicts []cluster.Reason) {
 	is = addressService{service: s, endpoints: v.endpointsOf(s, addr)}
+	if why := v.exceedsEntries(is.endpoints); why != "" {
+		is.verdict = refused(why)
+		return is, nil
+	}
 	networks, open := allowedSources(s.Spec, addr)
 	is.fronts, is.ports = make([]proxy.Frontend, 0, len(s.Ports)), make([]int, 0, len(s.Ports))
 	for i, p := range s.Ports {

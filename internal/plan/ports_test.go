@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +121,34 @@ func allLocal(snap *cluster.Snapshot) bool {
 		}
 	}
 	return true
+}
+
+// A Service with many ports and endpoints is refused before each port gets each endpoint.
+func TestProductOfPortsAndEndpointsRefused(t *testing.T) {
+	snap := portWorld(0, cluster.AnnounceBGP)
+	s := cluster.Service{Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: "huge"}}}
+	subset := cluster.Subset{}
+	for i := range 16384 {
+		p := cluster.Port{Name: fmt.Sprintf("p%05d", i), Protocol: corev1.ProtocolTCP, Port: uint16(i + 1)}
+		s.Spec.Ports, subset.Ports = append(s.Spec.Ports, p), append(subset.Ports, p)
+	}
+	for i := range 100 {
+		subset.List = append(subset.List, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Node: "n1", Ready: true})
+	}
+	s.Endpoints = &cluster.Endpoints{Subsets: []cluster.Subset{subset}}
+	snap.Services = cluster.ServiceSet(s)
+	snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.1"), Service: s.Name, Pool: "lan"})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	d := Decide(Config{Node: "n1"}, snap)
+	runtime.ReadMemStats(&after)
+	const want = "192.0.2.1 shop/huge proxy ProxyRefused: not forwarded: endpoints of all ports together: 1638400; in nftables mode an address can have 1048576 entries in the kernel: use several Services"
+	if got := d.Reasons()[0].String(); got != want || !d.Addresses.At(0).Refused() || d.Announce.Len() > 0 {
+		t.Errorf("got %s, announced %v", got, d.Announce.Slice())
+	}
+	if got := after.TotalAlloc - before.TotalAlloc; got > 20<<20 {
+		t.Errorf("the decision took %d bytes", got)
+	}
 }
 
 // Reasons of a Service with as many ports as an address can have are short, and count.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -61,6 +62,22 @@ func (v *View) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int
 		return OneLine(err)
 	}
 	return ""
+}
+
+// exceedsEntries explains why a Service has more endpoints of all ports than an address can have
+// entries, empty if it does not: each needs one or more. So the product of ports and endpoints is
+// not made only to be refused.
+func (v *View) exceedsEntries(e endpoints) string {
+	n := 0
+	for _, p := range e.ports {
+		if p.groupEndpoints != nil {
+			n += len(p.all)
+		}
+	}
+	if n <= v.limits.Entries {
+		return ""
+	}
+	return fmt.Sprintf("endpoints of all ports together: %d; in %s mode an address can have %d entries in the kernel: use several Services", n, v.limits.Mode, v.limits.Entries)
 }
 
 // With returns r and what the proxy has refused now.
