@@ -113,14 +113,19 @@ func TestPortsMatchByNameAndProtocol(t *testing.T) {
 func TestMoreReadyEntryCounts(t *testing.T) {
 	for _, ports := range []string{"http:8080", "http:8080 https:8443"} {
 		b := NewBuilder()
-		b.Set(serviceWith("http:80"), "")
+		b.Set(serviceWith("http:80 https:443"), "")
 		old, now := sliceWith("a", "http:8080", "10.244.0.1"), sliceWith("b", ports, "10.244.0.1")
 		old.Endpoints[0].Conditions.Ready = new(false)
 		b.Set(old, "")
 		b.Set(now, "")
 		s := b.Snapshot().Services.At(0)
-		if g := s.PortGroups(true); len(g) != 1 || len(g[0].Endpoints) != 1 || !g[0].Endpoints[0].Ready {
-			t.Errorf("%s: %+v", ports, g)
+		if got, want := served(b), "http 10.244.0.1:8080"; !strings.HasPrefix(got, want+", https") {
+			t.Errorf("%s: got %q, want %q", ports, got, want)
+		}
+		for _, g := range s.PortGroups(true) {
+			if !g.Endpoints[0].Ready {
+				t.Errorf("%s: %+v", ports, g)
+			}
 		}
 	}
 }

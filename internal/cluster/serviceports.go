@@ -72,12 +72,7 @@ func (s *servicePorts) renamedFrom(ports []Port) *servicePorts {
 		was[number] = former
 	}
 	for _, p := range ports {
-		name, existed := was[portNumber(p)]
-		if !existed {
-			continue
-		}
-		// A name that a port has now, this one or another, means that port.
-		if _, taken := next.find(name, p.Protocol); !taken {
+		if name, existed := was[portNumber(p)]; existed && name != p.Name {
 			if next.former == nil {
 				next.former = map[Port]string{}
 			}
@@ -126,7 +121,7 @@ func (s *servicePorts) match(in []Port) matchedSlice {
 }
 
 // matchRenamed adds the ports that a slice still has under an earlier name, and not under the new
-// one. It returns the others.
+// one. A name that a port of the Service has now means that port. It returns the others.
 func (s *servicePorts) matchRenamed(m *matchedSlice, in []Port) (others []Port) {
 	byFormer := make(map[Port]Port, len(s.former))
 	for _, p := range s.ports {
