@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has
@@ -46,12 +47,26 @@ func (b *Builder) Snapshot() *Snapshot {
 		s.Claims = s.Claims.Patch(slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), b.claim)
 	}
 	s.Assignments = b.assignments(&s)
-	if b.problemsChanged {
-		s.Problems = slices.Concat(slices.Collect(maps.Values(b.problems))...)
-		slices.SortFunc(s.Problems, Problem.Compare)
-	}
+	s.Problems, b.newProblems = b.sortedProblems()
 	b.setPrevious(&s)
 	return &s
+}
+
+// NewProblems returns the Problems that the last Snapshot has and the one before it had not.
+func (b *Builder) NewProblems() []Problem { return b.newProblems }
+
+// sortedProblems returns all Problems, and the new ones. It sorts only those of causes that have
+// changed: the objects of one tenant may have tens of thousands.
+func (b *Builder) sortedProblems() (all, came []Problem) {
+	var gone []Problem
+	for cause, old := range b.reported {
+		gone, came = append(gone, old...), append(came, b.problems[cause]...)
+	}
+	slices.SortFunc(gone, Problem.Compare)
+	slices.SortFunc(came, Problem.Compare)
+	came = slices.Compact(came)
+	all = sortedset.UnionFunc(sortedset.MinusFunc(b.last.Problems, gone, Problem.Compare), came, Problem.Compare)
+	return all, sortedset.MinusFunc(came, gone, Problem.Compare)
 }
 
 // networksChanged reports whether addresses of nodes, pods or the cluster's own Services have
@@ -181,7 +196,7 @@ func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignme
 // setPrevious makes s the snapshot to compare the next one with.
 func (b *Builder) setPrevious(s *Snapshot) {
 	b.last = s
-	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
+	b.changed, b.claimed, b.reported = emptied(b.changed), emptied(b.claimed), emptied(b.reported)
 	b.changes = changes{}
 	b.nodes.changed, b.namespaces.changed, b.serviceCIDRs.changed, b.pools.changed = false, false, false, false
 	b.peers.changed, b.adverts.changed, b.l2adverts.changed, b.speakers.changed = false, false, false, false

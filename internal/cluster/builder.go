@@ -89,12 +89,15 @@ type Builder struct {
 	known          map[Key]runtime.Object // versions from an earlier process, of objects that are not set yet
 	good           map[Key]runtime.Object // the last valid versions
 	problems       map[string][]Problem   // by their cause; never an empty list
+	newProblems    []Problem              // see NewProblems
 
 	// The rest describes changes since the last snapshot. changed maps a changed Service to its
 	// former Spec, nil if it had none.
 	changed map[Name]*Spec
 	joins   map[Name]struct{}       // Services whose slices changed
 	claimed map[netip.Addr]struct{} // addresses whose claims changed
+	// reported maps a cause whose Problems changed to the former ones.
+	reported map[string][]Problem
 	changes
 }
 
@@ -105,7 +108,6 @@ type changes struct {
 	foreignChanged  bool
 	versionsChanged bool
 	goodChanged     bool
-	problemsChanged bool
 	l2Read          bool // ReadL2 was called
 }
 
@@ -161,6 +163,7 @@ func NewBuilder() *Builder {
 		changed:        map[Name]*Spec{},
 		joins:          map[Name]struct{}{},
 		claimed:        map[netip.Addr]struct{}{},
+		reported:       map[string][]Problem{},
 	}
 }
 
@@ -292,10 +295,13 @@ func (b *Builder) Delete(key Key) {
 
 // Report replaces the Problems of a cause. An empty list ends them.
 func (b *Builder) Report(cause string, p []Problem) {
-	if slices.Equal(b.problems[cause], p) {
+	old := b.problems[cause]
+	if slices.Equal(old, p) {
 		return
 	}
-	b.problemsChanged = true
+	if _, ok := b.reported[cause]; !ok {
+		b.reported[cause] = old
+	}
 	if len(p) == 0 {
 		delete(b.problems, cause)
 	} else {
@@ -420,7 +426,7 @@ func (b *Builder) rejoin(service Name) {
 
 // Dirty reports whether anything may differ from the last snapshot.
 func (b *Builder) Dirty() bool {
-	return len(b.changed) != 0 || len(b.joins) != 0 || len(b.claimed) != 0 || b.changes != changes{} ||
+	return len(b.changed) != 0 || len(b.joins) != 0 || len(b.claimed) != 0 || len(b.reported) != 0 || b.changes != changes{} ||
 		b.nodes.changed || b.namespaces.changed || b.serviceCIDRs.changed || b.pools.changed || b.peers.changed ||
 		b.adverts.changed || b.l2adverts.changed || b.speakers.changed
 }

@@ -36,6 +36,16 @@ func (p Problem) String() string {
 	return b.String() + ": " + p.Message
 }
 
+// Namespace returns the namespace of the object, empty if it has none.
+func (p Problem) Namespace() string {
+	_, name, _ := strings.Cut(p.Object, " ")
+	namespace, _, found := strings.Cut(name, "/")
+	if !found {
+		return ""
+	}
+	return namespace
+}
+
 // Problems are the problems of one object while it is parsed. Of adds its name and file.
 type Problems []Problem
 

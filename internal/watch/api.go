@@ -100,6 +100,7 @@ type API struct {
 	mu       sync.Mutex
 	builder  *cluster.Builder
 	last     *cluster.Snapshot
+	problems *problemLog
 	failures map[resource]readFailure // of the resources that cannot be read now
 	outage   readFailure              // the first readFailure that lasts
 	// watchMore begins to watch what L2 needs; nil until everything else is read, and after it was
@@ -180,6 +181,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	if a.refused == nil {
 		a.refused = func() {}
 	}
+	a.problems = newProblemLog(a.log, "problem with an object")
 	return a, nil
 }
 
@@ -300,26 +302,18 @@ func closed(c <-chan struct{}) bool {
 }
 
 // Snapshot is made of all objects read so far. It is made on demand, so that a burst of changes
-// costs one snapshot.
+// costs one snapshot. New Problems are logged; those of the API server itself are logged when they
+// begin.
 func (a *API) Snapshot() *cluster.Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.builder.Snapshot()
 	if s != a.last {
-		a.logProblems(s)
+		known := a.healthProblems()
+		a.problems.write(slices.DeleteFunc(slices.Clone(a.builder.NewProblems()), func(p cluster.Problem) bool { return slices.Contains(known, p) }), time.Now())
 		a.last = s
 	}
 	return s
-}
-
-// logProblems logs new Problems. Problems of the API server itself are logged when they begin.
-func (a *API) logProblems(s *cluster.Snapshot) {
-	known := append(a.healthProblems(), a.last.Problems...)
-	for _, p := range s.Problems {
-		if !slices.Contains(known, p) {
-			a.log.Warn("problem with an object", "err", p.String())
-		}
-	}
 }
 
 // Changed receives a value when there is another snapshot.

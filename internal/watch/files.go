@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/notify"
@@ -39,6 +40,7 @@ type Files struct {
 	dir      string
 	log      *slog.Logger
 	level    slog.Level // of a line per file
+	problems *problemLog
 	snapshot atomic.Pointer[cluster.Snapshot]
 	changed  chan struct{}
 
@@ -87,11 +89,12 @@ func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 	f := &Files{
 		dir:     abs,
 		log:     log,
-		level:   slog.LevelDebug, // there may be thousands of files
-		changed: make(chan struct{}, 1),
-		builder: cluster.NewBuilder(),
-		files:   map[string]*file{},
-		origins: map[cluster.Key][]origin{},
+		level:    slog.LevelDebug, // there may be thousands of files
+		problems: newProblemLog(log, "problem in the files"),
+		changed:  make(chan struct{}, 1),
+		builder:  cluster.NewBuilder(),
+		files:    map[string]*file{},
+		origins:  map[cluster.Key][]origin{},
 	}
 	f.builder.Know(known)
 	f.snapshot.Store(f.builder.Snapshot())
@@ -145,11 +148,7 @@ func (f *Files) publish() {
 	}
 	f.snapshot.Store(s)
 	notify.Changed(f.changed)
-	for _, p := range s.Problems {
-		if !slices.Contains(before.Problems, p) {
-			f.log.Warn("problem in the files", "err", p.String())
-		}
-	}
+	f.problems.write(f.builder.NewProblems(), time.Now())
 }
 
 // configMapData is the link that a kubelet swaps to change all files of a ConfigMap, which are
