@@ -284,14 +284,20 @@ func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (a
 		return nil
 	}
 	for _, reason := range now.desired.ReasonsOf(a) {
-		if reason.Code != cluster.ProxyRefused || reason.Protocol != "proxy" {
+		verb := "does not forward"
+		switch {
+		case reason.Protocol != "proxy":
+			continue
+		case reason.Code == cluster.ProxyLimited:
+			verb = "does not forward all of"
+		case reason.Code != cluster.ProxyRefused:
 			continue
 		}
 		r.refused[serviceAddress{a.Addr, reason.Service}] = true
 		if was.refused[serviceAddress{a.Addr, reason.Service}] {
 			continue // numbers in the message may change with every endpoint
 		}
-		all = append(all, now.event(now.serviceRef(reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
+		all = append(all, now.event(now.serviceRef(reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("%s %s: %s", verb, a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
 	}
 	return all
 }

@@ -244,7 +244,7 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) proxy.VIPs {
 		}
 		lingering = append(lingering, d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) }))
 	}
-	return sortedset.With(d.Proxy.VIPs, lingering, proxy.CompareVIPs)
+	return sortedset.With(d.Proxy.VIPs, d.Fit(lingering), proxy.CompareVIPs)
 }
 
 func compareVIP(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) }

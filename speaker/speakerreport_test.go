@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +113,9 @@ func TestReportIsBounded(t *testing.T) {
 		st.Addresses = append(st.Addresses, st.Addresses[1])
 		st.Problems = append(st.Problems, st.Problems[0])
 	}
+	for i := range 1000 {
+		st.Problems = append(st.Problems, cluster.Problem{Object: fmt.Sprintf("BGPPeer tor%d", i), Message: "wrong"})
+	}
 	st.Error = fmt.Sprintf("%1000000s", "x")
 	r := report(&st, time.Now())
 	data, err := json.Marshal(r)
@@ -120,5 +124,27 @@ func TestReportIsBounded(t *testing.T) {
 	}
 	if len(r.Reasons) != v1alpha1.MaxSpeakerReasons || len(data) > 100_000 {
 		t.Errorf("%d reasons, %d bytes", len(r.Reasons), len(data))
+	}
+}
+
+// The mistakes of one namespace do not hide what is wrong with another one.
+func TestReportSharesReasons(t *testing.T) {
+	st := reportedStatus()
+	st.Problems = nil
+	for i := range 2000 {
+		st.Problems = append(st.Problems, cluster.Problem{Object: fmt.Sprintf("Service evil/s%d", i), Message: "wrong"})
+	}
+	st.Problems = append(st.Problems, cluster.Problem{Object: "Service shop/web", Message: "wrong"})
+	evil, shop := 0, 0
+	for _, r := range report(&st, time.Now()).Reasons {
+		if strings.HasPrefix(r.Message, "Service evil/") {
+			evil++
+		}
+		if strings.HasPrefix(r.Message, "Service shop/web") || r.Service == "shop/web" {
+			shop++
+		}
+	}
+	if evil != maxNamespaceReasons || shop < 2 {
+		t.Errorf("%d reasons of one namespace, and %d of another one", evil, shop)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -317,44 +318,71 @@ func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, established bool) {
 	}
 }
 
+// maxNamespaceReasons is how many of the reasons may be about one namespace: the mistakes of one tenant
+// must not hide what is wrong with others.
+const maxNamespaceReasons = v1alpha1.MaxSpeakerReasons / 4
+
+// A reasonList collects reasons up to its bounds.
+type reasonList struct {
+	all         []v1alpha1.SpeakerReason
+	ofNamespace map[string]int
+}
+
+// add adds a reason about an object of a namespace, empty for none. It returns false if the list is full.
+func (l *reasonList) add(namespace string, r v1alpha1.SpeakerReason) bool {
+	if len(l.all) == v1alpha1.MaxSpeakerReasons {
+		return false
+	}
+	if l.ofNamespace[namespace]++; namespace == "" || l.ofNamespace[namespace] <= maxNamespaceReasons {
+		l.all = append(l.all, r)
+	}
+	return true
+}
+
+// problem adds a reason that is only a sentence.
+func (l *reasonList) problem(namespace, message string) {
+	l.add(namespace, v1alpha1.SpeakerReason{Code: "Problem", Message: message})
+}
+
 // reasons lists what blocks traffic on the node, invalid objects, Services without an
 // address, and addresses that are not served as specified, up to a bound.
-func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
-	add := func(r v1alpha1.SpeakerReason) bool {
-		if len(out) < v1alpha1.MaxSpeakerReasons {
-			out = append(out, r)
-		}
-		return len(out) < v1alpha1.MaxSpeakerReasons
-	}
+func reasons(st *Status) []v1alpha1.SpeakerReason {
+	l := &reasonList{ofNamespace: map[string]int{}}
 	for _, o := range st.Proxy.Obstacles {
-		add(v1alpha1.SpeakerReason{Code: string(o.Code), Message: o.Message})
-	}
-	for _, p := range st.Problems {
-		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.String()})
+		l.add("", v1alpha1.SpeakerReason{Code: string(o.Code), Message: o.Message})
 	}
 	for _, p := range st.L2.Problems {
-		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.Message})
+		l.problem("", p.Message)
 	}
 	for _, p := range st.BGP.Problems {
-		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p})
+		l.problem("", p)
 	}
 	if st.Members != nil {
 		for _, p := range st.Members.Problems {
-			add(v1alpha1.SpeakerReason{Code: "Problem", Message: "members: " + p})
+			l.problem("", "members: "+p)
 		}
 	}
+	for _, p := range st.Problems {
+		l.problem(p.Namespace(), p.String())
+	}
 	for _, r := range st.Waiting {
-		add(v1alpha1.SpeakerReason{Service: r.Service, Code: string(r.Code), Message: r.Message})
+		l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{Service: r.Service, Code: string(r.Code), Message: r.Message})
 	}
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {
 			if r.Code == cluster.Programmed || r.Code == cluster.Announced || r.Code == cluster.AnotherNode {
 				continue
 			}
-			if !add(v1alpha1.SpeakerReason{Address: a.Address.String(), Service: r.Service, Code: string(r.Code), Message: r.Message}) {
-				return out
+			if !l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{Address: a.Address.String(), Service: r.Service, Code: string(r.Code), Message: r.Message}) {
+				return l.all
 			}
 		}
 	}
-	return out
+	return l.all
+}
+
+// namespaceOf returns the namespace in a Service's name.
+func namespaceOf(service string) string {
+	namespace, _, _ := strings.Cut(service, "/")
+	return namespace
 }

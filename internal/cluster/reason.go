@@ -46,6 +46,7 @@ const (
 // Announced, with a restriction because of the Service:
 const (
 	Elsewhere         Code = "Elsewhere"         // `Local`, but no node has pods of all ports of the address: clients of the other ports do not keep their address.
+	ProxyLimited      Code = "ProxyLimited"      // The namespace has the most entries in the node's kernel, and there is no room for more: the Service keeps the ports and as many endpoints as it had.
 	HealthPortTaken   Code = "HealthPortTaken"   // Another process listens on the Service's `healthCheckNodePort`.
 	AnnotationRefused Code = "AnnotationRefused" // An annotation asks for a community or a node that the AddressPool does not allow, or for a community on an aggregate: left out.
 )
@@ -110,7 +111,7 @@ const (
 )
 
 // Forwards reports whether connections are forwarded if this is the proxy's reason.
-func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere }
+func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere || c == ProxyLimited }
 
 // Announces reports whether an address is announced if this is BGP's reason: some reasons only
 // qualify an announcement.

@@ -29,13 +29,18 @@ type verdict struct {
 	// elsewhere is why this node forwards ports to other nodes despite the policy Local, since their
 	// endpoints are there; empty if it does not.
 	elsewhere string
+	// partly: some of its ports or endpoints are not forwarded; see [reduction].
+	partly bool
 }
 
 func (v verdict) good() bool { return v.code == "" }
 
 // served is the code for connections that are neither refused nor dropped.
 func (v verdict) served() cluster.Code {
-	if v.elsewhere != "" {
+	switch {
+	case v.partly:
+		return cluster.ProxyLimited
+	case v.elsewhere != "":
 		return cluster.Elsewhere
 	}
 	return cluster.Programmed

@@ -39,7 +39,11 @@ func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
-	if a.Refusal = v.refusalOf(a.VIP); a.Refusal != "" {
+	if a.Refusal = v.refusalOf(a.VIP); a.Refusal == "" {
+		a.want, a.use = a.VIP, useOf(a.VIP, v.limits)
+		a.Refusal = v.cuts[addr].apply(d)
+	}
+	if a.Refusal != "" {
 		a.VIP = &proxy.VIP{Addr: a.Addr}
 		for i := range d.shares {
 			d.shares[i].verdict = refused(a.Refusal)

@@ -20,7 +20,8 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 }
 
 // A Decider decides about successive snapshots, and each time only about addresses whose decisions
-// may have changed. Its results equal those of Decide.
+// may have changed. Its results equal those of Decide, except for addresses beyond the node's
+// limits: those stay as they were, as far as they fit.
 type Decider struct {
 	Config Config
 	// Effort limits what applying a Desired may cost a pass. The rest follows with the next calls
@@ -52,7 +53,7 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	for s := range last.Snapshot.Services.Differences(snap.Services) {
 		services = append(services, s)
 	}
-	r := d.revise(v, last, snap, d.changed(last, snap, v, services))
+	v, r := share(v, last, snap, d.revise(v.withoutCuts(), last, snap, d.changed(last, snap, v, services)))
 	// The last Desired is immutable, and other goroutines may read it.
 	next := *last
 	next.Snapshot = snap
@@ -64,6 +65,7 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 		next.BGP.Sessions = sortedset.Keep(last.BGP.Sessions, sessionsMeanwhile(last.BGP.Sessions, v.sessions))
 	}
 	next.patch(v, r)
+	next.wanted, next.forwarded = last.wanted.plus(r.wanted()), last.forwarded.plus(r.forwarded(v.limits))
 	next.patchChecks(v, services)
 	next.Unowned = sortedset.Keep(last.Unowned, next.unowned())
 	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) || !sortedset.Same(next.Unowned, last.Unowned) {

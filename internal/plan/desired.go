@@ -48,6 +48,8 @@ type Desired struct {
 	Unowned []netip.Addr
 
 	aggregates []aggregate // sorted by prefix
+	wanted     use         // of all addresses, if the node had room for all that they want
+	forwarded  use         // of all addresses
 
 	// The decision is about Snapshot and View.
 	Snapshot *cluster.Snapshot
@@ -75,15 +77,18 @@ type Address struct {
 	l2         *l2.Address // how this node answers for it, nil if it does not
 	aggregated []routeSpec // of the Routes that are aggregates
 	refusedOne bool        // it is not forwarded for some of several Services
+	partly     bool        // it is forwarded with some of its ports and endpoints
+	want       *proxy.VIP  // what the VIP would be if the node had room for all of it
+	use        use         // of want
 	// The inputs of an election: the Services that some node can serve, and whether this node can
 	// serve any.
 	able []cluster.Service
 	good bool
 }
 
-// Refused reports whether the address is not forwarded for all its Services, since the proxy
-// cannot hold them.
-func (a *Address) Refused() bool { return a.Refusal != "" || a.refusedOne }
+// Refused reports whether the address is not forwarded for all its Services, or not with all their
+// ports and endpoints, since the proxy cannot hold them.
+func (a *Address) Refused() bool { return a.Refusal != "" || a.refusedOne || a.partly }
 
 // Address returns the decision for addr, or nil.
 func (d *Desired) Address(addr netip.Addr) *Address {

@@ -13,7 +13,8 @@
 //   - decider.go: [Decider] computes the same as Decide about successive snapshots. It decides
 //     only about the addresses that a change concerns; everything else keeps its pointers and
 //     slices, so that callers compare only these. backlog.go: how many of them at a time;
-//     revision.go: what is different.
+//     share.go: which of them have to yield to others where the node lacks room; revision.go: what is
+//     different.
 //   - view.go: what does not depend on Services: the node, its pools and its candidates;
 //     podnetwork.go: its pods; drain.go: why it announces nothing, as when it is drained.
 //   - announcements.go: the lists of all addresses; healthchecks.go.
@@ -22,7 +23,8 @@
 //   - frontends.go, with endpoints.go (which endpoints get new flows and which only keep
 //     existing ones), unresponsive.go (nodes whose endpoints are left out) and topologyhints.go.
 //   - election.go (the owner over Layer 2), sharing.go (ports without a common node),
-//     refusals.go (what the proxy cannot hold), obstructed.go (what the kernel certainly drops).
+//     refusals.go (what the proxy cannot hold), obstructed.go (what the kernel certainly drops),
+//     room.go (how namespaces share what a node has room for).
 //   - The routes: advertise.go, aggregate.go, attributes.go, weights.go, peers.go.
 //   - What several of these use: addressservice.go, portendpoints.go, sourceranges.go,
 //     lookup.go.

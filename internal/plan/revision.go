@@ -60,8 +60,12 @@ func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
 // reuse returns the decision with the VIP of the last one, which may be nil, if they are equal: the
 // proxy skips equal pointers.
 func (d decision) reuse(last *Address) *Address {
+	whole := d.want == d.VIP
 	if last != nil && last.VIP.Equal(d.VIP) {
 		d.VIP = last.VIP
+	}
+	if whole {
+		d.want = d.VIP
 	}
 	return d.Address
 }

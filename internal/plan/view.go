@@ -54,7 +54,8 @@ type View struct {
 	planned    bool         // that is on purpose, and there is time to withdraw gracefully
 
 	limits       proxy.Limits
-	refused      *Refused        // from the Config
+	refused      *Refused // from the Config
+	cuts         map[netip.Addr]*reduction
 	blockade     *proxy.Blockade // from the Config
 	clients      proxy.LocalClients
 	onlyPodCIDRs bool       // the Node's podCIDRs alone say which clients are pods
@@ -140,6 +141,7 @@ func (v *View) keep(last *View) {
 	v.sessions, v.Owned = sortedset.Keep(last.sessions, v.sessions), sortedset.Keep(last.Owned, v.Owned)
 	v.speakerMACs, v.nodeAddrs = sortedset.Keep(last.speakerMACs, v.speakerMACs), sortedset.Keep(last.nodeAddrs, v.nodeAddrs)
 	v.clients.CIDRs = sortedset.Keep(last.clients.CIDRs, v.clients.CIDRs)
+	v.cuts = last.cuts
 	// Candidates remember the L2Advertisements by name.
 	if last.candidates != nil && slices.Equal(v.fromL2, last.fromL2) && reflect.DeepEqual(v.electorate, last.electorate) {
 		v.candidates = last.candidates

@@ -87,8 +87,8 @@ func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 		return nil, err
 	}
 	f := &Files{
-		dir:     abs,
-		log:     log,
+		dir:      abs,
+		log:      log,
 		level:    slog.LevelDebug, // there may be thousands of files
 		problems: newProblemLog(log, "problem in the files"),
 		changed:  make(chan struct{}, 1),

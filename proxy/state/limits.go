@@ -34,15 +34,15 @@ type Limits struct {
 	// Total is the number of entries for all addresses of a node together.
 	Total int
 	// Programs is the number of iptables rules with a BPF program: those of [Maglev] and most of
-	// [SourceHash].
-	Programs int
+	// [SourceHash]. TotalPrograms is the number for all addresses of a node together.
+	Programs, TotalPrograms int
 }
 
 // DefaultLimits returns the limits of a mode. ModeAuto has those of nftables.
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
 		// Packets pass rule after rule, and every change rewrites all rules of a port.
-		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450}
+		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450, TotalPrograms: maxPrograms}
 	}
 	return Limits{
 		Mode: ModeNFTables, Ports: 16384,
@@ -51,7 +51,7 @@ func DefaultLimits(m Mode) Limits {
 		Sources:  16384, Turns: 4096,
 		Entries:  1 << 20, // some 150 MB in the kernel, and five seconds
 		Total:    1 << 22, // some 600 MB, and less time than a pass may take
-		Programs: maxPrograms,
+		Programs: maxPrograms, TotalPrograms: maxPrograms,
 	}
 }
 
@@ -219,7 +219,7 @@ func (l Limits) Refuse(changes []VipChange) Refusals {
 }
 
 // RefuseTotal refuses changed addresses, the largest first, until all addresses together have at
-// most Total entries. have is the number of the present ones. An address without frontends is not
+// most Total entries. It is the last resort: package plan divides the room among namespaces before. have is the number of the present ones. An address without frontends is not
 // refused, because it is what remains of a refused one: its three entries reject connections.
 func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	total := have
@@ -262,7 +262,7 @@ func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 			total += v.Programs()
 		}
 	}
-	for i := len(changes) - 1; i >= 0 && total > maxPrograms; i-- {
+	for i := len(changes) - 1; i >= 0 && total > l.TotalPrograms; i-- {
 		v := changes[i].Want
 		if v == nil || v.Programs() == 0 {
 			continue
@@ -275,6 +275,6 @@ func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 			total += old.Programs()
 		}
 		refused.Add(v, fmt.Errorf("rules for the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
-			"choose the scheduler random for some Services, or use nftables mode", v.Programs(), maxPrograms))
+			"choose the scheduler random for some Services, or use nftables mode", v.Programs(), l.TotalPrograms))
 	}
 }

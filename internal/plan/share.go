@@ -1,0 +1,182 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// share cuts addresses if a revision of the last Desired makes the node's addresses need more room
+// than there is, or ends cuts. It returns the View and the revision with the cuts. Otherwise, as
+// nearly always, it costs only an addition for each address of the revision, which has none of the
+// cuts of v.
+func share(v *View, last *Desired, snap *cluster.Snapshot, r revision) (*View, revision) {
+	wanted := last.wanted.plus(r.wanted())
+	if wanted.fits(v.limits) && len(v.cuts) == 0 {
+		return v, r
+	}
+	cuts := map[netip.Addr]*reduction{}
+	if !wanted.fits(v.limits) {
+		cuts = v.cutsOf(holders(v, last, r))
+	}
+	again, other := r.cutAgain(v.cuts, cuts)
+	if other {
+		next := *v
+		next.cuts = cuts
+		v = &next
+	}
+	return v, r.without(again).with(v.revise(last, snap, again)).inOrder()
+}
+
+// cutAgain returns the addresses to decide again, sorted, because the cuts of the last Desired and
+// the present ones differ, or because the revision has them without their cut. other reports that
+// any differ.
+func (r revision) cutAgain(was, now map[netip.Addr]*reduction) (again []netip.Addr, other bool) {
+	for a, c := range now {
+		if same := c.equal(was[a]); !same || sortedset.Has(r.addrs, a) {
+			again, other = append(again, a), other || !same
+		}
+	}
+	for a := range was {
+		if now[a] == nil {
+			again, other = append(again, a), true
+		}
+	}
+	slices.SortFunc(again, netip.Addr.Compare)
+	return again, other
+}
+
+// holders returns all addresses after a revision.
+func holders(v *View, last *Desired, r revision) (all []*holder) {
+	for a := range last.Addresses.All() {
+		if !sortedset.Has(r.addrs, a.Addr) {
+			all = append(all, v.holder(a, a.VIP))
+		}
+	}
+	for i, a := range r.now {
+		switch {
+		case a == nil:
+		case r.was[i] == nil:
+			all = append(all, v.holder(a, nil))
+		default:
+			all = append(all, v.holder(a, r.was[i].VIP))
+		}
+	}
+	return slices.DeleteFunc(all, func(h *holder) bool { return h == nil })
+}
+
+// holder returns an address, which had is the VIP of; nil if it needs no room.
+func (v *View) holder(a *Address, had *proxy.VIP) *holder {
+	if len(a.services) == 0 || a.want == nil || len(a.want.Frontends) == 0 {
+		return nil
+	}
+	h := &holder{addr: a.Addr, namespace: a.services[0].Name.Namespace, service: a.services[0].Spec}
+	none := useOf(&proxy.VIP{Addr: a.Addr}, v.limits)
+	h.uses = [...]use{a.use, none, none}
+	if had == a.want {
+		h.former, h.uses[formerRoom] = had, a.use
+		return h
+	}
+	if h.former = formerly(a.want, had); h.former != nil {
+		h.uses[formerRoom] = useOf(h.former, v.limits)
+	}
+	return h
+}
+
+// cutsOf returns what addresses get that do not get all that they want.
+func (v *View) cutsOf(all []*holder) map[netip.Addr]*reduction {
+	shareOut(v.limits, all)
+	cuts := map[netip.Addr]*reduction{}
+	for _, h := range all {
+		if h.room == wholeRoom {
+			continue
+		}
+		c := &reduction{why: v.cutText(h)}
+		if h.room == formerRoom {
+			c.vip = h.former
+		}
+		cuts[h.addr] = c
+	}
+	return cuts
+}
+
+func (v *View) cutText(h *holder) string {
+	most := shareable(v.limits)
+	if u := h.uses[wholeRoom]; u.programs > h.uses[h.room].programs && u.entries <= h.uses[h.room].entries {
+		return fmt.Sprintf("its %d rules for the schedulers maglev and source hash do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
+			"choose the scheduler random for some of its Services, or use nftables mode", u.programs, v.limits.Mode, most.programs, h.namespace)
+	}
+	return fmt.Sprintf("its %d entries in the kernel do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
+		"use fewer ports or endpoints in its Services; the scheduler random needs the fewest entries", h.uses[wholeRoom].entries, v.limits.Mode, most.entries, h.namespace)
+}
+
+// withoutCuts returns v, or a View that decides what addresses want.
+func (v *View) withoutCuts() *View {
+	if len(v.cuts) == 0 {
+		return v
+	}
+	whole := *v
+	whole.cuts = nil
+	return &whole
+}
+
+// wanted is by how much a revision changes the use that all addresses want.
+func (r revision) wanted() use { return r.sum(func(a *Address) use { return a.use }) }
+
+// forwarded is by how much a revision changes the use of all addresses.
+func (r revision) forwarded(l proxy.Limits) use {
+	return r.sum(func(a *Address) use {
+		if a.VIP == a.want {
+			return a.use
+		}
+		return useOf(a.VIP, l)
+	})
+}
+
+func (r revision) sum(of func(*Address) use) (u use) {
+	for i := range r.addrs {
+		if a := r.now[i]; a != nil {
+			u = u.plus(of(a))
+		}
+		if a := r.was[i]; a != nil {
+			u = u.minus(of(a))
+		}
+	}
+	return u
+}
+
+// without returns a revision without some of its addresses, which are sorted.
+func (r revision) without(addrs []netip.Addr) (rest revision) {
+	for i, a := range r.addrs {
+		if !sortedset.Has(addrs, a) {
+			rest = rest.with(revision{[]netip.Addr{a}, r.was[i : i+1], r.now[i : i+1]})
+		}
+	}
+	return rest
+}
+
+// Fit returns VIPs that linger: without frontends if the node has no room for them beside the
+// addresses of Services, the largest first. The list has its order.
+func (d *Desired) Fit(lingering []*proxy.VIP) []*proxy.VIP {
+	if d.View == nil || len(lingering) == 0 {
+		return lingering
+	}
+	l := d.View.limits
+	left := l.Total - d.forwarded.entries
+	bySize := make([]int, len(lingering))
+	for i := range bySize {
+		bySize[i] = i
+	}
+	slices.SortStableFunc(bySize, func(a, b int) int { return lingering[a].Entries(l.Mode) - lingering[b].Entries(l.Mode) })
+	out := slices.Clone(lingering)
+	for _, i := range bySize {
+		if left -= out[i].Entries(l.Mode); left < 0 {
+			out[i] = &proxy.VIP{Addr: out[i].Addr}
+		}
+	}
+	return out
+}
