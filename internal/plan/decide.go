@@ -31,6 +31,7 @@ func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 	d := decision{Address: &Address{Addr: addr, Pool: pool, addressInput: h, VIP: &proxy.VIP{Addr: addr}}}
 	a := d.Address
 	var pods []netip.Addr
+	a.Refusal = v.refusalUnseen(a)
 	d.shares, d.conflicts, pods = v.addFrontends(a)
 	// The owner over Layer 2 is elected first: it forwards all ports of the address, also those
 	// without endpoints on this node.
@@ -39,11 +40,13 @@ func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
-	if a.Refusal = v.refusalOf(a.VIP); a.Refusal == "" {
-		a.want, a.use = a.VIP, useOf(a.VIP, v.limits)
-		a.Refusal = v.cuts[addr].apply(d)
+	if a.Refusal == "" {
+		a.Refusal = v.refusalOf(a.VIP)
 	}
-	if a.Refusal != "" {
+	if a.Refusal == "" {
+		a.want, a.use = a.VIP, useOf(a.VIP, v.limits)
+		v.cuts[addr].apply(d)
+	} else {
 		a.VIP = &proxy.VIP{Addr: a.Addr}
 		for i := range d.shares {
 			d.shares[i].verdict = refused(a.Refusal)
@@ -70,7 +73,10 @@ func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cl
 	shares = make([]addressService, len(a.services))
 	a.Services = make([]cluster.Name, len(a.services))
 	for i, s := range a.services {
-		a.Services[i] = s.Name
+		if a.Services[i] = s.Name; a.Refusal != "" {
+			shares[i].service = s
+			continue
+		}
 		share, lost := v.serve(a.Addr, s, a.VIP.Frontends)
 		if why := v.exceedsLimits(a.VIP, share.fronts, len(a.services)); why != "" {
 			// The other Services of the address are not affected.

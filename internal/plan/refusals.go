@@ -52,6 +52,22 @@ func (v *View) refusalOf(vip *proxy.VIP) string {
 	return ""
 }
 
+// refusalUnseen explains why an address cannot be forwarded if that is known without its frontends.
+// There may be tens of thousands, on each of a thousand addresses.
+func (v *View) refusalUnseen(a *Address) string {
+	if c := v.cuts[a.Addr]; c != nil && c.vip == nil {
+		a.use = c.use
+		return c.why
+	}
+	if len(a.services) != 1 {
+		return ""
+	}
+	if err := v.limits.CheckPorts(len(a.services[0].Ports)); err != nil {
+		return OneLine(err)
+	}
+	return ""
+}
+
 // exceedsLimits explains why more frontends exceed the limits of a shared address, empty if they
 // do not. An address of a single Service is for refusalOf.
 func (v *View) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int) string {

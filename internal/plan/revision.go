@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // A revision is a set of addresses that were decided again: the new decisions, nil if no Service
@@ -35,24 +37,42 @@ const revisePart = 1000
 func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr) revision {
 	r := revision{addrs: addrs, was: make([]*Address, len(addrs)), now: make([]*Address, len(addrs))}
 	var parts sync.WaitGroup
+	var room atomic.Int64
+	room.Store(maxWanted * int64(v.limits.Total))
 	for from := 0; from < len(addrs); from += revisePart {
 		part := revision{addrs[from:min(from+revisePart, len(addrs))], r.was[from:], r.now[from:]}
 		if len(addrs) <= revisePart {
-			v.revisePart(last, snap, part)
+			v.revisePart(last, snap, part, &room)
 			break
 		}
-		parts.Go(func() { v.revisePart(last, snap, part) })
+		parts.Go(func() { v.revisePart(last, snap, part, &room) })
 	}
 	parts.Wait()
 	return r
 }
 
+// maxWanted is how many entries the decisions of a revision may want together, as a multiple of what
+// a node can have.
+const maxWanted = 2
+
+// keep sheds a decision if those of the revision, which have room left for some entries, want much
+// more than the node has room for: thousands of refused addresses would fill the memory.
+func (a *Address) keep(room *atomic.Int64) {
+	if a.partly {
+		a.want = nil
+	}
+	if a.want != nil && room.Add(-int64(a.use.entries)) < 0 {
+		a.VIP, a.want, a.shed = &proxy.VIP{Addr: a.Addr}, nil, true
+	}
+}
+
 // revisePart fills in a part of a revision.
-func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
+func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision, room *atomic.Int64) {
 	for i, addr := range r.addrs {
 		r.was[i], _ = sortedset.Get(last.Addresses, addr, compareAddress)
 		if all := snap.AssignmentsOf(addr); len(all) > 0 {
 			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
+			r.now[i].keep(room)
 		}
 	}
 }
@@ -60,12 +80,8 @@ func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision) {
 // reuse returns the decision with the VIP of the last one, which may be nil, if they are equal: the
 // proxy skips equal pointers.
 func (d decision) reuse(last *Address) *Address {
-	whole := d.want == d.VIP
 	if last != nil && last.VIP.Equal(d.VIP) {
 		d.VIP = last.VIP
-	}
-	if whole {
-		d.want = d.VIP
 	}
 	return d.Address
 }

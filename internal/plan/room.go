@@ -37,10 +37,11 @@ func (u use) fits(l proxy.Limits) bool {
 type reduction struct {
 	vip *proxy.VIP // with ports and endpoints that it had; nil: the address is not forwarded
 	why string
+	use use // of all that the address wants
 }
 
 func (c *reduction) equal(o *reduction) bool {
-	return c == o || c != nil && o != nil && c.why == o.why && (c.vip == nil) == (o.vip == nil) && (c.vip == nil || c.vip.Equal(o.vip))
+	return c == o || c != nil && o != nil && c.why == o.why && c.use == o.use && (c.vip == nil) == (o.vip == nil) && (c.vip == nil || c.vip.Equal(o.vip))
 }
 
 // A room is how much of its use an address gets.
@@ -227,14 +228,10 @@ func formerBackends(want, had []proxy.Backend, draining int) (list []proxy.Backe
 	return list
 }
 
-// apply applies the cut of an address to its decision. It returns why the address is not forwarded
-// at all, empty if it is.
-func (c *reduction) apply(d decision) (refusal string) {
+// apply applies the reduction of an address to its decision; nil is none.
+func (c *reduction) apply(d decision) {
 	if c == nil {
-		return ""
-	}
-	if c.vip == nil {
-		return c.why
+		return
 	}
 	d.VIP, d.partly = c.vip, true
 	for i := range d.shares {
@@ -242,5 +239,4 @@ func (c *reduction) apply(d decision) (refusal string) {
 			s.verdict.partly, s.verdict.message = true, "only the ports and endpoints that it had are forwarded: "+c.why
 		}
 	}
-	return ""
 }

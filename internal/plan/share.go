@@ -17,19 +17,31 @@ import (
 func share(v *View, last *Desired, snap *cluster.Snapshot, r revision) (*View, revision) {
 	wanted := last.wanted.plus(r.wanted())
 	if wanted.fits(v.limits) && len(v.cuts) == 0 {
-		return v, r
+		return v, r.settled()
 	}
 	cuts := map[netip.Addr]*reduction{}
 	if !wanted.fits(v.limits) {
-		cuts = v.cutsOf(holders(v, last, r))
+		cuts = v.cutsOf(v.holders(last, r))
 	}
 	again, other := r.cutAgain(v.cuts, cuts)
+	again = sortedset.Union(again, r.shed(cuts))
 	if other {
 		next := *v
 		next.cuts = cuts
 		v = &next
 	}
-	return v, r.without(again).with(v.revise(last, snap, again)).inOrder()
+	return v, r.without(again).with(v.revise(last, snap, again)).inOrder().settled()
+}
+
+// settled returns the revision without what its addresses want: where that does not fit, it may be
+// much larger than what does.
+func (r revision) settled() revision {
+	for _, a := range r.now {
+		if a != nil {
+			a.want = nil
+		}
+	}
+	return r
 }
 
 // cutAgain returns the addresses to decide again, sorted, because the cuts of the last Desired and
@@ -50,38 +62,60 @@ func (r revision) cutAgain(was, now map[netip.Addr]*reduction) (again []netip.Ad
 	return again, other
 }
 
+// shed returns the addresses, sorted, whose decisions were shed although they are not cut.
+func (r revision) shed(cuts map[netip.Addr]*reduction) (addrs []netip.Addr) {
+	for i, a := range r.now {
+		if a != nil && a.shed && cuts[r.addrs[i]] == nil {
+			addrs = append(addrs, r.addrs[i])
+		}
+	}
+	return addrs
+}
+
 // holders returns all addresses after a revision.
-func holders(v *View, last *Desired, r revision) (all []*holder) {
+func (v *View) holders(last *Desired, r revision) (all []*holder) {
 	for a := range last.Addresses.All() {
-		if !sortedset.Has(r.addrs, a.Addr) {
-			all = append(all, v.holder(a, a.VIP))
+		if a.use.entries > 0 && !sortedset.Has(r.addrs, a.Addr) {
+			all = append(all, v.unchangedHolder(a))
 		}
 	}
 	for i, a := range r.now {
-		switch {
-		case a == nil:
-		case r.was[i] == nil:
-			all = append(all, v.holder(a, nil))
-		default:
-			all = append(all, v.holder(a, r.was[i].VIP))
+		if a != nil && a.use.entries > 0 {
+			all = append(all, v.changedHolder(a, r.was[i]))
 		}
 	}
-	return slices.DeleteFunc(all, func(h *holder) bool { return h == nil })
+	return all
 }
 
-// holder returns an address, which had is the VIP of; nil if it needs no room.
-func (v *View) holder(a *Address, had *proxy.VIP) *holder {
-	if len(a.services) == 0 || a.want == nil || len(a.want.Frontends) == 0 {
-		return nil
-	}
-	h := &holder{addr: a.Addr, namespace: a.services[0].Name.Namespace, service: a.services[0].Spec}
+// newHolder returns an address without its former use.
+func (v *View) newHolder(a *Address) *holder {
 	none := useOf(&proxy.VIP{Addr: a.Addr}, v.limits)
-	h.uses = [...]use{a.use, none, none}
-	if had == a.want {
-		h.former, h.uses[formerRoom] = had, a.use
+	return &holder{addr: a.Addr, namespace: a.services[0].Name.Namespace, service: a.services[0].Spec, uses: [...]use{a.use, none, none}}
+}
+
+// unchangedHolder returns an address that the revision does not have.
+func (v *View) unchangedHolder(a *Address) *holder {
+	h := v.newHolder(a)
+	switch c := v.cuts[a.Addr]; {
+	case c == nil:
+		h.former, h.uses[formerRoom] = a.VIP, a.use
+	case c.vip != nil:
+		h.former, h.uses[formerRoom] = c.vip, useOf(c.vip, v.limits)
+	}
+	return h
+}
+
+// changedHolder returns an address that was another one; nil: it is new.
+func (v *View) changedHolder(a, was *Address) *holder {
+	h := v.newHolder(a)
+	if was == nil || len(was.VIP.Frontends) == 0 {
 		return h
 	}
-	if h.former = formerly(a.want, had); h.former != nil {
+	want := a.want
+	if want == nil { // shed
+		want = v.withoutCuts().decide(a.Addr, a.Pool, a.addressInput).want
+	}
+	if h.former = formerly(want, was.VIP); h.former != nil {
 		h.uses[formerRoom] = useOf(h.former, v.limits)
 	}
 	return h
@@ -95,7 +129,7 @@ func (v *View) cutsOf(all []*holder) map[netip.Addr]*reduction {
 		if h.room == wholeRoom {
 			continue
 		}
-		c := &reduction{why: v.cutText(h)}
+		c := &reduction{why: v.cutText(h), use: h.uses[wholeRoom]}
 		if h.room == formerRoom {
 			c.vip = h.former
 		}
@@ -130,7 +164,7 @@ func (r revision) wanted() use { return r.sum(func(a *Address) use { return a.us
 // forwarded is by how much a revision changes the use of all addresses.
 func (r revision) forwarded(l proxy.Limits) use {
 	return r.sum(func(a *Address) use {
-		if a.VIP == a.want {
+		if a.Refusal == "" && !a.partly {
 			return a.use
 		}
 		return useOf(a.VIP, l)

@@ -7,6 +7,7 @@
 // An API server: api.go decides what is watched, and when; reflector.go lists and watches one
 // resource by client-go's Reflector; resume.go decides whether a watch that has ended may continue;
 // secrets.go watches the Secrets of BGPPeers; health.go makes Problems of what cannot be read.
+// problemlog.go logs those of all objects.
 //
 // A folder: files.go decides which file must be read again, and which file's object counts;
 // rescan.go compares the whole folder, on all cores; inotify.go reports events of the folder;

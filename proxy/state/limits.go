@@ -59,11 +59,13 @@ func DefaultLimits(m Mode) Limits {
 func (l Limits) Check(v *VIP) error {
 	var errs []error
 	over := func(what string, n, most int, remedy string) {
-		if n > most {
-			errs = append(errs, fmt.Errorf("%s: %d; in %s mode an address can have %d: %s", what, n, l.Mode, most, remedy))
+		if err := l.check(what, n, most, remedy); err != nil {
+			errs = append(errs, err)
 		}
 	}
-	over("ports", len(v.Frontends), l.Ports, "give some of them to another Service with an address of its own")
+	if err := l.CheckPorts(len(v.Frontends)); err != nil {
+		errs = append(errs, err)
+	}
 	turns, programs := 0, 0
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
@@ -91,6 +93,18 @@ func (l Limits) Check(v *VIP) error {
 		over("rules for the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random for some ports, or use nftables mode")
 	}
 	return errors.Join(errs[:min(len(errs), maxFaults)]...)
+}
+
+// CheckPorts is the part of Check that needs only the number of frontends.
+func (l Limits) CheckPorts(n int) error {
+	return l.check("ports", n, l.Ports, "give some of them to another Service with an address of its own")
+}
+
+func (l Limits) check(what string, n, most int, remedy string) error {
+	if n <= most {
+		return nil
+	}
+	return fmt.Errorf("%s: %d; in %s mode an address can have %d: %s", what, n, l.Mode, most, remedy)
 }
 
 // maxFaults is how many faults of one address an error lists.
