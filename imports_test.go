@@ -123,7 +123,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go"},
+		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go", "hostile_test.go"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

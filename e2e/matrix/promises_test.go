@@ -85,6 +85,7 @@ var promises = map[string][]row{
 		{features: everything, promise: promise{back: seconds(5), page: "concepts/liveness.md#members"}},
 	},
 	"bad-object":     {{features: everything, promise: promise{back: seconds(5), page: "files.md#changing-a-file"}}},
+	"hostile-tenant": {{features: everything, promise: promise{back: seconds(5), page: "concepts/security.md#what-users-of-a-namespace-can-write"}}},
 	"object-deleted": {{features: everything, promise: promise{back: seconds(5), page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
 	"node-added": {
 		{features: layer2, promise: promise{flaps: 1, back: seconds(10), page: "concepts/layer2.md#when-a-node-comes-back"}},

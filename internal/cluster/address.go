@@ -159,6 +159,9 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 // parseAddrs reads addresses and host parts separated by commas. bad names the invalid parts, empty
 // if there are none. The addresses are returned in any case, sorted and without duplicates.
 func parseAddrs(s string) (addrs []netip.Addr, bad string) {
+	if n := strings.Count(s, ",") + 1; n > maxListed {
+		return nil, fmt.Sprintf("has %d entries, and a Service may request %d addresses; divide them between several Services", n, maxRequested)
+	}
 	var mistakes []string
 	for f := range strings.SplitSeq(s, ",") {
 		f = strings.TrimSpace(f)

@@ -51,7 +51,8 @@ const (
 // Limits for the requests of one Service. ResourceQuotas count Services: one Service must not take
 // a whole pool, or much time on every node that parses it.
 const (
-	maxRequested         = 16 // addresses
+	maxRequested         = 16  // addresses
+	maxListed            = 256 // entries of a list of them, with repetitions
 	maxRequestedPools    = 16
 	maxSharingNamespaces = 64
 )

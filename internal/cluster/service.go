@@ -92,25 +92,25 @@ func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 	if len(in) == 0 {
 		p.Add("spec.ports", "", "missing; a Service needs at least one port")
 	}
-	var ports []Port
+	ports := make([]Port, 0, len(in))
 	// A Service may have thousands of ports, and every change of it parses them all.
-	names, numbers := map[string]bool{}, map[Port]bool{}
+	names, numbers := make(map[string]bool, len(in)), make(map[Port]bool, len(in))
 	for i, sp := range in {
-		field := fmt.Sprintf("spec.ports[%d]", i)
+		field := func() string { return fmt.Sprintf("spec.ports[%d]", i) }
 		port := Port{Name: interned(sp.Name), Protocol: interned(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
 		switch {
 		case sp.Port < 1 || sp.Port > 65535:
-			p.Add(field+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
+			p.Add(field()+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
 			continue
 		case !knownProtocol(port.Protocol):
-			p.Add(field+".protocol", string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
+			p.Add(field()+".protocol", string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
 			continue
 		}
 		// The API server refuses both, but a folder of files does not: packets could not
 		// distinguish equal ports, and endpoints could not distinguish equal names.
 		number := Port{Protocol: port.Protocol, Port: port.Port}
 		if names[port.Name] || numbers[number] {
-			p.Add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
+			p.Add(field(), "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
 				port.Name, port.Port, port.Protocol))
 			continue
 		}
