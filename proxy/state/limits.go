@@ -73,15 +73,20 @@ func (l Limits) Check(v *VIP) error {
 			turns++
 		}
 		programs += f.programs(v.Addr)
-		port := fmt.Sprintf(" of port %s/%d", f.Protocol, f.Port)
-		for _, t := range f.targets() {
-			over("endpoints"+port, len(t.Backends), l.Backends, "use several Services, each with a part of the endpoints")
-			if f.Scheduler.schedule(t.Backends).Table {
-				over(fmt.Sprintf("endpoints%s with the scheduler %s", port, f.Scheduler), len(t.Backends), l.Tabled, "choose another scheduler, or use several Services")
+		// An address may have thousands of ports: only faults are formatted.
+		ofPort := func(what string, n, most int, remedy string) {
+			if n > most {
+				over(fmt.Sprintf(what, fmt.Sprintf("%s/%d", f.Protocol, f.Port)), n, most, remedy)
 			}
 		}
-		over("draining endpoints"+port, len(f.Draining), l.Backends, "use several Services, each with a part of the endpoints")
-		over("source ranges"+port, len(f.Sources), l.Sources, "join ranges, or leave the list to a firewall")
+		for _, t := range f.targets() {
+			ofPort("endpoints of port %s", len(t.Backends), l.Backends, "use several Services, each with a part of the endpoints")
+			if f.Scheduler.schedule(t.Backends).Table {
+				ofPort("endpoints of port %s with the scheduler "+f.Scheduler.String(), len(t.Backends), l.Tabled, "choose another scheduler, or use several Services")
+			}
+		}
+		ofPort("draining endpoints of port %s", len(f.Draining), l.Backends, "use several Services, each with a part of the endpoints")
+		ofPort("source ranges of port %s", len(f.Sources), l.Sources, "join ranges, or leave the list to a firewall")
 		if len(errs) > maxFaults {
 			break
 		}
