@@ -30,6 +30,7 @@ const (
 	maxObject      = 1 << 20   // bytes; etcd takes 1.5 MiB, with the metadata
 	maxEndpoints   = 1000      // of an EndpointSlice
 	maxAddresses   = 100       // of an endpoint
+	maxSlicePorts  = 20_000    // of an EndpointSlice
 )
 
 // maxima are the largest values that the API server accepts, by row of the table in
@@ -115,8 +116,14 @@ var maxima = map[string]func(e *tenant, i int){
 			n.Hints.ForNodes = append(n.Hints.ForNodes, discoveryv1.ForNode{Name: fmt.Sprintf("%054d%d", i, j)})
 		}
 	}),
-	"addressType":                func(e *tenant, _ int) { e.slice.AddressType = discoveryv1.AddressTypeFQDN },
-	"ports":                      func(e *tenant, _ int) { e.slice.Ports[0].Port = new(int32(65535)) },
+	"addressType": func(e *tenant, _ int) { e.slice.AddressType = discoveryv1.AddressTypeFQDN },
+	"ports": func(e *tenant, _ int) {
+		endpointsWith(func(*discoveryv1.Endpoint, int) {})(e, 0)
+		e.slice.Ports = nil
+		for port := range int32(maxSlicePorts) {
+			e.slice.Ports = append(e.slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", port)), Port: new(port + 1)})
+		}
+	},
 	"kubernetes.io/service-name": func(e *tenant, _ int) { e.slice.Labels[discoveryv1.LabelServiceName] = strings.Repeat("x", 63) },
 }
 
