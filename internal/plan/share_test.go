@@ -40,7 +40,7 @@ func (w shared) snapshot(before *cluster.Snapshot) *cluster.Snapshot {
 		addr := netip.AddrFrom4([4]byte{192, 0, namespace[0], i})
 		assigned = append(assigned, cluster.Assignment{Addr: addr, Service: n, Pool: "lan"})
 		s := w[name].service(n)
-		if old, had := before.Services.Get(n); had && len(old.Ports) == len(s.Ports) && slices.Equal(old.Endpoints.List, s.Endpoints.List) {
+		if old, had := before.Services.Get(n); had && len(old.Ports) == len(s.Ports) && slices.Equal(old.Endpoints.Subsets[0].List, s.Endpoints.Subsets[0].List) {
 			s = old
 		}
 		services = append(services, s)
@@ -51,16 +51,18 @@ func (w shared) snapshot(before *cluster.Snapshot) *cluster.Snapshot {
 }
 
 func (z size) service(n cluster.Name) cluster.Service {
-	spec, e := &cluster.Spec{Name: n}, &cluster.Endpoints{}
+	spec, e := &cluster.Spec{Name: n}, cluster.Subset{}
 	for p := range z.ports {
 		port := cluster.Port{Name: fmt.Sprintf("p%05d", p), Protocol: corev1.ProtocolTCP, Port: uint16(p + 1)}
 		spec.Ports = append(spec.Ports, port)
-		for i := range z.endpoints {
-			at := z.from + i
-			e.List = append(e.List, cluster.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, n.Namespace[0], byte(at >> 8), byte(at)}), 80), PortName: port.Name, Protocol: port.Protocol, Ready: true, Serving: true})
-		}
+		port.Port = 80
+		e.Ports = append(e.Ports, port)
 	}
-	return cluster.Service{Spec: spec, Endpoints: e}
+	for i := range z.endpoints {
+		at := z.from + i
+		e.List = append(e.List, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, n.Namespace[0], byte(at >> 8), byte(at)}), Ready: true, Serving: true})
+	}
+	return cluster.Service{Spec: spec, Endpoints: &cluster.Endpoints{Subsets: []cluster.Subset{e}}}
 }
 
 // limited returns a Decider for a node with room for 1,000 entries of Services.
@@ -172,7 +174,7 @@ func TestKeptEndpointsExist(t *testing.T) {
 			t.Fatalf("from %d: %v, announced %t", from, a.VIP, a.Announce)
 		}
 		for _, b := range a.VIP.Frontends[0].External.Backends {
-			if !slices.ContainsFunc(a.services[0].Endpoints.List, func(e cluster.Endpoint) bool { return e.Addr == b.Addr }) {
+			if !slices.ContainsFunc(a.services[0].Endpoints.Subsets[0].List, func(e cluster.Endpoint) bool { return e.Addr == b.Addr.Addr() }) {
 				t.Fatalf("from %d: %v is gone", from, b)
 			}
 		}
