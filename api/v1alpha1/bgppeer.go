@@ -63,7 +63,8 @@ type BGPPeerSpec struct {
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 4294967295 && self != 23456 : self in ['internal', 'external']",message="must be a number from 1 to 4294967295 (and not 23456, which RFC 6793 reserves), or internal or external"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 4294967295 : self in ['internal', 'external']",message="must be a number from 1 to 4294967295, or internal or external"
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || self != 23456",message="is AS_TRANS, which routers without 4-byte AS numbers see in place of a larger one (RFC 6793); write the real AS number"
 	PeerASN PeerASN `json:"peerASN"`
 
 	// MyASN is the node's AS number in this session.
@@ -71,7 +72,7 @@ type BGPPeerSpec struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which routers without 4-byte AS numbers see in place of a larger one (RFC 6793); write the real AS number"
 	MyASN int64 `json:"myASN"`
 
 	// LocalASN replaces myASN if this router expects another number, for example while
@@ -80,7 +81,7 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number by which the router knows this node"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which routers without 4-byte AS numbers see in place of a larger one (RFC 6793); write the real AS number"
 	LocalASN int64 `json:"localASN,omitempty"`
 
 	// SourceAddress is the node's end of the session: an address, or the name of an

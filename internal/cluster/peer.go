@@ -143,7 +143,7 @@ func parseASN(field string, n int64, p *Problems) uint32 {
 	case n == 0:
 		p.Add(field, "", "missing; an AS number from 1 to 4294967295")
 	case n == asTrans:
-		p.Add(field, "23456", "is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512")
+		p.Add(field, "23456", "is AS_TRANS, which routers without 4-byte AS numbers see in place of a larger one (RFC 6793); write the real AS number")
 	default:
 		return uint32(parseNumber(field, n, 1, v1alpha1.MaxASN, p))
 	}
