@@ -128,21 +128,28 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 		pools[i] = cluster.PoolOf(snap.Pools, a)
 		text = appendHas(text, cluster.Assignment{Addr: a, Pool: pools[i]})
 	}
-	for _, why := range refusedAnnotations(snap, s, pools) {
-		code, text = cluster.AnnotationRefused, append(separate(text), why...)
+	for _, r := range annotationReasons(snap, s, pools) {
+		if code == cluster.Assigned {
+			code = r.Code
+		}
+		text = append(separate(text), r.Message...)
 	}
 	return s.Reported.Code == code && s.Reported.Message == cut(string(text))
 }
 
-// refusedAnnotations returns which annotations of a Service have no effect because the pools of its
-// addresses do not allow them.
-func refusedAnnotations(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []string) {
+// annotationReasons returns which annotations of a Service have no effect: because the pools of its
+// addresses do not allow them, or because they do not exist.
+func annotationReasons(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []cluster.Reason) {
 	for _, name := range pools {
 		for _, why := range cluster.PoolNamed(snap.Pools, name).RefusedAnnotations(s) {
-			if !slices.Contains(all, why) {
-				all = append(all, why)
+			r := cluster.Reason{Code: cluster.AnnotationRefused, Message: why}
+			if !slices.Contains(all, r) {
+				all = append(all, r)
 			}
 		}
+	}
+	if s.UnknownAnnotations != "" {
+		all = append(all, cluster.Reason{Code: cluster.UnknownAnnotation, Message: s.UnknownAnnotations})
 	}
 	return all
 }
@@ -332,7 +339,7 @@ func (p *planner) condition(spec *cluster.Spec, contest string) cluster.AddressC
 	if contest != "" {
 		c.Code, text = cluster.StatusOverwritten, append(separate(text), contest...)
 	}
-	for _, r := range p.reasons[spec.Name] {
+	for _, r := range slices.Concat(p.reasons[spec.Name], annotationReasons(p.snap, spec, p.poolsOf(spec.Name))) {
 		if r.Code == cluster.StatusOverwritten {
 			continue
 		}
@@ -340,12 +347,6 @@ func (p *planner) condition(spec *cluster.Spec, contest string) cluster.AddressC
 			c.Code = r.Code
 		}
 		text = append(separate(text), r.Message...)
-	}
-	for _, why := range refusedAnnotations(p.snap, spec, p.poolsOf(spec.Name)) {
-		if c.Code == cluster.Assigned {
-			c.Code = cluster.AnnotationRefused
-		}
-		text = append(separate(text), why...)
 	}
 	if len(text) == 0 {
 		// Every Service without an address has a reason; it wants an address of at least one

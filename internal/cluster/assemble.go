@@ -48,6 +48,9 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	s.Assignments = b.assignments(&s)
 	s.Problems, b.newProblems = b.sortedProblems()
+	if b.scope.Unserved {
+		s.Unserved = b.unservedObjects()
+	}
 	b.setPrevious(&s)
 	return &s
 }

@@ -79,6 +79,7 @@ type Builder struct {
 	l2adverts    table[L2Advertisement]
 	speakers     table[Speaker]
 
+	unserved    map[Name]string         // why Services are not served, of all Services; only with Scope.Unserved
 	foreign     map[Name][]netip.Addr   // addresses of Services that other implementations serve
 	secrets     map[string]bgp.Password // by name; a deleted one stays while a peer needs it
 	secretsGone map[string]bool         // names without a Secret, or without a password in it
@@ -129,6 +130,8 @@ type Scope struct {
 	NoAdvertisements bool
 	// SomeNodes: only some of the cluster's Nodes are set.
 	SomeNodes bool
+	// Unserved: snapshots say which objects are not served, and why. It costs memory for each Service of the cluster.
+	Unserved bool
 	// L2Pending: objects that only L2 needs are not read yet, see [Builder.ReadL2].
 	L2Pending bool
 }
@@ -153,6 +156,7 @@ func NewBuilder() *Builder {
 		claims:         map[string]*Claim{},
 		secrets:        map[string]bgp.Password{},
 		foreign:        map[Name][]netip.Addr{},
+		unserved:       map[Name]string{},
 		secretsGone:    map[string]bool{},
 		secretsRefused: map[string]bool{},
 		poolFiles:      map[string]string{},
@@ -198,6 +202,7 @@ func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
 		s, p := parseService(o, b.scope.Classes)
 		b.setService(key.Name, s)
 		b.setForeign(key.Name, foreignAddresses(o, s))
+		b.setUnserved(o, s != nil)
 		return p
 	case *discoveryv1.EndpointSlice:
 		s, p := parseSlice(o)
@@ -265,6 +270,7 @@ func (b *Builder) Delete(key Key) {
 	case "Service":
 		b.setService(key.Name, nil)
 		b.setForeign(key.Name, nil)
+		delete(b.unserved, key.Name)
 	case "EndpointSlice":
 		b.setSlice(key.Name, nil)
 	case "Node":
@@ -399,6 +405,7 @@ func (b *Builder) setSlice(name Name, s *slice) {
 	if !replaceFunc(b.slices, name, s, (*slice).equal) {
 		return
 	}
+	b.foreignChanged = b.foreignChanged || b.scope.Unserved
 	if old != nil {
 		b.unjoin(old)
 	}

@@ -23,8 +23,8 @@ type Configuration struct {
 	L2Advertisements []*v1alpha1.L2Advertisement
 }
 
-// objects returns all objects by key.
-func (c *Configuration) objects() map[Key]runtime.Object {
+// Objects returns all objects by key.
+func (c *Configuration) Objects() map[Key]runtime.Object {
 	all := map[Key]runtime.Object{}
 	if c == nil {
 		return all
@@ -82,8 +82,8 @@ func metaOf(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: o.GetName(), UID: o.GetUID(), CreationTimestamp: o.GetCreationTimestamp()}
 }
 
-// uidOf returns the UID, empty if the object did not come from an API server.
-func uidOf(obj runtime.Object) types.UID {
+// UIDOf returns the UID, empty if the object did not come from an API server.
+func UIDOf(obj runtime.Object) types.UID {
 	if o, ok := obj.(metav1.Object); ok {
 		return o.GetUID()
 	}
@@ -93,7 +93,7 @@ func uidOf(obj runtime.Object) types.UID {
 // Know makes the Builder use c's version of an object that has a mistake, until it has seen a valid
 // version. Call it before the first Set. An object with another UID is another object, and c's
 // version does not apply.
-func (b *Builder) Know(c *Configuration) { b.known = c.objects() }
+func (b *Builder) Know(c *Configuration) { b.known = c.Objects() }
 
 // Known returns the versions from Know of objects that are not set yet.
 func (b *Builder) Known() []runtime.Object { return slices.Collect(maps.Values(b.known)) }
@@ -105,7 +105,7 @@ func (b *Builder) restore(key Key, obj runtime.Object, file string) {
 		return
 	}
 	delete(b.known, key)
-	if uidOf(known) == uidOf(obj) {
+	if UIDOf(known) == UIDOf(obj) {
 		b.Set(known, file)
 	}
 }

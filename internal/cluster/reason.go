@@ -30,7 +30,8 @@ type Code string
 
 // All is well:
 const (
-	Announced  Code = "Announced"  // This node announces the address.
+	ToAnnounce Code = "ToAnnounce" // This node is to announce the address: what is wanted. `fanfare plan` knows no more.
+	Announced  Code = "Announced"  // This node announces the address: a router has the route, or the node holds the address over Layer 2.
 	Programmed Code = "Programmed" // The kernel forwards the address.
 	Assigned   Code = "Assigned"   // The Service holds the address.
 )
@@ -108,6 +109,7 @@ const (
 	PoolExcludesService Code = "PoolExcludesService" // The pool now excludes the Service.
 	SharingKept         Code = "SharingKept"         // It shares the address in a way that would not be allowed now.
 	Contradiction       Code = "Contradiction"       // Its annotations contradict each other; the reason says which one applies. It may have an address.
+	UnknownAnnotation   Code = "UnknownAnnotation"   // It has an annotation of Fanfare's or MetalLB's domain that does not exist. It may have an address.
 )
 
 // Forwards reports whether connections are forwarded if this is the proxy's reason.
@@ -116,7 +118,7 @@ func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere || c ==
 // Announces reports whether an address is announced if this is BGP's reason: some reasons only
 // qualify an announcement.
 func (c Code) Announces() bool {
-	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash || c == AnnotationRefused
+	return c == ToAnnounce || c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash || c == AnnotationRefused
 }
 
 // Enumerate lists names for a sentence: the first ones, and the number of the others.

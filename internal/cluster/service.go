@@ -74,6 +74,7 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, []Problem) {
 	}
 	parseSources(o, s, &p)
 	parseRequest(o, s, &p)
+	parseUnknownAnnotations(o, s, &p)
 	parseFamilies(o, s, &p)
 	return s, p
 }

@@ -68,6 +68,9 @@ type Snapshot struct {
 	// Problems are the objects that did not parse, parsed only in part, or refer to something that
 	// does not exist.
 	Problems []Problem
+	// Unserved are the Services that are not served although something suggests that they should be, and EndpointSlices
+	// without a Service, each with the reason; only with Scope.Unserved.
+	Unserved []string `json:"-"`
 	// Versions are the versions of all AddressPools, BGPPeers and advertisements, even if they did
 	// not parse; sorted by kind and name.
 	Versions []Version
@@ -171,6 +174,8 @@ type Spec struct {
 	RequestedPools []string
 	// Contradiction describes contradictory requests, and which one applies; empty without any.
 	Contradiction string
+	// UnknownAnnotations names annotations in Fanfare's or MetalLB's domain that mean nothing; empty without any.
+	UnknownAnnotations string
 	// Sharing is nil if the Service shares its addresses with no other.
 	Sharing *Sharing
 	// Reserve says that its addresses stay reserved when it is deleted.

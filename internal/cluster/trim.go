@@ -47,12 +47,12 @@ func Trim(o metav1.Object) {
 }
 
 func trimService(o *corev1.Service) {
-	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !serviceAnnotations[key] })
+	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !serviceAnnotations[key] && !unknownAnnotation(key) })
 	o.Spec.Selector = nil
 	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != AddressAssigned })
 }
 
-// serviceAnnotations are the annotations that are parsed.
+// serviceAnnotations are the annotations that are parsed. Unknown ones with their prefixes are reported.
 var serviceAnnotations = func() map[string]bool {
 	read := map[string]bool{
 		sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true, l2NodeAnnotation: true,

@@ -47,6 +47,8 @@ type Options struct {
 	Known *cluster.Configuration
 	// ReadOnly is for speakers: claims lack the UID and version, which only writes need.
 	ReadOnly bool
+	// Unserved is for plans: snapshots say which objects are not served, and why.
+	Unserved bool
 	// SkipSecrets is for processes without BGP sessions: peers are treated as if they had no
 	// password.
 	SkipSecrets bool
@@ -158,7 +160,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	b.Know(o.Known)
 	someNodes := o.NodeName != ""
 	b.Limit(cluster.Scope{
-		Namespace: o.Namespace, Classes: o.Classes, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
+		Namespace: o.Namespace, Classes: o.Classes, ReadOnly: o.ReadOnly, Unserved: o.Unserved, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
 		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
 	})
 	a := &API{

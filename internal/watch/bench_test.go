@@ -68,7 +68,7 @@ func BenchmarkFilesLoad(b *testing.B) {
 	dir := manyObjects(b)
 	for b.Loop() {
 		ctx, cancel := context.WithCancel(b.Context())
-		_, err := loadFiles(ctx, dir, nil, quiet)
+		_, err := loadFiles(ctx, dir, nil, cluster.Scope{}, quiet)
 		cancel()
 		must(b, err)
 	}
@@ -84,7 +84,7 @@ func BenchmarkFilesLoadOneFile(b *testing.B) {
 	must(b, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(strings.Join(docs, "---\n")), 0o644))
 	for b.Loop() {
 		ctx, cancel := context.WithCancel(b.Context())
-		_, err := loadFiles(ctx, dir, nil, quiet)
+		_, err := loadFiles(ctx, dir, nil, cluster.Scope{}, quiet)
 		cancel()
 		must(b, err)
 	}
@@ -100,7 +100,7 @@ func BenchmarkFilesOneInALargeFile(b *testing.B) {
 	}
 	path := filepath.Join(dir, "all.yaml")
 	must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
-	f, err := loadFiles(b.Context(), dir, nil, quiet)
+	f, err := loadFiles(b.Context(), dir, nil, cluster.Scope{}, quiet)
 	must(b, err)
 	n := 0
 	for b.Loop() {

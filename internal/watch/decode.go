@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -71,12 +72,29 @@ type document struct {
 	items []item
 }
 
-// An item is an object of a document. obj is nil if it could not be decoded; the problems do not
-// name the file yet.
+// An item is an object of a document. obj is nil if it could not be decoded, and kept says that it is the
+// last valid version instead; the problems do not name the file yet.
 type item struct {
 	key      cluster.Key
+	uid      types.UID
 	obj      runtime.Object
+	kept     bool
 	problems cluster.Problems
+}
+
+// report returns the problems, with their effect.
+func (it item) report() cluster.Problems {
+	p := slices.Clone(it.problems)
+	for i := range p {
+		switch {
+		case p[i].Warning:
+		case it.kept:
+			p[i].Message += cluster.StaysInUse
+		default:
+			p[i].Message += "; the object is not used"
+		}
+	}
+	return p
 }
 
 // A syntaxError means that a text is neither YAML nor JSON.
@@ -102,8 +120,9 @@ func unknown(docs []document) (d document, ok bool) {
 
 // decodeFile reads the documents of a file. For documents with the same text in old, it reuses the
 // objects: in a file with thousands of documents, only the changed ones are decoded. If an object
-// no longer decodes, the old version is reused, too. The error is a *syntaxError.
-func decodeFile(name string, text []byte, old []document) ([]document, error) {
+// does not decode, its old version is reused, too, or else the one of saved, by an earlier process. The error
+// is a *syntaxError.
+func decodeFile(name string, text []byte, old []document, saved map[cluster.Key]runtime.Object) ([]document, error) {
 	split := splitYAML
 	if path.Ext(name) == ".json" {
 		split = splitJSON
@@ -116,7 +135,13 @@ func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	for _, d := range old {
 		known[d.sum] = d.items
 	}
-	lastGood := goodObjects(old)
+	good := goodObjects(old)
+	lastGood := func(it item) runtime.Object {
+		if good[it.key] == nil && saved[it.key] != nil && cluster.UIDOf(saved[it.key]) == it.uid {
+			return saved[it.key]
+		}
+		return good[it.key]
+	}
 	batches := slices.Collect(slices.Chunk(texts, batchSize))
 	decoded, errs := make([][]document, len(batches)), make([]error, len(batches))
 	onAllCores(len(batches), func(i int) { decoded[i], errs[i] = decodeDocuments(batches[i], known, lastGood) })
@@ -132,25 +157,33 @@ func decodeFile(name string, text []byte, old []document) ([]document, error) {
 const batchSize = 32
 
 // decodeDocuments decodes documents, unless their text is known. The error is a *syntaxError.
-func decodeDocuments(texts []text, known map[[sha256.Size]byte][]item, lastGood map[cluster.Key]runtime.Object) ([]document, error) {
+func decodeDocuments(texts []text, known map[[sha256.Size]byte][]item, lastGood func(item) runtime.Object) ([]document, error) {
 	docs := make([]document, 0, len(texts))
 	for _, t := range texts {
 		d := document{sum: sha256.Sum256(t.text), line: t.line}
 		items, ok := known[d.sum]
 		if !ok {
-			j, p, err := toJSON(t)
+			j, duplicate, err := toJSON(t)
 			if err != nil {
 				return nil, err
 			}
 			items = decodeObjects(j, schema.GroupVersionKind{})
-			if len(items) != 0 {
-				items[0].problems = append(p, items[0].problems...)
+			if duplicate != "" {
+				refuse(items, duplicate)
 			}
 		}
 		d.items = keepGood(items, lastGood)
 		docs = append(docs, d)
 	}
 	return docs, nil
+}
+
+// refuse makes objects of a document unusable.
+func refuse(items []item, message string) {
+	for i := range items {
+		items[i].obj = nil
+		items[i].problems.Add("", "", message)
+	}
 }
 
 // goodObjects returns the decoded objects. Of several with the same key, the first one counts.
@@ -168,17 +201,12 @@ func goodObjects(docs []document) map[cluster.Key]runtime.Object {
 
 // keepGood replaces an object that did not decode by its last valid version, just as an API server
 // would not have accepted the mistake: so no typo removes an address.
-func keepGood(items []item, good map[cluster.Key]runtime.Object) []item {
+func keepGood(items []item, lastGood func(item) runtime.Object) []item {
 	out := slices.Clone(items) // an older document may share them
 	for i := range out {
-		it := &out[i]
-		if it.obj != nil || good[it.key] == nil {
-			continue
-		}
-		it.obj = good[it.key]
-		it.problems = slices.Clone(it.problems)
-		for j := range it.problems {
-			it.problems[j].Message += cluster.StaysInUse
+		if it := &out[i]; it.obj == nil {
+			it.obj = lastGood(*it)
+			it.kept = it.obj != nil
 		}
 	}
 	return out
@@ -265,23 +293,20 @@ func splitJSON(b []byte) ([]text, error) {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 
-// toJSON converts a document to JSON. A duplicate key is a Problem, and its last value counts, as
-// in kubectl. The error is a *syntaxError.
-func toJSON(t text) ([]byte, cluster.Problems, error) {
+// toJSON converts a document to JSON. duplicate says which key of a mapping is set twice: only the parser of
+// YAML sees it, which doesn't say in which object of a list. The error is a *syntaxError.
+func toJSON(t text) (j []byte, duplicate string, err error) {
 	if t.json || json.Valid(t.text) {
-		return t.text, nil, nil
+		return t.text, "", nil
 	}
 	j, strict := yaml.YAMLToJSONStrict(t.text)
 	if strict == nil {
-		return j, nil, nil
+		return j, "", nil
 	}
-	j, err := yaml.YAMLToJSON(t.text)
-	if err != nil {
-		return nil, nil, asSyntaxError(err, t.line)
+	if j, err = yaml.YAMLToJSON(t.text); err != nil {
+		return nil, "", asSyntaxError(err, t.line)
 	}
-	var p cluster.Problems
-	p.Add("", "", asSyntaxError(strict, t.line).Error()+"; the last one counts")
-	return j, p, nil
+	return j, asSyntaxError(strict, t.line).Error() + "; remove one of the two", nil
 }
 
 // asSyntaxError replaces the line in the document, which begins at line, by the line in the file.
@@ -301,8 +326,9 @@ type head struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Metadata   struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
+		Name      string    `json:"name"`
+		Namespace string    `json:"namespace"`
+		UID       types.UID `json:"uid"`
 	} `json:"metadata"`
 	Items []json.RawMessage `json:"items"`
 }
@@ -343,7 +369,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	case h.Metadata.Name == "":
 		return bad(fmt.Sprintf("this %s has no metadata.name", gvk.Kind))
 	}
-	it := item{key: h.key(gvk.Kind, k.namespaced)}
+	it := item{key: h.key(gvk.Kind, k.namespaced), uid: h.Metadata.UID}
 	if gvk.Version != k.version {
 		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
 		return []item{it}
@@ -367,7 +393,7 @@ const metalLB = "metallb.io"
 // ofMetalLB returns a Problem about an object of MetalLB, with the command that converts it.
 func ofMetalLB(kind string, h *head) item {
 	it := item{key: h.key("MetalLB's "+kind, true)}
-	it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB, which Fanfare does not read; `fanfare migrate metallb --files FILE` converts it")
+	it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB; `fanfare migrate metallb --files FILE` converts it")
 	return it
 }
 
@@ -428,11 +454,12 @@ func suggestKind(name string) string {
 		}
 		known = append(known, gk.Kind)
 	}
-	return didYouMean(name, known)
+	return cluster.DidYouMean(name, known)
 }
 
-// decodeTyped reads j into obj. A field that obj lacks is only a Problem; a value of the wrong type
-// makes the object nil.
+// decodeTyped reads j into obj. As an API server that validates strictly, it refuses an object with a field
+// that does not exist, one that is set twice, or a value of the wrong type: a misspelt selector would leave an
+// object without any, open to all. The object is nil then.
 func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, cluster.Problems) {
 	strict, err := strictjson.UnmarshalStrict(j, obj)
 	if err == nil && len(strict) == 0 {
@@ -443,14 +470,19 @@ func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, cluster.Problems
 	p := mismatches(j, obj)
 	for _, e := range strict {
 		if strings.HasPrefix(e.Error(), "duplicate field") {
-			p.Add("", "", e.Error()+"; the last one counts")
+			p.Add("", "", e.Error()+"; remove one of the two")
 		}
 	}
-	if err == nil {
-		return obj, p
-	}
-	if len(p) == 0 {
+	if err != nil && len(p) == 0 {
 		p.Add("", "", err.Error())
 	}
-	return nil, p
+	if unusable(p) {
+		return nil, p
+	}
+	return obj, p
+}
+
+// unusable reports whether a Problem makes an object unusable.
+func unusable(p cluster.Problems) bool {
+	return slices.ContainsFunc(p, func(p cluster.Problem) bool { return !p.Warning })
 }

@@ -16,7 +16,7 @@ func TestDecodeLargeFile(t *testing.T) {
 		docs[i] = service(fmt.Sprint("s", i), 1+i)
 	}
 	file := func() []byte { return []byte(strings.Join(docs, "---\n")) }
-	got, err := decodeFile("all.yaml", file(), nil)
+	got, err := decodeFile("all.yaml", file(), nil, nil)
 	must(t, err)
 	for i, d := range got {
 		if want := fmt.Sprint("s", i); len(d.items) != 1 || d.items[0].obj == nil || d.items[0].key.Name.Name != want || d.line != max(1, 5*i) {
@@ -25,7 +25,7 @@ func TestDecodeLargeFile(t *testing.T) {
 	}
 	for _, i := range []int{n - 1, 3*batchSize + 7, batchSize} {
 		docs[i] = "a: [\n"
-		_, err := decodeFile("all.yaml", file(), nil)
+		_, err := decodeFile("all.yaml", file(), nil, nil)
 		var syntax *syntaxError
 		if !errors.As(err, &syntax) || syntax.line < 5*i || syntax.line > 5*i+3 {
 			t.Errorf("mistake in document %d, in line %d: %v", i, 5*i, err)

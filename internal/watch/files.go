@@ -50,6 +50,8 @@ type Files struct {
 	files   map[string]*file
 	// origins maps an object to its files, sorted by name. The first file counts.
 	origins map[cluster.Key][]origin
+	// saved are valid versions from an earlier process, for objects that have had none in this one.
+	saved map[cluster.Key]runtime.Object
 	// ahead has what rescan has read of files whose turn has not come yet.
 	ahead map[string]content
 }
@@ -72,7 +74,7 @@ type origin struct {
 // OpenFiles reads the folder dir and watches it until ctx ends. Mistakes in files are no error, but
 // Problems of the snapshot. known has versions for objects with a mistake; nil: none.
 func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
-	f, err := loadFiles(ctx, dir, known, log)
+	f, err := loadFiles(ctx, dir, known, cluster.Scope{}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +82,13 @@ func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 	return f, nil
 }
 
+// ReadFiles is OpenFiles for a plan: the snapshot never changes, and says what is not served.
+func ReadFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
+	return loadFiles(ctx, dir, known, cluster.Scope{Unserved: true}, log)
+}
+
 // loadFiles is OpenFiles without the goroutine that handles events.
-func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
+func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, scope cluster.Scope, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -94,8 +101,10 @@ func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 		changed:  make(chan struct{}, 1),
 		builder:  cluster.NewBuilder(),
 		files:    map[string]*file{},
+		saved:    known.Objects(),
 		origins:  map[cluster.Key][]origin{},
 	}
+	f.builder.Limit(scope)
 	f.builder.Know(known)
 	f.snapshot.Store(f.builder.Snapshot())
 	if f.inotify, err = newInotify(ctx, abs); err != nil {
@@ -351,6 +360,7 @@ func (f *Files) update(fl *file, before, now map[cluster.Key]runtime.Object) {
 // setOrigin sets the object of a file; nil: the file no longer has it. Of several files the first
 // by name counts, so that the order of events does not matter.
 func (f *Files) setOrigin(key cluster.Key, from origin) {
+	delete(f.saved, key)
 	list := slices.DeleteFunc(slices.Clone(f.origins[key]), func(o origin) bool { return o.file == from.file })
 	if from.obj != nil {
 		list = append(list, from)
@@ -382,7 +392,7 @@ func (fl *file) problems() []cluster.Problem {
 				p = append(p, slices.Clone(it.problems).Of("File "+fl.name, at)...)
 				continue
 			}
-			p = append(p, slices.Clone(it.problems).Of(it.key.String(), fl.name)...)
+			p = append(p, it.report().Of(it.key.String(), fl.name)...)
 			if seen[it.key] {
 				p = append(p, cluster.Problem{Object: it.key.String(), File: at, Message: "is in this file before, and that counts; remove one of them"})
 			}

@@ -316,7 +316,7 @@ func TestFilesOverflow(t *testing.T) {
 	for i := range 3 {
 		f.write(fmt.Sprintf("%d.yaml", i), service(fmt.Sprint("s", i), 1))
 	}
-	files, err := loadFiles(t.Context(), f.dir, nil, quiet)
+	files, err := loadFiles(t.Context(), f.dir, nil, cluster.Scope{}, quiet)
 	must(f, err)
 	// No test reads these events, as if they had been lost.
 	f.write("0.yaml", service("s0", 222))

@@ -14,11 +14,11 @@ func FuzzDecodeFile(f *testing.F) {
 	f.Add("a.yaml", "--- # x\n...\n---\n- a\n--- |\n x\n")
 	f.Add("a.yaml", "a: &a [*a]\n")
 	f.Fuzz(func(t *testing.T, name, text string) {
-		docs, err := decodeFile(name, []byte(text), nil)
+		docs, err := decodeFile(name, []byte(text), nil, nil)
 		if err != nil {
 			return
 		}
-		again, err := decodeFile(name, []byte(text), docs)
+		again, err := decodeFile(name, []byte(text), docs, nil)
 		if err != nil || len(again) != len(docs) {
 			t.Fatalf("%d documents, then %d, %v", len(docs), len(again), err)
 		}

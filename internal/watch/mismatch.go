@@ -86,8 +86,15 @@ func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
 			p.match(ft, m[k], child(path, k))
 			continue
 		}
-		p.Add(child(path, k), "", "there is no such field"+didYouMean(k, slices.Collect(maps.Keys(fields))))
+		p.unknownField(child(path, k), k, fields)
 	}
+}
+
+// unknownField reports a field that does not exist. In the status it is only a warning: a cluster writes it,
+// perhaps a newer one, and no user restricts anything with it.
+func (p *matcher) unknownField(path, name string, fields map[string]reflect.Type) {
+	p.Problems = append(p.Problems, cluster.Problem{Field: path, Warning: strings.HasPrefix(path, "status."),
+		Message: "there is no such field" + cluster.DidYouMean(name, slices.Collect(maps.Keys(fields)))})
 }
 
 // jsonFields returns the fields of a struct, inlined ones included, by their names in JSON.
@@ -187,41 +194,4 @@ func show(v any) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
-}
-
-// didYouMean proposes the most similar name of known, as the end of a sentence. It is empty if more
-// than a third of the letters, plus one, would have to change.
-func didYouMean(name string, known []string) string {
-	slices.Sort(known)
-	best, least := "", len(name)/3+2
-	for _, k := range known {
-		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least {
-			best, least = k, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %s?", best)
-}
-
-// distance is the Levenshtein distance of two words in bytes: insertions, deletions and replacements.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

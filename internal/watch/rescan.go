@@ -27,7 +27,7 @@ func (f *Files) load(name string) content {
 	if known := f.files[name]; known != nil {
 		old = known.docs
 	}
-	c.docs, c.err = decodeFile(name, b, old)
+	c.docs, c.err = decodeFile(name, b, old, f.saved)
 	return c
 }
 
