@@ -104,7 +104,7 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 	case len(receiving) > 0:
 		what += " to " + cluster.Enumerate(receiving)
 	case len(missing) > 0: // the routers for it have no session
-		what = fmt.Sprintf("announces %s, and no router has the route yet: %s", addr, strings.Join(missing, "; "))
+		what = fmt.Sprintf("has %s to announce, and no router has the route yet: %s", addr, strings.Join(missing, "; "))
 	}
 	for _, name := range now.desired.Holders(addr) {
 		all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", what))

@@ -31,6 +31,9 @@ func (st *Status) passAttention(now time.Time) (all lines) {
 	if st.Error != "" {
 		all.add("%s", oneLine(st.Error))
 	}
+	if st.RunDir != "" {
+		all.add("the run directory: %s", oneLine(st.RunDir))
+	}
 	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
 		all.add("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
 	}

@@ -46,9 +46,9 @@ func TestElection(t *testing.T) {
 		why    string
 	}{
 		"another is preferred":            {plan.Config{Interfaces: eth0}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"it is preferred":                 {plan.Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.Announced, "announced on eth0 (named by its AddressClaim)"},
+		"it is preferred":                 {plan.Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.ToAnnounce, "to be announced on eth0 (named by its AddressClaim)"},
 		"it has no interface":             {plan.Config{Interfaces: []l2.Interface{}}, func(f *fleet) { f.prefer("n2") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
-		"the preferred one is dead":       {plan.Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.Announced, "announced on eth0 (the only candidate)"},
+		"the preferred one is dead":       {plan.Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.ToAnnounce, "to be announced on eth0 (the only candidate)"},
 		"the preferred one lives":         {plan.Config{Interfaces: eth0, Members: members("n1", "n2")}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
 		"a kubelet is silent":             {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
 		"most kubelets are silent":        {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
@@ -77,7 +77,7 @@ func TestElection(t *testing.T) {
 			if len(got) != 1 || got[0].Protocol != "l2" || got[0].Code != tt.code || got[0].Message != tt.why {
 				t.Errorf("got %v, want %s: %s", got, tt.code, tt.why)
 			}
-			if answers := d.Answered.Len() == 1; answers != (tt.code == cluster.Announced) || len(d.L2.Addresses) != d.Answered.Len() {
+			if answers := d.Answered.Len() == 1; answers != (tt.code == cluster.ToAnnounce) || len(d.L2.Addresses) != d.Answered.Len() {
 				t.Errorf("answers for %v, %v", d.Answered.Slice(), d.L2)
 			}
 		})

@@ -259,7 +259,7 @@ func TestQueryIsRepeated(t *testing.T) {
 // The reason of an address that is not announced yet over L2 says what it waits for.
 func TestL2Reasons(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
-	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "announced on eth0"}
+	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.ToAnnounce, Message: "to be announced on eth0"}
 	for name, tt := range map[string]struct {
 		reason  cluster.Reason
 		p       passResult

@@ -168,14 +168,15 @@ func beyondL2(err error) bool {
 // logChanges logs one line for each change, and one line in total for many.
 func (p *pass) logChanges(path *announcePath, d *plan.Desired, left, came []netip.Addr) {
 	if len(left)+len(came) > 20 {
-		p.log.Info("announcements changed", "protocol", path.protocol, "announced", len(came), "withdrawn", len(left), "now", path.announcedAddrs.Len())
+		p.log.Info("announcements changed", "protocol", path.protocol, "begun", len(came), "withdrawn", len(left), "now", path.announcedAddrs.Len())
 		return
 	}
 	for _, a := range left {
 		p.log.Info("withdrawn", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
 	}
 	for _, a := range came {
-		p.log.Info("announced", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
+		// Not "announced": the session may be down, or an address not held yet.
+		p.log.Info("announcement begins", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
 	}
 }
 

@@ -31,6 +31,8 @@ type Status struct {
 	Behind *time.Time `json:"behind,omitempty"`
 	// Error is of the last pass.
 	Error string `json:"error,omitempty"`
+	// RunDir is why the cluster's state cannot be saved in the run directory; empty if it can.
+	RunDir string `json:"runDirectory,omitempty"`
 	// Adopted is the number of addresses that an earlier speaker left in the kernel.
 	Adopted int `json:"adopted,omitempty"`
 
@@ -179,6 +181,9 @@ func (s *speaker) status() Status {
 	if p.err != nil {
 		st.Error = p.err.Error()
 	}
+	if err := s.snapshots.Err(); err != nil {
+		st.RunDir = err.Error()
+	}
 	if p.desired == nil {
 		st.Members = s.membership.Status(nil)
 		return st
@@ -251,18 +256,20 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 		if p.err != nil {
 			r.Message += ": " + p.err.Error()
 		}
-	case r.Code == cluster.Announced && !st.routed:
+	case r.Code == cluster.ToAnnounce && !st.routed:
 		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
 		if p.programmed {
 			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.whyNotAnnounced(st.Address, b)
 		}
-	case r.Code == cluster.Announced && r.Protocol == "bgp":
+	case r.Code == cluster.ToAnnounce:
 		receiving, missing := receivers(st.Address, p.desired.RoutesOf(st.Address), b.Sessions)
 		switch {
 		case len(receiving) == 0:
 			r.Code, r.Message = cluster.WaitingForSession, "no router has the route: "+strings.Join(missing, "; ")
 		case len(missing) > 0:
-			r.Message += "; not received by " + strings.Join(missing, "; nor by ")
+			r.Code, r.Message = cluster.Announced, fmt.Sprintf("announced to %s, %s; not received by %s", strings.Join(receiving, ", "), r.Message, strings.Join(missing, "; nor by "))
+		default:
+			r.Code, r.Message = cluster.Announced, asAnnounced(r.Message)
 		}
 	case st.Lingering != nil && r.Protocol == "bgp":
 		if left := p.bgpLingering.find(st.Address); left != nil {
@@ -275,7 +282,10 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 // observedL2 is observed for L2.
 func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
 	switch {
-	case r.Code != cluster.Announced:
+	case r.Code != cluster.ToAnnounce:
+		if st.Answered() { // for other Services
+			r.Message = asAnnounced(r.Message)
+		}
 		if left := p.l2Lingering.find(st.Address); left != nil {
 			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here", left.until.Format(time.TimeOnly))
 		}
@@ -292,8 +302,18 @@ func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reas
 		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
 	case st.L2.Phase == l2.Waiting:
 		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
+	default:
+		r.Code, r.Message = cluster.Announced, asAnnounced(r.Message)
 	}
 	return r
+}
+
+// asAnnounced turns the message about what is wanted into one about what is so.
+func asAnnounced(message string) string {
+	if rest, ok := strings.CutPrefix(message, plan.Wanted); ok {
+		return "announced " + rest
+	}
+	return message
 }
 
 // l2StatusOf returns the L2 state of an address, nil if there is none.

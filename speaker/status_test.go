@@ -38,9 +38,9 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 		want       string
 	}{
 		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
-		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
-		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
-		{"one cannot receive it", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
+		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, to be announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
+		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, to be announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
+		{"one cannot receive it", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, to be announced to tor1, tor2; not received by tor2: no next hop"},
 		{"none is up", "", []bgp.SessionStatus{down1, lost},
 			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
 		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router has the route: tor2 (Active): wrong AS number"},
@@ -131,5 +131,14 @@ func TestAttentionForBFD(t *testing.T) {
 		if got := strings.Join(st.Attention(now), "\n"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// A run directory that takes no snapshot needs attention: the speaker runs on, and its next start suffers.
+func TestAttentionForRunDirectory(t *testing.T) {
+	st := &Status{RunDir: "snapshot not written: write /run/fanfare/cluster.json.tmp: no space left on device"}
+	const want = "the run directory: snapshot not written: write /run/fanfare/cluster.json.tmp: no space left on device"
+	if got := strings.Join(st.Attention(time.Now()), "\n"); got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -110,7 +110,7 @@ func (p announcement) text(v *View) string {
 		}
 		parts = append(parts, part+v.weightText(r))
 	}
-	text := "announced " + strings.Join(parts, ", and ")
+	text := Wanted + strings.Join(parts, ", and ")
 	if len(p.notAggregated) > 0 {
 		text += fmt.Sprintf(", not as part of %s: externalTrafficPolicy of %s is Local", p.notAggregated[0], p.localService)
 	}

@@ -89,25 +89,25 @@ func TestAggregates(t *testing.T) {
 		{"none is needed", nil, func(s *cluster.Snapshot) {
 			s.Pools[0].Announce = cluster.AnnounceBGP
 			give(s, "a", "192.0.2.5", cl, 80)
-		}, "192.0.2.5/32", "announced to tor1"},
+		}, "192.0.2.5/32", "to be announced to tor1"},
 		{"none applies", []*cluster.Advertisement{by(24, "tor1")}, func(s *cluster.Snapshot) {
 			s.Pools[0].Announce = cluster.AnnounceBGP
 			give(s, "a", "192.0.2.5", cl, 80)
-		}, "192.0.2.5/32", "announced to tor1, tor2"},
+		}, "192.0.2.5/32", "to be announced to tor1, tor2"},
 		{"one", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) {
 			give(s, "a", "192.0.2.5", cl, 80)
 			give(s, "b", "192.0.2.6", cl, 80)
-		}, "192.0.2.0/24", "announced to tor1, tor2 as part of 192.0.2.0/24"},
+		}, "192.0.2.0/24", "to be announced to tor1, tor2 as part of 192.0.2.0/24"},
 		{"one in two", []*cluster.Advertisement{by(30)}, func(s *cluster.Snapshot) {
 			give(s, "a", "192.0.2.2", cl, 80)
 			give(s, "b", "192.0.2.6", cl, 80)
 		}, "192.0.2.0/30; 192.0.2.4/30", "as part of 192.0.2.4/30"},
 		{"with the address as well", []*cluster.Advertisement{by(24, "tor1"), by(32, "tor2")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
-			"192.0.2.0/24 to tor1; 192.0.2.5/32 to tor2", "announced to tor1 as part of 192.0.2.0/24, and to tor2"},
+			"192.0.2.0/24 to tor1; 192.0.2.5/32 to tor2", "to be announced to tor1 as part of 192.0.2.0/24, and to tor2"},
 		{"the same to all", []*cluster.Advertisement{by(24, "tor1"), by(24, "tor2")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
-			"192.0.2.0/24", "announced to tor1, tor2 as part of 192.0.2.0/24"},
+			"192.0.2.0/24", "to be announced to tor1, tor2 as part of 192.0.2.0/24"},
 		{"Local", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", local, 80) },
-			"192.0.2.5/32", "announced to tor1, tor2, not as part of 192.0.2.0/24: externalTrafficPolicy of shop/a is Local"},
+			"192.0.2.5/32", "to be announced to tor1, tor2, not as part of 192.0.2.0/24: externalTrafficPolicy of shop/a is Local"},
 		{"shared with a Local one", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) {
 			give(s, "a", "192.0.2.5", cl, 80)
 			give(s, "b", "192.0.2.5", local, 81)

@@ -116,7 +116,7 @@ func (v *View) elect(a *Address) (o ownerDecision) {
 	case !a.good:
 		o.code = cluster.NoLocalEndpoint
 	default:
-		o.code, o.address = cluster.Announced, v.answer(a.Addr, eligibility)
+		o.code, o.address = cluster.ToAnnounce, v.answer(a.Addr, eligibility)
 	}
 	return o
 }

@@ -71,7 +71,7 @@ func (v *View) explainBGP(d decision, s addressService, message, remote string, 
 		_, why := v.advertisementsFor(d.origin, s.service.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
 	default:
-		reason("bgp", cluster.Announced, "%s", p.text(v))
+		reason("bgp", cluster.ToAnnounce, "%s", p.text(v))
 		for _, refused := range p.refusedAggregates {
 			reason("bgp", cluster.AggregateRefused, "%s", refused)
 		}
@@ -103,6 +103,10 @@ func explainL2(o ownerDecision, owner string, is verdict, message string, reason
 	}
 }
 
+// Wanted is how the message of a Reason begins by which this node is to announce an address. Whether it does so is not in
+// a decision.
+const Wanted = "to be announced "
+
 // ownerText explains an election.
 func (v *View) ownerText(addr netip.Addr, o ownerDecision) string {
 	switch o.code {
@@ -114,8 +118,8 @@ func (v *View) ownerText(addr netip.Addr, o ownerDecision) string {
 		return fmt.Sprintf("node %s answers for it (%s)", o.node, v.ownerBy(o))
 	case cluster.NoLocalEndpoint:
 		return "this node must answer for it, and has no endpoint yet"
-	case cluster.Announced:
-		return fmt.Sprintf("announced on %s (%s)", v.interfacesText(o.candidacy.Eligibility, addr), v.ownerBy(o))
+	case cluster.ToAnnounce:
+		return fmt.Sprintf(Wanted+"on %s (%s)", v.interfacesText(o.candidacy.Eligibility, addr), v.ownerBy(o))
 	default:
 		return o.why
 	}
@@ -162,8 +166,10 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 	switch {
 	case s.message != "":
 		return s.message
+	case s.code == cluster.NoSource && len(s.service.Sources) == 0:
+		return fmt.Sprintf("none of its source ranges is a CIDR, so no client may use it; write one, such as %s for all", allClients(addr))
 	case s.code == cluster.NoSource:
-		return fmt.Sprintf("none of its source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
+		return fmt.Sprintf("none of its valid source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
 	case s.code == cluster.NoEndpoints:
 		return v.unservedText(addr, s)
 	case s.code == cluster.NoLocalEndpoint:

@@ -1,6 +1,7 @@
 package rundir
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -41,10 +42,10 @@ type SnapshotWriter struct {
 
 	mu     sync.Mutex
 	newest *cluster.Snapshot
+	err    error // of the last write or confirmation
 
-	// Only run uses these and, after run has ended, close.
+	// Only run uses this and, after run has ended, close.
 	written bool // saved has the newest snapshot, unless wake announces one
-	failed  bool // the last confirmation failed, which is logged once
 }
 
 // NewSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
@@ -87,8 +88,12 @@ func (w *SnapshotWriter) run() {
 		case <-rested:
 			wake, rested = w.wake, nil
 		case <-idle.C:
-			if len(w.wake) == 0 {
+			switch {
+			case len(w.wake) != 0:
+			case w.written:
 				w.confirm(w.saved.Clock())
+			case w.Err() != nil:
+				w.write() // the file system may have room again
 			}
 		case <-w.quit:
 			return
@@ -103,7 +108,7 @@ func (w *SnapshotWriter) write() {
 	w.mu.Unlock()
 	err := w.saved.Save(s)
 	if w.written = err == nil; err != nil {
-		w.log.Warn("snapshot not written; a start without the API server would use an older one, or none", "err", err)
+		w.report(fmt.Errorf("snapshot not written; a start without the API server would use an older one, or none: %w", err))
 		return
 	}
 	w.confirm(at, clock)
@@ -118,10 +123,30 @@ func (w *SnapshotWriter) confirm(at watch.Moment, err error) {
 	if err == nil {
 		err = w.saved.Confirm(at)
 	}
-	if err != nil && !w.failed {
-		w.log.Warn("snapshot not confirmed; a start without the API server would wait for it", "err", err)
+	if err != nil {
+		err = fmt.Errorf("snapshot not confirmed; a start without the API server would wait for it: %w", err)
 	}
-	w.failed = err != nil
+	w.report(err)
+}
+
+// report logs an error that was not the last one, and stores it for Err.
+func (w *SnapshotWriter) report(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil && (w.err == nil || w.err.Error() != err.Error()) {
+		w.log.Warn("run directory", "err", err)
+	}
+	w.err = err
+}
+
+// Err returns why the newest snapshot could not be saved, nil if it could.
+func (w *SnapshotWriter) Err() error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 // Close writes the newest snapshot and ends the goroutine.

@@ -1,9 +1,11 @@
 package rundir
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -108,6 +110,37 @@ func TestSnapshotNotWritten(t *testing.T) {
 			t.Errorf("the old snapshot has age %s", age)
 		}
 		d.Close()
+	})
+}
+
+// A run directory without room is reported until there is room again, when the snapshot is written without another
+// change.
+func TestSnapshotWithoutRoom(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		saved := savedInBubble(t)
+		full := saved.Path + ".tmp" // what is written to /dev/full does not fit: ENOSPC
+		if err := os.Symlink("/dev/full", full); err != nil {
+			t.Fatal(err)
+		}
+		w := NewSnapshotWriter(saved, func() bool { return true }, slog.New(slog.DiscardHandler))
+		defer w.Close()
+		if err := w.Err(); err != nil {
+			t.Error(err)
+		}
+		w.Update(poolNamed("new"))
+		time.Sleep(time.Hour)
+		bubble.Wait()
+		if err := w.Err(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("without room: %v", err)
+		}
+		if err := os.Remove(full); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(confirmInterval)
+		bubble.Wait()
+		if _, age, err := saved.Recall(); w.Err() != nil || err != nil || age != 0 {
+			t.Errorf("with room again: %v; read: age %s, %v", w.Err(), age, err)
+		}
 	})
 }
 
