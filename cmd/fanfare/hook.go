@@ -30,6 +30,8 @@ func hookCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hook",
 		Short: "Run a step of the Helm chart's Jobs",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() }, // an unknown step is an error
 	}
 	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	cmd.AddCommand(crdsHook(&kubeconfig), cleanedHook(&kubeconfig))

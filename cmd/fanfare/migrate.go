@@ -27,6 +27,8 @@ func migrateCommand() *cobra.Command {
 		Use:   "migrate",
 		Short: "Convert the objects of another implementation",
 		Args:  cobra.NoArgs,
+		// Without it, an implementation that is not known would get the help, and status 0.
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(migrateMetalLBCommand())
 	return cmd
@@ -52,8 +54,8 @@ before and after.
 
 It prints YAML for kubectl apply. Comments say what was not read, what has no
 counterpart, what remains to be done, and which announcements differ. It exits
-with status 1 if anything was not read, has no counterpart or differs. It only
-reads. From files it needs MetalLB's objects and, for the comparison, Services
+with status 1 if anything was not read, has no counterpart or differs. It exits with
+status 1, too, if there is no object of MetalLB. It only reads. From files it needs MetalLB's objects and, for the comparison, Services
 with their status, Nodes, Namespaces and EndpointSlices.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,6 +67,9 @@ with their status, Nodes, Namespaces and EndpointSlices.`,
 			}
 			in, err := flags.read(ctx)
 			if err != nil {
+				return err
+			}
+			if err := in.NothingToConvert(); err != nil {
 				return err
 			}
 			// The report is printed even if something is missing in it, and the error comes after:
@@ -169,7 +174,7 @@ type resource struct {
 // be converted, and must not be overlooked. Secrets are not among them: passwords must not get into the
 // output, and the command runs without the right to read them.
 var resources = []resource{
-	{"/apis/metallb.io/v1beta1/ipaddresspools", false},
+	{"/apis/metallb.io/v1beta1/ipaddresspools", true},
 	{"/apis/metallb.io/v1beta1/addresspools", true},
 	{"/apis/metallb.io/v1beta1/bgpadvertisements", true},
 	{"/apis/metallb.io/v1beta1/l2advertisements", true},
@@ -180,6 +185,7 @@ var resources = []resource{
 	{"/api/v1/nodes", false},
 	{"/api/v1/namespaces", false},
 	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dbgpextras", false},
+	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dconfig", false},
 	{"/apis/discovery.k8s.io/v1/endpointslices", false},
 }
 
@@ -210,5 +216,5 @@ func peersOf(ctx context.Context, client rest.Interface) []resource {
 	if err := client.Get().AbsPath(current).Param("limit", "1").Do(ctx).Error(); apierrors.IsNotFound(err) {
 		return []resource{{"/apis/metallb.io/v1beta1/bgppeers", true}}
 	}
-	return []resource{{current, false}}
+	return []resource{{current, true}}
 }

@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
@@ -36,7 +38,8 @@ The command only reads: it changes neither the kernel nor the network, and runs
 anywhere, for any node, with any account that may list what a speaker lists. On
 the node itself, which has one of the Node's InternalIPs, the plan uses the
 interfaces that can answer over layer 2. For other nodes it assumes that they
-have the right interfaces, and lists the assumption.`,
+have the right interfaces. It assumes that routers accept their sessions, too,
+and lists each assumption.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := flags.config()
@@ -57,7 +60,7 @@ have the right interfaces, and lists the assumption.`,
 			// Without a last Desired and without members: what a speaker decides at its start, while
 			// all nodes live.
 			d := plan.Decide(config, snap)
-			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumptions(config, snap, d.UsesL2))
+			_, err = fmt.Fprint(cmd.OutOrStdout(), d, unserved(snap.Unserved), assumptions(config, snap, d))
 			return err
 		},
 	}
@@ -66,23 +69,61 @@ have the right interfaces, and lists the assumption.`,
 	return cmd
 }
 
-// assumptions lists the assumptions of a plan: if one is wrong, another node answers. usesL2
-// reports whether any address may be announced over layer 2. BGP needs no assumptions, because
-// each node announces its addresses independently of others.
-func assumptions(c plan.Config, snap *cluster.Snapshot, usesL2 bool) (text string) {
-	if !usesL2 {
+// maxUnserved is how many objects that are not served a plan lists: another implementation may serve thousands.
+const maxUnserved = 20
+
+// unserved lists the objects that are not served.
+func unserved(lines []string) string {
+	if len(lines) == 0 {
 		return ""
 	}
-	if c.Interfaces == nil {
-		text += fmt.Sprintf("  node %s has an interface for each address: unknown, because this machine is not the node\n", c.Node)
+	more := ""
+	if n := len(lines) - maxUnserved; n > 0 {
+		lines, more = lines[:maxUnserved], fmt.Sprintf("  and %d more\n", n)
 	}
-	if len(snap.Nodes) > 1 {
-		text += "  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n"
+	return "not served\n  " + strings.Join(lines, "\n  ") + "\n" + more
+}
+
+// assumptions lists what a plan takes for granted: if an assumption is wrong, a router has no route, or another
+// node answers over layer 2.
+func assumptions(c plan.Config, snap *cluster.Snapshot, d *plan.Desired) string {
+	var text strings.Builder
+	for _, s := range d.BGP.Sessions {
+		fmt.Fprintf(&text, "  the session with router %s is established: %s\n", s.Name, strings.Join(sessionNeeds(s), ", "))
 	}
-	if text != "" {
-		text = "assumed\n" + text
+	if d.UsesL2 && c.Interfaces == nil {
+		fmt.Fprintf(&text, "  node %s has an interface for each address: unknown, because this machine is not the node\n", c.Node)
 	}
-	return text
+	if d.UsesL2 && len(snap.Nodes) > 1 {
+		text.WriteString("  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n")
+	}
+	if text.Len() == 0 {
+		return ""
+	}
+	return "assumed\n" + text.String()
+}
+
+// sessionNeeds returns what must be so that a session is established.
+func sessionNeeds(s bgp.Session) (needs []string) {
+	if s.External {
+		needs = append(needs, fmt.Sprintf("its AS number is another than %d", s.LocalASN))
+	} else {
+		needs = append(needs, fmt.Sprintf("its AS number is %d", s.PeerASN))
+	}
+	needs = append(needs, fmt.Sprintf("it expects this node with AS number %d", s.LocalASN))
+	external := s.External || s.PeerASN != s.LocalASN
+	switch hops := max(s.EBGPMultihopTTL, s.TTLSecurityHops); {
+	case s.Interface != "":
+		needs = append(needs, "it is the router on "+s.Interface)
+	case external && hops <= 1:
+		needs = append(needs, "it is on a link of the node, since ebgpMultihopTTL is not set")
+	case external:
+		needs = append(needs, fmt.Sprintf("it is at most %d hops away", hops))
+	}
+	if s.Password != "" {
+		needs = append(needs, "it has the same password")
+	}
+	return needs
 }
 
 // interfacesOf returns the interfaces of a node if this machine is that node, else nil: they are
@@ -109,7 +150,7 @@ func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	// Problems of objects are part of the plan, so logs would repeat them.
 	quiet := slog.New(slog.DiscardHandler)
 	if f.files != "" {
-		return f.folder(ctx, quiet)
+		return f.folder(ctx, quiet, watch.ReadFiles)
 	}
 	config, err := f.api()
 	if err != nil {
@@ -121,7 +162,7 @@ func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	}
 	// All Nodes, also where a speaker watches its own only: a plan says which selector
 	// matches no Node.
-	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, Classes: classes, Log: quiet})
+	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, Unserved: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, Classes: classes, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

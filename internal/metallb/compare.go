@@ -30,7 +30,8 @@ type Comparison struct {
 // down here, and Fanfare's side is plan.Decide, by which its speakers announce.
 func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
 	snap := out.snapshot(c, o)
-	d := &Comparison{Before: Announced(c, o), After: out.planned(c, snap), Unheld: unheld(c, snap, o), NoNodes: len(c.Nodes) == 0}
+	after, twins := out.planned(c, snap)
+	d := &Comparison{Before: Announced(c, o), After: after, Problems: twins, Unheld: unheld(c, snap, o), NoNodes: len(c.Nodes) == 0}
 	for _, p := range snap.Problems {
 		// A Problem with a Code is about what an object refers to, such as a selector that
 		// matches no Node. That is the same with MetalLB.

@@ -66,12 +66,18 @@ func set[T runtime.Object](b *cluster.Builder, list []T) {
 }
 
 // planned returns what Fanfare's speakers announce, sorted, if one runs on every node and has an
-// interface for each address. Routes have MetalLB's names of routers.
-func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement) {
+// interface for each address. Routes have MetalLB's names of routers. problems are routers that have a session by another
+// object, each with the first node: with MetalLB, two VRFs may have a router of the same address.
+func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement, problems []cluster.Problem) {
 	interfaces := out.interfaces()
 	// No node is known to be dead: MetalLB's side does not know either.
 	for _, n := range c.Nodes {
 		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
+		for _, twin := range d.View.Duplicates {
+			if p := twin.Problem(n.Name); !slices.ContainsFunc(problems, func(q cluster.Problem) bool { return p.Object == q.Object }) {
+				problems = append(problems, p)
+			}
+		}
 		for _, peer := range c.Peers {
 			for r := range d.BGP.Routes.All() {
 				if session, ok := out.receives(d.BGP, r, peer); ok {
@@ -84,7 +90,7 @@ func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announ
 		}
 	}
 	slices.SortFunc(all, compareAnnouncements)
-	return all
+	return all, problems
 }
 
 // anyOther stands for the interfaces of a node that no L2Advertisement names. No interface has a

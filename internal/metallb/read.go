@@ -47,7 +47,8 @@ type Cluster struct {
 	// Problems are what could not be read.
 	Problems []cluster.Problem
 
-	from map[string]string // the source of each object, by kind and name
+	from    map[string]string // the source of each object, by kind and name
+	refused bool              // an object of MetalLB was found that is not converted
 }
 
 // Read adds the objects of a text: YAML documents, JSON values, or lists of them, as kubectl get
@@ -119,6 +120,8 @@ func (c *Cluster) add(source string, j []byte, of schema.GroupVersionKind) {
 // it asks for would be lost.
 func (c *Cluster) addMetalLB(source string, gvk schema.GroupVersionKind, h *head, j []byte) {
 	r := reader{c, source, gvk, h, j}
+	problems := len(c.Problems)
+	defer func() { c.refused = c.refused || len(c.Problems) > problems }()
 	switch gvk.GroupKind().Kind + " " + gvk.Version {
 	case "IPAddressPool v1beta1":
 		addObject(r, &c.Pools)
@@ -161,8 +164,26 @@ func (c *Cluster) addKubernetes(source string, gvk schema.GroupVersionKind, h *h
 		addLenient(r, &c.EndpointSlices)
 	case "ConfigMap":
 		r.refuseFRR()
+		r.refuseConfigMap()
 	}
 }
+
+// NothingToConvert returns an error if no object of MetalLB was found. Nodes and Services alone say nothing about
+// MetalLB, so that a comparison would find no difference.
+func (c *Cluster) NothingToConvert() error {
+	n := len(c.Pools) + len(c.Peers) + len(c.Advertisements) + len(c.L2Advertisements) + len(c.BFDProfiles) + len(c.Communities)
+	if n > 0 || c.refused {
+		return nil
+	}
+	err := fmt.Errorf("there is no object of MetalLB (%s), such as an IPAddressPool; MetalLB 0.12 and older was configured by the ConfigMap config in its namespace: %s", Group, convertFirst)
+	for _, p := range c.Problems {
+		err = errors.Join(err, errors.New(p.String()))
+	}
+	return err
+}
+
+// convertFirst is what to do with the ConfigMap of MetalLB 0.12.
+const convertFirst = "convert it to objects first, by MetalLB's own quay.io/metallb/configmaptocrs"
 
 // A reader reads one object.
 type reader struct {
@@ -192,6 +213,20 @@ func (r reader) refuseFRR() {
 	name := r.head.Metadata.Name
 	if r.gvk.Kind == "FRRConfiguration" && !strings.HasPrefix(name, "metallb-") || r.gvk.Kind == "ConfigMap" && name == "bgpextras" {
 		r.problem("", "", "configures FRR itself, which is not converted; see what it asks of the router, and whether a field of BGPPeer or BGPAdvertisement does it. Fanfare learns no routes")
+	}
+}
+
+// refuseConfigMap reports the configuration of MetalLB 0.12 and older.
+func (r reader) refuseConfigMap() {
+	var o struct{ Data struct{ Config string } }
+	if r.head.Metadata.Name != "config" || json.Unmarshal(r.json, &o) != nil {
+		return
+	}
+	for _, key := range []string{"address-pools:", "peers:", "bgp-communities:", "bfd-profiles:"} {
+		if strings.Contains(o.Data.Config, key) {
+			r.problem("data[config]", "", "is the configuration of MetalLB 0.12 and older ("+key+" …), which is not converted; "+convertFirst)
+			return
+		}
 	}
 }
 
