@@ -63,7 +63,8 @@ func tenancyRows(t *testing.T) (names []string) {
 // the code reads from them. It tries each one.
 func inputs(t *testing.T) (names []string) {
 	for _, name := range qualifiedNames(t) {
-		if reads(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Annotations[name] = "x" }) {
+		annotated := func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Annotations[name] = "x" }
+		if reads(annotated) && !reportedAsUnknown(annotated) {
 			names = append(names, name)
 		}
 		if reads(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Labels[name] = "x" }) {
@@ -91,6 +92,14 @@ func inputs(t *testing.T) (names []string) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// reportedAsUnknown reports whether a change of a Service adds only the report of an unknown annotation.
+func reportedAsUnknown(change func(*corev1.Service, *discoveryv1.EndpointSlice)) bool {
+	s := clustertest.Service("x")
+	s.Annotations = map[string]string{}
+	change(s, nil)
+	return cluster.Parse(s).Services.At(0).UnknownAnnotations != ""
 }
 
 // qualifiedNames are the strings in internal/cluster that look like names of annotations, and the

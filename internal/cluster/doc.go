@@ -16,15 +16,16 @@
 // # Files
 //
 //   - snapshot.go is the result, with assignment.go (which Service has which address), sets.go, source.go,
-//     problem.go, reason.go (Reason and the codes of both), version.go and configuration.go (the last
+//     problem.go, suggestion.go (the name that was meant), reason.go (Reason and the codes of both), version.go and configuration.go (the last
 //     valid versions).
 //   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.
 //   - AddressPool: pool.go, address.go (ranges), eligibility.go (which Services), permission.go (what
 //     they may change); occupied.go and duplicate.go find overlaps. AddressClaim: claim.go.
 //   - BGPPeer: peer.go, secret.go (passwords). BGPAdvertisement: advertisement.go, aggregate.go,
 //     community.go. L2Advertisement: l2advertisement.go. SpeakerStatus: speaker.go.
-//   - Service: service.go, annotations.go (requests), affinity.go, scheduler.go, sourceranges.go;
-//     endpoints.go (EndpointSlices), serviceports.go (which of their ports a Service has), join.go (all
-//     slices of a Service), portgroup.go and readiness.go (what decisions need). node.go and namespace.go.
+//   - Service: service.go, annotations.go (requests), unknownannotation.go, unserved.go (why not),
+//     affinity.go, scheduler.go, sourceranges.go; endpoints.go (EndpointSlices), serviceports.go (which
+//     of their ports a Service has), join.go (all slices of a Service), portgroup.go and readiness.go
+//     (what decisions need). node.go and namespace.go.
 //   - What several of these use: selector.go. references.go checks names between objects.
 package cluster

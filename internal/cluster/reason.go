@@ -30,7 +30,7 @@ type Code string
 
 // All is well:
 const (
-	ToAnnounce Code = "ToAnnounce" // This node is to announce the address: what is wanted. `fanfare plan` knows no more.
+	ToAnnounce Code = "ToAnnounce" // This node is to announce the address: what is wanted, in `fanfare plan`.
 	Announced  Code = "Announced"  // This node announces the address: a router has the route, or the node holds the address over Layer 2.
 	Programmed Code = "Programmed" // The kernel forwards the address.
 	Assigned   Code = "Assigned"   // The Service holds the address.

@@ -10,10 +10,10 @@ import (
 )
 
 // annotationDomains are the prefixes of annotations of Services that only Fanfare, or MetalLB, defines: any
-// other annotation with one is a mistake. In an unknown annotation, a Service would ask for something in vain.
+// other annotation with one is a mistake, and what the Service asks for by it does not happen.
 var annotationDomains = []string{"fanfare.io/", "metallb.io/", "metallb.universe.tf/"}
 
-// ignoredAnnotations are those that MetalLB writes itself, to report.
+// ignoredAnnotations of a Service: written by MetalLB itself, to report. They have no effect.
 var ignoredAnnotations = map[string]bool{
 	"metallb.io/ip-allocated-from-pool":          true,
 	"metallb.universe.tf/ip-allocated-from-pool": true,

@@ -14,13 +14,13 @@ func annotated(keys ...string) *corev1.Service {
 	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{}}}
 	o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
 	for _, k := range keys {
-		o.Annotations[k] = "true" // valid for those that exist, or a Problem that is no Warning
+		o.Annotations[k] = "true" // valid for fanfare.io/reserve
 	}
 	return o
 }
 
 // An annotation in the domain of Fanfare or MetalLB that does not exist is reported, with what it should have been;
-// those of others, and those that MetalLB writes, are not.
+// other domains' and MetalLB's own reports are not.
 func TestUnknownAnnotations(t *testing.T) {
 	const none = "there is no such annotation, so it has no effect"
 	for key, want := range map[string]string{

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Objects that somebody could expect to be served are named with the field that prevents it, and no others: not
-// 10,000 Services of type ClusterIP. What is corrected or deleted is named no more.
+// Objects that a user could expect to be served are named with the field that prevents it, and no others: not
+// 10,000 Services of type ClusterIP. What is corrected or deleted is no longer named.
 func TestUnserved(t *testing.T) {
 	service := func(name string, kind corev1.ServiceType, class *string, annotations ...string) *corev1.Service {
 		o := annotated(annotations...)
