@@ -73,9 +73,9 @@ func TestUnknownFieldRefusesTheObject(t *testing.T) {
 				t.Errorf("after a restart:\n%s", render(again.Snapshot()))
 			}
 			f.Files = again
-			f.put("a.yaml", strings.Replace(right, "name: x", "name: y", 1))
+			f.put("a.yaml", strings.Replace(right, "name: x", "name: other", 1))
 			f.until(func(s *cluster.Snapshot) bool {
-				return strings.Contains(withoutProblems(s), " y ") || strings.Contains(withoutProblems(s), "default/y ")
+				return strings.Contains(withoutProblems(s), " other ") || strings.Contains(withoutProblems(s), "default/other ")
 			})
 			f.put("a.yaml", wrong)
 			if s := f.until(func(s *cluster.Snapshot) bool { return says(s, c.says+"; the object is not used") }); withoutProblems(s) != "" {
