@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +32,8 @@ func (s *scene) remember(t *testing.T) {
 func forgetAll(t *testing.T) {
 	t.Helper()
 	if testMode == ModeNFTables {
-		for _, name := range regexp.MustCompile(`aff-[46]-\S+`).FindAllString(proxytest.NFTSays(t, "list", "maps", "inet"), -1) {
-			proxytest.NFT(t, "flush map inet fanfare "+name)
+		for f := range state.SetID(2) {
+			proxytest.NFT(t, "flush map inet fanfare "+state.AffinityMap(f))
 		}
 		return
 	}
@@ -136,7 +135,7 @@ func TestTraceRejectsUnknownSyntax(t *testing.T) {
 		},
 		"nat": {
 			"-j DROP", "-j REJECT --reject-with tcp-reset", "-j DNAT --to-destination 10.0.0.1-10.0.0.9", "-j DNAT --to-destination 10.0.0.1 --persistent",
-			"-j SNAT", "-j SET --add-set unknown src --exist", "-j SET --add-set fanfare-vips4 src", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
+			"-j SNAT", "-j SET --add-set unknown src", "-j SET --add-set fanfare-vips4 src --exist", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
 			"-m statistic --mode often --every 2 -j RETURN", `-m bpf --bytecode "1,6 0 0" -j RETURN`, `-m bpf --bytecode "1,65535 0 0 0" -j RETURN`,
 		},
 		"raw": {"-j CT --zone 1", "-j NOTRACK", "-j DROP"},

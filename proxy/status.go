@@ -69,16 +69,14 @@ type Status struct {
 // kernel evicts without counting, and not the least recent ones.
 type AffinityFull struct {
 	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
-	// Unremembered counts new flows whose clients could not be recorded, and Evicted the clients
-	// that were evicted for others, since the start; both are 0 in iptables mode.
-	Unremembered uint64 `json:"unremembered"`
-	Evicted      uint64 `json:"evicted"`
+	// Evicted counts the clients that were evicted for others, since the start; 0 in iptables mode.
+	Evicted uint64 `json:"evicted"`
 	// Last is when the map was last full; in iptables mode, now.
 	Last time.Time `json:"last"`
 }
 
-// affinityFull returns the frontends whose maps were full.
-func affinityFull(have State, full map[state.AffinityID]nftables.AffinityOverflow, sets []string) (all []AffinityFull) {
+// affinityFull returns the frontends that filled the map of clients or, in iptables mode, a set.
+func affinityFull(have State, full map[state.AffinityKey]nftables.AffinityOverflow, sets []string) (all []AffinityFull) {
 	if len(full) == 0 && len(sets) == 0 {
 		return nil
 	}
@@ -95,7 +93,7 @@ func affinityFull(have State, full map[state.AffinityID]nftables.AffinityOverflo
 				is, n.Last = true, time.Now()
 			}
 			if is {
-				all = append(all, AffinityFull{strings.TrimSpace(f.Label(v) + " " + f.Name), n.Unremembered, n.Evicted, n.Last})
+				all = append(all, AffinityFull{strings.TrimSpace(f.Label(v) + " " + f.Name), n.Evicted, n.Last})
 			}
 		}
 	}

@@ -97,9 +97,9 @@ func TestAttentionForAffinity(t *testing.T) {
 		full proxy.AffinityFull
 		want string
 	}{
-		{"nftables, evicted", proxy.ModeNFTables, proxy.AffinityFull{Unremembered: 9, Evicted: 16384, Last: now.Add(-time.Minute)},
+		{"nftables, evicted", proxy.ModeNFTables, proxy.AffinityFull{Evicted: 16384, Last: now.Add(-time.Minute)},
 			", last 60s ago: its clients of longest ago were forgotten for new ones, 16384 so far"},
-		{"nftables, not evicted yet", proxy.ModeNFTables, proxy.AffinityFull{Unremembered: 9, Last: now},
+		{"nftables, not evicted yet", proxy.ModeNFTables, proxy.AffinityFull{Last: now},
 			", last 0s ago: new clients are not remembered until the oldest are forgotten"},
 		{"iptables", proxy.ModeIPTables, proxy.AffinityFull{Last: now},
 			" for an endpoint: new clients take the place of others there, not of the oldest"},

@@ -249,7 +249,7 @@ func TestPrintStatus(t *testing.T) {
 				Reasons: []speaker.ReasonStatus{reason("l2", cluster.NoCandidate, "not announced: of 3 nodes none can answer: 3 are not Ready")}},
 		},
 		Proxy: proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing",
-			AffinityFull: []proxy.AffinityFull{{Frontend: "192.0.2.1 tcp/80 shop/web", Unremembered: 9, Evicted: 16384, Last: now.Add(-time.Minute)}}},
+			AffinityFull: []proxy.AffinityFull{{Frontend: "192.0.2.1 tcp/80 shop/web", Evicted: 16384, Last: now.Add(-time.Minute)}}},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
 		Problems: []cluster.Problem{{Object: "AddressPool lan", File: "pool.yaml", Field: "spec.addresses[0]", Value: "x", Message: "want a prefix"}},
 	}

@@ -90,21 +90,6 @@ func (e *Encoder) Close(start int) {
 // nlaTypeMask removes the flags from an attribute's type.
 const nlaTypeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 
-// MapAttributes copies attributes, whose types keep their flags, with the values that value returns
-// for them.
-func MapAttributes(b []byte, value func(t uint16, v []byte) []byte) []byte {
-	var e Encoder
-	for len(b) >= unix.SizeofNlAttr {
-		length, t := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-		if length < unix.SizeofNlAttr || length > len(b) {
-			break
-		}
-		e.Bytes(t, value(t&nlaTypeMask, b[unix.SizeofNlAttr:length:length]))
-		b = b[min(Align(length), len(b)):]
-	}
-	return e.B
-}
-
 // Attributes yields the types and values of the attributes in b, up to the first that is
 // malformed. Types have no flags such as NLA_F_NESTED. Values are parts of b, not copies.
 func Attributes(b []byte) iter.Seq2[uint16, []byte] {

@@ -141,8 +141,8 @@ func (v *View) cutsOf(all []*holder) map[netip.Addr]*reduction {
 func (v *View) cutText(h *holder) string {
 	most := shareable(v.limits)
 	if u := h.uses[wholeRoom]; u.programs > h.uses[h.room].programs && u.entries <= h.uses[h.room].entries {
-		return fmt.Sprintf("its %d rules for the schedulers maglev and source hash do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
-			"choose the scheduler random for some of its Services, or use nftables mode", u.programs, v.limits.Mode, most.programs, h.namespace)
+		return fmt.Sprintf("its %d rules for session affinity and the schedulers maglev and source hash do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
+			"choose the scheduler random without affinity for some of its Services, or use nftables mode", u.programs, v.limits.Mode, most.programs, h.namespace)
 	}
 	return fmt.Sprintf("its %d entries in the kernel do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
 		"use fewer ports or endpoints in its Services; the scheduler random needs the fewest entries", h.uses[wholeRoom].entries, v.limits.Mode, most.entries, h.namespace)

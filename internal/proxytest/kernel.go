@@ -1,6 +1,7 @@
 package proxytest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -100,20 +101,32 @@ func ReadSet(tb testing.TB, id state.SetID) (all []state.Element) {
 	return all
 }
 
-// Affinity lists the clients that frontends remember, such as
-// "192.0.2.1 tcp/80: 10.0.1.2 at 10.244.1.11:8080", sorted.
+// Affinity lists the entries of clients as "10.0.1.2" or, for IPv6, a hash, each with its frontend,
+// such as "tcp/80: 0a000102 at 1f2e:3d4c", sorted.
 func Affinity(tb testing.TB) (all []string) {
 	tb.Helper()
-	for _, m := range regexp.MustCompile(`map (aff-\S+)`).FindAllStringSubmatch(NFTSays(tb, "list", "maps", "inet"), -1) {
-		id, _ := state.ParseAffinityMap(m[1])
-		vip, at, _ := id.Frontend()
-		for key, data := range readSet(tb, m[1]) {
-			client, _ := netip.AddrFromSlice([]byte(key))
-			all = append(all, fmt.Sprintf("%s %s/%d: %s at %s", vip, at.Proto, at.Port, client, state.BackendOf(data)))
+	for f := range state.SetID(2) {
+		for key, id := range readSet(tb, state.AffinityMap(f)) {
+			client, frontend := state.SplitAffinityKey(key)
+			_, port := frontend.Text()
+			all = append(all, fmt.Sprintf("%s: %x at %s", port, client, state.ParseNumber(id)))
 		}
 	}
 	slices.Sort(all)
 	return all
+}
+
+// AffinityEntry is the map of nftables that has a client of a frontend, and the element.
+func AffinityEntry(client, vip netip.Addr, at state.Port, backend netip.AddrPort) (set, element string) {
+	f := state.Family(vip)
+	word := func(a netip.Addr) string {
+		if f == 0 {
+			return a.String()
+		}
+		return fmt.Sprint(binary.NativeEndian.Uint32([]byte(state.Client(a))))
+	}
+	id := state.ParseNumber(string(state.Encoding(nil).ID(state.BackendIDs([]state.Backend{{Addr: backend}})[0])))
+	return state.AffinityMap(f), fmt.Sprintf("%s . %s . %s . %d : %s", word(client), word(vip), at.Proto, at.Port, id)
 }
 
 // readSet lists the keys and values of a set.

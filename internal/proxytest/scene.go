@@ -350,7 +350,7 @@ func (s *Scene) learn(words []string) error {
 
 // Entry is the map of nftables that has the client, and the element.
 func (m SceneMemory) Entry() (set, element string) {
-	return state.AffinityOf(m.Vip, m.Port).Map(), fmt.Sprintf("%s : %s . %d", m.Client, m.Backend.Addr.Addr(), m.Backend.Addr.Port())
+	return AffinityEntry(m.Client, m.Vip, m.Port, m.Backend.Addr)
 }
 
 // addRows reads "client any vip:80 pod1 saw client or pod2 saw client".

@@ -161,10 +161,11 @@ func (r *nftRules) check() error {
 			if to, ok := strings.CutPrefix(value, "goto "); ok && r.chains[to] == nil {
 				return fmt.Errorf("%s { %s : %s }: no such chain", name, key, value)
 			}
-			if !s.numbers {
+			to := r.sets[strings.TrimRight(name, "46")+"to"]
+			if !s.numbers || to == nil { // or the numbers are those of backends or tables
 				continue
 			}
-			if _, ok := r.sets[strings.TrimRight(name, "46")+"to"].items[value]; !ok {
+			if _, ok := to.items[value]; !ok {
 				return fmt.Errorf("%s { %s : %s }: no chain has this number", name, key, value)
 			}
 		}
@@ -291,10 +292,14 @@ func (in *nftReader) statement() (nftStatement, error) {
 		return in.nat(snat)
 	case in.take("meta priority set none"):
 		return setPriority("none"), nil
-	case in.take("meta priority set fa17:57a1"):
-		return setPriority("fa17:57a1"), nil
 	case in.take("meta priority set"):
 		return in.priority()
+	case in.take("delete @affinity4"), in.take("delete @affinity6"):
+		in.words = in.words[slices.Index(in.words, "}")+1:]
+		return say("miss", ""), nil // what the kernel records is no matter of one packet
+	case in.take("add @affinity4"), in.take("add @affinity6"):
+		in.words = in.words[slices.Index(in.words, "}")+1:]
+		return say("", ""), nil
 	case in.take("meta mark set meta mark &"):
 		return in.mark()
 	default:

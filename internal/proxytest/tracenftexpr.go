@@ -2,6 +2,7 @@ package proxytest
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -88,10 +89,14 @@ func (in *nftReader) concat() (nftExpr, error) {
 // expr reads one expression.
 func (in *nftReader) expr() (nftExpr, error) {
 	if in.take("jhash") {
-		// Any slot may come out: what it is computed from need only be known.
-		if _, err := in.concat(); err != nil {
+		of, err := in.concat()
+		if err != nil {
 			return nil, err
 		}
+		if in.take("mod 4294967295 seed 0xfa17") {
+			return func(x *nftRun) (string, bool) { w, ok := of(x); return nftHash(w), ok }, nil
+		}
+		// Any slot may come out: what it is computed from need only be known.
 		choice, err := in.choice()
 		_ = in.take("seed") && in.next() != ""
 		return choice, err
@@ -105,6 +110,15 @@ func (in *nftReader) expr() (nftExpr, error) {
 		}
 	}
 	return nil, fmt.Errorf("expression %q is not known", strings.Join(in.words, " "))
+}
+
+// nftHash is the hash of an IPv6 address that stands for it in a key.
+func nftHash(addr string) string {
+	a, err := netip.ParseAddr(addr)
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatUint(uint64(state.KernelHash(a.AsSlice(), math.MaxUint32)), 10)
 }
 
 // choice reads the modulus of what chooses a slot.

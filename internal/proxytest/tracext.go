@@ -273,7 +273,7 @@ func (in *xtReader) target(how, name string) (nftStatement, error) {
 		if err != nil {
 			return nil, err
 		}
-		return say("", ""), in.all("src", "--exist")
+		return say("", ""), in.all("src")
 	case "nat DNAT":
 		return in.translate("--to-destination", dnatXT)
 	case "nat SNAT":

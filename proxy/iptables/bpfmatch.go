@@ -42,6 +42,18 @@ func hashMatch(f state.SetID, slots, slot int) string {
 	return bytecode(clientProgram(f, slots, slot))
 }
 
+// clientMatch returns the match for the clients with affinity of one backend, by its index among
+// all. All nodes choose the same, and another number of backends moves few clients. With more
+// backends than fit into a program it moves most.
+func clientMatch(f state.SetID, backends []state.Backend, owner int) string {
+	if len(backends) > state.MaxTabled {
+		return bytecode(clientProgram(f, len(backends), owner))
+	}
+	slots := state.ClientSlots(backends, state.MaxSlots)
+	program := append(clientHash(f), bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(len(slots))})
+	return bytecode(append(program, among(slots, owner)...))
+}
+
 // bytecode returns the match of xt_bpf for a program, as iptables-save shows it. It panics for an
 // instruction that cannot be assembled.
 func bytecode(program []bpf.Instruction) string {
@@ -77,15 +89,22 @@ var (
 // clientProgram returns a program that matches the clients of one slot, from 0 to slots-1, by a
 // hash of the address.
 func clientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
+	return append(clientHash(f),
+		bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(slots)},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1}, accept, refuse)
+}
+
+// clientHash returns instructions that leave the hash of a client's address in the accumulator.
+func clientHash(f state.SetID) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
 	for word := range sourceWords[f] {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
-		program = append(append(append(program, multiply(0x85ebca6b)...), fold(13)...), bpf.TAX{})
+		program = append(append(program, multiply(0x85ebca6b)...), fold(13)...)
+		if word < sourceWords[f]-1 {
+			program = append(program, bpf.TAX{})
+		}
 	}
-	program = append(append(program, multiply(0xc2b2ae35)...), fold(16)...)
-	return append(program,
-		bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(slots)},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1}, accept, refuse)
+	return append(append(program, multiply(0xc2b2ae35)...), fold(16)...)
 }
 
 // slotsProgram returns a program that matches the flows of one backend: owner is its index, and

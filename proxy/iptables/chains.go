@@ -420,15 +420,16 @@ func (r render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.
 	return "-j DNAT --to-destination " + b.Addr.String()
 }
 
-// backend adds the chain of a backend that records its clients. For a client that is
-// in the set already, --exist starts the timeout again.
+// backend adds the chain of a backend that records its clients. Without --exist, a client that is in
+// the set already still leaves it after the timeout: nodes that remember another backend than others
+// choose would otherwise split it for good.
 func (r render) backend(to chainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
 	name := backendName(s, v, fe, b)
 	if r.replaced(fe.Target(s), b) {
 		to.add(name, setMark(r.mark))
 	}
 	to.add(name,
-		"-j SET --add-set "+AffinityName(v, fe, b)+" src --exist",
+		"-j SET --add-set "+AffinityName(v, fe, b)+" src",
 		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
 }
 
@@ -454,13 +455,17 @@ func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []stri
 	}
 	scheduler := f.XtScheduler(t)
 	var slots []int
-	if scheduler == state.Maglev {
+	if scheduler == state.Maglev && f.Affinity == 0 {
 		slots = state.MaglevSlots(t.Backends)
 	}
 	for i, b := range ordered[:len(ordered)-1] {
 		left := ordered[i:]
 		// The index among all backends, unlike the one in ordered, is the same on all nodes.
 		place := slices.Index(t.Backends, b)
+		if f.Affinity != 0 {
+			matches[i] = clientMatch(state.Family(b.Addr.Addr()), t.Backends, place)
+			continue
+		}
 		switch scheduler {
 		case state.RoundRobin:
 			matches[i] = fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))

@@ -166,7 +166,7 @@ func vipEntries(v *state.VIP) []setEntry {
 func misses(t *state.Target, m state.Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
 
 // affinities adds the affinity sets of a VIP, one per frontend and backend. The timeout of a
-// set is the frontend's affinity timeout, which starts again with each new flow of a client.
+// set is the frontend's affinity timeout, which begins with the first flow of a client.
 func affinities(to map[string]setForm, v *state.VIP) {
 	if v == nil {
 		return

@@ -19,23 +19,26 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
+const chainFull = "full" // counts
+
 const (
 	// lookInterval is the shortest time between two looks for full maps. After a look, the pause is
 	// lookShare times as long as the look took: a flood of clients that keeps filling a map costs 5
 	// % of a core.
 	lookInterval = time.Second
 	lookShare    = 19
-	// evictShare is the share of a full map that is evicted at once: one in evictShare entries.
+	// evictShare is the share of a frontend's entries that is evicted at once: one in evictShare.
 	evictShare = 4
 	// evictBatch is how many entries one transaction deletes. If one of them has just expired, the
 	// kernel deletes none.
 	evictBatch = 1000
 )
 
-// An AffinityEvictor watches the maps of affinity. The kernel limits each to 65,535 clients and
-// cannot evict: it does not record further clients. So an AffinityEvictor deletes the entries of a
-// full map that were not renewed for the longest time. It has its own socket, so that no caller of
-// Set waits.
+// An AffinityEvictor watches the maps of affinity, one for each family. The kernel limits each to
+// [state.MaxClients] and cannot evict: it does not record further clients. So an AffinityEvictor
+// deletes entries of a full map: the oldest of the frontend that has the most. A flood at one
+// frontend thus forgets clients of that frontend. It has its own socket, so that no caller of Set
+// waits.
 type AffinityEvictor struct {
 	log     *slog.Logger
 	evicted prometheus.Counter
@@ -48,16 +51,14 @@ type AffinityEvictor struct {
 
 	mu   sync.Mutex // guards the fields below
 	sock *nfnl.Socket
-	last uint64            // flows counted by chain full
-	seen map[string]uint64 // the same, by learning chain
-	full map[state.AffinityID]AffinityOverflow
+	last uint64 // flows counted by chain full
+	full map[state.AffinityKey]AffinityOverflow
 }
 
-// AffinityOverflow counts clients of a frontend whose map was full.
+// AffinityOverflow counts the clients of a frontend that were evicted for others.
 type AffinityOverflow struct {
-	Unremembered uint64 // new flows whose clients could not be recorded
-	Evicted      uint64 // clients evicted for others
-	Last         time.Time
+	Evicted uint64
+	Last    time.Time
 }
 
 // NewAffinityEvictor connects to the kernel and begins to watch. If r is not nil, it gets the
@@ -69,16 +70,16 @@ func NewAffinityEvictor(log *slog.Logger, r prometheus.Registerer) (*AffinityEvi
 	}
 	m := &AffinityEvictor{
 		log: log, sock: sock, quit: make(chan struct{}), done: make(chan struct{}),
-		seen: make(map[string]uint64), full: make(map[state.AffinityID]AffinityOverflow),
+		full: make(map[state.AffinityKey]AffinityOverflow),
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "fanfare", Subsystem: "proxy", Name: "affinity_evicted_total",
-			Help: "Clients that a Service with affinity forgot for others, since its map was full.",
+			Help: "Clients that a Service with affinity forgot for others, since the map was full.",
 		}),
 	}
 	if r != nil {
 		err = errors.Join(r.Register(m.evicted), r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: "fanfare", Subsystem: "proxy", Name: "affinity_full_total",
-			Help: "New flows whose client could not be remembered for affinity, since the map of their Service was full.",
+			Help: "New flows whose client could not be remembered for affinity, since the map was full.",
 		}, func() float64 { return float64(m.count()) })))
 	}
 	if err != nil {
@@ -99,8 +100,8 @@ func (m *AffinityEvictor) Without(change func() error) error {
 	return change()
 }
 
-// Full returns the counts since the start, for frontends whose map was full.
-func (m *AffinityEvictor) Full() map[state.AffinityID]AffinityOverflow {
+// Full returns the counts since the start, for frontends that filled a map.
+func (m *AffinityEvictor) Full() map[state.AffinityKey]AffinityOverflow {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.full)
@@ -140,75 +141,114 @@ func (m *AffinityEvictor) run() {
 	}
 }
 
-// look evicts clients from the maps that became full since the last look. It costs next to nothing
-// if there are none.
+// look evicts clients from the maps if one became full since the last look. It costs next to nothing
+// if none did.
 func (m *AffinityEvictor) look() error {
 	n, err := countedBy(m.sock, chainFull)
 	if err != nil || n == m.last {
 		return err
 	}
 	m.last = n
-	counts, err := fullCounts(m.sock)
-	if err != nil {
-		return fmt.Errorf("list rules: %w", err)
-	}
-	seen := m.seen
-	m.seen = counts
-	var errs []error
-	for name, n := range counts {
-		before := seen[name]
-		if n < before { // the rules were loaded again
-			before = 0
-		}
-		if id, _, ok := state.ParseLearnChain(name); ok && n > before {
-			errs = append(errs, m.evict(id, n-before))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(m.evict(state.AffinityMap(0)), m.evict(state.AffinityMap(1)))
 }
 
-// evict removes the clients of a frontend whose last flow began the longest time ago.
-func (m *AffinityEvictor) evict(id state.AffinityID, unremembered uint64) error {
-	now := m.full[id]
-	if now.Unremembered == 0 {
-		vip, at, _ := id.Frontend()
-		m.log.Warn("affinity of a Service is full: it forgets the clients of longest ago", "vip", vip, "port", fmt.Sprintf("%s/%d", at.Proto, at.Port))
-	}
-	now.Unremembered, now.Last = now.Unremembered+unremembered, time.Now()
-	defer func() { m.full[id] = now }()
-	all, err := readMap(m.sock, id)
+// evict removes the clients that a map has known for the longest time, of the frontend that has the
+// most, until there is room.
+func (m *AffinityEvictor) evict(name string) error {
+	all, err := readMap(m.sock, name)
 	if err != nil {
-		return fmt.Errorf("list %s: %w", id.Map(), err)
+		return fmt.Errorf("list %s: %w", name, err)
 	}
-	// Each new flow of a client renews its entry, so the oldest entry expires first.
-	slices.SortFunc(all, func(a, b affinityEntry) int { return cmp.Compare(a.expires, b.expires) })
-	for oldest := range slices.Chunk(all[:(len(all)+evictShare-1)/evictShare], evictBatch) {
+	if len(all) < state.MaxClients-evictBatch {
+		return nil // the other map is full, or entries have expired
+	}
+	frontend, oldest := largestHolder(all)
+	now := m.full[frontend]
+	if now.Evicted == 0 {
+		vip, at := frontend.Text()
+		m.log.Warn("affinity remembers no more clients: it forgets the oldest ones of the Service port that has the most", "vip", vip, "port", at)
+	}
+	now.Last = time.Now()
+	defer func() { m.full[frontend] = now }()
+	for part := range slices.Chunk(oldest, evictBatch) {
 		b := newBatch(m.sock.Seq)
-		b.delEntries(id, oldest)
+		b.delEntries(name, part)
 		switch err := b.commit(m.sock); {
 		case errors.Is(err, unix.ENOENT): // some have expired, which also makes room
 		case err != nil:
-			return fmt.Errorf("evict from %s: %w", id.Map(), err)
+			return fmt.Errorf("evict from %s: %w", name, err)
 		default:
-			now.Evicted += uint64(len(oldest))
-			m.evicted.Add(float64(len(oldest)))
+			now.Evicted += uint64(len(part))
+			m.evicted.Add(float64(len(part)))
 		}
 	}
 	return nil
 }
 
-// fullCounts returns the flows whose clients could not be recorded, by learning chain: the counter
-// of the chain's last rule.
-func fullCounts(s *nfnl.Socket) (counts map[string]uint64, err error) {
+// largestHolder returns the frontend with the most entries, and the oldest evictShare of them. An
+// entry is never renewed, and all entries of a frontend live equally long.
+func largestHolder(all []affinityEntry) (largest state.AffinityKey, oldest []affinityEntry) {
+	counts := make(map[state.AffinityKey]int)
+	for _, e := range all {
+		counts[e.frontend()]++
+	}
+	for f, n := range counts {
+		if n > counts[largest] || n == counts[largest] && f < largest {
+			largest = f
+		}
+	}
+	all = slices.DeleteFunc(all, func(e affinityEntry) bool { return e.frontend() != largest })
+	slices.SortFunc(all, func(a, b affinityEntry) int { return cmp.Compare(a.expires, b.expires) })
+	return largest, all[:(len(all)+evictShare-1)/evictShare]
+}
+
+// An affinityEntry is an entry of a map of clients.
+type affinityEntry struct {
+	key     string
+	expires time.Duration
+}
+
+func (e affinityEntry) frontend() state.AffinityKey {
+	_, f := state.SplitAffinityKey(e.key)
+	return f
+}
+
+// readMap lists the entries of a map of clients; none if the map does not exist.
+func readMap(s *nfnl.Socket, name string) (all []affinityEntry, err error) {
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
-	err = list(s, unix.NFT_MSG_GETRULE, e.B, func() { counts = make(map[string]uint64) }, func(data []byte) {
-		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
-		if _, _, ok := state.ParseLearnChain(name); ok && nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == renderer.TableName {
-			counts[name] = counterOf(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) // the value of the last rule remains
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, func() { all = nil }, func(data []byte) {
+		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			entry := affinityEntry{key: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))}
+			if ms := nfnl.Attribute(item, unix.NFTA_SET_ELEM_EXPIRATION); len(ms) == 8 {
+				entry.expires = time.Duration(binary.BigEndian.Uint64(ms)) * time.Millisecond
+			}
+			if len(entry.key) == state.AffinityKeySize {
+				all = append(all, entry)
+			}
 		}
 	})
-	return counts, err
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// delEntries deletes entries of a map of clients. They must exist.
+func (b *batch) delEntries(name string, all []affinityEntry) {
+	for len(all) > 0 {
+		b.op("delete element of "+name, unix.NFT_MSG_DELSETELEM, 0, func() {
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
+			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for len(all) > 0 && len(b.e.B)-at < nfnl.MaxNested {
+				b.item(all[0].key, 0, nil)
+				all = all[1:]
+			}
+			b.e.Close(at)
+		})
+	}
 }
 
 // counterOf returns the sum of the counters in a rule.

@@ -113,14 +113,6 @@ func (b *batch) addMap(name, attributes string) {
 	})
 }
 
-// delMap deletes a map. No rule may use it any longer, or the kernel answers EBUSY.
-func (b *batch) delMap(name string) {
-	b.op("delete map "+name, unix.NFT_MSG_DELSET, 0, func() {
-		b.e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
-		b.e.Text(unix.NFTA_SET_NAME, name)
-	})
-}
-
 // delTable deletes a table with its content.
 func (b *batch) delTable(name string) {
 	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {

@@ -41,41 +41,7 @@ func (t *table) damagedChains() []string {
 			damaged = append(damaged, name)
 		}
 	}
-	return append(damaged, t.damagedMaps()...)
-}
-
-// damagedMaps returns the affinity maps that are missing, differ from their pattern, or belong to
-// no frontend.
-func (t *table) damagedMaps() (damaged []string) {
-	for _, name := range t.madeChains() {
-		if id, ok := state.ParseRecallChain(name); ok && t.sets[id.Map()] != t.sets[state.PatternAffinity(id.Family()).Map()] {
-			damaged = append(damaged, id.Map())
-		}
-	}
-	for id := range t.affinityMaps() {
-		if _, used := t.chains[id.Recall()]; !used {
-			damaged = append(damaged, id.Map())
-		}
-	}
-	slices.Sort(damaged)
 	return damaged
-}
-
-// affinityMaps returns the frontends that have a map of clients.
-func (t *table) affinityMaps() map[state.AffinityID]bool {
-	all := make(map[state.AffinityID]bool)
-	for name := range t.sets {
-		if id, ok := state.ParseAffinityMap(name); ok && !isPattern(id) {
-			all[id] = true
-		}
-	}
-	return all
-}
-
-// isPattern reports whether an AffinityID belongs to the patterns.
-func isPattern(id state.AffinityID) bool {
-	_, _, frontend := id.Frontend()
-	return !frontend
 }
 
 // madeChains returns the generated chains other than the patterns, sorted.

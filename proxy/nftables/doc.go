@@ -11,6 +11,6 @@
 // rejects), and ruleset.go turns it into the text that nft loads. batch.go makes transactions, and
 // parts.go splits large ones. readtable.go reads the table, and damage.go compares it with what was
 // written. reload.go restores a damaged table, and upgrade.go replaces one of another version.
-// affinity.go has the rules of session affinity, and affinityeviction.go makes room in its maps.
+// affinityeviction.go makes room in the maps of session affinity.
 // redirect.go has the redirects, and probe.go detects what the kernel lacks.
 package nftables

@@ -60,13 +60,13 @@ func rankOf(id state.SetID) int {
 	switch state.Base(id) {
 	case state.SetOwned, state.SetClients, state.SetNever, state.SetFrom, state.SetClientIf, state.SetSources, state.SetMarks:
 		return 5
-	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed, state.SetLearn, state.SetRecall:
+	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed:
 		return 4
 	case state.SetExtInRange, state.SetIntInRange:
 		return 3
 	case state.SetExtSched, state.SetIntSched:
 		return 2
-	case state.SetExtTurn, state.SetIntTurn:
+	case state.SetExtTurn, state.SetIntTurn, state.SetTables, state.External.Table, state.Internal.Table: // tables come before what leads to them
 		return 1
 	default: // the backends
 		return 0

@@ -76,6 +76,9 @@ func (h held) follow(s state.Side, f state.SetID, key, chain string) error {
 	if c.Side == state.External.Prefix {
 		of = state.External
 	}
+	if c.Schedule == state.Schedules[5] {
+		return h.followClients(s, f, key, c.Slots)
+	}
 	set := of.Eps + f
 	if c.Schedule.Table {
 		set = of.Slots + f
@@ -83,6 +86,22 @@ func (h held) follow(s state.Side, f state.SetID, key, chain string) error {
 	for slot := range c.Slots {
 		if _, ok := h[state.Element{Set: set, Key: string(append([]byte(key), state.Encoding(nil).Slot(slot)...))}]; !ok {
 			return fmt.Errorf("%s, and no slot %d in %s", chain, slot, state.Specs[set].Name)
+		}
+	}
+	return nil
+}
+
+// followClients leads clients of all slots to a backend.
+func (h held) followClients(s state.Side, f state.SetID, key string, slots int) error {
+	table, ok := h[state.Element{Set: s.Table + f, Key: key}]
+	if !ok {
+		return fmt.Errorf("nothing in %s", state.Specs[s.Table+f].Name)
+	}
+	vip := key[:state.FieldsSize(state.Specs[state.SetVIPs+f].Key)]
+	for slot := range slots {
+		id, ok := h[state.Element{Set: state.SetTables + f, Key: vip + table + string(state.Encoding(nil).Slot(slot))}]
+		if _, there := h[state.Element{Set: s.Back + f, Key: key + id}]; !ok || !there {
+			return fmt.Errorf("no backend for slot %d of a client", slot)
 		}
 	}
 	return nil

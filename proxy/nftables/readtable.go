@@ -189,12 +189,8 @@ func (t *table) readSets(s *nfnl.Socket) error {
 		}
 		var made nfnl.Encoder
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))
-		_, affinity := state.ParseAffinityMap(name)
 		for _, a := range setAttributes {
-			// The first rule that fills an affinity map sets its size.
-			if !affinity || a != unix.NFTA_SET_DESC {
-				made.Bytes(a, nfnl.Attribute(data, a))
-			}
+			made.Bytes(a, nfnl.Attribute(data, a))
 		}
 		t.sets[name] = string(made.B)
 	})
@@ -241,11 +237,11 @@ func (t *table) generatedLike(name string) chain {
 		}
 		return c
 	}
-	if id, d, ok := state.ParseLearnChain(name); ok {
-		return t.forFrontend(learnPatterns[id.Family()], id, d)
-	}
-	if id, ok := state.ParseRecallChain(name); ok {
-		return t.forFrontend(state.PatternAffinity(id.Family()).Recall(), id, 0)
+	if d, ok := state.ParseLearnChain(name); ok {
+		for _, r := range t.chains[patternLearn].rules {
+			c.rules = append(c.rules, withTimeout(r, d))
+		}
+		return c
 	}
 	count, _ := state.ParseCountChain(name)
 	for _, r := range t.chains[count.Pattern().Name()].rules {
@@ -254,12 +250,19 @@ func (t *table) generatedLike(name string) chain {
 	return c
 }
 
-// forFrontend returns a copy of a pattern for a frontend with affinity.
-func (t *table) forFrontend(pattern string, id state.AffinityID, d time.Duration) (c chain) {
-	for _, r := range t.chains[pattern].rules {
-		c.rules = append(c.rules, forFrontend(r, id, d))
+// withTimeout copies the expressions of a learning chain's rule for another timeout.
+func withTimeout(expressions []byte, d time.Duration) []byte {
+	out := slices.Clone(expressions)
+	for _, expr := range nfnl.Attributes(out) {
+		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
+			continue
+		}
+		// The result of Attribute is a part of out. A deletion has no timeout, or that of the map.
+		if ms := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(ms) == 8 && binary.BigEndian.Uint64(ms) > 0 {
+			binary.BigEndian.PutUint64(ms, uint64(d.Milliseconds()))
+		}
 	}
-	return c
+	return out
 }
 
 // withMark copies the expressions of a mark chain's rule for another mark.
@@ -412,10 +415,7 @@ func (t *table) staticChains() []string {
 
 // staticSets returns the sets and maps that every table has, sorted.
 func (t *table) staticSets() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.sets)), func(name string) bool {
-		id, made := state.ParseAffinityMap(name)
-		return made && !isPattern(id)
-	})
+	return slices.Sorted(maps.Keys(t.sets))
 }
 
 // ours reports whether a process with the same ruleset wrote the table.

@@ -18,12 +18,6 @@ import (
 // errReloaded means that the kernel shows other rules than it was sent.
 var errReloaded = errors.New("the kernel shows other rules than it was given")
 
-// knowsRulesFor reports whether the table that was read last has all rules that these elements
-// need.
-func (n *Renderer) knowsRulesFor(all []state.Element) bool {
-	return n.table != nil && n.table.affinityFamilies() >= affinityFamilies(all)
-}
-
 // reload replaces the table by the rules that were read last, and returns it as the kernel shows it.
 // It includes the elements if they fit into one transaction. Otherwise they follow, and an existing
 // table is not replaced: it forwards as far as it can until nft has loaded another one.
@@ -40,8 +34,6 @@ func (n *Renderer) reload(found bool, all []state.Element) (*table, error) {
 		b.delTable(renderer.TableName)
 	}
 	n.table.addStatic(b)
-	// addChains adds the map of a frontend unless it exists.
-	maps.DeleteFunc(n.maps, func(id state.AffinityID, _ bool) bool { return !isPattern(id) })
 	n.addChains(b, made)
 	b.addElements(all)
 	if err := n.commit(b); err != nil {

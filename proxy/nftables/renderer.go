@@ -21,9 +21,8 @@ type Renderer struct {
 	renderer.Host
 
 	// The kernel's table after a successful Update or Converge.
-	uses  map[string]int            // the number of elements that go to each generated chain
-	maps  map[state.AffinityID]bool // frontends with affinity that have a map
-	table *table                    // as last read; patterns are copied from it
+	uses  map[string]int // the number of elements that go to each generated chain
+	table *table         // as last read; patterns are copied from it
 
 	redirects redirectTables
 
@@ -34,34 +33,25 @@ type Renderer struct {
 // keep their names.
 func (n *Renderer) VIPs() ([]netip.Addr, error) { return readVIPs(n.Sock) }
 
-// Update changes elements only. The first frontend with affinity over IPv6 needs rules that the
-// table lacks; then Converge must load the table again.
-func (n *Renderer) Update(ctx context.Context, u renderer.Step) error {
+// Update changes elements only.
+func (n *Renderer) Update(_ context.Context, u renderer.Step) error {
 	if u.Elements.Empty() {
 		return nil
 	}
-	if n.table.affinityFamilies() < affinityFamilies(u.Elements.Add) {
-		_, err := n.Converge(ctx, nil, u.Want)
-		return err
-	}
-	return n.change(u.Elements, "", u.Want)
+	return n.change(u.Elements, "")
 }
 
-// change applies a change in its steps, and deletes the affinity entries that lead to removed
-// backends, once other new flows no longer go there.
+// change applies a change in its steps.
 //
 // The first step creates chains. A packet uses the rules from the time when it came to a hook
 // (nft_do_chain reads gencursor once), but current elements: a chain of the same transaction would
 // be empty to it, and the packet would pass. A chain is not deleted by
 // the change that ends its last use, but by a later one: packets may still be inside.
-func (n *Renderer) change(c state.Change, schema string, want state.State) error {
+func (n *Renderer) change(c state.Change, schema string) error {
 	slices.SortFunc(c.Del, state.Element.Compare)
 	slices.SortFunc(c.Add, state.Element.Compare)
 	before, now, after := c.Steps()
-	gained, f := state.ChainUses(c.Add), planForget(c, want)
-	if f.kept != nil {
-		n.forget(f) // clients that change kind must not follow their entries
-	}
+	gained := state.ChainUses(c.Add)
 	chains, err := n.makeChains(gained)
 	if err != nil {
 		return err
@@ -82,7 +72,6 @@ func (n *Renderer) change(c state.Change, schema string, want state.State) error
 	for _, name := range idle {
 		delete(n.uses, name)
 	}
-	n.forgetAll(f)
 	return n.applyParts(after, nil)
 }
 
@@ -109,21 +98,8 @@ func (n *Renderer) makeChains(gained map[string]int) (rest []string, err error) 
 // addChains adds chains and, for chains with a number, the elements that lead to them.
 func (n *Renderer) addChains(b *batch, names []string) {
 	for _, name := range names {
-		n.addMapFor(b, name)
 		b.addChain(name, n.table.generatedLike(name))
 		b.addElements(state.LeadElements([]string{name}))
-	}
-}
-
-// addMapFor adds the map of a frontend with affinity before the first of its chains.
-func (n *Renderer) addMapFor(b *batch, chain string) {
-	id, ok := state.ParseRecallChain(chain)
-	if !ok {
-		id, _, ok = state.ParseLearnChain(chain)
-	}
-	if ok && !n.maps[id] {
-		n.maps[id] = true // if the transaction fails, the table is read again
-		b.addMap(id.Map(), n.table.sets[state.PatternAffinity(id.Family()).Map()])
 	}
 }
 
@@ -140,16 +116,11 @@ func (n *Renderer) dropChains(idle []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// replaceChains deletes idle chains and adds the schema chain if it is not empty. The learning
-// chain of a frontend precedes its recall chain, with which the map is deleted.
+// replaceChains deletes idle chains and adds the schema chain if it is not empty.
 func (n *Renderer) replaceChains(b *batch, idle []string, schema string) {
 	for _, name := range idle {
 		b.delElements(state.LeadElements([]string{name}))
 		b.delChain(name)
-		if id, ok := state.ParseRecallChain(name); ok {
-			b.delMap(id.Map())
-			delete(n.maps, id)
-		}
 	}
 	if schema != "" {
 		b.addChain(schema, chain{})
@@ -170,9 +141,6 @@ func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 	}
 	schema, reason := "", t.damage()
 	out.Leaked = reason != "" // without the rules, any flow may have begun
-	if reason == "" && t.affinityFamilies() < affinityFamilies(all) {
-		reason = "no rules for affinity over IPv6"
-	}
 	if reason != "" {
 		if t, err = n.install(ctx, t, all, reason); err != nil {
 			return out, err
@@ -180,7 +148,7 @@ func (n *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	if err := n.change(state.DiffElements(t.elements, all), schema, want); err != nil {
+	if err := n.change(state.DiffElements(t.elements, all), schema); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and the State has it from now on
@@ -229,14 +197,13 @@ func (n *Renderer) read() (*table, error) {
 func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, reason string) (*table, error) {
 	n.Log.InfoContext(ctx, "loading the rules", "reason", reason)
 	upgrade := t.schema != "" && (!t.ours() || t.damage() == "")
-	if !upgrade && n.knowsRulesFor(all) {
+	if !upgrade && n.table != nil {
 		loaded, err := n.reload(t.found, all)
 		if err == nil {
 			return loaded, nil
 		}
 		n.Log.WarnContext(ctx, "loading the rules with nft instead of netlink", "err", err)
 	}
-	wanted := all
 	if !t.found {
 		all = nil
 	}
@@ -249,9 +216,6 @@ func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, r
 			return nil, fmt.Errorf("load the rules: %w", Explain(ctx, err))
 		}
 		n.Changed(0)
-	}
-	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
-		return nil, fmt.Errorf("load the rules of affinity: %w", err)
 	}
 	return n.readLoaded(all)
 }
@@ -273,7 +237,6 @@ func (n *Renderer) readLoaded(elements []state.Element) (*table, error) {
 // adopt makes a table that was read the current one.
 func (n *Renderer) adopt(t *table) {
 	n.table = t
-	n.maps = t.affinityMaps()
 	n.uses = state.ChainUses(t.elements)
 	for _, name := range t.madeChains() {
 		n.uses[name] += 0

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -28,8 +29,10 @@ var patternMark = state.Mark{Value: 1, Mask: 1}
 
 // patterns are the generated chains that always exist. The others are copies of their rules with
 // another modulus or mark.
-var patterns = append(countPatterns(), patternMark.Chain(), learnPatterns[0], learnPatterns[1],
-	state.PatternAffinity(0).Recall(), state.PatternAffinity(1).Recall())
+var patterns = append(countPatterns(), patternMark.Chain(), patternLearn)
+
+// patternLearn is the learning chain that always exists.
+var patternLearn = state.LearnChain(time.Second)
 
 func countPatterns() []string {
 	var names []string
@@ -54,6 +57,7 @@ func rulesetText(made []string) string {
 			state.Specs[id].Name, state.Specs[state.NumberedSets[id]].Name, listText(run))
 	}
 	b.WriteString(staticRules)
+	b.WriteString(state.AffinityText())
 	for _, name := range slices.Concat(patterns, made) {
 		if m, ok := state.ParseMarkChain(name); ok {
 			fmt.Fprintf(&b, markChain, name, ^m.Mask, m.Value)
@@ -63,11 +67,9 @@ func rulesetText(made []string) string {
 			b.WriteString(c.Text())
 			continue
 		}
-		if id, ok := state.ParseRecallChain(name); ok {
-			b.WriteString(affinityTextOf(id))
-			continue
+		if d, ok := state.ParseLearnChain(name); ok {
+			b.WriteString(state.LearnText(d))
 		}
-		fmt.Fprintf(&b, "\n\tchain %s {\n\t}\n", name) // addAffinityRules fills it
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -97,8 +99,7 @@ func replaceScript(all []state.Element) string {
 	return b.String()
 }
 
-// Text returns the table for a State as nft reads it, without the rules of affinity. It is for
-// people, and for tests that simulate packets.
+// Text returns the table for a State as nft reads it. It is for people, and for tests that simulate packets.
 func Text(s state.State) string { return replaceScript(state.RenderState(s)) }
 
 // nft runs an nft script as one transaction.

@@ -2,9 +2,7 @@ package nftables
 
 import (
 	"fmt"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -12,7 +10,7 @@ import (
 
 // Schema is the version of the table's layout, for people. Programs compare the hash of the text
 // beside it, so that no change of the text is missed.
-const Schema = 3
+const Schema = 4
 
 // upgradeScripts replace a table with other rules while it works.
 //
@@ -40,11 +38,7 @@ func upgradeScripts(all []state.Element) []string {
 
 // textHash is a hash of the text and rules that a table is made from.
 func textHash() string {
-	parts := []string{rulesetText(nil)}
-	for _, r := range slices.Concat(learnRules(state.PatternAffinity(0), time.Second), learnRules(state.PatternAffinity(1), time.Second)) {
-		parts = append(parts, string(r))
-	}
-	return state.ShortHash(parts...)
+	return state.ShortHash(rulesetText(nil))
 }
 
 // schemaPrefix begins the name of the empty chain that identifies the table: "schema-1-<hash of the

@@ -1,7 +1,11 @@
 package state
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -9,118 +13,236 @@ import (
 	"time"
 )
 
-// An AffinityID identifies the objects that a frontend with affinity has in the nftables table: a
-// map of its clients, a chain that looks clients up and one that records them. It is, for example,
-// 4-192.0.2.1-tcp-80 or 6-2001.db8..1-udp-53: nft allows no colons in names.
-//
-// With one map for all, the clients of one Service could displace those of all others.
-type AffinityID string
+// AffinityMap is the map from all clients of a family to the backends that they had: client . VIP .
+// protocol . port : backend's number. The kernel fills it.
+func AffinityMap(f SetID) string { return "affinity" + "46"[f:f+1] }
 
-// PatternAffinity is the ID of the map and chains that always exist, one for each family. The
-// others are copies of these.
-func PatternAffinity(f SetID) AffinityID { return [2]AffinityID{"4", "6"}[f] }
+// An AffinityKey identifies a frontend in the keys of the affinity map: all but the client.
+type AffinityKey string
 
-// AffinityOf returns the ID of a frontend.
-func AffinityOf(vip netip.Addr, at Port) AffinityID {
-	return AffinityID(fmt.Sprintf("%s-%s-%s-%d", PatternAffinity(Family(vip)), strings.ReplaceAll(vip.String(), ":", "."), at.Proto, at.Port))
+// AffinityOf returns the key of a frontend.
+func AffinityOf(vip netip.Addr, at Port) AffinityKey {
+	return AffinityKey(affinityAddr(vip).Proto(at.Proto).Port(at.Port))
 }
 
-// Map is the map from the frontend's clients, by address, to backends.
-func (id AffinityID) Map() string { return affinityMap + string(id) }
-
-// Recall is the chain that looks up the client's previous backend.
-func (id AffinityID) Recall() string { return recallChain + string(id) }
-
-// Learn is the chain that records clients for the duration d.
-func (id AffinityID) Learn(d time.Duration) string {
-	return learnChain + strconv.Itoa(int(d/time.Second)) + "-" + string(id)
+// Text returns a frontend as far as its key shows it, for messages: an IPv6 address is hashed.
+func (k AffinityKey) Text() (vip, port string) {
+	vip, rest := fmt.Sprintf("%x", string(k[:4])), Encoding(k[4:])
+	return vip, fmt.Sprintf("%s/%d", Protocol(rest[0]), binary.BigEndian.Uint16(rest[4:]))
 }
 
-const (
-	affinityMap = "aff-"
-	recallChain = "recall-"
-	learnChain  = "learn" // learn10800-ID: for 10,800 s
-)
+// AffinityKeySize is the number of bytes of a key of the affinity map.
+const AffinityKeySize = 16
 
-// Family is 0 for IPv4 and 1 for IPv6.
-func (id AffinityID) Family() SetID {
-	if strings.HasPrefix(string(id), string(PatternAffinity(0))) {
-		return 0
+// Client returns the address of a client as it is in the affinity map.
+func Client(a netip.Addr) string { return string(affinityAddr(a)) }
+
+// affinityAddr encodes an address for the affinity map. IPv6 addresses are hashed: nft 1.0.6 aborts
+// on a statement that changes a map with a key of more than 16 bytes. Clients with the same hash
+// would share a backend anyway, because they have the same slot.
+func affinityAddr(a netip.Addr) Encoding {
+	if a.Is4() {
+		return Encoding(nil).Addr(a)
 	}
-	return 1
+	return Encoding(nil).Slot(int(KernelHash(Encoding(nil).Addr(a), math.MaxUint32)))
 }
 
-// Frontend returns the frontend of the ID; ok is false for a pattern and for an invalid ID.
-func (id AffinityID) Frontend() (vip netip.Addr, at Port, ok bool) {
-	parts := strings.Split(string(id), "-")
-	if len(parts) != 4 {
-		return vip, at, false
-	}
-	text := parts[1]
-	if parts[0] == string(PatternAffinity(1)) {
-		text = strings.ReplaceAll(text, ".", ":")
-	}
-	vip, err := netip.ParseAddr(text)
-	if err != nil {
-		return vip, at, false
-	}
-	n, err := strconv.ParseUint(parts[3], 10, 16)
-	if err != nil {
-		return vip, at, false
-	}
-	for _, p := range []Protocol{TCP, UDP, SCTP} {
-		if at = (Port{Proto: p, Port: uint16(n)}); AffinityOf(vip, at) == id {
-			return vip, at, true
+// SplitAffinityKey splits a key of the affinity map.
+func SplitAffinityKey(key string) (client string, frontend AffinityKey) {
+	return key[:4], AffinityKey(key[4:])
+}
+
+// LearnChain is the chain that records clients for the duration d, such as learn10800.
+func LearnChain(d time.Duration) string { return learnChain + strconv.Itoa(int(d/time.Second)) }
+
+const learnChain = "learn"
+
+// ParseLearnChain returns the timeout in the name of a learn chain.
+func ParseLearnChain(name string) (d time.Duration, ok bool) {
+	n, err := strconv.Atoi(strings.TrimPrefix(name, learnChain))
+	d = time.Duration(n) * time.Second
+	return d, err == nil && n > 0 && LearnChain(d) == name
+}
+
+// LearnText returns the chain that records clients. A statement that finds the map full ends its
+// rule, so the last rule gets only packets whose client could not be recorded. The client may have
+// an entry for a backend that has gone, which "add" would keep.
+func LearnText(d time.Duration) string {
+	var b strings.Builder
+	for _, op := range []string{"delete @%s { %s : meta priority }", "add @%s { %s timeout " + strconv.Itoa(int(d/time.Second)) + "s : meta priority } return"} {
+		for f := range SetID(2) {
+			fmt.Fprintf(&b, "\n\t\t"+op, AffinityMap(f), clientKey[f])
 		}
 	}
-	return vip, at, false
+	return fmt.Sprintf("\n\tchain %s {%s\n\t\tcounter goto full\n\t}\n", LearnChain(d), b.String())
 }
 
-func (id AffinityID) valid() bool {
-	_, _, ok := id.Frontend()
-	return ok || id == PatternAffinity(0) || id == PatternAffinity(1)
+// clientKey is the key of the affinity map as nft writes it.
+var clientKey = [2]string{
+	"ip saddr . ip daddr . meta l4proto . th dport",
+	"jhash ip6 saddr mod 4294967295 seed 0xfa17 . jhash ip6 daddr mod 4294967295 seed 0xfa17 . meta l4proto . th dport",
 }
 
-// ParseAffinityMap returns the ID in the name of a map.
-func ParseAffinityMap(name string) (id AffinityID, ok bool) {
-	rest, ok := strings.CutPrefix(name, affinityMap)
-	return AffinityID(rest), ok && AffinityID(rest).valid()
+// AffinityText returns the affinity maps and the chains that ask them, as nft reads them. A backend
+// that has gone, or that the client's kind does not have, is not in xback4 or iback4: then the
+// lookup fails, and the scheduling chain chooses another one.
+func AffinityText() string {
+	var b strings.Builder
+	for f, key := range []string{"ip saddr . ip daddr", "numgen random mod 65536 . numgen random mod 65536"} {
+		fmt.Fprintf(&b, "\tmap %s { typeof %s . meta l4proto . th dport : meta priority; size %d; flags dynamic,timeout; comment \"client . frontend : number of the backend that it had\"; }\n",
+			AffinityMap(SetID(f)), key, MaxClients)
+	}
+	for _, s := range []Side{External, Internal} {
+		fmt.Fprintf(&b, `
+	chain %[1]s {
+		meta priority set none
+		meta priority set %[2]s map @%[4]s
+		meta priority set %[3]s map @%[5]s
+		%[6]s
+		meta priority set none
+		meta priority set ip daddr . meta l4proto . th dport map @%[7]ssched4
+		meta priority set ip6 daddr . meta l4proto . th dport map @%[7]ssched6
+		meta priority vmap @%[7]sschedto
+		counter drop
+	}
+`, s.Sticky, clientKey[0], clientKey[1], AffinityMap(0), AffinityMap(1), toNumbered(s.Prefix), s.Prefix)
+	}
+	return b.String()
 }
 
-// ParseRecallChain returns the ID in the name of a recall chain.
-func ParseRecallChain(name string) (id AffinityID, ok bool) {
-	rest, ok := strings.CutPrefix(name, recallChain)
-	return AffinityID(rest), ok && AffinityID(rest).valid()
+// MaxClients is how many entries the affinity map of a family has at most: 4 MiB of buckets, and some
+// 30 MB when it is full.
+const MaxClients = 1 << 18
+
+// toNumbered returns the rules that translate to the backend whose number is in the packet's
+// priority.
+func toNumbered(side string) string {
+	rule := fmt.Sprintf("dnat ip to ip daddr . meta l4proto . th dport . meta priority map @%sback", side)
+	return rule + "4\n\t\t" + strings.ReplaceAll(rule, "ip ", "ip6 ") + "6"
 }
 
-// ParseLearnChain returns the ID and the timeout in the name of a learn chain.
-func ParseLearnChain(name string) (id AffinityID, d time.Duration, ok bool) {
-	seconds, rest, _ := strings.Cut(strings.TrimPrefix(name, learnChain), "-")
-	n, err := strconv.Atoi(seconds)
-	id, d = AffinityID(rest), time.Duration(n)*time.Second
-	return id, d, err == nil && n > 0 && id.valid() && id.Learn(d) == name
+// clientChain returns the chain that chooses a backend by the client's address, and records it. First
+// the packet's priority is the number of the table, and then that of the backend.
+func clientChain(c CountChain, side, first string) string {
+	table := "meta priority set ip daddr . meta l4proto . th dport map @" + side + "table"
+	slot := fmt.Sprintf("meta priority set ip daddr . meta priority . %s mod %d seed 0xfa17 map @tables", c.Schedule.value, c.Slots)
+	six := strings.NewReplacer("ip ", "ip6 ").Replace
+	return fmt.Sprintf(`
+	chain %s {%s
+		%s4
+		%s6
+		%s4
+		%s6
+		jump learning
+		%s
+		counter drop
+	}
+`, c.Name(), first, table, six(table), slot, six(slot), toNumbered(side))
 }
 
-// renderAffinity appends the elements that affinity adds to both sides of a frontend.
-func renderAffinity(all []Element, vip netip.Addr, fe *Frontend) []Element {
+// A clientTable distributes the clients of a frontend over its backends. The frontends of a VIP whose
+// backends are the same pods share it, whatever the ports of the pods: one for each of 16,384
+// frontends would need four million slots.
+type clientTable struct {
+	list  string   // the numbers and weights of the backends
+	ids   []uint32 // the number of each backend
+	slots []int
+}
+
+// clientTables are the tables of a VIP, by number. Number 0 stands for none.
+type clientTables map[uint32]clientTable
+
+// renderFrontend appends the elements that affinity adds to both sides of a frontend.
+func (t clientTables) renderFrontend(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	if fe.Affinity == 0 || len(fe.External.Backends)+len(fe.Internal.Backends) == 0 {
 		return all
 	}
 	f := Family(vip)
-	id := AffinityOf(vip, Port{fe.Protocol, fe.Port})
 	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
-	all = append(all,
-		Element{Set: SetLearn + f, Key: string(key), Data: id.Learn(fe.Affinity)},
-		Element{Set: SetRecall + f, Key: string(key), Data: id.Recall()})
-	for _, s := range []struct {
-		set      SetID
-		backends []Backend
-	}{{SetExtBack, fe.External.Backends}, {SetIntBack, fe.Internal.Backends}} {
-		for _, b := range s.backends {
-			all = append(all, Element{Set: s.set + f, Key: string(key.AddrPort(b.Addr))})
+	all = append(all, Element{Set: setLearn + f, Key: string(key), Data: LearnChain(fe.Affinity)})
+	for _, s := range []Side{External, Internal} {
+		backends := fe.Target(s).Backends
+		if len(backends) == 0 {
+			continue
+		}
+		n, ids := t.of(backends)
+		all = append(all, Element{Set: s.Table + f, Key: string(key), Data: string(Encoding(nil).ID(n))})
+		for i, b := range backends {
+			all = append(all, Element{Set: s.Back + f, Key: string(key.ID(ids[i])), Data: string(make(Encoding, 0, 20).AddrPort(b.Addr))})
 		}
 	}
 	return all
+}
+
+// of returns the number of the table for these backends, and the numbers of the backends.
+func (t clientTables) of(backends []Backend) (n uint32, ids []uint32) {
+	ids = BackendIDs(backends)
+	list := make(Encoding, 0, 8*len(ids))
+	for i, b := range backends {
+		list = list.ID(ids[i]).Slot(b.EffectiveWeight())
+	}
+	n = max(1, shortID(list))
+	for t[n].list != "" && t[n].list != string(list) {
+		n = max(1, n+1)
+	}
+	if t[n].list == "" {
+		t[n] = clientTable{string(list), ids, ClientSlots(backends, tableSize(len(backends)))}
+	}
+	return n, ids
+}
+
+// render appends the slots of all tables.
+func (t clientTables) render(all []Element, vip netip.Addr) []Element {
+	for _, n := range slices.Sorted(maps.Keys(t)) {
+		key := make(Encoding, 0, 24).Addr(vip).ID(n)
+		for slot, i := range t[n].slots {
+			all = append(all, Element{Set: SetTables + Family(vip), Key: string(key.Slot(slot)), Data: string(Encoding(nil).ID(t[n].ids[i]))})
+		}
+	}
+	return all
+}
+
+// ClientSlots returns the index of the backend for each slot of a client, of which there are size, a
+// prime. It depends on the addresses without their ports, so that a client has the same pod behind
+// all ports.
+func ClientSlots(backends []Backend, size int) []int {
+	hosts := slices.Clone(backends)
+	for i := range hosts {
+		hosts[i].Addr = netip.AddrPortFrom(hosts[i].Addr.Addr(), 0)
+	}
+	return maglevSlots(hosts, size)
+}
+
+// BackendIDs returns the numbers by which the affinity map and the tables of clients know backends:
+// hashes of their addresses, which other backends do not change. Two backends with one address have
+// another port, which then counts too.
+func BackendIDs(backends []Backend) []uint32 {
+	ids := make([]uint32, len(backends))
+	taken := make(map[uint32]bool, len(backends))
+	for i, b := range backends {
+		id := shortID(Encoding(nil).Addr(b.Addr.Addr()))
+		if taken[id] {
+			id = shortID(Encoding(nil).AddrPort(b.Addr))
+		}
+		for id = max(1, id); taken[id]; {
+			id = max(1, id+1)
+		}
+		ids[i], taken[id] = id, true
+	}
+	return ids
+}
+
+// shortID returns the first bytes of a hash.
+func shortID(b []byte) uint32 {
+	h := sha256.Sum256(b)
+	return binary.BigEndian.Uint32(h[:])
+}
+
+// sameHosts reports whether two targets share a table of clients.
+func sameHosts(a, b *Target) bool {
+	return a != nil && slices.EqualFunc(a.Backends, b.Backends, func(a, b Backend) bool {
+		return a.Addr.Addr() == b.Addr.Addr() && a.EffectiveWeight() == b.EffectiveWeight()
+	})
 }
 
 // affinity reports whether any frontend has affinity.

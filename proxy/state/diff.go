@@ -29,16 +29,11 @@ func (c *Change) append(o Change) {
 //     frontend would be restricted for a moment without any allowed source.
 //   - A packet that is on its way to a removed element finds nothing. A key that only gets another
 //     value is always found.
-//   - The backends after a change must not judge a packet that chose its backend before: learning
-//     begins when no such packet is left.
-//   - Flows in flight still reach a removed backend. Affinity no longer records it: it expires.
 func (c *Change) Steps() (before, now, after Change) {
 	for _, e := range c.Add {
 		switch {
 		case Base(e.Set) == SetAllowed && c.changesRestriction(e):
 			before.Add = append(before.Add, e)
-		case Base(e.Set) == SetLearn && !hasKey(c.Del, e):
-			after.Add = append(after.Add, e)
 		default:
 			now.Add = append(now.Add, e)
 		}
@@ -50,23 +45,7 @@ func (c *Change) Steps() (before, now, after Change) {
 			now.Del = append(now.Del, e)
 		}
 	}
-	expiring := c.expiring()
-	now.Add = append(now.Add, expiring...)
-	after.Del = append(after.Del, expiring...)
 	return before, now, after
-}
-
-// expiring returns the backends that the change removes from frontends with affinity, as elements
-// that exist while the change is applied.
-func (c *Change) expiring() []Element {
-	var all []Element
-	for _, e := range c.Del {
-		if set := Base(e.Set); set == SetExtBack || set == SetIntBack {
-			all = append(all, Element{Set: SetExpiring + e.Set - set, Key: e.Key})
-		}
-	}
-	slices.SortFunc(all, Element.Compare)
-	return slices.Compact(all)
 }
 
 // changesRestriction reports whether the frontend of an allowed source becomes restricted, or
@@ -87,7 +66,7 @@ func hasKey(all []Element, e Element) bool {
 func isDependentSet(id SetID) bool {
 	switch Base(id) {
 	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
-		SetExtBack, SetIntBack, setExtMasq, setIntMasq, setHairpin, setLate:
+		setExtTable, setIntTable, SetTables, setExtBack, setIntBack, setLearn, setExtMasq, setIntMasq, setHairpin, setLate:
 		return true
 	default:
 		return false

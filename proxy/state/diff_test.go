@@ -145,10 +145,10 @@ func TestSteps(t *testing.T) {
 		{"source ranges", frontend(nil, 0, "pod1"), frontend(ten, 0, "pod1"), "allowed4", ""},
 		{"no source ranges", frontend(ten, 0, "pod1"), frontend(nil, 0, "pod1"), "", "-allowed4 -iinrange4 -xinrange4"},
 		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
-		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", "learn4"},
+		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", ""},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
-		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-expiring4 -iback4 -isched4 -late4 -xback4 -xsched4"},
-		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-expiring4 -hair4 -iback4 -xback4"},
+		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -itable4 -late4 -learn4 -tables4 -xback4 -xsched4 -xtable4"},
+		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-hair4 -iback4 -tables4 -xback4"},
 		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -late4 -xeps4 -xmasq4"},
 		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4"},
 	} {

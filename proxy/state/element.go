@@ -37,12 +37,12 @@ const (
 	setHairpin                     // hair4, hair6
 	SetExtSched                    // xsched4, xsched6
 	SetIntSched                    // isched4, isched6
-	SetExtBack                     // xback4, xback6
-	SetIntBack                     // iback4, iback6
-	SetExpiring                    // expiring4, expiring6
-	SetLearn                       // learn4, learn6
-	SetRecall                      // recall4, recall6
-	setSticky                      // sticky4, sticky6
+	SetTables                      // tables4, tables6
+	setExtTable                    // xtable4, xtable6
+	setIntTable                    // itable4, itable6
+	setExtBack                     // xback4, xback6
+	setIntBack                     // iback4, iback6
+	setLearn                       // learn4, learn6
 	setLate                        // late4, late6
 	SetExtTurn                     // xturn4, xturn6
 	SetIntTurn                     // iturn4, iturn6
@@ -75,6 +75,7 @@ const (
 	fieldIfname
 	fieldFamily
 	FieldNumber
+	fieldID
 	fieldVerdict
 )
 
@@ -86,7 +87,7 @@ func (f field) Size() int {
 		return 16
 	case fieldFamily: // never part of a concatenation
 		return 1
-	case fieldAddr4, fieldProto, fieldPort, fieldSlot, FieldNumber:
+	case fieldAddr4, fieldProto, fieldPort, fieldSlot, FieldNumber, fieldID:
 		return 4
 	default: // a verdict is not plain data
 		return 0
@@ -130,6 +131,7 @@ func buildSpecs() [SetsAll]SetSpec {
 	for family, addr := range []field{fieldAddr4, fieldAddr6} {
 		frontend := []field{addr, fieldProto, fieldPort}
 		slot := append(slices.Clone(frontend), fieldSlot)
+		choice := append(slices.Clone(frontend), fieldID)
 		backend := []field{addr, fieldPort}
 		pair := append(slices.Clone(frontend), backend...)
 		for id, s := range map[SetID]SetSpec{
@@ -153,12 +155,12 @@ func buildSpecs() [SetsAll]SetSpec {
 			SetIntSched:   {Name: "isched", Key: frontend, Data: []field{FieldNumber}},
 			SetExtTurn:    {Name: "xturn", Key: frontend, Data: []field{fieldVerdict}},
 			SetIntTurn:    {Name: "iturn", Key: frontend, Data: []field{fieldVerdict}},
-			SetExtBack:    {Name: "xback", Key: pair},
-			SetIntBack:    {Name: "iback", Key: pair},
-			SetExpiring:   {Name: "expiring", Key: pair},
-			SetLearn:      {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
-			SetRecall:     {Name: "recall", Key: frontend, Data: []field{fieldVerdict}},
-			setSticky:     {Name: "sticky", Key: []field{addr}},
+			setExtTable:   {Name: "xtable", Key: frontend, Data: []field{fieldID}},
+			setIntTable:   {Name: "itable", Key: frontend, Data: []field{fieldID}},
+			SetTables:     {Name: "tables", Key: []field{addr, fieldID, fieldSlot}, Data: []field{fieldID}},
+			setExtBack:    {Name: "xback", Key: choice, Data: backend},
+			setIntBack:    {Name: "iback", Key: choice, Data: backend},
+			setLearn:      {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
 			setLate:       {Name: "late", Key: []field{addr}},
 			SetNever:      {Name: "never", Key: []field{addr}, Interval: true},
 			SetFrom:       {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
@@ -220,6 +222,9 @@ func (b Encoding) Port(n uint16) Encoding {
 
 // Slot is in host byte order, as numgen leaves it in a register.
 func (b Encoding) Slot(n int) Encoding { return binary.NativeEndian.AppendUint32(b, uint32(n)) }
+
+// ID is the number of a backend or table. Rules keep it in the packet's priority, in host byte order.
+func (b Encoding) ID(n uint32) Encoding { return binary.NativeEndian.AppendUint32(b, n) }
 
 // Modulus is the modulus of numgen in a rule.
 func (b Encoding) Modulus(n int) Encoding { return binary.BigEndian.AppendUint32(b, uint32(n)) }
@@ -283,7 +288,7 @@ func fieldText(f field, b string) string {
 		return strconv.Itoa(int(binary.BigEndian.Uint16([]byte(b))))
 	case fieldFamily:
 		return map[byte]string{unix.NFPROTO_IPV4: "ipv4", unix.NFPROTO_IPV6: "ipv6"}[b[0]]
-	case FieldNumber:
+	case FieldNumber, fieldID:
 		return ParseNumber(b).String()
 	case fieldSlot:
 		return strconv.Itoa(int(binary.NativeEndian.Uint32([]byte(b))))

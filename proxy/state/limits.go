@@ -33,8 +33,8 @@ type Limits struct {
 	Entries int
 	// Total is the number of entries for all addresses of a node together.
 	Total int
-	// Programs is the number of iptables rules with a BPF program: those of [Maglev] and most of
-	// [SourceHash]. TotalPrograms is the number for all addresses of a node together.
+	// Programs is the number of iptables rules with a BPF program: those of affinity, [Maglev]
+	// and most of [SourceHash]. TotalPrograms is the number for all addresses of a node together.
 	Programs, TotalPrograms int
 }
 
@@ -81,7 +81,9 @@ func (l Limits) Check(v *VIP) error {
 		}
 		for _, t := range f.targets() {
 			ofPort("endpoints of port %s", len(t.Backends), l.Backends, "use several Services, each with a part of the endpoints")
-			if f.Scheduler.schedule(t.Backends).Table {
+			if f.Affinity != 0 {
+				ofPort("endpoints of port %s with session affinity", len(t.Backends), l.Tabled, "use several Services, each with a part of the endpoints")
+			} else if f.schedule(t).Table {
 				ofPort("endpoints of port %s with the scheduler "+f.Scheduler.String(), len(t.Backends), l.Tabled, "choose another scheduler, or use several Services")
 			}
 		}
@@ -95,7 +97,7 @@ func (l Limits) Check(v *VIP) error {
 	over("ports, endpoints and source ranges together, as entries in the kernel", v.Entries(l.Mode), l.Entries,
 		"use several Services; the scheduler random needs the fewest entries")
 	if l.Mode == ModeIPTables {
-		over("rules for the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random for some ports, or use nftables mode")
+		over("rules for session affinity and the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random without affinity for some ports, or use nftables mode")
 	}
 	return errors.Join(errs[:min(len(errs), maxFaults)]...)
 }
@@ -128,9 +130,20 @@ func (v *VIP) Entries(m Mode) int {
 	if v == nil {
 		return 0
 	}
-	n := 3 // vips, sticky, late
+	n := 2 // vips, late
+	var tabled *Target
 	for i := range v.Frontends {
-		n += v.Frontends[i].entries(m)
+		f := &v.Frontends[i]
+		n += f.entries(m)
+		if f.Affinity == 0 || m == ModeIPTables {
+			continue
+		}
+		for _, t := range f.targets() {
+			if len(t.Backends) > 0 && !sameHosts(tabled, t) {
+				tabled = t
+				n += tableSize(len(t.Backends))
+			}
+		}
 	}
 	return n
 }
@@ -147,9 +160,9 @@ func (f *Frontend) entries(m Mode) int {
 		n += 4                   // svc, inrange, sched, turn
 		n += 3 * len(t.Backends) // eps, masq, hair
 		if f.Affinity != 0 {
-			n += 2 * len(t.Backends) // back, and expiring after its removal
+			n += 1 + len(t.Backends) // table, back
 		}
-		if s := f.Scheduler.schedule(t.Backends); s.Table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
+		if s := f.schedule(t); f.Affinity == 0 && s.Table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
 			n += s.slots(len(t.Backends))
 		}
 	}
@@ -293,7 +306,7 @@ func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 		if old := changes[i].Have; old != nil {
 			total += old.Programs()
 		}
-		refused.Add(v, fmt.Errorf("rules for the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
-			"choose the scheduler random for some Services, or use nftables mode", v.Programs(), l.TotalPrograms))
+		refused.Add(v, fmt.Errorf("rules for session affinity and the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
+			"choose the scheduler random without affinity for some Services, or use nftables mode", v.Programs(), l.TotalPrograms))
 	}
 }

@@ -34,8 +34,11 @@ func tableSize(n int) int {
 // Backends take turns. In its turn, a backend takes the next free slot of its own permutation. A
 // backend of the largest weight has a turn in every round; others have one when their accumulated
 // weight reaches the largest.
-func MaglevSlots(backends []Backend) []int {
-	slots := make([]int, tableSize(len(backends)))
+func MaglevSlots(backends []Backend) []int { return maglevSlots(backends, tableSize(len(backends))) }
+
+// maglevSlots is like MaglevSlots with this number of slots, which must be a prime.
+func maglevSlots(backends []Backend, size int) []int {
+	slots := make([]int, size)
 	for i := range slots {
 		slots[i] = -1
 	}

@@ -28,12 +28,12 @@ func (f *Frontend) ChainSide(s Side) Side {
 func (f *Frontend) RefusesMidStream(s Side) bool {
 	t := f.Target(s)
 	switch {
-	case f.Protocol != TCP || len(t.Backends) == 0:
+	case f.Protocol != TCP || len(t.Backends) == 0 || f.Affinity != 0:
 		return false
 	case len(t.Backends) > 1:
 		return !f.XtScheduler(t).schedule(t.Backends).seeded
 	}
-	return !f.Scheduler.schedule(t.Backends).seeded && s.Prefix != Internal.Prefix
+	return !f.schedule(t).seeded && s.Prefix != Internal.Prefix
 }
 
 // XtScheduler returns the scheduler that iptables uses for a target of the frontend: Maglev's table
@@ -52,7 +52,7 @@ const maxPrograms = 900
 
 // programs is the number of rules with a BPF program that a frontend has in iptables mode.
 func (f *Frontend) programs(vip netip.Addr) int {
-	if f.Scheduler != SourceHash && f.Scheduler != Maglev {
+	if f.Affinity == 0 && f.Scheduler != SourceHash && f.Scheduler != Maglev {
 		return 0
 	}
 	n := 0
@@ -61,6 +61,10 @@ func (f *Frontend) programs(vip netip.Addr) int {
 			continue
 		}
 		t := f.Target(s)
+		if f.Affinity != 0 {
+			n += max(len(t.Backends)-1, 0)
+			continue
+		}
 		switch f.XtScheduler(t) {
 		case SourceHash:
 			if Family(vip) == 0 && len(t.Backends) <= MaxHashed {

@@ -22,6 +22,7 @@ type Side struct {
 	AfterSourceCheck       SetID  // the map of the chains after that
 	Turn                   string // the chain that looks up the frontend's own chain
 	Turns                  SetID  // in this map
+	Table, Back            SetID  // a frontend's table of clients' slots, and its backends by number
 }
 
 // Suffixes of the names of chains of both sides.
@@ -38,11 +39,11 @@ const SplitPrefix = "s"
 var (
 	External = Side{
 		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, Turn: "x" + turn, Turns: SetExtTurn,
-		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + sourceRanges, AfterSourceCheck: SetExtInRange,
+		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + sourceRanges, AfterSourceCheck: SetExtInRange, Table: setExtTable, Back: setExtBack,
 	}
 	Internal = Side{
 		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, Turn: "i" + turn, Turns: SetIntTurn,
-		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + sourceRanges, AfterSourceCheck: SetIntInRange,
+		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + sourceRanges, AfterSourceCheck: SetIntInRange, Table: setIntTable, Back: setIntBack,
 	}
 )
 
@@ -95,20 +96,19 @@ func renderVIP(v *VIP, node string) []Element {
 	f := Family(v.Addr)
 	all := make([]Element, 0, 2+8*len(v.Frontends)) // enough for a port with two backends
 	all = append(all, Element{Set: SetVIPs + f, Key: string(Encoding(nil).Addr(v.Addr))})
-	if v.affinity() {
-		all = append(all, Element{Set: setSticky + f, Key: string(Encoding(nil).Addr(v.Addr))})
-	}
 	if v.affinity() || v.masquerades(node) {
 		all = append(all, Element{Set: setLate + f, Key: string(Encoding(nil).Addr(v.Addr))})
 	}
+	tables := make(clientTables)
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
-		all = renderAffinity(all, v.Addr, fe)
 		all = renderTarget(all, v.Addr, fe, External, &fe.External, node)
 		all = renderTarget(all, v.Addr, fe, Internal, &fe.Internal, node)
+		all = tables.renderFrontend(all, v.Addr, fe)
 		all = renderSources(all, v.Addr, fe)
 		all = renderDraining(all, v.Addr, fe)
 	}
+	all = tables.render(all, v.Addr)
 	all = renderHairpin(all, v, node)
 	slices.SortFunc(all, Element.Compare)
 	return all
@@ -152,7 +152,7 @@ func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target
 			all = append(all, Element{Set: s.masqs + f, Key: string(key) + data})
 		}
 	}
-	if c.Schedule.Table && c.Side == s.Prefix {
+	if c.Schedule.Table && c.Side == s.Prefix && fe.Affinity == 0 {
 		all = renderTable(all, s.Slots+f, key, t.Backends)
 	}
 	return all
@@ -207,10 +207,10 @@ func (m Miss) chain() string {
 
 // scheduling returns the chain that chooses a backend. At least one backend is needed.
 func scheduling(vip netip.Addr, fe *Frontend, s Side, t *Target) CountChain {
-	schedule := fe.Scheduler.schedule(t.Backends)
+	schedule := fe.schedule(t)
 	c := CountChain{Side: s.Prefix, Schedule: schedule, Slots: schedule.slots(len(t.Backends))}
 	switch {
-	case schedule.Table && sameBackends(fe):
+	case schedule.Table && fe.Affinity == 0 && sameBackends(fe):
 		c.Side = External.Prefix
 	case schedule.stateful && c.Slots > 1:
 		c.owner = ownerOf(vip, fe)
@@ -239,7 +239,6 @@ func CountUses(uses map[string]int, all []Element, by int) {
 func IsGenerated(name string) bool {
 	_, mark := ParseMarkChain(name)
 	_, count := ParseCountChain(name)
-	_, _, learn := ParseLearnChain(name)
-	_, recall := ParseRecallChain(name)
-	return mark || count || learn || recall
+	_, learn := ParseLearnChain(name)
+	return mark || count || learn
 }

@@ -48,8 +48,11 @@ var (
 	byTurn   = schedule{letters: "r", value: "numgen inc", stateful: true}
 	bySource = schedule{letters: "h", value: "jhash ip saddr", seeded: true}
 	byFlow   = schedule{letters: "m", value: "jhash ip saddr . th sport", seeded: true, Table: true}
+	// byClient is the schedule of frontends with affinity, whatever their scheduler: all nodes choose
+	// the same backend for a client.
+	byClient = schedule{letters: "c", value: "jhash ip saddr", seeded: true, Table: true}
 
-	Schedules = []*schedule{&byRandom, &byWeight, &byTurn, &bySource, &byFlow}
+	Schedules = []*schedule{&byRandom, &byWeight, &byTurn, &bySource, &byFlow, &byClient}
 )
 
 // schedule returns how flows are distributed over backends. At least one backend is needed.
@@ -67,6 +70,14 @@ func (s Scheduler) schedule(backends []Backend) *schedule {
 		}
 	}
 	return &byRandom
+}
+
+// schedule returns how a frontend's new flows are distributed over a target's backends.
+func (f *Frontend) schedule(t *Target) *schedule {
+	if f.Affinity != 0 {
+		return &byClient
+	}
+	return f.Scheduler.schedule(t.Backends)
 }
 
 // slots returns the number of slots that the schedule chooses from.
@@ -160,6 +171,9 @@ func (c CountChain) Text() string {
 			stray = "xstray"
 		}
 		first += "\n\t\tmeta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn goto " + stray
+	}
+	if c.Schedule == &byClient {
+		return clientChain(c, side, first)
 	}
 	rule := fmt.Sprintf("dnat ip to ip daddr . meta l4proto . th dport . %s mod %d%s map @%s%s",
 		c.Schedule.value, c.Slots, seed, side, backends)
