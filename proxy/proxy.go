@@ -21,6 +21,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Options configure a Proxy. The zero value is valid.
@@ -62,12 +63,13 @@ type Proxy struct {
 	former renderer.Renderer
 	left   time.Time
 
-	have     State  // the State that was set last
-	known    bool   // the kernel holds have, as far as notifications show
-	written  bool   // a Set has succeeded
-	mark     uint64 // of the watch, taken before the kernel is read
-	elements int    // of have, if known
-	entries  int    // of have's addresses, as Limits count them
+	have     State         // the State that was set last
+	known    bool          // the kernel holds have, as far as notifications show
+	written  bool          // a Set has succeeded
+	mark     uint64        // of the watch, taken before the kernel is read
+	elements int           // of have, if known
+	entries  int           // of have's addresses, as Limits count them
+	replies  state.Replies // of have
 	// damage describes other programs' changes to our rules, until all of them are repaired: a
 	// failed attempt may have repaired some.
 	damage string
@@ -82,7 +84,7 @@ type Proxy struct {
 // New connects to the kernel and looks for a table that an earlier process left. It changes
 // nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
-	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
+	p := &Proxy{log: cmp.Or(o.Logger, slog.Default()), replies: make(state.Replies)}
 	p.forward.due = true // an earlier process may have left rules there
 	var err error
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {

@@ -25,7 +25,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
 		return p.reconcile(ctx, want)
 	}
-	c := state.DiffStates(p.have, want, vips)
+	c := state.DiffStates(p.have, want, vips, p.replies)
 	if c.Empty() && len(vips) == 0 && slices.Equal(p.have.Redirects, want.Redirects) {
 		p.have = want
 		return nil
@@ -39,7 +39,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		p.known = false
 		return err
 	case c.Empty():
-		p.have = want
+		p.recordState(want, p.elements)
 		return nil
 	}
 	p.recordState(want, p.elements+len(c.Add)-len(c.Del))
@@ -51,6 +51,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 func (p *Proxy) recordState(want State, elements int) {
 	for _, c := range state.DiffVIPs(p.have.VIPs, want.VIPs) {
 		p.entries += c.Want.Entries(p.mode) - c.Have.Entries(p.mode)
+		p.replies.Record(c)
 	}
 	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))

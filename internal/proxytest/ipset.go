@@ -172,6 +172,7 @@ var xtSets = map[string]string{
 	"vips": "hash:ip", "owned": "hash:net", "clients": "hash:net", "never": "hash:net", "handon": "hash:ip",
 	"limited": "hash:ip,port", "sources": "hash:ip,port,net",
 	"xdrop": "hash:ip,port", "idrop": "hash:ip,port", "xreject": "hash:ip,port", "ireject": "hash:ip,port",
+	"replies": "hash:ip,port", "repliers": "hash:ip",
 }
 
 // CreateIPSets makes all sets of a family, with a timeout, which ours have not.

@@ -46,6 +46,11 @@ func (p sctpPacket) marshal() []byte {
 	return b
 }
 
+// SCTPData returns a packet with data of an association that does not exist.
+func SCTPData(from, to uint16) []byte {
+	return sctpPacket{from: from, to: to, tag: 1, chunk: 0, value: make([]byte, 16)}.marshal()
+}
+
 // padded appends a field, filled up to a multiple of four bytes.
 func padded(b, field []byte) []byte {
 	b = append(b, field...)

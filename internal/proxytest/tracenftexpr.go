@@ -31,7 +31,7 @@ func (in *nftReader) match() (nftStatement, error) {
 			return nftVerdict{kind, chain}
 		}, nil
 	}
-	equal := !in.take("!=")
+	equal := in.take("==") || !in.take("!=")
 	is, err := in.operand()
 	if err != nil {
 		return nil, err
@@ -159,6 +159,7 @@ var nftExprs = map[string]nftExpr{
 	"fib daddr type": func(x *nftRun) (string, bool) { return nftFib(x, x.p.Dst), true },
 	"fib saddr type": func(x *nftRun) (string, bool) { return nftFib(x, x.p.Src), true },
 	"icmp type":      func(x *nftRun) (string, bool) { return nftICMP(x, protoICMP, 8) },
+	"icmp code":      func(*nftRun) (string, bool) { return "0", true }, // of an echo request
 	"icmpv6 type":    func(x *nftRun) (string, bool) { return nftICMP(x, protoICMPv6, 128) },
 }
 

@@ -35,9 +35,9 @@ type xtKey struct {
 // asks them, as far as we have rules there.
 var xtHooks = map[string][][2]string{
 	"prerouting":  {{"raw", "PREROUTING"}, {"mangle", "PREROUTING"}, {"nat", "PREROUTING"}},
-	"input":       {{"filter", "INPUT"}},
-	"forward":     {{"filter", "FORWARD"}},
-	"output":      {{"nat", "OUTPUT"}, {"filter", "OUTPUT"}},
+	"input":       {{"mangle", "INPUT"}, {"filter", "INPUT"}},
+	"forward":     {{"mangle", "FORWARD"}, {"filter", "FORWARD"}},
+	"output":      {{"mangle", "OUTPUT"}, {"nat", "OUTPUT"}, {"filter", "OUTPUT"}},
 	"postrouting": {{"nat", "POSTROUTING"}},
 }
 
@@ -251,7 +251,7 @@ func (in *xtReader) target(how, name string) (nftStatement, error) {
 		return nil, fmt.Errorf("no chain %s", name)
 	}
 	switch in.table + " " + name {
-	case "filter DROP", "filter ACCEPT", "filter RETURN", "raw RETURN", "raw ACCEPT", "nat RETURN", "nat ACCEPT":
+	case "filter DROP", "filter ACCEPT", "filter RETURN", "mangle DROP", "mangle RETURN", "raw RETURN", "raw ACCEPT", "nat RETURN", "nat ACCEPT":
 		return say(strings.ToLower(name), ""), nil
 	case "filter REJECT":
 		return in.reject()

@@ -101,6 +101,9 @@ func (in *xtReader) number(not bool, option string, of func(*nftRun) int) (nftSt
 	if err != nil {
 		return nil, err
 	}
+	if strings.Contains(args[0], "/") { // a code of ICMP, which no packet of a trace has
+		return test(not, func(*nftRun) bool { return false }), nil
+	}
 	n, err := strconv.Atoi(args[0])
 	return test(not, func(x *nftRun) bool { return of(x) == n }), err
 }
@@ -109,13 +112,17 @@ func (in *xtReader) number(not bool, option string, of func(*nftRun) int) (nftSt
 // but one.
 func (in *xtReader) tcpFlags(not bool) (nftStatement, error) {
 	args, err := in.options("--tcp-flags")
-	if is := in.next(); err == nil && (args[0] != "FIN,SYN,RST,ACK" || is != "SYN") {
+	is := in.next()
+	if err == nil && (args[0] != "FIN,SYN,RST,ACK" || is != "SYN" && is != "SYN,ACK") {
 		err = fmt.Errorf("flags %s of %s are not known", is, args[0])
+	}
+	if is == "SYN,ACK" { // which no packet of a trace has
+		return test(not, func(*nftRun) bool { return false }), err
 	}
 	return test(not, func(x *nftRun) bool { return x.p.proto == uint8(state.TCP) && !x.p.Midstream }), err
 }
 
-// matchSet reads "--match-set NAME dst,dst,src".
+// matchSet reads "--match-set NAME dst,dst,src", or with "src,src".
 func (in *xtReader) matchSet(not bool) (nftStatement, error) {
 	args, err := in.options("--match-set")
 	if err != nil {
@@ -125,7 +132,7 @@ func (in *xtReader) matchSet(not bool) (nftStatement, error) {
 	if set == nil {
 		return nil, fmt.Errorf("no set %s", args[0])
 	}
-	if !slices.Contains([]string{"src", "dst", "dst,dst", "dst,dst,src"}, flags) {
+	if !slices.Contains([]string{"src", "src,src", "dst", "dst,dst", "dst,dst,src"}, flags) {
 		return nil, fmt.Errorf("%s of a set is not known", flags)
 	}
 	return test(not, func(x *nftRun) bool {
@@ -142,6 +149,8 @@ func (k xtKey) meets(p *Packet, flags string) bool {
 	switch {
 	case flags == "src":
 		return k.addr.Contains(p.Src.Addr())
+	case flags == "src,src":
+		return k.addr.Contains(p.Src.Addr()) && !isICMP(p) && k.port == state.Port{Proto: state.Protocol(p.proto), Port: p.Src.Port()}
 	case !k.addr.Contains(p.Dst.Addr()):
 		return false
 	case flags == "dst":

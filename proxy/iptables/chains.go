@@ -17,6 +17,8 @@ const (
 	// Of the tables raw and mangle.
 	xtUnassigned = "FANFARE-UNASSIGNED"
 	xtRedirect   = "FANFARE-HANDON" // a name of older versions
+	xtInvalid    = "FANFARE-INVALID"
+	xtReply      = "FANFARE-REPLY"
 
 	// Of the table nat.
 	xtArriving = "FANFARE-ARRIVING"
@@ -52,11 +54,17 @@ const maxChainName = 28
 // kube-proxy: the first translation of a flow holds.
 func Jumps(f state.SetID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
+	const invalid = "-m conntrack --ctstate INVALID "
 	vip := "-m set --match-set " + setName(ipsetVIPs, f) + " dst "
 	return map[string]map[string]string{
 		"raw": {"PREROUTING": "-m set --match-set " + setName(ipsetOwned, f) + " dst -m set ! --match-set " +
 			setName(ipsetVIPs, f) + " dst " + by + xtUnassigned},
-		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetRedirects, f) + " dst " + by + xtRedirect},
+		"mangle": {
+			"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetRedirects, f) + " dst " + by + xtRedirect,
+			"INPUT":      invalid + by + xtInvalid,
+			"FORWARD":    invalid + by + xtInvalid,
+			"OUTPUT":     invalid + by + xtReply,
+		},
 		"nat": {
 			"PREROUTING":  vip + by + xtArriving,
 			"OUTPUT":      vip + by + xtLeaving,
@@ -100,10 +108,29 @@ func xtShared(s state.State, f state.SetID) map[string]chainSet {
 			// leaves no conntrack entry, and FANFARE-FILTER refuses it.
 			[]string{"-j CT --notrack"},
 		)},
-		"mangle": {xtRedirect: xtRedirects(s, f)},
+		"mangle": {xtRedirect: xtRedirects(s, f), xtInvalid: xtICMPErrors(f), xtReply: {
+			// nftables/ruleset.nft explains it, in the chain invalid-reply.
+			"-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK -j RETURN",
+			"-m set --match-set " + setName(ipsetReplies, f) + " src,src -j DROP",
+		}},
 		"filter": xtFilter(s, f),
 		"nat":    xtNAT(s, f),
 	}
+}
+
+// xtICMPErrors returns the rules for packets that conntrack finds invalid and that this node did not
+// send: of ICMP errors they leave those about the size of packets alone.
+func xtICMPErrors(f state.SetID) (rules []string) {
+	match, types := "-p icmp -m icmp --icmp-type ", []string{"3", "11", "12"}
+	if f == 0 {
+		rules = []string{match + "3/4 -j RETURN"}
+	} else {
+		match, types = "-p ipv6-icmp -m icmp6 --icmpv6-type ", []string{"1", "3", "4"}
+	}
+	for _, t := range types {
+		rules = append(rules, match+t+" -m set --match-set "+setName(ipsetRepliers, f)+" src -j DROP")
+	}
+	return append(rules, "-g "+xtReply)
 }
 
 // discovery accepts neighbour solicitations and advertisements (RFC 4861, types 135 and 136):

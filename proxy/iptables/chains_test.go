@@ -117,11 +117,16 @@ func TestPlanStepIsTheDifference(t *testing.T) {
 	t.Parallel()
 	w := proxytest.NewWorld(23)
 	have := state.State{Node: "n1"}
+	replies := state.RepliesOf(have.VIPs)
 	for range 300 {
 		want := w.Next(have)
 		vips := state.DiffVIPs(have.VIPs, want.VIPs)
+		elements := state.DiffStates(have, want, vips, replies)
+		for _, c := range vips {
+			replies.Record(c)
+		}
 		for f := range state.SetID(2) {
-			p := planStep(renderer.Step{Have: have, Want: want, VIPs: vips}, f)
+			p := planStep(renderer.Step{Have: have, Want: want, VIPs: vips, Elements: elements}, f)
 			got, entries := chainsOf(have, f), allEntries(have, f)
 			for table, chains := range p.write {
 				for name, rules := range chains {

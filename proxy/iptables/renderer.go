@@ -137,6 +137,8 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		leaves = leaves || affectsTree(c)
 		outside = outside || OutsidePrefixes(c, want.Owned)
 	}
+	haveEntries.add(replyEntries(u.Elements.Del, f)...)
+	wantEntries.add(replyEntries(u.Elements.Add, f)...)
 	if leaves {
 		allHad, allHas := ofFamily(have.VIPs, f), ofFamily(want.VIPs, f)
 		for _, s := range []state.Side{state.External, state.Internal} {
@@ -194,6 +196,7 @@ func allEntries(s state.State, f state.SetID) entrySet {
 	for _, v := range ofFamily(s.VIPs, f) {
 		all.add(vipEntries(v)...)
 	}
+	all.add(replyEntries(state.RepliesOf(s.VIPs).Elements(), f)...)
 	return all
 }
 

@@ -28,7 +28,9 @@ const (
 	ipsetInternalDrop
 	ipsetExternalReject
 	ipsetInternalReject
-	ipsetCount // the number of sets
+	ipsetReplies  // backends: replies come from here
+	ipsetRepliers // addresses of backends
+	ipsetCount    // the number of sets
 )
 
 // A setShape is the name and the type of a set.
@@ -51,6 +53,8 @@ var setShapes = [ipsetCount]setShape{
 	ipsetInternalDrop:   {"fanfare-idrop", "hash:ip,port"},
 	ipsetExternalReject: {"fanfare-xreject", "hash:ip,port"},
 	ipsetInternalReject: {"fanfare-ireject", "hash:ip,port"},
+	ipsetReplies:        {"fanfare-replies", "hash:ip,port"},
+	ipsetRepliers:       {"fanfare-repliers", "hash:ip"},
 }
 
 const (
@@ -160,6 +164,19 @@ func vipEntries(v *state.VIP) []setEntry {
 		}
 	}
 	return all
+}
+
+// replyEntries returns the entries for those elements that are elements of the sets of replies of a
+// family.
+func replyEntries(all []state.Element, f state.SetID) (entries []setEntry) {
+	sets := map[state.SetID]ipsetID{state.SetReplies + f: ipsetReplies, state.SetRepliers + f: ipsetRepliers}
+	for _, e := range all {
+		if m, ok := sets[e.Set]; ok {
+			addr, port := e.Reply()
+			entries = append(entries, setEntry{set: m, addr: netip.PrefixFrom(addr, addr.BitLen()), port: port})
+		}
+	}
+	return entries
 }
 
 // misses reports whether a target has no backends and treats packets in this way.

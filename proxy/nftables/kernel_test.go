@@ -43,7 +43,7 @@ func (k *kernel) set(want state.State) {
 		}
 	} else {
 		vips := state.DiffVIPs(k.have.VIPs, want.VIPs)
-		if err := k.Update(k.t.Context(), renderer.Step{Have: *k.have, Want: want, VIPs: vips, Elements: state.DiffStates(*k.have, want, vips)}); err != nil {
+		if err := k.Update(k.t.Context(), renderer.Step{Have: *k.have, Want: want, VIPs: vips, Elements: state.DiffStates(*k.have, want, vips, state.RepliesOf(k.have.VIPs))}); err != nil {
 			k.t.Fatal(err)
 		}
 	}

@@ -116,7 +116,7 @@ func TestParts(t *testing.T) {
 	for range 300 {
 		want := w.Next(have)
 		vips := state.DiffVIPs(have.VIPs, want.VIPs)
-		c := state.DiffStates(have, want, vips)
+		c := state.DiffStates(have, want, vips, state.RepliesOf(have.VIPs))
 		slices.SortFunc(c.Del, state.Element.Compare)
 		slices.SortFunc(c.Add, state.Element.Compare)
 		h := make(held)
@@ -169,7 +169,7 @@ func TestPartsKeepTogether(t *testing.T) {
 	have := stateWith([]string{"192.0.2.0/24"}, []string{"10.0.0.0/8", "11.0.0.0/8"})
 	want := stateWith([]string{"192.0.2.0/25", "198.51.100.0/24"}, []string{"10.0.0.0/9", "12.0.0.0/8"})
 	vips := state.DiffVIPs(have.VIPs, want.VIPs)
-	c := state.DiffStates(have, want, vips)
+	c := state.DiffStates(have, want, vips, state.RepliesOf(have.VIPs))
 	slices.SortFunc(c.Del, state.Element.Compare)
 	slices.SortFunc(c.Add, state.Element.Compare)
 	_, now, _ := c.Steps()

@@ -45,7 +45,7 @@ type Renderer interface {
 type Step struct {
 	Have, Want state.State
 	// VIPs are the differences by address, and Elements the same differences as elements of
-	// the sets of nftables. The iptables renderer reads VIPs only.
+	// the sets of nftables. The iptables renderer reads VIPs and the sets of replies only.
 	VIPs     []state.VipChange
 	Elements state.Change
 }

@@ -27,7 +27,7 @@ func stickyVIP(ports, pods int) *state.VIP {
 // Ports with affinity cost elements, as those without do, and no chain or table of their own; the
 // estimate of the limits is no less.
 func TestAffinityOfManyPorts(t *testing.T) {
-	const ports, pods = 16384, 10
+	const ports, pods = 16384, 4
 	v := stickyVIP(ports, pods)
 	all := state.RenderState(state.State{Node: "n1", VIPs: proxytest.WithVIPs(state.VIPs{}, v)})
 	chains, slots := state.ChainUses(all), 0

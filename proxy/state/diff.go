@@ -66,7 +66,7 @@ func hasKey(all []Element, e Element) bool {
 func isDependentSet(id SetID) bool {
 	switch Base(id) {
 	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
-		setExtTable, setIntTable, SetTables, setExtBack, setIntBack, setLearn, setExtMasq, setIntMasq, setHairpin, setLate:
+		setExtTable, setIntTable, SetTables, setExtBack, setIntBack, setLearn, setExtMasq, setIntMasq, setHairpin, setLate, SetReplies, SetRepliers:
 		return true
 	default:
 		return false
@@ -132,9 +132,9 @@ func DiffVIPs(have, want VIPs) []VipChange {
 	return changes
 }
 
-// DiffStates returns the change of elements from have to want, given the VIPs that differ. Both
-// must be for the same node.
-func DiffStates(have, want State, vips []VipChange) Change {
+// DiffStates returns the change of elements from have to want, given the VIPs that differ and the
+// Replies of have. Both must be for the same node.
+func DiffStates(have, want State, vips []VipChange, replies Replies) Change {
 	var c Change
 	if !SameShared(have, want) {
 		c = DiffElements(renderShared(have), renderShared(want))
@@ -142,6 +142,7 @@ func DiffStates(have, want State, vips []VipChange) Change {
 	for _, v := range vips {
 		c.append(DiffElements(renderMaybe(v.Have, have.Node), renderMaybe(v.Want, want.Node)))
 	}
+	c.append(replies.diff(vips))
 	return c
 }
 

@@ -59,7 +59,7 @@ func TestDiffAppliesToAnyState(t *testing.T) {
 				t.Fatalf("seed %d: %v\n%s", seed, err, want)
 			}
 			vips := state.DiffVIPs(have.VIPs, want.VIPs)
-			c := state.DiffStates(have, want, vips)
+			c := state.DiffStates(have, want, vips, state.RepliesOf(have.VIPs))
 			for _, e := range c.Del {
 				if slices.Contains(c.Add, e) {
 					t.Fatalf("seed %d: %s is deleted and added", seed, e)
@@ -148,9 +148,9 @@ func TestSteps(t *testing.T) {
 		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", ""},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
 		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -itable4 -late4 -learn4 -tables4 -xback4 -xsched4 -xtable4"},
-		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-hair4 -iback4 -tables4 -xback4"},
-		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -late4 -xeps4 -xmasq4"},
-		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4"},
+		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-hair4 -iback4 -repliers4 -replies4 -tables4 -xback4"},
+		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -late4 -repliers4 -replies4 -xeps4 -xmasq4"},
+		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4 -repliers4 -replies4"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
 		before, now, after := c.Steps()

@@ -48,6 +48,8 @@ const (
 	SetIntTurn                     // iturn4, iturn6
 	SetNever                       // never4, never6
 	SetFrom                        // from4, from6
+	SetReplies                     // replies4, replies6
+	SetRepliers                    // repliers4, repliers6
 	SetClientIf                    // clientifs
 	SetSources    = SetClientIf + 1
 	SetMarks      = SetClientIf + 2
@@ -164,6 +166,8 @@ func buildSpecs() [SetsAll]SetSpec {
 			setLate:       {Name: "late", Key: []field{addr}},
 			SetNever:      {Name: "never", Key: []field{addr}, Interval: true},
 			SetFrom:       {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
+			SetReplies:    {Name: "replies", Key: []field{addr, fieldProto, fieldPort}},
+			SetRepliers:   {Name: "repliers", Key: []field{addr}},
 		} {
 			s.Name += [...]string{"4", "6"}[family]
 			all[id+SetID(family)] = s

@@ -155,7 +155,10 @@ func (f *Frontend) entries(m Mode) int {
 	if m == ModeIPTables {
 		return n + f.rules()
 	}
-	n += len(f.Draining) + 1 // learn
+	n += 3*len(f.Draining) + 1 // drain, replies, repliers; learn
+	for _, t := range f.targets() {
+		n += 2 * len(t.Backends) // replies, repliers
+	}
 	for i, t := range []*Target{&f.External, &f.Internal} {
 		n += 4                   // svc, inrange, sched, turn
 		n += 3 * len(t.Backends) // eps, masq, hair

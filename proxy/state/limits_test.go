@@ -26,7 +26,7 @@ func TestEntriesOfAllAddresses(t *testing.T) {
 	for _, v := range have {
 		total += v.Entries(state.ModeNFTables)
 	}
-	for most, expected := range map[int]string{1 << 20: "[]", 6 * 840: "[192.0.2.2]", 6 * 500: "[192.0.2.2 192.0.2.4]", 0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]"} {
+	for most, expected := range map[int]string{1 << 20: "[]", 8 * 840: "[192.0.2.2]", 8 * 500: "[192.0.2.2 192.0.2.4]", 0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]"} {
 		l, refused := state.DefaultLimits(state.ModeNFTables), make(state.Refusals)
 		l.Total = most
 		l.RefuseTotal(total, changes, refused)
@@ -106,7 +106,7 @@ func TestLimits(t *testing.T) {
 		{"many endpoints for iptables", state.ModeIPTables, proxytest.LargeVIP(1, 4097, state.Random),
 			"endpoints of port tcp/1: 4097; in iptables mode an address can have 4096: use several Services, each with a part of the endpoints"},
 		{"many programs", state.ModeIPTables, proxytest.LargeVIP(5, 50, state.Maglev), // both kinds of clients, which differ
-			"rules for the schedulers maglev and source hash: 490; in iptables mode an address can have 450: choose the scheduler random for some ports, or use nftables mode"},
+			"rules for session affinity and the schedulers maglev and source hash: 490; in iptables mode an address can have 450: choose the scheduler random without affinity for some ports, or use nftables mode"},
 		{"many programs that are none in nftables", state.ModeNFTables, proxytest.LargeVIP(5, 50, state.Maglev), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

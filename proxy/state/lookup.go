@@ -40,7 +40,11 @@ func (s *State) Vip(addr netip.Addr) *VIP {
 
 // Frontend returns a frontend; nil if it does not exist.
 func (s *State) Frontend(vip netip.Addr, at Port) *Frontend {
-	v := s.Vip(vip)
+	return s.Vip(vip).frontend(at)
+}
+
+// frontend returns a frontend of a VIP; nil if it does not exist.
+func (v *VIP) frontend(at Port) *Frontend {
 	if v == nil {
 		return nil
 	}

@@ -59,6 +59,7 @@ func RenderState(s State) []Element {
 	for v := range s.VIPs.All() {
 		add(renderVIP(v, s.Node))
 	}
+	add(RepliesOf(s.VIPs).Elements())
 	for i := range bySet {
 		// Without slots the elements are sorted already, because the VIPs are.
 		if !slices.IsSortedFunc(bySet[i], Element.Compare) {
@@ -91,7 +92,7 @@ func renderShared(s State) []Element {
 }
 
 // renderVIP returns the elements of one address, sorted. All their keys begin with that address, so
-// VIPs share no elements and never affect each other.
+// VIPs share none of them and never affect each other. [Replies] are the exception.
 func renderVIP(v *VIP, node string) []Element {
 	f := Family(v.Addr)
 	all := make([]Element, 0, 2+8*len(v.Frontends)) // enough for a port with two backends
