@@ -50,7 +50,7 @@ func Missing(ctx context.Context) error {
 		return err
 	}
 	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, errCrashed) {
 		return errors.Join(err, ctx.Err())
 	}
 	if missing := missingFeatures(ctx, usedFeatures(rulesetText(nil))); len(missing) > 0 {
