@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,11 @@ type Client struct {
 
 // NewClient returns a client for cfg.
 func NewClient(cfg *rest.Config) (*Client, error) {
-	disco, err := discovery.NewDiscoveryClientForConfig(cfg)
+	// The library's default of 32 s is too short where an API server gets only the time that other
+	// programs leave, as in the tests of the benchmarks.
+	patient := rest.CopyConfig(cfg)
+	patient.Timeout = cmp.Or(cfg.Timeout, readyLimit)
+	disco, err := discovery.NewDiscoveryClientForConfig(patient)
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func (c *Cluster) Install(ctx context.Context, manifests string) error {
 	if err != nil {
 		return err
 	}
-	return lab.Await(ctx, lab.Settle, "our CRDs", func() error {
+	return lab.Await(ctx, readyLimit, "our CRDs", func() error {
 		for _, kind := range []string{"AddressPool", "BGPPeer", "BGPAdvertisement", "L2Advertisement", "AddressClaim", "SpeakerStatus"} {
 			if _, err := c.admin.List(ctx, v1alpha1.GroupVersion.WithKind(kind)); err != nil {
 				return err

@@ -24,7 +24,7 @@ const (
 	// creators is the number of clients that create Services concurrently.
 	creators = 8
 	// fillLimit bounds the creation and assignment of all Services, eventLimit that of one.
-	fillLimit, eventLimit = 30 * time.Minute, time.Minute
+	fillLimit, eventLimit = 30 * time.Minute, 10 * time.Minute
 	// waitPool is a pool of one address that Services wait for.
 	waitPool = "wait"
 )

@@ -20,7 +20,7 @@ const (
 	fanfareNode = "n1" // the node with Fanfare
 	proxyNode   = "n3" // the node with kube-proxy
 	// eventLimit bounds the wait for the effect of one event.
-	eventLimit = 2 * time.Minute
+	eventLimit = 10 * time.Minute
 	// fillLimit bounds the wait for thousands of Services.
 	fillLimit = 30 * time.Minute
 )

@@ -13,7 +13,7 @@ import (
 
 // Scrape reads the metrics of a process. It adds up the series of a metric.
 func Scrape(ctx context.Context, dial func(context.Context) (net.Conn, error)) (map[string]float64, error) {
-	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	c := http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}}

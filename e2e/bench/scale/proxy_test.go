@@ -69,7 +69,7 @@ func TestHollowProxyReadsAsKubeProxy(t *testing.T) {
 		createOneNode(t, cluster)
 		startKubeProxy(t, cluster, tools, dir)
 		startHollowProxy(t, cluster)
-		err = lab.Await(t.Context(), time.Minute, "the same requests of both", func() error {
+		err = lab.Await(t.Context(), 10*time.Minute, "the same requests of both", func() error {
 			real, hollow := proxyReads(t, log)
 			if len(real) < 4 || !slices.Equal(real, hollow) {
 				return fmt.Errorf("kube-proxy:\n%s\nhollow kube-proxy:\n%s", strings.Join(real, "\n"), strings.Join(hollow, "\n"))
