@@ -49,6 +49,12 @@ func MetalLBSource(ctx context.Context) (string, error) {
 	return module.Dir, nil
 }
 
+// Conformance returns the folder of Kubernetes' own tests, e2e.test, and of agnhost, the program of
+// their pods. If they do not exist, Conformance builds them, which takes minutes.
+func Conformance(ctx context.Context) (dir string, err error) {
+	return programs(ctx, "conformance", true)
+}
+
 // programs runs the script that builds the programs of a folder and prints their path.
 func programs(ctx context.Context, name string, build bool) (string, error) {
 	folder, err := here(ctx)
