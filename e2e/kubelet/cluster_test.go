@@ -16,7 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// nodes are the nodes with kubelets. The lab's third node has only links.
+// nodes are the nodes with kubelets of the shared cluster. The lab's third node has only links there.
 var nodes = []string{"n1", "n2"}
 
 // The control plane's node, and its addresses for the other nodes.
@@ -32,16 +32,24 @@ type cluster struct {
 	*kube.Lab
 	kubeNodes map[string]*kubeNode
 
-	id, tools, kubeconfig string
-	installed             bool // Fanfare runs, by the manifests
+	options
+	tools, kubeconfig string
+	installed         bool // Fanfare runs, by the manifests
+}
+
+// options describe a cluster.
+type options struct {
+	id    string // see lab.Options
+	nodes []string
+	proxy kube.ProxyMode // of kube-proxy
 }
 
 // upCluster builds an empty cluster. The caller must take it down, also after an error.
-func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
-	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, kubeNodes: map[string]*kubeNode{}, id: id, tools: tools}
+func upCluster(ctx context.Context, o options, tools string) (*cluster, error) {
+	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, kubeNodes: map[string]*kubeNode{}, options: o, tools: tools}
 	var err error
 	if c.Lab.Lab, err = lab.Up(ctx, lab.Options{
-		ID:       id,
+		ID:       o.id,
 		Topology: "../containerlab/fanfare.clab.yml",
 		Overlays: []string{"../containerlab/overlays/control-plane.yml"},
 		Objects:  "../containerlab/cluster",
@@ -64,7 +72,7 @@ func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
 
 func (c *cluster) startControlPlane(ctx context.Context) (err error) {
 	cp := c.Namespace(controlPlane)
-	for _, n := range nodes {
+	for _, n := range c.nodes {
 		// Routes for the API server's answers to pods and to programs in a node's network, which
 		// reach it by the Service "kubernetes".
 		for _, to := range []string{"10.244." + n[1:] + ".0/24", lab.NodeAddr(n, lab.ClientAddr).String()} {
@@ -92,7 +100,7 @@ func (c *cluster) startNodes(ctx context.Context) error {
 		return err
 	}
 	var all errgroup.Group
-	for _, n := range nodes {
+	for _, n := range c.nodes {
 		m := &kubeNode{node: n, dir: filepath.Join(c.Dir(), n), cgroup: cgroupPrefix + c.id + "-" + n, lab: c.Lab.Lab}
 		c.kubeNodes[n] = m
 		all.Go(func() error {
@@ -135,7 +143,7 @@ spec: {podCIDR: 10.244.%[2]s.0/24, podCIDRs: [10.244.%[2]s.0/24]}
 
 // startServices starts the programs that a node starts when it boots.
 func (c *cluster) startServices(m *kubeNode) error {
-	return errors.Join(c.StartProxy(m.node, kube.NFTables), m.startKubelet(c.tools))
+	return errors.Join(c.StartProxy(m.node, c.proxy), m.startKubelet(c.tools))
 }
 
 // powerOff is a power failure of a node: no router gets a NOTIFICATION, the links are down,

@@ -19,7 +19,7 @@ import (
 // has anything of Fanfare.
 func TestHelm(t *testing.T) {
 	c, ctx := anyKubelets(t), t.Context()
-	c.mustRun(t, "mkdir -p "+c.bin()+" && for p in helm kubectl; do ln -sf "+c.tools+" "+c.bin()+"/$p; done")
+	c.linkTools(t)
 	if c.installed {
 		must(t, errors.Join(c.stop(ctx), c.remove(ctx)))
 		// Addresses of the former pools would stay in their status.
@@ -96,6 +96,12 @@ peers:
 }
 
 func (c *cluster) bin() string { return filepath.Join(c.Dir(), "bin") }
+
+// linkTools makes helm and kubectl programs in bin.
+func (c *cluster) linkTools(t *testing.T) {
+	t.Helper()
+	c.mustRun(t, "mkdir -p "+c.bin()+" && for p in helm kubectl; do ln -sf "+c.tools+" "+c.bin()+"/$p; done")
+}
 
 // run runs a command in a shell at the module's root, as an administrator with Helm and kubectl.
 func (c *cluster) run(ctx context.Context, command string) (string, error) {

@@ -28,7 +28,7 @@ func buildPodImage(dir string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	archive, err := imageOf(podImage, file{"/pod", 0o755, text})
+	archive, err := imageOf([]string{podImage}, []string{"/pod"}, file{"/pod", 0o755, text})
 	if err != nil {
 		return "", err
 	}
@@ -48,24 +48,23 @@ func buildFanfareImage(dir string) (path string, err error) {
 	return path, nil
 }
 
-// imageOf returns an image of one static program in the format of `docker save`: a layer, a
-// configuration that names the layer by its content's digest, and a manifest that names
-// both.
-func imageOf(name string, program file) ([]byte, error) {
-	layer, err := tarOf(program)
+// imageOf returns an image in the format of `docker save`: a layer, a configuration that names the
+// layer by its content's digest, and a manifest that names both. The command begins with a program.
+func imageOf(names, command []string, files ...file) ([]byte, error) {
+	layer, err := tarOf(files...)
 	if err != nil {
 		return nil, err
 	}
 	config, err := json.Marshal(map[string]any{
 		"os": "linux", "architecture": runtime.GOARCH,
-		"config": map[string]any{"Entrypoint": []string{program.name}},
+		"config": map[string]any{"Entrypoint": command[:1], "Cmd": command[1:]},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
 	})
 	if err != nil {
 		return nil, err
 	}
 	manifest, err := json.Marshal([]map[string]any{{
-		"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"},
+		"Config": "config.json", "RepoTags": names, "Layers": []string{"layer.tar"},
 	}})
 	if err != nil {
 		return nil, err

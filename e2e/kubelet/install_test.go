@@ -79,19 +79,22 @@ spec:
 `, name, policy)
 }
 
+// installation installs Fanfare.
+var installation = [][]string{
+	{"apply", "-k", "../../manifests"},
+	{"-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout},
+	{"-n", "fanfare-system", "rollout", "status", "daemonset/speaker", timeout},
+	{"wait", "crd", "--all", "--for=condition=Established", timeout},
+}
+
+// routed adds the lab's pool and router.
+var routed = []string{"apply", "-f", "../containerlab/cluster/pool.yaml", "-f", "../containerlab/cluster/tor1.yaml"}
+
 // install installs Fanfare as the install page says, with the lab's pool and router, and
 // then the workload.
 func (c *cluster) install(ctx context.Context) error {
-	for _, args := range [][]string{
-		{"apply", "-k", "../../manifests"},
-		{"-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout},
-		{"-n", "fanfare-system", "rollout", "status", "daemonset/speaker", timeout},
-		{"wait", "crd", "--all", "--for=condition=Established", timeout},
-		{"apply", "-f", "../containerlab/cluster/pool.yaml", "-f", "../containerlab/cluster/tor1.yaml"},
-	} {
-		if _, err := c.kubectl(ctx, args...); err != nil {
-			return err
-		}
+	if err := c.kubectlEach(ctx, append(installation, routed)...); err != nil {
+		return err
 	}
 	if err := c.Kubernetes.Admin().Apply(ctx, service("local", "Local")+"---"+service("anywhere", "Cluster")); err != nil {
 		return err

@@ -54,7 +54,8 @@ const cniConfig = `{
 `
 
 // Nothing is reserved or evicted, because the nodes share the machine's memory and disk. A
-// node renews its lease after a quarter of its duration.
+// node renews its lease after a quarter of its duration. Only Kubernetes' own tests look up names:
+// they start a DNS server beside the API server.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: %[1]s/../kubernetes/ca.crt}}
@@ -63,6 +64,8 @@ allowedUnsafeSysctls: [net.ipv4.tcp_max_tw_buckets]
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: cgroupfs
 cgroupRoot: /%[2]s
+clusterDNS: [%[3]s]
+clusterDomain: cluster.local
 failCgroupV1: false
 failSwapOn: false
 enforceNodeAllocatable: []
@@ -111,7 +114,7 @@ func (n *kubeNode) writeConfigs() error {
 		os.WriteFile(n.file("kubenode.sh"), kubeNodeScript, 0o755),
 		os.WriteFile(n.file("containerd.toml"), fmt.Appendf(nil, containerdConfig, n.dir), 0o644),
 		os.WriteFile(n.file("cni/pods.conflist"), fmt.Appendf(nil, cniConfig, subnet), 0o644),
-		os.WriteFile(n.file("kubelet.yaml"), fmt.Appendf(nil, kubeletConfig, n.dir, n.cgroup), 0o644),
+		os.WriteFile(n.file("kubelet.yaml"), fmt.Appendf(nil, kubeletConfig, n.dir, n.cgroup, apiServer), 0o644),
 	)
 }
 

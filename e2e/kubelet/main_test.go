@@ -23,7 +23,7 @@ var shared = sync.OnceValues(func() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	running, err = upCluster(ctx, fmt.Sprintf("k%d", os.Getpid()), tools)
+	running, err = upCluster(ctx, options{fmt.Sprintf("k%d", os.Getpid()), nodes, kube.NFTables}, tools)
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (m *move) load(name, program string) error {
 	if err != nil {
 		return err
 	}
-	archive, err := imageOf("quay.io/metallb/"+name+":v0.16.1", file{"/" + name, 0o755, text})
+	archive, err := imageOf([]string{"quay.io/metallb/" + name + ":v0.16.1"}, []string{"/" + name}, file{"/" + name, 0o755, text})
 	if err != nil {
 		return err
 	}
