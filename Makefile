@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down containerlab matrix e2e test test-short lint generate build image release release-test oldest-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-load bench-proxy bench-scale setup kube-tools
+.PHONY: help lab lab-down containerlab matrix conformance e2e test test-short lint generate build image release release-test oldest-test bench bench-bgp bench-go bench-gossip bench-ipam bench-kube bench-l2 bench-load bench-proxy bench-scale setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -28,6 +28,9 @@ SLACK ?= 10
 # without the Internet has neither, so make lint goes without unless this is set.
 VULNDB ?=
 
+# Which of Kubernetes' own tests `make conformance` runs: a regular expression, empty for all.
+TESTS ?=
+
 # KEEP=1 leaves the laboratory up after `make lab`.
 KEEP ?=
 
@@ -50,6 +53,11 @@ e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make
 # The results are merged into matrix.json, so that a run of some cells changes only these.
 matrix: setup build kube-tools ## run every feature under every disturbance, under load; writes docs/benchmarks/matrix.md
 	go test -count=1 -timeout=60m -v ./e2e/matrix -run '^TestMatrix$$' -all -slack=$(SLACK) -results='$(CURDIR)/docs/benchmarks/matrix.json' -page='$(CURDIR)/docs/benchmarks/matrix.md'
+
+# The results are merged into conformance.json, so that TESTS='session affinity' changes only these.
+conformance: setup build kube-tools ## run Kubernetes' own tests of load balancers in four set-ups, in 80 minutes; writes docs/benchmarks/conformance.md
+	mkdir -p bin/conformance
+	go test -count=1 -timeout=150m -v ./e2e/kubelet -run '^TestConformance$$' -all -tests='$(TESTS)' -pages='$(CURDIR)/docs/benchmarks' -reports='$(CURDIR)/bin/conformance'
 
 test: setup build kube-tools ## run every test that this machine can run, with the race detector but for the laboratories
 	hack/test.sh
@@ -131,11 +139,12 @@ bench-load: setup build ## measure up to 50,000 Services on one node; writes doc
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes; writes docs/benchmarks/proxy.md
 	go run ./e2e/bench proxy
 
-# Build Kubernetes' own programs, Helm and MetalLB, which e2e/kube and e2e/kubelet run: some seven
-# minutes, once for each version; they are kept in the user's cache directory.
+# Build Kubernetes' own programs and tests, Helm and MetalLB, which e2e/kube and e2e/kubelet run: some
+# nine minutes, once for each version; they are kept in the user's cache directory.
 kube-tools:
 	e2e/kube/tools/build.sh
 	e2e/kube/metallb/build.sh
+	e2e/kube/conformance/build.sh
 
 # Install the packages that the tests and the laboratory use; nothing is done
 # when they are there.

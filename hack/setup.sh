@@ -25,6 +25,9 @@ declare -A needed=(
     [containerd]=/usr/bin/containerd
     [runc]=/usr/sbin/runc
     [containernetworking-plugins]=/usr/lib/cni/bridge
+    # Kubernetes' own tests run these in pods, and curl
+    [netcat-openbsd]=/bin/nc.openbsd
+    [wget]=/usr/bin/wget
     # the program of proxy/fastpath is compiled with exactly these
     [clang-14]=/usr/bin/clang-14
     [llvm-14]=/usr/bin/llvm-strip-14

@@ -7,7 +7,8 @@
 //
 // The package contains only tests. Read lifecycle_test.go first; l2_test.go, helm_test.go,
 // uninstall_test.go, recipe_test.go (the recipes of docs/tasks) and metallb_test.go with
-// metallb_move_test.go are the others. What they share: main_test.go (what the host needs),
+// metallb_move_test.go are the others; conformance_test.go runs Kubernetes' own (e2e/conformance), with an
+// image of agnhost_test.go. What they share: main_test.go (what the host needs),
 // cluster_test.go and kubenode_test.go with kubenode.sh (the nodes), image_test.go (images without
 // a registry), install_test.go (Fanfare and the workload), load_test.go (the connections).
 package kubelet
