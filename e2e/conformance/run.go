@@ -27,6 +27,9 @@ type Client struct {
 
 // Run runs the tests of a lane, and returns their results. Reports and the log are left in a folder.
 func (c Client) Run(ctx context.Context, lane Lane, dir string) ([]Result, error) {
+	if len(lane.Tests) == 0 {
+		return nil, fmt.Errorf("lane %s has no tests: e2e.test would run all that it has", lane.Name)
+	}
 	err := os.RemoveAll(dir) // the reports of an earlier run
 	if err == nil {
 		err = os.MkdirAll(dir, 0o755)
