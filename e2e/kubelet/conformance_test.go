@@ -111,7 +111,8 @@ func runSetup(t *testing.T, s conformance.Setup, lanes []conformance.Lane, tools
 			})
 		}
 	})
-	if v := c.Observer.Verdict(c.SendDelay()); len(v.Violations) > 0 {
+	// The observer sees elements of nftables, and no sets of ipset.
+	if v := c.Observer.Verdict(c.SendDelay()); s.Proxy == "nftables" && len(v.Violations) > 0 {
 		t.Errorf("an address was announced that was not forwarded:\n%s", v)
 	}
 	return all
