@@ -230,6 +230,7 @@ type speakerPath struct {
 	reader  cluster.Source
 	decider *plan.Decider
 	have    *plan.Desired
+	replies state.Replies              // of have
 	slice   *discoveryv1.EndpointSlice // of the victim
 	version int
 }
@@ -242,7 +243,7 @@ const victimAddress = "198.18.255.1"
 
 // newSpeakerPath has a cluster with one Service.
 func newSpeakerPath(t *testing.T) *speakerPath {
-	p := &speakerPath{builder: cluster.NewBuilder(), decider: plan.NewDecider(plan.Config{Node: "n1"})}
+	p := &speakerPath{builder: cluster.NewBuilder(), decider: plan.NewDecider(plan.Config{Node: "n1"}), replies: state.Replies{}}
 	p.reader = ipam.NewReader(p)
 	v := newTenantOf("shop", "victim", victimAddress)
 	p.slice = v.slice
@@ -268,7 +269,11 @@ func (p *speakerPath) pass() int {
 	if p.have != nil {
 		had = p.have.Proxy
 	}
-	c := state.DiffStates(had, d.Proxy, state.DiffVIPs(had.VIPs, d.Proxy.VIPs))
+	changes := state.DiffVIPs(had.VIPs, d.Proxy.VIPs)
+	c := state.DiffStates(had, d.Proxy, changes, p.replies)
+	for _, change := range changes {
+		p.replies.Record(change)
+	}
 	p.have = d
 	return len(c.Add) + len(c.Del)
 }
