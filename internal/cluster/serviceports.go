@@ -10,7 +10,7 @@ import (
 // servicePorts are the ports of a Service, as its slices may name them.
 type servicePorts struct {
 	ports []Port
-	index map[Port]int // of many ports, by name and protocol
+	index []int32 // of many ports, sorted by their names and protocols
 	// former has the earlier names of ports, by number, while a slice has not the new name yet.
 	former map[Port]string
 }
@@ -27,7 +27,7 @@ type matchedSlice struct {
 // hashSeed is random, so that no tenant can write different ports with the same hash.
 var hashSeed = maphash.MakeSeed()
 
-// fewPorts are searched one by one: a map for each Service would need more memory than its ports.
+// fewPorts are searched one by one, without an index.
 const fewPorts = 8
 
 // portNumber is what clients see of a port, and what stays the same if it is renamed.
@@ -38,8 +38,11 @@ func portName(name string, p corev1.Protocol) Port { return Port{Name: name, Pro
 // find returns the index of the port with a name and protocol.
 func (s *servicePorts) find(name string, protocol corev1.Protocol) (i int, found bool) {
 	if s.index != nil {
-		i, found = s.index[portName(name, protocol)]
-		return i, found
+		at, found := slices.BinarySearchFunc(s.index, portName(name, protocol), func(i int32, p Port) int { return comparePortKeys(s.ports[i], p) })
+		if !found {
+			return 0, false
+		}
+		return int(s.index[at]), true
 	}
 	i = slices.IndexFunc(s.ports, func(p Port) bool { return p.Name == name && p.Protocol == protocol })
 	return i, i >= 0
@@ -48,10 +51,12 @@ func (s *servicePorts) find(name string, protocol corev1.Protocol) (i int, found
 func newServicePorts(ports []Port) *servicePorts {
 	s := &servicePorts{ports: ports}
 	if len(ports) > fewPorts {
-		s.index = make(map[Port]int, len(ports))
-		for i, p := range ports {
-			s.index[portName(p.Name, p.Protocol)] = i
+		// A map would need more memory than the ports.
+		s.index = make([]int32, len(ports))
+		for i := range ports {
+			s.index[i] = int32(i)
 		}
+		slices.SortFunc(s.index, func(a, b int32) int { return comparePortKeys(ports[a], ports[b]) })
 	}
 	return s
 }
