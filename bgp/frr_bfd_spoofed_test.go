@@ -125,7 +125,7 @@ func spoof(t *testing.T, from, to netip.Addr, body []byte) {
 	udp = binary.BigEndian.AppendUint16(udp, bfdPort)
 	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(body)))
 	udp = append(append(udp, 0, 0), body...)
-	family, address := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{127}})
+	family, address := unix.AF_INET, unix.Sockaddr(nil)
 	ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 0, 0, 0, maxTTL, unix.IPPROTO_UDP, 0, 0}
 	if from.Is6() {
 		family, address = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.As16()}
