@@ -60,11 +60,23 @@ func (r *recipe) step(page, heading string, block int, node string) string {
 		r.Fatalf("docs/%s has no heading %q", page, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
-	blocks := regexp.MustCompile("(?s)\n```\n(.*?)```\n").FindAllStringSubmatch(section, -1)
-	if block >= len(blocks) {
-		r.Fatalf("docs/%s has %d blocks of commands below %q: want number %d", page, len(blocks), heading, block+1)
+	commands := commandBlocks(section)
+	if block >= len(commands) {
+		r.Fatalf("docs/%s has %d blocks of commands below %q: want number %d", page, len(commands), heading, block+1)
 	}
-	return r.run(strings.ReplaceAll(blocks[block][1], "NODE", node))
+	return r.run(strings.ReplaceAll(commands[block], "NODE", node))
+}
+
+var fenced = regexp.MustCompile("(?sm)^```(\\w*)\n(.*?)^```$")
+
+// commandBlocks returns the blocks of a section that name no language.
+func commandBlocks(section string) (blocks []string) {
+	for _, m := range fenced.FindAllStringSubmatch(section, -1) {
+		if m[1] == "" {
+			blocks = append(blocks, m[2])
+		}
+	}
+	return blocks
 }
 
 // inline runs a command that a page has outside of the blocks, or in a longer one, with NODE replaced.
