@@ -12,6 +12,9 @@ import (
 const (
 	hostileObjects = 1000
 	hostilePart    = 100
+	// hostilePorts is how many ports one of them has. etcd takes requests of 1.5 MiB, and an API server
+	// stores each port twice, in the managed fields too.
+	hostilePorts = 4096
 )
 
 // floodObjects creates the objects of a hostile tenant, and deletes them: many with mistakes that
@@ -58,8 +61,8 @@ spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 
 	return b.String()
 }
 
-// hostileLarge are objects with as many ports, ranges and endpoints as the API server accepts, or an
-// address can have.
+// hostileLarge are objects with many ports, and with as many ranges and endpoints as the API server
+// accepts, or an address can have.
 func (c *cell) hostileLarge() map[string]string {
 	service := func(name, annotation string, more ...string) string {
 		return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: evil, annotations: {%s}}\nspec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, %s}\n",
@@ -72,7 +75,7 @@ func (c *cell) hostileLarge() map[string]string {
 		}
 		return "[" + strings.Join(all, ", ") + "]"
 	}
-	ports := "ports: " + list(16_384, func(i int) string { return fmt.Sprintf("{name: p%d, port: %d}", i, i+1) })
+	ports := "ports: " + list(hostilePorts, func(i int) string { return fmt.Sprintf("{name: p%d, port: %d}", i, i+1) })
 	ranges := "loadBalancerSourceRanges: " + list(16_384, func(i int) string { return fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255) })
 	endpoints := list(1000, func(i int) string {
 		return fmt.Sprintf("{addresses: [10.201.%d.%d], nodeName: %s}", i>>8, i&255, c.node)

@@ -84,8 +84,11 @@ var promises = map[string][]row{
 		{features: layer2, promise: promise{flaps: anyNumber, back: seconds(10), page: "concepts/liveness.md#how-long-two-nodes-claim-one-address"}},
 		{features: everything, promise: promise{back: seconds(5), page: "concepts/liveness.md#members"}},
 	},
-	"bad-object":     {{features: everything, promise: promise{back: seconds(5), page: "files.md#changing-a-file"}}},
-	"hostile-tenant": {{features: everything, promise: promise{back: seconds(5), page: "concepts/security.md#what-users-of-a-namespace-can-write"}}},
+	"bad-object": {{features: everything, promise: promise{back: seconds(5), page: "files.md#changing-a-file"}}},
+	"hostile-tenant": {
+		{features: []string{"beside-nftables", "beside-iptables"}, reason: "kube-proxy's rules for 1,000 Services overflow the observer"},
+		{features: everything, promise: promise{back: seconds(5), page: "concepts/security.md#what-users-of-a-namespace-can-write"}},
+	},
 	"object-deleted": {{features: everything, promise: promise{back: seconds(5), page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
 	"node-added": {
 		{features: layer2, promise: promise{flaps: 1, back: seconds(10), page: "concepts/layer2.md#when-a-node-comes-back"}},
