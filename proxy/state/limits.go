@@ -254,8 +254,9 @@ func (l Limits) Refuse(changes []VipChange) Refusals {
 }
 
 // RefuseTotal refuses changed addresses, the largest first, until all addresses together have at
-// most Total entries. It is the last resort: package plan divides the room among namespaces before. have is the number of the present ones. An address without frontends is not
-// refused, because it is what remains of a refused one: its three entries reject connections.
+// most Total entries. It is the last resort: package plan divides the room among namespaces before.
+// have is the number of the present entries. An address without frontends is not refused, because it
+// is what remains of a refused one: its few entries reject connections.
 func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	total := have
 	var grown []VipChange
