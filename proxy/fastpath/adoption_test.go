@@ -177,7 +177,7 @@ func TestRepair(t *testing.T) {
 			func() error { return os.RemoveAll(l.dir) },
 			func() error {
 				index := uint32(l.link("eth0").Attrs().Index)
-				return p.hooks[hook{index, outward}].Detach()
+				return p.attachments.links[hook{index, outward}].Detach()
 			},
 		} {
 			p.mu.Lock() // otherwise half of it may be repaired while the other half is removed
@@ -194,7 +194,7 @@ func TestRepair(t *testing.T) {
 				t.Errorf("%s", got)
 			}
 		}
-		if n := len(l.pinned("")); n != len(p.maps())+2 {
+		if n := len(l.pinned("")); n != len(p.kernel.maps())+2 {
 			t.Errorf("%d pins: %v", n, l.pinned(""))
 		}
 	})

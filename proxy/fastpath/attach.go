@@ -11,8 +11,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A hook is an interface's attach point for one of the two programs. An interface may have
@@ -30,12 +28,24 @@ func (h hook) String() string {
 	return fmt.Sprintf("inward-%d", h.index)
 }
 
+// attachments are the programs on interfaces.
+type attachments struct {
+	kernel *objects
+	links  map[hook]link.Link
+	roles  map[uint32]uint32 // of interfaces, by their indexes
+	// peers are the interfaces to backends that have been checked, and whether packets may be handed to
+	// their other ends; see findPeers.
+	peers   map[uint32]bool
+	repairs uint64 // Status.Repairs
+	found   string // Status.Found
+}
+
 // program returns the program for a hook.
-func (p *Datapath) program(h hook) *ebpf.Program {
+func (a *attachments) program(h hook) *ebpf.Program {
 	if h.role == outward {
-		return p.kernel.Outward
+		return a.kernel.Outward
 	}
-	return p.kernel.Inward
+	return a.kernel.Inward
 }
 
 // findOutward returns the interfaces with these names, by index. Problems are sentences
@@ -51,17 +61,6 @@ func findOutward(names []string) (outs map[uint32]string, problems []string) {
 		outs[uint32(l.Attrs().Index)] = name
 	}
 	return outs, problems
-}
-
-// setOutward replaces the outward interfaces, and reports them and the problems in the Status.
-func (p *Datapath) setOutward(outs map[uint32]string, problems []string) {
-	p.outward = make(map[uint32]bool)
-	p.status.Interfaces, p.status.Problems = nil, problems
-	for index, name := range outs {
-		p.outward[index] = true
-		p.status.Interfaces = append(p.status.Interfaces, name)
-	}
-	slices.Sort(p.status.Interfaces)
 }
 
 // ethernet returns the interface, or why the programs cannot run on it: they expect an
@@ -85,76 +84,64 @@ func nameOf(index uint32) string {
 	return l.Attrs().Name
 }
 
-// attachWanted attaches the programs to all interfaces that need them, and sets the roles of
-// these interfaces. Programs on other interfaces stay attached for existing flows, until
-// release detaches them.
-func (p *Datapath) attachWanted() error {
-	want := make(map[uint32]uint32)
-	for index := range p.outward {
-		want[index] |= outward
-	}
-	for index := range p.linkUsers {
-		want[index] |= inward
-		if _, looked := p.peers[index]; !looked {
-			notify.Changed(p.peersChanged)
-		}
-	}
-	for index, roles := range want {
-		want[index] = p.withPeer(index, roles)
-	}
+// set attaches the programs to all interfaces that have wanted roles, and sets the roles of these
+// interfaces. Programs on other interfaces stay attached for existing flows, until release detaches them.
+func (a *attachments) set(want map[uint32]uint32) error {
 	var errs []error
 	for index, roles := range want {
-		if p.roles[index] != roles || !p.hooked(index, roles) {
-			errs = append(errs, p.hook(index, roles))
+		roles = a.withPeer(index, roles)
+		if a.roles[index] != roles || !a.attached(index, roles) {
+			errs = append(errs, a.attachRoles(index, roles))
 		}
 	}
-	for index := range p.roles {
+	for index := range a.roles {
 		if want[index] == 0 {
-			errs = append(errs, p.setRoles(index, 0))
+			errs = append(errs, a.setRoles(index, 0))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// hooked reports whether an interface has the programs for these roles.
-func (p *Datapath) hooked(index, roles uint32) bool {
-	return (roles&outward == 0 || p.hooks[hook{index, outward}] != nil) && (roles&inward == 0 || p.hooks[hook{index, inward}] != nil)
+// attached reports whether an interface has the programs for these roles.
+func (a *attachments) attached(index, roles uint32) bool {
+	return (roles&outward == 0 || a.links[hook{index, outward}] != nil) &&
+		(roles&inward == 0 || a.links[hook{index, inward}] != nil)
 }
 
-// hook attaches the programs for the roles of an interface, and sets these roles. A role whose
+// attachRoles attaches the programs for the roles of an interface, and sets these roles. A role whose
 // program cannot be attached is not set: otherwise packets would go to an interface whose
 // replies no program translates.
-func (p *Datapath) hook(index, roles uint32) error {
+func (a *attachments) attachRoles(index, roles uint32) error {
 	var errs []error
 	for _, role := range []uint32{outward, inward} {
 		if roles&role == 0 {
 			continue
 		}
-		if err := p.attach(hook{index, role}); err != nil {
+		if err := a.attach(hook{index, role}); err != nil {
 			errs = append(errs, err)
-			roles = p.withPeer(index, roles&^role)
+			roles = a.withPeer(index, roles&^role)
 		}
 	}
-	return errors.Join(append(errs, p.setRoles(index, roles))...)
+	return errors.Join(append(errs, a.setRoles(index, roles))...)
 }
 
 // setRoles writes the roles of an interface to the programs' map. An interface without a
 // role gets no new flows.
-func (p *Datapath) setRoles(index, roles uint32) error {
-	if p.roles[index] == roles {
+func (a *attachments) setRoles(index, roles uint32) error {
+	if a.roles[index] == roles {
 		return nil
 	}
 	var err error
 	if roles == 0 {
-		err = ignoreNotExist(p.kernel.Interfaces.Delete(index))
+		err = ignoreNotExist(a.kernel.Interfaces.Delete(index))
 	} else {
-		err = p.kernel.Interfaces.Put(index, roles)
+		err = a.kernel.Interfaces.Put(index, roles)
 	}
 	if err != nil {
 		return fmt.Errorf("interface %d: %w", index, err)
 	}
-	if p.roles[index] = roles; roles == 0 {
-		delete(p.roles, index)
+	if a.roles[index] = roles; roles == 0 {
+		delete(a.roles, index)
 	}
 	return nil
 }
@@ -171,11 +158,13 @@ func (h hook) anchor() link.Anchor {
 
 // attach attaches a program and pins the link. The kernel detaches a program when the last
 // reference to its link is gone, so that without the pin it would end with the process.
-func (p *Datapath) attach(h hook) error {
-	if p.hooks[h] != nil {
+func (a *attachments) attach(h hook) error {
+	if a.links[h] != nil {
 		return nil
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: int(h.index), Program: p.program(h), Attach: ebpf.AttachTCXIngress, Anchor: h.anchor()})
+	l, err := link.AttachTCX(link.TCXOptions{
+		Interface: int(h.index), Program: a.program(h), Attach: ebpf.AttachTCXIngress, Anchor: h.anchor(),
+	})
 	if errors.Is(err, unix.ENODEV) {
 		return nil // the interface was deleted; watchLinks signals it
 	}
@@ -183,42 +172,42 @@ func (p *Datapath) attach(h hook) error {
 		return fmt.Errorf("attach %s: %w", h, err)
 	}
 	// An existing pin of this name belongs to a deleted interface with the same index.
-	if err := os.Remove(p.pins.path(h.String())); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(a.kernel.pins.path(h.String())); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(err, l.Close())
 	}
-	if err := l.Pin(p.pins.path(h.String())); err != nil {
+	if err := l.Pin(a.kernel.pins.path(h.String())); err != nil {
 		return errors.Join(fmt.Errorf("pin %s: %w", h, err), l.Close())
 	}
-	p.hooks[h] = l
-	p.log.Info("fast path attached", "iface", nameOf(h.index), "hook", h.String())
+	a.links[h] = l
+	a.kernel.log.Info("fast path attached", "iface", nameOf(h.index), "hook", h.String())
 	return nil
 }
 
-// repairHooks attaches and pins again what other programs have detached or unpinned, and
+// repair attaches and pins again what other programs have detached or unpinned, and
 // drops the links of deleted interfaces.
-func (p *Datapath) repairHooks() error {
-	found, err := p.repairPins()
+func (a *attachments) repair() error {
+	found, err := a.kernel.repairPins()
 	errs := []error{err}
-	for h, l := range p.hooks {
+	for h, l := range a.links {
 		if !attachedTo(l, h.index) {
-			errs = append(errs, p.drop(h))
-			if p.roles[h.index]&h.role == 0 || nameOf(h.index) == "" {
+			errs = append(errs, a.drop(h))
+			if a.roles[h.index]&h.role == 0 || nameOf(h.index) == "" {
 				continue
 			}
 			found = append(found, h.String())
-			errs = append(errs, p.attach(h))
+			errs = append(errs, a.attach(h))
 			continue
 		}
-		if _, err := os.Lstat(p.pins.path(h.String())); err != nil {
+		if _, err := os.Lstat(a.kernel.pins.path(h.String())); err != nil {
 			found = append(found, h.String())
-			errs = append(errs, p.restorePin(l, h.String()))
+			errs = append(errs, a.kernel.restorePin(l, h.String()))
 		}
 	}
 	if len(found) > 0 {
 		slices.Sort(found)
-		p.status.Repairs++
-		p.status.Found = "detached or unpinned by another program: " + strings.Join(found, ", ")
-		p.log.Warn("fast path repaired", "found", p.status.Found)
+		a.repairs++
+		a.found = "detached or unpinned by another program: " + strings.Join(found, ", ")
+		a.kernel.log.Warn("fast path repaired", "found", a.found)
 	}
 	return errors.Join(errs...)
 }
@@ -231,17 +220,17 @@ func attachedTo(l link.Link, index uint32) bool {
 }
 
 // drop unpins and closes a link, which detaches the program.
-func (p *Datapath) drop(h hook) error {
-	l := p.hooks[h]
-	delete(p.hooks, h)
+func (a *attachments) drop(h hook) error {
+	l := a.links[h]
+	delete(a.links, h)
 	return errors.Join(l.Unpin(), l.Close())
 }
 
-// unusedHooks returns hooks whose interface no longer has their role.
-func (p *Datapath) unusedHooks() []hook {
+// unused returns hooks whose interface no longer has their role.
+func (a *attachments) unused() []hook {
 	var all []hook
-	for h := range p.hooks {
-		if p.roles[h.index]&h.role == 0 {
+	for h := range a.links {
+		if a.roles[h.index]&h.role == 0 {
 			all = append(all, h)
 		}
 	}
@@ -250,31 +239,31 @@ func (p *Datapath) unusedHooks() []hook {
 
 // release detaches hooks that were unused before a walk that found no flow, and still are.
 // Before that, packets of existing flows would meet the rules, which reset their connections.
-func (p *Datapath) release(hooks []hook) error {
+func (a *attachments) release(hooks []hook) error {
 	var errs []error
 	for _, h := range hooks {
-		if p.hooks[h] != nil && p.roles[h.index]&h.role == 0 {
-			errs = append(errs, p.drop(h))
-			p.log.Info("fast path detached", "iface", nameOf(h.index), "hook", h.String())
+		if a.links[h] != nil && a.roles[h.index]&h.role == 0 {
+			errs = append(errs, a.drop(h))
+			a.kernel.log.Info("fast path detached", "iface", nameOf(h.index), "hook", h.String())
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // adoptRoles reads the roles of interfaces from the map.
-func (p *Datapath) adoptRoles() error {
+func (a *attachments) adoptRoles() error {
 	var index, roles uint32
-	all := p.kernel.Interfaces.Iterate()
+	all := a.kernel.Interfaces.Iterate()
 	for all.Next(&index, &roles) {
-		p.roles[index] = roles
+		a.roles[index] = roles
 	}
 	return all.Err()
 }
 
 // adoptHooks adopts the pinned links and replaces their programs by this process's, so that
 // no packet passes without a program.
-func (p *Datapath) adoptHooks() error {
-	pinned, err := os.ReadDir(p.pins.dir())
+func (a *attachments) adoptHooks() error {
+	pinned, err := os.ReadDir(a.kernel.pins.dir())
 	errs := []error{err}
 	for _, e := range pinned {
 		var h hook
@@ -286,7 +275,7 @@ func (p *Datapath) adoptHooks() error {
 		default:
 			continue
 		}
-		errs = append(errs, p.adoptHook(h))
+		errs = append(errs, a.adoptHook(h))
 	}
 	return errors.Join(errs...)
 }
@@ -299,17 +288,17 @@ func scan(name, format string, index *uint32) bool {
 
 // adoptHook adopts one pinned link. It removes a link that is detached, or whose interface was
 // deleted: the index may belong to another interface now.
-func (p *Datapath) adoptHook(h hook) error {
-	l, err := link.LoadPinnedLink(p.pins.path(h.String()), nil)
+func (a *attachments) adoptHook(h hook) error {
+	l, err := link.LoadPinnedLink(a.kernel.pins.path(h.String()), nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", h, err)
 	}
 	if !attachedTo(l, h.index) {
 		return errors.Join(l.Unpin(), l.Close())
 	}
-	if err := l.Update(p.program(h)); err != nil {
+	if err := l.Update(a.program(h)); err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", h, err), l.Close())
 	}
-	p.hooks[h] = l
+	a.links[h] = l
 	return nil
 }

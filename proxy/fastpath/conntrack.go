@@ -16,33 +16,33 @@ import (
 // does not show whether it is the first of its flow, so without a copy the program would
 // schedule existing flows again. Grow does not wait for it, because listing many conntrack
 // entries takes long.
-func (p *Datapath) seed() {
-	p.mu.Lock()
-	fresh := maps.Clone(p.seeding)
-	p.mu.Unlock()
+func (d *Datapath) seed() {
+	d.mu.Lock()
+	fresh := maps.Clone(d.seeding)
+	d.mu.Unlock()
 	entries, err := listTracked(fresh)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.grown {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.grown {
 		return // the next Grow starts it again
 	}
 	errs := []error{err}
 	for key := range fresh {
-		f := p.want.frontend(key.addrPort(), key.Protocol)
-		if !p.seeding[key] || f == nil {
+		f := d.want.frontend(key.addrPort(), key.Protocol)
+		if !d.seeding[key] || f == nil {
 			continue // it has changed since
 		}
 		if err != nil {
-			p.left[key] = err.Error()
+			d.table.left[key] = err.Error()
 			continue
 		}
-		delete(p.seeding, key)
-		delete(p.left, key)
-		errs = append(errs, p.insertTracked(f, entries), p.take(key, f.Backends))
+		delete(d.seeding, key)
+		delete(d.table.left, key)
+		errs = append(errs, d.insertTracked(f, entries), d.table.take(key, f.Backends))
 	}
 	if err := errors.Join(errs...); err != nil {
-		p.synced = false
-		p.log.Warn("fast path: take over UDP flows from conntrack", "err", err)
+		d.synced = false
+		d.log.Warn("fast path: take over UDP flows from conntrack", "err", err)
 	}
 }
 
@@ -79,16 +79,16 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 
 // insertTracked copies the flows of a frontend whose clients are behind an outward
 // interface, by the routes to them. Flows of pods stay with the rules.
-func (p *Datapath) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
+func (d *Datapath) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
 	vip := addressOf(fe.Addr.Addr())
-	errs := []error{p.admit(vip)}
-	spare := p.spare(vip)
+	errs := []error{d.usages.admit(vip)}
+	spare := d.kernel.spare(vip)
 	for _, f := range entries[fe.Addr] {
 		if spare == 0 {
 			break // the others stay with the rules
 		}
-		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && p.roles[f.index]&outward != 0 {
-			errs = append(errs, p.insert(f))
+		if fe.keeps(f.backend) && !within(d.want.Clients, f.client.Addr()) && d.attachments.roles[f.index]&outward != 0 {
+			errs = append(errs, d.kernel.insert(f))
 			spare--
 		}
 	}
@@ -141,7 +141,7 @@ func (f *Frontend) keeps(backend netip.AddrPort) bool {
 // insert writes both entries of a flow, as the program does for a new one: the entry for replies
 // first, because a packet of the client makes the backend reply. If the flow exists already or
 // the map is full, nothing changes, and that is not an error.
-func (p *Datapath) insert(f trackedFlow) error {
+func (o *objects) insert(f trackedFlow) error {
 	now := seconds()
 	there := kernelTuple{
 		Source: addressOf(f.client.Addr()), SourcePort: f.client.Port(),
@@ -151,17 +151,17 @@ func (p *Datapath) insert(f trackedFlow) error {
 	to := kernelFlow{Address: addressOf(f.backend.Addr()), Port: f.backend.Port(), ClientPort: f.port, Seen: now, State: flowOpen}
 	from := kernelFlow{Address: addressOf(f.vip.Addr()), Port: f.vip.Port(), ClientPort: f.client.Port(), Seen: now, State: flowOpen}
 	back := there.reply(&to)
-	switch err := p.kernel.Flows.Update(back, from, ebpf.UpdateNoExist); {
+	switch err := o.Flows.Update(back, from, ebpf.UpdateNoExist); {
 	case errors.Is(err, ebpf.ErrKeyExist) || isFull(err):
 		return nil // the flow exists, or stays with the rules
 	case err != nil:
 		return fmt.Errorf("take over a flow: %w", err)
 	}
-	err := p.kernel.Flows.Update(there, to, ebpf.UpdateNoExist)
+	err := o.Flows.Update(there, to, ebpf.UpdateNoExist)
 	if err == nil {
 		return nil
 	}
-	undone := ignoreNotExist(p.kernel.Flows.Delete(back))
+	undone := ignoreNotExist(o.Flows.Delete(back))
 	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
 		return undone
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -41,11 +40,9 @@ type Options struct {
 // use, but Shrink, the change of the rules and Grow must come in this order. Two Datapaths must not
 // use one directory at a time: each would delete the other's slots and flows.
 type Datapath struct {
-	pins   pins
 	log    *slog.Logger
 	ended  func([]Flow)
-	kernel kernelObjects
-	room   int // capacity, in flows
+	kernel objects
 
 	work sync.WaitGroup
 	stop context.CancelFunc
@@ -71,30 +68,17 @@ type Datapath struct {
 	grows, checked uint64
 	walking        bool // a walk checks flows now
 	// expired has the connections that must end, and since when. Only walk uses it.
-	expired   map[kernelTuple]time.Time
-	offloaded map[kernelFrontend]*offloadedFrontend
-	usages    map[kernelAddress]*usage // of the map usages
-	// usagesStale says that some of usages may have no taken frontend. pressed are those with
-	// more than half of the flows that they may have, at the last walk.
-	usagesStale bool
-	pressed     map[kernelAddress]bool
-	policies    policies
-	seeding     map[kernelFrontend]bool // of UDP, to be taken once seed has copied their flows
-	left        map[kernelFrontend]string
-	uses        map[kernelFrontend][]netip.Addr // the backends of frontends with Take
-	routes      map[netip.Addr]*backendRoute    // to those
-	unresolved  int                             // routes that have not been looked up yet
-	linkUsers   map[uint32]int                  // how many routes use each interface
-	outward     map[uint32]bool                 // the interfaces of State.Outward that exist
-	nextSet     uint32
-	// retired are sets of slots without a frontend, retiring those from before the last
-	// walk.
-	retired, retiring []kernelChoice
-	clients           map[kernelPrefix]bool
-	roles             map[uint32]uint32 // of interfaces, by their indexes
-	peers             map[uint32]bool   // of those in linkUsers that have been checked; see findPeers
-	hooks             map[hook]link.Link
-	status            Status
+	expired  map[kernelTuple]time.Time
+	seeding  map[kernelFrontend]bool // of UDP, to be taken once seed has copied their flows
+	policies policies
+	outward  map[uint32]bool // the interfaces of State.Outward that exist
+	routes   routes
+	status   Status
+	// What is in the kernel:
+	table       table
+	usages      usages
+	clients     clients
+	attachments attachments
 }
 
 // New loads the programs and creates their maps, or adopts the pinned maps and replaces the
@@ -111,50 +95,52 @@ func New(ctx context.Context, o Options) (*Datapath, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Datapath{
-		pins: pins(o.Dir), log: o.Log, ended: o.Ended,
+	d := &Datapath{
+		log: o.Log, ended: o.Ended, kernel: objects{pins: pins(o.Dir), log: o.Log},
 		linksChanged: make(chan struct{}, 1), due: make(chan struct{}, 1), peersChanged: make(chan struct{}, 1),
-		offloaded: make(map[kernelFrontend]*offloadedFrontend), clients: make(map[kernelPrefix]bool),
-		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
-		dirty: make(map[kernelFrontend]bool), seeding: make(map[kernelFrontend]bool),
-		usages: make(map[kernelAddress]*usage),
+		dirty: make(map[kernelFrontend]bool), seeding: make(map[kernelFrontend]bool), routes: newRoutes(),
 	}
+	d.usages = usages{kernel: &d.kernel, of: make(map[kernelAddress]*usage)}
+	d.table = table{kernel: &d.kernel, usages: &d.usages,
+		frontends: make(map[kernelFrontend]*offloadedFrontend), left: make(map[kernelFrontend]string)}
+	d.clients = clients{&d.kernel, make(map[kernelPrefix]bool)}
+	d.attachments = attachments{kernel: &d.kernel, links: make(map[hook]link.Link), roles: make(map[uint32]uint32)}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := p.load(o.Flows); err != nil {
+	if err := d.kernel.load(o.Flows); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, explain(err))
 	}
-	if err := p.adopt(); err != nil {
-		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.closeHandles())
+	if err := d.adopt(); err != nil {
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", d.kernel.pins.dir(), err), d.closeHandles())
 	}
-	p.policies = findPolicies()
-	ctx, p.stop = context.WithCancel(context.Background())
-	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
-	p.work.Go(func() { p.listen(ctx, p.watchQueues) })
-	p.work.Go(func() { p.listen(ctx, p.watchRules) })
-	p.work.Go(func() { p.listen(ctx, p.watchIPsec) })
-	p.work.Go(func() { p.run(ctx) })
-	return p, nil
+	d.policies = findPolicies()
+	ctx, d.stop = context.WithCancel(context.Background())
+	d.work.Go(func() { d.listen(ctx, d.watchLinks) })
+	d.work.Go(func() { d.listen(ctx, d.watchQueues) })
+	d.work.Go(func() { d.listen(ctx, d.watchRules) })
+	d.work.Go(func() { d.listen(ctx, d.watchIPsec) })
+	d.work.Go(func() { d.run(ctx) })
+	return d, nil
 }
 
 // Close stops all goroutines and waits for them. The programs remain attached with their flows,
 // and take new ones for at most a minute. To remove them, call Cleanup after Close.
-func (p *Datapath) Close() error {
-	p.stop()
-	p.work.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.closeHandles()
+func (d *Datapath) Close() error {
+	d.stop()
+	d.work.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closeHandles()
 }
 
 // closeHandles closes this process's file descriptors; pinned objects remain.
-func (p *Datapath) closeHandles() error {
+func (d *Datapath) closeHandles() error {
 	var errs []error
-	for _, l := range p.hooks {
+	for _, l := range d.attachments.links {
 		errs = append(errs, l.Close())
 	}
-	return errors.Join(append(errs, p.kernel.Close())...)
+	return errors.Join(append(errs, d.kernel.Close())...)
 }
 
 // Shrink stops taking new flows to backends and frontends that want does not have, on interfaces
@@ -162,32 +148,32 @@ func (p *Datapath) closeHandles() error {
 // to want after it, and then call Grow. After an error the programs may still take some of these
 // flows: call it again before the rules change. It returns without waiting for packets that the
 // programs are handling.
-func (p *Datapath) Shrink(_ context.Context, want State) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.grown && p.want.is(&want) {
+func (d *Datapath) Shrink(_ context.Context, want State) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.grown && d.want.is(&want) {
 		return nil
 	}
-	p.grown = false
-	for key := range p.changedFrontends(&want) {
-		p.dirty[key] = true
+	d.grown = false
+	for key := range d.changedFrontends(&want) {
+		d.dirty[key] = true
 	}
-	p.shrunk = want
+	d.shrunk = want
 	var errs []error
-	for key := range p.dirty {
-		t := p.offloaded[key]
+	for key := range d.dirty {
+		t := d.table.frontends[key]
 		if t == nil {
 			continue
 		}
 		if keep := t.remaining(want.frontend(key.addrPort(), key.Protocol)); len(keep) < len(t.backends) {
-			errs = append(errs, p.take(key, keep))
+			errs = append(errs, d.table.take(key, keep))
 		}
 	}
-	errs = append(errs, p.leaveAll(want.Clients))
-	if !sortedset.Same(want.Outward, p.want.Outward) {
-		for index, roles := range p.roles {
+	errs = append(errs, d.clients.add(want.Clients))
+	if !sortedset.Same(want.Outward, d.want.Outward) {
+		for index, roles := range d.attachments.roles {
 			if roles&outward != 0 && !slices.Contains(want.Outward, nameOf(index)) {
-				errs = append(errs, p.setRoles(index, roles&^outward))
+				errs = append(errs, d.attachments.setRoles(index, roles&^outward))
 			}
 		}
 	}
@@ -200,46 +186,46 @@ func (p *Datapath) Shrink(_ context.Context, want State) error {
 // one writes everything. The cost depends on the difference to the previous State; routes to
 // many new backends are looked up later. Grow with an unchanged State only repairs what other
 // programs have detached.
-func (p *Datapath) Grow(_ context.Context, want State) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.grown && p.synced && p.want.is(&want) {
-		return p.repairHooks() // in case another program detached or unpinned something
+func (d *Datapath) Grow(_ context.Context, want State) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.grown && d.synced && d.want.is(&want) {
+		return d.attachments.repair() // in case another program detached or unpinned something
 	}
-	touched := p.changedFrontends(&want)
-	outs := p.synced && sortedset.Same(p.want.Outward, want.Outward)
-	p.want = want
-	if !p.synced {
-		p.uses, p.routes = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*backendRoute)
-		p.left, p.linkUsers, p.unresolved = make(map[kernelFrontend]string), make(map[uint32]int), 0
-		clear(p.seeding)
+	touched := d.changedFrontends(&want)
+	outs := d.synced && sortedset.Same(d.want.Outward, want.Outward)
+	d.want = want
+	if !d.synced {
+		d.routes = newRoutes()
+		clear(d.table.left)
+		clear(d.seeding)
 	}
 	if !outs {
-		p.setOutward(findOutward(want.Outward))
+		d.setOutward(findOutward(want.Outward))
 	}
-	p.grows++
-	err := p.apply(touched)
-	if p.grown = err == nil; p.grown {
-		err = p.renewLease()
+	d.grows++
+	err := d.apply(touched)
+	if d.grown = err == nil; d.grown {
+		err = d.renewLease()
 	}
-	notify.Changed(p.due)
+	notify.Changed(d.due)
 	return err
 }
 
-// changedFrontends returns the frontends of want that differ from p.want, by key; nil for
+// changedFrontends returns the frontends of want that differ from d.want, by key; nil for
 // removed ones.
-func (p *Datapath) changedFrontends(want *State) map[kernelFrontend]*Frontend {
+func (d *Datapath) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 	all := make(map[kernelFrontend]*Frontend)
-	for key := range p.dirty {
+	for key := range d.dirty {
 		all[key] = want.frontend(key.addrPort(), key.Protocol)
 	}
-	if len(p.shrunk.VIPs) > 0 && p.shrunk.is(want) {
+	if len(d.shrunk.VIPs) > 0 && d.shrunk.is(want) {
 		return all
 	}
-	had, now := p.want.VIPs, want.VIPs
-	if !p.synced {
+	had, now := d.want.VIPs, want.VIPs
+	if !d.synced {
 		had = nil
-		for key := range p.offloaded {
+		for key := range d.table.frontends {
 			all[key] = want.frontend(key.addrPort(), key.Protocol)
 		}
 	}
@@ -294,20 +280,21 @@ func nextIn[E any](a, b []E, compare func(a, b E) int) int {
 
 // Status returns the current state. Flows is that of the last walk; the caller may keep and
 // modify the slices.
-func (p *Datapath) Status() Status {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.status
+func (d *Datapath) Status() Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.status
 	s.Interfaces, s.Problems = slices.Clone(s.Interfaces), slices.Clone(s.Problems)
-	for key, why := range p.left {
+	for key, why := range d.table.left {
 		s.NotOffloaded = append(s.NotOffloaded, NotOffloaded{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.NotOffloaded, func(a, b NotOffloaded) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-	s.Limited = p.limits()
-	s.Problems = append(s.Problems, p.policies.problems()...)
-	s.Capacity, s.Busy = p.room, p.grows > p.checked || p.walking || len(p.seeding) > 0 || p.unresolved > 0
+	s.Limited, s.Repairs, s.Found = d.usages.limits(), d.attachments.repairs, d.attachments.found
+	s.Problems = append(s.Problems, d.policies.problems()...)
+	s.Capacity = d.kernel.room
+	s.Busy = d.grows > d.checked || d.walking || len(d.seeding) > 0 || d.routes.unresolved > 0
 	var full []uint64
-	if err := p.kernel.Statistics.Lookup(uint32(countFull), &full); err != nil {
+	if err := d.kernel.Statistics.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))
 	}
 	for _, n := range full {
@@ -316,44 +303,82 @@ func (p *Datapath) Status() Status {
 	return s
 }
 
-// apply writes hooks, clients and the touched frontends of p.want to the kernel; a nil
+// apply writes hooks, clients and the touched frontends of d.want to the kernel; a nil
 // frontend was removed.
-func (p *Datapath) apply(touched map[kernelFrontend]*Frontend) error {
-	p.use(touched)
-	errs := []error{p.attachWanted(), p.leaveAll(p.want.Clients), p.forgetClients()}
+func (d *Datapath) apply(touched map[kernelFrontend]*Frontend) error {
+	d.routes.use(touched)
+	if d.routes.unresolved > 0 {
+		notify.Changed(d.linksChanged)
+	}
+	errs := []error{d.attach(), d.clients.set(d.want.Clients)}
 	for key, f := range touched {
-		delete(p.left, key)
-		delete(p.seeding, key)
+		delete(d.table.left, key)
+		delete(d.seeding, key)
 		if f == nil || !f.Take {
-			errs = append(errs, p.take(key, nil))
+			errs = append(errs, d.table.take(key, nil))
 			continue
 		}
-		if why := p.obstacle(f); why != "" {
-			p.left[key] = why
-			errs = append(errs, p.take(key, nil))
+		if why := d.obstacle(f); why != "" {
+			d.table.left[key] = why
+			errs = append(errs, d.table.take(key, nil))
 			continue
 		}
-		t := p.offloaded[key]
+		t := d.table.frontends[key]
 		switch {
 		case t == nil && key.Protocol == UDP:
-			p.left[key], p.seeding[key] = "its flows are being taken over from the rules", true
+			d.table.left[key], d.seeding[key] = "its flows are being taken over from the rules", true
 		case t == nil || !slices.Equal(t.backends, f.Backends):
-			errs = append(errs, p.take(key, f.Backends))
+			errs = append(errs, d.table.take(key, f.Backends))
 		}
 	}
-	if len(p.seeding) > 0 {
-		notify.Changed(p.due)
+	if len(d.seeding) > 0 {
+		notify.Changed(d.due)
 	}
 	err := errors.Join(errs...)
-	if p.synced = err == nil; p.synced {
-		clear(p.dirty)
-		p.shrunk = State{}
+	if d.synced = err == nil; d.synced {
+		clear(d.dirty)
+		d.shrunk = State{}
 	}
 	return err
 }
 
+// attach attaches the programs to the wanted interfaces and those to backends.
+func (d *Datapath) attach() error {
+	want := make(map[uint32]uint32)
+	for index := range d.outward {
+		want[index] |= outward
+	}
+	for index := range d.routes.links {
+		want[index] |= inward
+		if _, looked := d.attachments.peers[index]; !looked {
+			notify.Changed(d.peersChanged)
+		}
+	}
+	return d.attachments.set(want)
+}
+
+// redo makes the next apply decide again about frontends that may take new flows.
+func (d *Datapath) redo(is func(kernelFrontend) bool) {
+	for key := range d.routes.uses {
+		if is(key) {
+			d.dirty[key] = true
+		}
+	}
+}
+
+// setOutward replaces the outward interfaces, and reports them and the problems in the Status.
+func (d *Datapath) setOutward(outs map[uint32]string, problems []string) {
+	d.outward = make(map[uint32]bool)
+	d.status.Interfaces, d.status.Problems = nil, problems
+	for index, name := range outs {
+		d.outward[index] = true
+		d.status.Interfaces = append(d.status.Interfaces, name)
+	}
+	slices.Sort(d.status.Interfaces)
+}
+
 // obstacle returns why the frontend cannot take flows; empty if it can.
-func (p *Datapath) obstacle(f *Frontend) string {
+func (d *Datapath) obstacle(f *Frontend) string {
 	switch {
 	case f.Protocol != TCP && f.Protocol != UDP:
 		return fmt.Sprintf("protocol %d is neither TCP nor UDP", f.Protocol)
@@ -362,17 +387,17 @@ func (p *Datapath) obstacle(f *Frontend) string {
 	case len(f.Backends) == 0:
 		return "no backends"
 	}
-	if why := p.policies.of(f.Addr.Addr()); why != "" {
+	if why := d.policies.of(f.Addr.Addr()); why != "" {
 		return why
 	}
-	if u := p.usages[addressOf(f.Addr.Addr())]; u != nil && u.limited && f.Protocol == UDP {
+	if u := d.usages.of[addressOf(f.Addr.Addr())]; u != nil && u.limited && f.Protocol == UDP {
 		return limitedWhy
 	}
 	for _, b := range f.Backends {
 		if b.Addr.Addr().Unmap().Is4() != f.Addr.Addr().Unmap().Is4() {
 			return fmt.Sprintf("backend %s is of another family", b.Addr)
 		}
-		if w := p.routes[b.Addr.Addr()]; w.why != "" {
+		if w := d.routes.of[b.Addr.Addr()]; w.why != "" {
 			return w.why
 		}
 	}
@@ -380,7 +405,7 @@ func (p *Datapath) obstacle(f *Frontend) string {
 }
 
 // run checks flows, renews the lease and handles changes of interfaces until ctx ends.
-func (p *Datapath) run(ctx context.Context) {
+func (d *Datapath) run(ctx context.Context) {
 	const often, soon = 5 * time.Second, endDelay
 	timer := time.NewTimer(often)
 	defer timer.Stop()
@@ -388,22 +413,22 @@ func (p *Datapath) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.linksChanged:
-			p.refreshRoutes()
+		case <-d.linksChanged:
+			d.refreshRoutes()
 			continue
-		case <-p.peersChanged:
-			p.checkPeers()
+		case <-d.peersChanged:
+			d.checkPeers()
 			continue
-		case <-p.due:
+		case <-d.due:
 		case <-timer.C:
-			p.refresh()
-			p.checkPolicies()
-			p.checkPeers()
-			p.useNeighbours()
+			d.refresh()
+			d.checkPolicies()
+			d.checkPeers()
+			d.useNeighbours()
 		}
-		p.seed()
+		d.seed()
 		began, next := time.Now(), often
-		if p.walk() {
+		if d.walk() {
 			next = soon
 		}
 		// A walk over a large table takes long: use at most 5 % of a core.
@@ -412,58 +437,50 @@ func (p *Datapath) run(ctx context.Context) {
 }
 
 // refreshRoutes looks up interfaces and routes again after they may have changed.
-func (p *Datapath) refreshRoutes() {
-	p.checkPolicies()
-	p.mu.Lock()
-	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
-	p.mu.Unlock()
+func (d *Datapath) refreshRoutes() {
+	d.checkPolicies()
+	d.mu.Lock()
+	names, asked := d.want.Outward, slices.Collect(maps.Keys(d.routes.of))
+	d.mu.Unlock()
 	// Look up without the lock, so that Grow does not wait.
 	outs, problems := findOutward(names)
 	found := findRoutes(asked)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.grown || !sortedset.Same(names, p.want.Outward) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.grown || !sortedset.Same(names, d.want.Outward) {
 		return // Grow looks them up itself
 	}
-	p.setOutward(outs, problems)
-	changed := make(map[netip.Addr]bool)
-	for a, now := range found {
-		if w := p.routes[a]; w != nil && p.setRoute(w, now) {
-			changed[a] = true
-		}
+	d.setOutward(outs, problems)
+	for _, key := range d.routes.update(found) {
+		d.dirty[key] = true
 	}
-	if len(changed) > 0 {
-		for key, backends := range p.uses {
-			if slices.ContainsFunc(backends, func(a netip.Addr) bool { return changed[a] }) {
-				p.dirty[key] = true
-			}
-		}
-	}
-	err := errors.Join(p.apply(p.changedFrontends(&p.want)), p.repairHooks())
+	err := errors.Join(d.apply(d.changedFrontends(&d.want)), d.attachments.repair())
 	if err != nil {
-		p.log.Warn("fast path: apply changed interfaces and routes", "err", err)
+		d.log.Warn("fast path: apply changed interfaces and routes", "err", err)
 	}
 }
 
 // refresh renews the lease, and repairs what another program may have detached or unpinned.
-func (p *Datapath) refresh() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.grown {
+func (d *Datapath) refresh() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.grown {
 		return
 	}
-	if err := errors.Join(p.repairHooks(), p.renewLease()); err != nil {
-		p.log.Warn("fast path: repair hooks and renew the lease", "err", err)
+	if err := errors.Join(d.attachments.repair(), d.renewLease()); err != nil {
+		d.log.Warn("fast path: repair hooks and renew the lease", "err", err)
 	}
 }
 
 // renewLease lets the programs take new flows for another minute. Without a running process
 // they would send new flows to deleted pods.
-func (p *Datapath) renewLease() error {
-	return p.kernel.Lease.Put(uint32(0), seconds()+60)
+func (d *Datapath) renewLease() error {
+	return d.kernel.Lease.Put(uint32(0), seconds()+60)
 }
 
 // adopt reads the maps and adopts the links.
-func (p *Datapath) adopt() error {
-	return errors.Join(p.adoptTaken(), p.adoptUsages(), p.adoptClients(), p.adoptRoles(), p.adoptHooks())
+func (d *Datapath) adopt() error {
+	err := d.table.adopt()
+	return errors.Join(err, d.usages.adopt(d.table.frontends), d.clients.adopt(),
+		d.attachments.adoptRoles(), d.attachments.adoptHooks())
 }

@@ -30,9 +30,10 @@
 //
 //   - state.go is the contract; datapath.go has Shrink, Grow and Status; address.go converts to the
 //     keys of flow.bpf.c, and generate.go compiles it.
-//   - attach.go attaches the programs, pin.go keeps maps and links, capabilities.go explains a refusal.
-//   - maps.go writes frontends, with slots.go (weights) and conntrack.go (UDP flows of the rules);
-//     route.go and peer.go find the interfaces to backends, policy.go what routes do not show.
+//   - pin.go loads the programs and keeps maps and links; capabilities.go explains a refusal.
+//   - attach.go and peer.go attach the programs to interfaces.
+//   - maps.go writes frontends and clients, with slots.go (weights) and conntrack.go (UDP flows of the rules);
+//     route.go finds the interfaces to backends, policy.go what routes do not show.
 //   - expiry.go ends flows, fragments.go moves some to the rules, limit.go bounds an address's, and
 //     watch.go listens to changes of links.
 package fastpath

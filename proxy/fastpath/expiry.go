@@ -131,53 +131,53 @@ type walk struct {
 }
 
 // newWalk returns a walk that has seen nothing.
-func (p *Datapath) newWalk() *walk {
-	return &walk{path: p, now: seconds(), began: time.Now(), used: make(map[kernelAddress]int),
+func (d *Datapath) newWalk() *walk {
+	return &walk{path: d, now: seconds(), began: time.Now(), used: make(map[kernelAddress]int),
 		expired: make(map[kernelTuple]time.Time), leaving: make(map[kernelTuple]kernelFlow)}
 }
 
-// walk deletes flows that have timed out and flows that p.want ends. It reports whether the
+// walk deletes flows that have timed out and flows that d.want ends. It reports whether the
 // next walk should come soon.
-func (p *Datapath) walk() (again bool) {
-	w := p.newWalk()
-	before, err := p.readCounts()
+func (d *Datapath) walk() (again bool) {
+	w := d.newWalk()
+	before, err := d.kernel.readCounts()
 	w.before, w.errs = before, append(w.errs, err)
-	p.mu.Lock()
-	w.pressed = p.pressed
-	if p.grown && p.grows > p.checked {
-		want := p.want
-		w.want, p.walking = &want, true
+	d.mu.Lock()
+	w.pressed = d.usages.pressed
+	if d.grown && d.grows > d.checked {
+		want := d.want
+		w.want, d.walking = &want, true
 	}
-	grows := p.grows
-	unusedHooks := p.unusedHooks()
-	w.errs = append(w.errs, p.retire())
-	p.mu.Unlock()
+	grows := d.grows
+	unused := d.attachments.unused()
+	w.errs = append(w.errs, d.table.retire())
+	d.mu.Unlock()
 
 	errs := len(w.errs)
 	w.all(w.check)
 	complete := len(w.errs) == errs
 	w.errs = append(w.errs, w.move())
 	if err == nil {
-		w.errs = append(w.errs, p.correct(w))
+		w.errs = append(w.errs, d.correct(w))
 	}
-	p.mu.Lock()
-	p.status.Flows, p.walking = w.flows, false
+	d.mu.Lock()
+	d.status.Flows, d.walking = w.flows, false
 	if w.want != nil {
-		p.expired = w.expired
+		d.expired = w.expired
 		if complete && !w.pending {
-			p.checked = max(p.checked, grows)
+			d.checked = max(d.checked, grows)
 		}
 	}
-	again = p.grows > p.checked
+	again = d.grows > d.checked
 	if w.flows == 0 && w.replies == 0 {
-		w.errs = append(w.errs, p.release(unusedHooks))
+		w.errs = append(w.errs, d.attachments.release(unused))
 	}
-	p.mu.Unlock()
+	d.mu.Unlock()
 	if err := errors.Join(w.errs...); err != nil {
-		p.log.Warn("fast path: walk over flows", "err", err)
+		d.log.Warn("fast path: walk over flows", "err", err)
 	}
-	if len(w.ended) > 0 && p.ended != nil {
-		p.ended(w.ended)
+	if len(w.ended) > 0 && d.ended != nil {
+		d.ended(w.ended)
 	}
 	return again
 }
@@ -185,8 +185,8 @@ func (p *Datapath) walk() (again bool) {
 // Forget deletes closed connections to these addresses, whose traffic has come back from another
 // node. Otherwise packets of a connection that began there from the same client port would match
 // the old flow. It reads the whole flow table, without the lock. Open connections stay.
-func (p *Datapath) Forget(_ context.Context, vips map[netip.Addr]bool) error {
-	w := p.newWalk()
+func (d *Datapath) Forget(_ context.Context, vips map[netip.Addr]bool) error {
+	w := d.newWalk()
 	w.all(func(key kernelTuple, f *kernelFlow) {
 		if key.Direction == inward || key.Protocol != TCP || !vips[key.Destination.addr()] {
 			return

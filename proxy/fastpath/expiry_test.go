@@ -180,7 +180,7 @@ func (l *lab) repliesOfDraining(family int) {
 		l.await("the flow to leave", func() bool { return len(l.flows(p)) == 0 })
 		p.walk()
 		p.mu.Lock()
-		attached := p.hooks[hook{uint32(l.link("cali1").Attrs().Index), inward}]
+		attached := p.attachments.links[hook{uint32(l.link("cali1").Attrs().Index), inward}]
 		p.mu.Unlock()
 		if attached == nil {
 			l.t.Error("the program for replies is detached")
@@ -284,7 +284,7 @@ func TestOrphanedEntry(t *testing.T) {
 
 // Only changed routes whose destination contains a backend cause lookups.
 func TestAffectsBackends(t *testing.T) {
-	p := Datapath{routes: map[netip.Addr]*backendRoute{at("pod1", 0): {}, at("pod1", 1): {}}}
+	p := Datapath{routes: routes{of: map[netip.Addr]*backendRoute{at("pod1", 0): {}, at("pod1", 1): {}}}}
 	for route, want := range map[string]bool{
 		"10.244.1.11/32": true, "10.244.0.0/16": true, "0.0.0.0/0": true, "fd00:244:1::11/128": true, "::/0": true,
 		"10.244.1.12/32": false, "203.0.113.0/24": false, "fd00:244:2::/64": false,

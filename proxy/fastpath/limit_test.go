@@ -152,7 +152,7 @@ func (p *Datapath) miscounted(l *lab) string {
 	for _, f := range all {
 		used[f.VIP.Addr()]++
 	}
-	c, err := p.readCounts()
+	c, err := p.kernel.readCounts()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -162,8 +162,8 @@ func (p *Datapath) miscounted(l *lab) string {
 			wrong = append(wrong, fmt.Sprintf("%d flows of %s are counted; want %d", u.Flows, vip.addr(), used[vip.addr()]))
 		}
 	}
-	if c.room != int32(p.room-len(all)) {
-		wrong = append(wrong, fmt.Sprintf("room for %d; want %d", c.room, p.room-len(all)))
+	if c.room != int32(p.kernel.room-len(all)) {
+		wrong = append(wrong, fmt.Sprintf("room for %d; want %d", c.room, p.kernel.room-len(all)))
 	}
 	return strings.Join(wrong, "; ")
 }
@@ -203,7 +203,7 @@ func TestFlowsAreCounted(t *testing.T) {
 
 		w := p.newWalk()
 		var err error
-		if w.before, err = p.readCounts(); err != nil {
+		if w.before, err = p.kernel.readCounts(); err != nil {
 			t.Fatal(err)
 		}
 		l.flood(p, vip, 2000, 1) // seen by the walk, and counted by the program
@@ -218,7 +218,7 @@ func TestFlowsAreCounted(t *testing.T) {
 		p.counted(t, l, "corrected by the next walk")
 		l.set(p, each(state("pod1"), func(f *Frontend) { f.Take = false }))
 		p.walk()
-		if c, err := p.readCounts(); err != nil || len(c.usages) != 0 {
+		if c, err := p.kernel.readCounts(); err != nil || len(c.usages) != 0 {
 			t.Errorf("%v remain for addresses that are not taken, %v", c.usages, err)
 		}
 	})
@@ -297,11 +297,11 @@ func TestUpgradeFromUncounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"usages", "room", "datagrams", "overtaken", "statistics"} {
-			if err := os.Remove(p.pins.path(name)); err != nil {
+			if err := os.Remove(p.kernel.pins.path(name)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.Link(p.pins.path("lease"), p.pins.path("fragments")); err != nil {
+		if err := os.Link(p.kernel.pins.path("lease"), p.kernel.pins.path("fragments")); err != nil {
 			t.Fatal(err)
 		}
 		p = l.path()
@@ -309,7 +309,7 @@ func TestUpgradeFromUncounted(t *testing.T) {
 			t.Errorf("a connection during the upgrade: %s", got)
 		}
 		l.set(p, state("pod1"))
-		l.await("flows to be counted", func() bool { n, err := p.readRoom(); return err == nil && n == int32(p.room-1) })
+		l.await("flows to be counted", func() bool { n, err := p.kernel.readRoom(); return err == nil && n == int32(p.kernel.room-1) })
 		if got := ask(c, "?"); got != "pod1 saw client" {
 			t.Errorf("a connection after the upgrade: %s", got)
 		}

@@ -20,12 +20,12 @@ type offloadedFrontend struct {
 }
 
 // remaining are the backends that f still gives new flows; f may be nil.
-func (t *offloadedFrontend) remaining(f *Frontend) []Backend {
+func (o *offloadedFrontend) remaining(f *Frontend) []Backend {
 	if f == nil || !f.Take {
 		return nil
 	}
 	var keep []Backend
-	for _, b := range t.backends {
+	for _, b := range o.backends {
 		if i, found := slices.BinarySearchFunc(f.Backends, b.Addr, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); found {
 			keep = append(keep, f.Backends[i])
 		}
@@ -33,165 +33,170 @@ func (t *offloadedFrontend) remaining(f *Frontend) []Backend {
 	return keep
 }
 
+// table is the frontends that take new flows, as in the maps.
+type table struct {
+	kernel    *objects
+	usages    *usages
+	frontends map[kernelFrontend]*offloadedFrontend
+	left      map[kernelFrontend]string // wanted frontends that the rules keep, and why
+	nextSet   uint32
+	// retired are sets of slots without a frontend, retiring those from before the last
+	// walk.
+	retired, retiring []kernelChoice
+}
+
 // take makes a frontend take new flows for these backends; without backends, none. The
 // change is atomic: each packet uses the old slots or the new ones.
-func (p *Datapath) take(key kernelFrontend, backends []Backend) error {
-	had := p.offloaded[key]
+func (t *table) take(key kernelFrontend, backends []Backend) error {
+	had := t.frontends[key]
 	if len(backends) == 0 {
 		if had == nil {
 			return nil
 		}
-		if err := ignoreNotExist(p.kernel.Frontends.Delete(key)); err != nil {
+		if err := ignoreNotExist(t.kernel.Frontends.Delete(key)); err != nil {
 			return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 		}
-		delete(p.offloaded, key)
-		p.usagesStale = true
-		p.retired = append(p.retired, had.choice)
+		delete(t.frontends, key)
+		t.usages.stale = true
+		t.retired = append(t.retired, had.choice)
 		return nil
 	}
-	now := kernelChoice{Set: p.nextSet, Count: uint32(len(backends))}
-	p.nextSet++
+	now := kernelChoice{Set: t.nextSet, Count: uint32(len(backends))}
+	t.nextSet++
 	places := make([]kernelPlace, len(backends))
 	for i := range places {
 		places[i] = kernelPlace{Set: now.Set, Slot: uint32(i)}
 	}
-	if _, err := p.kernel.Slots.BatchUpdate(places, slotsOf(backends), nil); err != nil {
-		return errors.Join(p.leaveFull(key, had, "backends", err), p.clear(now))
+	if _, err := t.kernel.Slots.BatchUpdate(places, slotsOf(backends), nil); err != nil {
+		return errors.Join(t.leaveFull(key, had, "backends", err), t.clear(now))
 	}
-	err := p.admit(key.Address)
+	err := t.usages.admit(key.Address)
 	if err == nil {
-		err = p.kernel.Frontends.Put(key, now)
+		err = t.kernel.Frontends.Put(key, now)
 	}
 	if err != nil {
-		return errors.Join(p.leaveFull(key, had, "frontends", err), p.clear(now))
+		return errors.Join(t.leaveFull(key, had, "frontends", err), t.clear(now))
 	}
-	p.offloaded[key] = &offloadedFrontend{now, slices.Clone(backends)}
+	t.frontends[key] = &offloadedFrontend{now, slices.Clone(backends)}
 	if had != nil {
-		p.retired = append(p.retired, had.choice)
+		t.retired = append(t.retired, had.choice)
 	}
 	return nil
 }
 
-// redo makes the next apply decide again about frontends that may take new flows.
-func (p *Datapath) redo(is func(kernelFrontend) bool) {
-	for key := range p.uses {
-		if is(key) {
-			p.dirty[key] = true
-		}
-	}
-}
-
 // leaveFull leaves a frontend to the rules if err says that a map is full, and records the
 // reason. A full map is not an error.
-func (p *Datapath) leaveFull(key kernelFrontend, had *offloadedFrontend, what string, err error) error {
+func (t *table) leaveFull(key kernelFrontend, had *offloadedFrontend, what string, err error) error {
 	if !isFull(err) {
 		return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 	}
-	p.left[key] = "the table of " + what + " is full"
+	t.left[key] = "the table of " + what + " is full"
 	if had != nil {
-		return p.take(key, nil)
+		return t.take(key, nil)
 	}
 	return nil
 }
 
 // retire deletes the slots of sets that were replaced before the previous walk. Newer ones
 // stay: a running program may have read the set and not yet its slot.
-func (p *Datapath) retire() error {
+func (t *table) retire() error {
 	var errs []error
-	for _, c := range p.retiring {
-		errs = append(errs, p.clear(c))
+	for _, c := range t.retiring {
+		errs = append(errs, t.clear(c))
 	}
-	p.retiring, p.retired = p.retired, nil
+	t.retiring, t.retired = t.retired, nil
 	return errors.Join(errs...)
 }
 
 // clear deletes the slots of a set.
-func (p *Datapath) clear(c kernelChoice) error {
+func (t *table) clear(c kernelChoice) error {
 	var errs []error
 	for i := range c.Count {
-		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
+		errs = append(errs, ignoreNotExist(t.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
 	}
 	return errors.Join(errs...)
 }
 
-// leaveAll makes the programs leave new flows from these sources to the rules.
-func (p *Datapath) leaveAll(sources []netip.Prefix) error {
-	var errs []error
-	for _, s := range sources {
-		errs = append(errs, p.leave(prefixOf(s)))
-	}
-	return errors.Join(errs...)
-}
-
-// leave is leaveAll for one source.
-func (p *Datapath) leave(source kernelPrefix) error {
-	if p.clients[source] {
-		return nil
-	}
-	if err := p.kernel.Clients.Put(source, uint32(1)); err != nil {
-		return fmt.Errorf("client %s/%d: %w", source.Address.addr(), source.Length, err)
-	}
-	p.clients[source] = true
-	return nil
-}
-
-// forgetClients deletes sources that p.want does not list.
-func (p *Datapath) forgetClients() error {
-	want := make(map[kernelPrefix]bool)
-	for _, c := range p.want.Clients {
-		want[prefixOf(c)] = true
-	}
-	var errs []error
-	for c := range p.clients {
-		if want[c] {
-			continue
-		}
-		if err := ignoreNotExist(p.kernel.Clients.Delete(c)); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		delete(p.clients, c)
-	}
-	return errors.Join(errs...)
-}
-
-// adoptTaken reads frontends and slots from the maps, and deletes slots without a frontend.
-func (p *Datapath) adoptTaken() error {
+// adopt reads frontends and slots from the maps, and deletes slots without a frontend.
+func (t *table) adopt() error {
 	var key kernelFrontend
 	var choice kernelChoice
 	sets := make(map[uint32]*offloadedFrontend)
-	for fronts := p.kernel.Frontends.Iterate(); fronts.Next(&key, &choice); {
-		t := &offloadedFrontend{choice: choice}
-		p.offloaded[key], sets[choice.Set] = t, t
-		p.nextSet = max(p.nextSet, choice.Set+1)
+	for fronts := t.kernel.Frontends.Iterate(); fronts.Next(&key, &choice); {
+		f := &offloadedFrontend{choice: choice}
+		t.frontends[key], sets[choice.Set] = f, f
+		t.nextSet = max(t.nextSet, choice.Set+1)
 	}
 	var place kernelPlace
 	var slot kernelSlot
 	var left []kernelPlace
-	slots := p.kernel.Slots.Iterate()
+	slots := t.kernel.Slots.Iterate()
 	for slots.Next(&place, &slot) {
-		p.nextSet = max(p.nextSet, place.Set+1)
-		t := sets[place.Set]
-		if t == nil || place.Slot >= t.choice.Count {
+		t.nextSet = max(t.nextSet, place.Set+1)
+		f := sets[place.Set]
+		if f == nil || place.Slot >= f.choice.Count {
 			left = append(left, place)
 			continue
 		}
-		t.backends = append(t.backends, Backend{Addr: slot.Backend.Address.port(slot.Backend.Port)})
+		f.backends = append(f.backends, Backend{Addr: slot.Backend.Address.port(slot.Backend.Port)})
 	}
 	errs := []error{slots.Err()}
 	for _, place := range left {
-		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(place)))
+		errs = append(errs, ignoreNotExist(t.kernel.Slots.Delete(place)))
 	}
 	return errors.Join(errs...)
 }
 
-// adoptClients reads the sources that are left to the rules from the map.
-func (p *Datapath) adoptClients() error {
+// clients are the sources whose new flows the programs leave to the rules, as in the map.
+type clients struct {
+	kernel *objects
+	have   map[kernelPrefix]bool
+}
+
+// add adds sources; the present ones stay.
+func (c *clients) add(sources []netip.Prefix) error {
+	var errs []error
+	for _, s := range sources {
+		source := prefixOf(s)
+		if c.have[source] {
+			continue
+		}
+		if err := c.kernel.Clients.Put(source, uint32(1)); err != nil {
+			errs = append(errs, fmt.Errorf("client %s: %w", s, err))
+			continue
+		}
+		c.have[source] = true
+	}
+	return errors.Join(errs...)
+}
+
+// set adds sources and deletes all others.
+func (c *clients) set(sources []netip.Prefix) error {
+	want := make(map[kernelPrefix]bool)
+	for _, s := range sources {
+		want[prefixOf(s)] = true
+	}
+	errs := []error{c.add(sources)}
+	for source := range c.have {
+		if want[source] {
+			continue
+		}
+		if err := ignoreNotExist(c.kernel.Clients.Delete(source)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(c.have, source)
+	}
+	return errors.Join(errs...)
+}
+
+// adopt reads the sources from the map.
+func (c *clients) adopt() error {
 	var key kernelPrefix
 	var value uint32
-	all := p.kernel.Clients.Iterate()
+	all := c.kernel.Clients.Iterate()
 	for all.Next(&key, &value) {
-		p.clients[key] = true
+		c.have[key] = true
 	}
 	return all.Err()
 }

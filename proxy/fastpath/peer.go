@@ -21,8 +21,8 @@ import (
 // withPeer adds the role peer to an interface that leads to backends only, if packets may be
 // handed to its other end. An interface to clients never gets it: other programs may own
 // the devices on the way, such as a bridge.
-func (p *Datapath) withPeer(index, roles uint32) uint32 {
-	if roles &^= peer; roles == inward && p.peers[index] {
+func (a *attachments) withPeer(index, roles uint32) uint32 {
+	if roles &^= peer; roles == inward && a.peers[index] {
 		return inward | peer
 	}
 	return roles
@@ -30,24 +30,39 @@ func (p *Datapath) withPeer(index, roles uint32) uint32 {
 
 // checkPeers finds the interfaces to backends that have no queue, filter or program between
 // their two ends, and writes them to the programs' map.
-func (p *Datapath) checkPeers() {
-	p.mu.Lock()
-	indexes := slices.Collect(maps.Keys(p.linkUsers))
-	p.mu.Unlock()
+func (d *Datapath) checkPeers() {
+	d.mu.Lock()
+	indexes := slices.Collect(maps.Keys(d.routes.links))
+	d.mu.Unlock()
 	found, err := findPeers(indexes)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		return // many changes at once: the next check detects a new queue
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.peers = found; err != nil {
-		p.log.Warn("fast path: inspect queues of interfaces", "err", err) // packets pass the queues
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.log.Warn("fast path: inspect queues of interfaces", "err", err) // packets pass the queues
 	}
-	for index, roles := range maps.Clone(p.roles) {
-		if err := p.setRoles(index, p.withPeer(index, roles)); err != nil {
-			p.log.Warn("fast path: set the roles of an interface", "err", err)
-		}
+	if err := d.attachments.setPeers(found); err != nil {
+		d.log.Warn("fast path: set the roles of interfaces", "err", err)
 	}
+}
+
+// setPeers replaces the checked interfaces, and sets the roles that follow.
+func (a *attachments) setPeers(found map[uint32]bool) error {
+	a.peers = found
+	var errs []error
+	for index, roles := range maps.Clone(a.roles) {
+		errs = append(errs, a.setRoles(index, a.withPeer(index, roles)))
+	}
+	return errors.Join(errs...)
+}
+
+// openPeers returns the interfaces whose packets are handed to their other ends.
+func (a *attachments) openPeers() map[uint32]bool {
+	peers := maps.Clone(a.peers)
+	maps.DeleteFunc(peers, func(index uint32, open bool) bool { return !open || a.roles[index]&peer == 0 })
+	return peers
 }
 
 // findPeers reports for each interface whether its other end is in another network
@@ -134,31 +149,30 @@ func limitsMTU(attrs []syscall.NetlinkRouteAttr) bool {
 // useNeighbours makes the kernel verify stale neighbour entries of backends (RFC 4861
 // §7.3). The kernel does so when it sends packets itself, but packets that are handed to
 // the other end of an interface bypass its neighbour table.
-func (p *Datapath) useNeighbours() {
-	p.mu.Lock()
-	peers := maps.Clone(p.peers)
-	maps.DeleteFunc(peers, func(index uint32, open bool) bool { return !open || p.roles[index]&peer == 0 })
-	p.mu.Unlock()
+func (d *Datapath) useNeighbours() {
+	d.mu.Lock()
+	peers := d.attachments.openPeers()
+	d.mu.Unlock()
 	if len(peers) == 0 {
 		return
 	}
 	all, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	errs := []error{err}
 	for _, n := range all {
-		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && p.isBackend(n.IP) {
+		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && d.isBackend(n.IP) {
 			errs = append(errs, netlink.NeighSet(&netlink.Neigh{LinkIndex: n.LinkIndex, Family: n.Family, IP: n.IP, Flags: unix.NTF_USE}))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		p.log.Debug("fast path: verify neighbour entries of backends", "err", err)
+		d.log.Debug("fast path: verify neighbour entries of backends", "err", err)
 	}
 }
 
 // isBackend reports whether a wanted frontend has a backend with this address. Other neighbour
 // entries are the kernel's business.
-func (p *Datapath) isBackend(ip net.IP) bool {
+func (d *Datapath) isBackend(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.routes[a.Unmap()] != nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.routes.of[a.Unmap()] != nil
 }

@@ -26,7 +26,7 @@ func (l *lab) awaitPeer(p *Datapath, iface string, want bool) {
 	l.await(what, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		roles := p.roles[uint32(l.link(iface).Attrs().Index)]
+		roles := p.attachments.roles[uint32(l.link(iface).Attrs().Index)]
 		return roles&inward != 0 && (roles&peer != 0) == want
 	})
 }
@@ -179,7 +179,7 @@ func TestPeerNone(t *testing.T) {
 		l.awaitPeer(p, "cali1", true)
 		l.awaitPeer(p, "cni0", false)
 		p.mu.Lock()
-		roles := p.roles[uint32(l.link("eth0").Attrs().Index)]
+		roles := p.attachments.roles[uint32(l.link("eth0").Attrs().Index)]
 		p.mu.Unlock()
 		if roles != outward {
 			t.Errorf("roles of eth0, whose other end is in another namespace: %b", roles)

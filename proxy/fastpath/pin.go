@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,38 +124,46 @@ func checkTCX() error {
 	return nil
 }
 
+// objects are the programs and maps in the kernel, with their pins.
+type objects struct {
+	kernelObjects
+	pins pins
+	log  *slog.Logger
+	room int // capacity of the map flows, in flows
+}
+
 // maps returns the pinned maps, by the names of their pins.
-func (p *Datapath) maps() map[string]*ebpf.Map {
+func (o *objects) maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
-		"interfaces": p.kernel.Interfaces, "datagrams": p.kernel.Datagrams, "overtaken": p.kernel.Overtaken,
-		"usages": p.kernel.Usages, "room": p.kernel.Room, "statistics": p.kernel.Statistics, "lease": p.kernel.Lease,
+		"flows": o.Flows, "frontends": o.Frontends, "slots": o.Slots, "clients": o.Clients,
+		"interfaces": o.Interfaces, "datagrams": o.Datagrams, "overtaken": o.Overtaken,
+		"usages": o.Usages, "room": o.Room, "statistics": o.Statistics, "lease": o.Lease,
 	}
 }
 
 // removeStale removes those of the pinned objects that this program does not have: maps that
 // another one, with the same flows, had beside them.
-func (p *Datapath) removeStale(had []string) error {
+func (o *objects) removeStale(had []string) error {
 	var errs []error
 	for _, name := range had {
 		var index uint32
 		isLink := scan(name, "outward-%d", &index) || scan(name, "inward-%d", &index)
-		if !isLink && p.maps()[name] == nil {
-			errs = append(errs, os.Remove(p.pins.path(name)))
+		if !isLink && o.maps()[name] == nil {
+			errs = append(errs, os.Remove(o.pins.path(name)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // repairPins pins maps again whose pins another program removed, and returns their names.
-func (p *Datapath) repairPins() (found []string, err error) {
+func (o *objects) repairPins() (found []string, err error) {
 	var errs []error
-	for name, m := range p.maps() {
-		if _, err := os.Lstat(p.pins.path(name)); err == nil {
+	for name, m := range o.maps() {
+		if _, err := os.Lstat(o.pins.path(name)); err == nil {
 			continue
 		}
 		found = append(found, name)
-		errs = append(errs, p.restorePin(m, name))
+		errs = append(errs, o.restorePin(m, name))
 	}
 	slices.Sort(found)
 	return found, errors.Join(errs...)
@@ -162,68 +171,68 @@ func (p *Datapath) repairPins() (found []string, err error) {
 
 // restorePin pins an object again. Unpin comes first, because the library remembers the
 // removed pin.
-func (p *Datapath) restorePin(m interface {
+func (o *objects) restorePin(m interface {
 	Unpin() error
 	Pin(string) error
 }, name string) error {
-	return errors.Join(os.MkdirAll(p.pins.dir(), 0o700), m.Unpin(), m.Pin(p.pins.path(name)))
+	return errors.Join(os.MkdirAll(o.pins.dir(), 0o700), m.Unpin(), m.Pin(o.pins.path(name)))
 }
 
 // isFull reports whether a map has no room: a hash map returns E2BIG, an LPM trie ENOSPC.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
 // load creates or adopts the maps, and loads the programs.
-func (p *Datapath) load(flows uint32) error {
-	if err := p.pins.prepare(); err != nil {
+func (o *objects) load(flows uint32) error {
+	if err := o.pins.prepare(); err != nil {
 		return err
 	}
-	had, err := p.pins.list()
+	had, err := o.pins.list()
 	if err != nil {
 		return err
 	}
 	if err := checkTCX(); err != nil {
-		return errors.Join(err, p.pins.removeExcept(had))
+		return errors.Join(err, o.pins.removeExcept(had))
 	}
-	err = p.loadInto(flows)
+	err = o.loadInto(flows)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		// Released maps of one version are equal: only development builds get here.
-		p.log.Warn("fast path: pinned maps have another layout; they are deleted with their flows", "err", err)
-		if err := p.pins.remove(); err != nil {
+		o.log.Warn("fast path: pinned maps have another layout; they are deleted with their flows", "err", err)
+		if err := o.pins.remove(); err != nil {
 			return err
 		}
-		if err := p.pins.prepare(); err != nil {
+		if err := o.pins.prepare(); err != nil {
 			return err
 		}
-		had, err = nil, p.loadInto(flows)
+		had, err = nil, o.loadInto(flows)
 	}
 	if err != nil {
 		// Remove the new maps, which are incomplete. Earlier ones have flows: keep them.
-		return errors.Join(err, p.pins.removeExcept(had))
+		return errors.Join(err, o.pins.removeExcept(had))
 	}
-	return p.removeStale(had)
+	return o.removeStale(had)
 }
 
 // loadInto loads the programs and maps with room for flows, or for as many as the pinned map has:
 // the library rejects a pinned map of another size, and a new one would lose the flows.
-func (p *Datapath) loadInto(flows uint32) error {
+func (o *objects) loadInto(flows uint32) error {
 	spec, err := loadKernel()
 	if err != nil {
 		return fmt.Errorf("read the program: %w", err)
 	}
 	spec.Maps["flows"].MaxEntries = 2 * flows
 	fresh := true
-	if had, err := ebpf.LoadPinnedMap(p.pins.path("flows"), nil); err == nil {
+	if had, err := ebpf.LoadPinnedMap(o.pins.path("flows"), nil); err == nil {
 		if n := had.MaxEntries(); n != 2*flows {
-			p.log.Info("fast path: the existing flow table keeps its size", "flows", n/2, "wanted", flows)
+			o.log.Info("fast path: the existing flow table keeps its size", "flows", n/2, "wanted", flows)
 			spec.Maps["flows"].MaxEntries = n
 		}
 		fresh = false
 		had.Close()
 	}
-	p.room = int(spec.Maps["flows"].MaxEntries / 2)
-	err = spec.LoadAndAssign(&p.kernel, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.pins.dir()}})
+	o.room = int(spec.Maps["flows"].MaxEntries / 2)
+	err = spec.LoadAndAssign(&o.kernelObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: o.pins.dir()}})
 	if err != nil || !fresh {
 		return err // without a count of flows, the first walk makes one
 	}
-	return p.kernel.Room.Put(uint32(0), int32(p.room))
+	return o.Room.Put(uint32(0), int32(o.room))
 }

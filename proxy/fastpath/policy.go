@@ -87,33 +87,33 @@ func judgeIPsec(all []netlink.XfrmPolicy) string {
 }
 
 // checkPolicies applies changed policies.
-func (p *Datapath) checkPolicies() {
+func (d *Datapath) checkPolicies() {
 	found := findPolicies()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if found == p.policies {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if found == d.policies {
 		return
 	}
-	p.policies = found
-	p.log.Info("fast path: policies of this node changed", "reason", found.problems())
-	p.redo(func(kernelFrontend) bool { return true })
-	if !p.grown {
+	d.policies = found
+	d.log.Info("fast path: policies of this node changed", "reason", found.problems())
+	d.redo(func(kernelFrontend) bool { return true })
+	if !d.grown {
 		return // Grow applies them
 	}
-	if err := p.apply(p.changedFrontends(&p.want)); err != nil {
-		p.log.Warn("fast path: apply changed policies", "err", err)
+	if err := d.apply(d.changedFrontends(&d.want)); err != nil {
+		d.log.Warn("fast path: apply changed policies", "err", err)
 	}
 }
 
 // watchRules signals changes of routing rules.
-func (p *Datapath) watchRules(ctx context.Context) error {
-	return p.watchPolicies(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+func (d *Datapath) watchRules(ctx context.Context) error {
+	return d.watchPolicies(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 }
 
 // watchIPsec signals changes of IPsec policies.
-func (p *Datapath) watchIPsec(ctx context.Context) error {
+func (d *Datapath) watchIPsec(ctx context.Context) error {
 	const groupPolicy = 4 // XFRMNLGRP_POLICY
-	err := p.watchPolicies(ctx, unix.NETLINK_XFRM, groupPolicy)
+	err := d.watchPolicies(ctx, unix.NETLINK_XFRM, groupPolicy)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		<-ctx.Done() // a kernel without IPsec; the check every five seconds finds it if it comes
 	}
@@ -121,7 +121,7 @@ func (p *Datapath) watchIPsec(ctx context.Context) error {
 }
 
 // watchPolicies signals messages of groups of a netlink protocol.
-func (p *Datapath) watchPolicies(ctx context.Context, protocol int, groups ...uint) error {
+func (d *Datapath) watchPolicies(ctx context.Context, protocol int, groups ...uint) error {
 	s, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (p *Datapath) watchPolicies(ctx context.Context, protocol int, groups ...ui
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		notify.Changed(p.linksChanged) // a rule changes policies and routes
+		notify.Changed(d.linksChanged) // a rule changes policies and routes
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}

@@ -11,8 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A backendRoute is the interface of the route to a backend, or the reason why there is none.
@@ -25,58 +23,85 @@ type backendRoute struct {
 // unresolved is why a frontend is not taken until the routes to its backends are known.
 const unresolved = "the routes to its backends have not been looked up yet"
 
+// routes are the routes to the backends of frontends with Take.
+type routes struct {
+	of         map[netip.Addr]*backendRoute
+	uses       map[kernelFrontend][]netip.Addr // the backends of frontends
+	unresolved int                             // how many have not been looked up yet
+	links      map[uint32]int                  // how many use each interface
+}
+
+func newRoutes() routes {
+	return routes{make(map[netip.Addr]*backendRoute), make(map[kernelFrontend][]netip.Addr), 0, make(map[uint32]int)}
+}
+
 // use records the backends of changed frontends, and looks up the routes to new ones. If
-// these are many, refreshRoutes does it later, so that Grow does not wait for thousands of
-// lookups.
-func (p *Datapath) use(touched map[kernelFrontend]*Frontend) {
+// these are many, they stay unresolved, so that Grow does not wait for thousands of lookups.
+func (r *routes) use(touched map[kernelFrontend]*Frontend) {
 	var fresh []netip.Addr
 	for key, f := range touched {
-		had := p.uses[key]
-		delete(p.uses, key)
+		had := r.uses[key]
+		delete(r.uses, key)
 		if f != nil && f.Take {
 			for _, b := range f.Backends {
 				a := b.Addr.Addr()
-				if p.routes[a] == nil {
-					p.routes[a], fresh = &backendRoute{why: unresolved}, append(fresh, a)
-					p.unresolved++
+				if r.of[a] == nil {
+					r.of[a], fresh = &backendRoute{why: unresolved}, append(fresh, a)
+					r.unresolved++
 				}
-				p.routes[a].users++
-				p.uses[key] = append(p.uses[key], a)
+				r.of[a].users++
+				r.uses[key] = append(r.uses[key], a)
 			}
 		}
 		for _, a := range had {
-			w := p.routes[a]
+			w := r.of[a]
 			if w.users--; w.users == 0 {
-				p.setRoute(w, backendRoute{why: "unused"})
-				delete(p.routes, a)
+				r.set(w, backendRoute{why: "unused"})
+				delete(r.of, a)
 			}
 		}
 	}
 	if len(fresh) <= routesPerCall {
 		for a, w := range findRoutes(fresh) {
-			p.setRoute(p.routes[a], w)
+			r.set(r.of[a], w)
 		}
-	}
-	if p.unresolved > 0 {
-		notify.Changed(p.linksChanged)
 	}
 }
 
-// setRoute changes a route, and reports whether it was different.
-func (p *Datapath) setRoute(w *backendRoute, to backendRoute) bool {
+// update changes the routes that are still in use, and returns the frontends of different ones.
+func (r *routes) update(found map[netip.Addr]backendRoute) (changed []kernelFrontend) {
+	different := make(map[netip.Addr]bool)
+	for a, now := range found {
+		if w := r.of[a]; w != nil && r.set(w, now) {
+			different[a] = true
+		}
+	}
+	if len(different) == 0 {
+		return nil
+	}
+	for key, backends := range r.uses {
+		if slices.ContainsFunc(backends, func(a netip.Addr) bool { return different[a] }) {
+			changed = append(changed, key)
+		}
+	}
+	return changed
+}
+
+// set changes a route, and reports whether it was different.
+func (r *routes) set(w *backendRoute, to backendRoute) bool {
 	if w.index == to.index && w.why == to.why {
 		return false
 	}
 	switch w.why {
 	case unresolved:
-		p.unresolved--
+		r.unresolved--
 	case "":
-		if p.linkUsers[w.index]--; p.linkUsers[w.index] == 0 {
-			delete(p.linkUsers, w.index)
+		if r.links[w.index]--; r.links[w.index] == 0 {
+			delete(r.links, w.index)
 		}
 	}
 	if to.why == "" {
-		p.linkUsers[to.index]++
+		r.links[to.index]++
 	}
 	w.index, w.why = to.index, to.why
 	return true

@@ -107,8 +107,8 @@ func (p *Datapath) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.offloaded) != taken || len(p.routes) != routes || len(p.linkUsers) != interfaces || p.unresolved != 0 {
-		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.offloaded), len(p.routes), len(p.linkUsers), p.unresolved, taken, routes, interfaces)
+	if len(p.table.frontends) != taken || len(p.routes.of) != routes || len(p.routes.links) != interfaces || p.routes.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.table.frontends), len(p.routes.of), len(p.routes.links), p.routes.unresolved, taken, routes, interfaces)
 	}
 }
 

@@ -19,18 +19,18 @@ import (
 var errUnsubscribed = errors.New("the netlink subscription ended")
 
 // listen runs watch until ctx ends, and again after an error.
-func (p *Datapath) listen(ctx context.Context, watch func(context.Context) error) {
+func (d *Datapath) listen(ctx context.Context, watch func(context.Context) error) {
 	for ctx.Err() == nil {
 		if err := watch(ctx); err != nil && ctx.Err() == nil {
 			// Watches signal a change when they begin, in case one was missed.
-			p.log.Debug("fast path: watch interfaces, routes, rules and queues", "err", err)
+			d.log.Debug("fast path: watch interfaces, routes, rules and queues", "err", err)
 			await(ctx, time.Second)
 		}
 	}
 }
 
 // watchLinks signals changes of interfaces and routes.
-func (p *Datapath) watchLinks(ctx context.Context) error {
+func (d *Datapath) watchLinks(ctx context.Context) error {
 	links, routes := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate)
 	done := make(chan struct{})
 	defer close(done)
@@ -42,8 +42,8 @@ func (p *Datapath) watchLinks(ctx context.Context) error {
 		return err
 	}
 	defer drain(routes)
-	notify.Changed(p.linksChanged) // for changes before the subscription
-	notify.Changed(p.peersChanged)
+	notify.Changed(d.linksChanged) // for changes before the subscription
+	notify.Changed(d.peersChanged)
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,7 +56,7 @@ func (p *Datapath) watchLinks(ctx context.Context) error {
 			if !ok {
 				return errUnsubscribed
 			}
-			if !p.affectsBackends(u.Dst) {
+			if !d.affectsBackends(u.Dst) {
 				continue
 			}
 		}
@@ -65,14 +65,14 @@ func (p *Datapath) watchLinks(ctx context.Context) error {
 		if !discardPending(links) || !discardPending(routes) {
 			return errUnsubscribed
 		}
-		notify.Changed(p.linksChanged)
-		notify.Changed(p.peersChanged)
+		notify.Changed(d.linksChanged)
+		notify.Changed(d.peersChanged)
 	}
 }
 
 // watchQueues signals changes of interfaces' queues and filters. For tcx programs there is no
 // notification; the check every five seconds finds them.
-func (p *Datapath) watchQueues(ctx context.Context) error {
+func (d *Datapath) watchQueues(ctx context.Context) error {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (p *Datapath) watchQueues(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		notify.Changed(p.peersChanged)
+		notify.Changed(d.peersChanged)
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (p *Datapath) watchQueues(ctx context.Context) error {
 
 // affectsBackends reports whether a route's destination contains a backend; nil is the
 // default route. On a router thousands of other routes may change.
-func (p *Datapath) affectsBackends(to *net.IPNet) bool {
+func (d *Datapath) affectsBackends(to *net.IPNet) bool {
 	if to == nil {
 		return true
 	}
@@ -99,9 +99,9 @@ func (p *Datapath) affectsBackends(to *net.IPNet) bool {
 	}
 	bits, _ := to.Mask.Size()
 	prefix := netip.PrefixFrom(addr.Unmap(), bits)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for a := range p.routes {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for a := range d.routes.of {
 		if prefix.Contains(a) {
 			return true
 		}
