@@ -78,6 +78,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy; wi
 	go run ./hack/prose .
 	bash -n .ci/run $(wildcard hack/*.sh hack/*/*.sh)
 	go mod tidy -diff
+	@go run ./hack/proportions -product ./cmd/fanfare
 	$(if $(VULNDB),go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 -db='$(VULNDB)' -tags=$(TAGS) ./...,\
 		@echo 'make lint: VULNDB is not set, so govulncheck did not run: VULNDB=https://vuln.go.dev asks the public database')
 

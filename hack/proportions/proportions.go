@@ -5,22 +5,25 @@ import (
 	"go/ast"
 	"go/token"
 	"slices"
+	"strings"
 )
 
 // A proportions value is the measurements of a package.
 type proportions struct {
 	lines, comments int
+	broken          int   // lines at 120 columns
 	functions       []int // lengths in lines, braces and signature included
 	longest         string
 }
 
-// add counts a file with so many lines, unless it is generated.
-func (p *proportions) add(fset *token.FileSet, f *ast.File, lines int) {
+// add counts a file, unless it is generated.
+func (p *proportions) add(fset *token.FileSet, f *ast.File, text string) {
 	if ast.IsGenerated(f) {
 		return
 	}
 	length := func(n ast.Node) int { return fset.Position(n.End()).Line - fset.Position(n.Pos()).Line + 1 }
-	p.lines += lines
+	p.lines += strings.Count(text, "\n")
+	p.broken += linesAt(text, columns)
 	for _, group := range f.Comments {
 		p.comments += length(group)
 	}
@@ -41,6 +44,7 @@ func (p *proportions) merge(o *proportions) {
 		p.longest = o.longest
 	}
 	p.lines += o.lines
+	p.broken += o.broken
 	p.comments += o.comments
 	p.functions = append(p.functions, o.functions...)
 }

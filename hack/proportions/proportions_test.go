@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,5 +49,24 @@ func five() {
 	}
 	if got := strings.Count(text.String(), "5 five"); got != 2 {
 		t.Errorf("want the package and the total:\n%s", text.String())
+	}
+}
+
+func TestLinesAt(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "\n": 1, "12345\n": 1, "123456\n": 2, "\t1\n": 1, "\t12\n\n": 3, "äöüßé\n": 1} {
+		if got := linesAt(text, 5); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
+	}
+}
+
+// The product does not link the tools that count it.
+func TestProduct(t *testing.T) {
+	dirs, err := linked("../..", "./cmd/fanfare")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(dirs, "proxy/state") || slices.Contains(dirs, "hack/proportions") {
+		t.Errorf("got %v", dirs)
 	}
 }

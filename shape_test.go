@@ -1,0 +1,119 @@
+package fanfare
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"slices"
+	"testing"
+)
+
+// A type with more methods, or with methods in more files, is several that share one name and one lock.
+const (
+	maxMethods       = 40
+	maxFiles         = 8
+	maxFunctionLines = 60
+)
+
+// largeTypes are the types that are larger, with their methods and files of today. The test fails when one is smaller
+// than it says, so that none grows again.
+var largeTypes = map[string]shape{
+	"internal/plan.View":                {93, 23},
+	"internal/ipam.plan":                {72, 12},
+	"internal/cluster.Builder":          {52, 7},
+	"l2.Announcer":                      {46, 14},
+	"internal/membership/gossip.Gossip": {43, 9},
+	"proxy.Proxy":                       {33, 11},
+	"proxy/state.Frontend":              {20, 10},
+}
+
+// A shape is how many methods a type has, in how many files.
+type shape struct{ methods, files int }
+
+func TestShapeOfTypes(t *testing.T) {
+	got := make(map[string]shape)
+	for name, s := range shapes(product(t)) {
+		if s.methods > maxMethods || s.files > maxFiles {
+			got[name] = s
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, known := largeTypes[name]; !known {
+			t.Errorf("%s has %d methods in %d files; at most %d in %d: split it by what it decides",
+				name, got[name].methods, got[name].files, maxMethods, maxFiles)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(largeTypes)) {
+		if had, is := largeTypes[name], got[name]; is.methods > had.methods || is.files > had.files {
+			t.Errorf("%s grew from %v to %v (methods, files)", name, had, is)
+		} else if is != had {
+			t.Errorf("%s is smaller, %v (methods, files): write it into largeTypes, or delete its line", name, is)
+		}
+	}
+}
+
+// product is the Go files of the product, without tests, tools of tests and generated files.
+func product(t *testing.T) []source {
+	t.Helper()
+	return slices.DeleteFunc(slices.Clone(sources(t)), func(s source) bool {
+		return s.test() || within(s.path, "e2e") || within(s.path, "hack") || ast.IsGenerated(s.file)
+	})
+}
+
+// shapes counts the methods of each type, and the files that have some.
+func shapes(all []source) map[string]shape {
+	files := make(map[string]map[string]int) // methods, by type and file
+	for _, s := range all {
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv == nil {
+				continue
+			}
+			name := s.dir() + "." + receiver(f)
+			if files[name] == nil {
+				files[name] = make(map[string]int)
+			}
+			files[name][s.path]++
+		}
+	}
+	found := make(map[string]shape)
+	for name, in := range files {
+		for _, n := range in {
+			found[name] = shape{found[name].methods + n, len(in)}
+		}
+	}
+	return found
+}
+
+// receiver is the name of a method's type.
+func receiver(f *ast.FuncDecl) string {
+	x := f.Recv.List[0].Type
+	for {
+		switch is := x.(type) {
+		case *ast.StarExpr:
+			x = is.X
+		case *ast.IndexExpr:
+			x = is.X
+		case *ast.IndexListExpr:
+			x = is.X
+		case *ast.Ident:
+			return is.Name
+		default:
+			return fmt.Sprintf("%T", x)
+		}
+	}
+}
+
+func TestLengthOfFunctions(t *testing.T) {
+	for _, s := range product(t) {
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if n := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line + 1; n > maxFunctionLines {
+				t.Errorf("%s: %s has %d lines; at most %d", s.line(f), f.Name.Name, n, maxFunctionLines)
+			}
+		}
+	}
+}
