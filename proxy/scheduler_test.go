@@ -145,17 +145,23 @@ func sourceSlot(client netip.Addr, slots int) int {
 	return proxytest.KernelSlot(state.Encoding(nil).Addr(client), slots)
 }
 
-// The same among more backends than the match cluster of iptables knows: but for the
+// The same among as many backends as the match cluster of iptables knows, and among more: but for the
 // client's, none is there.
 func TestSourceHashOfMany(t *testing.T) {
+	for _, slots := range []int{state.MaxHashed, state.MaxHashed + 1, 40} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) { testSourceHashOf(t, slots) })
+	}
+}
+
+func testSourceHashOf(t *testing.T, slots int) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		for _, from := range []*nstest.NS{l.Client, l.Pod2, l.Node} {
 			var crowds [2][]Backend
 			for family := range state.SetID(2) {
-				slot := sourceSlot(proxytest.At(from.Name, family), state.MaxHashed+8)
-				crowds[family] = proxytest.Crowd(slot, proxytest.At("pod1", family), state.MaxHashed+7).Backends
+				slot := sourceSlot(proxytest.At(from.Name, family), slots)
+				crowds[family] = proxytest.Crowd(slot, proxytest.At("pod1", family), slots-1).Backends
 			}
 			mustSet(t, p, scheduleState(SourceHash, crowds, 80))
 			checkKernel(t, scheduleState(SourceHash, crowds, 80))

@@ -87,8 +87,10 @@ func (v *VIP) Programs() int {
 	return n
 }
 
-// MaxHashed is the number of backends that the match cluster can distinguish.
-const MaxHashed = 32
+// MaxHashed is the number of backends that the match cluster can distinguish. The kernel's limit is 32, one bit
+// each, but iptables 1.8.9 takes the range of nodes (1 to 32) for that of the mask: 1<<5 is the highest bit that it
+// accepts, and it refuses what it has saved itself of others.
+const MaxHashed = 6
 
 // maxSlots is the largest table whose slots a program can distinguish, and maxTabled its number of
 // backends.
