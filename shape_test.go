@@ -21,7 +21,6 @@ var largeTypes = map[string]shape{
 	"internal/plan.View":                {93, 23},
 	"internal/ipam.plan":                {72, 12},
 	"internal/cluster.Builder":          {52, 7},
-	"l2.Announcer":                      {46, 14},
 	"internal/membership/gossip.Gossip": {43, 9},
 	"proxy.Proxy":                       {33, 11},
 	"proxy/state.Frontend":              {20, 10},

@@ -159,9 +159,9 @@ func BenchmarkSetFewOfMany(b *testing.B) {
 			nstest.Link(b, host, "eth0", other, "eth0")
 			host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
 			n := start(b, host)
-			n.sendRate.SetLimit(rate.Inf)
+			n.phases.sendRate.SetLimit(rate.Inf)
 			for s := again1; s <= again5; s++ {
-				n.schedule.delays[s] = time.Hour // announcements are not measured
+				n.phases.schedule.delays[s] = time.Hour // announcements are not measured
 			}
 			n.set(all...)
 			n.awaitAnnounced()
@@ -183,9 +183,9 @@ func BenchmarkSetFewOfMany(b *testing.B) {
 // awaitAnnounced waits until each address is announced once in each form.
 func (n *node) awaitAnnounced() {
 	until(n.t, func() string {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if left := len(n.schedule.queues[announce]) + len(n.schedule.queues[confirm]); left > 0 {
+		n.phases.mu.Lock()
+		defer n.phases.mu.Unlock()
+		if left := len(n.phases.schedule.queues[announce]) + len(n.phases.schedule.queues[confirm]); left > 0 {
 			return fmt.Sprintf("%d announcements are due", left)
 		}
 		return ""

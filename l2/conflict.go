@@ -15,12 +15,12 @@ import (
 // handleConflict handles, with mu held, a packet in which another host claims an address of
 // this node. Packets that change nothing are counted and not reported: a host that forges
 // them must not fill the log, nor keep the speaker busy.
-func (a *Announcer) handleConflict(p *packetSocket, in packet, now time.Time) {
+func (s *phases) handleConflict(p *packetSocket, in packet, now time.Time) {
 	x := p.claims.addresses[in.sender]
 	if x == nil {
 		x = p.claims.addresses[in.target] // another host probes for it
 	}
-	a.metrics.conflicts.WithLabelValues(p.key.protocol.name).Inc()
+	s.metrics.conflicts.WithLabelValues(p.key.protocol.name).Inc()
 	defend := x.phase == Held && now.Sub(x.defended) > defendInterval
 	if x.phase == Held && !defend && !x.want.Yield {
 		x.conflict = x.conflict.again(now)
@@ -29,26 +29,26 @@ func (a *Announcer) handleConflict(p *packetSocket, in packet, now time.Time) {
 	x.conflict = &Conflict{MAC: in.from, Interface: p.iface.Name, When: now, Count: x.conflict.count() + 1}
 	if defend {
 		x.defended = now
-		a.gratuitous(p, announcement(x.want.Addr, p.claims.mac))
+		s.gratuitous(p, announcement(x.want.Addr, p.claims.mac))
 	} else {
-		a.giveUp(x, now)
+		s.giveUp(x, now)
 	}
-	a.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", defend)
-	notify.Changed(a.worker.conflicts)
-	notify.Changed(a.changed)
+	s.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", defend)
+	notify.Changed(s.conflicts)
+	notify.Changed(s.changed)
 }
 
 // giveUp stops answering for an address until its retry timer is due.
-func (a *Announcer) giveUp(x *address, now time.Time) {
+func (s *phases) giveUp(x *address, now time.Time) {
 	if x.phase == Held && now.Sub(x.since) > conflictMemory {
 		x.strikes = 0
 	}
-	a.enter(x, Conflicting, now)
+	s.enter(x, Conflicting, now)
 	x.needsProbe = true
 	x.timer = &timer{address: x, stage: min(retry1+stage(x.strikes), retry5)}
 	x.strikes++
-	a.schedule.add(x.timer, now)
-	notify.Changed(a.wake)
+	s.schedule.add(x.timer, now)
+	notify.Changed(s.wake)
 }
 
 // identifyConflicts looks up the hosts that claim addresses of this node. If one is a node
@@ -60,8 +60,8 @@ func (a *Announcer) identifyConflicts() {
 		i int
 	}
 	var all []open
-	a.mu.Lock()
-	for _, x := range a.addresses {
+	a.phases.mu.Lock()
+	for _, x := range a.phases.addresses {
 		if x.conflict == nil || x.conflict.Known != nil {
 			continue
 		}
@@ -71,13 +71,13 @@ func (a *Announcer) identifyConflicts() {
 			}
 		}
 	}
-	a.mu.Unlock()
+	a.phases.mu.Unlock()
 	if len(all) == 0 {
 		return
 	}
 	n := a.worker.neighbours()
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.phases.mu.Lock()
+	defer a.phases.mu.Unlock()
 	for _, o := range all {
 		if o.x.conflict == nil || o.x.conflict.MAC != o.c.MAC {
 			continue
@@ -99,11 +99,11 @@ func (a *Announcer) clearKnownNodes(now time.Time) {
 	for _, p := range a.worker.sockets {
 		p.claims.speakers = a.worker.speakers
 	}
-	for _, x := range a.addresses {
+	for _, x := range a.phases.addresses {
 		x.clearConflict(a.worker.speakers)
-		a.advance(x, nil, now)
+		a.phases.advance(x, nil, now)
 	}
-	notify.Changed(a.wake)
+	notify.Changed(a.phases.wake)
 }
 
 // A neighbourTable is the kernel's table of neighbours and gateways.

@@ -94,10 +94,10 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 		}
 		n, pause := start(t, host), defaultDelays(0)[probe2]
 		hasten := func(d time.Duration) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.schedule.delays[probe2] = d
-			n.schedule.queues[probe2] = nil // These timers are stale, and pop would wait for them.
+			n.phases.mu.Lock()
+			defer n.phases.mu.Unlock()
+			n.phases.schedule.delays[probe2] = d
+			n.phases.schedule.queues[probe2] = nil // These timers are stale, and pop would wait for them.
 		}
 		hasten(time.Hour)
 		listener := connect()
@@ -160,7 +160,7 @@ func TestForgedClaimsKeepAddress(t *testing.T) {
 		n := startWith(t, hosts[0], Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		intruder, here := listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		for s := again1; s < numStages; s++ {
-			n.schedule.delays[s] = time.Hour // what follows are defences
+			n.phases.schedule.delays[s] = time.Hour // what follows are defences
 		}
 		n.set(addresses("10.0.0.100", "fd00::100")...)
 		n.awaitHeld("10.0.0.100", "fd00::100")
@@ -191,8 +191,8 @@ func TestForgedClaimsKeepAddress(t *testing.T) {
 				t.Errorf("%s: %d defences, status %+v with %v", x.vip, defences, s, s.Conflict)
 			}
 		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		n.phases.mu.Lock()
+		defer n.phases.mu.Unlock()
 		if lines := strings.Count(log.String(), "address conflict"); lines != 2 {
 			t.Errorf("%d lines for two addresses in the log", lines)
 		}
@@ -206,7 +206,7 @@ func TestConflict(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "intruder")
 		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
-		n.schedule.delays[retry1] = time.Hour // the first retry never comes, later ones do
+		n.phases.schedule.delays[retry1] = time.Hour // the first retry never comes, later ones do
 		both := []Address{{Addr: ip("10.0.0.100"), Yield: true}, {Addr: ip("fd00::100"), Yield: true}}
 		n.set(both...)
 		for announced := 0; announced < 12; announced++ { // the burst at the beginning
@@ -233,7 +233,7 @@ func TestConflict(t *testing.T) {
 				return fmt.Sprintf("after two: %+v", s)
 			})
 		}
-		if got := n.held(); len(got) != 0 {
+		if got := n.phases.held(); len(got) != 0 {
 			t.Errorf("still held: %v", got)
 		}
 		// The host turns out to be a speaker.
@@ -272,7 +272,7 @@ func TestConflictWithNode(t *testing.T) {
 		hosts := lan(t, "node", "other")
 		n, other := start(t, hosts[0]), listen(t, hosts[1], "eth0")
 		for s := retry1; s <= retry5; s++ {
-			n.schedule.delays[s] = time.Hour
+			n.phases.schedule.delays[s] = time.Hour
 		}
 		resolve(t, hosts[0], "10.0.0.2", other.mac)
 		resolve(t, hosts[0], "fd00::2", other.mac)

@@ -22,7 +22,7 @@
 // answers, as often as ratelimit.go allows. state.go has the contract, and replypath.go whether
 // answers return by the interface of their requests.
 //
-// All of them change an address under one lock, and send while they hold it, without
+// All of them lead an address through its phases (phases.go) under one lock, and send while they hold it, without
 // waiting for an interface. After Set has returned, no frame is sent for an address that
 // was removed.
 //

@@ -47,10 +47,10 @@ func inPools(pools []netip.Prefix, addr netip.Addr) bool {
 }
 
 // recall makes the requests wait that came before the address was this node's.
-func (a *Announcer) recall(x *address, now time.Time) {
+func (s *phases) recall(x *address, now time.Time) {
 	for _, c := range x.claims {
 		for _, q := range c.socket.heard.requests {
-			if q.in.target == x.want.Addr && !a.isStale(q.when, now) {
+			if q.in.target == x.want.Addr && !s.isStale(q.when, now) {
 				x.wait(q)
 			}
 		}
@@ -76,21 +76,21 @@ func (x *address) answersEarly() bool { return x.strikes == 0 }
 // answerEarly begins to answer for an address while it is still probed, with the requests that
 // wait. It announces nothing that overrides what hosts know: IPv6 has a form for that, and ARP
 // has none.
-func (a *Announcer) answerEarly(x *address, now time.Time) (frames int) {
+func (s *phases) answerEarly(x *address, now time.Time) (frames int) {
 	if !x.answersEarly() {
 		return 0
 	}
 	x.early = true
 	for _, q := range x.asked {
-		if !a.isStale(q.when, now) && slices.Contains(x.sockets(), q.socket) && q.socket.limiter.allow(q.in.from, now) {
-			a.send(q.socket, tentativeReply(q.in, q.socket.claims.mac))
+		if !s.isStale(q.when, now) && slices.Contains(x.sockets(), q.socket) && q.socket.limiter.allow(q.in.from, now) {
+			s.send(q.socket, tentativeReply(q.in, q.socket.claims.mac))
 			frames++
 		}
 	}
 	x.asked = nil
 	if x.want.Addr.Is6() {
 		for _, c := range x.claims {
-			frames += a.gratuitous(c.socket, tentativeAnnouncement(x.want.Addr, c.socket.claims.mac))
+			frames += s.gratuitous(c.socket, tentativeAnnouncement(x.want.Addr, c.socket.claims.mac))
 		}
 	}
 	return frames

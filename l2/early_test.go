@@ -38,7 +38,6 @@ func newDryRun(t *testing.T, vip string) *dryRun {
 	t.Cleanup(func() { out.Close(); unix.Close(ends[1]) })
 	d := &dryRun{t: t, a: New(Options{}), frames: ends[1], start: time.Unix(1e9, 0)}
 	d.now = d.start
-	d.a.worker = &worker{conflicts: make(chan struct{}, 1)}
 	d.x = &address{want: Address{Addr: ip(vip), Probe: true}, phase: Waiting, needsProbe: true}
 	d.socket = &packetSocket{
 		key: socketKey{1, protocolOf(ip(vip))}, iface: Interface{Name: "eth0"}, pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
@@ -46,7 +45,7 @@ func newDryRun(t *testing.T, vip string) *dryRun {
 	}
 	d.socket.raw, err = out.SyscallConn()
 	must(t, err)
-	d.a.addresses[ip(vip)] = d.x
+	d.a.phases.addresses[ip(vip)] = d.x
 	return d
 }
 
@@ -54,13 +53,13 @@ func newDryRun(t *testing.T, vip string) *dryRun {
 func (d *dryRun) assign() {
 	d.socket.claims.addresses[d.x.want.Addr] = d.x
 	d.x.claims = []claim{{socket: d.socket}}
-	d.a.advance(d.x, d.x.sockets(), d.now)
+	d.a.phases.advance(d.x, d.x.sockets(), d.now)
 }
 
 // at runs the schedule until a time, and records what is sent.
 func (d *dryRun) at(t time.Duration) {
 	for end := d.start.Add(t); ; {
-		_, wait, idle := d.a.runNext(d.now)
+		_, wait, idle := d.a.phases.runNext(d.now)
 		d.record()
 		switch {
 		case !idle:
@@ -84,7 +83,7 @@ func (d *dryRun) receiveAt(p packet, when time.Time) {
 	d.t.Helper()
 	frame, err := d.socket.key.protocol.marshal(p)
 	must(d.t, err)
-	d.a.receive(d.socket, frame, when, d.now)
+	d.a.phases.receive(d.socket, frame, when, d.now)
 	d.record()
 }
 
@@ -296,7 +295,7 @@ func TestKernelResolvesEarly(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client", "printer")
 		n, client, printer := start(t, hosts[0]), hosts[1], hosts[2]
-		n.schedule.delays[probe2] = time.Hour // all that follows is early
+		n.phases.schedule.delays[probe2] = time.Hour // all that follows is early
 		here := macOn(t, hosts[0], "eth0")
 		printer.Addr("eth0", "10.0.0.100/24", "fd00::100/64")
 		client.Sysctl("ipv4.neigh.eth0.retrans_time_ms", "3600000") // it never repeats a request
@@ -307,8 +306,8 @@ func TestKernelResolvesEarly(t *testing.T) {
 			talk(t, client, a)
 		}
 		heard := func() (count int) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
+			n.phases.mu.Lock()
+			defer n.phases.mu.Unlock()
 			for _, p := range n.worker.sockets {
 				count += len(p.heard.requests)
 			}
@@ -353,7 +352,7 @@ func TestSlowOwnerEndsEarlyAnswers(t *testing.T) {
 		here := macOn(t, hosts[0], "eth0")
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		// The probes never end, and are not repeated.
-		n.schedule.delays[passed], n.schedule.delays[retry1] = time.Hour, time.Hour
+		n.phases.schedule.delays[passed], n.phases.schedule.delays[retry1] = time.Hour, time.Hour
 		n.set(both...)
 		for _, x := range both {
 			a, host := x.Addr.String(), map[bool]string{true: "10.0.0.2", false: "fd00::2"}[x.Addr.Is4()]

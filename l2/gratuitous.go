@@ -6,24 +6,24 @@ import (
 )
 
 // startAnnouncing schedules the announcements of x on sockets.
-func (a *Announcer) startAnnouncing(x *address, sockets []*packetSocket, now time.Time) {
+func (s *phases) startAnnouncing(x *address, sockets []*packetSocket, now time.Time) {
 	for i, c := range x.claims {
 		if slices.Contains(sockets, c.socket) {
 			t := &timer{address: x, socket: c.socket, stage: announce}
 			x.claims[i].timer = t
-			a.schedule.add(t, now)
+			s.schedule.add(t, now)
 		}
 	}
 }
 
 // announceOn announces an address on a socket, in the forms of its stage.
-func (a *Announcer) announceOn(t *timer) (frames int) {
+func (s *phases) announceOn(t *timer) (frames int) {
 	addr, mac := t.address.want.Addr, t.socket.claims.mac
 	if t.stage != confirm {
-		frames += a.gratuitous(t.socket, announcement(addr, mac))
+		frames += s.gratuitous(t.socket, announcement(addr, mac))
 	}
 	if t.stage != announce && addr.Is4() {
-		frames += a.gratuitous(t.socket, confirmation(addr, mac))
+		frames += s.gratuitous(t.socket, confirmation(addr, mac))
 	}
 	if t.stage == refresh {
 		frames *= refreshCost
@@ -31,9 +31,9 @@ func (a *Announcer) announceOn(t *timer) (frames int) {
 	return frames
 }
 
-func (a *Announcer) gratuitous(p *packetSocket, out packet) int {
-	if a.send(p, out) {
-		a.metrics.gratuitous.WithLabelValues(p.key.protocol.name).Inc()
+func (s *phases) gratuitous(p *packetSocket, out packet) int {
+	if s.send(p, out) {
+		s.metrics.gratuitous.WithLabelValues(p.key.protocol.name).Inc()
 	}
 	return 1
 }

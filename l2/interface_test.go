@@ -169,9 +169,9 @@ func TestFollowsInterfaceChanges(t *testing.T) {
 		// The MAC changes while the interface is up, after all announcements of the old
 		// one.
 		until(t, func() string {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			for s, q := range n.schedule.queues {
+			n.phases.mu.Lock()
+			defer n.phases.mu.Unlock()
+			for s, q := range n.phases.schedule.queues {
 				if len(q) > 0 {
 					return fmt.Sprintf("%d turns at stage %d", len(q), s)
 				}

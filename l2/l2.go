@@ -12,9 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
-
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // The rate of unsolicited frames, and the burst. A thousand IPv4 addresses are announced in
@@ -51,14 +48,12 @@ type Options struct {
 
 // An Announcer applies a State. Its methods are safe for concurrent use.
 type Announcer struct {
-	log      *slog.Logger
-	metrics  *metrics
-	changed  chan struct{}
-	sendRate *rate.Limiter
-	// requestLifetime is repeatTime. Tests whose hosts repeat no request set a longer one.
-	requestLifetime time.Duration
+	log     *slog.Logger
+	metrics *metrics
+	changed chan struct{}
+	phases  *phases
 
-	// setMu is held during Set and Close, and protects the fields below up to mu.
+	// setMu is held during Set and Close, and protects the fields below up to those of phases.mu.
 	setMu   sync.Mutex
 	closed  bool
 	applied *State // the last State that was applied, as passed to Set
@@ -67,68 +62,23 @@ type Announcer struct {
 
 	worker *worker // nil until the first Set
 
-	// mu protects the fields below, and those of addresses and sockets unless they say
-	// otherwise. A packet is decided about and answered under mu, so that no frame is sent
-	// for an address after the Set that removed it. Never block while holding it.
-	mu         sync.Mutex
-	wake       chan struct{} // signals a new timer in the schedule
-	want       State         // the valid part of the last State
-	addresses  map[netip.Addr]*address
+	// phases.mu protects the fields below.
+	want       State              // the valid part of the last State
 	knownNodes map[MAC]netip.Addr // nodes of the State that caused conflicts
-	schedule   schedule
 	interfaces []Interface
 	faults     []error             // of the last State
 	failures   map[socketKey]error // what could not be done, and is retried
-	have       []netip.Addr        // the result of held
-	relisted   map[netip.Addr]bool // addresses that have since become held, or are no longer
-}
-
-// An address is an address of the State.
-type address struct {
-	want  Address
-	phase Phase
-	since time.Time
-	// wasHeld: the phase was Held before, or is.
-	wasHeld bool
-	claims  []claim // the sockets where it is answered for or probed
-	// needsProbe is set if another host may hold the address: it must be probed first.
-	needsProbe bool
-	timer      *timer // probing, or the retry after a conflict; nil: none
-	// early is set while the address is probed and the first probe has found no host.
-	// Requests are answered then, and nothing is announced to hosts that know another
-	// owner: if a slow one turns up, only hosts that have asked meanwhile are misled.
-	early bool
-	asked []request // what came before
-
-	conflict *Conflict
-	defended time.Time // the last announcement that answered a conflict
-	strikes  int       // how often it was given up
-}
-
-// A claim is an address on a socket.
-type claim struct {
-	socket *packetSocket
-	timer  *timer // announcing; nil: none
 }
 
 // New returns an Announcer. It opens nothing until the first Set.
 func New(o Options) *Announcer {
-	a := &Announcer{
-		log:        o.Logger,
-		metrics:    newMetrics(),
-		changed:    make(chan struct{}, 1),
-		wake:       make(chan struct{}, 1),
-		sendRate:   rate.NewLimiter(framesPerSecond, frameBurst),
-		addresses:  make(map[netip.Addr]*address),
-		knownNodes: make(map[MAC]netip.Addr),
-		schedule:   schedule{delays: defaultDelays(o.Refresh)},
-		failures:   make(map[socketKey]error),
-		relisted:   make(map[netip.Addr]bool),
-
-		requestLifetime: repeatTime,
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
-	if a.log == nil {
-		a.log = slog.Default()
+	m, changed := newMetrics(), make(chan struct{}, 1)
+	a := &Announcer{
+		log: o.Logger, metrics: m, changed: changed, phases: newPhases(o.Logger, m, changed, o.Refresh),
+		knownNodes: make(map[MAC]netip.Addr), failures: make(map[socketKey]error),
 	}
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(&collector{a})
@@ -165,38 +115,17 @@ func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err
 	if a.applied == nil || !a.applied.equal(want) {
 		a.applied = nil
 		if err := a.worker.do(ctx, func() { a.setState(want) }); err != nil {
-			return a.held(), err
+			return a.phases.held(), err
 		}
 		a.applied = &want
 	}
-	return a.held(), a.errors()
+	return a.phases.held(), a.errors()
 }
-
-// held is the result of Set. It returns the same slice until the result changes.
-func (a *Announcer) held() []netip.Addr {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.relisted) == 0 {
-		return a.have
-	}
-	changed := slices.SortedFunc(maps.Keys(a.relisted), netip.Addr.Compare)
-	same := func(a, b netip.Addr) bool { return a == b }
-	a.have = sortedset.Patch(a.have, changed, netip.Addr.Compare, same, func(i int) (netip.Addr, bool) {
-		x := a.addresses[changed[i]]
-		return changed[i], x != nil && x.phase == Held
-	})
-	a.relisted = make(map[netip.Addr]bool)
-	return a.have
-}
-
-// relist makes held look at an address again. Call it with mu held, when the address becomes held
-// and when it no longer is.
-func (a *Announcer) relist(x *address) { a.relisted[x.want.Addr] = true }
 
 // errors returns what is invalid in the State, and what could not be done.
 func (a *Announcer) errors() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.phases.mu.Lock()
+	defer a.phases.mu.Unlock()
 	errs := slices.Clone(a.faults)
 	for _, k := range slices.SortedFunc(maps.Keys(a.failures), socketKey.compare) {
 		errs = append(errs, a.failures[k])
@@ -207,8 +136,8 @@ func (a *Announcer) errors() error {
 // Interfaces returns the interfaces of this node that can answer for addresses, sorted by
 // name. It returns nil before the first Set; Set with an empty State is enough.
 func (a *Announcer) Interfaces() []Interface {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.phases.mu.Lock()
+	defer a.phases.mu.Unlock()
 	return a.interfaces
 }
 
@@ -264,6 +193,6 @@ func (a *Announcer) start() error {
 	ctx, quit := context.WithCancel(context.Background())
 	a.worker, a.quit = k, quit
 	a.running.Go(func() { a.runWorker(ctx) })
-	a.running.Go(func() { a.sendScheduled(ctx) })
+	a.running.Go(func() { a.phases.sendScheduled(ctx) })
 	return nil
 }

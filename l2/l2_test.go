@@ -132,9 +132,9 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, listener, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
-		n.mu.Lock()
-		n.schedule.delays[again1] = time.Hour // Each round is announced once in each form.
-		n.mu.Unlock()
+		n.phases.mu.Lock()
+		n.phases.schedule.delays[again1] = time.Hour // Each round is announced once in each form.
+		n.phases.mu.Unlock()
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
 		awaitAnnouncements := func() {
@@ -155,10 +155,10 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 		})
 		listener.next(func(p packet) bool { return p == forms[0] }) // the defence
 		sockets := func() (all []*packetSocket) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
+			n.phases.mu.Lock()
+			defer n.phases.mu.Unlock()
 			for _, a := range both {
-				all = append(all, n.addresses[a.Addr].sockets()...)
+				all = append(all, n.phases.addresses[a.Addr].sockets()...)
 			}
 			return all
 		}
@@ -250,12 +250,12 @@ func TestRateLimitPerSender(t *testing.T) {
 		n, greedy, modest := start(t, hosts[0]), listen(t, hosts[1], "eth0"), listen(t, hosts[2], "eth0")
 		n.set(addresses("10.0.0.100", "fd00::100")...)
 		const allowed, asked = 20, 100
-		n.mu.Lock()
-		for _, x := range n.addresses {
+		n.phases.mu.Lock()
+		for _, x := range n.phases.addresses {
 			// A limit that does not grow, so that the machine's load does not matter.
 			x.claims[0].socket.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
 		}
-		n.mu.Unlock()
+		n.phases.mu.Unlock()
 		for _, x := range []struct{ vip, from, other, protocol string }{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {
 			for range asked {
 				greedy.ask(x.vip, x.from)

@@ -100,12 +100,12 @@ func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	t.Helper()
 	awaitCarriers(t, ns)
 	n := &node{New(o), t, ns}
-	n.requestLifetime = timeout // stations ask once, and a busy machine delays the reader
+	n.phases.requestLifetime = timeout // stations ask once, and a busy machine delays the reader
 	for s := retry1; s <= retry5; s++ {
-		n.schedule.delays[s] = 300 * time.Millisecond
+		n.phases.schedule.delays[s] = 300 * time.Millisecond
 	}
 	for s := again1; s <= again5; s++ {
-		n.schedule.delays[s] /= 10
+		n.phases.schedule.delays[s] /= 10
 	}
 	t.Cleanup(func() {
 		if err := n.Close(context.Background()); err != nil {
@@ -152,7 +152,7 @@ func (n *node) become(s State) (have []netip.Addr) {
 func (n *node) awaitHeld(want ...string) {
 	n.t.Helper()
 	until(n.t, func() string {
-		if got := fmt.Sprint(n.held()); got != fmt.Sprint(want) {
+		if got := fmt.Sprint(n.phases.held()); got != fmt.Sprint(want) {
 			return fmt.Sprintf("%s holds %s, want %s: %+v", n.ns.Name, got, want, n.Status())
 		}
 		return ""

@@ -63,18 +63,18 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, v := range c.vecs() {
 		v.Collect(ch)
 	}
-	phases := c.announcer.phases()
+	phases := c.announcer.phases.count()
 	for _, p := range []Phase{Held, Probing, Waiting, Conflicting} {
 		ch <- prometheus.MustNewConstMetric(addressesDesc, prometheus.GaugeValue, float64(phases[p]), string(p))
 	}
 }
 
-// phases counts addresses.
-func (a *Announcer) phases() map[Phase]int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// count counts the addresses in each phase.
+func (s *phases) count() map[Phase]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	n := make(map[Phase]int)
-	for _, x := range a.addresses {
+	for _, x := range s.addresses {
 		n[x.phase]++
 	}
 	return n

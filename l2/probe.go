@@ -26,35 +26,35 @@ const (
 
 // startProbing schedules the first probe of an address. If another host claims the address,
 // handleConflict gives it up.
-func (a *Announcer) startProbing(x *address, now time.Time) {
-	a.enter(x, Probing, now)
+func (s *phases) startProbing(x *address, now time.Time) {
+	s.enter(x, Probing, now)
 	x.early, x.asked = false, nil
-	a.recall(x, now)
+	s.recall(x, now)
 	x.timer = &timer{address: x, stage: probe1}
-	a.schedule.add(x.timer, now)
+	s.schedule.add(x.timer, now)
 }
 
 // runProbing runs a timer of an address that is probed: it sends a probe, or acts on the silence
 // after one.
-func (a *Announcer) runProbing(t *timer, now time.Time) (frames int) {
+func (s *phases) runProbing(t *timer, now time.Time) (frames int) {
 	x := t.address
 	switch t.stage {
 	case listened:
-		if wait := a.schedule.delays[listened]; now.Sub(t.due) > wait {
+		if wait := s.schedule.delays[listened]; now.Sub(t.due) > wait {
 			// This node had no processor, and a reply may wait to be read.
-			a.schedule.add(t, now)
+			s.schedule.add(t, now)
 			return 0
 		}
-		frames = a.answerEarly(x, now)
+		frames = s.answerEarly(x, now)
 	case passed:
 		x.timer, x.needsProbe = nil, false
-		a.advance(x, nil, now)
-		notify.Changed(a.changed)
+		s.advance(x, nil, now)
+		notify.Changed(s.changed)
 		return 0
 	default: // probe1, probe2, probe3
-		frames = a.sendProbes(x)
+		frames = s.sendProbes(x)
 	}
-	a.schedule.follow(t, now)
+	s.schedule.follow(t, now)
 	return frames
 }
 
@@ -68,10 +68,10 @@ func probe(addr netip.Addr, mac MAC) packet {
 }
 
 // sendProbes sends a probe on each socket of an address.
-func (a *Announcer) sendProbes(x *address) (frames int) {
+func (s *phases) sendProbes(x *address) (frames int) {
 	for _, c := range x.claims {
-		a.send(c.socket, probe(x.want.Addr, c.socket.claims.mac))
-		a.metrics.probes.WithLabelValues(c.socket.key.protocol.name).Inc()
+		s.send(c.socket, probe(x.want.Addr, c.socket.claims.mac))
+		s.metrics.probes.WithLabelValues(c.socket.key.protocol.name).Inc()
 	}
 	return len(x.claims)
 }

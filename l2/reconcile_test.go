@@ -69,7 +69,7 @@ func newReconcileWorld(t *testing.T) *reconcileWorld {
 	w.all, w.some = start(t, w.host), start(t, w.host)
 	for _, n := range w.both() {
 		for _, s := range []stage{listened, retry1, retry2, retry3, retry4, retry5} {
-			n.schedule.delays[s] = time.Hour // phases change only where the test says so
+			n.phases.schedule.delays[s] = time.Hour // phases change only where the test says so
 		}
 		n.become(State{})
 	}
@@ -110,8 +110,8 @@ func (w *reconcileWorld) disturb() {
 		}
 		for _, n := range w.both() {
 			must(w.t, n.worker.do(context.Background(), func() {
-				n.mu.Lock()
-				defer n.mu.Unlock()
+				n.phases.mu.Lock()
+				defer n.phases.mu.Unlock()
 				n.knownNodes[mac(0x21)] = w.want.Nodes[0]
 				n.clearKnownNodes(time.Now())
 			}))
@@ -119,23 +119,23 @@ func (w *reconcileWorld) disturb() {
 	case 2, 3, 4: // another host has an address
 		m := mac(byte(0x20 + w.step%3))
 		for _, n := range w.both() {
-			n.mu.Lock()
-			if x := n.addresses[addr]; x != nil && (x.phase == Held || x.phase == Probing) && !x.claims[0].socket.claims.speakers[m] {
+			n.phases.mu.Lock()
+			if x := n.phases.addresses[addr]; x != nil && (x.phase == Held || x.phase == Probing) && !x.claims[0].socket.claims.speakers[m] {
 				x.conflict = &Conflict{MAC: m, Count: 1}
-				n.giveUp(x, time.Now())
+				n.phases.giveUp(x, time.Now())
 			}
-			n.mu.Unlock()
+			n.phases.mu.Unlock()
 		}
 	case 5, 6, 7: // no host has answered the probes
 		for _, n := range w.both() {
-			n.mu.Lock()
-			for _, x := range n.addresses {
+			n.phases.mu.Lock()
+			for _, x := range n.phases.addresses {
 				if x.phase == Probing && x.want.Addr.Compare(addr) < 0 {
 					x.timer, x.needsProbe = nil, false
-					n.advance(x, nil, time.Now())
+					n.phases.advance(x, nil, time.Now())
 				}
 			}
-			n.mu.Unlock()
+			n.phases.mu.Unlock()
 		}
 	}
 }
@@ -234,8 +234,8 @@ func (w *reconcileWorld) compare() {
 // internals describes what an Announcer has made of its State, without what depends on time.
 func (n *node) internals() (lines []string) {
 	must(n.t, n.worker.do(context.Background(), func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		n.phases.mu.Lock()
+		defer n.phases.mu.Unlock()
 		for key, p := range n.worker.sockets {
 			plan := n.worker.plans[key]
 			lines = append(lines,
@@ -245,7 +245,7 @@ func (n *node) internals() (lines []string) {
 				fmt.Sprintf("%s on %s is in %v", key.protocol.name, p.iface.Name, slices.Sorted(maps.Keys(p.groups.joined))),
 				fmt.Sprintf("%s on %s is %s, beside %s and speakers %s", key.protocol.name, p.iface.Name, p.claims.mac, sorted(p.claims.own), sorted(p.claims.speakers)))
 		}
-		for addr, x := range n.addresses {
+		for addr, x := range n.phases.addresses {
 			for _, c := range x.claims {
 				if c.socket.claims.addresses[addr] != x || c.socket.failed.Load() {
 					n.t.Errorf("%s is on a socket that does not have it", addr)
@@ -262,7 +262,7 @@ func (n *node) internals() (lines []string) {
 	for i, s := range held {
 		addrs[i] = s.Addr
 	}
-	if got := n.held(); !slices.Equal(got, addrs) {
+	if got := n.phases.held(); !slices.Equal(got, addrs) {
 		n.t.Errorf("held are %v, and Set returns %v", addrs, got)
 	}
 	return lines

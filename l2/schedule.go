@@ -162,40 +162,40 @@ func (a *schedule) dueTime(t *timer) time.Time {
 }
 
 // sendScheduled sends what the schedule says, at a rate that neighbours can handle.
-func (a *Announcer) sendScheduled(ctx context.Context) {
+func (s *phases) sendScheduled(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		frames, wait, idle := a.runNext(time.Now())
+		frames, wait, idle := s.runNext(time.Now())
 		if !idle {
-			a.waitForRate(ctx, frames)
+			s.waitForRate(ctx, frames)
 			continue
 		}
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-		case <-a.wake:
+		case <-s.wake:
 		case <-timer.C:
 		}
 	}
 }
 
 // waitForRate waits until that many more frames may be sent.
-func (a *Announcer) waitForRate(ctx context.Context, frames int) {
+func (s *phases) waitForRate(ctx context.Context, frames int) {
 	for ; frames > 0 && ctx.Err() == nil; frames -= frameBurst {
-		_ = a.sendRate.WaitN(ctx, min(frames, frameBurst)) // fails only when ctx ends
+		_ = s.sendRate.WaitN(ctx, min(frames, frameBurst)) // fails only when ctx ends
 	}
 }
 
 // runNext runs the most urgent timer that is due. It returns the number of frames sent, or
 // how long nothing is due.
-func (a *Announcer) runNext(now time.Time) (frames int, wait time.Duration, idle bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	t, wait, some := a.schedule.pop(now)
+func (s *phases) runNext(now time.Time) (frames int, wait time.Duration, idle bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, wait, some := s.schedule.pop(now)
 	switch {
 	case t != nil:
-		return a.run(t, now), 0, false
+		return s.run(t, now), 0, false
 	case !some:
 		return 0, time.Hour, true // or until woken
 	}
@@ -203,22 +203,22 @@ func (a *Announcer) runNext(now time.Time) (frames int, wait time.Duration, idle
 }
 
 // run runs one timer.
-func (a *Announcer) run(t *timer, now time.Time) (frames int) {
+func (s *phases) run(t *timer, now time.Time) (frames int) {
 	if t.stale() {
 		return 0
 	}
 	x := t.address
 	switch t.stage {
 	case probe1, listened, probe2, probe3, passed:
-		frames = a.runProbing(t, now)
+		frames = s.runProbing(t, now)
 	case retry1, retry2, retry3, retry4, retry5:
 		x.timer = nil
-		a.enter(x, Waiting, now)
-		a.advance(x, nil, now)
-		notify.Changed(a.changed)
+		s.enter(x, Waiting, now)
+		s.advance(x, nil, now)
+		notify.Changed(s.changed)
 	default:
-		frames = a.announceOn(t)
-		a.schedule.follow(t, now)
+		frames = s.announceOn(t)
+		s.schedule.follow(t, now)
 	}
 	return frames
 }

@@ -31,7 +31,7 @@ func TestSuspendedProcessAnnouncesLater(t *testing.T) {
 			d.at(tt.suspended)
 			d.now = d.start.Add(tt.continues)
 			if tt.announces {
-				d.a.startAnnouncing(d.x, d.x.sockets(), d.now)
+				d.a.phases.startAnnouncing(d.x, d.x.sockets(), d.now)
 			}
 			d.at(tt.continues + 20*time.Second)
 			d.expect(Held, before+tt.want)

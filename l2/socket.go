@@ -137,7 +137,7 @@ func (a *Announcer) readPackets(p *packetSocket) {
 		switch {
 		case err == nil:
 			now := time.Now()
-			a.receive(p, frame[:n], now.Add(-age(control[:controls], now)), now)
+			a.phases.receive(p, frame[:n], now.Add(-age(control[:controls], now)), now)
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		default:
 			if !p.failed.Swap(true) {
@@ -150,35 +150,35 @@ func (a *Announcer) readPackets(p *packetSocket) {
 
 // receive decides about a frame, which arrived at the time when, and answers it. Only requests
 // become stale: a claim by another host still shows a conflict.
-func (a *Announcer) receive(p *packetSocket, frame []byte, when, now time.Time) {
+func (s *phases) receive(p *packetSocket, frame []byte, when, now time.Time) {
 	in, err := p.key.protocol.parse(frame)
 	if err != nil {
-		a.metrics.count(p, malformed)
+		s.metrics.count(p, malformed)
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	out, v := reply(in, p.claims)
 	switch {
-	case (v == answered || v == deferred) && a.isStale(when, now):
+	case (v == answered || v == deferred) && s.isStale(when, now):
 		v = stale
 	case v == answered && !p.limiter.allow(in.from, now):
 		v = rateLimited
 	case v == answered:
-		a.send(p, out)
+		s.send(p, out)
 	case v == deferred && !p.claims.addresses[in.target].wait(request{p, in, when}):
 		v = notHeld
 	case v == otherAddress:
 		p.remember(in, when)
 	case v == conflicting:
-		a.handleConflict(p, in, now)
+		s.handleConflict(p, in, now)
 	}
-	a.metrics.count(p, v)
+	s.metrics.count(p, v)
 }
 
 // send never blocks: a frame that finds the interface's queue full is lost, as it could be
 // in the network.
-func (a *Announcer) send(p *packetSocket, out packet) bool {
+func (s *phases) send(p *packetSocket, out packet) bool {
 	frame, err := p.key.protocol.marshal(out)
 	if err == nil {
 		written := p.raw.Write(func(fd uintptr) bool {
@@ -188,7 +188,7 @@ func (a *Announcer) send(p *packetSocket, out packet) bool {
 		err = errors.Join(err, written)
 	}
 	if err != nil {
-		a.metrics.sendErrors.WithLabelValues(p.key.protocol.name).Inc()
+		s.metrics.sendErrors.WithLabelValues(p.key.protocol.name).Inc()
 	}
 	return err == nil
 }

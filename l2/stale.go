@@ -18,9 +18,6 @@ import (
 // hypervisor has kept.
 const repeatTime = time.Second
 
-// isStale reports whether a request that arrived at the time when is too old to be answered.
-func (a *Announcer) isStale(when, now time.Time) bool { return now.Sub(when) >= a.requestLifetime }
-
 // setTimestamps has the kernel pass the time at which it received each frame. The kernel then reads
 // its clock for each packet of the node, as it does for most time daemons. It begins a moment later
 // (netstamp_needed_key, by a work queue); until then it passes the time at which a frame is read, so

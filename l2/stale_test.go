@@ -19,7 +19,7 @@ func TestStaleRequestsGetNoAnswer(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, client := start(t, hosts[0]), listen(t, hosts[1], "eth0")
-		n.requestLifetime = repeatTime
+		n.phases.requestLifetime = repeatTime
 		n.set(addresses("10.0.0.100", "10.0.0.101", "10.0.0.102", "fd00::100", "fd00::101", "fd00::102")...)
 		stale := func(protocol string) float64 {
 			return testutil.ToFloat64(n.metrics.packets.WithLabelValues(protocol, "stale"))
@@ -27,7 +27,7 @@ func TestStaleRequestsGetNoAnswer(t *testing.T) {
 		// askLate has a request about prefix+"101" wait until it is old.
 		askLate := func(prefix string) (answers []netip.Addr) {
 			sender := prefix + "2"
-			n.mu.Lock()                      // the reader stands still with the next frame
+			n.phases.mu.Lock()               // the reader stands still with the next frame
 			client.ask(prefix+"100", sender) // this one, which it has read in time
 			client.ask(prefix+"101", sender)
 			asked := time.Now()
@@ -37,7 +37,7 @@ func TestStaleRequestsGetNoAnswer(t *testing.T) {
 				}
 				return ""
 			})
-			n.mu.Unlock()
+			n.phases.mu.Unlock()
 			return client.askUntilAnswered(prefix+"102", sender) // the reader keeps the order
 		}
 		until(t, func() string { // setTimestamps says why

@@ -109,17 +109,17 @@ type Problem struct {
 
 // Status describes each address of the State, sorted.
 func (a *Announcer) Status() []Status {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.phases.mu.Lock()
+	defer a.phases.mu.Unlock()
 	others := make(map[MAC]int)
-	for _, x := range a.addresses {
+	for _, x := range a.phases.addresses {
 		if x.conflict != nil {
 			others[x.conflict.MAC]++
 		}
 	}
 	all := make([]Status, 0, len(a.want.Addresses))
 	for _, w := range a.want.Addresses {
-		x := a.addresses[w.Addr]
+		x := a.phases.addresses[w.Addr]
 		if x == nil {
 			continue // the State is still being applied
 		}

@@ -28,15 +28,14 @@ const (
 // A worker does what must happen in the network namespace, one task after the other: open
 // sockets and list interfaces.
 type worker struct {
-	netns     netns.NsHandle
-	netlink   *netlink.Handle
-	tasks     chan func()
-	changes   chan struct{} // interfaces may have changed
-	conflicts chan struct{} // there are conflicts to identify
-	done      chan struct{} // closed when the worker has ended
-	sockets   map[socketKey]*packetSocket
-	own       map[MAC]bool // hardware addresses of all interfaces
-	speakers  map[MAC]bool // hardware addresses that cause no conflict
+	netns    netns.NsHandle
+	netlink  *netlink.Handle
+	tasks    chan func()
+	changes  chan struct{} // interfaces may have changed
+	done     chan struct{} // closed when the worker has ended
+	sockets  map[socketKey]*packetSocket
+	own      map[MAC]bool // hardware addresses of all interfaces
+	speakers map[MAC]bool // hardware addresses that cause no conflict
 	// plans are what the last reconcile applied. They are nil before the first one, after a part has
 	// failed, and after a change of anything but State.Addresses: the next reconcile then makes all
 	// plans again and reconsiders all addresses. With plans it reconsiders changed addresses only.
@@ -56,7 +55,7 @@ func newWorker() (*worker, error) {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
 	return &worker{
-		netns: here, netlink: h, tasks: make(chan func()), changes: make(chan struct{}, 1), conflicts: make(chan struct{}, 1),
+		netns: here, netlink: h, tasks: make(chan func()), changes: make(chan struct{}, 1),
 		done: make(chan struct{}), sockets: make(map[socketKey]*packetSocket),
 	}, nil
 }
@@ -114,7 +113,7 @@ func (a *Announcer) runWorker(ctx context.Context) {
 		case <-k.changes:
 			a.refreshInterfaces(ctx)
 			k.debounce(ctx, listInterval)
-		case <-k.conflicts:
+		case <-a.phases.conflicts:
 			a.identifyConflicts()
 		case <-timer.C:
 			a.refreshInterfaces(ctx)
@@ -165,9 +164,9 @@ func (a *Announcer) setState(want State) {
 	if !before.equalButAddresses(good) || a.worker.hasFailedSocket() {
 		a.worker.plans = nil
 	}
-	a.mu.Lock()
+	a.phases.mu.Lock()
 	a.want, a.faults = good, faults
-	a.mu.Unlock()
+	a.phases.mu.Unlock()
 	a.reconcile(before.Addresses)
 }
 
@@ -183,11 +182,11 @@ func (k *worker) hasFailedSocket() bool {
 // refreshInterfaces lists the interfaces again and applies the State to them.
 func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	before := a.Interfaces()
-	held := a.held()
+	held := a.phases.held()
 	a.listInterfaces()
 	a.reconcile(a.want.Addresses)
 	a.logInterfaces(ctx, before)
-	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sortedset.Same(held, a.held()) {
+	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sortedset.Same(held, a.phases.held()) {
 		notify.Changed(a.changed)
 	}
 }
@@ -204,8 +203,8 @@ var listFailed = socketKey{}
 func (a *Announcer) listInterfaces() {
 	a.worker.plans = nil
 	interfaces, own, err := listInterfaces(a.worker.netlink)
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.phases.mu.Lock()
+	defer a.phases.mu.Unlock()
 	delete(a.failures, listFailed)
 	if err != nil {
 		a.failures[listFailed] = err // the previous list stays
