@@ -22,7 +22,6 @@ var largeTypes = map[string]shape{
 	"internal/ipam.plan":                {72, 12},
 	"internal/cluster.Builder":          {52, 7},
 	"internal/membership/gossip.Gossip": {43, 9},
-	"proxy.Proxy":                       {33, 11},
 	"proxy/state.Frontend":              {20, 10},
 }
 

@@ -16,19 +16,19 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 	if err != nil {
 		return want, nil, err
 	}
-	limits := DefaultLimits(p.mode)
+	limits := DefaultLimits(p.rules.mode)
 	refused := limits.Refuse(vips)
 	for _, v := range vips {
 		if v.Want == nil {
 			continue
 		}
-		if err := p.renderer.Lacks(state.Family(v.Want.Addr)); err != nil {
+		if err := p.rules.renderer.Lacks(state.Family(v.Want.Addr)); err != nil {
 			refused.Add(v.Want, err)
 		}
 	}
-	limits.RefuseTotal(p.entries, vips, refused)
+	limits.RefuseTotal(p.rules.entries, vips, refused)
 	limits.RefusePrograms(want, vips, refused)
-	good := want.Without(p.have, refused)
+	good := want.Without(p.rules.have, refused)
 	if err = p.set(ctx, good); blamesState(err) {
 		good, err = p.bisect(ctx, good, refused, err)
 	}
@@ -38,10 +38,10 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 // validate returns the VIPs that differ from the last State, and checks changed parts that belong
 // to no VIP.
 func (p *Proxy) validate(want State) ([]state.VipChange, error) {
-	if !state.SameShared(p.have, want) || !slices.Equal(p.have.Redirects, want.Redirects) {
+	if !state.SameShared(p.rules.have, want) || !slices.Equal(p.rules.have.Redirects, want.Redirects) {
 		if err := state.ValidateShared(want); err != nil {
 			return nil, err
 		}
 	}
-	return state.DiffVIPs(p.have.VIPs, want.VIPs), nil
+	return state.DiffVIPs(p.rules.have.VIPs, want.VIPs), nil
 }

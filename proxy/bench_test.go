@@ -169,8 +169,8 @@ func BenchmarkSetFull(b *testing.B) {
 		if err := Cleanup(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		p.have = State{}
-		p.known = false
+		p.rules.have = State{}
+		p.rules.known = false
 		b.StartTimer()
 	}
 }
@@ -192,7 +192,7 @@ func BenchmarkReplaceSchema(b *testing.B) {
 	s := proxytest.BenchState(benchVIPs)
 	mustSet(b, p, s)
 	for b.Loop() {
-		p.known = false
+		p.rules.known = false
 		proxytest.NFT(b, "add chain inet fanfare schema-0") // the later of two counts
 		mustSet(b, p, s)
 	}

@@ -19,19 +19,19 @@ const bisectPatience = 20 * time.Second
 func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, failed error) (State, error) {
 	var doubted []state.VipChange
 	out := make(state.Refusals)
-	for _, c := range state.DiffVIPs(p.have.VIPs, want.VIPs) {
+	for _, c := range state.DiffVIPs(p.rules.have.VIPs, want.VIPs) {
 		if c.Want != nil {
 			doubted = append(doubted, c)
 			out.Add(c.Want, failed)
 		}
 	}
-	before := p.have
+	before := p.rules.have
 	// First try everything but the suspected addresses, with a change of no consequence.
 	base := want.Without(before, out)
 	if err := p.set(ctx, base); err != nil {
 		return want, failed
 	}
-	if err := p.renderer.Probe(ctx); err != nil {
+	if err := p.rules.renderer.Probe(ctx); err != nil {
 		return want, failed
 	}
 	// The cause may be gone since the failure, and lie in no address, such as a lack of memory.
@@ -46,7 +46,7 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 		refused[a] = r
 	}
 	good := want.Without(before, out)
-	if !p.known {
+	if !p.rules.known {
 		return good, p.set(ctx, good) // the last attempt failed
 	}
 	return good, nil

@@ -128,7 +128,7 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 		// Without what comes after it in Set, this is the moment in which it was killed.
 		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
 		vips := state.DiffVIPs(s.VIPs, after.VIPs)
-		if err := p.renderer.Update(t.Context(), renderer.Step{Have: s, Want: after, VIPs: vips, Elements: state.DiffStates(s, after, vips, state.RepliesOf(s.VIPs))}); err != nil {
+		if err := p.rules.renderer.Update(t.Context(), renderer.Step{Have: s, Want: after, VIPs: vips, Elements: state.DiffStates(s, after, vips, state.RepliesOf(s.VIPs))}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Close(); err != nil {

@@ -160,8 +160,8 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 				d.do(t, p.Status().Programs[0])
 				found = d.found
 			}
-			real := p.renderer
-			p.renderer = &stumbler{real, errs}
+			real := p.rules.renderer
+			p.rules.renderer = &stumbler{real, errs}
 			p.Recheck()
 			err := p.Set(t.Context(), s)
 			if fails := errors.Is(errs[len(errs)-1], os.ErrDeadlineExceeded); fails != (err != nil) {
@@ -169,7 +169,7 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 			} else if got := p.Status().Repairs; fails && got != before {
 				t.Errorf("%v: %d repairs by a Set that failed", errs, got-before)
 			}
-			p.renderer = real
+			p.rules.renderer = real
 			mustSet(t, p, s)
 			checkKernel(t, s)
 			if got := p.Status(); got.Repairs != before+1 || !strings.HasSuffix(got.Found, found) {
@@ -200,7 +200,7 @@ func awaitDamage(t *testing.T, p *Proxy, what string) {
 // checkDiffers compares the kernel with a State that it held before it was damaged.
 func checkDiffers(t *testing.T, p *Proxy, s State, name, found string) {
 	t.Helper()
-	if got, err := p.renderer.Differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
+	if got, err := p.rules.renderer.Differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
 		t.Errorf("%s: compared: %q, %v; want %q", name, got, err, found)
 	}
 }

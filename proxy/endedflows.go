@@ -11,15 +11,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 )
 
-// redirect writes the redirects of the State that was set. Its failure does not fail Set: the rules
-// work, and connections that are not redirected are rejected.
-func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
-	err := p.renderer.Redirect(ctx, want, look)
-	if before := p.record.redirect(err); err != nil && before != err.Error() {
-		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
-	}
-}
-
 // deleteEnded deletes the conntrack entries of ended connections to VIPs, once for each VIP that
 // this node takes from another one.
 //
@@ -36,7 +27,7 @@ func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error)
 }
 
 // newlyOwned returns the VIPs whose ended connections must be deleted from conntrack.
-func (p *Proxy) newlyOwned(want State) map[netip.Addr]bool {
+func (p *preparer) newlyOwned(want State) map[netip.Addr]bool {
 	fresh := map[netip.Addr]bool{}
 	for _, r := range want.Redirects {
 		if _, taking := slices.BinarySearchFunc(want.Taking, r.VIP, netip.Addr.Compare); taking && !p.forgotten[r.VIP] {
@@ -48,11 +39,11 @@ func (p *Proxy) newlyOwned(want State) map[netip.Addr]bool {
 
 // finishForgetting records the VIPs whose ended connections conntrack has forgotten, once the fast
 // path has forgotten them too: it learns flows from conntrack.
-func (p *Proxy) finishForgetting(ctx context.Context, t *preparation) {
+func (p *preparer) finishForgetting(ctx context.Context, t *preparation) {
 	if len(t.ended) == 0 {
 		return
 	}
-	if err := errors.Join(t.forgetErr, p.offloader.forget(ctx, t.ended)); err != nil {
+	if err := errors.Join(t.forgetErr, p.forget(ctx, t.ended)); err != nil {
 		p.metrics.flowErrors.Inc()
 		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
 		return

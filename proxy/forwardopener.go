@@ -53,7 +53,7 @@ func (o *forwardOpener) begin() bool {
 
 // finishForward records an attempt to open FORWARD. An error stops nothing else: it is
 // logged, and retried.
-func (p *Proxy) finishForward(ctx context.Context, t *preparation) {
+func (p *preparer) finishForward(ctx context.Context, t *preparation) {
 	o := &p.forward
 	if len(t.changed) > 0 {
 		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(t.changed, t.opened))
@@ -66,7 +66,7 @@ func (p *Proxy) finishForward(ctx context.Context, t *preparation) {
 	o.failed = time.Time{}
 	if err != nil {
 		o.due, o.failed = true, time.Now()
-		o.retry = time.AfterFunc(forwardRetry, p.watch.notifyChanged)
+		o.retry = time.AfterFunc(forwardRetry, p.notify)
 		return
 	}
 	o.opened = t.through

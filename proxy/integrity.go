@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"sync"
 	"time"
 )
@@ -65,26 +64,5 @@ func (i *integrity) specify(found string) {
 	defer i.mu.Unlock()
 	if !i.now.Intact {
 		i.now.Reason = found
-	}
-}
-
-// examine follows a failed Set. If changes of the rules were reported, it checks whether the rules
-// differ: another program may have undone its change, notifications may have been lost, and the
-// wanted change itself may have failed.
-func (p *Proxy) examine(ctx context.Context) {
-	rules := p.watch.rules
-	if p.damage != "" {
-		rules.doubt(p.damage, time.Now()) // found without a report
-	}
-	if rules.get().Intact || !p.written {
-		return
-	}
-	mark := rules.mark()
-	switch found, err := p.renderer.Differs(ctx, p.have); {
-	case err != nil: // nothing more than the reports is known
-	case found != "":
-		rules.specify(found)
-	default:
-		rules.confirm(mark, time.Now())
 	}
 }

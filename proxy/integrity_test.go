@@ -144,15 +144,15 @@ func TestIntactAfterAFalseReport(t *testing.T) {
 		// A Set that fails half-way leaves it open what the kernel has of the State that was
 		// wanted. Here it has what it had.
 		p.watch.lost("notifications were lost")
-		real := p.renderer
-		p.renderer = &stumbler{real, []error{os.ErrDeadlineExceeded}}
+		real := p.rules.renderer
+		p.rules.renderer = &stumbler{real, []error{os.ErrDeadlineExceeded}}
 		if err := p.Set(t.Context(), s); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal(err)
 		}
-		if got := p.Intact(); !got.Intact || p.known {
+		if got := p.Intact(); !got.Intact || p.rules.known {
 			t.Errorf("compared after a Set that failed: %+v", got)
 		}
-		p.renderer = real
+		p.rules.renderer = real
 		settleDoubts(t, p, s)
 	})
 }

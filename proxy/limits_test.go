@@ -67,8 +67,8 @@ func TestSetRefusesOneAddress(t *testing.T) {
 func TestBisect(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		k := &picky{Renderer: p.renderer}
-		p.renderer = k
+		k := &picky{Renderer: p.rules.renderer}
+		p.rules.renderer = k
 		var s State
 		s.Node, s.Owned = "n1", proxytest.Prefixes("198.18.0.0/15")
 		for i := range 200 {

@@ -11,6 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // choose determines the mode that works here, and makes its renderer.
@@ -29,15 +30,15 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 			p.log.WarnContext(ctx, "nftables does not work here: using iptables", "reason", why)
 		}
 	}
-	p.mode = m
+	p.rules = &ruleset{log: p.log, metrics: p.metrics, record: &p.record, watched: p.watch.rules, mode: m, replies: make(state.Replies)}
 	h := p.host()
 	n, x := &nftables.Renderer{Host: h}, &iptables.Renderer{Host: h}
 	if m == ModeNFTables {
-		p.renderer, p.former = n, x
+		p.rules.renderer, p.former = n, x
 		p.record.mode(m, nil, "")
 		return nil
 	}
-	p.renderer, p.former = x, n
+	p.rules.renderer, p.former = x, n
 	if err := x.Find(ctx); err != nil {
 		if why != "" {
 			return fmt.Errorf("nftables: %s; iptables: %w", why, err)
@@ -80,7 +81,7 @@ func (p *Proxy) leave(ctx context.Context) {
 	}
 	p.left = time.Now()
 	err := p.former.Remove(ctx)
-	if x, ok := p.renderer.(*iptables.Renderer); ok {
+	if x, ok := p.rules.renderer.(*iptables.Renderer); ok {
 		err = errors.Join(err, iptables.RemoveChains(ctx, x.Names()))
 	}
 	if err != nil {

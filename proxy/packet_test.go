@@ -109,7 +109,7 @@ func TestAggregateWiderThanThePool(t *testing.T) {
 			before := l.Forwarded(l.Router)
 			for _, network := range []string{"tcp", "udp"} {
 				if got := l.Probe(l.Client, network, to, want); (got == "refused") != (want == "refused") {
-					t.Errorf("owning %s, %s to %s: %s; want %s", p.have.Owned, network, to, got, want)
+					t.Errorf("owning %s, %s to %s: %s; want %s", p.rules.have.Owned, network, to, got, want)
 				}
 			}
 			return l.Forwarded(l.Router) - before

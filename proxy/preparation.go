@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -55,18 +58,36 @@ func (t *preparation) run(ctx context.Context, sock *nfnl.Socket) {
 
 // A preparer runs one preparation at a time.
 type preparer struct {
-	sock    *nfnl.Socket
-	thread  *os.File // the network namespace of New
-	ctx     context.Context
-	cancel  context.CancelFunc
-	begun   bool         // the first Set was prepared
-	running *preparation // nil: none
+	log     *slog.Logger
+	metrics *metrics
+	record  *record
+	monitor *obstacle.Monitor
+	// forget makes the fast path forget ended connections, too: it learns flows from conntrack.
+	forget func(context.Context, map[netip.Addr]bool) error
+	// notify makes the caller call Set again.
+	notify func()
+
+	sock   *nfnl.Socket
+	thread *os.File // the network namespace of New
+	ctx    context.Context
+	cancel context.CancelFunc
 	// unprepared are the prefixes that wait for running, sorted.
 	unprepared atomic.Pointer[[]netip.Prefix]
+
+	mu      *sync.Mutex // the Proxy's, which Set holds; guards what follows
+	closed  bool
+	begun   bool         // the first Set was prepared
+	running *preparation // nil: none
+	forward forwardOpener
+	// swept are prefixes of the State's Owned without untranslated flows: existing ones were deleted, and
+	// the rules have prevented new ones since.
+	swept []netip.Prefix
+	// forgotten are the VIPs in the State's Taking whose ended connections were deleted from conntrack.
+	forgotten map[netip.Addr]bool
 }
 
 // newPreparer opens the preparer's own socket, in the calling thread's namespace.
-func newPreparer() (*preparer, error) {
+func (p *Proxy) newPreparer() (*preparer, error) {
 	thread, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
@@ -75,19 +96,33 @@ func newPreparer() (*preparer, error) {
 	if err != nil {
 		return nil, errors.Join(err, thread.Close())
 	}
-	p := &preparer{sock: sock, thread: thread}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	return p, nil
+	n := &preparer{log: p.log, metrics: p.metrics, record: &p.record, notify: p.watch.notifyChanged, mu: &p.mu, sock: sock, thread: thread}
+	n.forward.due = true // an earlier process may have left rules there
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	return n, nil
 }
 
 // close waits for the running preparation. The caller must not hold the Proxy's lock, which the
 // preparation needs to finish.
-func (p *preparer) close(running *preparation) error {
+func (p *preparer) close() error {
+	p.mu.Lock()
+	p.closed = true
+	running := p.running
+	p.mu.Unlock()
 	p.cancel()
 	if running != nil {
 		<-running.done
 	}
+	p.forward.stop()
 	return errors.Join(p.sock.Close(), p.thread.Close())
+}
+
+// resweep has untranslated flows deleted again, because the rules were not complete.
+func (p *preparer) resweep() {
+	p.swept = nil
+	if p.running != nil {
+		p.running.stale = true
+	}
 }
 
 // enter moves the calling goroutine's thread, and so the programs that it starts, to New's network
@@ -104,59 +139,50 @@ func (p *preparer) enter() error {
 	return unix.Setns(int(p.thread.Fd()), unix.CLONE_NEWNET)
 }
 
-// Unprepared returns sorted prefixes whose new addresses should not be announced yet: Set has
-// programmed them, but their preparation is still running. Changed signals its end.
-func (p *Proxy) Unprepared() []netip.Prefix {
-	if list := p.preparer.unprepared.Load(); list != nil {
-		return *list
-	}
-	return nil
-}
-
 // prepare starts the preparation that a State needs, unless one is running, and records the
-// prefixes that wait.
-func (p *Proxy) prepare(ctx context.Context, want State) {
+// prefixes that wait. The first one runs at once, on sock.
+func (p *preparer) prepare(ctx context.Context, sock *nfnl.Socket, want State) {
 	p.forward.settled = true
 	p.swept = slices.DeleteFunc(slices.Clone(p.swept), func(s netip.Prefix) bool { return !covered(s, want.Owned) })
 	p.forgotten = stillTaken(p.forgotten, want)
-	if r := p.preparer.running; r != nil && slices.ContainsFunc(r.owned, func(o netip.Prefix) bool { return !covered(o, want.Owned) }) {
+	if r := p.running; r != nil && slices.ContainsFunc(r.owned, func(o netip.Prefix) bool { return !covered(o, want.Owned) }) {
 		r.stale = true
 	}
-	if p.preparer.running == nil {
+	if p.running == nil {
 		switch next := p.due(want); {
 		case next.empty():
-		case p.preparer.begun:
-			p.preparer.running = next
-			go p.runPreparation(next)
+		case p.begun:
+			p.running = next
+			go p.runBeside(next)
 		default: // nothing is announced yet, so all addresses may wait
-			next.run(ctx, p.sock)
+			next.run(ctx, sock)
 			p.finish(ctx, next)
 		}
 	}
-	p.preparer.begun = true
+	p.begun = true
 	p.recordUnprepared(want)
 }
 
-// runPreparation runs a preparation in the background.
-func (p *Proxy) runPreparation(t *preparation) {
+// runBeside runs a preparation in the background.
+func (p *preparer) runBeside(t *preparation) {
 	defer close(t.done)
-	if err := p.preparer.enter(); err != nil {
+	if err := p.enter(); err != nil {
 		t.sweptErr, t.forgetErr, t.forwardErr = err, err, err
 	} else {
-		t.run(p.preparer.ctx, p.preparer.sock)
+		t.run(p.ctx, p.sock)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.preparer.running = nil; p.closed {
+	if p.running = nil; p.closed {
 		return
 	}
-	p.finish(p.preparer.ctx, t)
-	p.preparer.unprepared.Store(nil)
-	p.watch.notifyChanged() // the next Set starts what has become due since
+	p.finish(p.ctx, t)
+	p.unprepared.Store(nil)
+	p.notify() // the next Set starts what has become due since
 }
 
 // due returns the preparation for want.
-func (p *Proxy) due(want State) *preparation {
+func (p *preparer) due(want State) *preparation {
 	t := &preparation{ended: p.newlyOwned(want), done: make(chan struct{})}
 	if slices.ContainsFunc(want.Owned, func(o netip.Prefix) bool { return !covered(o, p.swept) }) {
 		t.owned = want.Owned
@@ -168,7 +194,7 @@ func (p *Proxy) due(want State) *preparation {
 }
 
 // finish records what was done. A later Set retries what failed, and no address waits for that.
-func (p *Proxy) finish(ctx context.Context, t *preparation) {
+func (p *preparer) finish(ctx context.Context, t *preparation) {
 	p.metrics.flows.Add(float64(t.deleted))
 	p.finishSweep(ctx, t)
 	p.finishForgetting(ctx, t)
@@ -178,9 +204,9 @@ func (p *Proxy) finish(ctx context.Context, t *preparation) {
 }
 
 // recordUnprepared records the prefixes of want that wait for the running preparation.
-func (p *Proxy) recordUnprepared(want State) {
-	if p.preparer.running == nil {
-		p.preparer.unprepared.Store(nil)
+func (p *preparer) recordUnprepared(want State) {
+	if p.running == nil {
+		p.unprepared.Store(nil)
 		return
 	}
 	var list []netip.Prefix
@@ -201,7 +227,7 @@ func (p *Proxy) recordUnprepared(want State) {
 	}
 	slices.SortFunc(list, sortedset.ComparePrefixes)
 	list = slices.Compact(list)
-	p.preparer.unprepared.Store(&list)
+	p.unprepared.Store(&list)
 }
 
 // covered reports whether one of the prefixes contains another one.

@@ -45,47 +45,27 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 	cleaner *conntrack.Cleaner
-	// preparer prepares addresses before they are announced; mu guards it.
-	preparer *preparer
-	monitor  *obstacle.Monitor
-	poller   *iptables.Poller // of iptables; nil in another mode
-	evictor  *nftables.AffinityEvictor
+	monitor *obstacle.Monitor
+	poller  *iptables.Poller // of iptables; nil in another mode
+	evictor *nftables.AffinityEvictor
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *nfnl.Socket
 	closed bool
 
-	mode      Mode // the mode that choose selected
-	renderer  renderer.Renderer
+	rules     *ruleset
 	offloader *offloader
+	preparer  *preparer // prepares addresses before they are announced
 	// former is the renderer of the other mode, until everything that it may have left is removed.
 	// left is the time of the last attempt.
 	former renderer.Renderer
 	left   time.Time
-
-	have     State         // the State that was set last
-	known    bool          // the kernel holds have, as far as notifications show
-	written  bool          // a Set has succeeded
-	mark     uint64        // of the watch, taken before the kernel is read
-	elements int           // of have, if known
-	entries  int           // of have's addresses, as Limits count them
-	replies  state.Replies // of have
-	// damage describes other programs' changes to our rules, until all of them are repaired: a
-	// failed attempt may have repaired some.
-	damage string
-	// swept are prefixes of want.Owned without untranslated flows: existing ones were deleted, and
-	// the rules have prevented new ones since.
-	swept   []netip.Prefix
-	forward forwardOpener
-	// forgotten are the VIPs in want.Taking whose ended connections were deleted from conntrack.
-	forgotten map[netip.Addr]bool
 }
 
 // New connects to the kernel and looks for a table that an earlier process left. It changes
 // nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
-	p := &Proxy{log: cmp.Or(o.Logger, slog.Default()), replies: make(state.Replies)}
-	p.forward.due = true // an earlier process may have left rules there
+	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
 	var err error
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
@@ -103,14 +83,15 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.cleaner, err = conntrack.NewCleaner(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
-	if p.preparer, err = newPreparer(); err != nil {
+	if p.preparer, err = p.newPreparer(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(nil), p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(), p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
 	p.offloader = newOffloader(o.FastPath, p.cleaner.EndedFlows, p.log, p.watch.notifyChanged)
+	p.preparer.monitor, p.preparer.forget = p.monitor, p.offloader.forget
 	if err := p.offloader.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
@@ -128,7 +109,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 
 // forwarded returns the VIPs that rules of either mode forward, sorted.
 func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
-	all, err := p.renderer.VIPs()
+	all, err := p.rules.renderer.VIPs()
 	if err != nil {
 		return nil, nftables.Explain(ctx, err)
 	}
@@ -144,6 +125,15 @@ func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 // Adopted returns the VIPs of the table that New found, sorted: none after a reboot or Cleanup.
 // They are forwarded until the first Set.
 func (p *Proxy) Adopted() []netip.Addr { return slices.Clone(p.adopted) }
+
+// Unprepared returns sorted prefixes whose new addresses should not be announced yet: Set has
+// programmed them, but their preparation is still running. Changed signals its end.
+func (p *Proxy) Unprepared() []netip.Prefix {
+	if list := p.preparer.unprepared.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
 
 // Recheck makes the next Set compare the kernel with its State, even without a notification of a
 // change.
@@ -183,16 +173,15 @@ func (p *Proxy) Intact() Integrity { return p.watch.rules.get() }
 // Close closes the connections to the kernel, which continues to forward.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
-	closed, running := p.closed, p.preparer.running
+	closed := p.closed
 	p.closed = true
 	p.mu.Unlock()
 	if closed {
 		return nil
 	}
-	err := p.preparer.close(running)
+	err := p.preparer.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.forward.stop()
 	// The fast path reports ended flows to the Cleaner, so it closes first.
 	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.cleaner.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
 }
@@ -236,20 +225,52 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if err == nil {
 		p.redirect(ctx, want, recheck || disturbed)
 		p.offloader.grow(ctx)
-		p.prepare(ctx, want)
+		p.preparer.prepare(ctx, p.sock, want)
 		looked := p.monitor.SetState(want, recheck)
 		p.leave(ctx)
 		p.monitor.Await(ctx, looked)
 	} else {
-		p.examine(ctx)
+		p.rules.examine(ctx)
 	}
 	p.poller.Settle()
-	p.record.set(p.have, err)
+	p.record.set(p.rules.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return refused.Err()
 }
 
+// set makes the kernel forward a valid State. The fast path, the Cleaner and the preparer must know before the
+// rules change what comes.
+func (p *Proxy) set(ctx context.Context, want State) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	vips := state.DiffVIPs(p.rules.have.VIPs, want.VIPs)
+	p.cleaner.Expect(want)
+	p.offloader.shrink(ctx, want)
+	// Taken before the kernel is read: later changes signal again.
+	p.rules.mark = p.watch.rules.mark()
+	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
+	p.preparer.forward.plan(want, vips, p.watch.takeForward() || recheck)
+	left, err := p.rules.set(ctx, change{want, vips, recheck || disturbed})
+	if left.leaked {
+		p.preparer.resweep()
+	}
+	if err == nil && left.stale != nil {
+		p.cleaner.Add(left.stale, want, p.preparer.swept)
+	}
+	return err
+}
+
+// redirect writes the redirects of the State that was set. Its failure does not fail Set: the rules
+// work, and connections that are not redirected are rejected.
+func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
+	err := p.rules.renderer.Redirect(ctx, want, look)
+	if before := p.record.redirect(err); err != nil && before != err.Error() {
+		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
+	}
+}
+
 // Limits returns the limits of the Proxy's mode.
-func (p *Proxy) Limits() Limits { return DefaultLimits(p.mode) }
+func (p *Proxy) Limits() Limits { return DefaultLimits(p.rules.mode) }

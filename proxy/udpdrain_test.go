@@ -103,7 +103,7 @@ func setUntil(t *testing.T, p *Proxy, done <-chan struct{}) {
 	for {
 		select {
 		case <-p.Changed():
-			mustSet(t, p, p.have)
+			mustSet(t, p, p.rules.have)
 		case <-done:
 			return
 		}

@@ -27,7 +27,7 @@ func deleteUntranslated(sock *nfnl.Socket, owned []netip.Prefix) (n int, err err
 }
 
 // finishSweep records that no untranslated flows to owned addresses are left.
-func (p *Proxy) finishSweep(ctx context.Context, t *preparation) {
+func (p *preparer) finishSweep(ctx context.Context, t *preparation) {
 	switch {
 	case t.sweptErr != nil:
 		p.metrics.flowErrors.Inc()
