@@ -23,17 +23,16 @@ func (l *reportLimit) allow(now time.Time) bool {
 // of its own. Such a clock sets no limit.
 var firstRelease = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// isFarAhead reports whether a boot number is too far ahead.
-func (g *Gossip) isFarAhead(boot uint64) bool {
-	now := g.now()
+// isFarAhead reports whether a boot number is too far ahead of a clock.
+func isFarAhead(boot uint64, now time.Time) bool {
 	return now.After(firstRelease) && boot > uint64(now.Add(maxAhead).UnixNano())
 }
 
 // rejectBoot reports that a node, or the process at an address, uses a boot number that is too far
-// ahead. The caller holds mu.
-func (g *Gossip) rejectBoot(of string, boot uint64) error {
+// ahead.
+func (p problems) rejectBoot(of string, boot uint64) error {
 	err := fmt.Errorf("messages of %s are rejected: their boot number, %d, is the time of its speaker's start in nanoseconds since 1970, and is more than %d days ahead of this node's clock; are the clocks right?", of, boot, maxAhead/(24*time.Hour))
-	g.problems.set("boot "+of, time.Now(), err)
+	p.set("boot "+of, time.Now(), err)
 	return err
 }
 

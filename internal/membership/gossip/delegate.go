@@ -64,8 +64,8 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 	node, exists := d.nodes[n.Name]
 	switch {
 	case exists && slices.Contains(node.Addrs, at):
-		if _, boot, _ := splitMeta(n.Meta); d.isFarAhead(boot) {
-			return d.rejectBoot(n.Name, boot)
+		if _, boot, _ := splitMeta(n.Meta); isFarAhead(boot, d.now()) {
+			return d.problems.rejectBoot(n.Name, boot)
 		}
 		return nil
 	case exists:
@@ -112,14 +112,6 @@ func (d delegate) update(n *memberlist.Node, state State) {
 	}
 	d.setState(e, state)
 	e.boot, e.Meta = boot, rest
-}
-
-// currentTransport returns memberlist's Transport, nil after stop. It calls methods that lock mu, so it must
-// be called without that lock.
-func (g *Gossip) currentTransport() *sealedTransport {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.transport
 }
 
 // setState changes the state of a member. A death starts a probe.
@@ -204,8 +196,8 @@ func (d delegate) accept(e envelope) bool {
 		window = &bootWindow{}
 		d.windows[e.Node] = window
 	}
-	if d.isFarAhead(e.boot) {
-		d.rejectBoot(e.Node, e.boot)
+	if isFarAhead(e.boot, d.now()) {
+		d.problems.rejectBoot(e.Node, e.boot)
 		return false
 	}
 	if window.isBehind(e.boot, e.seq) {

@@ -286,15 +286,23 @@ func (g *Gossip) wakeUp() {
 	notify.Changed(g.wake)
 }
 
-// countAlive counts the members in memberlist's state alive, including this one.
+// currentTransport returns memberlist's Transport, nil after stop. It calls methods that lock mu, so it must
+// be called without that lock.
+func (g *Gossip) currentTransport() *sealedTransport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.transport
+}
+
+// countAlive counts the members in memberlist's state alive, including this one. It locks mu.
 func (g *Gossip) countAlive() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.countAliveLocked()
+	return aliveAmong(g.members)
 }
 
-func (g *Gossip) countAliveLocked() (n int) {
-	for _, m := range g.members {
+func aliveAmong(members map[string]*entry) (n int) {
+	for _, m := range members {
 		if m.State == Alive {
 			n++
 		}

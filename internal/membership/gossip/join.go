@@ -33,7 +33,7 @@ func (g *Gossip) joinMissing(now time.Time, changed bool) {
 	if len(g.missing) == 0 {
 		return
 	}
-	alive := g.countAliveLocked()
+	alive := aliveAmong(g.members)
 	for _, name := range g.missing {
 		if !g.joining[name] && !now.Before(g.joinAt[name]) && len(g.joining) < maxJoins {
 			g.reach(name, g.members[name], alive, now)

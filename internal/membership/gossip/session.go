@@ -300,10 +300,10 @@ func (t *sealedTransport) open(p *memberlist.Packet) []byte {
 	b, ok := t.verify(from, p.Buf)
 	switch {
 	case !ok || len(b) < 16:
-	case t.gossip.isFarAhead(h.sender):
+	case isFarAhead(h.sender, t.gossip.now()):
 		t.gossip.mu.Lock()
 		defer t.gossip.mu.Unlock()
-		t.gossip.rejectBoot(from.Addr().String(), h.sender)
+		t.gossip.problems.rejectBoot(from.Addr().String(), h.sender)
 	default:
 		t.receiveSigned(from, h, b)
 	}
@@ -418,7 +418,7 @@ func (t *sealedTransport) receiveHello(s *session, from netip.AddrPort, h header
 // raiseAbove takes a boot number above the highest number that another process knows of this
 // node, unless that is the own one or lower.
 func (t *sealedTransport) raiseAbove(known uint64) {
-	if known > t.boot && !t.gossip.isFarAhead(known) {
+	if known > t.boot && !isFarAhead(known, t.gossip.now()) {
 		t.boot, t.seq = known+1, 0
 		t.gossip.raiseBoot(t.boot)
 	}
