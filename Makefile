@@ -88,11 +88,14 @@ generate: ## write generated code, manifests, reference pages, and the pages of 
 build: ## build bin/fanfare and bin/lab
 	go build -tags=$(TAGS) -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
 
-# Everything in the image is built here or was installed by setup: no registry and
-# no container program is asked.
+# Everything in the image is built here, was installed by setup, or is of Debian's archive, which is asked once for
+# the newer nft: no registry and no container program is.
+NEWER = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fanfare/debian/trixie-$(shell go env GOARCH)
 image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 	go build -tags=$(TAGS) -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
-	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
+	mkdir -p '$(NEWER)'
+	flock '$(NEWER)/lock' sh -c "[ -e '$(NEWER)/complete' ] || hack/image/debian.sh $$(go env GOARCH) '$(NEWER)' trixie nftables base-files"
+	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -newer '$(NEWER)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 
 # Debian's packages for both architectures are loaded once, and kept in the user's cache directory.

@@ -22,9 +22,10 @@ for arch in "${architectures[@]}"; do
 	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -tags="$TAGS" -buildvcs=false \
 		-ldflags="-s -w -X main.release=$version" -o "$out/fanfare-linux-$arch" ./cmd/fanfare
 	hack/image/debian.sh "$arch" "$debian/$arch"
+	hack/image/debian.sh "$arch" "$debian/trixie-$arch" trixie nftables base-files
 done
 
-made=$(go -C hack/image run . -arch "$(IFS=,; echo "${architectures[*]}")" -binary "$out/fanfare-linux-ARCH" -debian "$debian/ARCH" \
+made=$(go -C hack/image run . -arch "$(IFS=,; echo "${architectures[*]}")" -binary "$out/fanfare-linux-ARCH" -debian "$debian/ARCH" -newer "$debian/trixie-ARCH" \
 	-license "$PWD/LICENSE" -version "$version" -revision "$(git rev-parse HEAD)" -created "$(date --utc --date="@$epoch" +%FT%TZ)" \
 	-name "$REGISTRY" -index "$out/fanfare-image.tar" -sbom "$out/fanfare.spdx.json")
 echo "$made"

@@ -17,6 +17,7 @@ type metrics struct {
 	dumps        prometheus.Counter
 	retries      prometheus.Counter
 	repairs      prometheus.Counter
+	crashes      prometheus.Counter
 	flows        prometheus.Counter
 	flowErrors   prometheus.Counter
 	obstacles    *prometheus.GaugeVec
@@ -41,6 +42,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		dumps:      counter("dumps_total", "Times that the whole table was read from the kernel."),
 		retries:    counter("retries_total", "Transactions that were repeated because the kernel held something else than expected."),
 		repairs:    counter("repairs_total", "Times that the table differed from what had been written, and was repaired."),
+		crashes:    counter("nft_crashes_total", "Times that nft crashed, as old versions do at tables that newer ones have written."),
 		flows:      counter("conntrack_deleted_total", "Conntrack entries deleted because a change made them wrong."),
 		flowErrors: counter("conntrack_errors_total", "Failures to list or delete conntrack entries."),
 		obstacles: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -57,7 +59,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.flows, m.flowErrors, m.obstacles, m.looks} {
+	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.crashes, m.flows, m.flowErrors, m.obstacles, m.looks} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -23,7 +23,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	why := ""
 	if m == ModeAuto {
 		m = ModeNFTables
-		if missing := nftables.Missing(ctx); ctx.Err() != nil {
+		if missing := p.nft.Missing(ctx); ctx.Err() != nil {
 			return ctx.Err()
 		} else if missing != nil {
 			m, why = ModeIPTables, missing.Error()
@@ -32,7 +32,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	}
 	p.rules = &ruleset{log: p.log, metrics: p.metrics, record: &p.record, watched: p.watch.rules, mode: m, replies: make(state.Replies)}
 	h := p.host()
-	n, x := &nftables.Renderer{Host: h}, &iptables.Renderer{Host: h}
+	n, x := &nftables.Renderer{Host: h, NFT: p.nft}, &iptables.Renderer{Host: h}
 	if m == ModeNFTables {
 		p.rules.renderer, p.former = n, x
 		p.record.mode(m, nil, "")
@@ -70,6 +70,15 @@ func (p *Proxy) host() renderer.Host {
 		IgnoringOwn: func(s *nfnl.Socket, transactions uint32, change func() error) error {
 			return p.evictor.Without(func() error { return p.watch.ignoringOwn(s, transactions, change) })
 		},
+	}
+}
+
+// nftCrashed reports that a signal ended nft, and what is used instead; nothing if replaced is empty.
+func (p *Proxy) nftCrashed(replaced string) {
+	p.metrics.crashes.Inc()
+	if replaced != "" {
+		p.log.Warn("another nft loads the rules", "reason", replaced)
+		p.record.nft(replaced)
 	}
 }
 

@@ -30,6 +30,7 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: no metrics
 	Mode       Mode                  // empty: ModeAuto
 	FastPath   OpenFastPath          // nil: all flows use the rules
+	NFT        [][]string            // commands that start nft, the oldest version first; nil: [nftables.Installed]
 }
 
 // A Proxy makes the kernel forward, in one network namespace, what a State says. A namespace must
@@ -48,6 +49,7 @@ type Proxy struct {
 	monitor *obstacle.Monitor
 	poller  *iptables.Poller // of iptables; nil in another mode
 	evictor *nftables.AffinityEvictor
+	nft     *nftables.NFT // used by New, and then by Set
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *nfnl.Socket
@@ -70,6 +72,10 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
 	}
+	p.nft = &nftables.NFT{Commands: o.NFT, Crashed: p.nftCrashed}
+	if o.NFT == nil {
+		p.nft.Commands = nftables.Installed()
+	}
 	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
@@ -78,7 +84,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	}
 	// Listen before reading, so that no change is missed between the two.
 	if p.watch, err = newWatch(p.log, p.sock.Port, p.evictor.Port()); err != nil {
-		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(nftables.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(p.nft.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.cleaner, err = conntrack.NewCleaner(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.evictor.Close(), p.sock.Close()))
@@ -111,7 +117,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 	all, err := p.rules.renderer.VIPs()
 	if err != nil {
-		return nil, nftables.Explain(ctx, err)
+		return nil, p.nft.Explain(ctx, err)
 	}
 	// The node may well lack what the other mode needs.
 	former, err := p.former.VIPs()

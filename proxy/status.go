@@ -18,6 +18,8 @@ type Status struct {
 	Mode       Mode     `json:"mode"`
 	Programs   []string `json:"programs,omitempty"`
 	ModeReason string   `json:"modeReason,omitempty"`
+	// NFTReason is why a newer nft than the first one on this node or in the image loads the rules.
+	NFTReason string `json:"nftReason,omitempty"`
 	// ModeError is why rules of another mode are not removed yet.
 	ModeError string `json:"modeError,omitempty"`
 	// Unsupported lists, for each frontend, what this mode cannot do, and what it does instead.
@@ -130,6 +132,12 @@ func (r *record) mode(m Mode, programs []string, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Mode, r.status.Programs, r.status.ModeReason = m, programs, why
+}
+
+func (r *record) nft(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.NFTReason = why
 }
 
 // left records the result of removing rules of another mode.

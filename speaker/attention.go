@@ -53,6 +53,9 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 			all.add("session affinity of %s is full%s", f.Frontend, affinityFullText(p.Mode, f, ago))
 		}
 	}
+	if p.NFTReason != "" {
+		all.add("%s", p.NFTReason)
+	}
 	if p.ConntrackError != "" {
 		all.add("flows to removed endpoints may continue: %s", p.ConntrackError)
 	}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/nftables"
 )
 
 const version = "v0.0.0-test"
@@ -80,7 +81,7 @@ func checkReproducible(t *testing.T, made, root string, a *archive) {
 	again := filepath.Join(t.TempDir(), "again.tar")
 	cmd := exec.CommandContext(t.Context(), "go", "-C", "../../hack/image", "run", ".",
 		"-binary", filepath.Join(root, "usr/bin/fanfare"), "-license", filepath.Join(root, "usr/share/doc/fanfare/copyright"),
-		"-version", version, "-revision", a.Config.Config.Labels["org.opencontainers.image.revision"], "-o", again)
+		"-newer", newerDebian(t), "-version", version, "-revision", a.Config.Config.Labels["org.opencontainers.image.revision"], "-o", again)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -98,6 +99,16 @@ func checkReproducible(t *testing.T, made, root string, a *archive) {
 	if limit := 30_000_000; len(first) > limit {
 		t.Errorf("%d bytes: want at most %d", len(first), limit)
 	}
+}
+
+// newerDebian is where make image keeps the packages of the newer nft.
+func newerDebian(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(cache, "fanfare/debian/trixie-"+runtime.GOARCH)
 }
 
 // checkUnusedFunctionsDropped checks that the linker has dropped unused functions, because
@@ -218,6 +229,10 @@ func checkTools(t *testing.T, root string, env []string) {
 	}
 	expectSameOutput(t, c, "/usr/sbin/nft", "--version")
 	expectSameOutput(t, c, "/usr/sbin/nft", "list", "ruleset")
+	newer := append(slices.Clone(nftables.Installed()[1]), "--version")
+	if got := c.output(t, newer[0], newer[1:]...); !strings.HasPrefix(got, "nftables v1.1.") {
+		t.Errorf("%q: %q", newer, got)
+	}
 }
 
 // lock returns the lock file that the manifest mounts for iptables-legacy. All programs on

@@ -3,29 +3,40 @@
 # dpkg that describes them. Nothing of this machine is changed, and nothing runs from a package:
 # apt gets a state of its own, and the sources and keys of this machine.
 #
-#   debian.sh ARCH DIR
+#   debian.sh ARCH DIR [SUITE PACKAGE...]
 #
-# A package that is in DIR/archives is not loaded again.
+# With a SUITE, such as trixie, the packages are of that release, from this machine's mirror. A package
+# that is in DIR/archives is not loaded again. DIR/complete exists when all is unpacked.
 set -euo pipefail
-arch=$1 dir=$(realpath -m "$2")
+arch=$1 dir=$(realpath -m "$2") suite=${3:-}
+packages=(nftables iptables netbase base-files)
+[ -z "$suite" ] || packages=("${@:4}")
 root=$dir/root apt=$dir/apt
 mkdir -p "$dir/archives/partial" "$apt/none/partial" "$apt/state/lists/partial" "$apt/cache"
 : >"$apt/status" # Nothing is installed, so that all dependencies are loaded.
 
+sources=()
+if [ -n "$suite" ]; then
+	mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
+	[ -n "$mirror" ] || { echo "debian.sh: apt has no Debian mirror; run apt-get update" >&2; exit 1; }
+	mkdir -p "$apt/etc/preferences.d"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$apt/etc/sources.list"
+	sources=(-o Dir::Etc="$apt/etc" -o Dir::Etc::sourceparts=/dev/null)
+fi
+
 apt_get() {
 	apt-get --quiet=2 --yes --no-install-recommends -o APT::Architecture="$arch" -o APT::Architectures="$arch" \
 		-o APT::Sandbox::User= -o Dir::State="$apt/state" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" \
-		-o Dir::Cache::archives="$dir/archives" -o Debug::NoLocking=1 "$@" </dev/null
+		-o Dir::Cache::archives="$dir/archives" -o Debug::NoLocking=1 "${sources[@]}" "$@" </dev/null
 }
 apt_get update
-packages=(nftables iptables netbase base-files)
 # apt names only what it would load, so that it looks for packages in an empty directory here.
 wanted=$(apt_get -o Dir::Cache::archives="$apt/none" --print-uris install "${packages[@]}" | cut -d' ' -f2)
 [ -n "$wanted" ] || { echo "debian.sh: apt names no package for $arch" >&2; exit 1; }
 apt_get --download-only install "${packages[@]}" >&2
 
 # As on a machine with one /usr.
-rm -rf "$root"
+rm -rf "$root" "$dir/complete"
 mkdir -p "$root/usr" "$root/var/lib/dpkg/info"
 for d in bin sbin lib lib64; do
 	mkdir "$root/usr/$d"
@@ -60,3 +71,4 @@ for deb in $wanted; do
 	dpkg-deb --fsys-tarfile "$deb" | tar --extract --keep-directory-symlink --no-same-owner --directory="$root"
 	describe "$deb"
 done
+touch "$dir/complete"

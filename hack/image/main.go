@@ -1,15 +1,15 @@
 // Command image makes Fanfare's container image out of a static binary and of Debian's nft and
 // both iptables. It asks no registry and no daemon.
 //
-//	image -binary FILE -version V -o FILE.tar
+//	image -binary FILE -newer DIR/ARCH -version V -o FILE.tar
 //
 // writes an image for this machine, with the files that it has installed, in the format of
 // `docker save`.
 //
-//	image -binary DIR/fanfare-linux-ARCH -debian DIR/ARCH -arch amd64,arm64 -version V -index FILE.tar
+//	image -binary DIR/fanfare-linux-ARCH -debian DIR/ARCH -newer DIR/ARCH -arch amd64,arm64 -version V -index FILE.tar
 //
 // writes an OCI image index, with an image for each architecture, of what debian.sh has unpacked:
-// ARCH stands for each of them. -sbom writes, too, what is in the images, as SPDX.
+// ARCH stands for each of them. -newer is what debian.sh has unpacked of a newer release: its nft. -sbom writes, too, what is in the images, as SPDX.
 //
 // The same input gives the same files, bit by bit. The module is one of its own because nothing
 // else uses its libraries.
@@ -38,6 +38,7 @@ func main() {
 	flag.StringVar(&o.index, "index", "", "the file to write: an OCI layout with an image for each architecture")
 	flag.StringVar(&o.architectures, "arch", runtime.GOARCH, "architectures, separated by commas; one with -o")
 	flag.StringVar(&o.debian, "debian", "", "directory that debian.sh has filled; empty: this machine's own files")
+	flag.StringVar(&o.newer, "newer", "", "directory that debian.sh has filled with the nft of a newer Debian")
 	flag.StringVar(&o.sbom, "sbom", "", "the file to write: what is in the images, as SPDX 2.3 in JSON")
 	flag.StringVar(&o.name, "name", "fanfare", "the image's name in -index, with its registry")
 	flag.Func("created", "the time of the release, as RFC 3339; for -sbom", func(s string) (err error) {
@@ -53,7 +54,8 @@ func main() {
 
 type options struct {
 	binary, license, version, revision, output string
-	architectures, debian, index, sbom, name   string
+	architectures, debian, newer, index        string
+	sbom, name                                 string
 
 	created time.Time
 }
@@ -65,8 +67,8 @@ const placeholder = "ARCH"
 var validTag = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 
 func (o options) check() error {
-	if o.binary == "" || o.license == "" || (o.output == "") == (o.index == "") {
-		return errors.New("-binary, -license and one of -o and -index: want all of them")
+	if o.binary == "" || o.license == "" || o.newer == "" || (o.output == "") == (o.index == "") {
+		return errors.New("-binary, -license, -newer and one of -o and -index: want all of them")
 	}
 	if o.output != "" && strings.Contains(o.architectures, ",") {
 		return fmt.Errorf("-arch %s: -o takes one architecture", o.architectures)
@@ -83,11 +85,16 @@ func (o options) system(arch string) (system, error) {
 	case triplets[arch] == "":
 		return system{}, fmt.Errorf("-arch %q: want amd64 or arm64", arch)
 	case o.debian != "":
-		return system{filepath.Join(strings.ReplaceAll(o.debian, placeholder, arch), "root"), arch}, nil
+		return unpacked(o.debian, arch), nil
 	case arch != runtime.GOARCH:
 		return system{}, fmt.Errorf("-arch %s: this machine is %s; give -debian", arch, runtime.GOARCH)
 	}
 	return system{"/", arch}, nil
+}
+
+// unpacked is what debian.sh has unpacked for an architecture.
+func unpacked(dir, arch string) system {
+	return system{filepath.Join(strings.ReplaceAll(dir, placeholder, arch), "root"), arch}
 }
 
 func build(ctx context.Context, o options) error {
@@ -128,6 +135,11 @@ func buildImage(ctx context.Context, o options, s system) (c content, img image,
 	if err != nil {
 		return c, nil, err
 	}
+	newer, err := unpacked(o.newer, s.arch).newerNFT(ctx, base)
+	if err != nil {
+		return c, nil, fmt.Errorf("-newer: %w", err)
+	}
+	packages = append(packages, newer...)
 	ours, modules, err := fanfare(ctx, o)
 	if err != nil {
 		return c, nil, err

@@ -10,7 +10,8 @@
 // renderer.go is the entry. ruleset.nft has the rules (DNAT, SNAT and masquerade, source ranges,
 // rejects), and ruleset.go turns it into the text that nft loads. batch.go makes transactions, and
 // parts.go splits large ones. readtable.go reads the table, and damage.go compares it with what was
-// written. reload.go restores a damaged table, and upgrade.go replaces one of another version.
-// affinityeviction.go makes room in the maps of session affinity.
-// redirect.go has the redirects, and probe.go detects what the kernel lacks.
+// written. program.go runs nft, in a version that can read the node's tables. reload.go restores a
+// damaged table, and upgrade.go replaces one of another version. affinityeviction.go makes room in
+// the maps of session affinity. redirect.go has the redirects, and probe.go detects what the kernel
+// lacks.
 package nftables

@@ -28,10 +28,15 @@ func newKernel(t testing.TB) *kernel {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sock.Close() })
-	return &kernel{t: t, Renderer: &Renderer{Host: renderer.Host{
+	return &kernel{t: t, Renderer: &Renderer{NFT: newNFT(t), Host: renderer.Host{
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Sock: sock, Dumped: func() {}, Changed: func(time.Duration) {},
 		IgnoringOwn: func(_ *nfnl.Socket, _ uint32, change func() error) error { return change() },
 	}}}
+}
+
+// newNFT runs the machine's nft.
+func newNFT(t testing.TB) *NFT {
+	return &NFT{Commands: Installed(), Crashed: func(replaced string) { t.Log("nft crashed: ", replaced) }}
 }
 
 // set makes the kernel hold want, by the difference if what it holds is known.

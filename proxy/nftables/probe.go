@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -42,18 +41,18 @@ const probeTable = renderer.TableName + "-probe"
 // the kernel by its configuration option; nil if nothing does. It changes nothing in the kernel:
 // nft's check is a transaction that the kernel aborts after validation (nfnetlink.c,
 // NFNL_ABORT_VALIDATE). It takes some ten milliseconds.
-func Missing(ctx context.Context) error {
-	if _, err := exec.LookPath("nft"); err != nil {
-		return fmt.Errorf("there is no program nft, which loads the rules: %w", err)
+func (n *NFT) Missing(ctx context.Context) error {
+	if _, err := n.find(n.at); err != nil {
+		return err
 	}
 	if err := nfTablesMissing(); err != nil {
 		return err
 	}
-	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
+	err := n.check(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
 	if err == nil || ctx.Err() != nil || errors.Is(err, errCrashed) {
 		return errors.Join(err, ctx.Err())
 	}
-	if missing := missingFeatures(ctx, usedFeatures(rulesetText(nil))); len(missing) > 0 {
+	if missing := n.missingFeatures(ctx, usedFeatures(rulesetText(nil))); len(missing) > 0 {
 		return fmt.Errorf("this kernel lacks %s, which the rules need: load what is a module, or use a kernel that has it", enumerateFeatures(missing))
 	}
 	return fmt.Errorf("this kernel does not take the rules: %w", err)
@@ -86,12 +85,12 @@ func usedFeatures(rules string) (used []feature) {
 
 // missingFeatures tries each feature. Most depend only on earlier ones in the list: without NAT
 // chains, for example, all that needs such a chain fails, and only that is reported.
-func missingFeatures(ctx context.Context, all []feature) (missing []feature) {
-	if nftCheck(ctx, probeText("")) != nil {
+func (n *NFT) missingFeatures(ctx context.Context, all []feature) (missing []feature) {
+	if n.check(ctx, probeText("")) != nil {
 		return []feature{{config: "CONFIG_NF_TABLES_INET", module: "nf_tables"}}
 	}
 	for _, f := range all {
-		if nftCheck(ctx, probeText(f.try)) == nil {
+		if n.check(ctx, probeText(f.try)) == nil {
 			continue
 		}
 		missing = append(missing, f)
@@ -113,8 +112,8 @@ func enumerateFeatures(all []feature) string {
 }
 
 // Explain adds to an error of nftables what is missing, if anything is.
-func Explain(ctx context.Context, err error) error {
-	if missing := Missing(ctx); missing != nil {
+func (n *NFT) Explain(ctx context.Context, err error) error {
+	if missing := n.Missing(ctx); missing != nil {
 		return fmt.Errorf("%w (%w)", missing, err)
 	}
 	return err

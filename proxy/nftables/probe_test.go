@@ -19,11 +19,11 @@ func TestNothingIsMissing(t *testing.T) {
 		s := proxytest.PacketState(state.LocalClients{})
 		k.set(s)
 		before := generationNow(t)
-		if err := Missing(t.Context()); err != nil {
+		if err := k.NFT.Missing(t.Context()); err != nil {
 			t.Error(err)
 		}
 		for _, f := range features {
-			if err := nftCheck(t.Context(), probeText(f.try)); err != nil {
+			if err := k.NFT.check(t.Context(), probeText(f.try)); err != nil {
 				t.Errorf("%s: %v", f.config, err)
 			}
 		}
@@ -58,7 +58,7 @@ func generationNow(t *testing.T) uint32 {
 func TestMissingFeature(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		none := feature{"flow", "flowtable f { hook ingress priority 0; devices = { nosuch }; }", "CONFIG_NONE", "none"}
-		got := enumerateFeatures(missingFeatures(t.Context(), []feature{features[1], none}))
+		got := enumerateFeatures(newNFT(t).missingFeatures(t.Context(), []feature{features[1], none}))
 		if want := "CONFIG_NONE (module none)"; got != want {
 			t.Errorf("missing %q, want %q", got, want)
 		}
@@ -73,14 +73,14 @@ func TestMissingProgramOrRight(t *testing.T) {
 		if err := os.Setenv("PATH", t.TempDir()); err != nil {
 			t.Fatal(err)
 		}
-		if err := Missing(t.Context()); err == nil || !strings.Contains(err.Error(), "no program nft") {
+		if err := newNFT(t).Missing(t.Context()); err == nil || !strings.Contains(err.Error(), "no program nft") {
 			t.Errorf("without nft: %v", err)
 		}
 		if err := os.Setenv("PATH", path); err != nil {
 			t.Fatal(err)
 		}
 		proxytest.WithoutRights(t)
-		err := Missing(t.Context())
+		err := newNFT(t).Missing(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 			t.Errorf("without rights: %v", err)
 		}

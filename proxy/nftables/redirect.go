@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -96,14 +95,14 @@ func (n *Renderer) Redirect(ctx context.Context, want state.State, look bool) er
 	if r.err != nil && slices.Equal(r.tried, want.Redirects) && time.Since(r.at) < redirectRetry {
 		return r.err
 	}
-	r.err = r.write(ctx, want.Redirects, look)
+	r.err = r.write(ctx, n.NFT, want.Redirects, look)
 	r.tried, r.at = want.Redirects, time.Now()
 	return r.err
 }
 
-func (r *redirectTables) write(ctx context.Context, want []state.Redirect, look bool) error {
+func (r *redirectTables) write(ctx context.Context, nft *NFT, want []state.Redirect, look bool) error {
 	if look && r.known && len(r.have) > 0 {
-		r.known = listRedirects(ctx, r.have) == r.listing
+		r.known = listRedirects(ctx, nft, r.have) == r.listing
 	}
 	if r.known && slices.Equal(r.have, want) {
 		return nil
@@ -128,12 +127,12 @@ func (r *redirectTables) write(ctx context.Context, want []state.Redirect, look 
 	}
 	r.known = false
 	if script.Len() > 0 {
-		if err := nft(ctx, script.String()); err != nil {
+		if err := nft.load(ctx, script.String()); err != nil {
 			return err
 		}
 	}
 	r.known, r.have = true, want
-	r.listing = listRedirects(ctx, r.have)
+	r.listing = listRedirects(ctx, nft, r.have)
 	return nil
 }
 
@@ -200,16 +199,16 @@ func lacking(all, of []string) []string {
 
 // listRedirects returns nft's listing of the tables for redirects, without counters; empty for a
 // missing table.
-func listRedirects(ctx context.Context, all []state.Redirect) (listing string) {
+func listRedirects(ctx context.Context, nft *NFT, all []state.Redirect) (listing string) {
 	for f := range state.SetID(2) {
 		if len(state.RedirectsOf(all, f)) == 0 {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], renderer.RedirectTable).Output()
+		out, err := nft.run(ctx, "", "--stateless", "list", "table", redirectFamilies[f], renderer.RedirectTable)
 		if err != nil {
 			return ""
 		}
-		listing += string(out)
+		listing += out
 	}
 	return listing
 }

@@ -19,6 +19,7 @@ import (
 // A Renderer writes table inet fanfare, and the tables for redirects.
 type Renderer struct {
 	renderer.Host
+	NFT *NFT
 
 	// The kernel's table after a successful Update or Converge.
 	uses  map[string]int // the number of elements that go to each generated chain
@@ -212,8 +213,8 @@ func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, r
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
-		if err := n.IgnoringOwn(n.Sock, 1, func() error { return nft(ctx, script) }); err != nil {
-			return nil, fmt.Errorf("load the rules: %w", Explain(ctx, err))
+		if err := n.IgnoringOwn(n.Sock, 1, func() error { return n.NFT.load(ctx, script) }); err != nil {
+			return nil, fmt.Errorf("load the rules: %w", n.NFT.Explain(ctx, err))
 		}
 		n.Changed(0)
 	}

@@ -1,11 +1,8 @@
 package nftables
 
 import (
-	"context"
 	_ "embed"
-	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -102,28 +99,3 @@ func replaceScript(all []state.Element) string {
 
 // Text returns the table for a State as nft reads it. It is for people, and for tests that simulate packets.
 func Text(s state.State) string { return replaceScript(state.RenderState(s)) }
-
-// nft runs an nft script as one transaction.
-func nft(ctx context.Context, script string) error { return runNFT(ctx, script, "-f", "-") }
-
-// nftCheck makes the kernel check a script without changing anything.
-func nftCheck(ctx context.Context, script string) error { return runNFT(ctx, script, "-c", "-f", "-") }
-
-// errCrashed means that a signal ended nft. Before it loads rules, nft lists what exists, and versions up
-// to 1.1.1 end by a segmentation fault at sets that 1.1.2 or later has written.
-var errCrashed = errors.New("nft crashed: it cannot read a table of this node that a newer nft has written, such as kube-proxy's. " +
-	"Use an nft that is at least as new as the writer's, or set --proxy-mode to iptables")
-
-// runNFT runs nft with a script as its input. The output contains the place of a mistake, the exit
-// status does not.
-func runNFT(ctx context.Context, script string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "nft", args...)
-	cmd.Stdin = strings.NewReader(script)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		if exit := (*exec.ExitError)(nil); ctx.Err() == nil && errors.As(err, &exit) && exit.ExitCode() < 0 {
-			return fmt.Errorf("%w: %w", errCrashed, err)
-		}
-		return fmt.Errorf("nft: %w: %s", err, renderer.FirstLines(string(out), 3))
-	}
-	return nil
-}

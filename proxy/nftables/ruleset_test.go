@@ -35,7 +35,7 @@ func TestReplaceScript(t *testing.T) {
 			if out, err := check.CombinedOutput(); err != nil {
 				t.Fatalf("%s: nft --check: %v\n%s", name, err, out)
 			}
-			if err := nft(t.Context(), replaceScript(all)); err != nil {
+			if err := newNFT(t).load(t.Context(), replaceScript(all)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			got, err := readStructure(s)

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,34 +14,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// nftVersions are those of Debian 11, 12 and 13.
-var nftVersions = []string{"0.9.8", "1.0.6", "1.1.3"}
-
-// nftPrograms are what hack/nft.sh unpacks, by version.
-func nftPrograms(t *testing.T) map[string]string {
-	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(cache, "fanfare", "nft")
-	if out, err := exec.CommandContext(t.Context(), "../../hack/nft.sh", dir).CombinedOutput(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("hack/nft.sh: %v\n%s", err, out)
-		}
-		t.Skipf("hack/nft.sh cannot unpack the packages of other Debian releases: %v\n%s", err, out)
-	}
-	all := make(map[string]string)
-	for _, v := range nftVersions {
-		all[v] = filepath.Join(dir, v)
-	}
-	return all
-}
-
 // runVersion runs one version of nft in the test's namespace.
-func runVersion(t *testing.T, dir, script string, args ...string) (string, error) {
+func runVersion(t *testing.T, program, script string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "nft"), args...)
+	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Stdin = strings.NewReader(script)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -72,23 +46,6 @@ func featureState() state.State {
 	return s
 }
 
-// foreignTable is another program's, in the form of kube-proxy's: maps of verdicts, and sets, by address,
-// protocol and port, with comments.
-const foreignTable = `table ip kube-proxy {
-	comment "rules for kube-proxy"
-	set cluster-ips { type ipv4_addr; comment "Active ClusterIPs"; elements = { 10.96.0.1 } }
-	map no-endpoint-services { type ipv4_addr . inet_proto . inet_service : verdict; comment "vmap to drop or reject packets to services with no endpoints"; elements = { 10.96.0.2 . tcp . 80 comment "default/a:p80" : goto reject-chain } }
-	map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; comment "ClusterIP, ExternalIP and LoadBalancer IP traffic"; elements = { 10.96.0.1 . tcp . 443 : goto service-1 } }
-	set affinity-1 { type ipv4_addr; flags dynamic,timeout; timeout 3h; }
-	chain reject-chain { reject; }
-	chain endpoint-1 { update @affinity-1 { ip saddr }; meta l4proto tcp dnat to 10.244.1.2:443; }
-	chain service-1 { ip daddr 10.96.0.1 tcp dport 443 ip saddr != 10.244.0.0/16 meta mark set meta mark or 0x4000; ip saddr @affinity-1 goto endpoint-1; numgen random mod 1 vmap { 0 : goto endpoint-1 }; }
-	chain services { ip daddr . meta l4proto . th dport vmap @service-ips; ip daddr @cluster-ips drop; }
-	chain filter-input { type filter hook input priority -110; policy accept; ct state new ip daddr . meta l4proto . th dport vmap @no-endpoint-services; }
-	chain nat-prerouting { type nat hook prerouting priority dstnat; policy accept; jump services; }
-}
-`
-
 // crashes are the pairs of writer and reader of which the reader ends by a segmentation fault. The rules
 // stay as they are. docs/reference/nft-versions.md has the same table.
 var crashes = map[[2]string]bool{
@@ -100,23 +57,19 @@ var crashes = map[[2]string]bool{
 // A version of nft lists and loads the tables that the same or an older version has written, and says what
 // crashed where a newer one has: Fanfare's table and one in the form of kube-proxy's.
 func TestVersionsOfNft(t *testing.T) {
-	for _, writer := range nftVersions {
+	for _, writer := range proxytest.NFTVersions {
 		t.Run(writer, func(t *testing.T) { proxytest.InNamespace(t, func(t *testing.T) { versionsWith(t, writer) }) })
 	}
 }
 
 func versionsWith(t *testing.T, writer string) {
-	programs := nftPrograms(t)
-	path := os.Getenv("PATH")
-	use := func(version string) {
-		// The namespace's process is this test's alone.
-		if err := os.Setenv("PATH", programs[version]+":"+path); err != nil {
-			t.Fatal(err)
-		}
+	programs := proxytest.NFTPrograms(t, "../..")
+	use := func(version string) *NFT {
+		return &NFT{Commands: [][]string{{programs[version]}}, Crashed: func(string) {}}
 	}
 	lists := func(what string) {
 		t.Helper()
-		for _, reader := range nftVersions {
+		for _, reader := range proxytest.NFTVersions {
 			for _, form := range []string{"-a", "-j"} {
 				_, err := runVersion(t, programs[reader], "", form, "list", "ruleset")
 				if crashed := err != nil; crashed != crashes[[2]string{writer, reader}] {
@@ -125,19 +78,18 @@ func versionsWith(t *testing.T, writer string) {
 			}
 		}
 	}
-	if _, err := runVersion(t, programs[writer], foreignTable, "-f", "-"); err != nil {
+	if _, err := runVersion(t, programs[writer], proxytest.KubeProxyTable, "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	lists("the other program's table")
-	use("1.0.6")
-	if err := Missing(t.Context()); errors.Is(err, errCrashed) != crashes[[2]string{writer, "1.0.6"}] {
+	if err := use("1.0.6").Missing(t.Context()); errors.Is(err, errCrashed) != crashes[[2]string{writer, "1.0.6"}] {
 		t.Errorf("1.0.6 beside the other program's table of %s: %v", writer, err)
 	}
 	if _, err := runVersion(t, programs[writer], "delete table ip kube-proxy", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	use(writer)
 	k := newKernel(t)
+	k.NFT = use(writer)
 	if writer == "0.9.8" {
 		if _, err := k.Converge(t.Context(), nil, featureState()); err == nil {
 			t.Error("0.9.8 loads Fanfare's table")
@@ -147,4 +99,31 @@ func versionsWith(t *testing.T, writer string) {
 	k.set(featureState())
 	k.check()
 	lists("Fanfare's table")
+}
+
+// After a crash, the newer nft loads the table, once and for all.
+func TestNewerNft(t *testing.T) {
+	proxytest.InNamespace(t, func(t *testing.T) {
+		programs := proxytest.NFTPrograms(t, "../..")
+		if _, err := runVersion(t, programs["1.1.3"], proxytest.KubeProxyTable, "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
+		k := newKernel(t)
+		var crashes []string
+		k.NFT = &NFT{
+			Commands: [][]string{{"/nonexistent/nft"}, {programs["1.0.6"]}, {programs["1.1.3"]}},
+			Crashed:  func(replaced string) { crashes = append(crashes, replaced) },
+		}
+		for range 2 {
+			k.set(featureState())
+			k.check()
+			if _, err := runVersion(t, programs["1.1.3"], "delete table inet fanfare", "-f", "-"); err != nil {
+				t.Fatal(err)
+			}
+			k.have = nil
+		}
+		if len(crashes) != 1 || !strings.HasPrefix(crashes[0], "nft 1.0.6 crashed") || !strings.Contains(crashes[0], "uses nft 1.1.3") {
+			t.Errorf("crashes: %q", crashes)
+		}
+	})
 }
