@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -23,6 +24,14 @@ func extract(name string, text []byte) ([]passage, error) {
 		return paragraphs(string(text)), nil
 	case ext == ".sh" || ext == ".yaml" || ext == ".yml" || filepath.Base(name) == "Makefile":
 		return hashComments(string(text)), nil
+	case ext == ".nft":
+		return append(hashComments(string(text)), nftComments(string(text))...), nil
+	case ext == ".conf":
+		return append(hashComments(string(text)), lineComments(string(text), "! ")...), nil
+	case ext == ".c":
+		return cComments(string(text)), nil
+	case ext == ".txtar":
+		return caseProse(string(text)), nil
 	}
 	return nil, nil
 }
@@ -71,10 +80,56 @@ func paragraphs(text string) []passage {
 }
 
 // hashComments returns comments that begin with # and have a line for themselves.
-func hashComments(text string) []passage {
+func hashComments(text string) []passage { return lineComments(text, "# ") }
+
+// lineComments returns comments that begin with a mark and have a line for themselves.
+func lineComments(text, mark string) []passage {
 	return group(text, func(line string) (string, bool) {
-		comment, ok := strings.CutPrefix(strings.TrimSpace(line), "# ")
-		return comment, ok
+		return strings.CutPrefix(strings.TrimSpace(line), mark)
+	})
+}
+
+// nftComment is the comment of a table, set, chain, rule or element.
+var nftComment = regexp.MustCompile(`\bcomment "([^"]*)"`)
+
+// nftComments returns the comments that the kernel keeps.
+func nftComments(text string) (all []passage) {
+	for i, line := range strings.Split(text, "\n") {
+		for _, found := range nftComment.FindAllStringSubmatch(line, -1) {
+			all = append(all, passage{i + 1, found[1]})
+		}
+	}
+	return all
+}
+
+// cComments returns the comments of C, which may follow code in a line.
+func cComments(text string) []passage {
+	inside := false // of a comment that ends with */
+	return group(text, func(line string) (string, bool) {
+		if !inside {
+			if _, comment, found := strings.Cut(line, "//"); found {
+				return comment, true
+			}
+			_, comment, found := strings.Cut(line, "/*")
+			if !found {
+				return "", false
+			}
+			line = comment
+		}
+		comment, _, ends := strings.Cut(line, "*/")
+		inside = !ends
+		return strings.TrimLeft(comment, " *"), true
+	})
+}
+
+// caseProse returns what a test case says before its files, and the comments in these.
+func caseProse(text string) []passage {
+	head := true
+	return group(text, func(line string) (string, bool) {
+		if head = head && !strings.HasPrefix(line, "-- "); head {
+			return strings.TrimPrefix(line, "# "), strings.TrimSpace(line) != ""
+		}
+		return strings.CutPrefix(strings.TrimSpace(line), "# ")
 	})
 }
 

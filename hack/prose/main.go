@@ -1,5 +1,6 @@
 // Command prose looks for words that plain technical English does without, in Go's
-// comments and strings, in documents, and in comments of scripts and YAML.
+// comments and strings, in documents, in comments of scripts, YAML, C, nft and routers, and in
+// the descriptions of test cases (txtar).
 //
 //	go run ./hack/prose DIR...
 //
@@ -14,6 +15,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 //go:embed words.txt
@@ -40,9 +43,9 @@ func run(w io.Writer, list string, dirs []string) (found int, err error) {
 			switch {
 			case err != nil:
 				return err
-			case d.IsDir() && name != dir && (d.Name() == "testdata" || d.Name() == "bin" || d.Name()[0] == '.'):
+			case d.IsDir() && name != dir && (d.Name() == "bin" || d.Name()[0] == '.'):
 				return fs.SkipDir
-			case d.IsDir():
+			case d.IsDir() || inTestdata(dir, name) && filepath.Ext(name) != ".txtar":
 				return nil
 			}
 			text, err := os.ReadFile(name)
@@ -64,4 +67,11 @@ func run(w io.Writer, list string, dirs []string) (found int, err error) {
 		}
 	}
 	return found, nil
+}
+
+// inTestdata reports whether a file is in a directory testdata below dir. What tests read may be anything, but
+// people read their cases.
+func inTestdata(dir, name string) bool {
+	below, err := filepath.Rel(dir, name)
+	return err == nil && slices.Contains(strings.Split(filepath.ToSlash(below), "/"), "testdata")
 }

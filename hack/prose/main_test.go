@@ -50,3 +50,32 @@ func TestBrokenGoFile(t *testing.T) {
 		t.Errorf("got %v, want an error about broken.go", err)
 	}
 }
+
+// The prose of each kind of file is checked, and only that.
+func TestKindsOfFiles(t *testing.T) {
+	const fault, other = "who" + "ever comes", "who" + "ever"
+	for name, text := range map[string]string{
+		"a.nft":               "# " + fault + "\nset s { comment \"" + fault + "\"; }\nchain " + other + " { }\n",
+		"a.conf":              "! " + fault + "\nhostname " + other + "\n# " + fault + "\n",
+		"a.c":                 "int x; // " + fault + "\n/* is\n * " + fault + "\n */\nint " + other + ";\n",
+		"testdata/a.txtar":    fault + "\n-- " + other + " --\n" + other + "\n# " + fault + "\n",
+		"testdata/unread.go":  "// " + fault + "\n",
+		"testdata/unread.nft": "# " + fault + "\n",
+	} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		want := 2
+		if strings.Contains(name, "unread") {
+			want = 0
+		}
+		if found, err := run(&out, words, []string{dir}); err != nil || found != want {
+			t.Errorf("%s: %d findings, want %d: %v\n%s", name, found, want, err, out.String())
+		}
+	}
+}

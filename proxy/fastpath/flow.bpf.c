@@ -108,7 +108,7 @@ struct ports {
 	__u16 destination;
 };
 
-// What the first fragment of a datagram says about the later ones.
+// The ports of a datagram, from its first fragment: later ones have none.
 struct first {
 	struct ports ports;
 	__u32 seen;  // seconds, CLOCK_MONOTONIC
