@@ -67,10 +67,9 @@ func BenchmarkFilesOneSlice(b *testing.B) {
 func BenchmarkFilesLoad(b *testing.B) {
 	dir := manyObjects(b)
 	for b.Loop() {
-		ctx, cancel := context.WithCancel(b.Context())
-		_, err := loadFiles(ctx, dir, nil, cluster.Scope{}, quiet)
-		cancel()
+		f, err := loadFiles(dir, nil, cluster.Scope{}, quiet)
 		must(b, err)
+		must(b, f.events.Close())
 	}
 }
 
@@ -83,10 +82,9 @@ func BenchmarkFilesLoadOneFile(b *testing.B) {
 	}
 	must(b, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(strings.Join(docs, "---\n")), 0o644))
 	for b.Loop() {
-		ctx, cancel := context.WithCancel(b.Context())
-		_, err := loadFiles(ctx, dir, nil, cluster.Scope{}, quiet)
-		cancel()
+		f, err := loadFiles(dir, nil, cluster.Scope{}, quiet)
 		must(b, err)
+		must(b, f.events.Close())
 	}
 }
 
@@ -100,7 +98,7 @@ func BenchmarkFilesOneInALargeFile(b *testing.B) {
 	}
 	path := filepath.Join(dir, "all.yaml")
 	must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
-	f, err := loadFiles(b.Context(), dir, nil, cluster.Scope{}, quiet)
+	f, err := loadFiles(dir, nil, cluster.Scope{}, quiet)
 	must(b, err)
 	n := 0
 	for b.Loop() {
@@ -109,7 +107,7 @@ func BenchmarkFilesOneInALargeFile(b *testing.B) {
 		docs[5000] = sliceYAML(5000, n)
 		must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
 		b.StartTimer()
-		f.look("all.yaml", true)
+		f.look(map[string]arrival{"all.yaml": placed})
 		f.publish()
 	}
 }

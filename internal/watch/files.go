@@ -8,8 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
 )
 
 // Files is a Source that reads a folder of YAML and JSON, and reads it again when a file is renamed
@@ -45,15 +48,15 @@ type Files struct {
 	changed  chan struct{}
 
 	// Only the goroutine of run uses the following fields.
-	inotify *inotify // events of the folder, and of the nearest folder above it that exists
+	events  *os.File    // inotify's, of folder
+	folder  fs.FileInfo // what is watched; nil: the folder that comes back must be watched and compared
+	buf     [64 << 10]byte
 	builder *cluster.Builder
 	files   map[string]*file
 	// origins maps an object to its files, sorted by name. The first file counts.
 	origins map[cluster.Key][]origin
 	// saved are valid versions from an earlier process, for objects that have had none in this one.
 	saved map[cluster.Key]runtime.Object
-	// ahead has what rescan has read of files whose turn has not come yet.
-	ahead map[string]content
 }
 
 // A file was read or seen.
@@ -74,21 +77,25 @@ type origin struct {
 // OpenFiles reads the folder dir and watches it until ctx ends. Mistakes in files are no error, but
 // Problems of the snapshot. known has versions for objects with a mistake; nil: none.
 func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
-	f, err := loadFiles(ctx, dir, known, cluster.Scope{}, log)
+	f, err := loadFiles(dir, known, cluster.Scope{}, log)
 	if err != nil {
 		return nil, err
 	}
-	go f.run()
+	go f.run(ctx)
 	return f, nil
 }
 
 // ReadFiles is OpenFiles for a plan: the snapshot never changes, and says what is not served.
-func ReadFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
-	return loadFiles(ctx, dir, known, cluster.Scope{Unserved: true}, log)
+func ReadFiles(_ context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
+	f, err := loadFiles(dir, known, cluster.Scope{Unserved: true}, log)
+	if err != nil {
+		return nil, err
+	}
+	return f, f.events.Close()
 }
 
 // loadFiles is OpenFiles without the goroutine that handles events.
-func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, scope cluster.Scope, log *slog.Logger) (*Files, error) {
+func loadFiles(dir string, known *cluster.Configuration, scope cluster.Scope, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -107,22 +114,12 @@ func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, sc
 	f.builder.Limit(scope)
 	f.builder.Know(known)
 	f.snapshot.Store(f.builder.Snapshot())
-	if f.inotify, err = newInotify(ctx, abs); err != nil {
-		return nil, err
-	}
-	exists, err := f.inotify.arm()
-	switch {
-	case err == nil && !exists:
-		err = &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}
-	case err == nil:
-		err = f.rescan()
-	}
-	if err != nil {
-		f.inotify.file.Close()
+	if err := f.update(nil); err != nil {
 		return nil, err
 	}
 	f.publish()
-	log.Info("folder read", "dir", dir, "files", len(f.files), "objects", len(f.origins), "problems", len(f.Snapshot().Problems))
+	log.Info("folder read", "dir", dir, "files", len(f.files), "objects", len(f.origins),
+		"problems", len(f.Snapshot().Problems))
 	f.level = slog.LevelInfo
 	return f, nil
 }
@@ -133,14 +130,20 @@ func (f *Files) Snapshot() *cluster.Snapshot { return f.snapshot.Load() }
 // Changed receives a value when there is another snapshot.
 func (f *Files) Changed() <-chan struct{} { return f.changed }
 
-// run applies events until the context of OpenFiles ends, which closes inotify.
-func (f *Files) run() {
+// checkPath is how often the path is compared with the folder that is watched. Only a folder that was replaced
+// waits for it: inotify reports nothing of a link on the path that was swapped.
+const checkPath = time.Second
+
+// run applies events until ctx ends.
+func (f *Files) run(ctx context.Context) {
+	defer func() { f.events.Close() }() // of the last folder
 	for {
-		events, err := f.inotify.wait()
-		if err != nil {
-			if !errors.Is(err, os.ErrClosed) {
-				f.log.Error("BUG: folder is no longer watched", "err", err)
-			}
+		events, err := readEvents(f.events, f.buf[:], checkPath)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			f.log.Error("BUG: folder is no longer watched", "err", err)
 			return
 		}
 		f.apply(events)
@@ -164,58 +167,103 @@ func (f *Files) publish() {
 // links through it, at one instant.
 const configMapData = "..data"
 
-// apply reads the files that events name. If a name is in several events, the last rename or
-// creation decides whether a whole file was put in place.
+// apply is update, with an error as a Problem of the folder. All objects stay meanwhile.
 func (f *Files) apply(events []event) {
-	var rearm, rescan bool
-	placed := map[string]bool{}
-	for _, e := range events {
-		switch {
-		case e.has(unix.IN_Q_OVERFLOW):
-			rescan = true // the kernel does not say which events it dropped
-		case e.wd == f.inotify.above:
-			rearm = rearm || e.name == f.inotify.next || e.has(goneMask)
-		case e.wd != f.inotify.folder:
-			// The event is from a watch that was removed since.
-		case e.has(goneMask):
-			rearm = true
-		case e.name == configMapData:
-			rescan = true
-		case e.has(unix.IN_CLOSE_WRITE) && placed[e.name]:
-			// A writer renamed the file before closing it. The complete content is read now.
-		default:
-			placed[e.name] = e.has(unix.IN_MOVED_TO)
+	err := f.update(events)
+	var p []cluster.Problem
+	if err != nil {
+		f.folder = nil // so that it is watched and compared again
+		p = []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		p[0].Message = "is gone; put it back. All objects stay as they were until then"
+	}
+	f.builder.Report("folder", p)
+}
+
+// update reads the files that events name, or all that are new if the folder is another one.
+func (f *Files) update(events []event) error {
+	names, whole, gone := f.arrivals(events)
+	replaced, err := f.watch(gone)
+	if err != nil {
+		return err
+	}
+	if whole || replaced {
+		if err := f.compare(names); err != nil {
+			return err
 		}
 	}
-	if rearm {
-		rescan = f.rearm()
-	}
-	if rescan {
-		f.report(f.rescan())
-	}
-	for name, moved := range placed {
-		f.look(name, moved)
-	}
+	f.look(names)
+	return nil
 }
 
-// rearm watches the folder that is at the path now, and reports whether there is one. The path may
-// be a link that was swapped.
-func (f *Files) rearm() bool {
-	exists, err := f.inotify.arm()
-	if err == nil && !exists {
-		err = errors.New("is gone; put it back. All objects stay as they were until then")
+// An arrival is how a file came to its name. The later ones replace the earlier.
+type arrival int
+
+const (
+	touched arrival = iota // it was removed, or written in place
+	listed                 // it is in the folder; how it came there is not known
+	placed                 // a rename has put it in place, so it is whole
+)
+
+// arrivals returns the names in events. If one is in several, the last rename or creation decides. whole reports
+// that all names must be compared, and gone that the watch may have ended.
+func (f *Files) arrivals(events []event) (names map[string]arrival, whole, gone bool) {
+	names = map[string]arrival{}
+	for _, e := range events {
+		switch {
+		case e.has(unix.IN_Q_OVERFLOW), e.name == configMapData:
+			whole = true // the kernel does not say which events it dropped
+		case e.has(goneMask):
+			gone = true
+		case e.has(unix.IN_CLOSE_WRITE) && names[e.name] == placed:
+			// A writer renamed the file before closing it. The complete content is read now.
+		case e.has(unix.IN_MOVED_TO):
+			names[e.name] = placed
+		default:
+			names[e.name] = touched
+		}
 	}
-	f.report(err)
-	return exists
+	for name := range names {
+		if base, ok := strings.CutSuffix(name, backupSuffix); ok && f.files[base] != nil {
+			names[base] = max(names[base], touched)
+		}
+	}
+	return names, whole, gone
 }
 
-// report makes a Problem of an error of the folder; nil ends it. All objects stay meanwhile.
-func (f *Files) report(err error) {
-	if err == nil {
-		f.builder.Report("folder", nil)
-		return
+// watch watches the folder that is at the path now, if it is another one than before, or gone is set. The path may be
+// a link that was swapped.
+func (f *Files) watch(gone bool) (replaced bool, err error) {
+	// The folder is looked at before it is watched: if it is replaced between, the next call notices.
+	st, err := os.Stat(f.dir)
+	if err != nil || !gone && f.folder != nil && os.SameFile(st, f.folder) {
+		return false, err
 	}
-	f.builder.Report("folder", []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}})
+	events, err := openInotify(f.dir)
+	if err != nil {
+		return false, err
+	}
+	if f.events != nil {
+		f.events.Close()
+	}
+	f.events, f.folder = events, st
+	return true, nil
+}
+
+// compare adds the names in the folder, and those of known files.
+func (f *Files) compare(names map[string]arrival) error {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return err
+	}
+	for name := range f.files {
+		names[name] = max(names[name], touched)
+	}
+	for _, e := range entries {
+		names[e.Name()] = max(names[e.Name()], listed)
+	}
+	return nil
 }
 
 // ignored reports whether a file is not read.
@@ -230,107 +278,119 @@ func ignored(name string) bool {
 	return true
 }
 
-// look reads or removes the file with a name, or reports why it does neither. placed: a rename has
-// put the file in place, so it is whole.
-func (f *Files) look(name string, placed bool) {
-	if base, ok := strings.CutSuffix(name, backupSuffix); ok && f.files[base] != nil {
-		name, placed = base, false
+// look inspects files on all cores, and applies the findings in the order of their names: the result must not depend on
+// which file was read first.
+func (f *Files) look(names map[string]arrival) {
+	list := slices.DeleteFunc(slices.Sorted(maps.Keys(names)), ignored)
+	found := make([]finding, len(list))
+	onAllCores(len(list), func(i int) { found[i] = f.inspect(list[i], names[list[i]]) })
+	for i, name := range list {
+		f.take(name, found[i])
 	}
-	if ignored(name) {
-		return
-	}
+}
+
+// onAllCores calls f with 0 to n-1, on all cores, and returns when all calls have returned.
+func onAllCores(n int, f func(int)) {
+	workqueue.ParallelizeUntil(context.Background(), goruntime.GOMAXPROCS(0), n, f)
+}
+
+// A finding is what inspect has found at a name. The zero value: nothing has changed.
+type finding struct {
+	gone bool
+	read fs.FileInfo // nil: the file was not read
+	docs []document
+	err  error // why the file was not read, or a *syntaxError
+}
+
+// inspect reads the file with a name, or finds why it must not be read. It changes nothing, so that many files can be
+// inspected at once.
+func (f *Files) inspect(name string, how arrival) finding {
 	path := filepath.Join(f.dir, name)
 	known := f.files[name]
 	st, err := os.Stat(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && known != nil && known.isAt(path+backupSuffix):
+		return finding{err: errors.New("was renamed to " + name + backupSuffix +
+			", as editors do before they write in place" + cluster.StaysInUse)}
 	case errors.Is(err, fs.ErrNotExist):
-		if known != nil && known.isAt(path+backupSuffix) {
-			f.setProblem(known, 0, "was renamed to "+name+backupSuffix+", as editors do before they write in place"+cluster.StaysInUse)
-			return
-		}
-		f.remove(name)
+		return finding{gone: true}
 	case err != nil:
-		f.setProblem(f.touch(name), 0, err.Error())
+		return finding{err: err}
 	case !st.Mode().IsRegular():
-		f.remove(name)
-	case placed || linked(path, known, st):
-		f.read(name)
+		return finding{gone: true}
+	case how == placed, how == listed && !known.is(st), linked(path, st) && !known.is(st):
+		return load(path, known, f.saved)
 	case known != nil && known.unchanged(st):
-		// The file was opened for writing and closed again, or renamed back.
-	default:
-		f.setProblem(f.touch(name), 0, "written in place; write it elsewhere on the same filesystem and rename it into the folder")
+		return finding{} // it was opened for writing and closed again, or renamed back
 	}
+	return finding{err: errors.New(
+		"written in place; write it elsewhere on the same filesystem and rename it into the folder")}
+}
+
+// load reads and decodes a file.
+func load(path string, known *file, saved map[cluster.Key]runtime.Object) finding {
+	b, st, err := readFile(path)
+	if err != nil {
+		return finding{err: err}
+	}
+	var old []document
+	if known != nil {
+		old = known.docs
+	}
+	docs, err := decodeFile(path, b, old, saved)
+	return finding{read: st, docs: docs, err: err}
 }
 
 // backupSuffix is what vi, emacs and others append to the name of a file before they write it in
 // place.
 const backupSuffix = "~"
 
-// linked reports whether a created name is a link, symbolic or hard, to a file that was whole
-// before it had this name.
-func linked(path string, known *file, st fs.FileInfo) bool {
-	if known != nil && os.SameFile(known.read, st) {
-		return false
-	}
+// linked reports whether a name is a link, symbolic or hard, to a file that was whole before it had this name.
+func linked(path string, st fs.FileInfo) bool {
 	l, err := os.Lstat(path)
 	return err == nil && (l.Mode()&fs.ModeSymlink != 0 || st.Sys().(*syscall.Stat_t).Nlink > 1)
 }
 
-// touch returns the file with a name. A new one has no objects; it only carries a Problem.
-func (f *Files) touch(name string) *file {
-	if f.files[name] == nil {
-		f.files[name] = &file{name: name}
-	}
-	return f.files[name]
-}
-
-// read replaces the objects of a file by its present ones. A file that has become unreadable as a
-// whole keeps its objects.
-func (f *Files) read(name string) {
-	fl := f.touch(name)
-	c, ok := f.ahead[name]
-	delete(f.ahead, name)
-	if !ok {
-		c = f.load(name)
-	}
-	if c.read == nil {
-		f.setProblem(fl, 0, c.err.Error())
-		return
-	}
-	fl.read = c.read
-	docs, err := c.docs, c.err
-	var syntax *syntaxError
-	switch {
-	case errors.As(err, &syntax) && len(fl.docs) != 0:
-		f.setProblem(fl, syntax.line, syntax.message+cluster.StaysInUse)
-		return
-	case errors.As(err, &syntax):
-		f.setProblem(fl, syntax.line, syntax.message)
-		return
-	}
-	if d, ok := unknown(docs); ok && len(fl.docs) != 0 {
-		f.setProblem(fl, d.line, d.items[0].problems[0].Message+cluster.StaysInUse)
-		return
-	}
-	old := fl.docs
-	fl.docs, fl.fileProblem = docs, nil
-	objects := goodObjects(docs)
-	f.log.Log(context.Background(), f.level, "file read", "file", name, "objects", len(objects))
-	f.update(fl, goodObjects(old), objects)
-}
-
-// remove removes a deleted file, with its objects and Problems. If another file also has an object,
-// that one is used.
-func (f *Files) remove(name string) {
+// take applies a finding. A file that has become unreadable as a whole keeps its objects. If another file also has an
+// object of a removed one, that one is used.
+func (f *Files) take(name string, found finding) {
 	fl := f.files[name]
-	if fl == nil {
+	switch {
+	case found.gone && fl == nil, !found.gone && found.read == nil && found.err == nil:
 		return
+	case found.gone:
+		f.logFile("file removed", name, fl.docs)
+		f.setDocuments(fl, nil)
+		delete(f.files, name)
+		return
+	case fl == nil:
+		fl = &file{name: name}
+		f.files[name] = fl
 	}
-	old := goodObjects(fl.docs)
-	fl.docs, fl.fileProblem = nil, nil
-	f.log.Log(context.Background(), f.level, "file removed", "file", name, "objects", len(old))
-	f.update(fl, old, nil)
-	delete(f.files, name)
+	var stays string
+	if len(fl.docs) != 0 {
+		stays = cluster.StaysInUse
+	}
+	var syntax *syntaxError
+	bad, unknown := unknown(found.docs)
+	switch {
+	case found.read == nil:
+		f.setProblem(fl, 0, found.err.Error())
+		return
+	case errors.As(found.err, &syntax):
+		f.setProblem(fl, syntax.line, syntax.message+stays)
+	case unknown && stays != "":
+		f.setProblem(fl, bad.line, bad.items[0].problems[0].Message+stays)
+	default:
+		f.logFile("file read", name, found.docs)
+		f.setDocuments(fl, found.docs)
+	}
+	fl.read = found.read
+}
+
+// logFile writes a line about a file.
+func (f *Files) logFile(event, name string, docs []document) {
+	f.log.Log(context.Background(), f.level, event, "file", name, "objects", len(goodObjects(docs)))
 }
 
 // setProblem sets a Problem of the file itself. Its objects stay.
@@ -343,8 +403,10 @@ func (f *Files) setProblem(fl *file, line int, message string) {
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// update replaces the objects before, which a file had, by the objects now, which it has.
-func (f *Files) update(fl *file, before, now map[cluster.Key]runtime.Object) {
+// setDocuments replaces the objects and Problems of a file.
+func (f *Files) setDocuments(fl *file, docs []document) {
+	before, now := goodObjects(fl.docs), goodObjects(docs)
+	fl.docs, fl.fileProblem = docs, nil
 	for key, obj := range now {
 		if before[key] != obj {
 			f.setOrigin(key, origin{fl.name, obj})
@@ -402,15 +464,18 @@ func (fl *file) problems() []cluster.Problem {
 	return p
 }
 
+// is reports whether st is the file that was read, perhaps with other content.
+func (fl *file) is(st fs.FileInfo) bool { return fl != nil && os.SameFile(fl.read, st) }
+
 // unchanged reports whether st is the file that was read, with the same size and modification time.
 func (fl *file) unchanged(st fs.FileInfo) bool {
-	return os.SameFile(fl.read, st) && fl.read.Size() == st.Size() && fl.read.ModTime().Equal(st.ModTime())
+	return fl.is(st) && fl.read.Size() == st.Size() && fl.read.ModTime().Equal(st.ModTime())
 }
 
 // isAt reports whether path still names the file that was read.
 func (fl *file) isAt(path string) bool {
 	st, err := os.Stat(path)
-	return err == nil && os.SameFile(fl.read, st)
+	return err == nil && fl.is(st)
 }
 
 // maxFile limits the size of a file in bytes: more than all objects of a large cluster, and less

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -292,6 +293,24 @@ func TestFilesFolderIsALink(t *testing.T) {
 	f.await("a:2 b:1")
 }
 
+// A link on the path to the folder may be swapped, too.
+func TestFilesFolderBelowALink(t *testing.T) {
+	f := newFolder(t)
+	base := filepath.Dir(f.dir)
+	for i := range 2 {
+		dir := filepath.Join(base, fmt.Sprint("v", i), "fanfare.d")
+		must(f, os.MkdirAll(dir, 0o755))
+		must(f, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(service("a", i+1)), 0o644))
+	}
+	must(f, os.Symlink("v0", filepath.Join(base, "current")))
+	f.dir = filepath.Join(base, "current", "fanfare.d")
+	f.open()
+	f.await("a:1")
+	must(f, os.Symlink("v1", filepath.Join(base, "next")))
+	must(f, os.Rename(filepath.Join(base, "next"), filepath.Join(base, "current")))
+	f.await("a:2")
+}
+
 func TestFilesNotFiles(t *testing.T) {
 	f := newFolder(t)
 	must(f, os.MkdirAll(filepath.Join(f.dir, "folder.yaml"), 0o755))
@@ -316,7 +335,7 @@ func TestFilesOverflow(t *testing.T) {
 	for i := range 3 {
 		f.write(fmt.Sprintf("%d.yaml", i), service(fmt.Sprint("s", i), 1))
 	}
-	files, err := loadFiles(t.Context(), f.dir, nil, cluster.Scope{}, quiet)
+	files, err := loadFiles(f.dir, nil, cluster.Scope{}, quiet)
 	must(f, err)
 	// No test reads these events, as if they had been lost.
 	f.write("0.yaml", service("s0", 222))
@@ -378,7 +397,9 @@ func TestFilesStopWithContext(t *testing.T) {
 	files, err := OpenFiles(ctx, f.dir, nil, quiet)
 	must(f, err)
 	cancel()
-	if _, err := files.inotify.file.Read(make([]byte, 1)); err == nil {
-		t.Error("still watching")
+	for { // Read ends when the file is closed, or with what the goroutine waits for.
+		if _, err := files.events.Read(make([]byte, 1)); errors.Is(err, os.ErrClosed) {
+			return
+		}
 	}
 }
