@@ -8,13 +8,13 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // A matcher collects the mistakes of one object.
@@ -31,70 +31,56 @@ func mismatches(j []byte, obj any) cluster.Problems {
 		return cluster.Problems{{Message: err.Error()}}
 	}
 	var p matcher
-	p.match(reflect.TypeOf(obj).Elem(), v, "")
+	p.match(reflect.TypeOf(obj).Elem(), v, nil)
 	return p.Problems
 }
 
-var (
-	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
-	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
-)
-
-// match compares a decoded JSON value with its Go type. path is its place, such as spec.ports[0].
-func (p *matcher) match(t reflect.Type, v any, path string) {
-	if v == nil {
-		return // null is the zero value of anything
+// match compares a decoded JSON value with its Go type. at is its place, such as spec.ports[0].
+func (p *matcher) match(t reflect.Type, v any, at *field.Path) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
-	if pt := reflect.PointerTo(t); pt.Implements(jsonUnmarshaler) || pt.Implements(textUnmarshaler) {
-		p.matchSelfDecoding(t, v, path)
-		return
-	}
-	switch t.Kind() {
-	case reflect.Pointer:
-		p.match(t.Elem(), v, path)
-	case reflect.Struct:
-		p.matchStruct(t, v, path)
-	case reflect.Map:
-		p.matchMap(t, v, path)
-	case reflect.Slice:
-		if t.Elem().Kind() != reflect.Uint8 { // []byte is text in base64
-			p.matchSlice(t, v, path)
+	m, isMap := v.(map[string]any)
+	list, isList := v.([]any)
+	switch kind := t.Kind(); {
+	case v == nil: // null is the zero value of anything
+	case decodesItself(t):
+		p.matchValue(t, v, at)
+	case kind == reflect.Struct && isMap:
+		p.matchStruct(t, m, at)
+	case kind == reflect.Map && isMap:
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			p.match(t.Elem(), m[k], at.Key(k))
 		}
-	case reflect.String:
-		if _, ok := v.(string); !ok {
-			p.Add(path, show(v), "must be text; put it in quotes")
+	case kind == reflect.Slice && isList:
+		for i, e := range list {
+			p.match(t.Elem(), e, at.Index(i))
 		}
-	case reflect.Bool:
-		if _, ok := v.(bool); !ok {
-			p.Add(path, show(v), "must be true or false")
-		}
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		p.matchInt(t, v, path)
+	default:
+		p.matchValue(t, v, at)
 	}
 }
 
-// matchStruct proposes a field of a similar name for an unknown one.
-func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		p.Add(path, show(v), "must have fields, as in name: value")
-		return
-	}
+// decodesItself reports whether a type has its own form in JSON, as Duration does.
+func decodesItself(t reflect.Type) bool {
+	pt := reflect.PointerTo(t)
+	return pt.Implements(reflect.TypeFor[json.Unmarshaler]()) || pt.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// matchStruct proposes a field of a similar name for an unknown one. In the status that is only a warning: a cluster
+// writes it, perhaps a newer one, and no user restricts anything with it.
+func (p *matcher) matchStruct(t reflect.Type, m map[string]any, at *field.Path) {
 	fields := jsonFields(t)
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if ft, ok := fields[k]; ok {
-			p.match(ft, m[k], child(path, k))
+		ft, ok := fields[k]
+		if ok {
+			p.match(ft, m[k], at.Child(k))
 			continue
 		}
-		p.unknownField(child(path, k), k, fields)
+		path := at.Child(k).String()
+		p.Problems = append(p.Problems, cluster.Problem{Field: path, Warning: strings.HasPrefix(path, "status."),
+			Message: "there is no such field" + cluster.DidYouMean(k, slices.Collect(maps.Keys(fields)))})
 	}
-}
-
-// unknownField reports a field that does not exist. In the status it is only a warning: a cluster writes it,
-// perhaps a newer one, and no user restricts anything with it.
-func (p *matcher) unknownField(path, name string, fields map[string]reflect.Type) {
-	p.Problems = append(p.Problems, cluster.Problem{Field: path, Warning: strings.HasPrefix(path, "status."),
-		Message: "there is no such field" + cluster.DidYouMean(name, slices.Collect(maps.Keys(fields)))})
 }
 
 // jsonFields returns the fields of a struct, inlined ones included, by their names in JSON.
@@ -113,85 +99,51 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// matchMap accepts any key, and compares each value.
-func (p *matcher) matchMap(t reflect.Type, v any, path string) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		p.Add(path, show(v), "must have fields, as in name: value")
-		return
-	}
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		p.match(t.Elem(), m[k], path+"["+k+"]")
-	}
-}
-
-// matchSlice compares each entry of a list.
-func (p *matcher) matchSlice(t reflect.Type, v any, path string) {
-	list, ok := v.([]any)
-	if !ok {
-		p.Add(path, show(v), "must be a list, as in [a, b]")
-		return
-	}
-	for i, e := range list {
-		p.match(t.Elem(), e, fmt.Sprintf("%s[%d]", path, i))
-	}
-}
-
-// matchInt refuses fractions, and numbers that the type cannot hold.
-func (p *matcher) matchInt(t reflect.Type, v any, path string) {
-	n, ok := v.(json.Number)
-	if !ok {
-		p.Add(path, show(v), "must be a number, without quotes")
-		return
-	}
-	if _, err := strconv.ParseInt(n.String(), 10, t.Bits()); err != nil {
-		p.Add(path, n.String(), fmt.Sprintf("must be a whole number of at most %d bits", t.Bits()))
-	}
-}
-
-// selfDecoding says what values are valid for types that decode themselves, if their errors are
-// about Go instead of YAML.
-var selfDecoding = map[reflect.Type]string{
-	reflect.TypeFor[metav1.Duration]():    "must be a time such as 90s or 1m30s",
-	reflect.TypeFor[metav1.Time]():        "must be a time such as 2026-01-31T12:00:00Z",
-	reflect.TypeFor[intstr.IntOrString](): "must be a number or a name",
-}
-
-// matchSelfDecoding lets a type such as Duration decode its own value. Its error is the message if
-// selfDecoding has none.
-func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
+// matchValue lets the type decode the value.
+func (p *matcher) matchValue(t reflect.Type, v any, at *field.Path) {
 	j, err := json.Marshal(v)
 	if err == nil {
 		err = json.Unmarshal(j, reflect.New(t).Interface())
 	}
-	if err == nil {
-		return
+	if err != nil {
+		p.Add(at.String(), show(v), remedy(t, v, err))
 	}
-	message := selfDecoding[t]
-	if message == "" {
-		message = strings.TrimPrefix(err.Error(), "json: ")
-	}
-	p.Add(path, show(v), message)
 }
 
-// child returns the path of a field.
-func child(path, field string) string {
-	if path == "" {
-		return field
+// remedy says which values a type has. Most of the decoder's errors are about Go instead of YAML.
+func remedy(t reflect.Type, v any, err error) string {
+	_, number := v.(json.Number)
+	switch t {
+	case reflect.TypeFor[metav1.Duration]():
+		return "must be a time such as 90s or 1m30s"
+	case reflect.TypeFor[metav1.Time]():
+		return "must be a time such as 2026-01-31T12:00:00Z"
+	case reflect.TypeFor[intstr.IntOrString]():
+		return "must be a number or a name"
 	}
-	return path + "." + field
+	switch kind := t.Kind(); {
+	case decodesItself(t):
+	case kind == reflect.String:
+		return "must be text; put it in quotes"
+	case kind == reflect.Bool:
+		return "must be true or false"
+	case kind == reflect.Slice && t.Elem().Kind() != reflect.Uint8: // []byte is text in base64
+		return "must be a list, as in [a, b]"
+	case kind == reflect.Struct, kind == reflect.Map:
+		return "must have fields, as in name: value"
+	case number && kind >= reflect.Int && kind <= reflect.Uint64:
+		return fmt.Sprintf("must be a whole number of at most %d bits", t.Bits())
+	case kind >= reflect.Int && kind <= reflect.Uint64:
+		return "must be a number, without quotes"
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
-// show returns a value for a Problem, at most 60 bytes of it.
+// show returns a value for a Problem.
 func show(v any) string {
-	s, ok := v.(string)
-	if !ok {
-		j, _ := json.Marshal(v) // it came from JSON, so it cannot fail
-		s = string(j)
+	if s, ok := v.(string); ok {
+		return s
 	}
-	const most = 60
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	j, _ := json.Marshal(v) // it came from JSON, so it cannot fail
+	return string(j)
 }
