@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -222,26 +223,17 @@ type text struct {
 // splitYAML splits at lines that begin with "---", which YAML allows only between documents. The
 // marker belongs to the document that it begins.
 func splitYAML(b []byte) ([]text, error) {
-	var texts []text
-	start, line, startLine := 0, 1, 1
-	flush := func(end int) {
-		if doc := b[start:end]; !blank(doc) {
-			texts = append(texts, text{text: doc, line: startLine})
+	texts := []text{{line: 1}}
+	end, line := 0, 1
+	for l := range bytes.Lines(b) {
+		if isMarker(l) {
+			texts = append(texts, text{line: line})
 		}
-		start, startLine = end, line
+		last := &texts[len(texts)-1]
+		end, line = end+len(l), line+1
+		last.text = b[end-len(l)-len(last.text) : end]
 	}
-	for i := 0; i < len(b); line++ {
-		if i > start && isMarker(b[i:]) {
-			flush(i)
-		}
-		n := bytes.IndexByte(b[i:], '\n')
-		if n < 0 {
-			break
-		}
-		i += n + 1
-	}
-	flush(len(b))
-	return texts, nil
+	return slices.DeleteFunc(texts, func(t text) bool { return blank(t.text) }), nil
 }
 
 // isMarker reports whether b begins with the line that separates YAML documents.
@@ -417,13 +409,11 @@ func listOf(gvk schema.GroupVersionKind) (elem schema.GroupVersionKind, ok bool)
 
 // key adds namespace default if a namespace is needed and none is named, as kubectl does.
 func (h *head) key(kind string, namespaced bool) cluster.Key {
-	switch {
-	case !namespaced:
-		return cluster.Key{Kind: kind, Name: cluster.Name{Name: h.Metadata.Name}}
-	case h.Metadata.Namespace == "":
-		return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: metav1.NamespaceDefault, Name: h.Metadata.Name}}
+	name := cluster.Name{Name: h.Metadata.Name}
+	if namespaced {
+		name.Namespace = cmp.Or(h.Metadata.Namespace, metav1.NamespaceDefault)
 	}
-	return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}}
+	return cluster.Key{Kind: kind, Name: name}
 }
 
 // bad returns a Problem about a document without a name.
