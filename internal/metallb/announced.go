@@ -167,13 +167,10 @@ func (c *Cluster) poolOf(addrs []netip.Addr) *IPAddressPool {
 
 // addEntry adds a CIDR or a range. MetalLB refuses anything else.
 func addEntry(b *netipx.IPSetBuilder, entry string) {
-	if first, last, ok := strings.Cut(entry, "-"); ok {
-		from, err := netip.ParseAddr(strings.TrimSpace(first))
-		to, err2 := netip.ParseAddr(strings.TrimSpace(last))
-		if err == nil && err2 == nil {
-			b.AddRange(netipx.IPRangeFrom(from, to))
-		}
-	} else if p, err := netip.ParsePrefix(strings.TrimSpace(entry)); err == nil {
+	entry = strings.Join(strings.Fields(entry), "")
+	if r, err := netipx.ParseIPRange(entry); err == nil {
+		b.AddRange(r)
+	} else if p, err := netip.ParsePrefix(entry); err == nil {
 		b.AddPrefix(p)
 	}
 }

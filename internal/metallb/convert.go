@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -139,26 +140,9 @@ func (c *converter) restrict(list []conjunction) []conjunction {
 // checkNamespaces: MetalLB reads one namespace only, its own. Objects of another one have no effect,
 // and may remain from an earlier installation. No object says which of the namespaces is MetalLB's.
 func (c *converter) checkNamespaces() {
-	var namespaces []string
-	collect(&namespaces, c.in.Pools)
-	collect(&namespaces, c.in.Peers)
-	collect(&namespaces, c.in.Advertisements)
-	collect(&namespaces, c.in.L2Advertisements)
-	collect(&namespaces, c.in.BFDProfiles)
-	collect(&namespaces, c.in.Communities)
-	slices.Sort(namespaces)
-	if namespaces = slices.Compact(namespaces); len(namespaces) > 1 {
-		c.about("the objects", "of MetalLB").lost("metadata.namespace", "they are in several namespaces, %s, and MetalLB reads one only; convert only the objects of that one",
-			strings.Join(namespaces, ", "))
-	}
-}
-
-// collect adds the namespaces of objects that name one.
-func collect[S any](namespaces *[]string, list []*Object[S]) {
-	for _, o := range list {
-		if o.Namespace != "" {
-			*namespaces = append(*namespaces, o.Namespace)
-		}
+	if namespaces := sets.List(c.in.namespaces); len(namespaces) > 1 {
+		c.about("the objects", "of MetalLB").lost("metadata.namespace", "they are in several namespaces, %s, "+
+			"and MetalLB reads one only; convert only the objects of that one", strings.Join(namespaces, ", "))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	yamlstream "k8s.io/apimachinery/pkg/util/yaml"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -47,8 +48,9 @@ type Cluster struct {
 	// Problems are what could not be read.
 	Problems []cluster.Problem
 
-	from    map[string]string // the source of each object, by kind and name
-	refused bool              // an object of MetalLB was found that is not converted
+	from       map[string]string // the source of each object, by kind and name
+	namespaces sets.Set[string]  // of MetalLB's objects
+	refused    bool              // an object of MetalLB was found that is not converted
 }
 
 // Read adds the objects of a text: YAML documents, JSON values, or lists of them, as kubectl get
@@ -72,7 +74,6 @@ func (c *Cluster) Read(source string, text []byte) {
 		}
 		c.add(source, doc, schema.GroupVersionKind{})
 	}
-	c.sort()
 }
 
 // A head is what all objects have, or the items of a list.
@@ -132,7 +133,7 @@ func (c *Cluster) addMetalLB(source string, gvk schema.GroupVersionKind, h *head
 		var old []*Object[bgpPeerV1beta1Spec]
 		addObject(r, &old)
 		for _, p := range old {
-			c.Peers = append(c.Peers, &BGPPeer{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Spec: p.Spec.current()})
+			insert(&c.Peers, &BGPPeer{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Spec: p.Spec.current()})
 		}
 	case "BGPAdvertisement v1beta1":
 		addObject(r, &c.Advertisements)
@@ -263,41 +264,35 @@ func addObject[S any](r reader, list *[]*Object[S]) {
 	case o.Name == "":
 		r.problem("metadata.name", "", "is missing, so the object is not converted")
 	case len(strict) == 0 && r.first():
-		*list = append(*list, o)
+		insert(list, o)
+		if o.Namespace != "" {
+			r.c.namespaces = r.c.namespaces.Union(sets.New(o.Namespace))
+		}
 	}
 }
 
 // addLenient decodes an object of Kubernetes. One that cannot be decoded is left out, and reported:
 // the comparison lacks it.
-func addLenient[T any](r reader, list *[]*T) {
-	o := new(T)
+func addLenient[T any, O interface {
+	*T
+	metav1.Object
+}](r reader, list *[]O) {
+	o := O(new(T))
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(r.json, o); err != nil {
 		r.c.problem(cluster.Problem{Object: r.object(), File: r.source, Message: "is not read: " + err.Error()})
 		return
 	}
 	if r.first() {
-		*list = append(*list, o)
+		insert(list, o)
 	}
 }
 
 func (c *Cluster) problem(p cluster.Problem) { c.Problems = append(c.Problems, p) }
 
-// sort puts all lists in the order of names, so that the order of files does not matter.
-func (c *Cluster) sort() {
-	sortByName(c.Pools)
-	sortByName(c.Peers)
-	sortByName(c.Advertisements)
-	sortByName(c.L2Advertisements)
-	sortByName(c.BFDProfiles)
-	sortByName(c.Communities)
-	sortByName(c.Services)
-	sortByName(c.Nodes)
-	sortByName(c.Namespaces)
-	sortByName(c.EndpointSlices)
-}
-
-func sortByName[T metav1.Object](list []T) {
-	slices.SortStableFunc(list, func(a, b T) int {
-		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+// insert keeps a list in the order of names, so that the order of files does not matter.
+func insert[T metav1.Object](list *[]T, o T) {
+	i, _ := slices.BinarySearchFunc(*list, o, func(a, b T) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
+	*list = slices.Insert(*list, i, o)
 }

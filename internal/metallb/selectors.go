@@ -159,25 +159,8 @@ func (c conjunction) contradicts() bool {
 
 // allows reports whether the requirements on one label allow a value.
 func (c conjunction) allows(key, value string) bool {
-	for _, r := range c {
-		if r.Key != key {
-			continue
-		}
-		switch r.Operator {
-		case metav1.LabelSelectorOpIn:
-			if !slices.Contains(r.Values, value) {
-				return false
-			}
-		case metav1.LabelSelectorOpNotIn:
-			if slices.Contains(r.Values, value) {
-				return false
-			}
-		case metav1.LabelSelectorOpDoesNotExist:
-			return false
-		case metav1.LabelSelectorOpExists:
-		}
-	}
-	return true
+	about := slices.DeleteFunc(slices.Clone(c), func(r metav1.LabelSelectorRequirement) bool { return r.Key != key })
+	return matchesAny([]metav1.LabelSelector{{MatchExpressions: about}}, map[string]string{key: value})
 }
 
 // selector returns a selector of Fanfare's, nil for one that selects everything.
