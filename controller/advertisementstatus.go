@@ -90,7 +90,7 @@ func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.Ad
 	live, err := a.client.advertisementStatus(ctx, v)
 	if err == nil && !sameAdvert(live, want) {
 		keepTime(live.Conditions, want.Conditions)
-		err = a.client.patchAdvertisement(ctx, v, want)
+		err = a.client.setStatus(ctx, advertisementResource(v), v.Name, want)
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -106,7 +106,7 @@ func (o *owners) named(snap *cluster.Snapshot) func(*cluster.Claim) string {
 
 // write writes the preferred node into a claim. The error is stale if the claim has changed.
 func (c *controller) write(ctx context.Context, p preference) error {
-	err := stale(c.writer.setNode(ctx, p.claim, p.node))
+	err := stale(c.writer.patchClaim(ctx, p.claim, map[string]any{"node": p.node}))
 	c.metrics.wrote("prefer", err)
 	if err != nil {
 		return fmt.Errorf("node of claim %s: %w", p.claim.Addr, err)

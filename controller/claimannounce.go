@@ -29,7 +29,7 @@ func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot,
 	}
 	list := staleAnnounce(snap.Pools, claims)
 	left, errs = c.each(ctx, until, len(list), func(i int) error {
-		err := stale(c.writer.setAnnounce(ctx, list[i].claim, list[i].announce))
+		err := stale(c.writer.patchClaim(ctx, list[i].claim, map[string]any{"announce": list[i].announce}))
 		c.metrics.wrote("announce", err)
 		if err != nil {
 			return fmt.Errorf("spec.announce of AddressClaim %s: %w", list[i].claim.Name(), err)

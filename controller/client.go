@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -113,19 +114,24 @@ func (c *client) namespaceGone(ctx context.Context, name string) (bool, error) {
 // patchStatus changes the status of s if s still has the version that was read. It returns the
 // changed Service.
 func (c *client) patchStatus(ctx context.Context, s *corev1.Service, status map[string]any) (*corev1.Service, error) {
-	b, err := json.Marshal(map[string]any{"metadata": atVersion(s), "status": status})
-	if err != nil {
-		return nil, err
-	}
 	out := &corev1.Service{}
-	return out, c.core.Patch(types.StrategicMergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).
-		SubResource("status").Body(b).Do(ctx).Into(out)
+	return out, c.core.Patch(types.StrategicMergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").
+		Body(body(map[string]any{"metadata": atVersion(s.UID, s.ResourceVersion), "status": status})).Do(ctx).Into(out)
+}
+
+// body returns a patch as JSON.
+func body(patch map[string]any) []byte {
+	b, err := json.Marshal(patch)
+	if err != nil {
+		panic("BUG: " + err.Error()) // all values are texts, numbers and API objects
+	}
+	return b
 }
 
 // atVersion makes a patch fail with a conflict if the object has another UID or resource version by
 // then.
-func atVersion(o metav1.Object) map[string]any {
-	return map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}
+func atVersion(uid types.UID, version string) map[string]any {
+	return map[string]any{"uid": uid, "resourceVersion": version}
 }
 
 // claim reads the current AddressClaim, by the name that [v1alpha1.ClaimName] returns.
@@ -148,24 +154,8 @@ func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1a
 
 // patchClaim changes the given fields of a claim's spec if it still has the version that was read.
 func (c *client) patchClaim(ctx context.Context, o *cluster.Claim, spec map[string]any) error {
-	b, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
-		"spec":     spec,
-	})
-	if err != nil {
-		return err
-	}
-	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
-}
-
-// setAnnounce changes spec.announce of a claim if it still has the version that was read.
-func (c *client) setAnnounce(ctx context.Context, o *cluster.Claim, announce cluster.Announce) error {
-	return c.patchClaim(ctx, o, map[string]any{"announce": announce})
-}
-
-// setNode changes the node that a claim names if it still has the version that was read.
-func (c *client) setNode(ctx context.Context, o *cluster.Claim, node string) error {
-	return c.patchClaim(ctx, o, map[string]any{"node": node})
+	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).
+		Body(body(map[string]any{"metadata": atVersion(o.UID, o.ResourceVersion), "spec": spec})).Do(ctx).Error()
 }
 
 // deleteClaim deletes a claim if it still has the version that was read.
@@ -191,46 +181,28 @@ func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, 
 	return o, c.ours.Get().Resource("addresspools").Name(name).Do(ctx).Into(o)
 }
 
-// patchPool sets the status of a pool. No other program writes it, so it needs no version. It
-// removes a family that the pool no longer has.
+// patchPool sets the status of a pool. It removes a family that the pool no longer has.
 func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressPoolStatus) error {
-	b, err := json.Marshal(map[string]any{"status": map[string]any{
+	return c.setStatus(ctx, "addresspools", name, map[string]any{
 		"ipv4": s.IPv4, "ipv6": s.IPv6, "namespaces": s.Namespaces, "otherNamespaces": s.OtherNamespaces, "conditions": s.Conditions,
-	}})
-	if err != nil {
-		return err
-	}
-	return c.ours.Patch(types.MergePatchType).Resource("addresspools").Name(name).SubResource("status").Body(b).Do(ctx).Error()
+	})
+}
+
+// setStatus needs no version, because no other program writes these statuses.
+func (c *client) setStatus(ctx context.Context, resource, name string, status any) error {
+	return c.ours.Patch(types.MergePatchType).Resource(resource).Name(name).SubResource("status").
+		Body(body(map[string]any{"status": status})).Do(ctx).Error()
 }
 
 // advertisementStatus reads the status of an advertisement of either kind.
 func (c *client) advertisementStatus(ctx context.Context, v cluster.Version) (v1alpha1.AdvertisementStatus, error) {
-	get := func(o runtime.Object) error {
-		return c.ours.Get().Resource(advertisementResource(v)).Name(v.Name).Do(ctx).Into(o)
+	var o struct{ Status v1alpha1.AdvertisementStatus }
+	text, err := c.ours.Get().Resource(advertisementResource(v)).Name(v.Name).Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(text, &o)
 	}
-	if v.Kind == "BGPAdvertisement" {
-		var o v1alpha1.BGPAdvertisement
-		err := get(&o)
-		return o.Status, err
-	}
-	var o v1alpha1.L2Advertisement
-	err := get(&o)
 	return o.Status, err
 }
 
 // advertisementResource is the resource of an advertisement's kind, as in URLs.
-func advertisementResource(v cluster.Version) string {
-	if v.Kind == "BGPAdvertisement" {
-		return "bgpadvertisements"
-	}
-	return "l2advertisements"
-}
-
-// patchAdvertisement sets the status. No other program writes it, so it needs no version.
-func (c *client) patchAdvertisement(ctx context.Context, v cluster.Version, s v1alpha1.AdvertisementStatus) error {
-	b, err := json.Marshal(map[string]any{"status": s})
-	if err != nil {
-		return err
-	}
-	return c.ours.Patch(types.MergePatchType).Resource(advertisementResource(v)).Name(v.Name).SubResource("status").Body(b).Do(ctx).Error()
-}
+func advertisementResource(v cluster.Version) string { return strings.ToLower(v.Kind) + "s" }
