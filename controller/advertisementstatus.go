@@ -3,15 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -21,49 +17,23 @@ import (
 // adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller sees all
 // nodes, so only it can detect a misspelt selector or interface.
 type adverts struct {
-	client  *client
-	written map[string]writtenAdvert // by kind and name
-	at      time.Time                // the time of the last report
-	due     bool                     // the last report came too early
-	seen    cluster.Snapshot         // the parts whose statuses are all written
+	client *client
+	statuses[v1alpha1.AdvertisementStatus]
+	seen cluster.Snapshot // the parts whose statuses are all written
 }
 
-// A writtenAdvert is the status that this controller wrote last.
-type writtenAdvert struct {
-	uid    types.UID
-	status v1alpha1.AdvertisementStatus
-}
-
-// report writes the statuses that have changed. If the last report was less than poolInterval ago,
-// it only sets due. A status that cannot be written does not stop the others.
-func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) (errs []error) {
+// report writes the statuses that have changed, unless it is too early.
+func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) []error {
 	now := advertParts(snap)
 	if sameAdvertParts(&now, &a.seen) {
 		a.due = false
 		return nil
 	}
-	if a.due = time.Since(a.at) < poolInterval; a.due {
+	if a.early() {
 		return nil
 	}
-	a.at = time.Now()
-	there := map[string]bool{}
-	for _, v := range snap.Versions {
-		want, known := advertStatus(snap, v)
-		if !known {
-			continue
-		}
-		there[v.Object()] = true
-		have, ok := a.written[v.Object()]
-		if ok && have.uid == v.UID && sameAdvert(have.status, want) {
-			continue
-		}
-		if err := a.write(ctx, v, want); err != nil {
-			errs = append(errs, fmt.Errorf("status of %s: %w", v.Object(), err))
-			continue
-		}
-		a.written[v.Object()] = writtenAdvert{v.UID, want}
-	}
-	maps.DeleteFunc(a.written, func(object string, _ writtenAdvert) bool { return !there[object] })
+	errs := a.change(snap.Versions, func(v cluster.Version) (v1alpha1.AdvertisementStatus, bool) { return advertStatus(snap, v) },
+		func(v cluster.Version, want v1alpha1.AdvertisementStatus) error { return a.write(ctx, v, want) })
 	if len(errs) == 0 {
 		a.seen = now
 	}
@@ -88,7 +58,7 @@ func sameAdvertParts(a, b *cluster.Snapshot) bool {
 // no error.
 func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.AdvertisementStatus) error {
 	live, err := a.client.advertisementStatus(ctx, v)
-	if err == nil && !sameAdvert(live, want) {
+	if err == nil && !apartFromTimes.DeepEqual(live, want) {
 		keepTime(live.Conditions, want.Conditions)
 		err = a.client.setStatus(ctx, advertisementResource(v), v.Name, want)
 	}
@@ -96,17 +66,6 @@ func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.Ad
 		return nil
 	}
 	return err
-}
-
-// sameAdvert reports whether two statuses are equal, apart from the times of their conditions.
-func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
-	x, y = *x.DeepCopy(), *y.DeepCopy()
-	for _, s := range []v1alpha1.AdvertisementStatus{x, y} {
-		for i := range s.Conditions {
-			s.Conditions[i].LastTransitionTime = metav1.Time{}
-		}
-	}
-	return reflect.DeepEqual(x, y)
 }
 
 // advertStatus returns the wanted status of an advertisement; ok is false for other objects, and

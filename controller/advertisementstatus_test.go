@@ -171,7 +171,7 @@ func TestAdvertsAreWrittenOnce(t *testing.T) {
 		}
 		first, version := status().Conditions[0].LastTransitionTime, f.version
 		f.run(time.Minute)
-		f.c.adverts = adverts{client: f.c.writer.client, written: map[string]writtenAdvert{}}
+		f.c.adverts = adverts{client: f.c.writer.client}
 		f.run(4 * time.Second)
 		if f.version != version {
 			t.Errorf("%d writes while nothing changed", f.version-version)

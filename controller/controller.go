@@ -137,9 +137,9 @@ func newController(o Options) (*controller, error) {
 // forgetWrites drops what is known about written statuses and claims. Otherwise a controller that
 // leads again would not repair what another controller has written meanwhile.
 func (c *controller) forgetWrites() {
-	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
+	c.pools = pools{client: c.writer.client, events: c.events}
 	c.owners = newOwners(c.SettleTime)
-	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
+	c.adverts = adverts{client: c.writer.client}
 	c.announce = claimAnnounce{}
 	c.contests = contests{}
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -27,43 +27,69 @@ const ready = "Ready"
 // pools keeps the status of AddressPools. The snapshot does not contain it: otherwise each change
 // of a count would be a change of the pool to every node.
 type pools struct {
-	client  *client
-	events  *events
-	written map[string]writtenPool // by name
-	at      time.Time              // the time of the last report
-	due     bool                   // the last report came too early
+	client *client
+	events *events
+	statuses[v1alpha1.AddressPoolStatus]
 }
 
-// A writtenPool is the status that this controller wrote last.
-type writtenPool struct {
-	uid    types.UID // distinguishes the pool from a later one of the same name, whose status is empty
-	status v1alpha1.AddressPoolStatus
+// statuses are those of one kind that this controller wrote last.
+type statuses[S any] struct {
+	written map[string]writtenStatus[S] // by kind and name
+	at      time.Time                   // the time of the last report
+	due     bool                        // the last report came too early
 }
 
-// report writes what has changed, unless it is too early.
-func (p *pools) report(ctx context.Context, snap *cluster.Snapshot, assignments []cluster.Assignment) (errs []error) {
-	if p.due = time.Since(p.at) < poolInterval; p.due {
-		return nil
+// A writtenStatus is that of the object with a UID, and not of a later one of the same name, whose status is empty.
+type writtenStatus[S any] struct {
+	uid    types.UID
+	status S
+}
+
+// early reports whether the last report was less than poolInterval ago, and then sets due.
+func (s *statuses[S]) early() bool {
+	if s.due = time.Since(s.at) < poolInterval; !s.due {
+		s.at = time.Now()
 	}
-	p.at = time.Now()
-	statuses := poolStatuses(snap, assignments)
-	maps.DeleteFunc(p.written, func(name string, _ writtenPool) bool { _, ok := statuses[name]; return !ok })
-	for _, v := range snap.Versions {
-		want, ok := statuses[v.Name]
-		if !ok || v.Kind != "AddressPool" {
+	return s.due
+}
+
+// change writes the wanted statuses that differ from the written ones. A status that cannot be written does not stop
+// the others.
+func (s *statuses[S]) change(versions []cluster.Version, wanted func(cluster.Version) (S, bool),
+	write func(cluster.Version, S) error) (errs []error) {
+	before := s.written
+	s.written = map[string]writtenStatus[S]{}
+	for _, v := range versions {
+		want, known := wanted(v)
+		if !known {
 			continue
 		}
-		have, ok := p.written[v.Name]
-		if ok && have.uid == v.UID && equal(have.status, want) {
-			continue
+		have, ok := before[v.Object()]
+		if !ok || have.uid != v.UID || !apartFromTimes.DeepEqual(have.status, want) {
+			if err := write(v, want); err != nil {
+				errs = append(errs, fmt.Errorf("status of %s: %w", v.Object(), err))
+				continue
+			}
+			have = writtenStatus[S]{v.UID, want}
 		}
-		if err := p.write(ctx, v.Name, want); err != nil {
-			errs = append(errs, fmt.Errorf("status of pool %s: %w", v.Name, err))
-			continue
-		}
-		p.written[v.Name] = writtenPool{v.UID, want}
+		s.written[v.Object()] = have
 	}
 	return errs
+}
+
+// apartFromTimes compares statuses: a new time alone is not written.
+var apartFromTimes = conversion.EqualitiesOrDie(func(_, _ metav1.Time) bool { return true })
+
+// report writes what has changed, unless it is too early.
+func (p *pools) report(ctx context.Context, snap *cluster.Snapshot, assignments []cluster.Assignment) []error {
+	if p.early() {
+		return nil
+	}
+	all := poolStatuses(snap, assignments)
+	return p.change(snap.Versions, func(v cluster.Version) (v1alpha1.AddressPoolStatus, bool) {
+		want, ok := all[v.Name]
+		return want, ok && v.Kind == "AddressPool"
+	}, func(v cluster.Version, want v1alpha1.AddressPoolStatus) error { return p.write(ctx, v.Name, want) })
 }
 
 // write writes a status unless the pool has it already. A pool that was deleted meanwhile is no
@@ -73,7 +99,7 @@ func (p *pools) write(ctx context.Context, name string, want v1alpha1.AddressPoo
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil || equal(live.Status, want) {
+	if err != nil || apartFromTimes.DeepEqual(live.Status, want) {
 		return err
 	}
 	keepTime(live.Status.Conditions, want.Conditions)
@@ -114,22 +140,8 @@ func (p *pools) missing(ctx context.Context, name string) error {
 // keepTime keeps the time of a condition whose status has not changed.
 func keepTime(old, now []metav1.Condition) {
 	for i := range now {
-		for _, o := range old {
-			if o.Type == now[i].Type && o.Status == now[i].Status {
-				now[i].LastTransitionTime = o.LastTransitionTime
-			}
+		if o := apimeta.FindStatusCondition(old, now[i].Type); o != nil && o.Status == now[i].Status {
+			now[i].LastTransitionTime = o.LastTransitionTime
 		}
 	}
-}
-
-// equal compares two statuses without their times: a new time alone is not written.
-func equal(a, b v1alpha1.AddressPoolStatus) bool { return reflect.DeepEqual(timeless(a), timeless(b)) }
-
-// timeless returns a copy of s without the times of its conditions.
-func timeless(s v1alpha1.AddressPoolStatus) v1alpha1.AddressPoolStatus {
-	s = *s.DeepCopy()
-	for i := range s.Conditions {
-		s.Conditions[i].LastTransitionTime = metav1.Time{}
-	}
-	return s
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -24,13 +25,14 @@ func statusPatch(live *corev1.Service, n serviceUpdate) map[string]any {
 		patch["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
 	if n.condition != n.spec.Reported {
-		patch["conditions"] = []metav1.Condition{apiCondition(live, n.condition)}
+		conditions := []metav1.Condition{apiCondition(live, n.condition)}
+		keepTime(live.Status.Conditions, conditions)
+		patch["conditions"] = conditions
 	}
 	return patch
 }
 
-// apiCondition returns the condition for the API server. Its time is the last change between True
-// and False, as in all conditions.
+// apiCondition returns the condition for the API server.
 func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Condition {
 	c := metav1.Condition{
 		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(want.Code), Message: want.Message,
@@ -38,11 +40,6 @@ func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Co
 	}
 	if want.Assigned {
 		c.Status = metav1.ConditionTrue
-	}
-	for _, old := range live.Status.Conditions {
-		if old.Type == c.Type && old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
 	}
 	return c
 }
@@ -57,7 +54,7 @@ func has(live *corev1.Service, a netip.Addr) bool {
 
 // hasCondition reports whether the controller has written a condition to the Service.
 func hasCondition(live *corev1.Service) bool {
-	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
+	return apimeta.FindStatusCondition(live.Status.Conditions, cluster.AddressAssigned) != nil
 }
 
 // cleared returns the status of a Service that is no longer a LoadBalancer. The API server then
@@ -75,10 +72,8 @@ func touch(live *corev1.Service) map[string]any {
 	c := metav1.Condition{
 		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",
 	}
-	for _, old := range live.Status.Conditions {
-		if old.Type == c.Type {
-			c = old
-		}
+	if old := apimeta.FindStatusCondition(live.Status.Conditions, c.Type); old != nil {
+		c = *old
 	}
 	// Times are in whole seconds here. A second touch within the same second must differ too.
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
