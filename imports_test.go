@@ -51,10 +51,12 @@ var sealed = map[string][]string{
 	"internal/sortedset":   nil,
 	"internal/suspend":     nil,
 	"internal/watch":       {"api/v1alpha1", "internal/cluster", "internal/notify"},
+
+	"internal/metallb/counterparts": nil,
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/bubble", "internal/clustertest", "internal/crdtest", "internal/nstest", "internal/plantest", "internal/proxytest", "internal/watch"}
+var alsoInTests = []string{"internal/bubble", "internal/clustertest", "internal/crdtest", "internal/metallb/counterparts", "internal/nstest", "internal/plantest", "internal/proxytest", "internal/watch"}
 
 // A fence restricts libraries to some packages and files.
 type fence struct {

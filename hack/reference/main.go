@@ -87,9 +87,7 @@ func generate(root string) (map[string]string, error) {
 	if parts["annotations"], err = code.annotations("internal"); err != nil {
 		return nil, err
 	}
-	if parts["metallb fields"], err = code.metallbFields(); err != nil {
-		return nil, err
-	}
+	parts["metallb fields"] = metallbFields()
 	parts["metrics"], err = code.metrics()
 	return parts, err
 }

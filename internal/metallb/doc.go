@@ -5,8 +5,7 @@
 //
 //   - objects.go: MetalLB's objects, as its CRDs of version 0.16 define them; read.go reads them
 //     from YAML, JSON and the API server's lists.
-//   - fields.go: each field of these objects and its counterpart. docs/reference/metallb.md is
-//     made from it, and a test compares it with MetalLB's CRDs.
+//   - package counterparts: each field of these objects and its counterpart.
 //   - convert.go, with pool.go, peer.go, advertisement.go (one kind of object each),
 //     selectors.go (lists of selectors, which Fanfare's objects do not have) and print.go.
 //   - announced.go: what MetalLB's speakers announce; planned.go: what Fanfare's announce;

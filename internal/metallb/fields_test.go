@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/metallb/counterparts"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -26,7 +27,7 @@ var specs = map[string]any{
 
 func rows() map[string]bool {
 	all := map[string]bool{}
-	for _, f := range Fields {
+	for _, f := range counterparts.Fields {
 		all[f.Kind+" "+f.Version+" "+f.Path] = true
 	}
 	return all
@@ -43,7 +44,7 @@ func missing(t *testing.T, what string, has, lacks map[string]bool) {
 }
 
 func TestFieldsAreThoseOfTheTypes(t *testing.T) {
-	if len(rows()) != len(Fields) {
+	if len(rows()) != len(counterparts.Fields) {
 		t.Error("a field is in Fields twice")
 	}
 	types := map[string]bool{}
@@ -199,7 +200,7 @@ var minimal = map[string]map[string]any{
 
 // No field is ignored: each changes the converted objects or the Notes.
 func TestEachFieldCounts(t *testing.T) {
-	for _, f := range Fields {
+	for _, f := range counterparts.Fields {
 		id := f.Kind + " " + f.Version + " " + f.Path
 		value, ok := samples[id]
 		if !ok && f.Path == "enableGracefulRestart" {
@@ -213,7 +214,7 @@ func TestEachFieldCounts(t *testing.T) {
 }
 
 // convertSample converts the base and an object of the field's kind with more fields.
-func convertSample(t *testing.T, f Field, more map[string]any) string {
+func convertSample(t *testing.T, f counterparts.Field, more map[string]any) string {
 	t.Helper()
 	spec := maps.Clone(minimal[f.Kind])
 	if spec == nil {
