@@ -16,8 +16,8 @@ import (
 // no-export) leaves the whole object out: without it, the route would go further than before.
 func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	about := c.about("BGPAdvertisement", a.Name)
-	pools, ok := c.poolsOf(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
-	if !ok || !about.valid("spec.nodeSelectors", a.Spec.NodeSelectors) || !about.valid("spec.serviceSelectors", a.Spec.ServiceSelectors) {
+	pools, parts, ok := c.scope(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors, a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
+	if !ok {
 		return
 	}
 	communities, ok := c.communitiesOf(about, a.Spec.Communities)
@@ -42,7 +42,6 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
 	}
 	taken := func(name string) bool { return named(c.Advertisements)(name) || named(c.in.Advertisements)(name) }
-	parts := c.parts(a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
 	for i, p := range parts {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
 		c.Advertisements = append(c.Advertisements, &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: numbered(a.Name, i, taken)}, Spec: spec})
@@ -54,8 +53,8 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 // MetalLB 0.16 all selected nodes are equal in the election.
 func (c *converter) addL2Advertisement(a *L2Advertisement) {
 	about := c.about("L2Advertisement", a.Name)
-	pools, ok := c.poolsOf(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors)
-	if !ok || !about.valid("spec.nodeSelectors", a.Spec.NodeSelectors) || !about.valid("spec.serviceSelectors", a.Spec.ServiceSelectors) {
+	pools, parts, ok := c.scope(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors, a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
+	if !ok {
 		return
 	}
 	interfaces, ok := about.interfaces(a.Spec.Interfaces)
@@ -69,7 +68,6 @@ func (c *converter) addL2Advertisement(a *L2Advertisement) {
 		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
 	}
 	taken := func(name string) bool { return named(c.L2Advertisements)(name) || named(c.in.L2Advertisements)(name) }
-	parts := c.parts(a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
 	for i, p := range parts {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
 		c.L2Advertisements = append(c.L2Advertisements, &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: numbered(a.Name, i, taken)}, Spec: spec})
@@ -93,14 +91,17 @@ func (s subject) interfaces(names []string) (list []string, ok bool) {
 // A part is what one of several advertisements selects.
 type part struct{ nodes, services conjunction }
 
-// parts pairs each selector of nodes with each of Services: MetalLB requires one match of each list.
-func (c *converter) parts(nodes, services []metav1.LabelSelector) (all []part) {
+// scope returns the pools of an advertisement, and a part for each pair of selectors: MetalLB requires one match of each list.
+func (c *converter) scope(about subject, names []string, pools, nodes, services []metav1.LabelSelector) (list []string, parts []part, ok bool) {
+	if list, ok = c.poolsOf(about, names, pools); !ok || !about.valid("spec.nodeSelectors", nodes) || !about.valid("spec.serviceSelectors", services) {
+		return nil, nil, false
+	}
 	for _, n := range c.restrict(unite(nodes)) {
 		for _, s := range unite(services) {
-			all = append(all, part{n, s})
+			parts = append(parts, part{n, s})
 		}
 	}
-	return all
+	return list, parts, true
 }
 
 func (s subject) noteParts(n int) {

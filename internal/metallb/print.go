@@ -58,41 +58,23 @@ func (out *Conversion) has(object string) bool {
 	return slices.ContainsFunc(out.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
 }
 
-// document returns an object without what only the API server writes. A creationTimestamp of null
-// and an empty status would be in each document.
+// document returns an object as YAML, without an empty spec.
 func document(kind string, o runtime.Object) ([]byte, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		return nil, err
 	}
-	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(fields, "status")
 	if spec, ok := fields["spec"].(map[string]any); ok && len(spec) == 0 {
 		delete(fields, "spec")
 	}
 	for _, name := range []string{"transmitInterval", "receiveInterval"} {
-		fixInterval(fields, "spec", "bfd", name)
+		text, _, _ := unstructured.NestedString(fields, "spec", "bfd", name)
+		if d, err := time.ParseDuration(text); err == nil { // the CRD's pattern wants 1500ms, not 1.5s
+			_ = unstructured.SetNestedField(fields, fmt.Sprintf("%dms", d.Milliseconds()), "spec", "bfd", name)
+		}
 	}
 	fields["apiVersion"], fields["kind"] = v1alpha1.GroupVersion.String(), kind
 	return yaml.Marshal(fields)
-}
-
-// fixInterval writes 1.5s as 1s500ms, which the CRD's pattern wants.
-func fixInterval(fields map[string]any, path ...string) {
-	text, ok, _ := unstructured.NestedString(fields, path...)
-	if !ok {
-		return
-	}
-	if d, err := time.ParseDuration(text); err == nil {
-		text = ""
-		if s := d / time.Second; s > 0 {
-			text = fmt.Sprintf("%ds", s)
-		}
-		if ms := d % time.Second / time.Millisecond; ms > 0 {
-			text += fmt.Sprintf("%dms", ms)
-		}
-		_ = unstructured.SetNestedField(fields, text, path...) // it was there
-	}
 }
 
 // comments returns lines of text as comments of YAML, with a title.
