@@ -38,9 +38,9 @@ var sealed = map[string][]string{
 	"internal/ipam":        {"internal/cluster", "internal/sortedset"},
 	"internal/linkwatch":   {"internal/notify"},
 	"internal/neighbour":   {"internal/hwaddr", "internal/notify"},
-	"internal/membership":  {"internal/cluster", "internal/notify", "internal/suspend"},
+	"internal/membership":  {"internal/apigroup", "internal/cluster", "internal/notify", "internal/suspend"},
 	"internal/metallb":     {"api/v1alpha1", "bgp", "internal/cluster", "internal/ipam", "internal/plan", "l2"},
-	"internal/monitoring":  nil,
+	"internal/monitoring":  {"internal/apigroup"},
 	"internal/nfnl":        nil,
 	"internal/notify":      nil,
 	"internal/nstest":      nil,
@@ -50,8 +50,9 @@ var sealed = map[string][]string{
 	"internal/redirect":    {"internal/cluster", "internal/membership", "internal/neighbour", "internal/plan", "internal/sortedset", "l2", "proxy"},
 	"internal/sortedset":   nil,
 	"internal/suspend":     nil,
-	"internal/watch":       {"api/v1alpha1", "internal/cluster", "internal/notify"},
+	"internal/watch":       {"api/v1alpha1", "internal/apigroup", "internal/cluster", "internal/notify"},
 
+	"internal/apigroup":             nil,
 	"internal/metallb/counterparts": nil,
 }
 
@@ -120,12 +121,12 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/watch", "internal/monitoring", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/watch", "internal/apigroup", "internal/monitoring", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go", "hostile_test.go"},
+		homes:     []string{"api", "internal/apigroup", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go", "hostile_test.go"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -16,12 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -37,19 +36,8 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// scheme has only the types that are written. client-go's scheme knows all of Kubernetes: a minimal
-// program that imports it grew by 10 MB.
-var scheme = func() *runtime.Scheme {
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, v1alpha1.AddToScheme,
-	} {
-		if err := add(s); err != nil {
-			panic("BUG: " + err.Error())
-		}
-	}
-	return s
-}()
+// scheme has only the types that are written.
+var scheme = apigroup.Scheme(corev1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, v1alpha1.AddToScheme)
 
 // A client sends requests to the API server, by one REST client for each API group. It caches
 // nothing.
@@ -62,37 +50,24 @@ func newClient(cfg *rest.Config, limit flowcontrol.RateLimiter) (*client, error)
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = requestTimeout
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	cfg.RateLimiter = limit
 	// All share one HTTP client, and so one connection.
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	var c client
-	c.core, err = restClient(cfg, h, corev1.SchemeGroupVersion, err)
-	c.ours, err = restClient(cfg, h, v1alpha1.GroupVersion, err)
-	c.events, err = restClient(cfg, h, eventsv1.SchemeGroupVersion, err)
+	of := func(gv schema.GroupVersion) *rest.RESTClient {
+		r, failed := apigroup.Client(cfg, h, scheme, gv)
+		err = errors.Join(err, failed)
+		return r
+	}
+	c := &client{core: of(corev1.SchemeGroupVersion), ours: of(v1alpha1.GroupVersion), events: of(eventsv1.SchemeGroupVersion)}
 	// A Lease whose renewal waits for other requests would be lost.
 	cfg.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
-	c.leases, err = restClient(cfg, h, coordinationv1.SchemeGroupVersion, err)
-	if err != nil {
+	if c.leases = of(coordinationv1.SchemeGroupVersion); err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	return &c, nil
-}
-
-// restClient returns a client for one API group that shares h's connections. It returns the
-// previous client's error, so that the caller checks once.
-func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, err error) (*rest.RESTClient, error) {
-	c := rest.CopyConfig(cfg)
-	c.GroupVersion = &gv
-	c.APIPath = "/apis"
-	if gv.Group == corev1.GroupName {
-		c.APIPath = "/api"
-	}
-	r, err2 := rest.RESTClientForConfigAndClient(c, h)
-	return r, errors.Join(err, err2)
+	return c, nil
 }
 
 // service reads the current Service, not from a cache.

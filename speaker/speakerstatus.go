@@ -15,14 +15,12 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/notify"
@@ -48,24 +46,13 @@ type client struct {
 	ours, events rest.Interface
 }
 
-// newClient uses its own scheme. That of client-go has all of Kubernetes, and costs memory
-// on every node.
 func newClient(c *rest.Config) (*client, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
-		return nil, err
-	}
-	of := func(gv schema.GroupVersion) (rest.Interface, error) {
-		conf := rest.CopyConfig(c)
-		conf.APIPath, conf.GroupVersion = "/apis", &gv
-		conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		return rest.RESTClientFor(conf)
-	}
-	ours, err := of(v1alpha1.GroupVersion)
+	scheme := apigroup.Scheme(v1alpha1.AddToScheme, eventsv1.AddToScheme)
+	ours, err := apigroup.Client(c, nil, scheme, v1alpha1.GroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	events, err := of(eventsv1.SchemeGroupVersion)
+	events, err := apigroup.Client(c, nil, scheme, eventsv1.SchemeGroupVersion)
 	return &client{ours, events}, err
 }
 

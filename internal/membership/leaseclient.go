@@ -15,11 +15,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
 )
 
 // leaseTimeout ends a request without an answer.
@@ -33,15 +33,7 @@ type LeaseClient struct {
 
 // NewLeaseClient returns a client for the Leases of a namespace, each named after its node.
 func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
-	scheme := runtime.NewScheme()
-	if err := coordinationv1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	metav1.AddToGroupVersion(scheme, coordinationv1.SchemeGroupVersion)
-	conf := rest.CopyConfig(c)
-	conf.APIPath, conf.GroupVersion = "/apis", &coordinationv1.SchemeGroupVersion
-	conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(conf)
+	client, err := apigroup.Client(c, nil, apigroup.Scheme(coordinationv1.AddToScheme), coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, fmt.Errorf("leases: %w", err)
 	}

@@ -3,6 +3,7 @@ package monitoring
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -15,11 +16,9 @@ import (
 	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
 )
 
 const (
@@ -84,31 +83,16 @@ func newAuthorizer(c *rest.Config, next http.Handler, log *slog.Logger) (*author
 		next: next, log: log, good: rate.NewLimiter(goodRate, goodBurst), unknown: rate.NewLimiter(unknownRate, unknownBurst),
 		allowed: map[requestHash]time.Time{}, refused: map[requestHash]refusal{}, clients: map[netip.Prefix]*client{},
 	}
-	var err error
-	if a.authentication, err = reviewClient(c, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme); err != nil {
-		return nil, err
-	}
-	a.authorization, err = reviewClient(c, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
-	return a, err
-}
-
-// reviewClient returns a client for one API group, without the clientset of all groups, which would
-// be linked into the binary.
-func reviewClient(c *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := add(scheme); err != nil {
-		return nil, err
-	}
-	metav1.AddToGroupVersion(scheme, gv)
-	conf := rest.CopyConfig(c)
-	conf.APIPath, conf.GroupVersion = "/apis", &gv
-	conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	conf.QPS, conf.Timeout = -1, reviewTimeout // The authorizer's rates hold.
-	client, err := rest.RESTClientFor(conf)
-	if err != nil {
+	c = rest.CopyConfig(c)
+	c.QPS, c.Timeout = -1, reviewTimeout // The authorizer's rates hold.
+	scheme := apigroup.Scheme(authenticationv1.AddToScheme, authorizationv1.AddToScheme)
+	var err, err2 error
+	a.authentication, err = apigroup.Client(c, nil, scheme, authenticationv1.SchemeGroupVersion)
+	a.authorization, err2 = apigroup.Client(c, nil, scheme, authorizationv1.SchemeGroupVersion)
+	if err = errors.Join(err, err2); err != nil {
 		return nil, fmt.Errorf("reviews of metrics clients: %w", err)
 	}
-	return client, nil
+	return a, nil
 }
 
 // ServeHTTP answers 401 without a valid token, 403 without the right to read the path, 429 if there

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,19 +53,14 @@ var kinds = map[schema.GroupKind]kind{
 }
 
 // scheme has the kinds that exist: a kind that is not in it is misspelt, and the rest does not
-// concern Fanfare. It also decodes the API server's answers. It is small on purpose: client-go's
-// scheme has all of Kubernetes and takes 10 MB.
-var scheme = func() *runtime.Scheme {
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(s); err != nil {
-			panic("BUG: " + err.Error())
-		}
-	}
+// concern Fanfare. It also decodes the API server's answers.
+var scheme = apigroup.Scheme(corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme, addServiceCIDRs)
+
+func addServiceCIDRs(s *runtime.Scheme) error {
 	s.AddKnownTypes(networkingv1.SchemeGroupVersion, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
 	metav1.AddToGroupVersion(s, networkingv1.SchemeGroupVersion)
-	return s
-}()
+	return nil
+}
 
 // A document is one YAML document or JSON value, with the objects read from it.
 type document struct {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -96,18 +96,11 @@ func (r resource) String() string { return r.GroupResource().String() }
 // of the decoding time. Resources of a CRD have only JSON.
 func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(cfg)
-	gv := r.GroupVersion()
-	c.GroupVersion = &gv
-	c.APIPath = "/apis"
-	if gv.Group == corev1.GroupName {
-		c.APIPath = "/api"
-	}
 	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
 	if r.ours() {
 		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	}
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	return rest.RESTClientForConfigAndClient(c, h)
+	return apigroup.Client(c, h, scheme, r.GroupVersion())
 }
 
 // narrow restricts a request to the wanted objects.
