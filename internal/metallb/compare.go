@@ -2,6 +2,7 @@ package metallb
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -110,15 +111,10 @@ func (d *Comparison) String() string {
 // grouped returns a line for each announcement, with all nodes that have it.
 func grouped(sign string, list []Announcement) (lines []string) {
 	nodes := map[string][]string{}
-	var texts []string
 	for _, a := range list {
-		if nodes[a.String()] == nil {
-			texts = append(texts, a.String())
-		}
 		nodes[a.String()] = append(nodes[a.String()], a.Node)
 	}
-	slices.Sort(texts)
-	for _, t := range texts {
+	for _, t := range slices.Sorted(maps.Keys(nodes)) {
 		lines = append(lines, fmt.Sprintf("%s %s: %s", sign, cluster.Enumerate(nodes[t]), t))
 	}
 	return lines

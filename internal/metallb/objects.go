@@ -1,6 +1,9 @@
 package metallb
 
 import (
+	"cmp"
+	"encoding/json"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -86,20 +89,13 @@ type bgpPeerV1beta1Spec struct {
 	EBGPMultiHop  bool                   `json:"ebgpMultiHop,omitempty"`
 }
 
-// current returns the spec as of v1beta2. A time of 0 is not set.
-func (s bgpPeerV1beta1Spec) current() BGPPeerSpec {
-	return BGPPeerSpec{
-		MyASN: s.MyASN, PeerASN: s.PeerASN, PeerAddress: s.PeerAddress, SourceAddress: s.SourceAddress, PeerPort: s.PeerPort,
-		HoldTime: unlessZero(s.HoldTime), KeepaliveTime: unlessZero(s.KeepaliveTime), RouterID: s.RouterID,
-		NodeSelectors: s.NodeSelectors, Password: s.Password, BFDProfile: s.BFDProfile, EBGPMultiHop: s.EBGPMultiHop,
+// current returns the spec as of v1beta2, which has all its fields. A time of 0 is not set.
+func (s bgpPeerV1beta1Spec) current() (spec BGPPeerSpec) {
+	j, err := json.Marshal(s)
+	if err = cmp.Or(err, json.Unmarshal(j, &spec)); err != nil {
+		panic("BUG: " + err.Error())
 	}
-}
-
-func unlessZero(d metav1.Duration) *metav1.Duration {
-	if d.Duration == 0 {
-		return nil
-	}
-	return &d
+	return spec
 }
 
 // BGPAdvertisementSpec announces addresses of pools over BGP.

@@ -2,7 +2,6 @@ package metallb
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -100,14 +100,12 @@ const anyOther = "any other"
 // interfaces returns those of a node that has all that L2Advertisements name, and others, in every
 // subnet.
 func (out *Conversion) interfaces() (all []l2.Interface) {
-	names := map[string]bool{anyOther: true}
+	names := sets.New(anyOther)
 	for _, a := range out.L2Advertisements {
-		for _, n := range a.Spec.Interfaces {
-			names[n] = true
-		}
+		names.Insert(a.Spec.Interfaces...)
 	}
 	everywhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-	for i, n := range slices.Sorted(maps.Keys(names)) {
+	for i, n := range sets.List(names) {
 		all = append(all, l2.Interface{Name: n, Index: i + 1, Prefixes: everywhere, IPv6: true})
 	}
 	return all

@@ -3,13 +3,14 @@ package metallb
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
@@ -62,16 +63,11 @@ func addressesOf(list []string) []string {
 // pools to come.
 func (c *converter) priority(p int) int32 {
 	// Equal ranks stay equal: MetalLB chooses at random among them.
-	rank := func(p int) int { // the larger, the later
-		if p == 0 {
-			return int(^uint(0) >> 1)
-		}
-		return p
-	}
-	after := map[int]bool{} // the priorities that come after p
+	rank := func(p int) int { return cmp.Or(p, math.MaxInt) } // the larger, the later
+	after := sets.Set[int]{}                                  // the priorities that come after p
 	for _, pool := range c.in.Pools {
 		if a := pool.Spec.ServiceAllocation; a != nil && rank(a.Priority) > rank(p) {
-			after[a.Priority] = true
+			after.Insert(a.Priority)
 		}
 	}
 	return int32(10 * (1 + len(after)))
@@ -104,9 +100,6 @@ func (c *converter) labelCommands(pool string, selectors []metav1.LabelSelector)
 			fmt.Fprintf(&b, "\n  kubectl -n %s label service %s %s=%s", s.Namespace, s.Name, PoolLabel, pool)
 		}
 	}
-	if b.Len() == 0 {
-		return ""
-	}
 	return b.String()
 }
 
@@ -126,16 +119,13 @@ func (c *converter) setNamespaces(about subject, spec *v1alpha1.AddressPoolSpec,
 		return
 	}
 	// Names are the last resort: a namespace that gets the label later is not among them.
-	names := map[string]bool{}
-	for _, n := range a.Namespaces {
-		names[n] = true
-	}
+	names := sets.New(a.Namespaces...)
 	for _, n := range c.in.Namespaces {
 		if matchesAny(a.NamespaceSelectors, n.Labels) {
-			names[n.Name] = true
+			names.Insert(n.Name)
 		}
 	}
-	spec.Namespaces = slices.Sorted(maps.Keys(names))
+	spec.Namespaces = sets.List(names)
 	about.todo("spec.serviceAllocation.namespaceSelectors", "one selector of Fanfare's does not select what namespaces and namespaceSelectors select together, so the AddressPool "+
 		"lists the namespaces of today; add later ones, or give all of them one label and use namespaceSelector")
 	if len(spec.Namespaces) == 0 {
@@ -153,20 +143,20 @@ func (c *converter) poolsOf(about subject, names []string, selectors []metav1.La
 	if len(names) == 0 && len(selectors) == 0 {
 		return nil, true
 	}
-	pools = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return about.unknown("spec.ipAddressPools", n, named(c.in.Pools)(n)) })
+	selected := sets.New(slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return about.unknown("spec.ipAddressPools", n, named(c.in.Pools)(n))
+	})...)
 	if len(selectors) > 0 {
 		for _, p := range c.in.Pools {
 			if matchesAny(selectors, p.Labels) {
-				pools = append(pools, p.Name)
+				selected.Insert(p.Name)
 			}
 		}
 		about.todo("spec.ipAddressPoolSelectors", "Fanfare's advertisements name their pools, and this one names the pools that match today: %s. Name later pools in it",
-			cmp.Or(strings.Join(slices.Compact(slices.Sorted(slices.Values(pools))), ", "), "none"))
+			cmp.Or(strings.Join(sets.List(selected), ", "), "none"))
 	}
-	slices.Sort(pools)
-	pools = slices.Compact(pools)
-	if len(pools) == 0 {
+	if len(selected) == 0 {
 		about.todo("spec.ipAddressPools", "no pool remains, so the object is not converted")
 	}
-	return pools, len(pools) > 0
+	return sets.List(selected), len(selected) > 0
 }
