@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,9 +71,7 @@ func cleanedHook(kubeconfig *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if namespace == "" {
-				namespace = ownNamespace()
-			}
+			namespace = cmp.Or(namespace, ownNamespace())
 			// Shorter than Helm's own timeout, which would not say which nodes are missing.
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()

@@ -156,13 +156,9 @@ func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	classes, err := f.class.classes(f.files)
-	if err != nil {
-		return nil, err
-	}
 	// All Nodes, also where a speaker watches its own only: a plan says which selector
 	// matches no Node.
-	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, Unserved: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, Classes: classes, Log: quiet})
+	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, Unserved: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, Classes: f.classes, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

@@ -40,6 +40,7 @@ type nodeFlags struct {
 	snat        snatFlags
 	health      string // a key of healthChecks
 	class       classFlags
+	classes     cluster.Classes // what config makes of class
 	// allNodes: the source needs all Nodes, because speakers communicate.
 	allNodes bool
 }
@@ -68,7 +69,8 @@ func (f *nodeFlags) config() (plan.Config, error) {
 	if f.files != "" && f.kubeconfig != "" {
 		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
 	}
-	if _, err := f.class.classes(f.files); err != nil {
+	var err error
+	if f.classes, err = f.class.classes(f.files); err != nil {
 		return c, err
 	}
 	for _, d := range f.detectLocal {
@@ -82,7 +84,6 @@ func (f *nodeFlags) config() (plan.Config, error) {
 	if c.HealthChecks, ok = healthChecks[f.health]; !ok {
 		return c, fmt.Errorf("--health-check-node-ports %q: want labelled, all or none", f.health)
 	}
-	var err error
 	c.SNAT, err = f.snat.policy()
 	return c, err
 }
@@ -135,10 +136,6 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	if err != nil {
 		return nil, nil, err
 	}
-	classes, err := f.class.classes(f.files)
-	if err != nil {
-		return nil, nil, err
-	}
 	known := f.savedConfiguration(log)
 	open := func(ctx context.Context, refused func()) (watch.LiveSource, error) {
 		// A speaker that uses only BGP and has no members needs its own Node only.
@@ -146,7 +143,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		if f.allNodes {
 			one = ""
 		}
-		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Namespace: ownNamespace(), Classes: classes, Known: known, Refused: refused, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Namespace: ownNamespace(), Classes: f.classes, Known: known, Refused: refused, Log: log, Registerer: r})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.
