@@ -52,11 +52,8 @@ func (d *debouncer) take(now time.Time, seen []election.Node) (nodes []election.
 	if len(d.pending) != 0 && !d.due().After(now) {
 		d.accept(now)
 	}
-	for _, n := range d.accepted {
-		nodes = append(nodes, n)
-	}
-	slices.SortFunc(nodes, func(a, b election.Node) int { return strings.Compare(a.Name, b.Name) })
-	return nodes, d.due()
+	byName := func(a, b election.Node) int { return strings.Compare(a.Name, b.Name) }
+	return slices.SortedFunc(maps.Values(d.accepted), byName), d.due()
 }
 
 // observe records the current state of a node. A change that is not the pending one restarts the time;
