@@ -34,6 +34,7 @@ var sealed = map[string][]string{
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
+	"internal/event":       nil,
 	"internal/hwaddr":      nil,
 	"internal/ipam":        {"internal/cluster", "internal/sortedset"},
 	"internal/linkwatch":   {"internal/notify"},
@@ -121,12 +122,12 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/watch", "internal/apigroup", "internal/monitoring", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/watch", "internal/apigroup", "internal/event", "internal/monitoring", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/apigroup", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go", "hostile_test.go"},
+		homes:     []string{"api", "internal/apigroup", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/event", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go", "hostile_test.go"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

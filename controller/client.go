@@ -140,11 +140,6 @@ func (c *client) deleteClaim(ctx context.Context, o *cluster.Claim) error {
 	}).Do(ctx).Error()
 }
 
-// createEvent fails with AlreadyExists if an earlier attempt succeeded and its answer was lost.
-func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
-	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
-}
-
 // createSecret fails with AlreadyExists if another controller was first.
 func (c *client) createSecret(ctx context.Context, s *corev1.Secret) error {
 	return c.core.Post().Namespace(s.Namespace).Resource("secrets").Body(s).Do(ctx).Error()

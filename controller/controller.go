@@ -127,7 +127,7 @@ func newController(o Options) (*controller, error) {
 		pendingWrites: map[*cluster.Spec]time.Time{},
 		retry:         &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
 	}
-	c.events = &events{client: client, instance: o.Instance, log: o.Log}
+	c.events = newEvents(client, o.Instance, o.Log)
 	c.writer = writer{client, c.events.recordService, o.Classes}
 	c.forgetWrites()
 	c.retry.Reset()

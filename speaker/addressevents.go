@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -16,7 +17,7 @@ import (
 
 // addressEvents reports addresses that began or stopped being announced by BGP. Without any
 // session nothing changes for the network, and the sessions have Events of their own.
-func (r *reported) addressEvents(was reported, now observation, limit int) []event {
+func (r *reported) addressEvents(was reported, now observation, limit int) []event.Event {
 	routers := now.established()
 	left, came := sortedset.Changes(was.announced, now.announced, netip.Addr.Compare)
 	if len(routers) > 0 {
@@ -28,7 +29,7 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 	if now.at.Before(r.presumedUntil) {
 		r.adopted = slices.DeleteFunc(slices.Clone(was.adopted), func(a netip.Addr) bool { return sortedset.HasAddr(r.announced, a) })
 	}
-	var all []event
+	var all []event.Event
 	if len(came)+len(left) <= limit {
 		for _, a := range left {
 			all = append(all, now.withdrawnEvents(a, was.desired, routers)...)
@@ -38,12 +39,12 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		}
 		return all
 	}
-	return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
+	return []event.Event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
 		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list", len(came), len(left), now.announced.Len()))}
 }
 
 // l2Events reports addresses that this node began or stopped answering for.
-func (r *reported) l2Events(was reported, now observation, limit int) (all []event) {
+func (r *reported) l2Events(was reported, now observation, limit int) (all []event.Event) {
 	r.answered = map[netip.Addr]string{}
 	changes := 0
 	for _, a := range now.l2Statuses {
@@ -71,14 +72,14 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 		}
 	}
 	if changes > limit {
-		return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
+		return []event.Event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
 			"began or stopped answering for %d addresses; it answers for %d now: run `fanfare status` there for the list", changes, len(r.answered)))}
 	}
 	return all
 }
 
 // conflictEvents reports other hosts that use an address.
-func (r *reported) conflictEvents(was reported, now observation, limit int) (all []event) {
+func (r *reported) conflictEvents(was reported, now observation, limit int) (all []event.Event) {
 	r.conflicts = map[netip.Addr]int{}
 	for _, a := range now.l2Statuses {
 		if a.Conflict == nil {
@@ -97,7 +98,7 @@ func (r *reported) conflictEvents(was reported, now observation, limit int) (all
 }
 
 // announcedEvents returns an event for each Service that holds addr.
-func (now observation) announcedEvents(addr netip.Addr) (all []event) {
+func (now observation) announcedEvents(addr netip.Addr) (all []event.Event) {
 	receiving, missing := receivers(addr, now.desired.RoutesOf(addr), now.sessions)
 	what := fmt.Sprintf("announces %s", addr)
 	switch {
@@ -113,7 +114,7 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 }
 
 // withdrawnEvents returns an event for each Service that held addr and still exists.
-func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, routers []bgp.SessionStatus) (all []event) {
+func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, routers []bgp.SessionStatus) (all []event.Event) {
 	from := ""
 	if len(routers) > 0 {
 		var names []string

@@ -41,7 +41,7 @@ func TestEventsOfManyNodes(t *testing.T) {
 func (p *eventTest) routerFails(t *testing.T, node string, members *membership.Members) []pendingEvent {
 	t.Helper()
 	r := reporterTo(t, nil).eventRecorder(reported{})
-	r.instance = node
+	r.source.Instance = node
 	now := p.observation
 	desired, view := *now.desired, *now.desired.View
 	view.Node, view.Members = node, members

@@ -11,17 +11,15 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 const (
-	reportingController = "fanfare.io/speaker"
 	// eventInterval is the shortest time between two observations. States that begin and end in
 	// between are only in the log.
 	eventInterval = time.Second
@@ -46,11 +44,11 @@ const (
 // has reported: a change is reported once, in however many passes it is seen and however
 // long the API server is unreachable. A nil eventRecorder does nothing.
 type eventRecorder struct {
-	client   *client
-	instance string
-	log      *slog.Logger
-	wake     chan struct{} // has room for one
-	limit    *rate.Limiter
+	writer event.Writer
+	source event.Source
+	log    *slog.Logger
+	wake   chan struct{} // has room for one
+	limit  *rate.Limiter
 
 	reported reported
 	pending  []pendingEvent
@@ -139,7 +137,7 @@ func (now observation) crowded() bool { return now.members() > crowd }
 
 // queue adds new events to the pending ones, and returns how long to pause after them.
 func (r *eventRecorder) queue(now observation) time.Duration {
-	var all []event
+	var all []event.Event
 	r.reported, all = newEvents(r.reported, now, max(1, int(r.limit.TokensAt(now.at))))
 	for key, l := range r.recent {
 		if now.at.Sub(l.at) > seriesWindow {
@@ -147,14 +145,14 @@ func (r *eventRecorder) queue(now observation) time.Duration {
 		}
 	}
 	for _, e := range all {
-		key := seriesKey{e.regarding.UID, e.regarding.Name, string(e.reason), e.note}
+		key := seriesKey{e.Regarding.UID, e.Regarding.Name, e.Reason, e.Note}
 		l, again := r.recent[key]
-		shared := now.crowded() && e.regarding.Kind != "Node"
+		shared := now.crowded() && e.Regarding.Kind != "Node"
 		switch {
 		case again && shared:
 			continue // another node may have created it
 		case !again:
-			l.event = r.event(e, now.at, shared)
+			l.event = r.source.New(e, r.identity(e, now.at, shared), now.at)
 		}
 		l.count, l.at = l.count+1, now.at
 		r.recent[key] = l
@@ -166,16 +164,7 @@ func (r *eventRecorder) queue(now observation) time.Duration {
 // send writes pending Events until one fails.
 func (r *eventRecorder) send(ctx context.Context) error {
 	for len(r.pending) > 0 {
-		err := r.write(ctx, r.pending[0])
-		switch {
-		case err == nil || apierrors.IsAlreadyExists(err): // the response to an earlier attempt was lost
-		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err):
-			// The namespace is being deleted, and its Events are, too.
-			r.log.Debug("Event of a deleted namespace not written", "reason", r.pending[0].event.Reason)
-		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
-			// A retry would not help: the roles are of another version.
-			r.log.Warn("Event not written", "reason", r.pending[0].event.Reason, "err", err)
-		default:
+		if err := r.write(ctx, r.pending[0]); err != nil {
 			return err
 		}
 		r.pending = r.pending[1:]
@@ -188,52 +177,23 @@ func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if l.count > 1 {
-		err := r.client.repeatEvent(ctx, l.event, eventsv1.EventSeries{Count: l.count, LastObservedTime: metav1.NewMicroTime(l.at)})
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-		// The API server has deleted the first Event of the series.
+		return r.writer.Repeat(ctx, l.event, eventsv1.EventSeries{Count: l.count, LastObservedTime: metav1.NewMicroTime(l.at)})
 	}
-	return r.client.createEvent(ctx, l.event)
+	return r.writer.Create(ctx, l.event)
 }
 
 // identity returns a hash for the name of an Event, so that writing it twice creates one. The nodes
 // are divided into causeWriters groups: a shared Event has the same hash for all nodes of a group
 // that report the same in causeWindow.
-func (r *eventRecorder) identity(e event, at time.Time, shared bool) uint64 {
+func (r *eventRecorder) identity(e event.Event, at time.Time, shared bool) uint64 {
 	hash := fnv.New64a()
 	if !shared {
-		fmt.Fprint(hash, r.instance, at.UnixNano(), e.regarding.UID, e.reason, e.note)
+		fmt.Fprint(hash, r.source.Instance, at.UnixNano(), e.Regarding.UID, e.Reason, e.Note)
 		return hash.Sum64()
 	}
-	fmt.Fprint(hash, r.instance)
+	fmt.Fprint(hash, r.source.Instance)
 	group := hash.Sum64() % causeWriters
 	hash.Reset()
-	fmt.Fprint(hash, group, at.Truncate(causeWindow).Unix(), e.regarding.UID, e.reason, strings.TrimPrefix(e.note, "node "+r.instance+" "))
+	fmt.Fprint(hash, group, at.Truncate(causeWindow).Unix(), e.Regarding.UID, e.Reason, strings.TrimPrefix(e.Note, "node "+r.source.Instance+" "))
 	return hash.Sum64()
-}
-
-// event returns an Event whose name has its identity.
-func (r *eventRecorder) event(e event, at time.Time, shared bool) *eventsv1.Event {
-	kind := corev1.EventTypeNormal
-	if e.warning {
-		kind = corev1.EventTypeWarning
-	}
-	namespace := e.regarding.Namespace
-	if namespace == "" {
-		// Kubernetes keeps Events of cluster-scoped objects there.
-		namespace = metav1.NamespaceDefault
-	}
-	name := strings.TrimRight(e.regarding.Name[:min(len(e.regarding.Name), 200)], ".-")
-	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name, r.identity(e, at, shared))},
-		EventTime:           metav1.NewMicroTime(at),
-		ReportingController: reportingController,
-		ReportingInstance:   r.instance[:min(len(r.instance), 128)],
-		Action:              e.action,
-		Reason:              string(e.reason),
-		Type:                kind,
-		Note:                e.note,
-		Regarding:           e.regarding,
-	}
 }

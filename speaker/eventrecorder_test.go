@@ -281,7 +281,7 @@ func TestEventsOfDeletedNamespace(t *testing.T) {
 		}
 		r := reporterTo(t, &eventServer{status: int(status.Code), body: body}).eventRecorder(reported{})
 		var log bytes.Buffer
-		r.log = slog.New(slog.NewTextHandler(&log, nil))
+		r.writer.Log = slog.New(slog.NewTextHandler(&log, nil))
 		r.pending = []pendingEvent{{event: &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"}}, count: 1}}
 		if err := r.send(t.Context()); err != nil || len(r.pending) != 0 {
 			t.Errorf("%s: %v, %d Events are left: want it dropped", name, err, len(r.pending))

@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -32,15 +33,6 @@ const (
 	// maxNote is the longest note that the API server accepts.
 	maxNote = 1024
 )
-
-// An event is what happened, before it becomes an Event of Kubernetes.
-type event struct {
-	regarding corev1.ObjectReference
-	warning   bool
-	reason    eventReason
-	action    string
-	note      string // a sentence with the node's name: many nodes write Events of one object
-}
 
 // An observation is the state from which Events are derived, at one instant.
 type observation struct {
@@ -115,9 +107,9 @@ func reportedBefore(adopted []netip.Addr, began time.Time) reported {
 
 // newEvents returns the events between two states, and what they report in total. If more
 // than limit addresses changed, one event has their number.
-func newEvents(was reported, now observation, limit int) (reported, []event) {
+func newEvents(was reported, now observation, limit int) (reported, []event.Event) {
 	next := reported{desired: now.desired, presumedUntil: was.presumedUntil}
-	var all []event
+	var all []event.Event
 	all = append(all, next.sessionEvents(was, now)...)
 	all = append(all, next.bfdEvents(was, now)...)
 	all = append(all, next.duplicateEvents(was, now)...)
@@ -131,7 +123,7 @@ func newEvents(was reported, now observation, limit int) (reported, []event) {
 }
 
 // sessionEvents reports BGP sessions that come up or go down, on their BGPPeers.
-func (r *reported) sessionEvents(was reported, now observation) (all []event) {
+func (r *reported) sessionEvents(was reported, now observation) (all []event.Event) {
 	r.sessions = make(map[string]reportedSession, len(now.sessions))
 	for _, s := range now.sessions {
 		why := ": " + s.DownReason()
@@ -152,7 +144,7 @@ func (r *reported) sessionEvents(was reported, now observation) (all []event) {
 
 // bfdEvents reports when BFD goes up or down. Without BFD the session stays up, but
 // failures are detected late.
-func (r *reported) bfdEvents(was reported, now observation) (all []event) {
+func (r *reported) bfdEvents(was reported, now observation) (all []event.Event) {
 	r.bfd = map[string]reportedSession{}
 	for _, s := range now.sessions {
 		if s.BFD == nil {
@@ -207,7 +199,7 @@ func (now observation) transition(next, was map[string]reportedSession, name str
 }
 
 // sessionEvent is an event of the BGPPeer, where its author looks for the result.
-func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason eventReason, verb, more string) event {
+func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason eventReason, verb, more string) event.Event {
 	ref := peerReference(s.Name, "")
 	for _, p := range now.desired.Snapshot.Peers {
 		if p.Name == s.Name {
@@ -219,7 +211,7 @@ func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason ev
 
 // duplicateEvents reports BGPPeers without a session because an older one names the same
 // router. The end of it is reported as a new session.
-func (r *reported) duplicateEvents(was reported, now observation) (all []event) {
+func (r *reported) duplicateEvents(was reported, now observation) (all []event.Event) {
 	r.duplicates = map[string]string{}
 	for _, d := range now.desired.View.Duplicates {
 		r.duplicates[d.Peer.Name] = d.Of.Name
@@ -239,22 +231,22 @@ func peerReference(name string, uid types.UID) corev1.ObjectReference {
 
 // forwardingEvents reports that the kernel rejects changes for forwardGrace, and the end of
 // that.
-func (r *reported) forwardingEvents(was reported, now observation) []event {
+func (r *reported) forwardingEvents(was reported, now observation) []event.Event {
 	failing := !now.programmed && now.err != nil
 	r.failing = failing && (was.failing || now.at.Sub(now.pendingSince) >= forwardGrace)
 	switch {
 	case r.failing && !was.failing:
-		return []event{now.event(now.thisNodeRef(), true, eventForwardingFailed, "Forward",
+		return []event.Event{now.event(now.thisNodeRef(), true, eventForwardingFailed, "Forward",
 			"cannot program the kernel, and announces nothing new: "+now.err.Error())}
 	case was.failing && !failing:
-		return []event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has programmed the kernel")}
+		return []event.Event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has programmed the kernel")}
 	}
 	return nil
 }
 
 // refusalEvents reports addresses that the proxy refuses, for example because they have too
 // many endpoints. The end of a refusal is reported as an announcement.
-func (r *reported) refusalEvents(was reported, now observation, limit int) (all []event) {
+func (r *reported) refusalEvents(was reported, now observation, limit int) (all []event.Event) {
 	r.refused = map[serviceAddress]bool{}
 	maps.Copy(r.refused, was.refused)
 	var before sortedset.Set[*plan.Address]
@@ -274,12 +266,12 @@ func (r *reported) refusalEvents(was reported, now observation, limit int) (all 
 	if len(all) <= limit {
 		return all
 	}
-	return []event{now.event(now.thisNodeRef(), true, eventProxyRefused, "Forward", fmt.Sprintf(
+	return []event.Event{now.event(now.thisNodeRef(), true, eventProxyRefused, "Forward", fmt.Sprintf(
 		"does not forward %d addresses: run `fanfare status` there for the list", len(r.refused)))}
 }
 
 // refusalsOf reports the refusals of an address that was decided again.
-func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (all []event) {
+func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (all []event.Event) {
 	if !a.Refused() {
 		return nil
 	}
@@ -303,7 +295,7 @@ func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (a
 }
 
 // obstacleEvents reports what blocks traffic on this node, and when it is gone.
-func (r *reported) obstacleEvents(was reported, now observation) (all []event) {
+func (r *reported) obstacleEvents(was reported, now observation) (all []event.Event) {
 	r.obstacles = now.obstacles
 	for _, o := range now.obstacles {
 		if !slices.ContainsFunc(was.obstacles, o.Same) {
@@ -320,7 +312,7 @@ func (r *reported) obstacleEvents(was reported, now observation) (all []event) {
 
 // memberEvents reports which nodes are dead, and whether their endpoints are used. One node
 // reports for all.
-func (r *reported) memberEvents(was reported, now observation) (all []event) {
+func (r *reported) memberEvents(was reported, now observation) (all []event.Event) {
 	v := now.desired.View
 	if v.Members == nil {
 		r.dead, r.leftOut = was.dead, was.leftOut
@@ -398,7 +390,7 @@ func (now observation) nodeRef(name string) corev1.ObjectReference {
 
 // event returns an event whose note begins with this node. A note that is too long is cut at
 // a character.
-func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event {
+func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event.Event {
 	note := fmt.Sprintf("node %s %s", now.desired.View.Node, what)
-	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
+	return event.Event{Regarding: ref, Warning: warning, Reason: string(reason), Action: action, Note: strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }

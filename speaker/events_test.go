@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
@@ -55,11 +56,11 @@ func (p *eventTest) expectEvents(when string, want ...string) {
 	p.at = p.at.Add(time.Second)
 	var got []string
 	for range 2 {
-		var all []event
+		var all []event.Event
 		p.reported, all = newEvents(p.reported, p.observation, 3)
 		for _, e := range all {
-			kind := map[bool]string{true: "Warning", false: "Normal"}[e.warning]
-			got = append(got, fmt.Sprintf("%s %s %s/%s (%s): %s", kind, e.reason, e.regarding.Kind, e.regarding.Name, e.regarding.UID, e.note))
+			kind := map[bool]string{true: "Warning", false: "Normal"}[e.Warning]
+			got = append(got, fmt.Sprintf("%s %s %s/%s (%s): %s", kind, e.Reason, e.Regarding.Kind, e.Regarding.Name, e.Regarding.UID, e.Note))
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -237,16 +238,16 @@ func TestAddressEventsAlternate(t *testing.T) {
 			p.announced = p.desired.Announce
 			p.session("tor1", []bgp.SessionState{bgp.Established, bgp.Idle}[random.IntN(2)], "")
 			p.at = p.at.Add(time.Second)
-			var all []event
+			var all []event.Event
 			p.reported, all = newEvents(p.reported, p.observation, 10)
 			for _, e := range all {
-				if e.regarding.Kind != "Service" {
+				if e.Regarding.Kind != "Service" {
 					continue
 				}
-				if begins := e.reason == "Announced"; on[e.regarding.Name] == begins {
-					t.Fatalf("seed %d: reported twice: %s", seed, e.note)
+				if begins := e.Reason == "Announced"; on[e.Regarding.Name] == begins {
+					t.Fatalf("seed %d: reported twice: %s", seed, e.Note)
 				}
-				on[e.regarding.Name] = !on[e.regarding.Name]
+				on[e.Regarding.Name] = !on[e.Regarding.Name]
 			}
 			if p.sessions[0].State != bgp.Established {
 				continue

@@ -22,6 +22,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/apigroup"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
@@ -66,19 +67,6 @@ func (c *client) apply(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
 		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
 }
 
-func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
-	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
-}
-
-// repeatEvent records a repetition in an existing Event.
-func (c *client) repeatEvent(ctx context.Context, e *eventsv1.Event, s eventsv1.EventSeries) error {
-	body, err := json.Marshal(map[string]any{"series": s})
-	if err != nil {
-		return err
-	}
-	return c.events.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(ctx).Error()
-}
-
 // A Reporter writes a speaker's SpeakerStatus and Events. A nil Reporter does nothing.
 type Reporter struct {
 	node   string
@@ -104,7 +92,8 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 		return nil
 	}
 	return &eventRecorder{
-		client: r.client, instance: r.node, log: r.log, wake: make(chan struct{}, 1),
+		writer: event.Writer{Client: r.client.events, Log: r.log}, source: event.Source{Controller: "fanfare.io/speaker", Instance: r.node},
+		log: r.log, wake: make(chan struct{}, 1),
 		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), reported: known, recent: map[seriesKey]pendingEvent{},
 	}
 }
