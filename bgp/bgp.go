@@ -123,10 +123,10 @@ func (s *Server) notify() {
 //
 // GoBGP gets the routes of a Set before its sessions open, so that a router receives all of them
 // first. Set does not wait until sessions are established. Nor does it wait until ended ones are
-// closed, which takes up to 2 s; a session with the same router opens after that. It hands at most
-// routesPart routes to GoBGP, and none while a session comes up. The rest follows in the
-// background, and so do the sessions that wait for it; until then, further Sets leave everything to
-// the background. Meanwhile a route counts as sent if it will be, or is not withdrawn yet.
+// closed, which takes up to 2 s; a session with the same router opens after that. It hands no routes
+// to GoBGP while a session comes up, which takes a round trip and more: they follow in the
+// background, and so do the sessions that wait for them; until then, further Sets leave everything
+// to the background. Meanwhile a route counts as sent if it will be, or is not withdrawn yet.
 // [Server.Changed] signals the end.
 //
 // A Set with the same slices and routes as the one before costs nothing. The caller must not write to
@@ -171,7 +171,7 @@ func (s *Server) accept(want State) (behind bool) {
 	return s.behind
 }
 
-// applyNow applies a part of the wanted State, and leaves the rest to the background.
+// applyNow applies the wanted State, or leaves it to the background while a session comes up.
 func (s *Server) applyNow(ctx context.Context) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()

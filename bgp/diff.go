@@ -42,24 +42,20 @@ func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T)
 	return append(del, have...), append(add, want...)
 }
 
-// diffRoutes returns what to withdraw and what to announce, in order. If that is more than most of
-// either, it may return only most+1 of them. A route that is now for other routers,
-// or has other attributes, is only announced: the UPDATE replaces the old route without a gap (RFC
-// 4271 §3.1).
-func diffRoutes(have, want Routes, most int) (withdraw, announce []Route) {
+// diffRoutes returns what to withdraw and what to announce, in order. A route that is now for other
+// routers, or has other attributes, is only announced: the UPDATE replaces the old route without a gap
+// (RFC 4271 §3.1).
+func diffRoutes(have, want Routes) (withdraw, announce []Route) {
 	for r, is := range sortedset.Differences(have, want, compareRoutes) {
 		last := len(withdraw) - 1
 		switch {
-		case !is && last < most:
+		case !is:
 			withdraw = append(withdraw, r)
 		case is && last >= 0 && withdraw[last].Prefix == r.Prefix:
 			withdraw = withdraw[:last]
 			fallthrough
 		case is:
 			announce = append(announce, r)
-		}
-		if len(announce) > most {
-			break
 		}
 	}
 	return withdraw, announce

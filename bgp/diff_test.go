@@ -33,7 +33,7 @@ func TestDiffRoutes(t *testing.T) {
 		{name: "other routers", have: "192.0.2.1/32 to tor1", want: "192.0.2.1/32 to tor2", announce: "192.0.2.1/32 to tor2"},
 		{name: "another weight", have: "192.0.2.1/32 weight 1", want: "192.0.2.1/32 weight 3", announce: "192.0.2.1/32 weight 3"},
 	} {
-		withdraw, announce := diffRoutes(RoutesOf(parse(c.have)...), RoutesOf(parse(c.want)...), 10)
+		withdraw, announce := diffRoutes(RoutesOf(parse(c.have)...), RoutesOf(parse(c.want)...))
 		if list(withdraw) != c.withdraw || list(announce) != c.announce {
 			t.Errorf("%s: withdraw %s; announce %s", c.name, list(withdraw), list(announce))
 		}

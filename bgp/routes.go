@@ -10,10 +10,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// routesPart is how many routes GoBGP gets at a time. Each takes some 10 µs for each router. A pass
-// of the speaker changes up to 120, so that none of them is left to the background.
-const routesPart = 128
-
 // setNoBandwidth sets which routers get weights. If that changes for a router whose session stays,
 // all routes with weights are sent again.
 func (s *Server) setNoBandwidth(ctx context.Context, want State) error {
@@ -71,8 +67,8 @@ func (s *Server) updateMarks(targets map[string]uint32, weightAS uint16) {
 	s.targets, s.weightAS = targets, weightAS
 }
 
-// setRoutes changes GoBGP's table to want's routes, as far as it can now, and reports whether it is
-// done.
+// setRoutes changes GoBGP's table to want's routes, unless a session is coming up, and reports whether
+// it is done.
 func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error) {
 	targets, err := s.engine.targets(ctx, want.Sessions)
 	if err != nil {
@@ -87,46 +83,39 @@ func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error
 		return false, nil
 	}
 	defer reopen()
-	left, err := s.exchange(ctx, want)
-	if err == nil && left > 0 {
-		err = s.refresh(ctx, left)
+	current, err := s.exchange(ctx, want)
+	if err == nil && current {
+		err = s.refresh(ctx)
 	}
-	if err != nil || left < 0 || len(s.stale) > 0 {
+	if err != nil || !current {
 		return false, err
 	}
 	// Until now, stale routes may have had attribute sets that no wanted route has.
 	return true, s.engine.forget(ctx, s.routes, s.targets)
 }
 
-// exchange replaces a part of the routes. It returns how many more it could have replaced, negative
-// if some remain. The caller holds the gate. After an error the table, and s.routes, may contain
-// more than they should.
-func (s *Server) exchange(ctx context.Context, want edit) (left int, err error) {
-	withdraw, announce := diffRoutes(s.routes, want.Routes, routesPart)
-	left = routesPart - len(announce) - len(withdraw)
-	// Withdraw after announcing: a withdrawn route may cover the same address as an announced one.
-	announce = announce[:min(len(announce), routesPart)]
-	withdraw = withdraw[:min(len(withdraw), routesPart-len(announce))]
+// exchange replaces the routes. current is false if another Set has changed what is wanted. The caller
+// holds the gate. After an error the table, and s.routes, may contain more than they should.
+func (s *Server) exchange(ctx context.Context, want edit) (current bool, err error) {
+	withdraw, announce := diffRoutes(s.routes, want.Routes)
 	table := want.Routes
-	if left < 0 || len(withdraw) > 0 {
+	if len(withdraw) > 0 {
 		table = sortedset.With(s.routes, announce, compareRoutes)
 	}
 	if !s.setTable(table, want.number) {
-		return -1, nil
+		return false, nil
 	}
+	// Withdraw after announcing: a withdrawn route may cover the same address as an announced one.
 	if err = s.engine.announce(ctx, announce, s.marking()); err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}
 	if gone := s.engine.withdraw(withdraw); gone != nil {
-		return left, errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
-	}
-	if table = want.Routes; left < 0 {
-		table = sortedset.Without(s.routes, withdraw, compareRoutes)
+		return true, errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.routes = table
-	return left, err
+	s.routes = want.Routes
+	return true, err
 }
 
 // setTable records the table before GoBGP gets it. It returns false if another Set than this one
@@ -143,17 +132,16 @@ func (s *Server) setTable(table Routes, number uint64) bool {
 
 func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.policyVersion} }
 
-// refresh announces some stale routes again, at most most. The caller holds the gate.
-func (s *Server) refresh(ctx context.Context, most int) error {
-	part := s.stale[:min(len(s.stale), most)]
+// refresh announces the stale routes again. The caller holds the gate.
+func (s *Server) refresh(ctx context.Context) error {
 	var again []Route
-	for _, p := range part {
+	for _, p := range s.stale {
 		if r, there := sortedset.Get(s.routes, Route{Prefix: p}, compareRoutes); there {
 			again = append(again, r)
 		}
 	}
 	s.mu.Lock()
-	s.stale = s.stale[len(part):]
+	s.stale = nil
 	s.mu.Unlock()
 	if err := s.engine.announce(ctx, again, s.marking()); err != nil {
 		return fmt.Errorf("announcing %d routes again: %w", len(again), err)
@@ -161,7 +149,7 @@ func (s *Server) refresh(ctx context.Context, most int) error {
 	return nil
 }
 
-// catchUp does the remaining work of Sets, one part after the other.
+// catchUp does the work that Sets have left while a session came up.
 func (s *Server) catchUp() {
 	for more := true; more; {
 		s.applying.Lock()
@@ -171,8 +159,7 @@ func (s *Server) catchUp() {
 	s.notify()
 }
 
-// proceed applies a part of the wanted State, and reports whether more is left. The caller holds
-// applying.
+// proceed applies the wanted State, and reports whether work is left. The caller holds applying.
 func (s *Server) proceed() (more bool) {
 	want := s.newest()
 	if s.isClosed() {
