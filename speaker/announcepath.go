@@ -51,9 +51,9 @@ type announcePath struct {
 	// other nodes have announced them, and by L2 until their next owner is ready. Both lists are
 	// sorted. nil: none does.
 	keeps func(d *plan.Desired, unwanted []netip.Addr, now time.Time) []netip.Addr
-	// delayed are the withdrawals that BGP delays, sorted by address. spare is for the next ones.
-	delayed, spare []delayedWithdrawal
-	memos          pathMemos
+	// delayed are the withdrawals that BGP delays, sorted by address.
+	delayed []delayedWithdrawal
+	memos   pathMemos
 }
 
 // A delayedWithdrawal is an address that stays announced until a time, as long as stays is true.
@@ -63,8 +63,9 @@ type delayedWithdrawal struct {
 	stays bool
 }
 
-// pathMemos are for the passes that do not change what is announced: thousands of addresses may be
-// kept or linger meanwhile.
+// pathMemos are for the passes that do not change what is announced. After a bulk change thousands of
+// addresses are kept or linger for seconds, and without the memos the change of one endpoint would
+// take some 40 ms meanwhile.
 type pathMemos struct {
 	unwanted, unannounced changes
 	target                targetMemo
@@ -139,11 +140,11 @@ func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 // delays is keeps of BGP: it delays the withdrawal of addresses with routes of their own.
 func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.Time) (kept []netip.Addr) {
 	if len(unwanted) == 0 {
-		p.delayed, p.spare = nil, nil
+		p.delayed = nil
 		return nil
 	}
 	delayed := p.delayed
-	next := p.spare[:0]
+	var next []delayedWithdrawal
 	for _, a := range unwanted {
 		var again bool
 		_, alone := sortedset.Get(p.announcedPrefixes, sortedset.HostPrefix(a), sortedset.ComparePrefixes)
@@ -157,7 +158,7 @@ func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.T
 			next = append(next, w)
 		}
 	}
-	p.delayed, p.spare = next, p.delayed
+	p.delayed = next
 	kept = make([]netip.Addr, 0, len(next))
 	for _, w := range next {
 		if w.stays && now.Before(w.until) {
@@ -200,14 +201,12 @@ func (p *announcePath) coverage() sortedset.Coverage {
 }
 
 // withoutNew returns the target without prefixes that are not announced yet and overlap a prefix of
-// hold, or are the route of an outdated address.
-func (p *announcePath) withoutNew(want target, hold []netip.Prefix, outdated []netip.Addr) target {
-	if len(hold)+len(outdated) == 0 {
+// hold.
+func (p *announcePath) withoutNew(want target, hold []netip.Prefix) target {
+	if len(hold) == 0 {
 		return want
 	}
-	overlaps := func(n netip.Prefix) bool {
-		return slices.ContainsFunc(hold, n.Overlaps) || n.IsSingleIP() && sortedset.Has(outdated, n.Addr())
-	}
+	overlaps := func(n netip.Prefix) bool { return slices.ContainsFunc(hold, n.Overlaps) }
 	prefixes := sortedset.Only(want.prefixes, p.announcedPrefixes, sortedset.ComparePrefixes)
 	prefixes = slices.DeleteFunc(prefixes, func(n netip.Prefix) bool { return !overlaps(n) })
 	addrs := sortedset.Only(want.addrs, p.announcedAddrs, netip.Addr.Compare)

@@ -16,13 +16,13 @@ func targetOf(addrs ...netip.Addr) target {
 	return target{sortedset.PrefixSet(sortedset.HostPrefixes(addrs)...), sortedset.AddrSet(addrs...)}
 }
 
-// Of an address whose decision is outdated, what is announced stays, and nothing new is.
-func TestNothingNewOfOutdatedAddresses(t *testing.T) {
+// Of addresses that are still prepared, what is announced stays, and nothing new is.
+func TestNothingNewOfUnpreparedAddresses(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
 	p := newBGPPath(nil, testLinger)
 	kept := targetOf(addrs[:1]...)
 	p.announcedAddrs, p.announcedPrefixes = kept.addrs, kept.prefixes
-	got := p.withoutNew(targetOf(addrs...), nil, addrs[:2])
+	got := p.withoutNew(targetOf(addrs...), sortedset.HostPrefixes(addrs[:2]))
 	want := targetOf(addrs[0], addrs[2])
 	if !slices.Equal(got.addrs.Slice(), want.addrs.Slice()) || !slices.Equal(got.prefixes.Slice(), want.prefixes.Slice()) {
 		t.Errorf("%v by %v, want %v", got.addrs.Slice(), got.prefixes.Slice(), want.addrs.Slice())

@@ -92,7 +92,7 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	}
 	hold := p.forwarder.Unprepared()
 	for i, path := range p.paths {
-		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold, d.Outdated)))
+		errs = append(errs, p.announce(ctx, path, d, path.withoutNew(wants[i], hold)))
 	}
 	p.metrics.observePhase(phaseGrow, began)
 	return errors.Join(errs...)
@@ -211,7 +211,7 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	for _, path := range p.paths {
 		stillUsed = sortedset.Union(stillUsed, path.stillUsed(d, now))
 		if more := path.attractedAggregates(d, now); len(more) > 0 {
-			state.Owned = sortedset.RemoveAddrs(sortedset.AddPrefixes(state.Owned, more), d.Unowned)
+			state.Owned = sortedset.RemoveAddrs(sortedset.AddPrefixes(state.Owned, more), d.Snapshot.Unclaimed)
 		}
 	}
 	state.VIPs = p.withLingering(d, stillUsed)
@@ -239,13 +239,11 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) proxy.VIPs {
 	var lingering []*proxy.VIP
 	for _, addr := range extra {
-		vip, holds := sortedset.Get(d.Proxy.VIPs, addr, compareVIP)
-		if holds && plan.LingersAsItIs(vip) || sortedset.HasAddr(d.Announce, addr) {
+		vip := d.Proxy.Vip(addr)
+		if vip != nil && plan.LingersAsItIs(vip) || sortedset.HasAddr(d.Announce, addr) {
 			continue // d's VIP is complete, also if it is wanted again
 		}
 		lingering = append(lingering, d.Lingering(addr, func() []cluster.Name { return p.services(d, addr) }))
 	}
 	return sortedset.With(d.Proxy.VIPs, d.Fit(lingering), proxy.CompareVIPs)
 }
-
-func compareVIP(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) }

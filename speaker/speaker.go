@@ -30,9 +30,6 @@ const (
 	// wait, so that a single change is never late.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
-	// passEffort limits the changes of a pass, so that it takes less than 20 ms. The rest of a
-	// larger change follows in the next passes.
-	passEffort = 4 * time.Millisecond
 	// transmitTime is how long GoBGP may take to send a withdrawal. The linger time begins after
 	// it.
 	transmitTime = 250 * time.Millisecond
@@ -173,7 +170,6 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
-	s.decider.Effort = passEffort
 	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
@@ -379,11 +375,7 @@ func (s *speaker) boundAdopted() {
 // nextPass returns when a pass is due without a change. After an error it is retried with
 // backoff.
 func (s *speaker) nextPass(began time.Time, err error) time.Time {
-	var rest time.Time
-	if s.decider.Behind() {
-		rest = began
-	}
-	at := earliest(time.Time{}, rest, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.decider.Config.Refused.Next())
+	at := earliest(time.Time{}, s.recheckAt, s.pass.next(began), s.layer2.next(began), s.decider.Config.Refused.Next())
 	if err == nil && len(s.failedChecks) == 0 {
 		s.retry.Reset()
 		return at

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -24,51 +23,43 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 // limits: those stay as they were, as far as they fit.
 type Decider struct {
 	Config Config
-	// Effort limits what applying a Desired may cost a pass. The rest follows with the next calls
-	// of Decide, also about the same snapshot. 0: no limit.
-	Effort  time.Duration
-	last    *Desired // nil before the first
-	backlog backlog
+	last   *Desired // nil before the first
 	// held has the addresses of the Services in last, by the Assignments.
 	held map[cluster.Name][]netip.Addr
 }
 
 // NewDecider returns a Decider without a last snapshot.
 func NewDecider(c Config) *Decider {
-	return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}, backlog: backlog{part: 40}}
+	return &Decider{Config: c, held: map[cluster.Name][]netip.Addr{}}
 }
 
-// Decide decides about snap. With an Effort, the result has some addresses Outdated, and
-// Decide must be called again.
+// Decide decides about snap, in one piece also when a change concerns all addresses: a result that
+// is half of an earlier View would need rules for what may be announced meanwhile.
 func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	last := d.last
 	if last == nil {
 		last = &Desired{Snapshot: &cluster.Snapshot{}}
 	}
 	v := d.view(last.View, snap)
-	if v == last.View && snap == last.Snapshot && len(last.Outdated) == 0 {
+	if v == last.View && snap == last.Snapshot {
 		return last
 	}
 	var services []cluster.Service
 	for s := range last.Snapshot.Services.Differences(snap.Services) {
 		services = append(services, s)
 	}
-	v, r := share(v, last, snap, d.revise(v.withoutCuts(), last, snap, d.changed(last, snap, v, services)))
+	v, r := share(v, last, snap, v.withoutCuts().revise(last, snap, d.changed(last, snap, v, services)))
 	// The last Desired is immutable, and other goroutines may read it.
 	next := *last
 	next.Snapshot = snap
 	if v != last.View {
 		next.setView(d.Config, v)
 	}
-	next.Outdated, next.BGP.Sessions = d.backlog.waiting, v.sessions
-	if len(next.Outdated) > 0 {
-		next.BGP.Sessions = sortedset.Keep(last.BGP.Sessions, sessionsMeanwhile(last.BGP.Sessions, v.sessions))
-	}
 	next.patch(v, r)
 	next.wanted, next.forwarded = last.wanted.plus(r.wanted()), last.forwarded.plus(r.forwarded(v.limits))
 	next.patchChecks(v, services)
-	next.Unowned = sortedset.Keep(last.Unowned, next.unowned())
-	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) || !sortedset.Same(next.Unowned, last.Unowned) {
+	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) ||
+		!slices.Equal(snap.Unclaimed, last.Snapshot.Unclaimed) {
 		next.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, next.owned())
 	}
 	d.last = &next
@@ -77,22 +68,10 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 
 // owned returns the prefixes in which the node rejects what it does not forward. An aggregate may
 // contain more than the pools: traffic to the rest of it would otherwise loop between the node and
-// the router.
+// the router. Addresses without a claim are left out: kube-proxy may forward them for another
+// implementation, and a rejection would come before kube-proxy's rules.
 func (d *Desired) owned() []netip.Prefix {
-	return sortedset.RemoveAddrs(sortedset.AddPrefixes(d.View.Owned, d.Aggregates), d.Unowned)
-}
-
-// unowned returns the addresses of Services that this Desired does not decide about: without a claim, or
-// claimed a moment ago. Until it does, kube-proxy may forward them for another implementation, and a
-// rejection would come before kube-proxy's rules.
-func (d *Desired) unowned() []netip.Addr {
-	var undecided []netip.Addr
-	for _, a := range d.Outdated {
-		if _, decided := sortedset.Get(d.Addresses, a, compareAddress); !decided {
-			undecided = append(undecided, a)
-		}
-	}
-	return sortedset.Union(d.Snapshot.Unclaimed, undecided)
+	return sortedset.RemoveAddrs(sortedset.AddPrefixes(d.View.Owned, d.Aggregates), d.Snapshot.Unclaimed)
 }
 
 // view returns the last View if nothing that it depends on has changed.
@@ -115,10 +94,9 @@ func (d *Desired) setView(c Config, v *View) {
 	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
 }
 
-// changed returns the addresses whose decisions may differ from last: those of changed Services,
+// changed returns, sorted, the addresses whose decisions may differ from last: those of changed Services,
 // Assignments and Claims, and addresses that a changed View concerns.
-func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (c concern) {
-	var addrs []netip.Addr
+func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (addrs []netip.Addr) {
 	have := last.Snapshot
 	for a := range have.Assignments.Differences(snap.Assignments) {
 		addrs = append(addrs, a.Addr)
@@ -137,10 +115,9 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 	}
 	if v != last.View && last.View != nil {
 		addrs = append(addrs, v.refused.differ(last.View.refused)...)
-		c.others = v.concerned(last, snap)
+		addrs = append(addrs, v.concerned(last, snap)...)
 	}
-	c.urgent = inOrder(addrs)
-	return c
+	return inOrder(addrs)
 }
 
 // index updates held for the addresses whose Assignments differ.

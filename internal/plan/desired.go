@@ -39,14 +39,6 @@ type Desired struct {
 	// AggregateReasons are about the attributes of aggregates; each names the first address.
 	AggregateReasons []cluster.Reason
 
-	// Outdated are the addresses, sorted, whose decisions are based on an earlier snapshot or View:
-	// with a Decider's Effort, the next Desired has more of them decided. Their announcements may
-	// stay, but there must be no new ones.
-	Outdated []netip.Addr
-	// Unowned are sorted addresses that Proxy.Owned leaves out: Services have them, but this node
-	// does not know yet that they belong to Fanfare, or what to do about them.
-	Unowned []netip.Addr
-
 	aggregates []aggregate // sorted by prefix
 	wanted     use         // of all addresses, if the node had room for all that they want
 	forwarded  use         // of all addresses

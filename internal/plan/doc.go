@@ -12,7 +12,7 @@
 //   - config.go, desired.go: the contract.
 //   - decider.go: [Decider] computes the same as Decide about successive snapshots. It decides
 //     only about the addresses that a change concerns; everything else keeps its pointers and
-//     slices, so that callers compare only these. backlog.go: how many of them at a time;
+//     slices, so that callers compare only these.
 //     share.go: which of them have to yield to others where the node lacks room; revision.go: what is
 //     different.
 //   - view.go: what does not depend on Services: the node, its pools and its candidates;
