@@ -11,8 +11,8 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// Many routes change with one Set, also when only their marks change. Those that a Set leaves to the
-// background because a session comes up count as announced until they are withdrawn.
+// Many routes change with one Set, also when only their marks change. Routes that a Set leaves to
+// the background because a session comes up count as announced until they are withdrawn.
 func TestManyRoutesInTheBackground(t *testing.T) {
 	const n = 641
 	r := startRouter(t, routerConf{})
