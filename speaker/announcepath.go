@@ -64,8 +64,8 @@ type delayedWithdrawal struct {
 }
 
 // pathMemos are for the passes that do not change what is announced. After a bulk change thousands of
-// addresses are kept or linger for seconds, and without the memos the change of one endpoint would
-// take some 40 ms meanwhile.
+// addresses are kept or linger for seconds, and without the memos the change of one endpoint takes
+// half as long again meanwhile.
 type pathMemos struct {
 	unwanted, unannounced changes
 	target                targetMemo

@@ -88,6 +88,35 @@ const bulkPart = 1 / 2.56
 // singleParts are of changes that concern one address.
 var singleParts = map[string]float64{"nothing": 1. / 640, "one endpoint": 1. / 640}
 
+// BenchmarkChangeWhileLingering measures a change of one endpoint while all addresses linger, as for seconds after a
+// drain: pathMemos are for these passes.
+func BenchmarkChangeWhileLingering(b *testing.B) {
+	n := newBenchNode(b, cluster.AnnounceAdvertised)
+	n.settle()
+	n.bgpPath.linger = time.Hour
+	drain := slices.IndexFunc(benchChanges, func(c benchChange) bool { return c.name == "drained" })
+	next := *n.source.Snapshot()
+	benchChanges[drain].change(n, &next, 0)
+	n.source.snap.Store(&next)
+	for len(n.bgpPath.lingering) < *benchServices {
+		if err := n.pass(); err != nil {
+			b.Fatal(err)
+		}
+		select {
+		case <-n.bgp.Changed():
+		case <-time.After(withdrawDelay): // as when a graceful shutdown ends
+		}
+	}
+	runtime.GC()
+	n.passes = nil
+	for i := 0; b.Loop(); i++ {
+		n.source.snap.Store(changed(n.source.Snapshot(), i))
+		if err := n.pass(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 type benchChange struct {
 	name     string
 	announce cluster.Announce
