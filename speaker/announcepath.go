@@ -53,7 +53,6 @@ type announcePath struct {
 	keeps func(d *plan.Desired, unwanted []netip.Addr, now time.Time) []netip.Addr
 	// delayed are the withdrawals that BGP delays, sorted by address.
 	delayed []delayedWithdrawal
-	memos   pathMemos
 }
 
 // A delayedWithdrawal is an address that stays announced until a time, as long as stays is true.
@@ -61,47 +60,6 @@ type delayedWithdrawal struct {
 	addr  netip.Addr
 	until time.Time
 	stays bool
-}
-
-// pathMemos are for the passes that do not change what is announced. After a bulk change thousands of
-// addresses are kept or linger for seconds, and without the memos the change of one endpoint takes
-// half as long again meanwhile.
-type pathMemos struct {
-	unwanted, unannounced changes
-	target                targetMemo
-	inUse                 sortedset.Memo[netip.Addr]
-	lingering             lingeringMemo
-}
-
-// A changes remembers which addresses one set has, and another has not.
-type changes struct {
-	was, now sortedset.Set[netip.Addr]
-	gone     []netip.Addr
-}
-
-// of returns the addresses of was that are not in now: the same slice again for the same sets.
-func (c *changes) of(was, now sortedset.Set[netip.Addr]) []netip.Addr {
-	if !c.was.Same(was) || !c.now.Same(now) {
-		*c = changes{was, now, sortedset.Only(was, now, netip.Addr.Compare)}
-	}
-	return c.gone
-}
-
-// A targetMemo has the target for what is wanted and what is kept.
-type targetMemo struct {
-	want, target target
-	kept         []netip.Addr
-}
-
-// of returns what is wanted with what is kept: the same sets again for the same want.
-func (m *targetMemo) of(want target, kept []netip.Addr) target {
-	if !m.want.same(want) || !slices.Equal(m.kept, kept) {
-		*m = targetMemo{want, target{
-			sortedset.With(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes),
-			sortedset.With(want.addrs, kept, netip.Addr.Compare),
-		}, kept}
-	}
-	return m.target
 }
 
 // newBGPPath announces to routers.
@@ -126,15 +84,17 @@ type target struct {
 	addrs    sortedset.Set[netip.Addr]
 }
 
-func (t target) same(o target) bool { return t.prefixes.Same(o.prefixes) && t.addrs.Same(o.addrs) }
-
 // target returns what d wants announced by this path, and the addresses that stay for now.
 func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	want := p.targetOf(d)
 	if p.keeps == nil {
 		return want
 	}
-	return p.memos.target.of(want, p.keeps(d, p.memos.unwanted.of(p.announcedAddrs, want.addrs), now))
+	kept := p.keeps(d, sortedset.Only(p.announcedAddrs, want.addrs, netip.Addr.Compare), now)
+	return target{
+		sortedset.With(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes),
+		sortedset.With(want.addrs, kept, netip.Addr.Compare),
+	}
 }
 
 // delays is keeps of BGP: it delays the withdrawal of addresses with routes of their own.

@@ -89,7 +89,7 @@ const bulkPart = 1 / 2.56
 var singleParts = map[string]float64{"nothing": 1. / 640, "one endpoint": 1. / 640}
 
 // BenchmarkChangeWhileLingering measures a change of one endpoint while all addresses linger, as for seconds after a
-// drain: pathMemos are for these passes.
+// drain.
 func BenchmarkChangeWhileLingering(b *testing.B) {
 	n := newBenchNode(b, cluster.AnnounceAdvertised)
 	n.settle()

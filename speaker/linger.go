@@ -63,22 +63,19 @@ func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 // stillUsed returns the addresses that must be forwarded although d does not announce them, sorted:
 // they are still announced, or clients may not have noticed the withdrawal.
 func (p *announcePath) stillUsed(d *plan.Desired, now time.Time) []netip.Addr {
-	return p.memos.inUse.Of(p.memos.unannounced.of(p.announcedAddrs, d.Announce), p.lingeringAddrs(now), sortedset.Union)
+	unannounced := sortedset.Only(p.announcedAddrs, d.Announce, netip.Addr.Compare)
+	return sortedset.Union(unannounced, p.lingeringAddrs(now))
 }
 
 // lingeringAddrs returns the addresses that still linger, sorted.
 func (p *announcePath) lingeringAddrs(now time.Time) []netip.Addr {
-	m := &p.memos.lingering
-	if sortedset.Same(p.lingering, m.of) && now.Before(m.until) {
-		return m.addrs
-	}
-	*m = lingeringMemo{of: p.lingering, addrs: make([]netip.Addr, 0, len(p.lingering))}
+	addrs := make([]netip.Addr, 0, len(p.lingering))
 	for _, l := range p.lingering {
 		if now.Before(l.until) {
-			m.addrs, m.until = append(m.addrs, l.addr), earliest(now, m.until, l.until)
+			addrs = append(addrs, l.addr)
 		}
 	}
-	return m.addrs
+	return addrs
 }
 
 // attractedAggregates returns the aggregates that may attract traffic although d does not
@@ -131,13 +128,6 @@ func (p *announcePath) next(after time.Time) (first time.Time) {
 // A lingeringSet is sorted by address. It is replaced, and not modified: published results have it
 // too.
 type lingeringSet []*lingeringAddress
-
-// A lingeringMemo has the addresses of a set that linger until the first of them ends.
-type lingeringMemo struct {
-	of    lingeringSet
-	until time.Time
-	addrs []netip.Addr
-}
 
 func compareLingering(l *lingeringAddress, a netip.Addr) int { return l.addr.Compare(a) }
 
