@@ -3,7 +3,7 @@
 // that are long, and of which each version differs little from the one before.
 //
 // Where it is cheap, functions return an argument, or a part of it, instead of an equal copy ([Keep],
-// [Draft], [Memo]), so that callers can compare slices by identity ([Same]). No caller writes to them.
+// [Draft]), so that callers can compare slices by identity ([Same]). No caller writes to them.
 //
 // sortedset.go has the operations on any elements, prefixes.go those on prefixes, patch.go replaces a
 // few elements of a long list, set.go has Set, and same.go has what preserves the identity of lists.

@@ -59,18 +59,3 @@ func (d *Draft[T]) List() []T {
 
 // Equal compares by ==.
 func Equal[T comparable](a, b T) bool { return a == b }
-
-// A Memo remembers the result of an operation on two lists. Of returns the same slice again as long
-// as the lists are the same, so that what depends on the result finds that nothing has changed.
-type Memo[T any] struct {
-	a, b, result []T
-	known        bool
-}
-
-// Of returns f of two lists. The caller uses a Memo for one f.
-func (m *Memo[T]) Of(a, b []T, f func(a, b []T) []T) []T {
-	if !m.known || !Same(a, m.a) || !Same(b, m.b) {
-		m.a, m.b, m.result, m.known = a, b, f(a, b), true
-	}
-	return m.result
-}

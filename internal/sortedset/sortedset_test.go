@@ -94,30 +94,6 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-func TestMemo(t *testing.T) {
-	calls := 0
-	union := func(a, b []netip.Addr) []netip.Addr {
-		calls++
-		return Union(a, b)
-	}
-	list := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
-	var m Memo[netip.Addr]
-	for i, step := range []struct {
-		a, b  []netip.Addr
-		calls int
-	}{
-		{nil, nil, 1}, {nil, nil, 1},
-		{list[:1], list[2:], 2}, {list[:1], list[2:], 2},
-		{list[:2], list[2:], 3},
-		{slices.Clone(list[:2]), list[2:], 4}, // equal, and not the same
-		{list[:1], list[2:], 5},
-	} {
-		if got, want := m.Of(step.a, step.b, union), Union(step.a, step.b); !slices.Equal(got, want) || calls != step.calls {
-			t.Errorf("step %d: %v after %d calls, want %v after %d", i, got, calls, want, step.calls)
-		}
-	}
-}
-
 func TestCoveredAndHolding(t *testing.T) {
 	for _, row := range []struct{ addrs, prefixes, covered, holding string }{
 		{"", "", "", ""},
