@@ -5,7 +5,7 @@
 #
 #   debian.sh ARCH DIR [SUITE PACKAGE...]
 #
-# With a SUITE, such as trixie, the packages are of that release, from this machine's mirror. A package
+# With a SUITE, such as trixie, the packages are of that release, from this machine's mirrors. A package
 # that is in DIR/archives is not loaded again. DIR/complete exists when all is unpacked.
 set -euo pipefail
 arch=$1 dir=$(realpath -m "$2") suite=${3:-}
@@ -19,8 +19,11 @@ sources=()
 if [ -n "$suite" ]; then
 	mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
 	[ -n "$mirror" ] || { echo "debian.sh: apt has no Debian mirror; run apt-get update" >&2; exit 1; }
+	security=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Label: Debian-Security' | head -n 1)
 	mkdir -p "$apt/etc/preferences.d"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$apt/etc/sources.list"
+	signed="deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+	echo "$signed $mirror $suite main" >"$apt/etc/sources.list"
+	[ -z "$security" ] || echo "$signed $security $suite-security main" >>"$apt/etc/sources.list"
 	sources=(-o Dir::Etc="$apt/etc" -o Dir::Etc::sourceparts=/dev/null)
 fi
 
