@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -54,8 +55,14 @@ var crashes = map[[2]string]bool{
 	{"1.1.3", "1.0.6"}: true,
 }
 
+// deleteKubeProxy deletes proxytest.KubeProxyTable.
+const deleteKubeProxy = "delete table ip kube-proxy; delete table ip6 kube-proxy"
+
+// newerStatement is what nft 0.9.8 cannot parse in kube-proxy's table.
+var newerStatement = regexp.MustCompile("dnat ip to numgen .*")
+
 // A version of nft lists and loads the tables that the same or an older version has written, and says what
-// crashed where a newer one has: Fanfare's table and one in the form of kube-proxy's.
+// crashed where a newer one has: Fanfare's table and kube-proxy's.
 func TestVersionsOfNft(t *testing.T) {
 	for _, writer := range proxytest.NFTVersions {
 		t.Run(writer, func(t *testing.T) { proxytest.InNamespace(t, func(t *testing.T) { versionsWith(t, writer) }) })
@@ -78,14 +85,18 @@ func versionsWith(t *testing.T, writer string) {
 			}
 		}
 	}
-	if _, err := runVersion(t, programs[writer], proxytest.KubeProxyTable, "-f", "-"); err != nil {
+	table := proxytest.KubeProxyTable
+	if writer == "0.9.8" {
+		table = newerStatement.ReplaceAllString(table, "accept")
+	}
+	if _, err := runVersion(t, programs[writer], table, "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	lists("the other program's table")
 	if err := use("1.0.6").Missing(t.Context()); errors.Is(err, errCrashed) != crashes[[2]string{writer, "1.0.6"}] {
 		t.Errorf("1.0.6 beside the other program's table of %s: %v", writer, err)
 	}
-	if _, err := runVersion(t, programs[writer], "delete table ip kube-proxy", "-f", "-"); err != nil {
+	if _, err := runVersion(t, programs[writer], deleteKubeProxy, "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	k := newKernel(t)
@@ -101,29 +112,56 @@ func versionsWith(t *testing.T, writer string) {
 	lists("Fanfare's table")
 }
 
-// After a crash, the newer nft loads the table, once and for all.
+// After a crash, the newer nft loads the table, once and for all. After a restart it does again, because the
+// older one crashes at Fanfare's own table too, until there is none.
 func TestNewerNft(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		programs := proxytest.NFTPrograms(t, "../..")
-		if _, err := runVersion(t, programs["1.1.3"], proxytest.KubeProxyTable, "-f", "-"); err != nil {
-			t.Fatal(err)
+		newest := func(script string) {
+			t.Helper()
+			if _, err := runVersion(t, programs["1.1.3"], script, "-f", "-"); err != nil {
+				t.Fatal(err)
+			}
 		}
+		newest(proxytest.KubeProxyTable)
 		k := newKernel(t)
 		var crashes []string
-		k.NFT = &NFT{
-			Commands: [][]string{{"/nonexistent/nft"}, {programs["1.0.6"]}, {programs["1.1.3"]}},
-			Crashed:  func(replaced string) { crashes = append(crashes, replaced) },
+		start := func() {
+			crashes = nil
+			k.NFT = &NFT{
+				Commands: [][]string{{"/nonexistent/nft"}, {programs["1.0.6"]}, {programs["1.1.3"]}},
+				Crashed:  func(replaced string) { crashes = append(crashes, replaced) },
+			}
 		}
+		start()
 		for range 2 {
 			k.set(featureState())
 			k.check()
-			if _, err := runVersion(t, programs["1.1.3"], "delete table inet fanfare", "-f", "-"); err != nil {
-				t.Fatal(err)
-			}
+			newest("delete table inet fanfare")
 			k.have = nil
 		}
 		if len(crashes) != 1 || !strings.HasPrefix(crashes[0], "nft 1.0.6 crashed") || !strings.Contains(crashes[0], "uses nft 1.1.3") {
 			t.Errorf("crashes: %q", crashes)
 		}
+		k.set(featureState())
+		newest(deleteKubeProxy)
+		for _, want := range []int{1, 0} {
+			start()
+			if err := k.NFT.Missing(t.Context()); err != nil || len(crashes) != want {
+				t.Errorf("crashes after a restart: %q, %v; want %d", crashes, err, want)
+			}
+			newest("table inet fanfare; delete table inet fanfare")
+		}
 	})
+}
+
+// Only a program's own fault is a crash.
+func TestWhatIsACrash(t *testing.T) {
+	for script, want := range map[string]bool{
+		"kill -SEGV $$": true, "kill -ABRT $$": true, "kill -KILL $$": false, "kill -TERM $$": false, "exit 1": false, "true": false,
+	} {
+		if _, err := start(t.Context(), []string{"sh", "-c", script}, ""); errors.Is(err, errCrashed) != want {
+			t.Errorf("%s: %v; want a crash: %t", script, err, want)
+		}
+	}
 }
