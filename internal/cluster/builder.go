@@ -336,7 +336,7 @@ func (b *Builder) setPorts(name Name, s *Spec) {
 		s.Ports = old.ports // one copy
 		return
 	default:
-		b.ports[name] = old.renamedFrom(s.Ports)
+		b.ports[name] = newServicePorts(s.Ports)
 	}
 	b.joins[name] = struct{}{}
 }

@@ -17,13 +17,18 @@ type slice struct {
 	ports     []Port     // sorted, with different names or protocols
 	list      []Endpoint // sorted by address, without duplicates
 	hostNames bool       // addressType is FQDN
+	managed   bool       // by Kubernetes, which makes its ports of the Service's
 
 	matched matchedSlice
 }
 
 func (s *slice) equal(o *slice) bool {
-	return s.service == o.service && s.hostNames == o.hostNames && slices.Equal(s.ports, o.ports) && slices.Equal(s.list, o.list)
+	return s.service == o.service && s.hostNames == o.hostNames && s.managed == o.managed && slices.Equal(s.ports, o.ports) && slices.Equal(s.list, o.list)
 }
+
+// sliceController is how Kubernetes' own controller marks its slices. A tenant can write that, too,
+// but only where it can write any endpoint of the same Service.
+const sliceController = "endpointslice-controller.k8s.io"
 
 // maxSlicePorts is how many ports a slice may have. No address can have more in any mode.
 const maxSlicePorts = 16384
@@ -37,7 +42,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 		return nil, p
 	}
 	namespace := interned(o.Namespace)
-	s := &slice{name: Name{namespace, o.Name}, service: Name{namespace, service}}
+	s := &slice{name: Name{namespace, o.Name}, service: Name{namespace, service}, managed: o.Labels[discoveryv1.LabelManagedBy] == sliceController}
 	switch {
 	case o.AddressType == discoveryv1.AddressTypeFQDN:
 		s.hostNames = true // traffic to a host name cannot be forwarded

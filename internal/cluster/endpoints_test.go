@@ -11,16 +11,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fanfare-lb/fanfare/internal/clustertest"
 )
 
-// serviceWith is a Service with ports as in "http:80 dns:53/UDP :443".
+// serviceWith is a Service with ports as in "http:80 dns:53/UDP :443 a:80>8080 b:81>name".
 func serviceWith(ports string) *corev1.Service {
 	s := clustertest.Service("web")
 	s.Spec.Ports = nil
-	for _, p := range portsOf(ports) {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: p.Name, Port: int32(p.Port), Protocol: p.Protocol})
+	for word := range strings.FieldsSeq(ports) {
+		word, target, _ := strings.Cut(word, ">")
+		p := portsOf(word)[0]
+		sp := corev1.ServicePort{Name: p.Name, Port: int32(p.Port), Protocol: p.Protocol}
+		if target != "" {
+			sp.TargetPort = intstr.Parse(target)
+		}
+		s.Spec.Ports = append(s.Spec.Ports, sp)
 	}
 	return s
 }
@@ -81,15 +88,15 @@ func TestPortsMatchByNameAndProtocol(t *testing.T) {
 	}{
 		"the same":          {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod)}, "http 10.244.0.1:8080", "[]"},
 		"unnamed":           {":80", []*discoveryv1.EndpointSlice{sliceWith("a", ":8080", pod)}, " 10.244.0.1:8080", "[]"},
-		"slice unnamed":     {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", ":80", pod)}, "http", "[{ TCP 80}]"},
-		"Service unnamed":   {":80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:80", pod)}, "", "[{http TCP 80}]"},
-		"TCP against UDP":   {"dns:53/UDP", []*discoveryv1.EndpointSlice{sliceWith("a", "dns:53", pod)}, "dns", "[{dns TCP 53}]"},
+		"slice unnamed":     {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", ":80", pod)}, "http", "[{ TCP 80 0}]"},
+		"Service unnamed":   {":80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:80", pod)}, "", "[{http TCP 80 0}]"},
+		"TCP against UDP":   {"dns:53/UDP", []*discoveryv1.EndpointSlice{sliceWith("a", "dns:53", pod)}, "dns", "[{dns TCP 53 0}]"},
 		"both protocols":    {"dns:53/UDP dns-tcp:53", []*discoveryv1.EndpointSlice{sliceWith("a", "dns:5353/UDP dns-tcp:5354", pod)}, "dns 10.244.0.1:5353, dns-tcp 10.244.0.1:5354", "[]"},
-		"one of two":        {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 tls:8443", pod)}, "http 10.244.0.1:8080, https", "[{tls TCP 8443}]"},
+		"one of two":        {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 tls:8443", pod)}, "http 10.244.0.1:8080, https", "[{tls TCP 8443 0}]"},
 		"a slice for each":  {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "https:8443", "10.244.0.2")}, "http 10.244.0.1:8080, https 10.244.0.2:8443", "[]"},
 		"other numbers":     {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 https:8443", pod), sliceWith("b", "http:8081 https:8443", "10.244.0.2")}, "http 10.244.0.1:8080 10.244.0.2:8081, https 10.244.0.1:8443 10.244.0.2:8443", "[]"},
 		"in two slices":     {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "http:8080", pod)}, "http 10.244.0.1:8080", "[]"},
-		"in two, and moved": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "http:8080 https:8443", pod)}, "http 10.244.0.1:8080", "[{https TCP 8443}]"},
+		"in two, and moved": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "http:8080 https:8443", pod)}, "http 10.244.0.1:8080", "[{https TCP 8443 0}]"},
 	} {
 		for range 2 { // in any order
 			b := NewBuilder()
@@ -130,49 +137,115 @@ func TestMoreReadyEntryCounts(t *testing.T) {
 	}
 }
 
-// A port that is renamed keeps its endpoints until its slices have the new name, and no longer.
+// managed is an EndpointSlice of Kubernetes' own controller.
+func managed(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s.Labels[discoveryv1.LabelManagedBy] = sliceController
+	return s
+}
+
+// A port that is renamed keeps its endpoints, whether its Service or its slices come first, and
+// whatever the speaker has seen before.
 func TestRenamedPortKeepsEndpoints(t *testing.T) {
-	const pod, serves = "10.244.0.1", " 10.244.0.1:8080"
-	for name, tt := range map[string][]struct {
-		service, slice string // empty: unchanged
-		want           string
+	const pod = "10.244.0.1"
+	for name, tt := range map[string]struct {
+		service, slice string
+		want           string // with Kubernetes' own slice
+		strict         string // with any other slice
 	}{
-		"the slice follows":          {{"http:80", "http:8080", "http" + serves}, {"web:80", "", "web" + serves}, {"", "web:8080", "web" + serves}, {"", "http:8080", "web"}},
-		"the slice follows at once":  {{"http:80", "http:8080", "http" + serves}, {"web:80", "web:8080", "web" + serves}, {"", "http:8080", "web"}},
-		"twice before the slice":     {{"http:80", "http:8080", "http" + serves}, {"web:80", "", "web" + serves}, {"site:80", "", "site" + serves}, {"", "site:8080", "site" + serves}},
-		"to no name and another":     {{":80", ":8080", serves}, {"http:80", "", "http" + serves}, {"http:80 https:443", "", "http" + serves + ", https"}, {"", "http:8080 https:8443", "http" + serves + ", https 10.244.0.1:8443"}},
-		"and back":                   {{"http:80", "http:8080", "http" + serves}, {"web:80", "", "web" + serves}, {"http:80", "", "http" + serves}, {"web:80", "web:8080", "web" + serves}},
-		"another number is new":      {{"http:80", "http:8080", "http" + serves}, {"web:81", "", "web"}},
-		"another protocol is new":    {{"http:80", "http:8080", "http" + serves}, {"web:80/UDP", "", "web"}},
-		"a name that another has":    {{"http:80 web:81", "http:8080 web:8081", "http 10.244.0.1:8080, web 10.244.0.1:8081"}, {"web:80", "", "web 10.244.0.1:8081"}},
-		"the endpoints go meanwhile": {{"http:80", "http:8080", "http" + serves}, {"web:80", "", "web" + serves}, {"", "-", "web"}, {"", "http:8080", "web"}},
-		"never named so":             {{"web:80", "http:8080", "web"}},
+		"a number":                    {"web:80>8080", "http:8080", "web 10.244.0.1:8080", "web"},
+		"a number, by default":        {"web:80", "http:80", "web 10.244.0.1:80", "web"},
+		"a name":                      {"web:80>pod", "http:8080", "web 10.244.0.1:8080", "web"},
+		"from no name":                {"web:80>pod", ":8080", "web 10.244.0.1:8080", "web"},
+		"to no name":                  {":80>8080", "http:8080", " 10.244.0.1:8080", ""},
+		"another number":              {"web:80>9090", "http:8080", "web", "web"},
+		"another protocol":            {"web:80>8080/UDP web-tcp:81>pod", "http:8080/UDP", "web, web-tcp", "web, web-tcp"},
+		"one of two":                  {"web:80>pod https:443>8443", "http:8080 https:8443", "web 10.244.0.1:8080, https 10.244.0.1:8443", "web, https 10.244.0.1:8443"},
+		"two by numbers":              {"web:80>8080 tls:443>8443", "http:8080 https:8443", "web 10.244.0.1:8080, tls 10.244.0.1:8443", "web, tls"},
+		"two by a number and a name":  {"web:80>pod tls:443>8443", "http:8080 https:8443", "web 10.244.0.1:8080, tls 10.244.0.1:8443", "web, tls"},
+		"two by names":                {"web:80>a tls:443>b", "http:8080 https:8443", "web, tls", "web, tls"},
+		"two with one number":         {"web:80>8080 site:81>8080", "a:8080 b:8080", "web 10.244.0.1:8080, site 10.244.0.1:8080", "web, site"},
+		"one that pods lack, too":     {"web:80>a debug:81>b", "http:8080", "web, debug", "web, debug"},
+		"a name whose number changed": {"web:80>9090 debug:81>b", "http:8080", "web, debug", "web, debug"},
+		"swapped":                     {"a:80>8081 b:81>8080", "a:8080 b:8081", "a 10.244.0.1:8080, b 10.244.0.1:8081", "a 10.244.0.1:8080, b 10.244.0.1:8081"},
+		"renamed to one that is gone": {"b:80>8080", "a:8080 b:8081", "b 10.244.0.1:8081", "b 10.244.0.1:8081"},
+		"new, and one is removed":     {"web:80>8080 new:81>9090", "web:8080 old:8081", "web 10.244.0.1:8080, new", "web 10.244.0.1:8080, new"},
 	} {
-		b := NewBuilder()
-		for i, step := range tt {
-			if step.service != "" {
-				b.Set(serviceWith(step.service), "")
-			}
-			switch step.slice {
-			case "":
-			case "-":
-				b.Delete(Key{"EndpointSlice", Name{"default", "a"}})
-			default:
-				b.Set(sliceWith("a", step.slice, pod), "")
-			}
-			if got := served(b); got != step.want {
-				t.Errorf("%s, step %d: got %q, want %q", name, i, got, step.want)
-			}
-			if step.service == "" {
-				continue
-			}
-			// An update that changes no port, as of the status.
-			again := serviceWith(step.service)
-			again.Labels = map[string]string{"step": fmt.Sprint(i)}
-			if b.Set(again, ""); served(b) != step.want {
-				t.Errorf("%s, step %d: after a status update %q, want %q", name, i, served(b), step.want)
+		for _, serviceFirst := range []bool{true, false} {
+			for _, own := range []bool{true, false} {
+				b := NewBuilder()
+				s, want := sliceWith("a", tt.slice, pod), tt.strict
+				if own {
+					s, want = managed(s), tt.want
+				}
+				if serviceFirst {
+					b.Set(serviceWith(tt.service), "")
+					b.Snapshot()
+				}
+				b.Set(s, "")
+				b.Set(serviceWith(tt.service), "")
+				if got := served(b); got != want {
+					t.Errorf("%s, of Kubernetes %v: got %q, want %q", name, own, got, want)
+				}
 			}
 		}
+	}
+}
+
+// A rename reaches the Service and its slices one after another, in any order. Everything is served
+// in each moment between, as for a speaker that starts then.
+func TestRenameInAnyOrder(t *testing.T) {
+	for _, target := range []string{"8080", "pod"} {
+		was, now := func(b *Builder) { b.Set(serviceWith("http:80>"+target), "") }, func(b *Builder) { b.Set(serviceWith("web:80>"+target), "") }
+		slice := func(name, port, addr string) func(*Builder) {
+			return func(b *Builder) { b.Set(managed(sliceWith(name, port+":8080", addr)), "") }
+		}
+		before := []func(*Builder){was, slice("a", "http", "10.244.0.1"), slice("b", "http", "10.244.0.2")}
+		after := []func(*Builder){now, slice("a", "web", "10.244.0.1"), slice("b", "web", "10.244.0.2")}
+		for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+			b, objects := NewBuilder(), slices.Clone(before)
+			for _, set := range objects {
+				set(b)
+			}
+			for _, i := range order {
+				objects[i] = after[i]
+				after[i](b)
+				started := NewBuilder()
+				for _, set := range objects {
+					set(started)
+				}
+				for _, b := range []*Builder{b, started} {
+					if got, want := served(b), " 10.244.0.1:8080 10.244.0.2:8080"; !strings.HasSuffix(got, want) {
+						t.Errorf("target %s, order %v, after %d: got %q", target, order, i, got)
+					}
+				}
+			}
+			if e := b.Snapshot().Services.At(0).Endpoints; len(e.Renamed) != 0 {
+				t.Errorf("renamed at the end: %v", e.Renamed)
+			}
+		}
+	}
+}
+
+// Slices that only look like renamed ones take memory in proportion to themselves.
+func TestSlicesOfManyRenamedPortsAreSmall(t *testing.T) {
+	var ports strings.Builder
+	for i := range maxSlicePorts {
+		fmt.Fprintf(&ports, "p%d:%d>8080 ", i, i+1)
+	}
+	b := NewBuilder()
+	b.Set(serviceWith(ports.String()), "")
+	for i := range 1000 {
+		b.Set(managed(sliceWith(fmt.Sprint(i), "other:8080", "10.244.0.1")), "")
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s := b.Snapshot()
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 10<<20 {
+		t.Errorf("%d bytes", got)
+	}
+	if got := s.Services.At(0).Endpoints.Targets; got != 1000 {
+		t.Errorf("%d targets", got)
 	}
 }
 

@@ -56,19 +56,9 @@ func (b *Builder) join(name Name) *Endpoints {
 func (b *Builder) matched(name Name) []*slice {
 	parts, ports := b.byService[name], b.ports[name]
 	slices.SortFunc(parts, func(a, b *slice) int { return a.name.Compare(b.name) })
-	match := func() (used []PortRename) {
-		for _, s := range parts {
-			if s.matched.with != ports {
-				s.matched = ports.match(s.ports)
-			}
-			used = append(used, s.matched.renamed...)
-		}
-		return used
-	}
-	if used := match(); len(ports.former) > 0 {
-		if ports = ports.keeping(used); ports != b.ports[name] {
-			b.ports[name] = ports
-			match()
+	for _, s := range parts {
+		if s.matched.with != ports {
+			s.matched = ports.match(s.ports, s.managed)
 		}
 	}
 	return parts

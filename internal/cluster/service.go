@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Class is the loadBalancerClass of Services that Fanfare serves. It also serves Services
@@ -116,6 +117,9 @@ func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 			continue
 		}
 		names[port.Name], numbers[number] = true, true
+		if sp.TargetPort.Type == intstr.Int {
+			port.Target = cmp.Or(uint16(sp.TargetPort.IntVal), port.Port)
+		}
 		ports = append(ports, port)
 	}
 	return ports

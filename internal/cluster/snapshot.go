@@ -234,6 +234,7 @@ type Port struct {
 	Name     string
 	Protocol corev1.Protocol
 	Port     uint16
+	Target   uint16 // of a Service: the number in the pods, 0 if it has their name for it
 }
 
 // Endpoints are the endpoints of one Service from all of its EndpointSlices. Ports and endpoints
@@ -247,7 +248,7 @@ type Endpoints struct {
 	// The rest is for Reasons, the first ones of each.
 
 	Others    []Port       // ports of slices that the Service has not, sorted
-	Renamed   []PortRename // ports that slices have under an earlier name, sorted
+	Renamed   []PortRename // ports that slices have under another name, sorted
 	Refused   []netip.Addr // endpoints that are not used since the addresses are for Services, sorted
 	HostNames bool         // a slice has addressType FQDN
 }
@@ -261,10 +262,11 @@ type Subset struct {
 	List  []Endpoint // sorted by address, without duplicates
 }
 
-// A PortRename is a port of a Service that an EndpointSlice still has under its Former name.
+// A PortRename is a port of a Service that an EndpointSlice has under another Name: one of the two is
+// late.
 type PortRename struct {
-	Port   Port
-	Former string
+	Port Port
+	Name string
 }
 
 // An Endpoint is the address of a pod, with its state.

@@ -66,7 +66,9 @@ var serviceAnnotations = func() map[string]bool {
 
 func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	o.Annotations = nil
-	o.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
+	maps.DeleteFunc(o.Labels, func(key, _ string) bool {
+		return key != discoveryv1.LabelServiceName && key != discoveryv1.LabelManagedBy
+	})
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		e.DeprecatedTopology, e.Hostname, e.TargetRef, e.Zone = nil, nil, nil, nil

@@ -70,7 +70,7 @@ func valid(o clustertest.Object, i int) {
 		o.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	case *discoveryv1.EndpointSlice:
 		o.AddressType = discoveryv1.AddressTypeIPv4
-		o.Labels = map[string]string{discoveryv1.LabelServiceName: "a", "b": "c"}
+		o.Labels = map[string]string{discoveryv1.LabelServiceName: "a", discoveryv1.LabelManagedBy: sliceController, "b": "c"}
 		for j := range o.Endpoints {
 			o.Endpoints[j].Addresses = []string{ip}
 		}

@@ -132,14 +132,14 @@ func (v *View) refusedText(addr netip.Addr, s addressService) string {
 	}
 }
 
-// renamedText names ports that EndpointSlices still have under an earlier name.
+// renamedText names ports that EndpointSlices have under another name.
 func (s addressService) renamedText() string {
 	if s.service.Endpoints == nil {
 		return ""
 	}
 	var b strings.Builder
 	for _, r := range s.service.Endpoints.Renamed {
-		fmt.Fprintf(&b, "; port %s is still named %s in EndpointSlices", portLabel(r.Port), portLabel(cluster.Port{Name: r.Former, Protocol: r.Port.Protocol, Port: r.Port.Port}))
+		fmt.Fprintf(&b, "; port %s is named %s in EndpointSlices until they follow", portLabel(r.Port), portLabel(cluster.Port{Name: r.Name, Protocol: r.Port.Protocol, Port: r.Port.Port}))
 	}
 	return b.String()
 }
