@@ -28,7 +28,7 @@ func extract(name string, text []byte) ([]passage, error) {
 		return append(hashComments(string(text)), nftComments(string(text))...), nil
 	case ext == ".conf":
 		return append(hashComments(string(text)), lineComments(string(text), "! ")...), nil
-	case ext == ".c":
+	case ext == ".c" || ext == ".h" || ext == ".tpl":
 		return cComments(string(text)), nil
 	case ext == ".txtar":
 		return caseProse(string(text)), nil
@@ -122,14 +122,26 @@ func cComments(text string) []passage {
 	})
 }
 
-// caseProse returns what a test case says before its files, and the comments in these.
+// caseComment is a comment in a file of a test case, which may follow a value.
+var caseComment = regexp.MustCompile(`(?:^|\s)# (.*)`)
+
+// caseProse returns what a test case says before its files, the names of these, which are those of cases too,
+// and the comments in them.
 func caseProse(text string) []passage {
 	head := true
 	return group(text, func(line string) (string, bool) {
-		if head = head && !strings.HasPrefix(line, "-- "); head {
+		if name, ok := strings.CutPrefix(line, "-- "); ok {
+			head = false
+			name = strings.TrimSuffix(name, " --")
+			return strings.TrimSuffix(name, filepath.Ext(name)) + ".", true
+		}
+		if head {
 			return strings.TrimPrefix(line, "# "), strings.TrimSpace(line) != ""
 		}
-		return strings.CutPrefix(strings.TrimSpace(line), "# ")
+		if found := caseComment.FindStringSubmatch(line); found != nil {
+			return found[1], true
+		}
+		return "", false
 	})
 }
 

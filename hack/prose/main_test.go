@@ -58,7 +58,10 @@ func TestKindsOfFiles(t *testing.T) {
 		"a.nft":               "# " + fault + "\nset s { comment \"" + fault + "\"; }\nchain " + other + " { }\n",
 		"a.conf":              "! " + fault + "\nhostname " + other + "\n# " + fault + "\n",
 		"a.c":                 "int x; // " + fault + "\n/* is\n * " + fault + "\n */\nint " + other + ";\n",
-		"testdata/a.txtar":    fault + "\n-- " + other + " --\n" + other + "\n# " + fault + "\n",
+		"testdata/a.txtar":    fault + "\n-- a.yaml --\n" + other + "\n# " + fault + "\n",
+		"testdata/b.txtar":    "Cases.\n-- " + fault + ".yaml --\nname: " + other + "   # " + fault + "\n",
+		"a.h":                 "// " + fault + "\nint " + other + "; // " + fault + "\n",
+		"a.tpl":               "{{/* " + fault + " */}}\n{{/*\n" + fault + "\n*/}}\n{{ " + other + " }}\n",
 		"testdata/unread.go":  "// " + fault + "\n",
 		"testdata/unread.nft": "# " + fault + "\n",
 	} {
