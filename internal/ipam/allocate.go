@@ -18,19 +18,18 @@ import (
 // it requests, or one that may not last. It reads the Services, Namespaces, Pools, Claims
 // and Assignments of snap:
 //
-// 1. Addresses in snap.Claims and snap.Assignments are kept while the Service exists and
-// wants an address of that family. If a Service has a Claim, other addresses in its status
-// count only if it requests them: another controller wrote them. If two Services claim one
-// address, a holder of its Claim comes first; then the Service whose status has it, before
-// one that only this process remembers; then the older, then the first by name. 2. Services
-// that request addresses get them, the oldest first, if a pool has them and they are free or
-// shared. If not, such a Service gets no other address, and keeps what it holds. 3. The other Services get an
-// address for each family without one, the oldest first: from a pool that they name, or
-// from the Automatic pool of the highest priority with a free one. Pools that exclude the
-// Service, pools whose quota its namespace has used up, and addresses of the cluster itself
-// are left out. A Service that shares addresses joins one that it may share, if there is
-// any. An address that another host is reported to use is the last choice. A Service that
-// is being deleted gets no address that it does not hold.
+//  1. Addresses in snap.Claims and snap.Assignments are kept while the Service exists and wants an address of
+//     that family. If a Service has a Claim, other addresses in its status count only if it requests them:
+//     another controller wrote them. If two Services claim one address, a holder of its Claim comes first; then
+//     the Service whose status has it, before one that only this process remembers; then the older, then the
+//     first by name.
+//  2. Services that request addresses get them, the oldest first, if a pool has them and they are free or shared.
+//     If not, such a Service gets no other address, and keeps what it holds.
+//  3. The other Services get an address for each family without one, the oldest first: from a pool that they
+//     name, or from the Automatic pool of the highest priority with a free one. Pools that exclude the Service,
+//     pools whose quota its namespace has used up, and addresses of the cluster itself are left out. A Service
+//     that shares addresses joins one that it may share, if there is any. An address that another host is
+//     reported to use is the last choice. A Service that is being deleted gets no address that it does not hold.
 //
 // An address whose Claim another Service holds is not allocated, even if that Service has
 // lost it or is gone: the address is free when the Claim is. A reserved address goes only
