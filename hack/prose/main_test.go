@@ -46,7 +46,8 @@ func TestBrokenGoFile(t *testing.T) {
 	if err := os.WriteFile(name, []byte("package"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run(os.Stdout, words, []string{filepath.Dir(name)}); err == nil || !strings.Contains(err.Error(), "broken.go") {
+	_, err := run(os.Stdout, words, []string{filepath.Dir(name)})
+	if err == nil || !strings.Contains(err.Error(), "broken.go") {
 		t.Errorf("got %v, want an error about broken.go", err)
 	}
 }
