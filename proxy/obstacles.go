@@ -6,7 +6,7 @@ import "github.com/fanfare-lb/fanfare/proxy/obstacle"
 // or takes it away before our rules see it. Package obstacle finds them.
 type (
 	Obstacle     = obstacle.Obstacle
-	ObstacleCode = obstacle.ObstacleCode
+	ObstacleCode = obstacle.Code
 	// A Blockade is the set of flows that obstacles certainly block, and an address is Obstructed
 	// if it has such flows.
 	Blockade    = obstacle.Blockade

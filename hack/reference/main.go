@@ -75,7 +75,7 @@ func generate(root string) (map[string]string, error) {
 	// These types have no other purpose than to mark the constants that users can see.
 	for name, c := range map[string]struct{ dir, kind string }{
 		"reason codes":      {"internal/cluster", "Code"},
-		"obstacles":         {"proxy/obstacle", "ObstacleCode"},
+		"obstacles":         {"proxy/obstacle", "Code"},
 		"events":            {"speaker", "eventReason"},
 		"condition reasons": {"controller", "conditionReason"},
 		"files":             {"speaker/rundir", "file"},

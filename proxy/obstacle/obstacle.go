@@ -13,7 +13,7 @@ import (
 // to VIPs or diverts it before Fanfare's rules see it.
 type Obstacle struct {
 	// Code is the kind, for metrics and for programs that read the status.
-	Code ObstacleCode `json:"code"`
+	Code Code `json:"code"`
 	// About names the obstacle, such as a sysctl or a chain, and is unique for its Code.
 	About string `json:"about"`
 	// Message is a sentence that says what is lost and what to change. It contains no number
@@ -24,23 +24,23 @@ type Obstacle struct {
 	Blocks Flows `json:"-"`
 }
 
-// An ObstacleCode is the kind of an Obstacle. The codes are part of the API: they are values of
+// A Code is the kind of an Obstacle. The codes are part of the API: they are values of
 // a metric's label and of the status in JSON.
-type ObstacleCode string
+type Code string
 
 const (
-	ForwardingOff    ObstacleCode = "ForwardingOff"    // The kernel does not forward packets.
-	ReversePath      ObstacleCode = "ReversePath"      // rp_filter drops packets that arrive through another interface than the route back uses.
-	ConntrackFull    ObstacleCode = "ConntrackFull"    // conntrack is full, or nearly: new flows are dropped.
-	BridgeBypass     ObstacleCode = "BridgeBypass"     // A bridge carries replies past netfilter.
-	Firewall         ObstacleCode = "Firewall"         // Another program's chain drops traffic of the addresses.
-	Untracked        ObstacleCode = "Untracked"        // Another program's rule excludes the traffic from conntrack, so that it cannot be translated.
-	TranslatedBefore ObstacleCode = "TranslatedBefore" // Another program's rule translates the addresses before Fanfare's rules.
-	ForeignDataPath  ObstacleCode = "ForeignDataPath"  // A network plug-in translates the addresses before netfilter.
+	ForwardingOff    Code = "ForwardingOff"    // The kernel does not forward packets.
+	ReversePath      Code = "ReversePath"      // rp_filter drops packets that arrive through another interface than the route back uses.
+	ConntrackFull    Code = "ConntrackFull"    // conntrack is full, or nearly: new flows are dropped.
+	BridgeBypass     Code = "BridgeBypass"     // A bridge carries replies past netfilter.
+	Firewall         Code = "Firewall"         // Another program's chain drops traffic of the addresses.
+	Untracked        Code = "Untracked"        // Another program's rule excludes the traffic from conntrack, so that it cannot be translated.
+	TranslatedBefore Code = "TranslatedBefore" // kube-proxy may translate the addresses before Fanfare's rules.
+	ForeignDataPath  Code = "ForeignDataPath"  // A network plug-in translates the addresses before netfilter.
 )
 
 // Codes lists all codes, so that the metric of obstacles has a series for each, also at 0.
-var Codes = []ObstacleCode{
+var Codes = []Code{
 	ForwardingOff, ReversePath, ConntrackFull, BridgeBypass, Firewall, Untracked, TranslatedBefore, ForeignDataPath,
 }
 
