@@ -1,7 +1,6 @@
 package nfnl
 
 import (
-	"encoding/binary"
 	"errors"
 
 	"golang.org/x/sys/unix"
@@ -19,24 +18,15 @@ const MaxNested = 60 << 10
 // socket's namespace (nft_net.base_seq). If it is the same as before, no rule has changed;
 // updates of sets by packets do not count.
 func (s *Socket) Generation() (uint32, error) {
-	s.Seq++
-	var e Encoder
-	e.Message(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, s.Seq, unix.AF_UNSPEC, func() {})
-	if err := s.Send(e.B); err != nil {
+	data, err := s.Get(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
+	if err != nil {
 		return 0, err
 	}
-	for r, err := range s.Replies(false) {
-		if err != nil {
-			return 0, err
-		}
-		if r.Kind == unix.NLMSG_ERROR {
-			return 0, r.Errno()
-		}
-		if id := Attribute(r.Data[min(SizeofGenMsg, len(r.Data)):], unix.NFTA_GEN_ID); len(id) == 4 {
-			return binary.BigEndian.Uint32(id), nil
-		}
+	id := Attribute(data, unix.NFTA_GEN_ID)
+	if len(id) != 4 {
+		return 0, ErrUnanswered
 	}
-	return 0, ErrUnanswered
+	return Uint32(id), nil
 }
 
 // AwaitPackets returns when the packets that were at a hook have left it: a grace period of

@@ -1,6 +1,7 @@
 package nfnl
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -204,6 +205,28 @@ func (s *Socket) DumpFamilies(subsystem, kind, family uint8, request []byte, eac
 		}
 	}
 	return nil
+}
+
+// Get sends a request for one object, and returns a copy of the attributes of the reply, which
+// follow nfgenmsg.
+func (s *Socket) Get(subsystem, kind, family uint8, request []byte) ([]byte, error) {
+	s.Seq++
+	var e Encoder
+	e.Message(subsystem, kind, unix.NLM_F_REQUEST, s.Seq, family, func() { e.Raw(request) })
+	if err := s.Send(e.B); err != nil {
+		return nil, err
+	}
+	for r, err := range s.Replies(false) { // the kernel replies before Send returns
+		switch {
+		case err != nil:
+			return nil, err
+		case r.Kind == unix.NLMSG_ERROR:
+			return nil, r.Errno()
+		case len(r.Data) >= SizeofGenMsg:
+			return bytes.Clone(r.Data[SizeofGenMsg:]), nil
+		}
+	}
+	return nil, ErrUnanswered
 }
 
 // Errno returns the error of an acknowledgement or of the end of a dump, with the kernel's
