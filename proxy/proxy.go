@@ -92,9 +92,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.preparer, err = p.newPreparer(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
-	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.preparer.close(), p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
-	}
+	p.monitor = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged, p.preparer.enter)
 	p.watch.monitor.Store(p.monitor)
 	p.offloader = newOffloader(o.FastPath, p.cleaner.EndedFlows, p.log, p.watch.notifyChanged)
 	p.preparer.monitor, p.preparer.forget = p.monitor, p.offloader.forget
@@ -185,11 +183,12 @@ func (p *Proxy) Close() error {
 	if closed {
 		return nil
 	}
+	p.monitor.Close()
 	err := p.preparer.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// The fast path reports ended flows to the Cleaner, so it closes first.
-	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.monitor.Close(), p.cleaner.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
+	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.cleaner.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and the chains and sets of iptables: everything that a Proxy leaves in

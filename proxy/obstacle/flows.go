@@ -18,6 +18,10 @@ const (
 	destinations
 )
 
+func (d Destination) String() string {
+	return []string{"pods of this node", "processes of this node", "pods on other nodes"}[d]
+}
+
 // Flows is a set of kinds of flows, by family and Destination.
 type Flows uint8
 
@@ -83,46 +87,40 @@ func (b *Blockade) equal(o *Blockade) bool {
 	return slices.Equal(b.by, o.by)
 }
 
-// A finding is an obstacle of a look, and since when each look has found that it blocks a kind of
-// flow, by the bit in Flows.
-type finding struct {
-	Obstacle
-	since [2 * destinations]time.Time
+// A blocked is a kind of flow, by its bit in Flows, and the obstacle that blocks it.
+type blocked struct {
+	code  Code
+	about string
+	bit   Destination
 }
 
-// findings returns the findings of a look. before are those of the previous look. Obstacles to
-// families that had no VIPs then count as found long ago.
-func findings(before []finding, now []Obstacle, fresh [2]bool, at time.Time) []finding {
-	all := make([]finding, len(now))
-	for n, o := range now {
-		all[n].Obstacle = o
-		i := slices.IndexFunc(before, func(f finding) bool { return f.Same(o) })
-		for bit := range all[n].since {
-			switch {
-			case fresh[Destination(bit)/destinations]:
-			case i >= 0 && before[i].Blocks&(1<<bit) != 0:
-				all[n].since[bit] = before[i].since[bit]
-			default:
-				all[n].since[bit] = at
+// A history has since when each look has found that an obstacle blocks a kind of flow.
+type history map[blocked]time.Time
+
+// confirm returns the obstacles of a look that block flows, with only the flows that all looks
+// for lookConfirm have found to be blocked, and the history with this look. Flows of a family
+// that had no VIPs (fresh) are blocked at once.
+func (h history) confirm(now []Obstacle, fresh [2]bool, at time.Time) (confirmed []Obstacle, next history) {
+	next = make(history)
+	for _, o := range now {
+		for bit := range 2 * destinations {
+			if o.Blocks&(1<<bit) == 0 {
+				continue
 			}
-		}
-	}
-	return all
-}
-
-// blocking returns the obstacles that block flows, with only the flows that all looks since a
-// time have found to be blocked.
-func blocking(all []finding, since time.Time) (out []Obstacle) {
-	for _, f := range all {
-		o := f.Obstacle
-		for bit, at := range f.since {
-			if at.After(since) {
+			b := blocked{o.Code, o.About, bit}
+			since, found := h[b]
+			if fresh[bit/destinations] {
+				since = time.Time{}
+			} else if !found {
+				since = at
+			}
+			if next[b] = since; at.Sub(since) < lookConfirm {
 				o.Blocks &^= 1 << bit
 			}
 		}
 		if o.Blocks != 0 {
-			out = append(out, o)
+			confirmed = append(confirmed, o)
 		}
 	}
-	return out
+	return confirmed, next
 }

@@ -1,13 +1,11 @@
 package obstacle
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -53,7 +51,7 @@ func TestForwardingBlocks(t *testing.T) {
 		{"both interfaces of clients", node(off("eth0", "eth1.7")), "4 pods, 4 others"},
 		{"one of two pods", node(off("cali1")), ""},
 		{"both pods", node(off("cali1", "cni0")), "4 pods"},
-		{"both pods, of more than were sampled", node(off("cali1", "cni0"), func(f *facts) { f.partial[0][ToPods] = true }), ""},
+		{"both pods, of more than were sampled", node(off("cali1", "cni0"), func(f *facts) { f.partial[0][0] = true }), ""},
 		{"both pods, and one is in the host's network", node(off("cali1", "cni0"), func(f *facts) { f.samples = append(f.samples, sample{own: true}) }), "4 pods"},
 		{"a family without addresses", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
 	} {
@@ -84,44 +82,41 @@ func TestUncertainBlocksNothing(t *testing.T) {
 	}
 }
 
-// FORWARD of iptables that could not be opened blocks the flows that no rule accepts.
-func TestClosedForwardBlocks(t *testing.T) {
+// FORWARD of iptables that could not be opened blocks all that is forwarded, unless a rule may accept
+// it. Rules of kube-proxy, Docker and ufw accept other flows only.
+func TestMayForward(t *testing.T) {
 	const kubeProxy = "-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES\n-A FORWARD -j KUBE-FORWARD\n" +
 		"-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n-A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT\n" +
 		"-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"
-	samples := func(f *facts) {
-		f.samples = []sample{
-			{out: "cali1", backend: netip.MustParseAddrPort("10.244.1.5:80"), vip: netip.MustParseAddrPort("192.0.2.1:80")},
-			{out: "eth0", remote: true, backend: netip.MustParseAddrPort("10.244.2.5:80"), vip: netip.MustParseAddrPort("192.0.2.1:80")},
-			{own: true, backend: netip.MustParseAddrPort("10.0.0.1:80"), vip: netip.MustParseAddrPort("192.0.2.2:80")},
-		}
-	}
 	for _, tt := range []struct {
-		what, policy, rules string
-		closed              bool
-		want                string
+		what, rules string
+		marked      bool // Fanfare sets kube-proxy's mark
+		want        bool
 	}{
-		{"policy", "DROP", "", true, "FORWARD: 4 pods, 4 others"},
-		{"policy, before it is opened", "DROP", "", false, ""},
-		{"policy, and kube-proxy", "DROP", kubeProxy, true, "FORWARD: 4 pods, 4 others"},
-		{"last rule", "ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable\n", true, "FORWARD: 4 pods, 4 others"},
-		{"policy, and Docker", "DROP", "-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN\n", true, "FORWARD: 4 pods, 4 others"},
-		{"flannel accepts pods", "DROP", "-A FORWARD -j FLANNEL-FWD\n-A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT\n", true, ""},
-		{"this node's pods are accepted", "DROP", "-A FORWARD -o cali+ -j ACCEPT\n-A FORWARD -i cali+ -j ACCEPT\n", true, "FORWARD: 4 others"},
-		{"a mark of others", "DROP", "-A FORWARD -m mark --mark 0x1/0x1 -j ACCEPT\n-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT\n", true, ""},
-		{"replies only", "DROP", "-A FORWARD -m conntrack --ctstate NEW -j ACCEPT\n", true, "FORWARD: 4 pods, 4 others"},
-		{"kube-proxy's mark, which Fanfare sets, too", "DROP", "MARKED" + kubeProxy, true, ""},
-		{"another chain", "ACCEPT", "-A FORWARD -j MINE\n-A MINE -j DROP\n", false, "MINE: 4 pods, 4 others"},
+		{"no rule", "", false, false},
+		{"kube-proxy", kubeProxy, false, false},
+		{"kube-proxy's mark, which Fanfare sets, too", kubeProxy, true, true},
+		{"a rule that drops", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable\n", false, false},
+		{"Docker", "-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -o docker0 -j DOCKER\n-A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n" +
+			"-A DOCKER-USER -j RETURN\n-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j ACCEPT\n", false, false},
+		{"a network of Docker", "-A FORWARD -i br-0123456789ab ! -o br-0123456789ab -j ACCEPT\n", false, false},
+		{"a bridge that may be the uplink", "-A FORWARD -i br-ex -j ACCEPT\n", false, true},
+		{"all but Docker's", "-A FORWARD ! -o docker0 -j ACCEPT\n", false, true},
+		{"ufw", "-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n-A ufw-before-forward -j ufw-user-forward\n", false, false},
+		{"ufw with a rule of its user", "-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -j ufw-user-forward\n-A ufw-user-forward -i eth0 -j ACCEPT\n", false, true},
+		{"flannel accepts pods", "-A FORWARD -j FLANNEL-FWD\n-A FLANNEL-FWD -s 10.244.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.244.0.0/16 -j ACCEPT\n", false, true},
+		{"a mark of others", "-A FORWARD -m mark --mark 0x1/0x1 -j ACCEPT\n-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT\n", false, true},
+		{"new flows", "-A FORWARD -m conntrack --ctstate NEW -j ACCEPT\n", false, true},
+		{"a program is asked", "-A FORWARD -j NFQUEUE --queue-num 1\n", false, true},
+		{"a chain that nothing leads to", "-A FORWARD -j LOG\n-A MINE -j ACCEPT\n", false, false},
+		{"chains that lead to each other", "-A FORWARD -g MINE\n-A MINE -j DOCKER\n-A DOCKER -j MINE\n", false, false},
 	} {
-		save := "*filter\n:FORWARD " + tt.policy + " [0:0]\n:MINE - [0:0]\n:KUBE-FORWARD - [0:0]\n:KUBE-SERVICES - [0:0]\n:FLANNEL-FWD - [0:0]\n:DOCKER-USER - [0:0]\n:DOCKER - [0:0]\n" + tt.rules + "COMMIT\n"
-		rules, marked := strings.CutPrefix(tt.rules, "MARKED")
-		save = strings.Replace(save, tt.rules, rules, 1)
-		var got []string
-		for _, o := range judgeLegacy(iptables.Programs[0], save, node(samples, func(f *facts) { f.marked = marked }), tt.closed) {
-			got = append(got, fmt.Sprintf("%s: %s", strings.Fields(o.About)[1], o.Blocks))
+		save := "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n"
+		for _, chain := range []string{"MINE", "KUBE-FORWARD", "KUBE-SERVICES", "FLANNEL-FWD", "DOCKER-USER", "DOCKER", "ufw-before-forward", "ufw-user-forward"} {
+			save += ":" + chain + " - [0:0]\n"
 		}
-		if text := strings.Join(got, "; "); text != tt.want {
-			t.Errorf("%s: %q, want %q", tt.what, text, tt.want)
+		if got := mayForward(save+"-A INPUT -j ACCEPT\n"+tt.rules+"COMMIT\n", tt.marked); got != tt.want {
+			t.Errorf("%s: %t", tt.what, got)
 		}
 	}
 }
@@ -152,18 +147,17 @@ func TestBlocking(t *testing.T) {
 		{"gone", [][]Obstacle{{all}, {all}, {all}, none}, [2]bool{}, ""},
 		{"only reported", [][]Obstacle{{warning}, {warning}, {warning}}, [2]bool{true, true}, ""},
 	} {
-		var found []finding
-		at := time.Unix(0, 0)
+		var h history
+		var blocking []Obstacle
 		for i, look := range tt.looks {
-			at = at.Add(time.Second)
 			fresh := [2]bool{}
 			if i == len(tt.looks)-1 {
 				fresh = tt.fresh
 			}
-			found = findings(found, look, fresh, at)
+			blocking, h = h.confirm(look, fresh, time.Unix(int64(i), 0))
 		}
 		var got Flows
-		for _, o := range blocking(found, at.Add(-lookConfirm)) {
+		for _, o := range blocking {
 			got |= o.Blocks
 		}
 		if got.String() != tt.want {
@@ -172,7 +166,7 @@ func TestBlocking(t *testing.T) {
 	}
 }
 
-// A sampler reports which flows it left out.
+// A choice of samples reports which flows it left out.
 func TestPartialSamples(t *testing.T) {
 	var vips []*state.VIP
 	for i := range 3 {
@@ -185,10 +179,10 @@ func TestPartialSamples(t *testing.T) {
 	if got, more := takeSamples(s, 2, 1); len(got) != 3 || more != (partial{}) {
 		t.Errorf("room for all: %d, %v", len(got), more)
 	}
-	if got, more := takeSamples(s, 1, 1); len(got) != 2 || more != (partial{{ToPods: true, ToThisNode: true}}) {
+	if got, more := takeSamples(s, 1, 1); len(got) != 2 || more != (partial{{true, false}}) {
 		t.Errorf("too many local ones: %d, %v", len(got), more)
 	}
-	if got, more := takeSamples(s, 2, 0); len(got) != 2 || more != (partial{{ToOtherNodes: true}}) {
+	if got, more := takeSamples(s, 2, 0); len(got) != 2 || more != (partial{{false, true}}) {
 		t.Errorf("too many remote ones: %d, %v", len(got), more)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/linkwatch"
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -39,8 +38,8 @@ type Monitor struct {
 	log    *slog.Logger
 	looks  prometheus.Observer // how long each took, in seconds
 	count  func(now []Obstacle)
-	notify func() // obstacles or the Blockade have come or gone
-	netns  *os.File
+	notify func()       // obstacles or the Blockade have come or gone
+	enter  func() error // the network namespace
 
 	state    atomic.Pointer[state.State]
 	closed   atomic.Pointer[[]string] // the iptables whose FORWARD could not be opened
@@ -50,7 +49,6 @@ type Monitor struct {
 	later    chan struct{} // capacity 1: look within lookLater
 	quit     context.CancelFunc
 	done     chan struct{}
-	once     sync.Once
 
 	// Met are the chains that the last look simulated: changes of other chains are not worth
 	// a look. It is nil before the first look. Met is exported for the tests of package proxy.
@@ -61,29 +59,25 @@ type Monitor struct {
 	mu        sync.Mutex
 	obstacles []Obstacle
 	unseen    []string
-	found     []finding       // the obstacles, which belong to run
-	seen      [2]bool         // the families that had VIPs at the last look
-	waiting   []chan struct{} // of SetState
+	seen      [2]bool       // the families that had VIPs at the last look
+	waiting   chan struct{} // of SetState, closed after the next look; nil: nothing waits
+	history   history       // belongs to run
 }
 
-// New starts a Monitor for the network namespace of the calling thread, and keeps a file
-// descriptor of it until Close. It does not look before the first SetState. The Monitor calls
-// count after each look, and notify if the obstacles differ from those of the look before; both
-// run in its goroutine, and must not block.
-func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func()) (*Monitor, error) {
-	netns, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return nil, err
-	}
+// New starts a Monitor, which runs until Close. enter locks the calling goroutine to its thread
+// and moves that to the network namespace. The Monitor does not look before the first SetState. It
+// calls count after each look, and notify if the obstacles differ from those of the look before;
+// both run in its goroutine, and must not block.
+func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func(), enter func() error) *Monitor {
 	ctx, quit := context.WithCancel(context.Background())
 	l := &Monitor{
-		log: log, looks: looks, count: count, notify: notify, netns: netns,
+		log: log, looks: looks, count: count, notify: notify, enter: enter,
 		soon: make(chan struct{}, 1), later: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
 	}
 	l.nat.Store(PriorityNFTables)
 	l.closed.Store(new([]string))
 	go l.run(ctx)
-	return l, nil
+	return l
 }
 
 // TranslateAt sets the priority of the hook at which Fanfare's rules translate, from the next
@@ -131,11 +125,12 @@ func vipFamilies(s *state.State) (has [2]bool) {
 
 // nextLook returns a channel that is closed after the next look that has not begun.
 func (l *Monitor) nextLook() <-chan struct{} {
-	c := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waiting = append(l.waiting, c)
-	return c
+	if l.waiting == nil {
+		l.waiting = make(chan struct{})
+	}
+	return l.waiting
 }
 
 // Await waits for a look that SetState has announced, and not for long: a look takes milliseconds.
@@ -158,18 +153,27 @@ func (l *Monitor) Await(ctx context.Context, looked <-chan struct{}) {
 // nil if none do. The pointer stays the same as long as the Blockade does.
 func (l *Monitor) Blockade() *Blockade { return l.blockade.Load() }
 
+// From linux/rtnetlink.h: a sysctl for forwarding was set, or an interface has appeared.
+const (
+	groupNetconf4 = 24
+	groupNetconf6 = 25
+)
+
 // run looks when it is signalled, and again while there are obstacles, until ctx ends. It delays
 // looks so that they take at most 1/lookShare of the time.
 func (l *Monitor) run(ctx context.Context) {
 	defer close(l.done)
-	// Files below /proc and new sockets are of the thread's namespace. The thread ends
-	// with this goroutine.
-	runtime.LockOSThread()
-	if err := enter(l.netns); err != nil {
-		l.runBlind(ctx, err)
-		return
+	if err := l.enter(); err != nil {
+		l.publish(ctx, [2]bool{}, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
+		return // nothing waits for looks any more
 	}
-	defer l.watchForwarding()()
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	watch.Go(func() {
+		if l.enter() == nil {
+			linkwatch.Run(ctx, l.soon, groupNetconf4, groupNetconf6)
+		}
+	})
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	var before Counters
@@ -197,7 +201,9 @@ func (l *Monitor) run(ctx context.Context) {
 			began, waiting, state := time.Now(), l.takeWaiting(), *l.state.Load()
 			obstacles, unseen := l.look(state, &before)
 			unconfirmed := l.publish(ctx, vipFamilies(&state), obstacles, unseen)
-			l.release(waiting)
+			if waiting != nil {
+				close(waiting)
+			}
 			last, due = time.Now(), time.Time{}
 			took = last.Sub(began)
 			switch {
@@ -215,39 +221,10 @@ func (l *Monitor) run(ctx context.Context) {
 func (l *Monitor) pause(took time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) > 0 {
+	if l.waiting != nil {
 		return lookShare * took
 	}
 	return max(lookSoon, lookShare*took)
-}
-
-// runBlind reports that nothing can be seen, and lets nothing wait for a look, until ctx ends.
-func (l *Monitor) runBlind(ctx context.Context, err error) {
-	for ctx.Err() == nil {
-		l.publish(ctx, [2]bool{}, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
-		l.release(l.takeWaiting())
-		select {
-		case <-l.soon:
-		case <-l.later:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// enter moves the thread into a namespace. Mostly the thread is there already. Only if New was
-// called on a thread in another namespace, setns(2) is necessary, which needs CAP_SYS_ADMIN.
-func enter(netns *os.File) error {
-	var want, have unix.Stat_t
-	if err := unix.Fstat(int(netns.Fd()), &want); err != nil {
-		return err
-	}
-	if err := unix.Stat("/proc/thread-self/ns/net", &have); err != nil {
-		return err
-	}
-	if want.Ino == have.Ino && want.Dev == have.Dev {
-		return nil
-	}
-	return unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET)
 }
 
 // look returns the obstacles at present, and what could not be read.
@@ -282,14 +259,13 @@ func (s *collector) Judge(nat int32, closed ...string) (obstacles []Obstacle, me
 	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
-	obstacles = append(obstacles, judgeRules(rules, s.Facts.arrivals(), s.Facts.partial)...)
-	obstacles = append(obstacles, judgeKubeProxy(rules, s.Facts.families)...)
-	obstacles = append(obstacles, judgeOVN(s.Facts.plugin, rules.bases)...)
+	obstacles = append(obstacles, rules.judge(&s.Facts)...)
+	obstacles = append(obstacles, s.Facts.plugin.judgeOVN(rules.bases)...)
 	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
 	}
-	obstacles = append(obstacles, s.textRules(closed)...)
+	obstacles = append(obstacles, s.judgeClosed(closed)...)
 	slices.SortFunc(obstacles, Obstacle.compare)
 	return obstacles, met
 }
@@ -315,9 +291,9 @@ func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obs
 			l.log.InfoContext(ctx, "no longer in the way of traffic", "reason", b.About)
 		}
 	}
-	now := time.Now()
-	l.found = findings(l.found, obstacles, fresh, now)
-	next := NewBlockade(blocking(l.found, now.Add(-lookConfirm))...)
+	var confirmed []Obstacle
+	confirmed, l.history = l.history.confirm(obstacles, fresh, time.Now())
+	next := NewBlockade(confirmed...)
 	changed := !next.equal(l.blockade.Load())
 	if changed {
 		l.blockade.Store(next)
@@ -328,19 +304,13 @@ func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obs
 	return !next.equal(NewBlockade(obstacles...))
 }
 
-// takeWaiting returns the channels to close after a look that begins now.
-func (l *Monitor) takeWaiting() []chan struct{} {
+// takeWaiting returns the channel to close after a look that begins now.
+func (l *Monitor) takeWaiting() chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting := l.waiting
 	l.waiting = nil
 	return waiting
-}
-
-func (l *Monitor) release(waiting []chan struct{}) {
-	for _, c := range waiting {
-		close(c)
-	}
 }
 
 // Found returns the obstacles of the last look, sorted, and what it could not read. The caller
@@ -393,14 +363,8 @@ func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	return false
 }
 
-// Close stops the goroutine, waits for a look that is under way, and closes the namespace's file
-// descriptor. Only the first call does anything.
-func (l *Monitor) Close() error {
-	var err error
-	l.once.Do(func() {
-		l.quit()
-		<-l.done
-		err = l.netns.Close()
-	})
-	return err
+// Close stops the goroutine, and waits for a look that is under way.
+func (l *Monitor) Close() {
+	l.quit()
+	<-l.done
 }

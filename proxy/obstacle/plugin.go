@@ -4,7 +4,10 @@ import (
 	"bufio"
 	"io"
 	"os"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Interfaces that reveal a network plug-in. Calico's agent, Felix, creates the first only in
@@ -12,6 +15,8 @@ import (
 const (
 	CalicoInterface = "bpfin.cali"
 	CiliumInterface = "cilium_host"
+	// OVNInterface is the management port of OVN-Kubernetes: the node's interface to all pods.
+	OVNInterface = "ovn-k8s-mp0"
 )
 
 // pluginFacts are signs of a network plug-in that translates by BPF.
@@ -95,4 +100,20 @@ func judgePlugin(p pluginFacts) (all []Obstacle) {
 		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind + "): if it does, " + what + cure})
 	}
 	return all
+}
+
+// ovnViaHost is a base chain of OVN-Kubernetes in its mode routingViaHost (local gateway mode). It
+// masquerades what pods send, since that passes the host then.
+var ovnViaHost = chainID{tableID{unix.NFPROTO_INET, "ovn-kubernetes"}, "ovn-kube-local-gw-masq"}
+
+// judgeOVN finds OVN-Kubernetes that may take packets to LoadBalancer addresses: unless it routes via
+// the host, Open vSwitch takes them from the wire to OVN's load balancers. Its flows cannot be read
+// without access to Open vSwitch, and versions from before the chain ovnViaHost have a rule of
+// iptables for it that others may have, too. So the message says what is the case if it does not.
+func (p pluginFacts) judgeOVN(bases []hookedChain) []Obstacle {
+	if !p.ovn || slices.ContainsFunc(bases, func(c hookedChain) bool { return c.chainID == ovnViaHost }) {
+		return nil
+	}
+	return []Obstacle{{Code: ForeignDataPath, About: "OVN-Kubernetes", Message: "OVN-Kubernetes is on this node, and whether it routes via the host cannot be seen (it has no chain " +
+		ovnViaHost.name + "): if it does not, " + foreignDataPath + "; to have Fanfare forward, set routingViaHost to true and ipForwarding to Global in its gatewayConfig"}}
 }

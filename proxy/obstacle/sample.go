@@ -2,6 +2,7 @@ package obstacle
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -31,9 +32,20 @@ func (s sample) to() Destination {
 	return ToPods
 }
 
-// partial are the families and Destinations of which there are more flows than samples: what
-// holds for all samples may not hold for all flows.
-type partial [2][destinations]bool
+// partial reports of which flows there are more than samples, by family and whether they leave
+// the node: what holds for all samples may not hold for all flows.
+type partial [2][2]bool
+
+func (p partial) has(family state.SetID, to Destination) bool {
+	return p[family][remoteIndex(to == ToOtherNodes)]
+}
+
+func remoteIndex(remote bool) int {
+	if remote {
+		return 1
+	}
+	return 0
+}
 
 // How many backend ports are sampled at most, for each family. They are enough to tell a rule
 // that drops everything from a policy for some backends, and few enough for milliseconds.
@@ -51,61 +63,34 @@ type samplePort struct {
 	backend netip.AddrPort
 }
 
-// A sampler chooses flows of a State.
-type sampler struct {
-	most  [2]int // of local and of remote backends
-	seen  map[samplePort]bool
-	count [2][2]int // by family, and whether remote
-	all   []sample
-	partial
-}
-
 // takeSamples chooses flows in the order of the State's VIPs, so that two looks at one State
-// have the same samples, at most so many of local and of remote backends.
-func takeSamples(s state.State, local, remote int) ([]sample, partial) {
-	t := sampler{most: [2]int{local, remote}, seen: make(map[samplePort]bool)}
+// have the same samples, at most so many of local and of remote backends. Whether a local backend
+// is a process of this node is not known yet.
+func takeSamples(s state.State, local, remote int) (all []sample, more partial) {
+	seen, count := make(map[samplePort]bool), [2][2]int{}
 	for v := range s.VIPs.All() {
-		for i := range v.Frontends {
-			f := &v.Frontends[i]
-			for _, backends := range [][]state.Backend{f.External.Backends, f.Internal.Backends} {
-				for _, b := range backends {
-					t.add(sample{
-						family: state.Family(v.Addr), proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port),
-						backend: b.Addr, remote: b.Node != s.Node,
-					})
+		family := state.Family(v.Addr)
+		for _, f := range v.Frontends {
+			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
+				port, where := samplePort{f.Protocol, b.Addr}, remoteIndex(b.Node != s.Node)
+				switch {
+				case seen[port]:
+				case count[family][where] == []int{local, remote}[where]:
+					more[family][where] = true
+				default:
+					seen[port] = true
+					count[family][where]++
+					all = append(all, sample{family: family, proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port), backend: b.Addr, remote: b.Node != s.Node})
 				}
 			}
 		}
 	}
-	return t.all, t.partial
-}
-
-// add keeps a sample unless its port has one, or its kind has enough. Whether a local backend is
-// a process of this node is not known yet.
-func (t *sampler) add(s sample) {
-	kind, to := 0, []Destination{ToPods, ToThisNode}
-	if s.remote {
-		kind, to = 1, []Destination{ToOtherNodes}
-	}
-	port := samplePort{s.proto, s.backend}
-	switch n := &t.count[s.family][kind]; {
-	case t.seen[port]:
-	case *n < t.most[kind]:
-		*n++
-		t.seen[port] = true
-		t.all = append(t.all, s)
-	default:
-		for _, d := range to {
-			t.partial[s.family][d] = true
-		}
-	}
+	return all, more
 }
 
 // familiesOf reports which families have VIPs, or prefixes of possible ones.
 func familiesOf(s *state.State) (has [2]bool) {
-	for v := range s.VIPs.All() {
-		has[state.Family(v.Addr)] = true
-	}
+	has = vipFamilies(s)
 	for _, p := range s.Owned {
 		has[state.Family(p.Addr())] = true
 	}
