@@ -212,7 +212,7 @@ func BenchmarkLook(b *testing.B) {
 	rules.WriteString("}\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }\n")
 	proxytest.NFT(b, rules.String())
 	for b.Loop() {
-		if look := obstacle.Collect(s, &obstacle.Counters{}); len(look.Unseen) > 0 {
+		if look := obstacle.Collect(s, &obstacle.Counter{}); len(look.Unseen) > 0 {
 			b.Fatal(look.Unseen)
 		} else {
 			look.Judge(obstacle.PriorityNFTables)

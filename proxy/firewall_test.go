@@ -81,7 +81,7 @@ var firewalls = []struct {
 	{name: "a raw chain that turns tracking off for others",
 		rules: `table ip raw { chain pre { type filter hook prerouting priority raw; ip daddr != 192.0.2.0/24 udp dport 53 notrack; tcp dport 4789 notrack; }; }`},
 	{name: "a chain that drops before translation",
-		rules: `table inet early { chain pre { type filter hook prerouting priority -150; ct state new ip daddr 192.0.2.0-192.0.2.255 drop; ct state new ip6 daddr 2001:db8::/64 drop; }; }`,
+		rules: `table inet early { chain pre { type filter hook prerouting priority -150; ct state new ip daddr 192.0.2.0/24 drop; ct state new ip6 daddr 2001:db8::/64 drop; }; }`,
 		want:  "chain inet early pre", code: Firewall},
 	{name: "a chain that drops after translation",
 		rules: `table inet late { chain post { type filter hook postrouting priority 0; meta nfproto { ipv4, ipv6 } ct state new drop; }; }`,
@@ -191,8 +191,8 @@ func ourPriority() int32 {
 // obstaclesNow is what a look finds.
 func obstaclesNow(t *testing.T, s State) []Obstacle {
 	t.Helper()
-	look := obstacle.Collect(s, &obstacle.Counters{})
-	all, _ := look.Judge(ourPriority())
+	look := obstacle.Collect(s, &obstacle.Counter{})
+	all := look.Judge(ourPriority())
 	if len(look.Unseen) > 0 {
 		t.Errorf("not seen: %q", look.Unseen)
 	}
@@ -338,12 +338,12 @@ func TestFirewallsOfLegacy(t *testing.T) {
 		checkObstacle(t, v4, "", "")
 		iptablesRun(t, "iptables-legacy -F")
 		l.shut(t, proxytest.PortLocal, 0)
-		all, _ := obstacle.Collect(v4, &obstacle.Counters{}).Judge(ourPriority(), "iptables-legacy")
+		all := obstacle.Collect(v4, &obstacle.Counter{}).Judge(ourPriority(), "iptables-legacy")
 		if len(all) != 1 || all[0].About != "chain FORWARD of iptables-legacy" || !all[0].Blocks.Has(0, ToPods) {
 			t.Errorf("in the way: %v; want FORWARD", all)
 		}
 		iptablesRun(t, "iptables-legacy -I FORWARD -d 10.244.0.0/16 -j ACCEPT")
-		if all, _ := obstacle.Collect(v4, &obstacle.Counters{}).Judge(ourPriority(), "iptables-legacy"); len(all) > 0 {
+		if all := obstacle.Collect(v4, &obstacle.Counter{}).Judge(ourPriority(), "iptables-legacy"); len(all) > 0 {
 			t.Errorf("another program's rule may accept, and in the way is %v", all)
 		}
 	})

@@ -19,7 +19,7 @@ func awaitObstacles(t *testing.T, p *Proxy, want string) {
 		for _, o := range p.Status().Obstacles {
 			got = append(got, o.About)
 		}
-		if strings.Join(got, "; ") == want && p.monitor.Met.Load() != nil {
+		if all, _ := p.monitor.Found(); strings.Join(got, "; ") == want && all != nil {
 			return
 		}
 		select {

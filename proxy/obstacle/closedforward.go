@@ -19,7 +19,7 @@ func (s *collector) judgeClosed(closed []string) (all []Obstacle) {
 		}
 		save, err := i.Save(context.Background()) // Save has a timeout of its own
 		s.miss("rules of "+i.Name, err)
-		if err != nil || mayForward(save, s.Facts.marked) {
+		if err != nil || mayForward(save, s.facts.marked) {
 			continue
 		}
 		about := "chain FORWARD of " + i.Name
@@ -39,8 +39,8 @@ const (
 
 var (
 	targetOf = regexp.MustCompile(`^(?:.* )?-[jg] (\S+)`)
-	// goesOn matches targets that drop, return, or let a packet go on to the next rule.
-	goesOn = regexp.MustCompile(`^(DROP|REJECT|RETURN|LOG|NFLOG|MARK|CONNMARK|SET|TCPMSS|CLASSIFY|TRACE)$`)
+	// goesOn matches targets after which a packet goes on to the next rule.
+	goesOn = regexp.MustCompile(`^(LOG|NFLOG|CT|MARK|CONNMARK|SET|TCPMSS|CHECKSUM|CLASSIFY|TRACE)$`)
 	// ofOthers matches tests that a new flow from another host to a pod fails: kube-proxy, Docker
 	// and ufw accept by them.
 	ofOthers = regexp.MustCompile(`(?:^|[^!] )(?:--ctstate (?:RELATED,ESTABLISHED|ESTABLISHED)|-[io] (?:lo|docker0|br-[0-9a-f]{12})|-p (?:icmp|ipv6-icmp)) `)
@@ -65,7 +65,10 @@ func mayForward(save string, marked bool) bool {
 			if target == nil || goesOn.MatchString(target[1]) || reached[target[1]] {
 				continue
 			}
-			if _, ok := chains[target[1]]; !ok {
+			switch _, chain := chains[target[1]]; {
+			case target[1] == "DROP" || target[1] == "REJECT" || target[1] == "RETURN":
+				continue
+			case !chain:
 				return true
 			}
 			reached[target[1]] = true

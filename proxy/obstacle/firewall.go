@@ -40,7 +40,7 @@ func (r *ruleset) judge(f *facts) (all []Obstacle) {
 			if at < 0 {
 				at, all = len(all), append(all, o)
 			}
-			if !f.partial.has(family, to) {
+			if !f.partial.Has(family, to) {
 				all[at].Blocks |= FlowsTo(family, to)
 			}
 		}
@@ -80,20 +80,21 @@ func (r *ruleset) judgeChain(base hookedChain, samples []sample) (o Obstacle, fo
 // at one priority the kernel runs the newer one first, which no listing shows: the other
 // program's chain is assumed to run second.
 func (c hookedChain) meets(s sample, nat int32) *packet {
-	before, to := c.hook == hookPrerouting && c.priority < nat, s.backend
+	to := s.backend
 	switch {
-	case c.kind == "nat" && !before: // the flow has its translation already
+	case c.kind == "nat": // it sees no translated flow, and only translates others
 		return nil
-	case c.hook == hookPrerouting, c.hook == hookInput && s.own, c.hook == hookForward && !s.own && s.out != "", c.hook == hookPostrouting && !s.own:
+	case c.hook == hookPrerouting:
+		if c.priority < nat {
+			to = s.vip
+		}
+	case c.hook == hookInput && s.own, c.hook == hookForward && !s.own && s.out != "", c.hook == hookPostrouting && !s.own:
 	default:
 		return nil
 	}
-	if before {
-		to = s.vip
-	}
 	p := newPacket(s, to)
 	p.by(unix.NFT_META_IIFNAME, s.in)
-	if c.hook == hookForward || c.hook == hookPostrouting {
+	if !s.own && c.hook != hookPrerouting {
 		p.by(unix.NFT_META_OIFNAME, s.out)
 	}
 	if c.hook != hookPrerouting || c.priority >= priorityConntrack { // conntrack knows nothing before

@@ -51,7 +51,7 @@ func TestForwardingBlocks(t *testing.T) {
 		{"both interfaces of clients", node(off("eth0", "eth1.7")), "4 pods, 4 others"},
 		{"one of two pods", node(off("cali1")), ""},
 		{"both pods", node(off("cali1", "cni0")), "4 pods"},
-		{"both pods, of more than were sampled", node(off("cali1", "cni0"), func(f *facts) { f.partial[0][0] = true }), ""},
+		{"both pods, of more than were sampled", node(off("cali1", "cni0"), func(f *facts) { f.partial = FlowsTo(0, ToPods) }), ""},
 		{"both pods, and one is in the host's network", node(off("cali1", "cni0"), func(f *facts) { f.samples = append(f.samples, sample{own: true}) }), "4 pods"},
 		{"a family without addresses", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
 	} {
@@ -68,7 +68,7 @@ func TestForwardingBlocks(t *testing.T) {
 // What may pass, or passes by another way, is only reported.
 func TestUncertainBlocksNothing(t *testing.T) {
 	f := node(strict, func(f *facts) {
-		f.reversed, f.Conntrack.Refused, f.bridgeNF = true, true, [2]bool{}
+		f.reversed, f.entries, f.bridgeNF = true, f.maxEntries, [2]bool{}
 		f.plugin = pluginFacts{calico: true, cilium: true, nodePort: true}
 	})
 	all := judge(f)
@@ -176,13 +176,13 @@ func TestPartialSamples(t *testing.T) {
 		vips = append(vips, v)
 	}
 	s := state.State{Node: "n1", VIPs: state.VIPsOf(vips...)}
-	if got, more := takeSamples(s, 2, 1); len(got) != 3 || more != (partial{}) {
+	if got, more := takeSamples(s, 2, 1); len(got) != 3 || more != 0 {
 		t.Errorf("room for all: %d, %v", len(got), more)
 	}
-	if got, more := takeSamples(s, 1, 1); len(got) != 2 || more != (partial{{true, false}}) {
+	if got, more := takeSamples(s, 1, 1); len(got) != 2 || more != FlowsTo(0, ToPods)|FlowsTo(0, ToThisNode) {
 		t.Errorf("too many local ones: %d, %v", len(got), more)
 	}
-	if got, more := takeSamples(s, 2, 0); len(got) != 2 || more != (partial{{false, true}}) {
+	if got, more := takeSamples(s, 2, 0); len(got) != 2 || more != FlowsTo(0, ToOtherNodes) {
 		t.Errorf("too many remote ones: %d, %v", len(got), more)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,18 +51,13 @@ type Monitor struct {
 	quit     context.CancelFunc
 	done     chan struct{}
 
-	// Met are the chains that the last look simulated: changes of other chains are not worth
-	// a look. It is nil before the first look. Met is exported for the tests of package proxy.
-	Met atomic.Pointer[map[chainID]bool]
-	// looking reports that Met is about to change.
-	looking atomic.Bool
-
 	mu        sync.Mutex
 	obstacles []Obstacle
 	unseen    []string
 	seen      [2]bool       // the families that had VIPs at the last look
 	waiting   chan struct{} // of SetState, closed after the next look; nil: nothing waits
-	history   history       // belongs to run
+
+	history history // belongs to run
 }
 
 // New starts a Monitor, which runs until Close. enter locks the calling goroutine to its thread
@@ -105,7 +101,12 @@ func (l *Monitor) SetState(s state.State, look bool) (looked <-chan struct{}) {
 		had = vipFamilies(before)
 	}
 	if now[0] && !had[0] || now[1] && !had[1] {
-		looked = l.nextLook()
+		l.mu.Lock()
+		if l.waiting == nil {
+			l.waiting = make(chan struct{})
+		}
+		looked = l.waiting
+		l.mu.Unlock()
 	}
 	if look || before == nil || now != had {
 		notify.Changed(l.soon)
@@ -121,16 +122,6 @@ func vipFamilies(s *state.State) (has [2]bool) {
 		has[state.Family(s.VIPs.At(0).Addr)], has[state.Family(s.VIPs.At(n-1).Addr)] = true, true
 	}
 	return has
-}
-
-// nextLook returns a channel that is closed after the next look that has not begun.
-func (l *Monitor) nextLook() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.waiting == nil {
-		l.waiting = make(chan struct{})
-	}
-	return l.waiting
 }
 
 // Await waits for a look that SetState has announced, and not for long: a look takes milliseconds.
@@ -176,7 +167,7 @@ func (l *Monitor) run(ctx context.Context) {
 	})
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
-	var before Counters
+	var before Counter
 	var last, due time.Time // due: zero when no look is
 	var took time.Duration  // by the last look
 	by := func(at time.Time) {
@@ -198,7 +189,11 @@ func (l *Monitor) run(ctx context.Context) {
 		case <-l.later:
 			by(last.Add(lookLater))
 		case <-timer.C:
-			began, waiting, state := time.Now(), l.takeWaiting(), *l.state.Load()
+			l.mu.Lock()
+			waiting := l.waiting
+			l.waiting = nil
+			l.mu.Unlock()
+			began, state := time.Now(), *l.state.Load()
 			obstacles, unseen := l.look(state, &before)
 			unconfirmed := l.publish(ctx, vipFamilies(&state), obstacles, unseen)
 			if waiting != nil {
@@ -227,47 +222,41 @@ func (l *Monitor) pause(took time.Duration) time.Duration {
 	return max(lookSoon, lookShare*took)
 }
 
-// look returns the obstacles at present, and what could not be read.
-func (l *Monitor) look(state state.State, before *Counters) (obstacles []Obstacle, unseen []string) {
-	l.looking.Store(true)
-	defer l.looking.Store(false)
+// look returns the obstacles at present, and what could not be read. If samples show that none of
+// them passes, it tries all flows.
+func (l *Monitor) look(state state.State, before *Counter) (obstacles []Obstacle, unseen []string) {
 	start := time.Now()
 	closed := *l.closed.Load()
 	s := Collect(state, before)
-	obstacles, met := s.Judge(l.nat.Load(), closed...)
-	if s.Facts.partial != (partial{}) && slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.Code == Firewall || o.Code == Untracked || o.Code == ForwardingOff }) {
-		s.sampleAll(state)
-		obstacles, met = s.Judge(l.nat.Load(), closed...)
+	obstacles = s.Judge(l.nat.Load(), closed...)
+	if s.facts.partial != 0 && slices.ContainsFunc(obstacles, func(o Obstacle) bool {
+		return o.Code == Firewall || o.Code == Untracked || o.Code == ForwardingOff
+	}) {
+		s.sample(state, allSamples, allSamples)
+		obstacles = s.Judge(l.nat.Load(), closed...)
 	}
-	l.Met.Store(&met)
 	l.looks.Observe(time.Since(start).Seconds())
 	slices.Sort(s.Unseen)
 	return obstacles, slices.Compact(s.Unseen)
 }
 
-// Judge reads the rules of other programs and returns all obstacles, sorted by Code and About,
-// and the chains that it read. nat is the priority of the hook at which Fanfare's rules
-// translate, and closed are the iptables whose FORWARD could not be opened. It adds to Unseen what
-// it could not read.
-func (s *collector) Judge(nat int32, closed ...string) (obstacles []Obstacle, met map[chainID]bool) {
-	obstacles, met = judge(&s.Facts), make(map[chainID]bool)
+// Judge reads the rules of other programs and returns all obstacles, sorted by Code and About, not
+// nil. nat is the priority of the hook at which Fanfare's rules translate, and closed are the
+// iptables whose FORWARD could not be opened. It adds to Unseen what it could not read.
+func (s *collector) Judge(nat int32, closed ...string) []Obstacle {
+	all := judge(&s.facts)
 	sock, err := nfnl.Dial()
 	if err != nil {
 		s.miss("nftables", err)
-		return obstacles, met
+		return all
 	}
 	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
-	obstacles = append(obstacles, rules.judge(&s.Facts)...)
-	obstacles = append(obstacles, s.Facts.plugin.judgeOVN(rules.bases)...)
+	all = append(all, slices.Concat(rules.judge(&s.facts), s.facts.plugin.judgeOVN(rules.bases), s.judgeClosed(closed))...)
 	s.miss("rules of nftables", rules.err)
-	for id := range rules.rules {
-		met[id] = true
-	}
-	obstacles = append(obstacles, s.judgeClosed(closed)...)
-	slices.SortFunc(obstacles, Obstacle.compare)
-	return obstacles, met
+	slices.SortFunc(all, Obstacle.compare)
+	return all
 }
 
 // publish stores the obstacles of a look, logs what has changed, and notifies. A new obstacle
@@ -304,17 +293,8 @@ func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obs
 	return !next.equal(NewBlockade(obstacles...))
 }
 
-// takeWaiting returns the channel to close after a look that begins now.
-func (l *Monitor) takeWaiting() chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waiting := l.waiting
-	l.waiting = nil
-	return waiting
-}
-
-// Found returns the obstacles of the last look, sorted, and what it could not read. The caller
-// must not modify the slices.
+// Found returns the obstacles of the last look, sorted, and what it could not read. The obstacles
+// are nil before the first look. The caller must not modify the slices.
 func (l *Monitor) Found() ([]Obstacle, []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,43 +302,28 @@ func (l *Monitor) Found() ([]Obstacle, []string) {
 }
 
 // Receive handles a notification of the netlink group NFNLGRP_NFTABLES: kind is its message type
-// without the subsystem, data begins with nfgenmsg. It never blocks. While a look runs, the
-// change may be in a chain that the look has read already, or that it has yet to find.
+// without the subsystem, data begins with nfgenmsg. It never blocks.
 func (l *Monitor) Receive(kind uint8, data []byte) {
-	if l.state.Load() == nil {
-		return // no State has been set yet
-	}
-	var met map[chainID]bool
-	if known := l.Met.Load(); known != nil {
-		met = *known
-	}
-	if concerns(met, kind, data) || l.looking.Load() && tableOf(data).foreign() {
+	if concerns(kind, data) {
 		notify.Changed(l.soon)
 	}
 }
 
-// tableOf returns the table of a notification; the zero value if data is too short.
-func tableOf(data []byte) tableID {
+// concerns reports whether a notification may change the result of a look: a rule of another
+// program, or a new or deleted chain at a hook. Chains that change with each Service, kube-proxy's
+// and Fanfare's own, do not count. The next look sees the change of a set.
+func concerns(kind uint8, data []byte) bool {
 	if len(data) < nfnl.SizeofGenMsg {
-		return tableID{}
-	}
-	return tableID{data[0], nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], unix.NFTA_TABLE_NAME))}
-}
-
-// concerns reports whether a notification may change the result of a look: a rule in a chain
-// that it has read, or a new or deleted chain at a hook. A change of a set is seen by the next
-// look only.
-func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
-	table := tableOf(data)
-	if !table.foreign() && !table.kubeProxy() {
 		return false
 	}
 	all := data[nfnl.SizeofGenMsg:]
+	table := tableID{data[0], nfnl.CString(nfnl.Attribute(all, unix.NFTA_TABLE_NAME))}
 	switch kind {
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, nfnl.CString(nfnl.Attribute(all, unix.NFTA_CHAIN_NAME))}]
+		return (table.foreign() || table.kubeProxy()) && nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return met[chainID{table, nfnl.CString(nfnl.Attribute(all, unix.NFTA_RULE_CHAIN))}]
+		chain := nfnl.CString(nfnl.Attribute(all, unix.NFTA_RULE_CHAIN))
+		return table.foreign() && !strings.HasPrefix(chain, "KUBE-") && !strings.HasPrefix(chain, "FAN")
 	}
 	return false
 }

@@ -51,95 +51,39 @@ func (o Obstacle) compare(p Obstacle) int {
 	return cmp.Or(cmp.Compare(o.Code, p.Code), cmp.Compare(o.About, p.About))
 }
 
-// facts are what a collector found on the node, except for other programs' rules. An array with
-// two elements has one for IPv4 and one for IPv6.
-type facts struct {
-	families   [2]bool // families that have VIPs
-	interfaces []iface
-	samples    []sample
-	partial    partial // of the samples
-	marked     bool    // Fanfare sets kube-proxy's mark
-	forward6   bool    // net.ipv6.conf.all.forwarding
-	forward4   bool    // net.ipv4.ip_forward
-	// reversed: rp_filter has dropped packets since the last collection.
-	reversed  bool
-	Conntrack conntrackFacts
-	bridgeNF  [2]bool // net.bridge.bridge-nf-call-iptables and -ip6tables
-	plugin    pluginFacts
-}
-
-// An iface is an interface that is up, other than loopback.
-type iface struct {
-	name   string
-	bridge bool
-	// called: the bridge calls netfilter for what it switches, also if the sysctls for all
-	// bridges are 0.
-	called [2]bool
-	// uplink: the default route of the family uses the interface. network: a route to more
-	// than one address does, so clients may arrive by it.
-	uplink  [2]bool
-	network [2]bool
-
-	forward4 bool
-	// force6 is net.ipv6.conf.IF.force_forwarding, of Linux 6.17 and later.
-	force6   bool
-	rpFilter int  // the effective one: the maximum of the interface's and that of all
-	learnt6  bool // its IPv6 default route is from a router advertisement: forwarding would delete it
-}
-
-// conntrackFacts are the state of the conntrack table of this namespace.
-type conntrackFacts struct {
-	count, max int // entries; max 0: unknown
-	// evicted: since the last collection the kernel deleted entries to make room. Refused: it
-	// dropped packets because there was none; exported for the tests of package proxy.
-	evicted, Refused bool
-}
-
 // NearlyFull is the use of the conntrack table, in percent, from which it is an obstacle. An
 // operator needs a warning before the table is full, because then new connections fail.
 // NearlyFull is exported for the tests of package proxy.
 const NearlyFull = 90
 
-// judge returns the obstacles among the facts, sorted.
+// judge returns the obstacles among the facts, sorted by Code and About, not nil.
 func judge(f *facts) []Obstacle {
-	all := slices.Concat(judgeForwarding(f), judgeReversePath(f), judgeConntrack(f), judgeBridges(f), judgePlugin(f.plugin))
+	all := []Obstacle{}
+	all = append(all, slices.Concat(judgeForwarding(f), judgeReversePath(f), judgeConntrack(f), judgeBridges(f), judgePlugin(f.plugin))...)
 	slices.SortFunc(all, Obstacle.compare)
 	return all
 }
 
-// carries reports whether traffic to VIPs or replies may arrive by the interface: it has the
-// default route, or the route to a sample's backend.
-func (f *facts) carries(w *iface, family state.SetID) bool {
-	return w.uplink[family] || slices.ContainsFunc(f.samples, func(s sample) bool { return s.family == family && s.out == w.name })
-}
-
-// judgeConntrack finds a conntrack table that has refused or evicted entries since the last
-// collection, or that will soon.
+// judgeConntrack finds a conntrack table that is full, or will be soon.
 func judgeConntrack(f *facts) []Obstacle {
-	const name = "net.netfilter.nf_conntrack_max"
-	c := f.Conntrack
-	switch {
-	case c.Refused || c.evicted:
-		return []Obstacle{{Code: ConntrackFull, About: name, Message: fmt.Sprintf(
-			"conntrack is full (%s is %d): the kernel drops new flows, or makes room by forgetting others; raise it", name, c.max)}}
-	case c.max > 0 && c.count*100 >= c.max*NearlyFull:
-		return []Obstacle{{Code: ConntrackFull, About: name, Message: fmt.Sprintf(
-			"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", NearlyFull, name, c.max)}}
+	if f.maxEntries == 0 || f.entries*100 < f.maxEntries*NearlyFull {
+		return nil
 	}
-	return nil
+	const name = "net.netfilter.nf_conntrack_max"
+	return []Obstacle{{Code: ConntrackFull, About: name, Message: fmt.Sprintf(
+		"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", NearlyFull, name, f.maxEntries)}}
 }
 
 // judgeBridges finds bridges whose pods reach each other directly. If a pod connects to a VIP and
 // its backend is on the same bridge, the bridge switches the reply. Without br_netfilter
 // conntrack does not see it, and its source remains the backend's address.
 func judgeBridges(f *facts) (all []Obstacle) {
-	for i := range f.interfaces {
-		w := &f.interfaces[i]
+	for _, w := range f.interfaces {
 		for family := range state.SetID(2) {
 			neighbours := slices.ContainsFunc(f.samples, func(s sample) bool {
 				return s.family == family && s.out == w.name && s.onLink && !s.remote
 			})
-			if !w.bridge || !neighbours || f.bridgeNF[family] || w.called[family] {
+			if !w.bridge || !neighbours || f.bridgeNF[family] {
 				continue
 			}
 			name := []string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}[family]

@@ -1,86 +1,61 @@
 package obstacle
 
 import (
-	"bufio"
-	"io"
 	"os"
+	"regexp"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Interfaces that reveal a network plug-in. Calico's agent, Felix, creates the first only in
-// its eBPF mode, and deletes it when it leaves that mode. Cilium always has the second.
+// Interfaces that reveal a network plug-in.
 const (
-	CalicoInterface = "bpfin.cali"
-	CiliumInterface = "cilium_host"
-	// OVNInterface is the management port of OVN-Kubernetes: the node's interface to all pods.
-	OVNInterface = "ovn-k8s-mp0"
+	CalicoInterface = "bpfin.cali"  // Calico's agent, Felix, has it in its eBPF mode only
+	CiliumInterface = "cilium_host" // in any mode
+	OVNInterface    = "ovn-k8s-mp0" // the management port of OVN-Kubernetes, to all pods
 )
 
 // pluginFacts are signs of a network plug-in that translates by BPF.
 type pluginFacts struct {
-	calico bool // in its eBPF mode
-	cilium bool // in any mode
+	calico, cilium, ovn bool // the plug-in's interface exists
 	// nodePort: Cilium's programs that translate external traffic are loaded, that is, Cilium
 	// replaces kube-proxy. blind is why that is unknown.
 	nodePort bool
 	blind    string
-	ovn      bool // OVN-Kubernetes, in any mode
 }
 
-// plugin records the network plug-in to which an interface belongs, if any.
+// plugin records the network plug-in to which an interface belongs, if any. The kernel lists the
+// names of BPF programs among its symbols; bpf(2) needs CAP_SYS_ADMIN in the initial user namespace.
 func (s *collector) plugin(iface string) {
-	p := &s.Facts.plugin
+	p := &s.facts.plugin
 	switch iface {
 	case CalicoInterface:
 		p.calico = true
 	case CiliumInterface:
 		p.cilium = true
-		p.nodePort, p.blind = ciliumNodePort()
+		symbols, err := os.ReadFile("/proc/kallsyms")
+		if p.nodePort, p.blind = nodePortAmong(symbols); err != nil {
+			p.blind = err.Error()
+		}
 	case OVNInterface:
 		p.ovn = true
 	}
 }
 
-// ciliumNodePort reports whether Cilium's programs for external traffic are loaded; blind is
-// why that is unknown. The kernel lists the names of BPF programs among its symbols. Listing
-// them by bpf(2) needs CAP_SYS_ADMIN in the initial user namespace.
-func ciliumNodePort() (loaded bool, blind string) {
-	f, err := os.Open("/proc/kallsyms")
-	if err != nil {
-		return false, err.Error()
-	}
-	defer f.Close()
-	return nodePortAmong(f)
-}
-
-// nodePortAmong is ciliumNodePort for the text of /proc/kallsyms. Without any BPF program the
-// result is unknown: where Cilium runs there are always some.
-func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
-	programs := false
-	lines := bufio.NewScanner(symbols)
-	for lines.Scan() {
-		line := lines.Text()
-		if !strings.HasSuffix(line, "[bpf]") {
-			continue
-		}
-		programs = programs || strings.Contains(line, "bpf_prog_")
-		// A program without BTF is listed by the first 15 characters of its name, such as
-		// tail_nodeport_nat_ingress_ipv4.
-		if strings.Contains(line, "_tail_nodeport_") {
-			return true, ""
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return false, err.Error()
-	}
-	if !programs {
+// nodePortAmong reports whether Cilium's programs for external traffic are among the kernel's
+// symbols; blind is why that is unknown. Where Cilium runs there are always some programs. One
+// without BTF is listed by the first 15 characters of its name, such as tail_nodeport_nat_ingress_ipv4.
+func nodePortAmong(symbols []byte) (loaded bool, blind string) {
+	if !bpfProgram.Match(symbols) {
 		return false, "/proc/kallsyms names no BPF programs: net.core.bpf_jit_harden is not 0, or bpf_jit_kallsyms is 0"
 	}
-	return false, ""
+	return nodePortProgram.Match(symbols), ""
 }
+
+var (
+	bpfProgram      = regexp.MustCompile(`bpf_prog_.*\[bpf\]`)
+	nodePortProgram = regexp.MustCompile(`_tail_nodeport_.*\[bpf\]`)
+)
 
 // foreignDataPath is what every message about such a plug-in has in common: what is lost.
 const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"

@@ -32,21 +32,6 @@ func (s sample) to() Destination {
 	return ToPods
 }
 
-// partial reports of which flows there are more than samples, by family and whether they leave
-// the node: what holds for all samples may not hold for all flows.
-type partial [2][2]bool
-
-func (p partial) has(family state.SetID, to Destination) bool {
-	return p[family][remoteIndex(to == ToOtherNodes)]
-}
-
-func remoteIndex(remote bool) int {
-	if remote {
-		return 1
-	}
-	return 0
-}
-
 // How many backend ports are sampled at most, for each family. They are enough to tell a rule
 // that drops everything from a policy for some backends, and few enough for milliseconds.
 const (
@@ -57,35 +42,50 @@ const (
 	allSamples = 4096
 )
 
-// A samplePort is a backend's port. Each is sampled once, however many VIPs have it.
-type samplePort struct {
-	proto   state.Protocol
-	backend netip.AddrPort
-}
-
 // takeSamples chooses flows in the order of the State's VIPs, so that two looks at one State
-// have the same samples, at most so many of local and of remote backends. Whether a local backend
-// is a process of this node is not known yet.
-func takeSamples(s state.State, local, remote int) (all []sample, more partial) {
-	seen, count := make(map[samplePort]bool), [2][2]int{}
+// have the same samples, at most so many of local and of remote backends. Each backend's port is
+// sampled once, however many VIPs have it. partial are the flows of which there are more than
+// samples: what holds for all samples may not hold for all of them. Whether a local backend is a
+// process of this node is not known yet.
+func takeSamples(s state.State, local, remote int) (all []sample, partial Flows) {
+	seen, count := make(map[sample]bool), make(map[Flows]int)
 	for v := range s.VIPs.All() {
 		family := state.Family(v.Addr)
 		for _, f := range v.Frontends {
 			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
-				port, where := samplePort{f.Protocol, b.Addr}, remoteIndex(b.Node != s.Node)
+				kind, most := FlowsTo(family, ToPods)|FlowsTo(family, ToThisNode), local
+				if b.Node != s.Node {
+					kind, most = FlowsTo(family, ToOtherNodes), remote
+				}
+				port := sample{proto: f.Protocol, backend: b.Addr}
 				switch {
 				case seen[port]:
-				case count[family][where] == []int{local, remote}[where]:
-					more[family][where] = true
+				case count[kind] == most:
+					partial |= kind
 				default:
 					seen[port] = true
-					count[family][where]++
+					count[kind]++
 					all = append(all, sample{family: family, proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port), backend: b.Addr, remote: b.Node != s.Node})
 				}
 			}
 		}
 	}
-	return all, more
+	return all, partial
+}
+
+// arrivals returns each sample once for every interface by which clients may arrive. Without any
+// such interface, a sample keeps an unknown one.
+func (f *facts) arrivals() (all []sample) {
+	for _, s := range f.samples {
+		clients := f.clients(s.family)
+		if len(clients) == 0 {
+			clients = []string{""}
+		}
+		for _, s.in = range clients {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // familiesOf reports which families have VIPs, or prefixes of possible ones.

@@ -1,7 +1,6 @@
 package obstacle
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
@@ -104,8 +103,6 @@ func (w *walk) follow(v *verdict, in string, depth int) (may outcomes, ends bool
 	case unix.NFT_JUMP:
 		may := w.chain(v.chain, depth+1)
 		return may &^ mayFall, may&mayFall == 0
-	case unix.NFT_CONTINUE, unix.NFT_BREAK:
-		return 0, false
 	}
 	return mayAccept | mayDrop, false // NF_QUEUE and others
 }
@@ -115,7 +112,7 @@ func (w *walk) rule(expressions []byte) (v *verdict, match ternary) {
 	match = yes
 	for _, expr := range nfnl.Attributes(expressions) {
 		name, data := nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)), nfnl.Attribute(expr, unix.NFTA_EXPR_DATA)
-		if v := w.decide(name, data); v != nil {
+		if v = w.decide(name, data); v != nil {
 			return v, match
 		}
 		is, v := w.test(name, data)
@@ -135,38 +132,29 @@ func (w *walk) decide(name string, data []byte) *verdict {
 	switch name {
 	case "immediate":
 		return parseVerdict(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
-	case "reject", "REJECT":
+	case "reject":
 		return &verdict{code: nfDrop}
 	case "nat", "redir", "masq":
 		return &verdict{code: nfAccept}
-	case "notrack", "NOTRACK":
+	case "notrack":
 		if w.base.priority < priorityConntrack {
 			return &verdict{code: untracks}
 		}
-	case "target":
-		return w.decideTarget(nfnl.CString(nfnl.Attribute(data, unix.NFTA_TARGET_NAME)), nfnl.Attribute(data, unix.NFTA_TARGET_INFO))
+	case "target": // of iptables-nft (nft_compat)
+		const notrack = 1 // XT_CT_NOTRACK
+		info := append(nfnl.Attribute(data, unix.NFTA_TARGET_INFO), 0, 0)
+		switch target := nfnl.CString(nfnl.Attribute(data, unix.NFTA_TARGET_NAME)); {
+		case target == "REJECT":
+			return &verdict{code: nfDrop}
+		case target == "NOTRACK", target == "CT" && binary.NativeEndian.Uint16(info)&notrack != 0:
+			return w.decide("notrack", nil)
+		case !goesOn.MatchString(target):
+			return unknownVerdict
+		}
 	case "queue", "tproxy", "synproxy", "fwd":
 		return unknownVerdict
 	}
 	return nil
-}
-
-// decideTarget returns the verdict of a target of iptables-nft, which runs as an expression
-// (nft_compat). Targets that are not listed may do anything.
-func (w *walk) decideTarget(name string, info []byte) *verdict {
-	switch name {
-	case "REJECT", "NOTRACK":
-		return w.decide(name, nil)
-	case "CT":
-		const notrack = 1 // XT_CT_NOTRACK
-		if len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0 {
-			return w.decide("NOTRACK", nil)
-		}
-		return nil
-	case "MARK", "CONNMARK", "SET", "LOG", "NFLOG", "TCPMSS", "CHECKSUM", "CLASSIFY":
-		return nil
-	}
-	return unknownVerdict
 }
 
 // test evaluates an expression that decide does not know: it loads registers, or reports whether the
@@ -186,7 +174,7 @@ func (w *walk) test(name string, data []byte) (ternary, *verdict) {
 	case "cmp":
 		return w.compare(data), nil
 	case "range":
-		return w.between(data), nil
+		return maybe, nil
 	case "lookup":
 		return w.lookup(data)
 	case "match":
@@ -251,38 +239,17 @@ func (w *walk) bitwise(data []byte) {
 	w.load(data, unix.NFTA_BITWISE_DREG, f)
 }
 
-// compare compares a register with a constant. Orders need all bits; they compare bytes, as
-// memcmp does in the kernel.
+// compare compares a register with a constant. An order may hold.
 func (w *walk) compare(data []byte) ternary {
 	value := nfnl.Attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
-	f := w.source(data, unix.NFTA_CMP_SREG, len(value))
-	op := nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CMP_OP))
-	have, ok := f.bytes()
-	switch {
-	case op == unix.NFT_CMP_EQ:
-		return f.is(value)
-	case op == unix.NFT_CMP_NEQ:
-		return yes - f.is(value)
-	case !ok:
-		return maybe
+	is := w.source(data, unix.NFTA_CMP_SREG, len(value)).is(value)
+	switch nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CMP_OP)) {
+	case unix.NFT_CMP_EQ:
+		return is
+	case unix.NFT_CMP_NEQ:
+		return yes - is
 	}
-	order := bytes.Compare(have, value)
-	return ternaryOf(map[uint32]bool{
-		unix.NFT_CMP_LT: order < 0, unix.NFT_CMP_LTE: order <= 0,
-		unix.NFT_CMP_GT: order > 0, unix.NFT_CMP_GTE: order >= 0,
-	}[op])
-}
-
-// between reports whether a register is in a range, both ends included.
-func (w *walk) between(data []byte) ternary {
-	from := nfnl.Attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
-	to := nfnl.Attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
-	have, ok := w.source(data, unix.NFTA_RANGE_SREG, len(from)).bytes()
-	if !ok {
-		return maybe
-	}
-	in := bytes.Compare(from, have) <= 0 && bytes.Compare(have, to) <= 0
-	return ternaryOf(in != (nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_RANGE_OP)) == unix.NFT_RANGE_NEQ))
+	return maybe
 }
 
 // lookup looks a register up in a set, a map or a verdict map. A map loads its value. Of a set, the
