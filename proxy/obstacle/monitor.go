@@ -156,7 +156,7 @@ func (l *Monitor) run(ctx context.Context) {
 	defer close(l.done)
 	if err := l.enter(); err != nil {
 		l.publish(ctx, [2]bool{}, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
-		return // nothing waits for looks any more
+		return // Await sees that no look will follow
 	}
 	var watch sync.WaitGroup
 	defer watch.Wait()
