@@ -13,7 +13,7 @@ import (
 // nftRules are the rules of a script of nft, as replaceScript writes it. What the
 // interpreter does not know it refuses: it never passes over a word.
 type nftRules struct {
-	chains map[string]*nftChain
+	chains map[string][]nftRule
 	bases  []*nftChain // in the order in which they are run
 	sets   map[string]*nftSet
 }
@@ -22,7 +22,6 @@ type nftChain struct {
 	name, kind, hook string
 	priority         int
 	policy           string
-	rules            [][]nftStatement
 }
 
 // An nftSet is a set or map. Keys are the words of nft, as element.text writes
@@ -41,12 +40,15 @@ type nftVerdict struct {
 
 // An nftRun is one packet in one chain.
 type nftRun struct {
-	rules *nftRules
-	p     *Packet
-	node  *NodeView
-	c     *chooser
-	hook  string
+	chains map[string][]nftRule // of the table
+	p      *Packet
+	node   *NodeView
+	c      *chooser
+	hook   string
 }
+
+// An nftRule is a rule of nft or iptables, each part of which may be what it misses by.
+type nftRule []nftStatement
 
 type (
 	nftStatement func(*nftRun) nftVerdict
@@ -61,8 +63,8 @@ func (r *nftRules) hook(name string, p *Packet, n *NodeView, c *chooser) fate {
 		if base.hook != name || base.kind == "nat" && !natAsked(p, name) {
 			continue
 		}
-		run := &nftRun{rules: r, p: p, node: n, c: c, hook: name}
-		v := run.chain(base)
+		run := &nftRun{chains: r.chains, p: p, node: n, c: c, hook: name}
+		v := run.chain(base.name)
 		switch cmp.Or(v.kind, base.policy) {
 		case "accept":
 		case "drop":
@@ -87,9 +89,9 @@ func natAsked(p *Packet, hook string) bool {
 }
 
 // chain runs a chain. The verdict is empty when it came to its end.
-func (x *nftRun) chain(ch *nftChain) nftVerdict {
+func (x *nftRun) chain(name string) nftVerdict {
 next:
-	for _, rule := range ch.rules {
+	for _, rule := range x.chains[name] {
 		for _, statement := range rule {
 			v := statement(x)
 			switch v.kind {
@@ -99,9 +101,9 @@ next:
 			case "return":
 				return nftVerdict{}
 			case "goto":
-				return x.chain(x.rules.chains[v.chain])
+				return x.chain(v.chain)
 			case "jump":
-				if v = x.chain(x.rules.chains[v.chain]); v.kind != "" {
+				if v = x.chain(v.chain); v.kind != "" {
 					return v
 				}
 			default:
@@ -114,7 +116,7 @@ next:
 
 // ParseNft reads a script. Its table is followed by elements.
 func ParseNft(script string) (*nftRules, error) {
-	r := &nftRules{chains: make(map[string]*nftChain), sets: make(map[string]*nftSet)}
+	r := &nftRules{chains: make(map[string][]nftRule), sets: make(map[string]*nftSet)}
 	var open *nftChain
 	for i, line := range strings.Split(script, "\n") {
 		words := strings.Fields(line)
@@ -129,7 +131,7 @@ func ParseNft(script string) (*nftRules, error) {
 			}
 		case words[0] == "chain":
 			open = &nftChain{name: words[1], policy: "accept"}
-			r.chains[open.name] = open
+			r.chains[open.name] = nil
 		case words[0] == "}":
 			open = nil
 		case words[0] == "add" && words[1] == "element":
@@ -140,7 +142,7 @@ func ParseNft(script string) (*nftRules, error) {
 		case open != nil:
 			var rule []nftStatement
 			rule, err = r.rule(words)
-			open.rules = append(open.rules, rule)
+			r.chains[open.name] = append(r.chains[open.name], rule)
 		default:
 			err = fmt.Errorf("no idea what this is")
 		}
@@ -158,7 +160,8 @@ func ParseNft(script string) (*nftRules, error) {
 func (r *nftRules) check() error {
 	for name, s := range r.sets {
 		for key, value := range s.items {
-			if to, ok := strings.CutPrefix(value, "goto "); ok && r.chains[to] == nil {
+			chain, jumps := strings.CutPrefix(value, "goto ")
+			if _, ok := r.chains[chain]; jumps && !ok {
 				return fmt.Errorf("%s { %s : %s }: no such chain", name, key, value)
 			}
 			to := r.sets[strings.TrimRight(name, "46")+"to"]

@@ -17,12 +17,9 @@ import (
 type xtRules [2]*xtFamily
 
 type xtFamily struct {
-	tables map[string]map[string][]xtTraced // by table and chain
+	tables map[string]map[string][]nftRule // by table and chain
 	sets   map[string]map[xtKey]bool
 }
-
-// An xtTraced is a rule, each part of which may be what it misses by.
-type xtTraced []nftStatement
 
 // An xtKey is an entry of a set.
 type xtKey struct {
@@ -48,7 +45,7 @@ func (r xtRules) hook(name string, p *Packet, n *NodeView, c *chooser) fate {
 		if table == "nat" && !natAsked(p, name) {
 			continue
 		}
-		switch v := f.chain(table, chain, &nftRun{p: p, node: n, c: c, hook: name}); v.kind {
+		switch v := (&nftRun{chains: f.tables[table], p: p, node: n, c: c, hook: name}).chain(chain); v.kind {
 		case "", "accept":
 		case "drop":
 			return dropped
@@ -59,31 +56,6 @@ func (r xtRules) hook(name string, p *Packet, n *NodeView, c *chooser) fate {
 		}
 	}
 	return passes
-}
-
-// chain runs a chain. The verdict is empty when it came to its end.
-func (f *xtFamily) chain(table, name string, x *nftRun) nftVerdict {
-next:
-	for _, rule := range f.tables[table][name] {
-		for _, part := range rule {
-			switch v := part(x); v.kind {
-			case "":
-			case "miss":
-				continue next
-			case "return":
-				return nftVerdict{}
-			case "goto":
-				return f.chain(table, v.chain, x)
-			case "jump":
-				if v = f.chain(table, v.chain, x); v.kind != "" {
-					return v
-				}
-			default:
-				return v
-			}
-		}
-	}
-	return nftVerdict{}
 }
 
 // ParseXT reads what xtText writes: the rules of each family, then entries of sets.
@@ -113,7 +85,7 @@ func ParseXT(text string) (xtRules, error) {
 		case line == "" || line == "COMMIT" || verb == "#" || strings.HasPrefix(verb, xtSetPrefix):
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
-			r[of].tables[table] = make(map[string][]xtTraced)
+			r[of].tables[table] = make(map[string][]nftRule)
 		case strings.HasPrefix(line, ":"):
 			r[of].tables[table][verb[1:]] = nil
 		case verb == "-A" || verb == "-I":
@@ -141,7 +113,7 @@ func xtWords(rule string) []string {
 }
 
 func newXTFamily(f state.SetID) *xtFamily {
-	x := &xtFamily{tables: make(map[string]map[string][]xtTraced), sets: make(map[string]map[xtKey]bool)}
+	x := &xtFamily{tables: make(map[string]map[string][]nftRule), sets: make(map[string]map[xtKey]bool)}
 	for name := range xtSets {
 		x.sets[xtSetPrefix+name+string("46"[f])] = make(map[xtKey]bool)
 	}
@@ -179,7 +151,7 @@ func (f *xtFamily) entry(set, text string) error {
 // rule reads one rule.
 func (f *xtFamily) rule(table, chain, text string, first bool) error {
 	in := &xtReader{family: f, table: table, words: xtWords(text)}
-	var rule xtTraced
+	var rule nftRule
 	for len(in.words) > 0 {
 		part, err := in.part()
 		if err != nil {
@@ -189,7 +161,7 @@ func (f *xtFamily) rule(table, chain, text string, first bool) error {
 	}
 	all := f.tables[table][chain]
 	if first {
-		f.tables[table][chain] = append([]xtTraced{rule}, all...)
+		f.tables[table][chain] = append([]nftRule{rule}, all...)
 	} else {
 		f.tables[table][chain] = append(all, rule)
 	}
