@@ -153,12 +153,12 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		u.spoil.Store(true)
 		u.awaitPasses(t, 1, &u.failed)
 		obstructed := func() bool {
-			return slices.ContainsFunc(u.proxy.Obstacles(), func(o proxy.Obstacle) bool { return strings.Contains(o.About, "firewall") })
+			return slices.ContainsFunc(u.proxy.Obstacles(), func(o proxy.Obstacle) bool { return strings.Contains(o.About, "kube-proxy") })
 		}
-		nftables(t, "table ip firewall { chain pre { type nat hook prerouting priority -150; ip protocol tcp dnat to 10.244.1.99; }; }")
+		nftables(t, "table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority -150; }; }")
 		u.await(t, "the obstacle", obstructed)
 		u.awaitPasses(t, 2, &u.failed)
-		nftables(t, "delete table ip firewall")
+		nftables(t, "delete table ip kube-proxy")
 		u.await(t, "no obstacle", func() bool { return !obstructed() })
 
 		// With backoff, so many passes take longer than the five seconds after which

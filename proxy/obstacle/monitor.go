@@ -318,12 +318,19 @@ func concerns(kind uint8, data []byte) bool {
 	}
 	all := data[nfnl.SizeofGenMsg:]
 	table := tableID{data[0], nfnl.CString(nfnl.Attribute(all, unix.NFTA_TABLE_NAME))}
+	at := unix.NFTA_CHAIN_NAME
+	if kind == unix.NFT_MSG_NEWRULE || kind == unix.NFT_MSG_DELRULE {
+		at = unix.NFTA_RULE_CHAIN
+	}
+	chain := nfnl.CString(nfnl.Attribute(all, uint16(at)))
+	others := table.foreign() && !strings.HasPrefix(chain, "KUBE-") && !strings.HasPrefix(chain, "FAN")
 	switch kind {
-	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return (table.foreign() || table.kubeProxy()) && nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil
+	case unix.NFT_MSG_NEWCHAIN:
+		return (others || table.kubeProxy()) && nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil
+	case unix.NFT_MSG_DELCHAIN: // without its hook, since Linux 6.4
+		return others || table.kubeProxy() && nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		chain := nfnl.CString(nfnl.Attribute(all, unix.NFTA_RULE_CHAIN))
-		return table.foreign() && !strings.HasPrefix(chain, "KUBE-") && !strings.HasPrefix(chain, "FAN")
+		return others
 	}
 	return false
 }

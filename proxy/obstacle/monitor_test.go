@@ -37,7 +37,7 @@ func TestMonitorConcerns(t *testing.T) {
 		{"our own there", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV6, "filter", "FAN-X"), false},
 		{"a new chain at a hook", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, "mine", unix.NFTA_CHAIN_NAME, "fwd", true), true},
 		{"a new chain elsewhere", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, "mine", unix.NFTA_CHAIN_NAME, "fwd", false), false},
-		{"a chain that goes", unix.NFT_MSG_DELCHAIN, message(unix.NFPROTO_IPV4, "filter", unix.NFTA_CHAIN_NAME, "FORWARD", true), true},
+		{"a chain that goes", unix.NFT_MSG_DELCHAIN, message(unix.NFPROTO_IPV4, "filter", unix.NFTA_CHAIN_NAME, "FORWARD", false), true},
 		{"kube-proxy begins", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_IPV4, "kube-proxy", unix.NFTA_CHAIN_NAME, "nat-prerouting", true), true},
 		{"kube-proxy's chain for a Service", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_IPV4, "kube-proxy", unix.NFTA_CHAIN_NAME, "service-X", false), false},
 		{"its rule", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV4, "kube-proxy", "service-X"), false},
