@@ -36,14 +36,39 @@ func admits(s, o *cluster.Spec) bool {
 	return s.Name.Namespace == o.Name.Namespace || slices.Contains(s.Sharing.Namespaces, o.Name.Namespace)
 }
 
-// portConflict names a port that both Services serve. Packets to it would be ambiguous.
+// portConflict names a port that both Services serve. Packets to it would be ambiguous. Both may have
+// 16,384 ports.
 func portConflict(s, o *cluster.Spec) (why string, is bool) {
+	serves := portSearch(o.Ports, len(s.Ports))
 	for _, p := range s.Ports {
-		if slices.ContainsFunc(o.Ports, func(q cluster.Port) bool { return p.Protocol == q.Protocol && p.Port == q.Port }) {
+		if serves(portNumber{p.Protocol, p.Port}) {
 			return fmt.Sprintf("both serve %s/%d", p.Protocol, p.Port), true
 		}
 	}
 	return "", false
+}
+
+// A portNumber is what packets show of a port.
+type portNumber struct {
+	corev1.Protocol
+	number uint16
+}
+
+// fewPorts are searched one by one, without a map.
+const fewPorts = 8
+
+// portSearch returns a function that searches ports, and is called n times.
+func portSearch(ports []cluster.Port, n int) func(portNumber) bool {
+	if min(n, len(ports)) <= fewPorts {
+		return func(p portNumber) bool {
+			return slices.ContainsFunc(ports, func(q cluster.Port) bool { return p == portNumber{q.Protocol, q.Port} })
+		}
+	}
+	all := make(map[portNumber]bool, len(ports))
+	for _, q := range ports {
+		all[portNumber{q.Protocol, q.Port}] = true
+	}
+	return func(p portNumber) bool { return all[p] }
 }
 
 // alreadyShared reports whether two Services share an address already, so that separating them
@@ -138,14 +163,17 @@ func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first 
 	if h.Sharing == nil {
 		return first
 	}
+	seen := map[netip.Addr]bool{} // all that share an address have it, and each check looks at all of them
 	for _, o := range p.sharers()[h.Sharing.Key] {
 		addrs := o.Status
 		if open := p.byName[o.Name]; open != nil {
 			addrs = open.addrs
 		}
 		for _, a := range addrs {
-			if o.Name == h.Name || cluster.FamilyOf(a) != family || first.IsValid() && !a.Less(first) ||
-				!slices.ContainsFunc(pools, func(pool *pool) bool { return pool.Contains(a) }) || !p.free(a, h) {
+			if o.Name == h.Name || seen[a] || cluster.FamilyOf(a) != family || first.IsValid() && !a.Less(first) {
+				continue
+			}
+			if seen[a] = true; !slices.ContainsFunc(pools, func(pool *pool) bool { return pool.Contains(a) }) || !p.free(a, h) {
 				continue
 			}
 			first = a
