@@ -59,10 +59,11 @@ func TestAffinityFull(t *testing.T) {
 			}
 		}
 		var full []AffinityFull
-		for end := time.Now().Add(20 * time.Second); len(full) == 0 || full[0].Evicted == 0; time.Sleep(10 * time.Millisecond) {
-			if full = p.Status().AffinityFull; time.Now().After(end) {
+		for end := time.Now().Add(2 * time.Minute); len(full) == 0 || full[0].Evicted == 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
 				t.Fatalf("nothing is evicted: %+v", full)
 			}
+			full = p.Status().AffinityFull
 		}
 		if len(full) != 1 || full[0].Frontend != "192.0.2.1 udp/80" || full[0].Evicted > affinitySize/evictShare+1 {
 			t.Errorf("full: %+v", full)

@@ -22,14 +22,23 @@ func (k *kernel) repair() {
 	k.check()
 }
 
-// whole returns the table with its elements.
+// whole returns the table with its elements. The kernel enlarges the hash table of a set some time after elements
+// were added: a set that is listed meanwhile repeats or lacks some. So two listings must be equal.
 func (k *kernel) whole() *table {
 	k.t.Helper()
-	t, err := readTable(k.Sock)
-	if err != nil {
-		k.t.Fatal(err)
+	var last *table
+	for range 100 {
+		t, err := readTable(k.Sock)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		if reflect.DeepEqual(t, last) {
+			return t
+		}
+		last = t
 	}
-	return t
+	k.t.Fatal("no two listings of the table are equal")
+	return nil
 }
 
 // withoutNFT runs f in an environment without nft.
