@@ -58,10 +58,7 @@ func (k *kernel) set(want state.State) {
 // check compares what the kernel holds with what it was set to.
 func (k *kernel) check() {
 	k.t.Helper()
-	got, err := readTable(k.Sock)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	got := k.whole()
 	if d := got.damage(); d != "" {
 		k.t.Fatalf("the table is damaged: %s", d)
 	}
