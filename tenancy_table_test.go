@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // The table in docs/concepts/security.md has a row for everything that a user of a namespace can

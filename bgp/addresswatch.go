@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/linkwatch"
+	"github.com/fanfare-lb/fanfare/internal/kernel/linkwatch"
 )
 
 // watchAddresses ends sessions from addresses that the node loses, until ctx ends. The kernel keeps

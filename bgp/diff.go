@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // compareRoutes is a faster netip.Prefix.Compare, for prefixes without bits beyond their length, as

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // The router knows this node by three addresses: over eBGP, over eBGP by another AS

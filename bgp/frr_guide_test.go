@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 var frrBlock = regexp.MustCompile("(?ms)^```frr\n(.*?)^```")

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // frrUnnumbered is the router of docs/tasks/unnumbered-bgp.md, which knows a link and no

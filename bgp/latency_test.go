@@ -11,7 +11,7 @@ import (
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // Routes that change while a session comes up arrive all the same.

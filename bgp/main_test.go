@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }

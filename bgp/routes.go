@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // setNoBandwidth sets which routers get weights. If that changes for a router whose session stays,

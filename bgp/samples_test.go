@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // sampleState is what a node announces to the router of docs/routers, over IPv4 and over

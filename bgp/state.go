@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A State is the whole BGP configuration of this node, routes included. It is a plain value: do not

@@ -11,8 +11,8 @@ import (
 	"go4.org/netipx"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 // announced counts the values of spec.announce of the claims.

@@ -13,7 +13,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 const leasePath = "/apis/coordination.k8s.io/v1/namespaces/fanfare-system/leases/fanfare-controller"

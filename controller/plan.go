@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A writePlan has the necessary writes, in this order: release the claims of deleted Services,

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
 )
 
 // A MAC is an Ethernet hardware address.

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
 )
 
 // listAttempts bounds how often the interfaces are listed again because they changed during

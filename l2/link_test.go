@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // timeout is the longest wait for what takes milliseconds on an idle machine.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
 )
 
 var ndpProtocol = &protocol{

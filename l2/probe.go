@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 )
 
 // The delays of probing, each after the previous stage.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // Problems name the setting and the right value, and with this value the kernel behaves.

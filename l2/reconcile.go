@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 )
 
 // reconcile applies the State to the addresses that differ from before, the Addresses that were

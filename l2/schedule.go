@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 )
 
 // A stage is the next step of an address. Of several timers that are due, the lowest stage

@@ -12,9 +12,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/linkwatch"
-	"github.com/fanfare-lb/fanfare/internal/notify"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/kernel/linkwatch"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 )
 
 // A report makes the rules doubtful until a comparison that began after it. The first

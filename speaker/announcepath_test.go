@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // targetOf is the target of addresses with routes of their own.

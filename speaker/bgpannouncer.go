@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A bgpAnnouncer announces by BGP. If nothing has changed, a call only compares a few pointers.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 func TestErrorWithoutFaults(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 )
 
 // When one router fails for many nodes, few Events are stored about it; each of a few nodes has its own.

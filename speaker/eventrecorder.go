@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/event"
-	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 const (

@@ -3,8 +3,8 @@ package speaker
 import (
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // returning reports whether this node has returned so recently that others are preferred.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A lingeringAddress has left the network and is still forwarded. It is immutable.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 )
 
 // One node reports for all that a node is dead, once, and that it is back.

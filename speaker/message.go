@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // maxMessage is the most bytes of one message between speakers.

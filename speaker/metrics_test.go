@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 // Each pass is in the histogram, with a bucket that ends at the 20 ms that a pass may take, and each

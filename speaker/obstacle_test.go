@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // An address is not announced while the kernel certainly drops its flows. A rule that drops

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 )
 
 func TestPodInterfacePrefix(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 )
 
 // An uplinkWatch follows the interfaces by which external clients arrive: the named ones,

@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 

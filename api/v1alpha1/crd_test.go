@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fanfare-lb/fanfare/internal/crdtest"
+	"github.com/fanfare-lb/fanfare/internal/testing/crdtest"
 )
 
 // A validator does with an object what the API server does.

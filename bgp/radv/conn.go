@@ -11,8 +11,8 @@ import (
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
-	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
 )
 
 // The interval of advertisements: a few in a row at first, in case one is lost (RFC 4861

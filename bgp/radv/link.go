@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
 )
 
 // A linkEnd is this node's end of a link. It is comparable: after a change, earlier

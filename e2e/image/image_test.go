@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fanfare-lb/fanfare/internal/crdtest"
+	"github.com/fanfare-lb/fanfare/internal/testing/crdtest"
 )
 
 // The API server refuses what the CRDs' rules forbid, with helpful messages.

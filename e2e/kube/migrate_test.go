@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 

@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // pods makes this namespace answer for every pod in 10.244.1.0/24: a connection to port

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/e2e/binary"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // The controller and a speaker of an earlier commit work with those of this version, in all

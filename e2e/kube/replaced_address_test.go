@@ -10,9 +10,9 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // A conflictBed is a node and a host on one link, with a pool of eight of the link's addresses.

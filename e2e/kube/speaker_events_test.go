@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
-	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 )
 
 // routedNode is a node and its router, with addresses of one interface.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // A testbed is a fanfare on node n1, which is this namespace, with its surroundings:

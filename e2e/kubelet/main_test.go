@@ -11,7 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // shared is the cluster of all tests, with pods of a workload. Each test leaves it as it found it, but

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/binary"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // A labSlot holds a lab that tests use in turn. Tests wait more than they work, so two labs

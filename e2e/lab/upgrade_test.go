@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/binary"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // previous builds the program of an earlier commit, once.

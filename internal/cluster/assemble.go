@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"net/netip"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // An Assignment is an address that a Service holds.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 const many = 10_000

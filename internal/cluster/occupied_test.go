@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 
 	"k8s.io/apimachinery/pkg/runtime"
 )

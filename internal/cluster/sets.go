@@ -4,7 +4,7 @@ import (
 	"iter"
 	"net/netip"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // Services are sorted by name. Versions share what they have in common.

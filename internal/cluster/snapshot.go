@@ -15,7 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A Snapshot is the cluster as Fanfare sees it at one instant.

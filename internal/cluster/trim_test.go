@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"

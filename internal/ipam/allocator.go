@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // An Allocator divides the Services of a snapshot into settled and open ones. Nearly all of

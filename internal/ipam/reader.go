@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // NewReader returns a Source for speakers of a cluster with a controller. Its Assignments are those

@@ -23,9 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 // A registry is an API server with Leases in memory, which may be unreachable. It is the

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 )
 
 // Dead nodes are unresponsive while fewer than half are dead; between two halves, only nodes

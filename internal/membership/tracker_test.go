@@ -11,7 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 )
 
 // Without a key file there is no Tracker, and the methods of a nil one do nothing.

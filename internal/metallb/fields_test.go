@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/metallb/counterparts"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )

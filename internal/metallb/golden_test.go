@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fanfare-lb/fanfare/internal/crdtest"
+	"github.com/fanfare-lb/fanfare/internal/testing/crdtest"
 )
 
 var update = flag.Bool("update", false, "update the golden files")

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // With route_localnet, as kube-proxy sets it, a host on the link that has a route for 127.0.0.1 reads

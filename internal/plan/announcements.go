@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )

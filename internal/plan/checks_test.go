@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 )
 
 // The count is of ready pods on this node, not of their ports. As with kube-proxy, a last pod

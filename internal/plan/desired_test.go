@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // Words are the last bytes of prefixes. The weight of a route says where it is from.

@@ -8,9 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // servesHealthCheck reports whether the healthCheckNodePort of a Service is served here.

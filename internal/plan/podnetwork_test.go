@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 

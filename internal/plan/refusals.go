@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/internal/crdtest"
+	"github.com/fanfare-lb/fanfare/internal/testing/crdtest"
 )
 
 // The API server and the parser must refuse the same objects. Otherwise an object is

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/notify"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"

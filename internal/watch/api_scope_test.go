@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 

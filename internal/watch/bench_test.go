@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/notify"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // standbyDelay is how long a speaker waits for the API server before it uses the saved snapshot. It

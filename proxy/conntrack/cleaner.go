@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
-	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 

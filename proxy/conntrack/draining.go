@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 

@@ -5,9 +5,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
-	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 

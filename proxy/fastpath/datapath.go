@@ -12,8 +12,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // ErrUnsupported says that New cannot load the programs: the kernel is older than Linux 6.6, or

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 )
 
 // leaving is a flow whose fragments overtake each other: only the stack can reassemble them. Its

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/proxytest"
+	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 )
 
 // A kernel that lacks something is asked rule by rule, and the answer has the names

@@ -17,7 +17,7 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 
 	"context"
 	"net/netip"

@@ -3,7 +3,7 @@ package state
 import (
 	"slices"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A Change turns one set of elements into another. A key with a new value is in both lists, because

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // Limits are the limits for one address. They bound the memory and time that one Service can cost a

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A State is everything that the proxy of one node must forward. It is a plain value and immutable.

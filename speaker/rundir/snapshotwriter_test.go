@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 

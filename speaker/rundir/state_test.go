@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/clustertest"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 func TestAssignmentsSurviveRestart(t *testing.T) {

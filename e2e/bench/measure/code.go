@@ -22,16 +22,16 @@ import (
 // until it is measured again. Git is not asked: a shallow clone does not have the commit.
 // Comments, tests and versions of libraries do not count.
 var measured = map[string][]string{
-	"bgp":         {"bgp", "cmd/fanfare/process.go", "internal/cluster", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
+	"bgp":         {"bgp", "cmd/fanfare/process.go", "internal/cluster", "internal/kernel/nfnl", "internal/plan", "internal/base/sortedset", "internal/watch", "proxy", "speaker"},
 	"gossip":      {"internal/membership/gossip"},
-	"ipam":        {"cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/sortedset", "internal/watch"},
-	"kube":        {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
-	"l2":          {"cmd/fanfare/process.go", "internal/cluster", "internal/election", "internal/linkwatch", "internal/membership", "internal/neighbour", "internal/nfnl", "internal/plan", "internal/redirect", "internal/sortedset", "internal/suspend", "l2", "proxy", "speaker"},
-	"load":        {"bgp", "cmd/fanfare/process.go", "internal/cluster", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
-	"matrix":      {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/linkwatch", "internal/membership", "internal/neighbour", "internal/nfnl", "internal/plan", "internal/redirect", "internal/sortedset", "internal/suspend", "internal/watch", "l2", "proxy", "speaker"},
-	"conformance": {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/linkwatch", "internal/membership", "internal/neighbour", "internal/nfnl", "internal/plan", "internal/redirect", "internal/sortedset", "internal/suspend", "internal/watch", "l2", "proxy", "speaker"},
-	"proxy":       {"cmd/fanfare/process.go", "internal/cluster", "internal/nfnl", "internal/plan", "internal/sortedset", "internal/watch", "proxy", "speaker"},
-	"scale":       {"cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/membership", "internal/plan", "internal/sortedset", "internal/watch", "speaker"},
+	"ipam":        {"cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/base/sortedset", "internal/watch"},
+	"kube":        {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/kernel/nfnl", "internal/plan", "internal/base/sortedset", "internal/watch", "proxy", "speaker"},
+	"l2":          {"cmd/fanfare/process.go", "internal/cluster", "internal/election", "internal/kernel/linkwatch", "internal/membership", "internal/kernel/neighbour", "internal/kernel/nfnl", "internal/plan", "internal/redirect", "internal/base/sortedset", "internal/kernel/suspend", "l2", "proxy", "speaker"},
+	"load":        {"bgp", "cmd/fanfare/process.go", "internal/cluster", "internal/kernel/nfnl", "internal/plan", "internal/base/sortedset", "internal/watch", "proxy", "speaker"},
+	"matrix":      {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/kernel/linkwatch", "internal/membership", "internal/kernel/neighbour", "internal/kernel/nfnl", "internal/plan", "internal/redirect", "internal/base/sortedset", "internal/kernel/suspend", "internal/watch", "l2", "proxy", "speaker"},
+	"conformance": {"bgp", "cmd/fanfare/process.go", "controller", "internal/cluster", "internal/election", "internal/ipam", "internal/kernel/linkwatch", "internal/membership", "internal/kernel/neighbour", "internal/kernel/nfnl", "internal/plan", "internal/redirect", "internal/base/sortedset", "internal/kernel/suspend", "internal/watch", "l2", "proxy", "speaker"},
+	"proxy":       {"cmd/fanfare/process.go", "internal/cluster", "internal/kernel/nfnl", "internal/plan", "internal/base/sortedset", "internal/watch", "proxy", "speaker"},
+	"scale":       {"cmd/fanfare/process.go", "controller", "internal/cluster", "internal/ipam", "internal/membership", "internal/plan", "internal/base/sortedset", "internal/watch", "speaker"},
 }
 
 // CodeOf returns a hash of the code that a benchmark measures, in the tree below source.

@@ -1,5 +1,5 @@
 // The control plane, kube-proxy and kubectl of the oldest Kubernetes that works with Fanfare,
-// for `make oldest-test`. The docs and the chart name that version: internal/crdtest compares.
+// for `make oldest-test`. The docs and the chart name that version: internal/testing/crdtest compares.
 module github.com/fanfare-lb/fanfare/e2e/kube/oldest
 
 go 1.26.0

@@ -17,8 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // Fifty nodes find one another, detect a node that dies, is cut off, leaves and returns,

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // Nodes with only IPv6 addresses find one another by real sockets, receive messages, and

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 // A junkyard is a speaker among 1,000 nodes, and the one other speaker that it hears.

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 // A recorder keeps all traffic of a network, as an attacker on the link does who has no key.

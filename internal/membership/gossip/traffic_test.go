@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
 
 // Sizes on the wire in bytes, with the headers of IPv4 and UDP or TCP, for names of

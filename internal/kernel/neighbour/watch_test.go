@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/fanfare-lb/fanfare/internal/hwaddr"
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }

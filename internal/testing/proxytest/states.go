@@ -3,7 +3,7 @@ package proxytest
 import (
 	"net/netip"
 
-	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 

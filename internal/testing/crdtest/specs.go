@@ -1,10 +1,10 @@
 package crdtest
 
 import (
+	"embed"
 	"encoding/json"
+	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -31,17 +31,19 @@ type BadSpec struct {
 	Decoded string // why the parser cannot see it, since decoding lost it; the parser takes the object
 }
 
-// LoadSpecs reads the specs of every kind. The test's package is two directories below
-// the module's root.
+//go:embed testdata/specs/*.yaml
+var specs embed.FS
+
+// LoadSpecs reads the specs of every kind.
 func LoadSpecs(t testing.TB) []Specs {
 	t.Helper()
-	paths, err := filepath.Glob("../../internal/crdtest/testdata/specs/*.yaml")
+	paths, err := fs.Glob(specs, "testdata/specs/*.yaml")
 	if err != nil || len(paths) != 5 {
 		t.Fatalf("specs of %d kinds, want 5: %v", len(paths), err)
 	}
 	var all []Specs
 	for _, path := range paths {
-		b, err := os.ReadFile(path)
+		b, err := specs.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 

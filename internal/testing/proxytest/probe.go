@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // Serve answers on an address, over TCP, UDP and SCTP, with the name of the

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 )
 
 // Of linux/netfilter/nfnetlink_conntrack.h. Package conntrack, whose tests use this package, has
