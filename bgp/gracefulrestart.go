@@ -50,18 +50,18 @@ func newSyncing(begin time.Time, sessions []Session) *syncing {
 
 // mark records that a session's router has received everything; only the first time
 // counts.
-func (y *syncing) mark(name string, at time.Time) {
-	if y.synced[name].IsZero() {
-		y.synced[name] = at
+func (s *syncing) mark(name string, at time.Time) {
+	if s.synced[name].IsZero() {
+		s.synced[name] = at
 	}
 }
 
 // done returns when the last router had everything, or dropped the routes because this node did not
 // reach it.
-func (y *syncing) done(now time.Time) (time.Time, bool) {
-	last := y.begin
-	for name, until := range y.until {
-		at, ok := y.synced[name]
+func (s *syncing) done(now time.Time) (time.Time, bool) {
+	last := s.begin
+	for name, until := range s.until {
+		at, ok := s.synced[name]
 		if !ok {
 			at = until
 		}
@@ -76,9 +76,9 @@ func (y *syncing) done(now time.Time) (time.Time, bool) {
 }
 
 // limit is the latest end of the wait.
-func (y *syncing) limit() time.Time {
-	limit := y.begin
-	for _, until := range y.until {
+func (s *syncing) limit() time.Time {
+	limit := s.begin
+	for _, until := range s.until {
 		if until.After(limit) {
 			limit = until
 		}

@@ -221,29 +221,29 @@ func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
 }
 
 // count adds a node whose speaker has reported its interfaces.
-func (r *coverage) count(l *cluster.L2Advertisement, s *cluster.Speaker) {
+func (c *coverage) count(l *cluster.L2Advertisement, s *cluster.Speaker) {
 	able := false
 	for _, i := range s.Interfaces {
 		ok, _ := l.Allows(i.Name)
 		able = able || ok
-		for name := range r.unmet {
+		for name := range c.unmet {
 			one := cluster.L2Advertisement{Interfaces: []string{name}}
 			if is, _ := one.Allows(i.Name); is {
-				delete(r.unmet, name)
+				delete(c.unmet, name)
 			}
 		}
 	}
 	if able {
-		r.able++
+		c.able++
 	}
 }
 
 // missing lists the interfaces that no selected node has. Speakers report interfaces that
 // match a pattern only where they are in a subnet of a pool.
-func (r *coverage) missing() string {
+func (c *coverage) missing() string {
 	var list []string
-	for _, name := range r.order {
-		if !r.unmet[name] {
+	for _, name := range c.order {
+		if !c.unmet[name] {
 			continue
 		}
 		if strings.ContainsAny(name, "*?") {
@@ -255,13 +255,13 @@ func (r *coverage) missing() string {
 }
 
 // remarks returns possible mistakes, although some node can answer.
-func (r *coverage) remarks(l *cluster.L2Advertisement) (list []string) {
-	if missing := r.missing(); missing != "" {
+func (c *coverage) remarks(l *cluster.L2Advertisement) (list []string) {
+	if missing := c.missing(); missing != "" {
 		list = append(list, "no selected node has an interface "+missing)
 	}
-	for i, n := range r.preferred {
-		if n == 0 && r.anywhere[i] != 0 { // otherwise it is a Problem
-			list = append(list, fmt.Sprintf("preferredNodeSelectors[%d], %s, matches none of the %d selected nodes", i, l.Preferred[i].Selector, r.selected))
+	for i, n := range c.preferred {
+		if n == 0 && c.anywhere[i] != 0 { // otherwise it is a Problem
+			list = append(list, fmt.Sprintf("preferredNodeSelectors[%d], %s, matches none of the %d selected nodes", i, l.Preferred[i].Selector, c.selected))
 		}
 	}
 	return list

@@ -395,12 +395,12 @@ func cut(s string) string {
 }
 
 // writesStatus reports whether the status differs from the wanted one.
-func (n serviceUpdate) writesStatus() bool {
-	return !n.waits && (n.writesAddrs() || n.condition != n.spec.Reported)
+func (u serviceUpdate) writesStatus() bool {
+	return !u.waits && (u.writesAddrs() || u.condition != u.spec.Reported)
 }
 
 // writesAddrs reports whether the addresses in the status differ, or how they are served.
-func (n serviceUpdate) writesAddrs() bool {
-	return n.spec.StatusProxied || n.spec.StatusHost != "" || len(n.addrs) != len(n.spec.Status) ||
-		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })
+func (u serviceUpdate) writesAddrs() bool {
+	return u.spec.StatusProxied || u.spec.StatusHost != "" || len(u.addrs) != len(u.spec.Status) ||
+		slices.ContainsFunc(u.addrs, func(a netip.Addr) bool { return !slices.Contains(u.spec.Status, a) })
 }

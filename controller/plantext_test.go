@@ -55,24 +55,24 @@ func (r release) String() string {
 }
 
 // String has the writes in their order: claims come before the status that they secure.
-func (n serviceUpdate) String() string {
+func (u serviceUpdate) String() string {
 	var b strings.Builder
-	for _, a := range slices.Concat(n.disputed, n.foreign) {
-		fmt.Fprintf(&b, "unless claim %s names %s:\n", a, n.spec.Name)
+	for _, a := range slices.Concat(u.disputed, u.foreign) {
+		fmt.Fprintf(&b, "unless claim %s names %s:\n", a, u.spec.Name)
 	}
-	for _, c := range n.secure {
+	for _, c := range u.secure {
 		switch {
 		case c.old == nil:
-			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.from.Pool, "-"), n.spec.Name)
+			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.from.Pool, "-"), u.spec.Name)
 		default:
-			fmt.Fprintf(&b, "bind claim %s to %s\n", c.addr, n.spec.Name)
+			fmt.Fprintf(&b, "bind claim %s to %s\n", c.addr, u.spec.Name)
 		}
 	}
-	if n.writesAddrs() {
-		fmt.Fprintf(&b, "status of %s: %s\n", n.spec.Name, cmp.Or(strings.Trim(fmt.Sprint(n.addrs), "[]"), "-"))
+	if u.writesAddrs() {
+		fmt.Fprintf(&b, "status of %s: %s\n", u.spec.Name, cmp.Or(strings.Trim(fmt.Sprint(u.addrs), "[]"), "-"))
 	}
-	if n.condition != n.spec.Reported {
-		fmt.Fprintf(&b, "condition of %s: %s\n", n.spec.Name, conditionText(n.condition))
+	if u.condition != u.spec.Reported {
+		fmt.Fprintf(&b, "condition of %s: %s\n", u.spec.Name, conditionText(u.condition))
 	}
 	return b.String()
 }

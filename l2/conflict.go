@@ -113,14 +113,14 @@ type neighbourTable struct {
 }
 
 // neighbours ignores errors: the result only enriches messages.
-func (k *worker) neighbours() neighbourTable {
+func (w *worker) neighbours() neighbourTable {
 	n := neighbourTable{gateways: make(map[netip.Addr]bool)}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		entries, err := k.netlink.NeighList(0, family)
+		entries, err := w.netlink.NeighList(0, family)
 		if err == nil {
 			n.entries = append(n.entries, entries...)
 		}
-		routes, err := k.netlink.RouteList(nil, family)
+		routes, err := w.netlink.RouteList(nil, family)
 		if err != nil {
 			continue
 		}

@@ -58,20 +58,20 @@ func (s *phases) recall(x *address, now time.Time) {
 }
 
 // wait reports whether there is room for one more request. A host that repeats itself waits once.
-func (x *address) wait(q request) bool {
-	if slices.ContainsFunc(x.asked, func(o request) bool { return o.socket == q.socket && o.in.from == q.in.from }) {
+func (a *address) wait(q request) bool {
+	if slices.ContainsFunc(a.asked, func(o request) bool { return o.socket == q.socket && o.in.from == q.in.from }) {
 		return true
 	}
-	if len(x.asked) == maxAsked {
+	if len(a.asked) == maxAsked {
 		return false
 	}
-	x.asked = append(x.asked, q)
+	a.asked = append(a.asked, q)
 	return true
 }
 
 // answersEarly reports whether an address is answered for before all probes are over. An address
 // that was in use is not: its host may be slow again.
-func (x *address) answersEarly() bool { return x.strikes == 0 }
+func (a *address) answersEarly() bool { return a.strikes == 0 }
 
 // answerEarly begins to answer for an address while it is still probed, with the requests that
 // wait. It announces nothing that overrides what hosts know: IPv6 has a form for that, and ARP

@@ -145,25 +145,25 @@ func (s *phases) assign(k *worker, changed []change, now time.Time) {
 
 // update takes over the wanted Address, and reports whether a held one must be announced
 // again.
-func (x *address) update(w Address, speakers map[MAC]bool) (again bool) {
-	again = x.phase == Held && x.want.Round != w.Round
-	x.want = w
-	x.clearConflict(speakers)
-	if x.phase != Conflicting && x.strikes == 0 && !w.Probe {
-		x.needsProbe = false
+func (a *address) update(w Address, speakers map[MAC]bool) (again bool) {
+	again = a.phase == Held && a.want.Round != w.Round
+	a.want = w
+	a.clearConflict(speakers)
+	if a.phase != Conflicting && a.strikes == 0 && !w.Probe {
+		a.needsProbe = false
 	}
 	return again
 }
 
 // clearConflict ends a conflict with a host that turns out to be a speaker.
-func (x *address) clearConflict(speakers map[MAC]bool) {
-	if x.conflict == nil || !speakers[x.conflict.MAC] {
+func (a *address) clearConflict(speakers map[MAC]bool) {
+	if a.conflict == nil || !speakers[a.conflict.MAC] {
 		return
 	}
-	if x.phase == Conflicting {
-		x.phase, x.timer, x.needsProbe = Waiting, nil, x.want.Probe
+	if a.phase == Conflicting {
+		a.phase, a.timer, a.needsProbe = Waiting, nil, a.want.Probe
 	}
-	x.conflict = nil
+	a.conflict = nil
 }
 
 // assignSockets gives x its planned sockets, and starts probing or announcing on the new ones.
@@ -221,9 +221,9 @@ func (s *phases) enter(x *address, p Phase, now time.Time) {
 	x.wasHeld = x.wasHeld || p == Held
 }
 
-func (x *address) sockets() []*packetSocket {
-	sockets := make([]*packetSocket, len(x.claims))
-	for i, c := range x.claims {
+func (a *address) sockets() []*packetSocket {
+	sockets := make([]*packetSocket, len(a.claims))
+	for i, c := range a.claims {
 		sockets[i] = c.socket
 	}
 	return sockets

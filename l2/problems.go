@@ -53,14 +53,14 @@ type linkFacts struct {
 }
 
 // inspect reads the facts.
-func (k *worker) inspect(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
+func (w *worker) inspect(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
 	f := facts{addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare), local: make(map[netip.Addr][]string)}
 	first := make(map[int]netip.Addr) // the IPv4 address of each interface
-	all, err := k.netlink.AddrList(nil, netlink.FAMILY_ALL)
+	all, err := w.netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return f // the next call retries
 	}
-	names := k.names()
+	names := w.names()
 	for _, a := range all {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if ip = ip.Unmap(); !ok {
@@ -83,16 +83,16 @@ func (k *worker) inspect(want []Address, addresses []netip.Addr, interfaces []In
 		l.ipv4 = first[i.Index].IsValid()
 		l.arpIgnore, l.arpAnnounce = setting(i.Name, "arp_ignore"), setting(i.Name, "arp_announce")
 		if l.ipv4 {
-			l.replyBy = names[k.replyInterface(i, first[i.Index])]
+			l.replyBy = names[w.replyInterface(i, first[i.Index])]
 		}
 		f.links = append(f.links, l)
 	}
 	return f
 }
 
-func (k *worker) names() map[int]string {
+func (w *worker) names() map[int]string {
 	names := make(map[int]string)
-	links, err := k.netlink.LinkList()
+	links, err := w.netlink.LinkList()
 	if err != nil {
 		return names
 	}
@@ -127,15 +127,15 @@ var offLinkClient = netip.MustParseAddr("198.18.0.1")
 // arrives by interface i. If strict rp_filter drops it, the result is the interface of the
 // route back, else 0. The kernel applies policy routing. It reports the drop as EXDEV, and
 // since Linux 6.13 as EINVAL, like other errors.
-func (k *worker) replyInterface(i Interface, here netip.Addr) int {
+func (w *worker) replyInterface(i Interface, here netip.Addr) int {
 	if setting(i.Name, "rp_filter") != 1 {
 		return 0
 	}
-	_, err := k.netlink.RouteGetWithOptions(here.AsSlice(), &netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: offLinkClient.AsSlice()})
+	_, err := w.netlink.RouteGetWithOptions(here.AsSlice(), &netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: offLinkClient.AsSlice()})
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return 0
 	}
-	routes, err := k.netlink.RouteGet(offLinkClient.AsSlice())
+	routes, err := w.netlink.RouteGet(offLinkClient.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].LinkIndex == i.Index {
 		return 0 // no route, so no such clients
 	}

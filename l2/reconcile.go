@@ -41,26 +41,26 @@ func (a *Announcer) reconcile(before []Address) {
 // openSockets opens and closes sockets as planned, and deletes the plans of sockets that fail. It
 // opens a socket again that has failed, but only if all addresses are reconsidered: the new socket
 // has none. The socket's goroutine has requested that.
-func (k *worker) openSockets(a *Announcer, all bool) map[socketKey]error {
+func (w *worker) openSockets(a *Announcer, all bool) map[socketKey]error {
 	failed := make(map[socketKey]error)
-	for key, p := range k.sockets {
-		if k.plans[key] == nil || all && p.failed.Load() {
+	for key, p := range w.sockets {
+		if w.plans[key] == nil || all && p.failed.Load() {
 			p.close()
-			delete(k.sockets, key)
+			delete(w.sockets, key)
 		}
 	}
-	for key, b := range k.plans {
-		p, err := k.sockets[key], error(nil)
+	for key, b := range w.plans {
+		p, err := w.sockets[key], error(nil)
 		if p == nil {
 			p, err = openSocket(a, key, b.iface)
 		}
 		if err == nil {
-			k.sockets[key] = p
+			w.sockets[key] = p
 			err = p.apply(b)
 		}
 		if err != nil {
 			failed[key] = fmt.Errorf("%s on %s: %w", key.protocol.name, b.iface.Name, err)
-			delete(k.plans, key) // an open socket keeps its addresses
+			delete(w.plans, key) // an open socket keeps its addresses
 		}
 	}
 	return failed

@@ -32,15 +32,15 @@ func (a *Announcer) AsymmetricPaths(ctx context.Context, addresses []netip.Addr)
 	return found
 }
 
-func (k *worker) asymmetricPaths(addresses []netip.Addr, interfaces []Interface) (found []AsymmetricPath) {
-	names := k.names()
+func (w *worker) asymmetricPaths(addresses []netip.Addr, interfaces []Interface) (found []AsymmetricPath) {
+	names := w.names()
 	for _, i := range interfaces {
 		for _, client := range offLinkClients {
 			is4 := client.Is4()
 			if !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() == is4 && i.Has(a) }) {
 				continue
 			}
-			if by := k.egress(client, 0); by != 0 && by != i.Index && !k.hasMarkedRoute(client, i.Index) {
+			if by := w.egress(client, 0); by != 0 && by != i.Index && !w.hasMarkedRoute(client, i.Index) {
 				found = append(found, AsymmetricPath{Interface: i.Name, By: names[by], IPv6: !is4})
 			}
 		}
@@ -53,8 +53,8 @@ func (k *worker) asymmetricPaths(addresses []netip.Addr, interfaces []Interface)
 var offLinkClients = []netip.Addr{offLinkClient, netip.MustParseAddr("2001:2::1")}
 
 // egress is the interface by which a packet with a mark leaves; 0 without a route.
-func (k *worker) egress(to netip.Addr, mark uint32) int {
-	routes, err := k.netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Mark: mark})
+func (w *worker) egress(to netip.Addr, mark uint32) int {
+	routes, err := w.netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Mark: mark})
 	if err != nil || len(routes) == 0 {
 		return 0
 	}
@@ -62,17 +62,17 @@ func (k *worker) egress(to netip.Addr, mark uint32) int {
 }
 
 // hasMarkedRoute reports whether a rule for a packet mark routes by the interface.
-func (k *worker) hasMarkedRoute(to netip.Addr, index int) bool {
+func (w *worker) hasMarkedRoute(to netip.Addr, index int) bool {
 	family := unix.AF_INET6
 	if to.Is4() {
 		family = unix.AF_INET
 	}
-	rules, err := k.netlink.RuleList(family)
+	rules, err := w.netlink.RuleList(family)
 	if err != nil {
 		return false
 	}
 	for _, r := range rules {
-		if r.Mark != 0 && k.egress(to, r.Mark) == index {
+		if r.Mark != 0 && w.egress(to, r.Mark) == index {
 			return true
 		}
 	}

@@ -135,9 +135,9 @@ func (a *Announcer) Status() []Status {
 	return all
 }
 
-func (x *address) names() []string {
+func (a *address) names() []string {
 	var names []string
-	for _, c := range x.claims {
+	for _, c := range a.claims {
 		names = append(names, c.socket.iface.Name)
 	}
 	slices.Sort(names)

@@ -61,13 +61,13 @@ func newWorker() (*worker, error) {
 }
 
 // do runs f on the worker and waits until it has returned.
-func (k *worker) do(ctx context.Context, f func()) error {
+func (w *worker) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	select {
-	case k.tasks <- func() { f(); close(done) }:
+	case w.tasks <- func() { f(); close(done) }:
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-k.done:
+	case <-w.done:
 		return errors.New("layer 2 is closed")
 	}
 	<-done // bounded by the kernel's answers
@@ -75,17 +75,17 @@ func (k *worker) do(ctx context.Context, f func()) error {
 }
 
 // enter moves the calling goroutine's thread, which ends with it, into the namespace.
-func (k *worker) enter() error {
+func (w *worker) enter() error {
 	runtime.LockOSThread()
 	here, err := netns.Get()
 	if err != nil {
 		return err
 	}
 	defer here.Close()
-	if here.Equal(k.netns) {
+	if here.Equal(w.netns) {
 		return nil
 	}
-	return netns.Set(k.netns)
+	return netns.Set(w.netns)
 }
 
 // runWorker runs until ctx ends.
@@ -122,12 +122,12 @@ func (a *Announcer) runWorker(ctx context.Context) {
 }
 
 // debounce collects changes for a while, and still runs tasks.
-func (k *worker) debounce(ctx context.Context, pause time.Duration) {
+func (w *worker) debounce(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
-		case f := <-k.tasks:
+		case f := <-w.tasks:
 			f()
 		case <-timer.C:
 			return
@@ -137,21 +137,21 @@ func (k *worker) debounce(ctx context.Context, pause time.Duration) {
 	}
 }
 
-func (k *worker) close() {
-	close(k.done)
-	for _, p := range k.sockets {
+func (w *worker) close() {
+	close(w.done)
+	for _, p := range w.sockets {
 		p.close()
 	}
-	k.netlink.Close()
-	k.netns.Close()
+	w.netlink.Close()
+	w.netns.Close()
 }
 
 // watchLinks signals changes of links and addresses in the namespace.
-func (k *worker) watchLinks(ctx context.Context) {
-	if k.enter() != nil {
+func (w *worker) watchLinks(ctx context.Context) {
+	if w.enter() != nil {
 		return // runWorker has logged it
 	}
-	linkwatch.Run(ctx, k.changes, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	linkwatch.Run(ctx, w.changes, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 }
 
 // setState applies the valid part of want.
@@ -170,8 +170,8 @@ func (a *Announcer) setState(want State) {
 	a.reconcile(before.Addresses)
 }
 
-func (k *worker) hasFailedSocket() bool {
-	for _, p := range k.sockets {
+func (w *worker) hasFailedSocket() bool {
+	for _, p := range w.sockets {
 		if p.failed.Load() {
 			return true
 		}

@@ -62,35 +62,35 @@ type bisection struct {
 
 // admit sets the changes, which failed together, in two parts, as far as possible. failed is the
 // error of the failure.
-func (n *bisection) admit(ctx context.Context, doubted []state.VipChange, cut int, failed error) {
+func (b *bisection) admit(ctx context.Context, doubted []state.VipChange, cut int, failed error) {
 	if len(doubted) == 0 {
 		return
 	}
-	if time.Now().After(n.until) {
+	if time.Now().After(b.until) {
 		for _, c := range doubted {
-			n.out.Add(c.Want, fmt.Errorf("the kernel refuses it, or another of %d addresses that have changed: %w", len(doubted), failed))
+			b.out.Add(c.Want, fmt.Errorf("the kernel refuses it, or another of %d addresses that have changed: %w", len(doubted), failed))
 		}
 		return
 	}
 	if len(doubted) == 1 {
-		n.out.Add(doubted[0].Want, fmt.Errorf("the kernel refuses it: %w", failed))
+		b.out.Add(doubted[0].Want, fmt.Errorf("the kernel refuses it: %w", failed))
 		return
 	}
-	n.try(ctx, doubted[:cut])
-	n.try(ctx, doubted[cut:])
+	b.try(ctx, doubted[:cut])
+	b.try(ctx, doubted[cut:])
 }
 
 // try sets changes. If they fail, it searches for changes that cannot be set.
-func (n *bisection) try(ctx context.Context, changes []state.VipChange) {
+func (b *bisection) try(ctx context.Context, changes []state.VipChange) {
 	for _, c := range changes {
-		delete(n.out, c.Want.Addr)
+		delete(b.out, c.Want.Addr)
 	}
-	err := n.p.set(ctx, n.want.Without(n.before, n.out))
+	err := b.p.set(ctx, b.want.Without(b.before, b.out))
 	if err == nil {
 		return
 	}
 	for _, c := range changes {
-		n.out.Add(c.Want, err)
+		b.out.Add(c.Want, err)
 	}
-	n.admit(ctx, changes, len(changes)/2, err)
+	b.admit(ctx, changes, len(changes)/2, err)
 }

@@ -107,124 +107,124 @@ func newOffloader(open OpenFastPath, ended func([]fastpath.Flow), log *slog.Logg
 
 // shrink must be called before the rules change: frontends that want changes take
 // no new flows until grow.
-func (b *offloader) shrink(ctx context.Context, want State) {
-	if b == nil {
+func (o *offloader) shrink(ctx context.Context, want State) {
+	if o == nil {
 		return
 	}
-	b.render(want)
-	if b.path == nil {
-		if time.Now().Before(b.due) {
+	o.render(want)
+	if o.path == nil {
+		if time.Now().Before(o.due) {
 			return
 		}
-		if err := b.begin(ctx); err != nil {
-			b.report(ctx, err)
+		if err := o.begin(ctx); err != nil {
+			o.report(ctx, err)
 			return
 		}
 	}
-	if err := b.path.Shrink(ctx, b.want); err != nil {
-		b.report(ctx, errors.Join(err, b.rest(ctx)))
+	if err := o.path.Shrink(ctx, o.want); err != nil {
+		o.report(ctx, errors.Join(err, o.rest(ctx)))
 	}
 }
 
 // grow must be called when the rules are those of the State that shrink was called with. It
 // also finds and repairs changes by other programs.
-func (b *offloader) grow(ctx context.Context) {
-	if b == nil || b.path == nil {
+func (o *offloader) grow(ctx context.Context) {
+	if o == nil || o.path == nil {
 		return
 	}
-	err := b.path.Grow(ctx, b.want)
+	err := o.path.Grow(ctx, o.want)
 	if err != nil {
-		err = errors.Join(err, b.rest(ctx))
+		err = errors.Join(err, o.rest(ctx))
 	}
-	b.report(ctx, err)
+	o.report(ctx, err)
 }
 
 // rest leaves all new flows to the rules: the part of a change that was made is not known.
-func (b *offloader) rest(ctx context.Context) error {
-	nothing := b.want
-	nothing.VIPs = make([]*fastpath.VIP, len(b.want.VIPs))
-	for i, v := range b.want.VIPs {
+func (o *offloader) rest(ctx context.Context) error {
+	nothing := o.want
+	nothing.VIPs = make([]*fastpath.VIP, len(o.want.VIPs))
+	for i, v := range o.want.VIPs {
 		nothing.VIPs[i] = &fastpath.VIP{Addr: v.Addr} // and flows stay
 	}
-	if err := b.path.Shrink(ctx, nothing); err != nil {
+	if err := o.path.Shrink(ctx, nothing); err != nil {
 		return fmt.Errorf("new flows may go to backends that are gone: %w", err)
 	}
 	return nil
 }
 
 // render makes b.want from a State. Most calls find nothing changed.
-func (b *offloader) render(s State) {
-	same := b.chosen != nil && s.Node == b.from.Node && len(state.DiffVIPs(b.from.VIPs, s.VIPs)) == 0 && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
+func (o *offloader) render(s State) {
+	same := o.chosen != nil && s.Node == o.from.Node && len(state.DiffVIPs(o.from.VIPs, s.VIPs)) == 0 && slices.Equal(s.Outward, o.from.Outward) && state.SameShared(s, o.from)
 	if same {
 		return
 	}
-	if b.chosen == nil || s.Node != b.from.Node {
-		b.chosen = newSelection(s.Node)
+	if o.chosen == nil || s.Node != o.from.Node {
+		o.chosen = newSelection(s.Node)
 	}
-	want := b.chosen.state(&s)
-	if slices.Equal(want.Outward, b.want.Outward) {
-		want.Outward = b.want.Outward // which tells the fast path that nothing is new about it
+	want := o.chosen.state(&s)
+	if slices.Equal(want.Outward, o.want.Outward) {
+		want.Outward = o.want.Outward // which tells the fast path that nothing is new about it
 	}
-	b.from, b.want = s, want
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.offloaded = b.chosen.offloaded
+	o.from, o.want = s, want
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.offloaded = o.chosen.offloaded
 }
 
 // forget has the fast path forget connections to some VIPs that have ended, if it runs.
-func (b *offloader) forget(ctx context.Context, of map[netip.Addr]bool) error {
-	if b == nil || b.path == nil {
+func (o *offloader) forget(ctx context.Context, of map[netip.Addr]bool) error {
+	if o == nil || o.path == nil {
 		return nil
 	}
-	if err := b.path.Forget(ctx, of); err != nil {
+	if err := o.path.Forget(ctx, of); err != nil {
 		return fmt.Errorf("fast path: %w", err)
 	}
 	return nil
 }
 
-func (b *offloader) begin(ctx context.Context) error {
-	path, err := b.open(ctx, b.ended)
+func (o *offloader) begin(ctx context.Context) error {
+	path, err := o.open(ctx, o.ended)
 	if err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.path = path
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.path = path
 	return nil
 }
 
 // report stores and logs an error, nil if there is none.
-func (b *offloader) report(ctx context.Context, err error) {
+func (o *offloader) report(ctx context.Context, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	b.mu.Lock()
-	was := b.err
-	b.err = text
-	b.mu.Unlock()
-	if b.retry != nil {
-		b.retry.Stop()
+	o.mu.Lock()
+	was := o.err
+	o.err = text
+	o.mu.Unlock()
+	if o.retry != nil {
+		o.retry.Stop()
 	}
 	if err != nil {
-		b.due = time.Now().Add(offloadRetry)
-		b.retry = time.AfterFunc(offloadRetry, b.requestSet)
+		o.due = time.Now().Add(offloadRetry)
+		o.retry = time.AfterFunc(offloadRetry, o.requestSet)
 	}
 	switch {
 	case text == was:
 	case err != nil:
-		b.log.WarnContext(ctx, "the fast path leaves new flows to the rules", "err", err)
+		o.log.WarnContext(ctx, "the fast path leaves new flows to the rules", "err", err)
 	default:
-		b.log.InfoContext(ctx, "the fast path takes flows again")
+		o.log.InfoContext(ctx, "the fast path takes flows again")
 	}
 }
 
 // status tells what of the frontends of a State is taken.
-func (b *offloader) status(have State) *FastPathStatus {
-	if b == nil {
+func (o *offloader) status(have State) *FastPathStatus {
+	if o == nil {
 		return nil
 	}
-	st, p, works := b.outline()
+	st, p, works := o.outline()
 	left := leftToRules(&have)
 	for _, l := range p.NotOffloaded {
 		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
@@ -252,10 +252,10 @@ func (b *offloader) status(have State) *FastPathStatus {
 
 // outline is a status without the list of frontends that are left: it looks at no frontend. works says
 // whether new flows are taken at all.
-func (b *offloader) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
-	b.mu.Lock()
-	path, err, taken := b.path, b.err, b.offloaded
-	b.mu.Unlock()
+func (o *offloader) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
+	o.mu.Lock()
+	path, err, taken := o.path, o.err, o.offloaded
+	o.mu.Unlock()
 	st = &FastPathStatus{Error: err}
 	if path == nil {
 		return st, p, false
@@ -273,11 +273,11 @@ func (b *offloader) outline() (st *FastPathStatus, p fastpath.Status, works bool
 }
 
 // register has Prometheus ask for numbers.
-func (b *offloader) register(r prometheus.Registerer) error {
-	if b == nil || r == nil {
+func (o *offloader) register(r prometheus.Registerer) error {
+	if o == nil || r == nil {
 		return nil
 	}
-	count := func() *FastPathStatus { st, _, _ := b.outline(); return st }
+	count := func() *FastPathStatus { st, _, _ := o.outline(); return st }
 	gauge := func(name, help string, value func(*FastPathStatus) float64) error {
 		return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help},
 			func() float64 { return value(count()) }))
@@ -294,15 +294,15 @@ func (b *offloader) register(r prometheus.Registerer) error {
 	)
 }
 
-func (b *offloader) close() error {
-	if b == nil {
+func (o *offloader) close() error {
+	if o == nil {
 		return nil
 	}
-	if b.retry != nil {
-		b.retry.Stop()
+	if o.retry != nil {
+		o.retry.Stop()
 	}
-	if b.path == nil {
+	if o.path == nil {
 		return nil
 	}
-	return b.path.Close()
+	return o.path.Close()
 }

@@ -212,7 +212,7 @@ func TestFastPathFails(t *testing.T) {
 }
 
 // busy reports whether flows that may have to end are still looked at.
-func (b *offloader) busy() bool { return b != nil && b.path.Status().Busy }
+func (o *offloader) busy() bool { return o != nil && o.path.Status().Busy }
 
 // The status names what is left to the rules, by the proxy or the fast path, and metrics count.
 func TestFastPathStatus(t *testing.T) {

@@ -29,25 +29,25 @@ type forwardOpener struct {
 
 // plan records which flows must pass. changed are the VIPs that differ from those of the
 // last State that was set.
-func (o *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
-	same := o.settled && slices.Equal(o.owned, want.Owned) &&
+func (f *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
+	same := f.settled && slices.Equal(f.owned, want.Owned) &&
 		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return iptables.OutsidePrefixes(c, want.Owned) })
-	o.settled = false
-	o.due = o.due || look
+	f.settled = false
+	f.due = f.due || look
 	if same {
 		return
 	}
 	prefixes := iptables.ForwardPrefixes(want)
-	o.due = o.due || !slices.Equal(prefixes, o.prefixes)
-	o.owned, o.prefixes = want.Owned, prefixes
+	f.due = f.due || !slices.Equal(prefixes, f.prefixes)
+	f.owned, f.prefixes = want.Owned, prefixes
 }
 
 // begin reports whether FORWARD must be opened now, and counts that as begun.
-func (o *forwardOpener) begin() bool {
-	if !o.due || !o.failed.IsZero() && time.Since(o.failed) < forwardRetry {
+func (f *forwardOpener) begin() bool {
+	if !f.due || !f.failed.IsZero() && time.Since(f.failed) < forwardRetry {
 		return false
 	}
-	o.due = false
+	f.due = false
 	return true
 }
 
@@ -85,8 +85,8 @@ func changedForward(changed, opened []string) string {
 }
 
 // stop ends the attempts.
-func (o *forwardOpener) stop() {
-	if o.retry != nil {
-		o.retry.Stop()
+func (f *forwardOpener) stop() {
+	if f.retry != nil {
+		f.retry.Stop()
 	}
 }

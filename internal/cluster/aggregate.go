@@ -31,15 +31,15 @@ type aggregation struct {
 
 // check reports only a refusal, if there is one: an aggregate that is not announced is not too
 // wide.
-func (f aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) {
-	covered, outside := f.cover(pools)
-	if p, refused := f.refused(covered, occupied); refused {
+func (a aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) {
+	covered, outside := a.cover(pools)
+	if p, refused := a.refused(covered, occupied); refused {
 		return []Problem{p}
 	}
 	if first := outside.Ranges(); len(first) != 0 {
 		outside := first[0].From()
-		list = append(list, f.problem(AggregateTooWide, true, fmt.Sprintf(
-			"announces %s, which contains addresses of no AddressPool that the advertisement selects, the first of them %s; set it to a larger number, or add the addresses to a pool", f.Prefix(outside), outside)))
+		list = append(list, a.problem(AggregateTooWide, true, fmt.Sprintf(
+			"announces %s, which contains addresses of no AddressPool that the advertisement selects, the first of them %s; set it to a larger number, or add the addresses to a pool", a.Prefix(outside), outside)))
 	}
 	return list
 }
@@ -47,16 +47,16 @@ func (f aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) 
 // cover returns the addresses of all possible aggregates, and among them the addresses of no pool.
 // The aggregates of a range are adjacent, so only its ends matter: there may be too many to
 // enumerate.
-func (f aggregation) cover(pools []*Pool) (covered, outside *netipx.IPSet) {
+func (a aggregation) cover(pools []*Pool) (covered, outside *netipx.IPSet) {
 	var all, rest netipx.IPSetBuilder
 	var own []netipx.IPRange
 	for _, p := range pools {
-		if p.Announce != AnnounceAdvertised || !f.SelectsPool(p.Name) {
+		if p.Announce != AnnounceAdvertised || !a.SelectsPool(p.Name) {
 			continue
 		}
 		for _, r := range p.Ranges {
-			if r.From().BitLen() == f.host {
-				all.AddRange(netipx.IPRangeFrom(f.Prefix(r.From()).Addr(), netipx.PrefixLastIP(f.Prefix(r.To()))))
+			if r.From().BitLen() == a.host {
+				all.AddRange(netipx.IPRangeFrom(a.Prefix(r.From()).Addr(), netipx.PrefixLastIP(a.Prefix(r.To()))))
 				own = append(own, r)
 			}
 		}
@@ -80,22 +80,22 @@ func ipSet(b *netipx.IPSetBuilder) *netipx.IPSet {
 
 // refused returns the first aggregate that contains an address of the cluster itself. Traffic to
 // that address would be attracted, and rejected.
-func (f aggregation) refused(covered *netipx.IPSet, occupied []Occupied) (p Problem, refused bool) {
+func (a aggregation) refused(covered *netipx.IPSet, occupied []Occupied) (p Problem, refused bool) {
 	for _, o := range occupied {
 		for _, r := range covered.Ranges() {
 			if !r.Overlaps(o.Range) {
 				continue
 			}
 			both := intersection(r, o.Range)
-			prefix := f.Prefix(both.From())
+			prefix := a.Prefix(both.From())
 			both = intersection(both, netipx.RangeOfPrefix(prefix))
-			return f.problem(AggregateRefused, false, fmt.Sprintf(
+			return a.problem(AggregateRefused, false, fmt.Sprintf(
 				"does not announce %s, which contains %s of %s: addresses in it are announced one by one; set it to a larger number", prefix, rangeText(both), o.By)), true
 		}
 	}
 	return Problem{}, false
 }
 
-func (f aggregation) problem(code Code, warning bool, message string) Problem {
-	return Problem{Object: "BGPAdvertisement " + f.Name, Field: f.field, Value: fmt.Sprint(f.length), Code: code, Warning: warning, Message: message}
+func (a aggregation) problem(code Code, warning bool, message string) Problem {
+	return Problem{Object: "BGPAdvertisement " + a.Name, Field: a.field, Value: fmt.Sprint(a.length), Code: code, Warning: warning, Message: message}
 }

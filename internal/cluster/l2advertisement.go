@@ -84,28 +84,28 @@ func parseInterfaces(names []string, p *Problems) []string {
 }
 
 // SelectsPool reports whether the advertisement applies to a pool.
-func (a *L2Advertisement) SelectsPool(name string) bool {
-	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
+func (l *L2Advertisement) SelectsPool(name string) bool {
+	return len(l.Pools) == 0 || slices.Contains(l.Pools, name)
 }
 
 // Allows reports whether nodes may answer on an interface. named reports that the interface is
 // named without a pattern: then they answer there even for addresses of other subnets.
-func (a *L2Advertisement) Allows(iface string) (ok, named bool) {
-	if len(a.Interfaces) == 0 {
+func (l *L2Advertisement) Allows(iface string) (ok, named bool) {
+	if len(l.Interfaces) == 0 {
 		return true, false
 	}
-	if slices.Contains(a.Interfaces, iface) {
+	if slices.Contains(l.Interfaces, iface) {
 		return true, true
 	}
-	return slices.ContainsFunc(a.Interfaces, func(pattern string) bool {
+	return slices.ContainsFunc(l.Interfaces, func(pattern string) bool {
 		match, err := path.Match(pattern, iface)
 		return match && err == nil
 	}), false
 }
 
 // Weight returns how much the advertisement prefers a node with these labels.
-func (a *L2Advertisement) Weight(node labels.Set) (sum int) {
-	for _, p := range a.Preferred {
+func (l *L2Advertisement) Weight(node labels.Set) (sum int) {
+	for _, p := range l.Preferred {
 		if p.Selector.Matches(node) {
 			sum += p.Weight
 		}

@@ -270,18 +270,18 @@ func (not ineligible) describe(a *Address, n int) string {
 	}
 }
 
-func (t Eligibility) names() string {
+func (e Eligibility) names() string {
 	var names []string
-	for _, a := range t.By {
+	for _, a := range e.By {
 		names = append(names, a.Name)
 	}
 	return strings.Join(names, ", ")
 }
 
 // interfaces returns the names and patterns of allowed interfaces, empty for all.
-func (t Eligibility) interfaces() string {
+func (e Eligibility) interfaces() string {
 	var names []string
-	for _, a := range t.By {
+	for _, a := range e.By {
 		if len(a.Interfaces) == 0 {
 			return ""
 		}

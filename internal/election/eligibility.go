@@ -49,12 +49,12 @@ func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin, services []clust
 }
 
 // key differs for different values.
-func (t Eligibility) key() string {
-	if len(t.By) == 1 {
-		return t.By[0].Name
+func (e Eligibility) key() string {
+	if len(e.By) == 1 {
+		return e.By[0].Name
 	}
 	var b strings.Builder
-	for _, a := range t.By {
+	for _, a := range e.By {
 		b.WriteString(a.Name + " ") // names have no spaces
 	}
 	return b.String()
@@ -75,19 +75,19 @@ func allow(by []*cluster.L2Advertisement, iface string) (ok, named bool) {
 
 // selecting returns the advertisements that select a node. If By is empty, ok is true:
 // every node is selected.
-func (t Eligibility) selecting(n *Node) (by []*cluster.L2Advertisement, ok bool) {
-	for _, a := range t.By {
+func (e Eligibility) selecting(n *Node) (by []*cluster.L2Advertisement, ok bool) {
+	for _, a := range e.By {
 		if a.NodeSelector.Matches(n.Labels) {
 			by = append(by, a)
 		}
 	}
-	return by, len(by) != 0 || len(t.By) == 0
+	return by, len(by) != 0 || len(e.By) == 0
 }
 
 // Interfaces returns the names of a node's interfaces that answer for addr, in the node's
 // order; none on a node that is not selected.
-func (t Eligibility) Interfaces(addr netip.Addr, n *Node) (names []string) {
-	by, ok := t.selecting(n)
+func (e Eligibility) Interfaces(addr netip.Addr, n *Node) (names []string) {
+	by, ok := e.selecting(n)
 	if !ok {
 		return nil
 	}

@@ -313,12 +313,12 @@ func (p *plan) replace(h *service, a netip.Addr) {
 }
 
 // has reports whether h has an address of family f.
-func (h *service) has(f corev1.IPFamily) bool {
-	return slices.ContainsFunc(h.addrs, func(a netip.Addr) bool { return cluster.FamilyOf(a) == f })
+func (s *service) has(f corev1.IPFamily) bool {
+	return slices.ContainsFunc(s.addrs, func(a netip.Addr) bool { return cluster.FamilyOf(a) == f })
 }
 
 // exclude excludes families from further allocation to h.
-func (h *service) exclude(families ...corev1.IPFamily) { h.excluded = append(h.excluded, families...) }
+func (s *service) exclude(families ...corev1.IPFamily) { s.excluded = append(s.excluded, families...) }
 
 // refuse records why h does not get what it requests.
 func (p *plan) refuse(h *service, code cluster.Code, format string, args ...any) {

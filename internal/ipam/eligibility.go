@@ -30,7 +30,7 @@ func (p *plan) admit(h *service, pools []*pool) (open []*pool, why string) {
 
 // is reports whether h is the Service that by names, and not a later Service of the same
 // name.
-func (h *service) is(by cluster.Holder) bool { return by.UID == "" || h.UID == "" || by.UID == h.UID }
+func (s *service) is(by cluster.Holder) bool { return by.UID == "" || s.UID == "" || by.UID == s.UID }
 
 // inherits reports whether h may have address a because an earlier Service of its name had
 // it. The new Service may have other labels, so admission is checked, and whether a node

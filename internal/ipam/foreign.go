@@ -39,8 +39,8 @@ func (p *plan) leaveForeign() {
 }
 
 // proves reports whether a Claim proves that h owns an address.
-func (h *service) proves() bool {
-	return slices.ContainsFunc(h.claims, func(c claim) bool { return c.proven })
+func (s *service) proves() bool {
+	return slices.ContainsFunc(s.claims, func(c claim) bool { return c.proven })
 }
 
 // ignoreForeign drops and returns the addresses that another controller wrote into the status of h,
@@ -73,15 +73,15 @@ func (p *plan) alien(h *service, c claim) bool {
 // foreignChange says what another controller has done to the status of h, to which it wrote these
 // addresses; empty for nothing. The API server also empties a status, when the type changes, so that
 // alone does not count.
-func (h *service) foreignChange(theirs []netip.Addr) string {
+func (s *service) foreignChange(theirs []netip.Addr) string {
 	var wrote []string
 	for _, a := range theirs {
 		wrote = append(wrote, a.String())
 	}
-	if h.StatusHost != "" {
-		wrote = append(wrote, "host name "+h.StatusHost)
+	if s.StatusHost != "" {
+		wrote = append(wrote, "host name "+s.StatusHost)
 	}
-	if h.StatusProxied {
+	if s.StatusProxied {
 		wrote = append(wrote, "ipMode Proxy")
 	}
 	if len(wrote) == 0 {
@@ -92,8 +92,8 @@ func (h *service) foreignChange(theirs []netip.Addr) string {
 
 // classRemedy ends the remedy for h: other controllers leave a Service with a class alone, and the
 // API server allows none to be added.
-func (h *service) classRemedy() string {
-	if h.Class != "" {
+func (s *service) classRemedy() string {
+	if s.Class != "" {
 		return ", whose spec.loadBalancerClass it ignores"
 	}
 	return ", or create the Service again with spec.loadBalancerClass: " + cluster.Class
@@ -118,8 +118,8 @@ func (p *plan) foreign(h *service) (is bool) {
 }
 
 // remembers reports whether Fanfare allocated address a to h.
-func (h *service) remembers(a netip.Addr) bool {
-	return slices.ContainsFunc(h.claims, func(c claim) bool { return c.addr == a && c.ours })
+func (s *service) remembers(a netip.Addr) bool {
+	return slices.ContainsFunc(s.claims, func(c claim) bool { return c.addr == a && c.ours })
 }
 
 // occupy adds addresses to what is occupied of a pool.

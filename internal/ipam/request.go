@@ -69,8 +69,8 @@ func asked(pools []*cluster.Pool, s *cluster.Spec, a netip.Addr) bool {
 }
 
 // asks reports whether h requests an address of family.
-func (h *service) asks(family corev1.IPFamily) bool {
-	return slices.ContainsFunc(h.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
+func (s *service) asks(family corev1.IPFamily) bool {
+	return slices.ContainsFunc(s.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
 }
 
 // grant gives h the addresses that it requests.

@@ -149,12 +149,12 @@ func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 
 // positionName is the input of the hash for the position in a pool. Services that share have the
 // same, so that nodes that decide independently give them the same address.
-func (h *service) positionName() cluster.Name {
-	if h.Sharing == nil {
-		return h.Name
+func (s *service) positionName() cluster.Name {
+	if s.Sharing == nil {
+		return s.Name
 	}
 	// Names of Services contain no space.
-	return cluster.Name{Namespace: h.Name.Namespace, Name: "allow-shared-ip " + h.Sharing.Key}
+	return cluster.Name{Namespace: s.Name.Namespace, Name: "allow-shared-ip " + s.Sharing.Key}
 }
 
 // joined returns the first address of other Services that h may share without requesting it;

@@ -46,29 +46,29 @@ func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
 
 // pair finds for each announcement the one about the same thing on the other side. answerers are what MetalLB
 // may do over Layer 2, where any of several nodes answers.
-func (d *Comparison) pair(answerers map[Announcement]bool) {
+func (c *Comparison) pair(answerers map[Announcement]bool) {
 	after := map[Announcement]Announcement{}
-	for _, a := range d.After {
+	for _, a := range c.After {
 		after[a.key()] = a
 	}
-	for _, b := range d.Before {
+	for _, b := range c.Before {
 		a, found := after[b.key()]
 		delete(after, b.key())
 		switch {
 		case !found:
-			d.Lost = append(d.Lost, b)
+			c.Lost = append(c.Lost, b)
 		// Over Layer 2, a node that MetalLB could not elect is a difference. Another one of its
 		// candidates is a move.
 		case a.Peer == "" && !answerers[a] || a.Peer != "" && a.With != b.With:
-			d.Lost, d.New, d.Changed = append(d.Lost, b), append(d.New, a), d.Changed+1
+			c.Lost, c.New, c.Changed = append(c.Lost, b), append(c.New, a), c.Changed+1
 		case a.Node != b.Node:
-			d.Moves = append(d.Moves, fmt.Sprintf("%s from node %s to %s", a.Prefix.Addr(), b.Node, a.Node))
+			c.Moves = append(c.Moves, fmt.Sprintf("%s from node %s to %s", a.Prefix.Addr(), b.Node, a.Node))
 		}
 	}
 	for _, a := range after {
-		d.New = append(d.New, a)
+		c.New = append(c.New, a)
 	}
-	slices.SortFunc(d.New, compareAnnouncements)
+	slices.SortFunc(c.New, compareAnnouncements)
 }
 
 // answerers are all announcements over Layer 2 that MetalLB may make: one for each address and each
@@ -86,26 +86,26 @@ func (c *Cluster) answerers(o Options) map[Announcement]bool {
 }
 
 // Differences is how many announcements and addresses differ. The move of an address over Layer 2 is none.
-func (d *Comparison) Differences() int { return len(d.Lost) + len(d.New) - d.Changed + len(d.Unheld) }
+func (c *Comparison) Differences() int { return len(c.Lost) + len(c.New) - c.Changed + len(c.Unheld) }
 
 // String returns the comparison as comments of YAML.
-func (d *Comparison) String() string {
+func (c *Comparison) String() string {
 	var problems []string
-	for _, p := range d.Problems {
+	for _, p := range c.Problems {
 		problems = append(problems, p.String())
 	}
 	text := comments("INVALID: Fanfare refuses these converted objects, or parts of them.", problems)
-	if d.NoNodes {
+	if c.NoNodes {
 		return text + "# COMPARISON: none, since there are no Nodes; give their objects, and those of Services and EndpointSlices.\n"
 	}
-	text += fmt.Sprintf("# COMPARISON: %d announcements before, %d after, %d differences.\n", len(d.Before), len(d.After), d.Differences())
-	for _, l := range slices.Concat(grouped("-", d.Lost), grouped("+", d.New)) {
+	text += fmt.Sprintf("# COMPARISON: %d announcements before, %d after, %d differences.\n", len(c.Before), len(c.After), c.Differences())
+	for _, l := range slices.Concat(grouped("-", c.Lost), grouped("+", c.New)) {
 		text += "# " + commented(l) + "\n"
 	}
-	for _, u := range d.Unheld {
+	for _, u := range c.Unheld {
 		text += "# - " + commented(u) + "\n"
 	}
-	return text + comments("Layer 2: these addresses move to another node, since each implementation elects in its own way.", d.Moves)
+	return text + comments("Layer 2: these addresses move to another node, since each implementation elects in its own way.", c.Moves)
 }
 
 // grouped returns a line for each announcement, with all nodes that have it.

@@ -71,34 +71,34 @@ func (v *View) specsOf(p *announcement, a *Address, adverts []*cluster.Advertise
 }
 
 // addRoutes adds the routes of specs.
-func (p *announcement) addRoutes(v *View, specs []routeSpec) {
+func (a *announcement) addRoutes(v *View, specs []routeSpec) {
 	for _, s := range specs {
 		r, findings := v.route(s)
 		err := r.Validate()
 		if err != nil && s.communities != (bgp.Attributes{}) {
 			// A Service must not lose its route by its own annotation.
-			p.oversized, s.communities = err.Error(), bgp.Attributes{}
+			a.oversized, s.communities = err.Error(), bgp.Attributes{}
 			r, findings = v.route(s)
 			err = r.Validate()
 		}
 		if err != nil {
-			p.invalid = append(p.invalid, err.Error())
+			a.invalid = append(a.invalid, err.Error())
 			continue
 		}
-		p.routes = append(p.routes, r)
+		a.routes = append(a.routes, r)
 		// Findings about aggregates are reported once, by aggregateRoutes.
 		if s.prefix.IsSingleIP() {
-			p.conflicts = append(p.conflicts, findings...)
+			a.conflicts = append(a.conflicts, findings...)
 		} else {
-			p.aggregated = append(p.aggregated, s)
+			a.aggregated = append(a.aggregated, s)
 		}
 	}
 }
 
 // text describes the announcement.
-func (p announcement) text(v *View) string {
+func (a announcement) text(v *View) string {
 	var parts []string
-	for _, r := range p.routes {
+	for _, r := range a.routes {
 		part, with := "to "+v.recipientsOf(r), r.Attributes.String()
 		switch {
 		case !r.Prefix.IsSingleIP(): // The attributes depend on other addresses, too.
@@ -111,8 +111,8 @@ func (p announcement) text(v *View) string {
 		parts = append(parts, part+v.weightText(r))
 	}
 	text := Wanted + strings.Join(parts, ", and ")
-	if len(p.notAggregated) > 0 {
-		text += fmt.Sprintf(", not as part of %s: externalTrafficPolicy of %s is Local", p.notAggregated[0], p.localService)
+	if len(a.notAggregated) > 0 {
+		text += fmt.Sprintf(", not as part of %s: externalTrafficPolicy of %s is Local", a.notAggregated[0], a.localService)
 	}
 	return text
 }

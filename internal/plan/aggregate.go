@@ -64,23 +64,23 @@ func (v *View) aggregateOf(prefix netip.Prefix, all sortedset.Set[*Address]) (me
 // prefix returns the prefix by which an advertisement announces an address. If any Service of
 // the address has the policy Local, it is the address alone: an aggregate would attract its
 // traffic to nodes without endpoints.
-func (p *announcement) prefix(v *View, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
+func (a *announcement) prefix(v *View, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
 	prefix, host := ad.Prefix(addr), netip.PrefixFrom(addr, addr.BitLen())
 	if prefix == host {
 		return host
 	}
 	if local {
-		p.notAggregated = append(p.notAggregated, prefix)
+		a.notAggregated = append(a.notAggregated, prefix)
 		return host
 	}
 	if foreign := v.foreign(prefix); foreign != "" {
-		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own: the aggregate %s of BGPAdvertisement %s contains %s; "+
+		a.refusedAggregates = append(a.refusedAggregates, fmt.Sprintf("announced on its own: the aggregate %s of BGPAdvertisement %s contains %s; "+
 			"choose a longer aggregation length", prefix, ad.Name, foreign))
 		return host
 	}
 	// Until all Nodes are known, the aggregate may contain the address of one.
 	if !v.allNodes {
-		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own for now: the aggregate %s of BGPAdvertisement %s must not contain addresses of Nodes, "+
+		a.refusedAggregates = append(a.refusedAggregates, fmt.Sprintf("announced on its own for now: the aggregate %s of BGPAdvertisement %s must not contain addresses of Nodes, "+
 			"which have not been read yet", prefix, ad.Name))
 		return host
 	}

@@ -47,30 +47,30 @@ const (
 
 // Find returns the first PodCIDRMismatch that confirm confirms. The endpoints of a Service are
 // checked once, in this search or, if there are many mismatches, in a later one.
-func (f *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) PodCIDRMismatch {
-	if self == nil || !slices.Equal(f.cidrs, self.PodCIDRs) {
-		*f = PodCIDRMismatchFinder{}
+func (p *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) PodCIDRMismatch {
+	if self == nil || !slices.Equal(p.cidrs, self.PodCIDRs) {
+		*p = PodCIDRMismatchFinder{}
 	}
 	if self == nil {
 		return PodCIDRMismatch{}
 	}
-	f.cidrs = self.PodCIDRs
-	if f.found != (PodCIDRMismatch{}) {
-		if s, exists := services.Get(f.at.Name); exists && s.Endpoints == f.at.Endpoints {
-			return f.found
+	p.cidrs = self.PodCIDRs
+	if p.found != (PodCIDRMismatch{}) {
+		if s, exists := services.Get(p.at.Name); exists && s.Endpoints == p.at.Endpoints {
+			return p.found
 		}
-		f.found, f.at = PodCIDRMismatch{}, cluster.Service{}
+		p.found, p.at = PodCIDRMismatch{}, cluster.Service{}
 	}
-	f.search(self, services, confirm)
-	return f.found
+	p.search(self, services, confirm)
+	return p.found
 }
 
 // search checks the Services that are new or changed since the last search.
-func (f *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) {
+func (p *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) {
 	var was cluster.Service
 	var searched []cluster.Name
 	asked := 0
-	for s, isNew := range f.services.Differences(services) {
+	for s, isNew := range p.services.Differences(services) {
 		if !isNew {
 			was = s
 			continue
@@ -81,14 +81,14 @@ func (f *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Serv
 		}
 		mismatches := mismatchesOf(self, s.Endpoints)
 		if i := slices.IndexFunc(mismatches, confirm); i >= 0 {
-			f.found, f.at = mismatches[i], s
+			p.found, p.at = mismatches[i], s
 		}
-		if asked += len(mismatches); f.found != (PodCIDRMismatch{}) || asked >= maxMismatchesOfSearch {
-			f.services = f.services.Patch(searched, services.Get)
+		if asked += len(mismatches); p.found != (PodCIDRMismatch{}) || asked >= maxMismatchesOfSearch {
+			p.services = p.services.Patch(searched, services.Get)
 			return
 		}
 	}
-	f.services = services
+	p.services = services
 }
 
 // mismatchesOf returns the first mismatches of a Service.

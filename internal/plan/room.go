@@ -40,8 +40,8 @@ type reduction struct {
 	use use // of all that the address wants
 }
 
-func (c *reduction) equal(o *reduction) bool {
-	return c == o || c != nil && o != nil && c.why == o.why && c.use == o.use && (c.vip == nil) == (o.vip == nil) && (c.vip == nil || c.vip.Equal(o.vip))
+func (r *reduction) equal(o *reduction) bool {
+	return r == o || r != nil && o != nil && r.why == o.why && r.use == o.use && (r.vip == nil) == (o.vip == nil) && (r.vip == nil || r.vip.Equal(o.vip))
 }
 
 // A room is how much of its use an address gets.
@@ -229,14 +229,14 @@ func formerBackends(want, had []proxy.Backend, draining int) (list []proxy.Backe
 }
 
 // apply applies the reduction of an address to its decision; nil is none.
-func (c *reduction) apply(d decision) {
-	if c == nil {
+func (r *reduction) apply(d decision) {
+	if r == nil {
 		return
 	}
-	d.VIP, d.partly = c.vip, true
+	d.VIP, d.partly = r.vip, true
 	for i := range d.shares {
 		if s := &d.shares[i]; s.good() {
-			s.verdict.partly, s.verdict.message = true, "only the ports and endpoints that it had are forwarded: "+c.why
+			s.verdict.partly, s.verdict.message = true, "only the ports and endpoints that it had are forwarded: "+r.why
 		}
 	}
 }

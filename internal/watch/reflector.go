@@ -169,21 +169,21 @@ func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan st
 }
 
 // Add is called for an object that is new, or existed when the watch began.
-func (w *store[T]) Add(obj any) error { return w.Update(obj) }
+func (s *store[T]) Add(obj any) error { return s.Update(obj) }
 
 // Update is called for an object that has changed.
-func (w *store[T]) Update(obj any) error {
-	w.count.events.Inc()
-	w.change(func(b *cluster.Builder) { w.set(b, obj) })
+func (s *store[T]) Update(obj any) error {
+	s.count.events.Inc()
+	s.change(func(b *cluster.Builder) { s.set(b, obj) })
 	return nil
 }
 
 // Delete is called with the last version of a deleted object.
-func (w *store[T]) Delete(obj any) error {
-	w.count.events.Inc()
-	w.change(func(b *cluster.Builder) {
+func (s *store[T]) Delete(obj any) error {
+	s.count.events.Inc()
+	s.change(func(b *cluster.Builder) {
 		if key, ok := cluster.KeyOf(obj.(T)); ok {
-			delete(w.known, key.Name)
+			delete(s.known, key.Name)
 			b.Delete(key)
 		}
 	})
@@ -193,63 +193,63 @@ func (w *store[T]) Delete(obj any) error {
 // Replace is called with all existing objects after a list. They take effect as one change: after
 // an outage no reader sees a part of the changes. Objects that are not in the list are deleted: the
 // API server deleted them while they were not watched.
-func (w *store[T]) Replace(objs []any, _ string) error {
-	w.count.lists.Inc()
-	w.change(func(b *cluster.Builder) {
-		gone := w.known
-		w.known = make(map[cluster.Name]struct{}, len(objs))
+func (s *store[T]) Replace(objs []any, _ string) error {
+	s.count.lists.Inc()
+	s.change(func(b *cluster.Builder) {
+		gone := s.known
+		s.known = make(map[cluster.Name]struct{}, len(objs))
 		for _, obj := range objs {
-			delete(gone, w.set(b, obj))
+			delete(gone, s.set(b, obj))
 		}
 		// Delete last, so that an endpoint that has moved to another slice does not disappear in
 		// between.
 		for name := range gone {
-			b.Delete(cluster.Key{Kind: w.kind, Name: name})
+			b.Delete(cluster.Key{Kind: s.kind, Name: name})
 		}
 	})
-	w.synced()
+	s.synced()
 	return nil
 }
 
 // change makes f write to the Builder, unless the watch has ended.
-func (w *store[T]) change(f func(*cluster.Builder)) {
-	w.api.change(func(b *cluster.Builder) {
-		if w.ctx.Err() == nil {
+func (s *store[T]) change(f func(*cluster.Builder)) {
+	s.api.change(func(b *cluster.Builder) {
+		if s.ctx.Err() == nil {
 			f(b)
 		}
 	})
 }
 
 // set passes an object to the Builder, and returns its name.
-func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
+func (s *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
 	o := obj.(T) // the Reflector passes on no other types
 	key, ok := cluster.KeyOf(o)
 	if !ok {
 		panic(fmt.Sprintf("BUG: a watch on %T, which Set does not take", o))
 	}
-	w.kind, w.known[key.Name] = key.Kind, struct{}{}
+	s.kind, s.known[key.Name] = key.Kind, struct{}{}
 	b.Set(o, "")
 	return key.Name
 }
 
 // assume makes the Builder use an earlier process's knowledge if, from the start, the API server
 // lacks the resource or does not let this process read it.
-func (w *store[T]) assume() {
-	w.change(func(b *cluster.Builder) {
+func (s *store[T]) assume() {
+	s.change(func(b *cluster.Builder) {
 		for _, obj := range b.Known() {
 			if o, ok := obj.(T); ok {
-				w.set(b, o)
+				s.set(b, o)
 			}
 		}
 	})
-	w.synced()
+	s.synced()
 }
 
 // Resync is for stores that need all objects again.
-func (w *store[T]) Resync() error { return nil }
+func (s *store[T]) Resync() error { return nil }
 
 // Transformer drops unread fields from objects that the Reflector keeps until its list is complete.
-func (w *store[T]) Transformer() cache.TransformFunc {
+func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if o, ok := obj.(T); ok {
 			cluster.Trim(o)
