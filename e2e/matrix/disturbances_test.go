@@ -40,7 +40,7 @@ var disturbances = []disturbance{
 	{name: apiServerAway, title: "the API server is killed, and started 3 s later", do: stopAPIServer},
 	{name: "gossip-away", title: "the node's packets to and from port 7874 are dropped for 3 s", do: blockGossip},
 	{name: "bad-object", title: "invalid objects, and Services that ask for what they cannot have, are applied", do: applyBadObjects},
-	{name: "hostile-tenant", title: "1,000 Services with mistakes, and some as large as can be, are created in another namespace, and deleted", do: floodObjects},
+	{name: "hostile-tenant", title: "1,000 Services with mistakes (100 beside kube-proxy), and some as large as can be, are created in another namespace, and deleted", do: floodObjects},
 	{name: "object-deleted", title: "the pool and another Service are deleted, and created again", do: deleteObjects},
 	{name: "node-added", title: "a Node is created, and a speaker starts there for the first time", prepare: removeNode, do: addNode},
 	{name: "node-drained", title: "the node is tainted, and its speaker stopped when it gets no more packets; then it returns", do: drainNode},

@@ -17,11 +17,23 @@ const (
 	hostilePorts = 4096
 )
 
+// hostileParts is how many parts of Services the tenant has. Beside kube-proxy it is one: kube-proxy writes all its
+// rules again for each change of many Services, more than the observer can read in time.
+func (c *cell) hostileParts() int {
+	if c.feature.proxy != "" {
+		return 1
+	}
+	return hostileObjects / hostilePart
+}
+
 // floodObjects creates the objects of a hostile tenant, and deletes them: many with mistakes that
 // ask for the address of the cell, and some as large as the API server accepts.
 func floodObjects(ctx context.Context, c *cell) (err error) {
 	files := c.hostileLarge()
-	for i := range hostileObjects / hostilePart {
+	if c.feature.proxy != "" {
+		delete(files, "hostile-ports") // for the same reason
+	}
+	for i := range c.hostileParts() {
 		files[fmt.Sprintf("hostile%d", i)] = c.hostileMany(i * hostilePart)
 	}
 	if err := c.Cluster.PutText("hostile", "apiVersion: v1\nkind: Namespace\nmetadata: {name: evil}\n"); err != nil {

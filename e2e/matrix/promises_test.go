@@ -86,7 +86,6 @@ var promises = map[string][]row{
 	},
 	"bad-object": {{features: everything, promise: promise{back: seconds(5), page: "files.md#changing-a-file"}}},
 	"hostile-tenant": {
-		{features: []string{"beside-nftables", "beside-iptables"}, reason: "kube-proxy's rules for 1,000 Services overflow the observer"},
 		{features: everything, promise: promise{back: seconds(5), page: "concepts/security.md#what-users-of-a-namespace-can-write"}},
 	},
 	"object-deleted": {{features: everything, promise: promise{back: seconds(5), page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
