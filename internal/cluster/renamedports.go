@@ -7,36 +7,30 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// targets tell which port of a Service a slice has under another name. Finding that takes time in
-// proportion to the slice: 1,000 slices of a Service with 16,384 ports are a tenant's to write.
-type targets struct {
-	byTarget []int32 // the ports, sorted by protocol and Target
-	count    map[corev1.Protocol]int
-}
-
 func compareTargets(a, b Port) int {
 	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Target, b.Target))
 }
 
-func newTargets(ports []Port) targets {
-	t := targets{make([]int32, len(ports)), map[corev1.Protocol]int{}}
-	for i, p := range ports {
-		t.byTarget[i] = int32(i)
-		t.count[p.Protocol]++
+// withTargets adds the index by numbers.
+func (s *servicePorts) withTargets() {
+	if s.byTarget != nil {
+		return
 	}
-	slices.SortStableFunc(t.byTarget, func(a, b int32) int { return compareTargets(ports[a], ports[b]) })
-	return t
+	count := map[corev1.Protocol]int{}
+	for _, p := range s.ports {
+		count[p.Protocol]++
+	}
+	s.portIndex = &portIndex{s.byName, sortedIndex(s.ports, compareTargets), count}
 }
 
 // matchRenamed adds the ports of a slice that have another name in the Service. Kubernetes makes each
 // port of its slices of a port of the Service, so a name that the Service has not is from before an
 // update or after it: the two watches have no common order. The number tells which port it is, if
 // the Service says the number. Otherwise it is the only port that is left on both sides. The others
-// are returned.
+// are returned. This takes time in proportion to the slice: a tenant may write 1,000 slices of a
+// Service with 16,384 ports.
 func (s *servicePorts) matchRenamed(m *matchedSlice, in []Port) (others []Port) {
-	if s.byTarget == nil {
-		s.targets = newTargets(s.ports)
-	}
+	s.withTargets()
 	others = s.matchTargets(m, in)
 	matched, left := map[corev1.Protocol]int{}, map[corev1.Protocol]int{}
 	for _, p := range m.ports {
