@@ -169,7 +169,7 @@ func TestNamedFiles(t *testing.T) {
 
 // readAlone are packages of benchmarks, and of helpers for tests: a reader comes to one file of them
 // from a test.
-var readAlone = regexp.MustCompile(`^(e2e/(bench|kubelet|matrix|web|binary)|hack|internal/(bubble|[a-z]+test))(/|$)`)
+var readAlone = regexp.MustCompile(`^(e2e/(bench|kubelet|matrix|web|binary)|hack|internal/testing)(/|$)`)
 
 // A package comment names every file of its package, so that it is the reading list. A package of
 // one file beside doc.go needs none, and commands have main.go.

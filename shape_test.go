@@ -53,7 +53,7 @@ func TestShapeOfTypes(t *testing.T) {
 func product(t *testing.T) []source {
 	t.Helper()
 	return slices.DeleteFunc(slices.Clone(sources(t)), func(s source) bool {
-		return s.test() || within(s.path, "e2e") || within(s.path, "hack") || ast.IsGenerated(s.file)
+		return s.test() || within(s.path, "e2e") || within(s.path, "hack") || within(s.path, "internal/testing") || ast.IsGenerated(s.file)
 	})
 }
 
