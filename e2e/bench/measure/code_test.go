@@ -66,6 +66,8 @@ var uncounted = map[string]string{
 	"api/v1alpha1":           "types alone",
 	"cmd/fanfare":            "flags and subcommands; the lists name process.go",
 	"internal/healthcheck":   "answers load balancers outside of the cluster, which no benchmark has",
+	"internal/apigroup":      "makes REST clients once, when the process starts",
+	"internal/event":         "writes Events, beside what is measured",
 	"internal/kernel/hwaddr": "compares hardware addresses",
 	"internal/metallb":       "fanfare convert",
 	"internal/monitoring":    "answers scrapes",

@@ -40,7 +40,7 @@ func TestOldestKubernetes(t *testing.T) {
 		"e2e/kube/oldest/go.mod":    fmt.Sprintf(`k8s\.io/kubernetes v1\.%d\.0\n`, oldestMinor),
 		"charts/fanfare/Chart.yaml": fmt.Sprintf(`kubeVersion: ">= 1\.%d\.0-0"`, oldestMinor),
 	} {
-		text, err := os.ReadFile(filepath.Join("../../..", name))
+		text, err := os.ReadFile(filepath.Join(root(t), name))
 		if err != nil || !regexp.MustCompile(want).Match(text) {
 			t.Errorf("%s does not say %s: %v", name, want, err)
 		}
@@ -51,7 +51,7 @@ func TestOldestKubernetes(t *testing.T) {
 func compileAll(t *testing.T, minor uint) (errs []string) {
 	t.Helper()
 	known := environment.MustBaseEnvSet(version.MajorMinor(1, minor-1))
-	files, err := filepath.Glob("../../../manifests/crds/*.yaml")
+	files, err := filepath.Glob(filepath.Join(root(t), "manifests/crds/*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d CRDs, %v", len(files), err)
 	}
@@ -100,7 +100,7 @@ func (e expression) ReturnTypes() []*celgo.Type { return []*celgo.Type{celgo.Any
 // compilePolicy compiles the expressions of the admission policy.
 func compilePolicy(t *testing.T, known *environment.EnvSet) (errs []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../../manifests/admission.yaml")
+	text, err := os.ReadFile(filepath.Join(root(t), "manifests/admission.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

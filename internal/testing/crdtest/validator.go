@@ -35,7 +35,7 @@ type Validator struct {
 // below the module's root.
 func Load(t testing.TB, plural string) Validator {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "crds", "fanfare.io_"+plural+".yaml"))
+	b, err := os.ReadFile(filepath.Join(root(t), "manifests", "crds", "fanfare.io_"+plural+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,4 +113,16 @@ func Integers(v any) any {
 		}
 	}
 	return v
+}
+
+// root is the module's root, as seen from the directory of a test.
+func root(t testing.TB) string {
+	t.Helper()
+	for dir := "."; len(dir) < 100; dir = filepath.Join("..", dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("no go.mod above the test")
+	return ""
 }
