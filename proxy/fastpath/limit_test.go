@@ -129,30 +129,30 @@ func TestHalfOpenEndSoon(t *testing.T) {
 }
 
 // counted compares the numbers of flows in the maps with the flows.
-func (p *Datapath) counted(t *testing.T, l *lab, when string) {
+func (d *Datapath) counted(t *testing.T, l *lab, when string) {
 	t.Helper()
-	if why := p.miscounted(l); why != "" {
+	if why := d.miscounted(l); why != "" {
 		t.Errorf("%s: %s", when, why)
 	}
 }
 
 // awaitCounted is counted while walks run: a flow that begins during a walk may count twice until
 // the next one.
-func (p *Datapath) awaitCounted(l *lab, when string) {
+func (d *Datapath) awaitCounted(l *lab, when string) {
 	l.t.Helper()
-	l.await("the numbers of flows to be right, "+when, func() bool { return p.miscounted(l) == "" })
+	l.await("the numbers of flows to be right, "+when, func() bool { return d.miscounted(l) == "" })
 }
 
 // miscounted returns how the numbers of flows in the maps differ from the flows; empty if they do
 // not.
-func (p *Datapath) miscounted(l *lab) string {
+func (d *Datapath) miscounted(l *lab) string {
 	l.t.Helper()
 	used := make(map[netip.Addr]int32)
-	all := l.flows(p)
+	all := l.flows(d)
 	for _, f := range all {
 		used[f.VIP.Addr()]++
 	}
-	c, err := p.kernel.readCounts()
+	c, err := d.kernel.readCounts()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -162,8 +162,8 @@ func (p *Datapath) miscounted(l *lab) string {
 			wrong = append(wrong, fmt.Sprintf("%d flows of %s are counted; want %d", u.Flows, vip.addr(), used[vip.addr()]))
 		}
 	}
-	if c.room != int32(p.kernel.room-len(all)) {
-		wrong = append(wrong, fmt.Sprintf("room for %d; want %d", c.room, p.kernel.room-len(all)))
+	if c.room != int32(d.kernel.room-len(all)) {
+		wrong = append(wrong, fmt.Sprintf("room for %d; want %d", c.room, d.kernel.room-len(all)))
 	}
 	return strings.Join(wrong, "; ")
 }

@@ -150,7 +150,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 }
 
 // flowOf returns the client of a connection as its backend sees it.
-func (p *Datapath) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
+func (d *Datapath) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 	t.Helper()
 	from, to := netip.MustParseAddrPort(c.LocalAddr().String()), netip.MustParseAddrPort(c.RemoteAddr().String())
 	key := kernelTuple{
@@ -158,7 +158,7 @@ func (p *Datapath) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 		Destination: addressOf(to.Addr()), DestinationPort: to.Port(), Protocol: UDP, Direction: outward,
 	}
 	var f kernelFlow
-	if err := p.kernel.Flows.Lookup(key, &f); err != nil {
+	if err := d.kernel.Flows.Lookup(key, &f); err != nil {
 		t.Fatal(err)
 	}
 	return netip.AddrPortFrom(from.Addr(), f.ClientPort)

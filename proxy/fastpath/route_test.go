@@ -103,12 +103,12 @@ func TestManyBackends(t *testing.T) {
 }
 
 // check compares the numbers of taken frontends, their routes and interfaces.
-func (p *Datapath) check(t *testing.T, taken, routes, interfaces int) {
+func (d *Datapath) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.table.frontends) != taken || len(p.routes.of) != routes || len(p.routes.links) != interfaces || p.routes.unresolved != 0 {
-		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.table.frontends), len(p.routes.of), len(p.routes.links), p.routes.unresolved, taken, routes, interfaces)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.table.frontends) != taken || len(d.routes.of) != routes || len(d.routes.links) != interfaces || d.routes.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(d.table.frontends), len(d.routes.of), len(d.routes.links), d.routes.unresolved, taken, routes, interfaces)
 	}
 }
 
