@@ -9,7 +9,8 @@
 //	image -binary DIR/fanfare-linux-ARCH -debian DIR/ARCH -newer DIR/ARCH -arch amd64,arm64 -version V -index FILE.tar
 //
 // writes an OCI image index, with an image for each architecture, of what debian.sh has unpacked:
-// ARCH stands for each of them. -newer is what debian.sh has unpacked of a newer release: its nft. -sbom writes, too, what is in the images, as SPDX.
+// ARCH stands for each of them. -newer is what debian.sh has unpacked of a newer release: its nft. -sbom writes, too,
+// what is in the images, as SPDX.
 //
 // The same input gives the same files, bit by bit. The module is one of its own because nothing
 // else uses its libraries.
