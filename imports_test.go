@@ -49,6 +49,7 @@ var sealed = map[string][]string{
 	"internal/testing/proxytest":   {"internal/base/sortedset", "internal/kernel/nfnl", "internal/testing/nstest", "proxy/renderer", "proxy/state"},
 	"internal/testing/plantest":    {"bgp", "internal/cluster", "internal/ipam", "internal/membership", "internal/watch", "l2"},
 	"internal/redirect":            {"internal/base/sortedset", "internal/cluster", "internal/kernel/neighbour", "internal/membership", "internal/plan", "l2", "proxy"},
+	"internal/base/retry":          nil,
 	"internal/base/sortedset":      nil,
 	"internal/kernel/suspend":      nil,
 	"internal/watch":               {"api/v1alpha1", "internal/apigroup", "internal/base/notify", "internal/cluster"},
