@@ -230,13 +230,11 @@ func (d *Datapath) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 			all[key] = want.frontend(key.addrPort(), key.Protocol)
 		}
 	}
-	for v, w := range sortedset.Merge(had, now, compareVIPs, sortedset.Equal) {
+	for v, w := range sortedset.Merge(had, now, func(a, b *VIP) int { return a.CompareAddr(b.Addr) }, sortedset.Equal) {
 		diffFrontends(frontendsOf(v), frontendsOf(w), all)
 	}
 	return all
 }
-
-func compareVIPs(a, b *VIP) int { return a.Addr.Compare(b.Addr) }
 
 // frontendsOf returns the frontends of a VIP; nil without one.
 func frontendsOf(v **VIP) []Frontend {

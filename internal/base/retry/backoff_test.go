@@ -9,7 +9,8 @@ import (
 func TestBackoff(t *testing.T) {
 	b := Backoff(time.Second, 5*time.Second)
 	for round := range 2 {
-		for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
+		for i, seconds := range []time.Duration{1, 2, 4, 5, 5} {
+			want := seconds * time.Second
 			if got := b.NextBackOff(); got < want*4/5 || got > want*6/5 {
 				t.Errorf("round %d: pause %d is %s, want %s with a fifth more or less", round, i, got, want)
 			}

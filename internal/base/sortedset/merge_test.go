@@ -24,7 +24,7 @@ func TestMerge(t *testing.T) {
 		onlyA, onlyB := Diff(row.a, row.b, comparePairs)
 		differ := Differ(row.a, row.b, comparePairs)
 		if !slices.Equal(onlyA, row.onlyA) || !slices.Equal(onlyB, row.onlyB) || !slices.Equal(differ, row.differ) {
-			t.Errorf("%v and %v: only %v, only %v, together %v; want %v, %v, %v", row.a, row.b, onlyA, onlyB, differ, row.onlyA, row.onlyB, row.differ)
+			t.Errorf("%+v: only in a %v, only in b %v, together %v", row, onlyA, onlyB, differ)
 		}
 	}
 }
