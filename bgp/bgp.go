@@ -353,7 +353,7 @@ func (s *Server) tryGate() (reopen func()) {
 
 // endSessions closes the sessions that want lacks or changes.
 func (s *Server) endSessions(want State) {
-	del, _ := diff(s.confs(), want.resolvedSessions(), compareSessions)
+	del, _ := sortedset.Diff(s.confs(), want.resolvedSessions(), compareSessions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeSessions(del)
@@ -366,7 +366,7 @@ func (s *Server) endSessions(want State) {
 
 // openSessions opens the missing sessions.
 func (s *Server) openSessions(want edit) {
-	_, add := diff(s.confs(), want.resolvedSessions(), compareSessions)
+	_, add := sortedset.Diff(s.confs(), want.resolvedSessions(), compareSessions)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.edits != want.number {

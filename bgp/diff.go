@@ -20,28 +20,6 @@ func compareRoutes(a, b Route) int {
 
 func compareSessions(a, b Session) int { return strings.Compare(a.Name, b.Name) }
 
-// diff compares two sorted lists. An element that changed under the same key is in both results:
-// delete the old one, then add the new one. If the protocol replaces in place, the caller removes
-// it from del.
-func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T) {
-	for len(have) > 0 && len(want) > 0 {
-		if have[0] == want[0] {
-			have, want = have[1:], want[1:]
-			continue
-		}
-		switch c := compare(have[0], want[0]); {
-		case c < 0:
-			del, have = append(del, have[0]), have[1:]
-		case c > 0:
-			add, want = append(add, want[0]), want[1:]
-		default:
-			del, add = append(del, have[0]), append(add, want[0])
-			have, want = have[1:], want[1:]
-		}
-	}
-	return append(del, have...), append(add, want...)
-}
-
 // diffRoutes returns what to withdraw and what to announce, in order. A route that is now for other
 // routers, or has other attributes, is only announced: the UPDATE replaces the old route without a gap
 // (RFC 4271 §3.1).

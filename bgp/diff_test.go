@@ -5,8 +5,9 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 func list[T fmt.Stringer](items []T) string {
@@ -67,7 +68,7 @@ func TestDiffSessions(t *testing.T) {
 		{[]Session{a, b}, []Session{a, slow}, "b ", "b "},
 		{[]Session{a, b}, nil, "a b ", ""},
 	} {
-		del, add := diff(c.have, c.want, compareSessions)
+		del, add := sortedset.Diff(c.have, c.want, compareSessions)
 		if names(del) != c.del || names(add) != c.add {
 			t.Errorf("%v to %v: del %s add %s", c.have, c.want, names(del), names(add))
 		}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // bytesPerWeight is the bandwidth that stands for a weight of 1. A route's weight is sent as the
@@ -72,7 +74,7 @@ func (e *engine) withoutBandwidth(s State) (routers []netip.Addr) {
 func (e *engine) setNoBandwidth(ctx context.Context, routers []netip.Addr) error {
 	// Add first, then remove: statements refer to the set, so it must be changed in place. A
 	// replaced set would be a new object to GoBGP.
-	gone, come := diff(e.noBandwidth, routers, netip.Addr.Compare)
+	gone, come := sortedset.Diff(e.noBandwidth, routers, netip.Addr.Compare)
 	if len(come) > 0 {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, come...)}); err != nil {
 			return err

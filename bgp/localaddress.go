@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // source returns this end of the connection, nil if the kernel chooses.
@@ -80,7 +82,7 @@ func bestSource(prefixes []netip.Prefix, peer netip.Addr) (best netip.Addr) {
 		if a.Is4() != peer.Is4() || a.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() || a.IsLoopback() != peer.IsLoopback() {
 			continue
 		}
-		if p.Masked().Contains(peer.WithZone("")) {
+		if p.Contains(peer.WithZone("")) {
 			return a
 		}
 		if !best.IsValid() {
@@ -99,7 +101,7 @@ func leadsTo(link int, peer netip.Addr, device string) bool {
 		return numbered(peer).Zone() == strconv.Itoa(link)
 	}
 	prefixes, err := addressesOf(name)
-	if name == device || err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Masked().Contains(peer) }) {
+	if name == device || err == nil && sortedset.ContainsAddr(prefixes, peer) {
 		return true
 	}
 	routes, err := netlink.RouteGetWithOptions(peer.AsSlice(), &netlink.RouteGetOptions{Oif: device})

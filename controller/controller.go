@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 
+	"github.com/fanfare-lb/fanfare/internal/base/retry"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/monitoring"
@@ -125,12 +126,11 @@ func newController(o Options) (*controller, error) {
 		Options:       o,
 		metrics:       m,
 		pendingWrites: map[*cluster.Spec]time.Time{},
-		retry:         &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
+		retry:         retry.Backoff(50*time.Millisecond, 30*time.Second),
 	}
 	c.events = newEvents(client, o.Instance, o.Log)
 	c.writer = writer{client, c.events.recordService, o.Classes}
 	c.forgetWrites()
-	c.retry.Reset()
 	return c, nil
 }
 

@@ -6,11 +6,11 @@ import (
 	"encoding/base64"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/base/retry"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -29,19 +29,18 @@ func (c *controller) keepKey(ctx context.Context) {
 	if c.Key == (cluster.Name{}) {
 		return
 	}
-	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: time.Minute}
-	retry.Reset()
+	retries := retry.Backoff(time.Second, time.Minute)
 	for {
 		pause := keyInterval
 		switch err := c.writer.createSecret(ctx, newKey(c.Key)); {
 		case err == nil:
 			c.Log.Info("created the Secret with the members key", "secret", c.Key)
-			retry.Reset()
+			retries.Reset()
 		case apierrors.IsAlreadyExists(err):
-			retry.Reset()
+			retries.Reset()
 		case ctx.Err() == nil:
 			c.Log.Warn("Secret with the members key not created", "secret", c.Key, "err", err)
-			pause = retry.NextBackOff()
+			pause = retries.NextBackOff()
 		}
 		select {
 		case <-ctx.Done():

@@ -1,9 +1,10 @@
 package l2
 
 import (
-	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A request waits for its answer.
@@ -37,13 +38,10 @@ func (r *record) add(q request) {
 
 // remember records a request for an address that this node may get.
 func (p *packetSocket) remember(in packet, when time.Time) {
-	if in.op == opRequest && in.sender.IsValid() && !in.sender.IsUnspecified() && inPools(p.pools, in.target) {
+	if in.op == opRequest && in.sender.IsValid() && !in.sender.IsUnspecified() &&
+		sortedset.ContainsAddr(p.pools, in.target) {
 		p.heard.add(request{p, in, when})
 	}
-}
-
-func inPools(pools []netip.Prefix, addr netip.Addr) bool {
-	return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // recall makes the requests wait that came before the address was this node's.

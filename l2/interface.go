@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
 )
 
@@ -28,7 +29,7 @@ type Interface struct {
 
 // Has reports whether an address is in a subnet of this interface, and not a broadcast address there.
 func (i Interface) Has(addr netip.Addr) bool {
-	return slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) }) && !i.Broadcasts(addr)
+	return sortedset.ContainsAddr(i.Prefixes, addr) && !i.Broadcasts(addr)
 }
 
 // Broadcasts reports whether an address is the broadcast address of a subnet of this interface, which

@@ -45,7 +45,8 @@ func newSelection(node string) *selection {
 // the same *fastpath.VIP.
 func (n *selection) state(s *State) fastpath.State {
 	changed := n.follow(s.VIPs)
-	n.made = sortedset.Patch(n.made, changed, compareFastVIP, sortedset.Equal, func(i int) (*fastpath.VIP, bool) {
+	byAddr := (*fastpath.VIP).CompareAddr
+	n.made = sortedset.Patch(n.made, changed, byAddr, sortedset.Equal, func(i int) (*fastpath.VIP, bool) {
 		v := s.Vip(changed[i])
 		if v == nil {
 			return nil, false
@@ -55,8 +56,6 @@ func (n *selection) state(s *State) fastpath.State {
 	n.vips = s.VIPs
 	return fastpath.State{Outward: outwardOf(s), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: n.made}
 }
-
-func compareFastVIP(v *fastpath.VIP, a netip.Addr) int { return v.Addr.Compare(a) }
 
 // fast is an address for the fast path.
 func (n *selection) fast(v *VIP) *fastpath.VIP {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -198,7 +199,7 @@ func left(steps []*soakStep, r soakRequest) bool {
 func shutsOut(s State, r soakRequest) bool {
 	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
 	f := s.Frontend(r.to.Addr(), state.Port{Proto: proto, Port: r.to.Port()})
-	return f != nil && f.Sources != nil && !state.ContainsAddr(f.Sources, proxytest.At(r.from, state.Family(r.to.Addr())))
+	return f != nil && f.Sources != nil && !sortedset.ContainsAddr(f.Sources, proxytest.At(r.from, state.Family(r.to.Addr())))
 }
 
 // flowsTo are the backends that flows of the request may be open to.

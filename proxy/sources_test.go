@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -73,7 +74,7 @@ node   80 pod1 saw node`, false},
 			for family := range state.SetID(2) {
 				// The kernel tells a process that its own datagram was dropped.
 				want := "silence"
-				if state.ContainsAddr(s.VIPs.At(int(family)).Frontends[0].Sources, proxytest.At("node", family)) {
+				if sortedset.ContainsAddr(s.VIPs.At(int(family)).Frontends[0].Sources, proxytest.At("node", family)) {
 					want = "pod1 saw node"
 				}
 				if got := l.Probe(l.Node, "tcp", netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal), want); got != want {
@@ -84,7 +85,7 @@ node   80 pod1 saw node`, false},
 				}
 				for _, f := range l.flows(proxytest.At("vip", family)) {
 					fe := s.Frontend(f.VIP, f.Port)
-					if fe != nil && !state.ContainsAddr(fe.Sources, f.Client) {
+					if fe != nil && !sortedset.ContainsAddr(fe.Sources, f.Client) {
 						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.Client, f.Port.Port)
 					}
 				}

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/conntrack"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // deleteUntranslated deletes the untranslated flows to owned addresses, once the rules prevent new
@@ -21,7 +21,7 @@ func deleteUntranslated(sock *nfnl.Socket, owned []netip.Prefix) (n int, err err
 		return 0, err
 	}
 	deleted, err := conntrack.DeleteFlowsIf(sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
-		return !f.DNAT && state.ContainsAddr(owned, f.VIP) && !slices.Contains(own, f.VIP)
+		return !f.DNAT && sortedset.ContainsAddr(owned, f.VIP) && !slices.Contains(own, f.VIP)
 	})
 	return len(deleted), err
 }

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/retry"
 	"github.com/fanfare-lb/fanfare/internal/event"
 )
 
@@ -82,8 +82,7 @@ func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)
 	if r == nil {
 		return
 	}
-	retry := &backoff.ExponentialBackOff{InitialInterval: eventInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
-	retry.Reset()
+	retries := retry.Backoff(eventInterval, 2*time.Minute)
 	for {
 		select {
 		case <-ctx.Done():
@@ -100,9 +99,9 @@ func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)
 		}
 		if err := r.send(ctx); err != nil {
 			r.log.Debug("Events not written", "count", len(r.pending), "err", err)
-			pause = max(pause, retry.NextBackOff())
+			pause = max(pause, retries.NextBackOff())
 		} else {
-			retry.Reset()
+			retries.Reset()
 		}
 		select {
 		case <-ctx.Done():

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/base/retry"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/kernel/suspend"
@@ -187,8 +188,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.layer2.handover.send = s.membership.Send
 	s.pass = newPass(s.proxy, o.Log, s.bgpPath, s.layer2.path)
 	s.pass.metrics = s.metrics
-	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
-	s.retry.Reset()
+	s.retry = retry.Backoff(50*time.Millisecond, 30*time.Second)
 	s.adopt(source.Snapshot())
 	s.publish(nil, nil)
 	return s, nil

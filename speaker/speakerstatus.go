@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +21,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/apigroup"
 	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/base/retry"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/membership"
@@ -114,8 +114,7 @@ func (r *Reporter) Run(ctx context.Context, status func() Status) {
 	var last v1alpha1.SpeakerStatus
 	var at time.Time // when last was written; zero before
 	var why string   // error of the last attempt
-	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
-	retry.Reset()
+	retries := retry.Backoff(reportInterval, 2*time.Minute)
 	var due <-chan time.Time // has a value when the last report may be written that was not
 	for {
 		select {
@@ -135,11 +134,11 @@ func (r *Reporter) Run(ctx context.Context, status func() Status) {
 				due = time.After(wait)
 			} else if err := r.write(ctx, now); err != nil {
 				why = r.failed(err, why)
-				pause = retry.NextBackOff()
+				pause = retries.NextBackOff()
 				r.Trigger()
 			} else {
 				last, at, why = *now, time.Now(), ""
-				retry.Reset()
+				retries.Reset()
 			}
 		}
 		select {

@@ -14,6 +14,16 @@ func UsableEndpoints(all []Endpoint, notReady bool) []Endpoint {
 	return FilterEndpoints(all, func(e *Endpoint) bool { return e.Serving && e.Terminating })
 }
 
+// UsableOn returns the usable endpoints on the nodes that respond, and true. Without any, it returns those on all
+// nodes: one that does not respond may be alive, and clients lose nothing.
+func UsableOn(responds func(node string) bool, all []Endpoint, notReady bool) (use []Endpoint, respond bool) {
+	there := FilterEndpoints(all, func(e *Endpoint) bool { return responds(e.Node) })
+	if use = UsableEndpoints(there, notReady); len(use) > 0 {
+		return use, true
+	}
+	return UsableEndpoints(all, notReady), false
+}
+
 // FilterEndpoints returns the wanted endpoints: list itself if all are wanted, as nearly always.
 func FilterEndpoints(list []Endpoint, wanted func(*Endpoint) bool) []Endpoint {
 	i := 0

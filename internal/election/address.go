@@ -48,13 +48,8 @@ func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.
 // serving returns the nodes with endpoints of a port that get new connections. Endpoints on dead
 // nodes are left out unless no others exist.
 func (e *Candidates) serving(all []cluster.Endpoint, notReady bool) (nodes []string) {
-	on := func(alive func(node string) bool) []cluster.Endpoint {
-		return cluster.UsableEndpoints(cluster.FilterEndpoints(all, func(p *cluster.Endpoint) bool { return p.Node != "" && alive(p.Node) }), notReady)
-	}
-	use := on(e.alive)
-	if len(use) == 0 {
-		use = on(func(string) bool { return true })
-	}
+	placed := cluster.FilterEndpoints(all, func(p *cluster.Endpoint) bool { return p.Node != "" })
+	use, _ := cluster.UsableOn(e.alive, placed, notReady)
 	for i := range use {
 		nodes = append(nodes, use[i].Node)
 	}

@@ -14,7 +14,8 @@ import (
 // the same.
 func (d *Desired) patch(v *View, r revision) {
 	d.Addresses = sortedset.PatchSet(d.Addresses, r.addrs, compareAddress, sortedset.Equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
-	d.Proxy.VIPs = sortedset.PatchSet(d.Proxy.VIPs, r.addrs, compareVIP, sortedset.Equal, func(i int) (*proxy.VIP, bool) {
+	byAddr := (*proxy.VIP).CompareAddr
+	d.Proxy.VIPs = sortedset.PatchSet(d.Proxy.VIPs, r.addrs, byAddr, sortedset.Equal, func(i int) (*proxy.VIP, bool) {
 		if r.now[i] == nil {
 			return nil, false
 		}

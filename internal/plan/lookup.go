@@ -8,7 +8,6 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // byPrecedence sorts older Services first: a new Service must not take a port from an older one.
@@ -21,7 +20,6 @@ func byPrecedence(services []cluster.Service) {
 // Orders of lists.
 
 func compareAddress(a *Address, addr netip.Addr) int { return a.Addr.Compare(addr) }
-func compareVIP(v *proxy.VIP, addr netip.Addr) int   { return v.Addr.Compare(addr) }
 func comparePrefix(r bgp.Route, prefix netip.Prefix) int {
 	return sortedset.ComparePrefixes(r.Prefix, prefix)
 }

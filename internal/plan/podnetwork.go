@@ -106,7 +106,7 @@ func mismatchesOf(self *cluster.Node, endpoints *cluster.Endpoints) (mismatches 
 // mismatchAt returns the PodCIDRMismatch of an endpoint; zero if there is none.
 func mismatchAt(self *cluster.Node, e *cluster.Endpoint) PodCIDRMismatch {
 	a := e.Addr
-	inside := slices.ContainsFunc(self.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	inside := sortedset.ContainsAddr(self.PodCIDRs, a)
 	switch own := e.Node == self.Name; {
 	case e.Node == "", own == inside:
 		return PodCIDRMismatch{}

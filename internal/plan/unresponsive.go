@@ -9,20 +9,20 @@ import (
 )
 
 // usable returns the endpoints of a port that may get new flows. Endpoints on unresponsive nodes are
-// left out unless no others exist: such a node may be alive, and clients lose nothing. The text
-// says so, as the end of a sentence.
+// left out unless no others exist. The text says so, as the end of a sentence.
 func (v *View) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endpoint, text string) {
 	use = cluster.UsableEndpoints(all, notReady)
 	if len(v.unresponsive) == 0 {
 		return use, ""
 	}
-	responds := func(e *cluster.Endpoint) bool { return !v.IsUnresponsive(e.Node) }
-	unresponsive := cluster.FilterEndpoints(use, func(e *cluster.Endpoint) bool { return !responds(e) })
+	unresponsive := cluster.FilterEndpoints(use, func(e *cluster.Endpoint) bool { return v.IsUnresponsive(e.Node) })
 	if len(unresponsive) == 0 {
 		return use, ""
 	}
-	if rest := cluster.UsableEndpoints(cluster.FilterEndpoints(all, responds), notReady); len(rest) > 0 {
-		return rest, v.unresponsiveText(unresponsive) + "; endpoints there are left out"
+	responds := func(node string) bool { return !v.IsUnresponsive(node) }
+	use, others := cluster.UsableOn(responds, all, notReady)
+	if others {
+		return use, v.unresponsiveText(unresponsive) + "; endpoints there are left out"
 	}
 	return use, v.unresponsiveText(unresponsive) + "; endpoints there are used, since no others exist"
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -180,7 +181,7 @@ func (stale StaleEntries) splitDeferrable(swept []netip.Prefix) (deferrable, loc
 				delete(v.removedBackends, b)
 			}
 		}
-		if (v.newVIP || len(v.newPorts) > 0) && state.ContainsAddr(swept, vip) {
+		if (v.newVIP || len(v.newPorts) > 0) && sortedset.ContainsAddr(swept, vip) {
 			to := local.at(vip)
 			to.newVIP, v.newVIP = v.newVIP, false
 			to.newPorts, v.newPorts = v.newPorts, to.newPorts
@@ -237,7 +238,7 @@ func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
 		return false
 	}
 	// A conntrack entry does not show whether other clients are this node's pods.
-	if sides == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.Client) {
+	if sides == state.SideExternal && sortedset.ContainsAddr(s.Clients.CIDRs, f.Client) {
 		return false
 	}
 	return true
@@ -258,7 +259,7 @@ func endsFlow(s *state.State, f *Flow) bool {
 
 // abandons reports whether the rules reject new flows to an address: it is owned, but not a VIP.
 func abandons(s *state.State, a netip.Addr) bool {
-	return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a)
+	return s.Vip(a) == nil && sortedset.ContainsAddr(s.Owned, a)
 }
 
 // excludeOwnAddresses excludes addresses of the node itself, which a pool may contain by mistake. A
@@ -293,7 +294,7 @@ func leavesNoBackend(s *state.State, f *Flow) bool {
 // show the client's interface.
 func targetsOf(s *state.State, fe *state.Frontend, f *Flow) []*state.Target {
 	switch {
-	case state.ContainsAddr(s.Clients.CIDRs, f.Client):
+	case sortedset.ContainsAddr(s.Clients.CIDRs, f.Client):
 		return []*state.Target{&fe.Internal}
 	case s.Clients.InterfacePrefix != "" || s.Clients.Bridge != "":
 		return []*state.Target{&fe.External, &fe.Internal}
@@ -313,5 +314,5 @@ func asHost(s state.State, client netip.Addr) *state.State {
 // allowed.
 func forbids(s *state.State, f *Flow) bool {
 	fe := s.Frontend(f.VIP, f.Port)
-	return fe != nil && fe.Sources != nil && fe.Has(f.Backend) && !state.ContainsAddr(fe.Sources, f.Client)
+	return fe != nil && fe.Sources != nil && fe.Has(f.Backend) && !sortedset.ContainsAddr(fe.Sources, f.Client)
 }

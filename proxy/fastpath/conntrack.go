@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // seed takes new UDP frontends after it has copied their flows from conntrack. A datagram
@@ -87,7 +89,8 @@ func (d *Datapath) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trac
 		if spare == 0 {
 			break // the others stay with the rules
 		}
-		if fe.keeps(f.backend) && !within(d.want.Clients, f.client.Addr()) && d.attachments.roles[f.index]&outward != 0 {
+		if fe.keeps(f.backend) && !sortedset.ContainsAddr(d.want.Clients, f.client.Addr()) &&
+			d.attachments.roles[f.index]&outward != 0 {
 			errs = append(errs, d.kernel.insert(f))
 			spare--
 		}

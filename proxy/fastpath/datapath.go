@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -229,53 +230,27 @@ func (d *Datapath) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 			all[key] = want.frontend(key.addrPort(), key.Protocol)
 		}
 	}
-	for len(had) > 0 || len(now) > 0 {
-		if len(had) > 0 && len(now) > 0 && had[0] == now[0] { // the common case, for thousands of VIPs
-			had, now = had[1:], now[1:]
-			continue
-		}
-		var before, after []Frontend
-		order := nextIn(had, now, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
-		if order <= 0 {
-			before, had = had[0].Frontends, had[1:]
-		}
-		if order >= 0 {
-			after, now = now[0].Frontends, now[1:]
-		}
-		diffFrontends(before, after, all)
+	for v, w := range sortedset.Merge(had, now, func(a, b *VIP) int { return a.CompareAddr(b.Addr) }, sortedset.Equal) {
+		diffFrontends(frontendsOf(v), frontendsOf(w), all)
 	}
 	return all
 }
 
-// diffFrontends adds to all the changed frontends of an address.
-func diffFrontends(had, now []Frontend, all map[kernelFrontend]*Frontend) {
-	for len(had) > 0 || len(now) > 0 {
-		order := nextIn(had, now, func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-		switch {
-		case order < 0:
-			all[frontendOf(had[0].Addr, had[0].Protocol)] = nil
-		case order > 0 || !had[0].is(&now[0]):
-			all[frontendOf(now[0].Addr, now[0].Protocol)] = &now[0]
-		}
-		if order <= 0 {
-			had = had[1:]
-		}
-		if order >= 0 {
-			now = now[1:]
-		}
+// frontendsOf returns the frontends of a VIP; nil without one.
+func frontendsOf(v **VIP) []Frontend {
+	if v == nil {
+		return nil
 	}
+	return (*v).Frontends
 }
 
-// nextIn returns which of two sorted lists has the next element: the first (-1), the second
-// (1), or both (0).
-func nextIn[E any](a, b []E, compare func(a, b E) int) int {
-	switch {
-	case len(a) == 0:
-		return 1
-	case len(b) == 0:
-		return -1
+// diffFrontends adds to all the changed frontends of an address.
+func diffFrontends(had, now []Frontend, all map[kernelFrontend]*Frontend) {
+	compare := func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) }
+	for f, g := range sortedset.Merge(had, now, compare, func(a, b Frontend) bool { return a.is(&b) }) {
+		is := cmp.Or(g, f)
+		all[frontendOf(is.Addr, is.Protocol)] = g
 	}
-	return compare(a[0], b[0])
 }
 
 // Status returns the current state. Flows is that of the last walk; the caller may keep and

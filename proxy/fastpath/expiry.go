@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // How long a flow may be without packets, in seconds: conntrack's default timeouts
@@ -75,7 +77,7 @@ const (
 func (s *State) judge(f *Flow) verdict {
 	fe := s.frontend(f.VIP, f.Protocol)
 	if fe == nil {
-		if s.vip(f.VIP.Addr()) != nil || !within(s.Owned, f.VIP.Addr()) {
+		if s.vip(f.VIP.Addr()) != nil || !sortedset.ContainsAddr(s.Owned, f.VIP.Addr()) {
 			return stays
 		}
 		return ends
@@ -101,12 +103,7 @@ func (s *State) judge(f *Flow) verdict {
 // forbids reports whether flows of a client must end. Nil Sources allow all clients, empty ones
 // allow none.
 func (f *Frontend) forbids(client netip.Addr) bool {
-	return f.Sources != nil && !within(f.Sources, client)
-}
-
-// within reports whether any of the prefixes contains an address.
-func within(all []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+	return f.Sources != nil && !sortedset.ContainsAddr(f.Sources, client)
 }
 
 // A walk is one iteration over all flows. The programs insert flows meanwhile, which the walk

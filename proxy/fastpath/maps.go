@@ -218,7 +218,7 @@ func (s *State) frontend(a netip.AddrPort, protocol uint8) *Frontend {
 
 // vip returns the VIP of an address, or nil.
 func (s *State) vip(a netip.Addr) *VIP {
-	i, found := slices.BinarySearchFunc(s.VIPs, a, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+	i, found := slices.BinarySearchFunc(s.VIPs, a, (*VIP).CompareAddr)
 	if !found {
 		return nil
 	}

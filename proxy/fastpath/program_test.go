@@ -12,6 +12,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A packet and its reply are translated: addresses, ports, checksums and TTL.
@@ -299,12 +301,12 @@ func plausible(frame []byte, ours []netip.Prefix) error {
 	switch {
 	case frame[12] == 0x08 && len(ip) >= 20 && ip[0] == 0x45:
 		to, _ := netip.AddrFromSlice(ip[16:20])
-		if !within(ours, to) {
+		if !sortedset.ContainsAddr(ours, to) {
 			return fmt.Errorf("it is for %s", to)
 		}
 	case frame[12] == 0x86 && len(ip) >= 40 && ip[0]>>4 == 6:
 		to, _ := netip.AddrFromSlice(ip[24:40])
-		if !within(ours, to) {
+		if !sortedset.ContainsAddr(ours, to) {
 			return fmt.Errorf("it is for %s", to)
 		}
 	default:

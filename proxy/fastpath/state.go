@@ -40,6 +40,9 @@ type VIP struct {
 	Frontends []Frontend
 }
 
+// CompareAddr compares the address of a VIP with another one, in the order of State.VIPs.
+func (v *VIP) CompareAddr(a netip.Addr) int { return v.Addr.Compare(a) }
+
 // A Frontend is one port of an address.
 type Frontend struct {
 	Addr     netip.AddrPort // the VIP's

@@ -11,13 +11,15 @@ import (
 
 	goiptables "github.com/coreos/go-iptables/iptables"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // OutsidePrefixes reports whether an address of the change, before or after it, is outside the
 // prefixes: a lingering address of a deleted pool. Such an address needs rules of its own.
 func OutsidePrefixes(c state.VipChange, owned []netip.Prefix) bool {
-	return c.Have != nil && !state.ContainsAddr(owned, c.Have.Addr) || c.Want != nil && !state.ContainsAddr(owned, c.Want.Addr)
+	return c.Have != nil && !sortedset.ContainsAddr(owned, c.Have.Addr) ||
+		c.Want != nil && !sortedset.ContainsAddr(owned, c.Want.Addr)
 }
 
 // ForwardPrefixes returns the addresses whose flows FORWARD must accept, sorted: the prefixes of
@@ -26,7 +28,7 @@ func OutsidePrefixes(c state.VipChange, owned []netip.Prefix) bool {
 func ForwardPrefixes(want state.State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
 	for v := range want.VIPs.All() {
-		if !state.ContainsAddr(want.Owned, v.Addr) {
+		if !sortedset.ContainsAddr(want.Owned, v.Addr) {
 			all = append(all, netip.PrefixFrom(v.Addr, v.Addr.BitLen()))
 		}
 	}

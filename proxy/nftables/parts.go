@@ -116,17 +116,8 @@ func (m move) joins(before move) bool {
 // movesOf pairs the deletion and the addition of each key.
 func movesOf(c state.Change) []move {
 	all := make([]move, 0, max(len(c.Del), len(c.Add)))
-	for i, j := 0, 0; i < len(c.Del) || j < len(c.Add); {
-		order := state.CompareHeads(c.Del[i:], c.Add[j:])
-		var m move
-		if order <= 0 {
-			m.del = &c.Del[i]
-			i++
-		}
-		if order >= 0 {
-			m.add = &c.Add[j]
-			j++
-		}
+	for del, add := range c.ByKey() {
+		m := move{del: del, add: add}
 		m.rank = rankOf(m.element().Set)
 		all = append(all, m)
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
@@ -13,6 +14,11 @@ type Change struct {
 }
 
 func (c *Change) Empty() bool { return len(c.Del) == 0 && len(c.Add) == 0 }
+
+// ByKey returns the deletion and the addition of each key, nil if there is none. Both lists must be sorted.
+func (c *Change) ByKey() iter.Seq2[*Element, *Element] {
+	return sortedset.Merge(c.Del, c.Add, Element.Compare, sortedset.Equal)
+}
 
 func (c *Change) append(o Change) {
 	c.Del = append(c.Del, o.Del...)
@@ -75,39 +81,8 @@ func isDependentSet(id SetID) bool {
 
 // DiffElements compares two sorted lists.
 func DiffElements(have, want []Element) Change {
-	var c Change
-	if len(have) == 0 || len(want) == 0 {
-		return Change{Del: have, Add: want}
-	}
-	for len(have) > 0 || len(want) > 0 {
-		switch order := CompareHeads(have, want); {
-		case order < 0:
-			c.Del = append(c.Del, have[0])
-			have = have[1:]
-		case order > 0:
-			c.Add = append(c.Add, want[0])
-			want = want[1:]
-		default:
-			if have[0].Data != want[0].Data {
-				c.Del = append(c.Del, have[0])
-				c.Add = append(c.Add, want[0])
-			}
-			have, want = have[1:], want[1:]
-		}
-	}
-	return c
-}
-
-// CompareHeads compares the first elements of two lists. An empty list comes last.
-func CompareHeads(have, want []Element) int {
-	switch {
-	case len(have) == 0:
-		return 1
-	case len(want) == 0:
-		return -1
-	default:
-		return have[0].Compare(want[0])
-	}
+	del, add := sortedset.Diff(have, want, Element.Compare)
+	return Change{del, add}
 }
 
 // A VipChange is a VIP before and after a change; nil if it does not exist.

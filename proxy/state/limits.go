@@ -228,7 +228,7 @@ func (s State) Without(have State, refused Refusals) State {
 		return s
 	}
 	addrs := slices.SortedFunc(maps.Keys(refused), netip.Addr.Compare)
-	s.VIPs = sortedset.PatchSet(s.VIPs, addrs, compareVIP, sortedset.Equal, func(i int) (*VIP, bool) {
+	s.VIPs = sortedset.PatchSet(s.VIPs, addrs, (*VIP).CompareAddr, sortedset.Equal, func(i int) (*VIP, bool) {
 		if s.Vip(addrs[i]) == nil {
 			return nil, false // no address of s
 		}

@@ -34,7 +34,7 @@ func (t *Target) Empty() bool { return len(t.Backends) == 0 }
 
 // Vip returns the VIP with an address; nil if it is not a VIP.
 func (s *State) Vip(addr netip.Addr) *VIP {
-	v, _ := sortedset.Get(s.VIPs, addr, compareVIP)
+	v, _ := sortedset.Get(s.VIPs, addr, (*VIP).CompareAddr)
 	return v
 }
 
@@ -71,8 +71,4 @@ func (f *Frontend) Drains(backend netip.AddrPort) bool {
 func (t *Target) Has(backend netip.AddrPort) bool {
 	_, found := slices.BinarySearchFunc(t.Backends, backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
 	return found
-}
-
-func ContainsAddr(all []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }

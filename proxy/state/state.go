@@ -98,8 +98,8 @@ func VIPsOf(list ...*VIP) VIPs { return sortedset.SetOf(list, CompareVIPs) }
 // CompareVIPs orders by address.
 func CompareVIPs(a, b *VIP) int { return a.Addr.Compare(b.Addr) }
 
-// compareVIP compares a VIP with an address.
-func compareVIP(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) }
+// CompareAddr compares the address of a VIP with another one, in the order of [CompareVIPs].
+func (v *VIP) CompareAddr(a netip.Addr) int { return v.Addr.Compare(a) }
 
 // Equal reports whether v and o have the same content.
 func (v *VIP) Equal(o *VIP) bool {

@@ -6,5 +6,6 @@
 // [Draft]), so that callers can compare slices by identity ([Same]). No caller writes to them.
 //
 // sortedset.go has the operations on any elements, prefixes.go those on prefixes, patch.go replaces a
-// few elements of a long list, set.go has Set, and same.go has what preserves the identity of lists.
+// few elements of a long list, merge.go compares two lists, set.go has Set, and same.go has what
+// preserves the identity of lists.
 package sortedset

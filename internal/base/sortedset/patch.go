@@ -49,28 +49,6 @@ func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b
 	return out
 }
 
-// Differ returns what is in one of two lists and not in the other; both are sorted by compare.
-// Elements in both are only compared for equality.
-func Differ[T comparable](a, b []T, compare func(a, b T) int) (only []T) {
-	if Same(a, b) {
-		return nil
-	}
-	for len(a) > 0 && len(b) > 0 {
-		if a[0] == b[0] {
-			a, b = a[1:], b[1:]
-			continue
-		}
-		order := compare(a[0], b[0])
-		if order <= 0 {
-			only, a = append(only, a[0]), a[1:]
-		}
-		if order >= 0 {
-			only, b = append(only, b[0]), b[1:]
-		}
-	}
-	return slices.Concat(only, a, b)
-}
-
 // Seek returns the part of a sorted list from a key on, and whether the first element has that key.
 // It is fast if the key is near the beginning: for keys in order, call it with what it returned last.
 func Seek[T, K any](list []T, key K, compare func(T, K) int) (rest []T, found bool) {

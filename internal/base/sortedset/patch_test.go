@@ -63,17 +63,3 @@ func TestSeek(t *testing.T) {
 		}
 	}
 }
-
-func TestDiffer(t *testing.T) {
-	for _, row := range []struct{ a, b, want []int }{
-		{nil, nil, nil},
-		{[]int{1, 2, 3}, []int{1, 2, 3}, nil},
-		{[]int{1, 2}, []int{2, 3, 4}, []int{1, 3, 4}},
-		{nil, []int{1}, []int{1}},
-		{[]int{1}, nil, []int{1}},
-	} {
-		if got := Differ(row.a, row.b, cmp.Compare[int]); !slices.Equal(got, row.want) {
-			t.Errorf("%v and %v differ in %v, want %v", row.a, row.b, got, row.want)
-		}
-	}
-}

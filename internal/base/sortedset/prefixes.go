@@ -115,6 +115,12 @@ func contains(prefixes Set[netip.Prefix], a netip.Addr) bool {
 	return false
 }
 
+// ContainsAddr reports whether one of a few prefixes, in any order, contains an address. An address with a zone is in
+// none.
+func ContainsAddr(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
 // Holding returns the prefixes that contain an address. Both arguments must be sorted.
 func Holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
 	var some []netip.Prefix

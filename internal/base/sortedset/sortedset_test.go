@@ -160,3 +160,25 @@ func TestRemoveAddrs(t *testing.T) {
 		}
 	}
 }
+
+func TestContainsAddr(t *testing.T) {
+	for _, row := range []struct {
+		prefixes, addr string
+		want           bool
+	}{
+		{"", "192.0.2.1", false},
+		{"2001:db8::/64 192.0.2.0/24", "192.0.2.1", true},
+		{"192.0.2.9/24", "192.0.2.1", true}, // an interface's
+		{"192.0.2.1/32", "192.0.2.2", false},
+		{"192.0.2.0/24", "::ffff:192.0.2.1", false},
+		{"fe80::/64", "fe80::1%eth0", false},
+	} {
+		var prefixes []netip.Prefix
+		for s := range strings.FieldsSeq(row.prefixes) {
+			prefixes = append(prefixes, netip.MustParsePrefix(s))
+		}
+		if got := ContainsAddr(prefixes, netip.MustParseAddr(row.addr)); got != row.want {
+			t.Errorf("%q contain %s: %t", row.prefixes, row.addr, got)
+		}
+	}
+}
