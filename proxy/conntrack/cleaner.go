@@ -3,7 +3,6 @@ package conntrack
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -55,13 +54,10 @@ type Cleaner struct {
 	err     error       // of the last cleanup
 	idle    bool        // nothing is pending or in progress
 
-	// syns, local, draining and resting hold entries that wait before they become pending.
-	syns, local, draining, resting delay
+	// syns and local hold entries that wait before they become pending.
+	syns, local delay
 
-	drains map[drainingBackend]*drain
-	// again has the backends of flows that the current cleanup lets expire. The next one looks for
-	// them again.
-	again StaleEntries
+	drains map[drainingBackend]drain // their flows stay until the end of the drain
 }
 
 // A delay holds entries for a while before their cleanup. Entries that are added meanwhile wait for
@@ -122,8 +118,7 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	}
 	s := &Cleaner{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
-		syns: newDelay(synGrace), local: newDelay(synGrace), draining: newDelay(drainTime), resting: newDelay(restInterval),
-		drains: make(map[drainingBackend]*drain), again: make(StaleEntries),
+		syns: newDelay(synGrace), local: newDelay(synGrace), drains: make(map[drainingBackend]drain),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	s.local.interval = localInterval
@@ -154,11 +149,6 @@ func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want, s.coming = want, want
-	for vip, v := range draining {
-		for b := range v.removedBackends {
-			s.drains[drainingBackend{vip, b}] = &drain{began: time.Now()}
-		}
-	}
 	if len(stale)+len(deferrable)+len(local)+len(draining) == 0 {
 		return
 	}
@@ -169,7 +159,7 @@ func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 	}
 	s.syns.add(deferrable, func() { s.ripen(&s.syns) })
 	s.local.add(local, func() { s.ripen(&s.local) })
-	s.draining.add(draining, func() { s.ripen(&s.draining) })
+	s.beginDrains(draining)
 }
 
 // ripen makes the entries pending that have waited long enough.
@@ -177,7 +167,6 @@ func (s *Cleaner) ripen(d *delay) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending.merge(d.due())
-	maps.DeleteFunc(s.drains, func(_ drainingBackend, d *drain) bool { return time.Since(d.began) >= maxDrainTime })
 	s.notifyPending()
 }
 
@@ -215,7 +204,6 @@ func (s *Cleaner) cleanUp() error {
 	s.mu.Lock()
 	stale := s.pending
 	s.pending = make(StaleEntries)
-	s.watch(stale, time.Now())
 	s.mu.Unlock()
 	if len(stale) == 0 {
 		return nil
@@ -223,7 +211,7 @@ func (s *Cleaner) cleanUp() error {
 	var deleted []Flow
 	err := stale.excludeOwnAddresses()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.hasDrainTime, s.departure)
+		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.hasDrainTime)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -234,12 +222,10 @@ func (s *Cleaner) cleanUp() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
-	s.watchEnd(stale, time.Now(), err)
 	if err != nil {
 		s.pending.merge(stale)
 	}
-	s.requeueResting()
-	s.idle = len(s.pending) == 0 && len(s.syns.waiting)+len(s.local.waiting) == 0 && len(s.draining.waiting) == 0 && len(s.resting.waiting) == 0
+	s.idle = len(s.pending)+len(s.syns.waiting)+len(s.local.waiting)+len(s.drains) == 0
 	return err
 }
 
@@ -261,15 +247,13 @@ func (s *Cleaner) IsIdle() bool {
 }
 
 // Close cleans up what is pending or delayed, because no later process would, and stops the
-// Cleaner. Flows that drain stay, or go when they rest: what remains is for the next process, which
-// adopts the table. Further calls do nothing.
+// Cleaner. Flows that drain stay: the next process adopts the table and ends them. Further calls do
+// nothing.
 func (s *Cleaner) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
 		s.pending.merge(s.syns.all())
 		s.pending.merge(s.local.all())
-		s.pending.merge(s.draining.all())
-		s.pending.merge(s.resting.all())
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done
