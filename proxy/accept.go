@@ -37,7 +37,7 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 
 // validate returns the VIPs that differ from the last State, and checks changed parts that belong
 // to no VIP.
-func (p *Proxy) validate(want State) ([]state.VipChange, error) {
+func (p *Proxy) validate(want State) ([]state.VIPChange, error) {
 	if !state.SameShared(p.rules.have, want) || !slices.Equal(p.rules.have.Redirects, want.Redirects) {
 		if err := state.ValidateShared(want); err != nil {
 			return nil, err

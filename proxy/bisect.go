@@ -17,7 +17,7 @@ const bisectPatience = 20 * time.Second
 // rejected addresses to refused. It suspects the largest changes first: usually all others can be
 // set at once. The error is failed if nothing at all can be set.
 func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, failed error) (State, error) {
-	var doubted []state.VipChange
+	var doubted []state.VIPChange
 	out := make(state.Refusals)
 	for _, c := range state.DiffVIPs(p.rules.have.VIPs, want.VIPs) {
 		if c.Want != nil {
@@ -39,7 +39,7 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 		return want, nil
 	}
 	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)
-	slices.SortStableFunc(doubted, func(a, b state.VipChange) int { return a.Want.Entries(ModeNFTables) - b.Want.Entries(ModeNFTables) })
+	slices.SortStableFunc(doubted, func(a, b state.VIPChange) int { return a.Want.Entries(ModeNFTables) - b.Want.Entries(ModeNFTables) })
 	n := &bisection{p: p, want: want, before: before, out: out, until: time.Now().Add(bisectPatience)}
 	n.admit(ctx, doubted, len(doubted)-1, failed)
 	for a, r := range out {
@@ -62,7 +62,7 @@ type bisection struct {
 
 // admit sets the changes, which failed together, in two parts, as far as possible. failed is the
 // error of the failure.
-func (b *bisection) admit(ctx context.Context, doubted []state.VipChange, cut int, failed error) {
+func (b *bisection) admit(ctx context.Context, doubted []state.VIPChange, cut int, failed error) {
 	if len(doubted) == 0 {
 		return
 	}
@@ -81,7 +81,7 @@ func (b *bisection) admit(ctx context.Context, doubted []state.VipChange, cut in
 }
 
 // try sets changes. If they fail, it searches for changes that cannot be set.
-func (b *bisection) try(ctx context.Context, changes []state.VipChange) {
+func (b *bisection) try(ctx context.Context, changes []state.VIPChange) {
 	for _, c := range changes {
 		delete(b.out, c.Want.Addr)
 	}

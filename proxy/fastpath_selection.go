@@ -47,7 +47,7 @@ func (n *selection) state(s *State) fastpath.State {
 	changed := n.follow(s.VIPs)
 	byAddr := (*fastpath.VIP).CompareAddr
 	n.made = sortedset.Patch(n.made, changed, byAddr, sortedset.Equal, func(i int) (*fastpath.VIP, bool) {
-		v := s.Vip(changed[i])
+		v := s.VIP(changed[i])
 		if v == nil {
 			return nil, false
 		}
@@ -87,7 +87,7 @@ func (n *selection) follow(vips VIPs) []netip.Addr {
 	return changedAddrs(changes, n.turned)
 }
 
-func changedAddrs(changes []state.VipChange, turned map[*VIP]bool) []netip.Addr {
+func changedAddrs(changes []state.VIPChange, turned map[*VIP]bool) []netip.Addr {
 	addrs := make([]netip.Addr, 0, len(changes)+len(turned))
 	for _, c := range changes {
 		addrs = append(addrs, cmp.Or(c.Want, c.Have).Addr)

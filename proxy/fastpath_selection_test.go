@@ -52,7 +52,7 @@ func (w *selectionWorld) step() {
 	rare := 2 + w.IntN(30)
 	for i := range byte(20) {
 		a := netip.AddrFrom4([4]byte{192, 0, 2, i})
-		was := w.state.Vip(a)
+		was := w.state.VIP(a)
 		switch {
 		case w.IntN(rare) > 0 && was != nil:
 			next = append(next, was)

@@ -29,9 +29,9 @@ type forwardOpener struct {
 
 // plan records which flows must pass. changed are the VIPs that differ from those of the
 // last State that was set.
-func (f *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
+func (f *forwardOpener) plan(want State, changed []state.VIPChange, look bool) {
 	same := f.settled && slices.Equal(f.owned, want.Owned) &&
-		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return iptables.OutsidePrefixes(c, want.Owned) })
+		!slices.ContainsFunc(changed, func(c state.VIPChange) bool { return iptables.OutsidePrefixes(c, want.Owned) })
 	f.settled = false
 	f.due = f.due || look
 	if same {

@@ -312,7 +312,7 @@ func TestRepliesOfASharedBackend(t *testing.T) {
 		one := proxytest.PacketState(LocalClients{})
 		both := one
 		for family := range state.SetID(2) {
-			v := *one.Vip(proxytest.At("vip", family))
+			v := *one.VIP(proxytest.At("vip", family))
 			v.Addr = proxytest.At("vip2", family)
 			both.VIPs = proxytest.WithVIPs(both.VIPs, &v)
 		}

@@ -35,7 +35,7 @@ type ruleset struct {
 // A change is a State to set, and what is different.
 type change struct {
 	want State
-	vips []state.VipChange // that differ from the State before
+	vips []state.VIPChange // that differ from the State before
 	read bool              // the kernel may not hold that State: read it first
 }
 

@@ -38,5 +38,5 @@ func (s *scene) rules(m Mode) (proxytest.Rules, error) {
 
 // ipsetOf is the set of iptables that has the client.
 func ipsetOf(m proxytest.SceneMemory, s *State) string {
-	return iptables.AffinityName(s.Vip(m.Vip), s.Frontend(m.Vip, m.Port), m.Backend)
+	return iptables.AffinityName(s.VIP(m.VIP), s.Frontend(m.VIP, m.Port), m.Backend)
 }

@@ -239,7 +239,7 @@ func (p *pass) taking(d *plan.Desired) []netip.Addr {
 func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) proxy.VIPs {
 	var lingering []*proxy.VIP
 	for _, addr := range extra {
-		vip := d.Proxy.Vip(addr)
+		vip := d.Proxy.VIP(addr)
 		if vip != nil && plan.LingersAsItIs(vip) || sortedset.HasAddr(d.Announce, addr) {
 			continue // d's VIP is complete, also if it is wanted again
 		}

@@ -263,7 +263,7 @@ func endsFlow(s *state.State, f *Flow) bool {
 
 // abandons reports whether the rules reject new flows to an address: it is owned, but not a VIP.
 func abandons(s *state.State, a netip.Addr) bool {
-	return s.Vip(a) == nil && sortedset.ContainsAddr(s.Owned, a)
+	return s.VIP(a) == nil && sortedset.ContainsAddr(s.Owned, a)
 }
 
 // excludeOwnAddresses excludes addresses of the node itself, which a pool may contain by mistake. A

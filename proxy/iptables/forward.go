@@ -17,7 +17,7 @@ import (
 
 // OutsidePrefixes reports whether an address of the change, before or after it, is outside the
 // prefixes: a lingering address of a deleted pool. Such an address needs rules of its own.
-func OutsidePrefixes(c state.VipChange, owned []netip.Prefix) bool {
+func OutsidePrefixes(c state.VIPChange, owned []netip.Prefix) bool {
 	return c.Have != nil && !sortedset.ContainsAddr(owned, c.Have.Addr) ||
 		c.Want != nil && !sortedset.ContainsAddr(owned, c.Want.Addr)
 }

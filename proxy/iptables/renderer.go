@@ -165,7 +165,7 @@ func renderChange(s state.State, to chainSet, v *state.VIP) {
 
 // affectsTree reports whether the change affects a rule of the trees. Then they are compared whole:
 // a VIP that comes or goes can move the branches of its neighbours.
-func affectsTree(c state.VipChange) bool {
+func affectsTree(c state.VIPChange) bool {
 	if c.Have == nil || c.Want == nil {
 		return true
 	}

@@ -46,7 +46,7 @@ type Step struct {
 	Have, Want state.State
 	// VIPs are the differences by address, and Elements the same differences as elements of
 	// the sets of nftables. The iptables renderer reads VIPs and the sets of replies only.
-	VIPs     []state.VipChange
+	VIPs     []state.VIPChange
 	Elements state.Change
 }
 

@@ -85,23 +85,23 @@ func DiffElements(have, want []Element) Change {
 	return Change{del, add}
 }
 
-// A VipChange is a VIP before and after a change; nil if it does not exist.
-type VipChange struct {
+// A VIPChange is a VIP before and after a change; nil if it does not exist.
+type VIPChange struct {
 	Have, Want *VIP
 }
 
 // DiffVIPs returns the VIPs whose pointers differ, in order. It skips what both versions share.
-func DiffVIPs(have, want VIPs) []VipChange {
-	var changes []VipChange
+func DiffVIPs(have, want VIPs) []VIPChange {
+	var changes []VIPChange
 	for v, isWanted := range sortedset.Differences(have, want, CompareVIPs) {
 		last := len(changes) - 1
 		switch {
 		case !isWanted:
-			changes = append(changes, VipChange{Have: v})
+			changes = append(changes, VIPChange{Have: v})
 		case last >= 0 && changes[last].Want == nil && changes[last].Have.Addr == v.Addr:
 			changes[last].Want = v // Differences returned the old value just before
 		default:
-			changes = append(changes, VipChange{Want: v})
+			changes = append(changes, VIPChange{Want: v})
 		}
 	}
 	return changes
@@ -109,7 +109,7 @@ func DiffVIPs(have, want VIPs) []VipChange {
 
 // DiffStates returns the change of elements from have to want, given the VIPs that differ and the
 // Replies of have. Both must be for the same node.
-func DiffStates(have, want State, vips []VipChange, replies Replies) Change {
+func DiffStates(have, want State, vips []VIPChange, replies Replies) Change {
 	var c Change
 	if !SameShared(have, want) {
 		c = DiffElements(renderShared(have), renderShared(want))
@@ -137,7 +137,7 @@ func SameShared(a, b State) bool {
 		a.SNAT.equal(b.SNAT)
 }
 
-func (c VipChange) Family() SetID {
+func (c VIPChange) Family() SetID {
 	if c.Want != nil {
 		return Family(c.Want.Addr)
 	}

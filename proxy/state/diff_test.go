@@ -101,10 +101,10 @@ func TestDiffVIPs(t *testing.T) {
 }
 
 // slowDiff looks every address up.
-func slowDiff(have, want state.VIPs) (changes []state.VipChange) {
+func slowDiff(have, want state.VIPs) (changes []state.VIPChange) {
 	was, is := state.State{VIPs: have}, state.State{VIPs: want}
 	for v := range proxytest.WithVIPs(have, want.Slice()...).All() {
-		if c := (state.VipChange{Have: was.Vip(v.Addr), Want: is.Vip(v.Addr)}); c.Have != c.Want {
+		if c := (state.VIPChange{Have: was.VIP(v.Addr), Want: is.VIP(v.Addr)}); c.Have != c.Want {
 			changes = append(changes, c)
 		}
 	}

@@ -229,10 +229,10 @@ func (s State) Without(have State, refused Refusals) State {
 	}
 	addrs := slices.SortedFunc(maps.Keys(refused), netip.Addr.Compare)
 	s.VIPs = sortedset.PatchSet(s.VIPs, addrs, (*VIP).CompareAddr, sortedset.Equal, func(i int) (*VIP, bool) {
-		if s.Vip(addrs[i]) == nil {
+		if s.VIP(addrs[i]) == nil {
 			return nil, false // no address of s
 		}
-		old := have.Vip(addrs[i])
+		old := have.VIP(addrs[i])
 		return old, old != nil
 	})
 	return s
@@ -240,7 +240,7 @@ func (s State) Without(have State, refused Refusals) State {
 
 // Refuse returns the changed addresses that cannot be forwarded, regardless of the kernel's state:
 // invalid addresses, and addresses beyond the limits.
-func (l Limits) Refuse(changes []VipChange) Refusals {
+func (l Limits) Refuse(changes []VIPChange) Refusals {
 	refused := make(Refusals)
 	for _, c := range changes {
 		if c.Want == nil {
@@ -257,9 +257,9 @@ func (l Limits) Refuse(changes []VipChange) Refusals {
 // most Total entries. It is the last resort: package plan divides the room among namespaces before.
 // have is the number of the present entries. An address without frontends is not refused, because it
 // is what remains of a refused one: its few entries reject connections.
-func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
+func (l Limits) RefuseTotal(have int, changes []VIPChange, refused Refusals) {
 	total := have
-	var grown []VipChange
+	var grown []VIPChange
 	for _, c := range changes {
 		grows := c.Want.Entries(l.Mode) - c.Have.Entries(l.Mode)
 		if c.Want != nil {
@@ -274,7 +274,7 @@ func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	if total <= l.Total {
 		return
 	}
-	slices.SortStableFunc(grown, func(a, b VipChange) int { return b.Want.Entries(l.Mode) - a.Want.Entries(l.Mode) })
+	slices.SortStableFunc(grown, func(a, b VIPChange) int { return b.Want.Entries(l.Mode) - a.Want.Entries(l.Mode) })
 	for _, c := range grown {
 		if total <= l.Total {
 			return
@@ -288,7 +288,7 @@ func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 
 // RefusePrograms refuses changed addresses, until all addresses together have at most as many rules
 // with programs as allowed. Unchanged addresses keep theirs.
-func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
+func (l Limits) RefusePrograms(s State, changes []VIPChange, refused Refusals) {
 	if l.Mode != ModeIPTables {
 		return
 	}

@@ -32,15 +32,15 @@ func Base(id SetID) SetID {
 
 func (t *Target) Empty() bool { return len(t.Backends) == 0 }
 
-// Vip returns the VIP with an address; nil if it is not a VIP.
-func (s *State) Vip(addr netip.Addr) *VIP {
+// VIP returns the VIP with an address; nil if it is not a VIP.
+func (s *State) VIP(addr netip.Addr) *VIP {
 	v, _ := sortedset.Get(s.VIPs, addr, (*VIP).CompareAddr)
 	return v
 }
 
 // Frontend returns a frontend; nil if it does not exist.
 func (s *State) Frontend(vip netip.Addr, at Port) *Frontend {
-	return s.Vip(vip).frontend(at)
+	return s.VIP(vip).frontend(at)
 }
 
 // frontend returns a frontend of a VIP; nil if it does not exist.

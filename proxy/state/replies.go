@@ -16,13 +16,13 @@ type Replies map[Element]int
 func RepliesOf(vips VIPs) Replies {
 	r := make(Replies)
 	for v := range vips.All() {
-		r.Record(VipChange{Want: v})
+		r.Record(VIPChange{Want: v})
 	}
 	return r
 }
 
 // Record counts the change of a VIP.
-func (r Replies) Record(c VipChange) {
+func (r Replies) Record(c VIPChange) {
 	r.count(c.Have, -1, c.Want)
 	r.count(c.Want, 1, c.Have)
 }
@@ -32,7 +32,7 @@ func (r Replies) Elements() []Element { return slices.SortedFunc(maps.Keys(r), E
 
 // diff returns the elements that changes of VIPs add and delete. r is as before the changes, and
 // stays so.
-func (r Replies) diff(changes []VipChange) (c Change) {
+func (r Replies) diff(changes []VIPChange) (c Change) {
 	by := make(Replies)
 	for _, v := range changes {
 		by.Record(v)

@@ -79,7 +79,7 @@ type Scene struct {
 // A SceneMemory is a client of a frontend with affinity, and the backend that it had.
 type SceneMemory struct {
 	Client  netip.Addr
-	Vip     netip.Addr
+	VIP     netip.Addr
 	Port    state.Port
 	Backend state.Backend
 }
@@ -217,7 +217,7 @@ func parseSNAT(s *state.SNAT, words []string) error {
 }
 
 func (s *Scene) vip(a netip.Addr) *state.VIP {
-	v := s.State.Vip(a)
+	v := s.State.VIP(a)
 	if v == nil {
 		v = &state.VIP{Addr: a}
 		s.State.VIPs = WithVIPs(s.State.VIPs, v)
@@ -350,7 +350,7 @@ func (s *Scene) learn(words []string) error {
 
 // Entry is the map of nftables that has the client, and the element.
 func (m SceneMemory) Entry() (set, element string) {
-	return AffinityEntry(m.Client, m.Vip, m.Port, m.Backend.Addr)
+	return AffinityEntry(m.Client, m.VIP, m.Port, m.Backend.Addr)
 }
 
 // addRows reads "client any vip:80 pod1 saw client or pod2 saw client".

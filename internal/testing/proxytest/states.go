@@ -131,7 +131,7 @@ func Addrs(all ...string) []netip.Addr {
 }
 
 func ServesState(s state.State, a netip.Addr) bool {
-	return s.Vip(a) != nil
+	return s.VIP(a) != nil
 }
 
 // UDPState is a VIP in each family whose port 53 is at one backend.
