@@ -65,7 +65,7 @@ test: setup build kube-tools ## run every test that this machine can run, with t
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...
 
-lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy; with VULNDB, govulncheck
+lint: ## gofmt, go vet, staticcheck, exhaustive, prose, form, bash -n, go mod tidy; with VULNDB, govulncheck
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
 		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
 	go vet ./...
@@ -76,6 +76,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy; wi
 	go tool staticcheck ./...
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
 	go run ./hack/prose .
+	go run ./hack/form .
 	bash -n .ci/run $(wildcard hack/*.sh hack/*/*.sh)
 	go mod tidy -diff
 	@go run ./hack/proportions -product ./cmd/fanfare

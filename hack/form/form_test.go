@@ -124,7 +124,8 @@ func TestCheck(t *testing.T) {
 		found, err := check("x.go", []byte(tt.text+"\n"))
 		var got []string
 		for _, l := range found {
-			got = append(got, l.kind)
+			_, kind, _ := strings.Cut(l.what, " columns of ")
+			got = append(got, kind)
 		}
 		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v, %v; want %v", name, found, err, tt.want)
@@ -166,6 +167,39 @@ func TestBrokenFile(t *testing.T) {
 		_, err := run(os.Stdout, fix, []string{filepath.Dir(name)})
 		if err == nil || !strings.Contains(err.Error(), "broken.go") {
 			t.Errorf("fix %t: got %v, want an error about broken.go", fix, err)
+		}
+	}
+}
+
+func TestImports(t *testing.T) {
+	const ours = module + "/bgp"
+	for name, tt := range map[string]struct {
+		in, want string
+		line     int
+	}{
+		"groups":   {"a b |x.org/y z.org/y |" + ours, "a b |x.org/y z.org/y |" + ours, 0},
+		"together": {"a x.org/y " + ours, "a |x.org/y |" + ours, 5},
+		"apart":    {"a |b", "a b", 6},
+		"order":    {ours + " |a", "a |" + ours, 6},
+		"one":      {ours, ours, 0},
+	} {
+		file := func(paths string) string {
+			text := "package p\n\nimport (\n"
+			for path := range strings.FieldsSeq(paths) {
+				after, blank := strings.CutPrefix(path, "|")
+				if blank {
+					text += "\n"
+				}
+				text += "\t\"" + after + "\"\n"
+			}
+			return text + ")\n"
+		}
+		s, err := parse("x.go", []byte(file(tt.in)))
+		if err != nil || s.mixed() != tt.line {
+			t.Errorf("%s: line %d, %v; want %d", name, s.mixed(), err, tt.line)
+		}
+		if got, err := fixed("x.go", []byte(file(tt.in))); err != nil || string(got) != file(tt.want) {
+			t.Errorf("%s: got\n%s%v\nwant\n%s", name, got, err, file(tt.want))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"go/ast"
 	"go/format"
 	"go/parser"
@@ -16,17 +17,17 @@ const (
 	tab   = 4
 )
 
-// The kinds of long lines.
+// What is in a line.
 const (
 	code     = "code"
 	trailing = "a comment after code"
 	comment  = "a comment"
 )
 
-// A long line.
-type long struct {
-	number, columns int
-	kind            string
+// A finding is what a line has that is not in form.
+type finding struct {
+	line int
+	what string
 }
 
 // columns is the width of a line. Tabs are where gofmt writes them: at its beginning, and in comments.
@@ -56,17 +57,23 @@ func (s *source) ownLines(g *ast.CommentGroup) bool {
 	return strings.HasPrefix(g.List[0].Text, "//") && strings.TrimSpace(before) == ""
 }
 
-// check returns the lines of a file that are too long and need not be.
-func check(name string, text []byte) ([]long, error) {
+// raw is a string that cannot be broken.
+var raw = regexp.MustCompile("`[^`]*`")
+
+// check returns the lines of a file that are too long and need not be, and imports that are not in their groups.
+func check(name string, text []byte) ([]finding, error) {
 	s, err := parse(name, text)
 	if err != nil || ast.IsGenerated(s.file) {
 		return nil, err
 	}
 	kinds := s.kinds()
-	var found []long
+	var found []finding
+	if line := s.mixed(); line != 0 {
+		found = append(found, finding{line, "not in the groups of imports: standard library, others, this module"})
+	}
 	for i, line := range s.lines {
-		if width := columns(line); width > limit && kinds[i+1] != "" {
-			found = append(found, long{i + 1, width, kinds[i+1]})
+		if width := columns(raw.ReplaceAllString(line, "")); width > limit && kinds[i+1] != "" {
+			found = append(found, finding{i + 1, fmt.Sprintf("%d columns of %s", width, kinds[i+1])})
 		}
 	}
 	return found, nil
@@ -77,6 +84,9 @@ func (s *source) kinds() []string {
 	kinds := slices.Repeat([]string{code}, len(s.lines)+1)
 	for _, g := range s.file.Comments {
 		first := s.line(g.Pos())
+		if strings.HasPrefix(g.List[0].Text, "/*") {
+			continue
+		}
 		if !s.ownLines(g) {
 			kinds[first] = trailing
 			before := s.lines[first-1][:s.fset.PositionFor(g.Pos(), false).Column-1]
@@ -125,8 +135,13 @@ func fixed(name string, text []byte) ([]byte, error) {
 	if err != nil || ast.IsGenerated(s.file) {
 		return text, err
 	}
+	kinds := s.kinds()
 	for _, g := range slices.Backward(s.file.Comments) {
 		texts, first := s.texts(g), s.line(g.Pos())
+		if kinds[first] == trailing && columns(s.lines[first-1]) > limit && s.file.Package < g.Pos() {
+			s.raise(g)
+			continue
+		}
 		if !s.ownLines(g) || s.isPreamble(g) || output.MatchString(texts[0]) {
 			continue
 		}
@@ -137,7 +152,24 @@ func fixed(name string, text []byte) ([]byte, error) {
 		}
 		s.lines = slices.Replace(s.lines, first-1, first-1+len(texts), wrapped...)
 	}
-	return format.Source([]byte(strings.Join(s.lines, "\n")))
+	s.grouped() // above all other lines that have changed
+	wrapped, err := format.Source([]byte(strings.Join(s.lines, "\n")))
+	if err != nil {
+		return nil, err
+	}
+	return broken(name, wrapped)
+}
+
+// raise puts a comment after code on lines of its own, above it.
+func (s *source) raise(g *ast.CommentGroup) {
+	at := s.fset.PositionFor(g.Pos(), false)
+	line := s.lines[at.Line-1]
+	indent := line[:len(line)-len(strings.TrimLeft(line, "\t"))]
+	var raised []string
+	for _, text := range wrap(s.texts(g)[:1], limit-columns(indent+"//")) {
+		raised = append(raised, indent+"//"+text)
+	}
+	s.lines = slices.Replace(s.lines, at.Line-1, at.Line, append(raised, strings.TrimRight(line[:at.Column-1], " \t"))...)
 }
 
 // isPreamble reports whether a comment is C, for cgo.
