@@ -77,7 +77,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, form, bash -n, go mod ti
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
 	go run ./hack/prose .
 	go run ./hack/form .
-	bash -n .ci/run $(wildcard hack/*.sh hack/*/*.sh)
+	bash -n .ci/run $(wildcard hack/*.sh hack/*/*.sh e2e/kube/*.sh e2e/kube/*/*.sh)
 	go mod tidy -diff
 	@go run ./hack/proportions -product ./cmd/fanfare
 	$(if $(VULNDB),go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 -db='$(VULNDB)' -tags=$(TAGS) ./...,\
