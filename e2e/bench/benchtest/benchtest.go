@@ -17,3 +17,14 @@ func Inputs(t *testing.T) measure.Inputs {
 	}
 	return in
 }
+
+// Once measures once, and logs the page.
+func Once[R any](t *testing.T, s measure.Steps[R]) (r R, text string) {
+	t.Helper()
+	r, text, err := s.Once(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	return r, text
+}

@@ -142,21 +142,11 @@ func (b *bench) idle(ctx context.Context, span time.Duration) ([]measure.Share, 
 		return nil, err
 	}
 	began := time.Now()
-	if err := pause(ctx, span); err != nil {
+	if err := measure.Pause(ctx, span); err != nil {
 		return nil, err
 	}
 	after, err := b.usage()
 	return measure.Shares(before, after, time.Since(began)), err
-}
-
-// pause waits for a time that is part of the measurement.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // usage reads the usage of every measured process.

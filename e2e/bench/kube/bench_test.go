@@ -26,11 +26,7 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 	o := options{Inputs: benchtest.Inputs(t)}
 	o.quicken()
-	r, text, err := o.steps().Once(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(text)
+	r, text := benchtest.Once(t, o.steps())
 	if len(r.Results) != len(o.sizes) {
 		t.Fatalf("%d results, want %d", len(r.Results), len(o.sizes))
 	}

@@ -101,5 +101,5 @@ func (b *bench) removeSpeaker(ctx context.Context, node string) error {
 // anyMoment waits for a random time. Events must not be in step with the kube-proxies, which
 // are never quiet while endpoints change.
 func anyMoment(ctx context.Context) error {
-	return pause(ctx, time.Duration(rand.Int64N(int64(time.Second))))
+	return measure.Pause(ctx, time.Duration(rand.Int64N(int64(time.Second))))
 }

@@ -81,7 +81,7 @@ var targets = [2]string{"p12", "p11"}
 // with timers.
 func (b *bench) moves(ctx context.Context, to netip.AddrPort, repeats int, rest time.Duration) (c change, err error) {
 	for i := range repeats {
-		if err := pause(ctx, rest+time.Duration(rand.Int64N(int64(time.Second)))); err != nil {
+		if err := measure.Pause(ctx, rest+time.Duration(rand.Int64N(int64(time.Second)))); err != nil {
 			return c, err
 		}
 		if err := b.moveOne(ctx, to, targets[i%2], &c); err != nil {

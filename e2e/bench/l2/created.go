@@ -55,7 +55,7 @@ func createOne(ctx context.Context, l *lab.Lab, vip netip.Addr, ahead time.Durat
 	if vip.Is6() {
 		svc.Families = []corev1.IPFamily{corev1.IPv6Protocol}
 	}
-	if err := pause(ctx, waited-ahead); err != nil {
+	if err := measure.Pause(ctx, waited-ahead); err != nil {
 		return 0, err
 	}
 	type answer struct {
@@ -67,7 +67,7 @@ func createOne(ctx context.Context, l *lab.Lab, vip netip.Addr, ahead time.Durat
 		at, err := l.Host().FirstAnswer(ctx, netip.AddrPortFrom(vip, 80))
 		first <- answer{at, err}
 	}()
-	if err := pause(ctx, ahead); err != nil {
+	if err := measure.Pause(ctx, ahead); err != nil {
 		return 0, err
 	}
 	begin := time.Now()

@@ -66,7 +66,7 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, afterwards); err != nil {
+	if err := measure.Pause(ctx, afterwards); err != nil {
 		return err
 	}
 	report := load.Stop()

@@ -62,7 +62,7 @@ func atRest(ctx context.Context, l *lab.Lab, o options) (r rest, err error) {
 		return r, err
 	}
 	// The last gratuitous packets follow the first by 7.5 s.
-	if err := pause(ctx, 10*time.Second); err != nil {
+	if err := measure.Pause(ctx, 10*time.Second); err != nil {
 		return r, err
 	}
 	if r.With, r.PacketsWith, err = usage(ctx, l, o.rest); err != nil {
@@ -110,7 +110,7 @@ func usage(ctx context.Context, l *lab.Lab, span time.Duration) (core, packets f
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := pause(ctx, span); err != nil {
+	if err := measure.Pause(ctx, span); err != nil {
 		return 0, 0, err
 	}
 	after, sentAfter, err := readUsage(l)
@@ -136,14 +136,4 @@ func readUsage(l *lab.Lab) (all []measure.Usage, sent uint64, err error) {
 		all, sent = append(all, u), sent+packets
 	}
 	return all, sent, nil
-}
-
-// pause waits for a time that is part of the measurement.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

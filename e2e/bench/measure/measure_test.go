@@ -40,7 +40,8 @@ func TestQuantile(t *testing.T) {
 
 func TestPretty(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		420 * time.Microsecond: "420 µs", 999600 * time.Nanosecond: "1.0 ms", 9940 * time.Microsecond: "9.9 ms", 9960 * time.Microsecond: "10 ms",
+		420 * time.Microsecond: "420 µs", 999600 * time.Nanosecond: "1.0 ms", 9940 * time.Microsecond: "9.9 ms",
+		9960 * time.Microsecond:   "10 ms",
 		123456 * time.Microsecond: "123 ms", 999600 * time.Microsecond: "1.00 s", 391 * time.Second: "391.00 s",
 	} {
 		if got := Pretty(d); got != want {
@@ -82,7 +83,8 @@ func TestCPUTime(t *testing.T) {
 	if got, err := cpuTime(stat); got != 2100*time.Millisecond || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
-	for _, bad := range []string{"", "42 (a) S 1 2", "42 (a) S 1 2 3 4 5 6 7 8 9 10 x 25 0 0", "42 (a) S 1 2 3 4 5 6 7 8 9 10 1 25 0"} {
+	for _, bad := range []string{"", "42 (a) S 1 2", "42 (a) S 1 2 3 4 5 6 7 8 9 10 x 25 0 0",
+		"42 (a) S 1 2 3 4 5 6 7 8 9 10 1 25 0"} {
 		if _, err := cpuTime(bad); err == nil {
 			t.Errorf("%q is no error", bad)
 		}
@@ -120,7 +122,10 @@ func TestMetric(t *testing.T) {
 // Only the first message that adds an object with all the bytes counts.
 func TestTableWatchFindsFirstAddition(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.12")
-	l := &TableWatch{want: [][]byte{binary.BigEndian.AppendUint16(pod.AsSlice(), 8080), []byte("web")}, found: make(chan time.Time, 1)}
+	l := &TableWatch{
+		want:  [][]byte{binary.BigEndian.AppendUint16(pod.AsSlice(), 8080), []byte("web")},
+		found: make(chan time.Time, 1),
+	}
 	message := func(kind int, data string) []byte {
 		size := unix.NLMSG_HDRLEN + (len(data)+3)&^3
 		m := make([]byte, size)

@@ -49,7 +49,9 @@ func (r Record) Bytes() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text = numbers.ReplaceAllFunc(text, func(array []byte) []byte { return []byte(strings.Join(strings.Fields(string(array)), "")) })
+	text = numbers.ReplaceAllFunc(text, func(array []byte) []byte {
+		return []byte(strings.Join(strings.Fields(string(array)), ""))
+	})
 	return append(text, '\n'), nil
 }
 
@@ -73,7 +75,10 @@ func (r Record) Head(present string) (string, error) {
 	if err := json.Unmarshal(r.Results, &c); err != nil {
 		return "", err
 	}
-	h := Heading{Command: r.Command, Date: c.Began.UTC().Format(time.DateOnly), Took: c.Took, Commit: r.Commit, Old: r.Code != present, Machine: c.Machine}
+	h := Heading{
+		Command: r.Command, Date: c.Began.UTC().Format(time.DateOnly), Took: c.Took, Commit: r.Commit,
+		Old: r.Code != present, Machine: c.Machine,
+	}
 	return h.String(), nil
 }
 
@@ -112,7 +117,9 @@ func (h Heading) String() string {
 // beside lists the versions of the other programs.
 func (m Machine) beside() string {
 	var all []string
-	for _, v := range []struct{ name, version string }{{"Kubernetes ", m.Kubernetes}, {"FRR ", m.FRR}, {"BIRD ", m.BIRD}, {"", m.NFT}, {"", m.IPTables}} {
+	for _, v := range []struct {
+		name, version string
+	}{{"Kubernetes ", m.Kubernetes}, {"FRR ", m.FRR}, {"BIRD ", m.BIRD}, {"", m.NFT}, {"", m.IPTables}} {
 		if v.version != "" {
 			all = append(all, v.name+v.version)
 		}

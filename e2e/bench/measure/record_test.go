@@ -38,8 +38,10 @@ func TestRecordBytes(t *testing.T) {
 // The head says the command, date, commit and versions, and whether the code has changed.
 func TestHead(t *testing.T) {
 	for present, want := range map[string]string{
-		"present": "Measured by `make bench-x` on 2026-11-25, in 2 minutes, at commit 0123456789. The measured code is unchanged since.\n",
-		"other":   "Measured by `make bench-x` on 2026-11-25, in 2 minutes, at commit 0123456789. **Old: the measured code has changed since.**\n",
+		"present": "Measured by `make bench-x` on 2026-11-25, in 2 minutes, at commit 0123456789. The measured code " +
+			"is unchanged since.\n",
+		"other": "Measured by `make bench-x` on 2026-11-25, in 2 minutes, at commit 0123456789. **Old: the " +
+			"measured code has changed since.**\n",
 	} {
 		got, err := record(t).Head(present)
 		if err != nil || !strings.HasPrefix(got, want) {

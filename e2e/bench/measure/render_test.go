@@ -20,7 +20,8 @@ func TestRender(t *testing.T) {
 		N    int
 		Took time.Duration
 	}{12000, 61 * time.Second}
-	got, err := Render("{{thousands .N}} {{twice .N}} {{minutes .Took}}", template.FuncMap{"twice": func(n int) int { return 2 * n }}, data)
+	got, err := Render("{{thousands .N}} {{twice .N}} {{minutes .Took}}",
+		template.FuncMap{"twice": func(n int) int { return 2 * n }}, data)
 	if want := "12,000 24000 2 minutes"; got != want || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/figure"
 )
@@ -117,4 +118,14 @@ func writeFile(path string, content []byte) error {
 		return nil
 	}
 	return os.WriteFile(path, content, 0o644)
+}
+
+// Pause waits for a time that is part of the measurement.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

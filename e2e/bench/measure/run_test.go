@@ -24,7 +24,8 @@ func TestPageShowsOnlyItsResults(t *testing.T) {
 	if err := once(func(r result) int { return r.Stored }); err != nil {
 		t.Error(err)
 	}
-	if err := once(func(r result) int { return r.hidden }); err == nil || !strings.Contains(err.Error(), "not in its JSON") {
+	if err := once(func(r result) int { return r.hidden }); err == nil ||
+		!strings.Contains(err.Error(), "not in its JSON") {
 		t.Errorf("error %v: want one about the JSON", err)
 	}
 }

@@ -44,7 +44,8 @@ func (l *TableWatch) handle(at time.Time, text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range messages {
-		if l.want != nil && adds(m) && !slices.ContainsFunc(l.want, func(w []byte) bool { return !bytes.Contains(m.Data, w) }) {
+		if l.want != nil && adds(m) && !slices.ContainsFunc(l.want,
+			func(w []byte) bool { return !bytes.Contains(m.Data, w) }) {
 			l.want = nil
 			l.found <- at
 		}

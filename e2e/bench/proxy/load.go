@@ -84,7 +84,7 @@ func (b *bench) changes(ctx context.Context, r *process, t *trial) error {
 		}
 		// The pause is longer than kube-proxy waits before it deletes old chains. The random part
 		// avoids synchronisation with timers.
-		if err := pause(ctx, b.calm+time.Duration(rand.Int64N(int64(b.calm)))); err != nil {
+		if err := measure.Pause(ctx, b.calm+time.Duration(rand.Int64N(int64(b.calm)))); err != nil {
 			return err
 		}
 		if err := b.change(ctx, r, t); err != nil {
@@ -92,16 +92,6 @@ func (b *bench) changes(ctx context.Context, r *process, t *trial) error {
 		}
 	}
 	return nil
-}
-
-// pause waits for a time that is part of the measurement.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // change replaces an endpoint by a new one and back, so that traffic later finds the
