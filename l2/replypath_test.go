@@ -131,17 +131,10 @@ func serve(t *testing.T, ns *nstest.NS) {
 		return err
 	})
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-			_, _ = io.WriteString(c, host) // the client notices an error
-			c.Close()
-		}
-	}()
+	go nstest.Accept(l, func(c net.Conn) {
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		_, _ = io.WriteString(c, host) // the client notices an error
+	})
 }
 
 func connect(ns *nstest.NS, vip string, limit time.Duration) (seen string, err error) {

@@ -112,28 +112,19 @@ func (s *segment) serve(pod *nstest.NS, at netip.AddrPort) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { l.Close() })
-	go func() {
+	go nstest.Accept(l, func(c net.Conn) {
+		buf := make([]byte, 64)
 		for {
-			c, err := l.Accept()
-			if err != nil {
+			switch _, err := c.Read(buf); {
+			case errors.Is(err, io.EOF):
+				fmt.Fprint(c, "bye")
+				return
+			case err != nil:
 				return
 			}
-			go func() {
-				defer c.Close()
-				buf := make([]byte, 64)
-				for {
-					switch _, err := c.Read(buf); {
-					case errors.Is(err, io.EOF):
-						fmt.Fprint(c, "bye")
-						return
-					case err != nil:
-						return
-					}
-					fmt.Fprint(c, pod.Name)
-				}
-			}()
+			fmt.Fprint(c, pod.Name)
 		}
-	}()
+	})
 }
 
 // set makes a node forward the VIPs, and redirect what it does not know if hops are named: where

@@ -20,17 +20,10 @@ func (f *fanfare) pods(vips string) {
 	l, err := net.Listen("tcp4", ":8080")
 	must(f.T, err)
 	f.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // The test has ended.
-			}
-			// The client reports a broken connection.
-			_, _ = io.WriteString(c, c.LocalAddr().(*net.TCPAddr).IP.String())
-			c.Close()
-		}
-	}()
+	go nstest.Accept(l, func(c net.Conn) {
+		// The client reports a broken connection.
+		_, _ = io.WriteString(c, c.LocalAddr().(*net.TCPAddr).IP.String())
+	})
 }
 
 // answers returns an error unless the pod answers at port 80 of an address.

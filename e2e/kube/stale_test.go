@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
@@ -116,24 +117,15 @@ func (f *fanfare) router(addr string) *router {
 	must(f.T, err)
 	f.Cleanup(func() { l.Close() })
 	r := &router{make(chan struct{}, 100)}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				if _, err := io.ReadFull(c, make([]byte, 19)); err != nil { // an OPEN
-					return
-				}
-				select {
-				case r.opens <- struct{}{}:
-				default:
-				}
-			}()
+	go nstest.Accept(l, func(c net.Conn) {
+		if _, err := io.ReadFull(c, make([]byte, 19)); err != nil { // an OPEN
+			return
 		}
-	}()
+		select {
+		case r.opens <- struct{}{}:
+		default:
+		}
+	})
 	return r
 }
 

@@ -67,7 +67,10 @@ spec: {announce: BGP, addresses: [192.0.2.0/24]}
 
 func newTestbed(t *testing.T) *testbed {
 	t.Helper()
-	s := &testbed{client: nstest.New(t, "client"), node: nstest.Node(t), local: nstest.New(t, "local"), remote: nstest.New(t, "remote")}
+	s := &testbed{
+		client: nstest.New(t, "client"), node: nstest.Node(t), local: nstest.New(t, "local"),
+		remote: nstest.New(t, "remote"),
+	}
 	nstest.Link(t, s.node, "eth0", s.client, "eth0")
 	nstest.Link(t, s.node, "local", s.local, "eth0")
 	nstest.Link(t, s.node, "remote", s.remote, "eth0")
@@ -115,19 +118,10 @@ func serve(t *testing.T, ns *nstest.NS, on string) {
 	must(t, err)
 	t.Cleanup(func() { l.Close(); p.Close() })
 	// Clients report broken connections.
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // The test has ended.
-			}
-			go func() {
-				defer c.Close()
-				fmt.Fprintf(c, "%s %s\n", on, c.RemoteAddr())
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	go nstest.Accept(l, func(c net.Conn) {
+		fmt.Fprintf(c, "%s %s\n", on, c.RemoteAddr())
+		_, _ = io.Copy(c, c)
+	})
 	go func() {
 		var buf [64]byte
 		for {
@@ -232,7 +226,8 @@ func (s *testbed) ask(limit time.Duration, ns *nstest.NS, from, to string) (answ
 // awaitAnswer waits until a client gets an answer.
 func (s *testbed) awaitAnswer(to string) {
 	s.Helper()
-	await(s.T, time.Minute, "an answer of "+to, func() error { _, err := s.ask(shortTimeout, s.client, clientAddr(2), to); return err })
+	await(s.T, time.Minute, "an answer of "+to,
+		func() error { _, err := s.ask(shortTimeout, s.client, clientAddr(2), to); return err })
 }
 
 // awaitPods waits until exactly these pods answer a hundred connections of many clients.

@@ -242,23 +242,16 @@ func (l *lab) serve(ns *nstest.NS) {
 }
 
 func accept(l net.Listener, name string) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			buf := make([]byte, 1<<16)
-			for {
-				n, err := c.Read(buf)
-				if err != nil {
-					return
-				}
-				fmt.Fprintf(c, "%s", reply(buf[:n], name, c.RemoteAddr()))
+	nstest.Accept(l, func(c net.Conn) {
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := c.Read(buf)
+			if err != nil {
+				return
 			}
-		}()
-	}
+			fmt.Fprintf(c, "%s", reply(buf[:n], name, c.RemoteAddr()))
+		}
+	})
 }
 
 func answer(c net.PacketConn, name string) {

@@ -57,15 +57,7 @@ func TestBulkTransfer(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { echo.Close() })
-		go func() {
-			for {
-				c, err := echo.Accept()
-				if err != nil {
-					return
-				}
-				go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
-			}
-		}()
+		go nstest.Accept(echo, func(c net.Conn) { _, _ = io.Copy(c, c) })
 		sent := bytes.Repeat([]byte("all work and no play "), 200_000)
 		for _, sums := range []bool{false, true} {
 			if sums {

@@ -3,6 +3,7 @@ package nstest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -164,4 +165,18 @@ func Missing(tb testing.TB, reason string) {
 		tb.Fatal(reason)
 	}
 	tb.Skip(reason)
+}
+
+// Accept serves each connection until the listener is closed, and closes it then.
+func Accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
 }
