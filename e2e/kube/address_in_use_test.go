@@ -24,9 +24,11 @@ func TestAddressInUseIsNotAnnounced(t *testing.T) {
 		f.run("controller")
 		f.speaker()
 		pool, _, _ := strings.Cut(oneNode, "---\napiVersion: fanfare.io/v1alpha1\nkind: BGPPeer")
-		objects := strings.NewReplacer("192.0.2.0/24", "192.0.2.64/26", "announce: BGP", "announce: Advertised").Replace(pool) + "---" + l2Advertisement("Defend")
+		objects := strings.NewReplacer("192.0.2.0/24", "192.0.2.64/26", "announce: BGP",
+			"announce: Advertised").Replace(pool) + "---" + l2Advertisement("Defend")
 		for name, vip := range map[string]string{"taken": "192.0.2.65", "free": "192.0.2.66"} {
-			objects += "---" + strings.Replace(oneService(name, "10.244.1.5"), "name: "+name+"}", fmt.Sprintf("name: %s, annotations: {fanfare.io/load-balancer-ips: %s}}", name, vip), 1)
+			objects += "---" + strings.Replace(oneService(name, "10.244.1.5"), "name: "+name+"}",
+				fmt.Sprintf("name: %s, annotations: {fanfare.io/load-balancer-ips: %s}}", name, vip), 1)
 		}
 		must(t, f.Admin().Apply(t.Context(), objects))
 		hasReason := func(vip, want string) error {
@@ -78,5 +80,6 @@ func TestAddressInUseIsNotAnnounced(t *testing.T) {
 }
 
 func l2Advertisement(onConflict string) string {
-	return fmt.Sprintf("\n{apiVersion: fanfare.io/v1alpha1, kind: L2Advertisement, metadata: {name: lan}, spec: {onConflict: %s}}\n", onConflict)
+	return fmt.Sprintf("\n{apiVersion: fanfare.io/v1alpha1, kind: L2Advertisement, metadata: {name: lan}, "+
+		"spec: {onConflict: %s}}\n", onConflict)
 }

@@ -48,7 +48,8 @@ var besideObjects = testbedPod("p11", "10.244.1.11", "n1", "8080", "True", "near
 	testbedPod("p21", "10.244.2.21", "n2", "8080", "True", "far: 'yes'") +
 	testbedService("web", "near", "ports: [{name: http, port: 80, targetPort: web}]") +
 	testbedService("away", "far", "externalTrafficPolicy: Local, ports: [{name: http, port: 80, targetPort: web}]") +
-	healthService("health-p", "") + healthService("health-f", "labels: {service.kubernetes.io/service-proxy-name: fanfare.io},")
+	healthService("health-p", "") + healthService("health-f",
+	"labels: {service.kubernetes.io/service-proxy-name: fanfare.io},")
 
 func healthService(name, label string) string {
 	return fmt.Sprintf(`
@@ -88,7 +89,8 @@ func (s *testbed) proxyConfig() string { return filepath.Join(s.dir, "kube-proxy
 func (s *testbed) removeProxy(p *Process) {
 	s.Helper()
 	p.Kill()
-	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config", s.proxyConfig()).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(s.Context(), s.tools, "kube-proxy", "--cleanup", "--config",
+		s.proxyConfig()).CombinedOutput(); err != nil {
 		s.Fatalf("kube-proxy --cleanup: %v: %s", err, out)
 	}
 }
@@ -120,12 +122,17 @@ func (s *testbed) healthPorts() {
 		do   func() error
 		want string
 	}{
-		{"two pods", func() error { return nil }, `200 weight 2 {"localEndpoints":2,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
+		{"two pods", func() error {
+			return nil
+		}, `200 weight 2 {"localEndpoints":2,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 		{"one is not ready", p12("False"), `200 weight 1 {"localEndpoints":1,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 		{"none on this node", func() error {
-			return errors.Join(p12("False")(), s.Admin().Apply(s.Context(), testbedPod("p11", "10.244.1.11", "n1", "8080", "False", "near: 'yes'")))
+			return errors.Join(p12("False")(), s.Admin().Apply(s.Context(),
+				testbedPod("p11", "10.244.1.11", "n1", "8080", "False", "near: 'yes'")))
 		}, `503 weight 0 {"localEndpoints":0,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
-		{"both again", func() error { return s.Admin().Apply(s.Context(), besideObjects) }, `200 weight 2 {"localEndpoints":2,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
+		{"both again", func() error {
+			return s.Admin().Apply(s.Context(), besideObjects)
+		}, `200 weight 2 {"localEndpoints":2,"service":{"name":"-","namespace":"default"},"serviceProxyHealthy":true}`},
 	} {
 		must(s.T, step.do())
 		var raw [2]string
@@ -183,7 +190,8 @@ func (s *testbed) health(service string) (raw, summary string, err error) {
 	}
 	body["service"].(map[string]any)["name"] = "-"
 	j, err := json.Marshal(body)
-	return raw, fmt.Sprintf("%d weight %s %s", resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), j), err
+	return raw, fmt.Sprintf("%d weight %s %s", resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), j),
+		err
 }
 
 // ipMode checks the effect of ipMode VIP, which the controller sets: on a node without
@@ -194,7 +202,8 @@ func (s *testbed) ipMode(controller, speaker *program) {
 	away := net.JoinHostPort(vip, "80")
 	isVIP := func() error {
 		ingress := s.service("away").Status.LoadBalancer.Ingress
-		if len(ingress) != 1 || ingress[0].IP != vip || ingress[0].IPMode == nil || *ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
+		if len(ingress) != 1 || ingress[0].IP != vip || ingress[0].IPMode == nil ||
+			*ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
 			return fmt.Errorf("status has %v", ingress)
 		}
 		return nil
@@ -202,7 +211,8 @@ func (s *testbed) ipMode(controller, speaker *program) {
 	must(s.T, isVIP())
 	s.awaitSource(s.client, clientAddr(2), web, clientAddr(2)) // Fanfare's
 	speaker.kill()
-	if out, err := exec.CommandContext(s.Context(), s.binary, "cleanup", "--run-dir", s.runDir()).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(s.Context(), s.binary, "cleanup", "--run-dir",
+		s.runDir()).CombinedOutput(); err != nil {
 		s.Fatalf("cleanup: %v: %s", err, out)
 	}
 	s.awaitSource(s.client, clientAddr(2), web, localGateway) // kube-proxy's

@@ -34,7 +34,8 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		for _, node := range []string{"n1", "n2"} {
-			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)))
+			must(t, f.Admin().Apply(t.Context(),
+				fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)))
 		}
 		n1, free := f.withToken("Node", "n1"), f.withToken("", "")
 		// The API server compiles a policy some time after it was created.
@@ -48,7 +49,8 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 			if err := n1.Create(t.Context(), o); err != nil {
 				t.Errorf("the speaker of n1 may not write about it: %v", err)
 			}
-			if err := free.Apply(t.Context(), o); !anyIs(err, apierrors.IsForbidden) || !strings.Contains(err.Error(), "must be bound to its pod") {
+			if err := free.Apply(t.Context(), o); !anyIs(err, apierrors.IsForbidden) ||
+				!strings.Contains(err.Error(), "must be bound to its pod") {
 				t.Errorf("a token without a node changed %s: %v", o, err)
 			}
 			other := aboutNode("n2")[i]
@@ -57,7 +59,8 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 				if !exists && i == 2 {
 					err = n1.Create(t.Context(), other)
 				}
-				if !anyIs(err, apierrors.IsForbidden) || !strings.Contains(err.Error(), "a speaker of node n1 must not write for n2") {
+				if !anyIs(err, apierrors.IsForbidden) ||
+					!strings.Contains(err.Error(), "a speaker of node n1 must not write for n2") {
 					t.Errorf("the speaker of n1 wrote %s (exists: %t): %v", other, exists, err)
 				}
 				must(t, f.Admin().Apply(t.Context(), other))
@@ -66,7 +69,8 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 		for _, namespace := range []string{"fanfare-system", "kube-system", "default"} {
 			o := strings.Replace(aboutNode("n1")[0], "fanfare-node-lease", namespace, 1)
 			for _, name := range []string{"n1", "fanfare-controller"} {
-				if err := n1.Apply(t.Context(), strings.Replace(o, "name: n1", "name: "+name, 1)); !anyIs(err, apierrors.IsForbidden) {
+				if err := n1.Apply(t.Context(), strings.Replace(o, "name: n1", "name: "+name, 1)); !anyIs(err,
+					apierrors.IsForbidden) {
 					t.Errorf("the speaker of n1 wrote Lease %s in %s: %v", name, namespace, err)
 				}
 			}
@@ -75,7 +79,8 @@ func TestSpeakerTokenIsBoundToNode(t *testing.T) {
 		f.expectRefused(f.withToken("Pod", "speaker-n1"))
 		f.expectExpired()
 		// Other users are not concerned.
-		if n, err := f.apiServerMetric("apiserver_validating_admission_policy_check_total", regexp.MustCompile(`policy="fanfare-speaker".*error_type="(invalid|timeout|panic)`)); err == nil && n != 0 {
+		if n, err := f.apiServerMetric("apiserver_validating_admission_policy_check_total",
+			regexp.MustCompile(`policy="fanfare-speaker".*error_type="(invalid|timeout|panic)`)); err == nil && n != 0 {
 			t.Errorf("the policy failed %.0f times", n)
 		}
 	})
@@ -95,7 +100,8 @@ const foreignEvent = `{apiVersion: events.k8s.io/v1, kind: Event, metadata: {nam
 func (f *fanfare) expectRefused(c *Client) {
 	f.Helper()
 	must(f.T, f.Admin().Apply(f.Context(), foreignEvent))
-	must(f.T, f.Admin().Apply(f.Context(), `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-system, name: fanfare-controller}}`))
+	must(f.T, f.Admin().Apply(f.Context(),
+		`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-system, name: fanfare-controller}}`))
 	must(f.T, c.Apply(f.Context(), aboutNode("n1")[0])) // Its own objects are allowed.
 	a := attacker{f, c}
 	a.tryOwnObjects()
@@ -212,20 +218,22 @@ func (a attacker) tryLeases() {
 	leases, system := a.leases(), a.at("coordination.k8s.io", "leases", "fanfare-system")
 	own, other := aboutNode("n1")[0], aboutNode("n2")[0]
 	a.forbidden(map[string]error{
-		"create Lease n3":                  leases.create(strings.ReplaceAll(other, "n2", "n3")),
-		"create a Lease with generateName": leases.create(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, generateName: n1}}`),
-		"update Lease n2":                  leases.update(other),
-		"update the own Lease":             leases.update(own), // not needed
-		"patch Lease n2":                   leases.merge("n2", label),
-		"delete Lease n2":                  leases.remove("n2"),
-		"delete the own Lease":             leases.remove("n1"),
-		"delete all Leases":                leases.removeAll(),
-		"list Leases":                      leases.list(""),
-		"read the controllers' Lease":      system.get("fanfare-controller"),
-		"patch the controllers' Lease":     system.merge("fanfare-controller", `{"spec":{"holderIdentity":"n1"}}`),
-		"delete the controllers' Lease":    system.remove("fanfare-controller"),
-		"create a Lease beside it":         system.create(strings.Replace(own, "fanfare-node-lease", "fanfare-system", 1)),
-		"patch a kubelet's Lease":          a.at("coordination.k8s.io", "leases", "kube-node-lease").merge("n1", label),
+		"create Lease n3": leases.create(strings.ReplaceAll(other, "n2", "n3")),
+		"create a Lease with generateName": leases.create(
+			`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-node-lease, generateName: n1}}`),
+		"update Lease n2":               leases.update(other),
+		"update the own Lease":          leases.update(own), // not needed
+		"patch Lease n2":                leases.merge("n2", label),
+		"delete Lease n2":               leases.remove("n2"),
+		"delete the own Lease":          leases.remove("n1"),
+		"delete all Leases":             leases.removeAll(),
+		"list Leases":                   leases.list(""),
+		"read the controllers' Lease":   system.get("fanfare-controller"),
+		"patch the controllers' Lease":  system.merge("fanfare-controller", `{"spec":{"holderIdentity":"n1"}}`),
+		"delete the controllers' Lease": system.remove("fanfare-controller"),
+		"create a Lease beside it": system.create(strings.Replace(own, "fanfare-node-lease", "fanfare-system",
+			1)),
+		"patch a kubelet's Lease": a.at("coordination.k8s.io", "leases", "kube-node-lease").merge("n1", label),
 	})
 }
 
@@ -233,11 +241,12 @@ func (a attacker) tryStatuses() {
 	a.Helper()
 	statuses, other := a.statuses(), aboutNode("n2")[1]
 	a.forbidden(map[string]error{
-		"create SpeakerStatus n3":                   statuses.create(strings.ReplaceAll(other, "n2", "n3")),
-		"update SpeakerStatus n2":                   statuses.update(other),
-		"patch SpeakerStatus n2":                    statuses.merge("n2", label),
-		"patch the status of SpeakerStatus n2":      statuses.merge("n2", `{"status":{}}`, "status"),
-		"patch the status of the own SpeakerStatus": statuses.merge("n1", `{"status":{}}`, "status"), // It has no subresource.
+		"create SpeakerStatus n3":              statuses.create(strings.ReplaceAll(other, "n2", "n3")),
+		"update SpeakerStatus n2":              statuses.update(other),
+		"patch SpeakerStatus n2":               statuses.merge("n2", label),
+		"patch the status of SpeakerStatus n2": statuses.merge("n2", `{"status":{}}`, "status"),
+		// It has no subresource.
+		"patch the status of the own SpeakerStatus": statuses.merge("n1", `{"status":{}}`, "status"),
 		"delete SpeakerStatus n2":                   statuses.remove("n2"),
 		"delete the own SpeakerStatus":              statuses.remove("n1"),
 		"delete all SpeakerStatuses":                statuses.removeAll(),
@@ -256,12 +265,14 @@ func (a attacker) tryEvents() {
 		"update an Event of n2":              events.update(other),
 		"delete an Event":                    events.remove("about-n1"),
 		"patch an Event by the older API":    older.merge("about-n2", label),
-		"create an Event by the older API":   older.create(`{apiVersion: v1, kind: Event, metadata: {namespace: default, name: x}, reportingComponent: fanfare.io/speaker, reportingInstance: n1, involvedObject: {namespace: default}}`),
+		"create an Event by the older API": older.create(
+			`{apiVersion: v1, kind: Event, metadata: {namespace: default, name: x}, reportingComponent: fanfare.io/speaker, reportingInstance: n1, involvedObject: {namespace: default}}`),
 	})
 	// The API server refuses these before it asks the policy.
 	for what, err := range map[string]error{
 		"make an Event of n2 the own": events.merge("about-n2", `{"reportingInstance":"n1"}`),
-		"create an Event of no node":  events.create(strings.NewReplacer("of-kubelet", "again", "reportingInstance: n1", "reportingInstance: ''").Replace(foreignEvent)),
+		"create an Event of no node": events.create(strings.NewReplacer("of-kubelet", "again", "reportingInstance: n1",
+			"reportingInstance: ''").Replace(foreignEvent)),
 	} {
 		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 			a.Errorf("the speaker of n1 may %s: %v", what, err)
@@ -273,17 +284,20 @@ func (a attacker) tryOthers() {
 	a.Helper()
 	secrets := a.at("", "secrets", "fanfare-system")
 	a.forbidden(map[string]error{
-		"get a token of the account": a.at("", "serviceaccounts", "fanfare-system").create(`{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, metadata: {name: speaker}}`, "token"),
-		"get a Secret":               secrets.get("other"),
-		"list Secrets":               secrets.list(""),
-		"list one Secret":            secrets.list("metadata.name=other"),
-		"watch Secrets":              secrets.watch(""),
-		"watch one Secret":           secrets.watch("metadata.name=other"),
-		"list Secrets of a type":     secrets.list("type=kubernetes.io/basic-auth"),
-		"patch a Secret":             secrets.merge("other", label),
-		"change the policy":          a.at("admissionregistration.k8s.io", "validatingadmissionpolicies", "").remove("fanfare-speaker"),
-		"grant a right":              a.at("rbac.authorization.k8s.io", "clusterroles", "").merge("fanfare-speaker", label),
-		"read a Pod":                 a.at("", "pods", "fanfare-system").get("speaker-n1"),
+		"get a token of the account": a.at("", "serviceaccounts",
+			"fanfare-system").create(`{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, metadata: {name: speaker}}`, "token"),
+		"get a Secret":           secrets.get("other"),
+		"list Secrets":           secrets.list(""),
+		"list one Secret":        secrets.list("metadata.name=other"),
+		"watch Secrets":          secrets.watch(""),
+		"watch one Secret":       secrets.watch("metadata.name=other"),
+		"list Secrets of a type": secrets.list("type=kubernetes.io/basic-auth"),
+		"patch a Secret":         secrets.merge("other", label),
+		"change the policy": a.at("admissionregistration.k8s.io", "validatingadmissionpolicies",
+			"").remove("fanfare-speaker"),
+		"grant a right": a.at("rbac.authorization.k8s.io", "clusterroles", "").merge("fanfare-speaker",
+			label),
+		"read a Pod": a.at("", "pods", "fanfare-system").get("speaker-n1"),
 	})
 }
 
@@ -342,7 +356,8 @@ func (f *fanfare) token(namespace, account string, bound *authenticationv1.Bound
 	}
 	body, err := json.Marshal(request)
 	must(f.T, err)
-	out, err := f.Admin().discovery.RESTClient().Post().AbsPath("/api/v1/namespaces/"+namespace+"/serviceaccounts/"+account+"/token").
+	out, err := f.Admin().discovery.RESTClient().Post().AbsPath("/api/v1/namespaces/"+namespace+"/serviceaccounts/"+
+		account+"/token").
 		SetHeader("Content-Type", "application/json").Body(body).DoRaw(f.Context())
 	must(f.T, err)
 	must(f.T, json.Unmarshal(out, &request))

@@ -102,7 +102,8 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	if err != nil {
 		return err
 	}
-	_, err = r.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "e2e-status"}, "status")
+	_, err = r.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "e2e-status"},
+		"status")
 	return err
 }
 
@@ -188,7 +189,8 @@ func (c *Client) Terminate(ctx context.Context, namespace, pod string) error {
 }
 
 // Patch merges a JSON patch into an object or a subresource.
-func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name, patch string, subresource ...string) error {
+func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name, patch string,
+	subresource ...string) error {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(gvk)
 	o.SetNamespace(namespace)
@@ -196,7 +198,8 @@ func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespa
 	if err != nil {
 		return err
 	}
-	_, err = r.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "e2e"}, subresource...)
+	_, err = r.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "e2e"},
+		subresource...)
 	return err
 }
 
@@ -214,7 +217,8 @@ func (c *Client) List(ctx context.Context, gvk schema.GroupVersionKind) ([]unstr
 }
 
 // Watch reports the changes of one object, and first the object itself if it exists.
-func (c *Client) Watch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string) (watch.Interface, error) {
+func (c *Client) Watch(ctx context.Context, gvk schema.GroupVersionKind, namespace,
+	name string) (watch.Interface, error) {
 	m, err := c.mapping(gvk)
 	if err != nil {
 		return nil, err

@@ -56,8 +56,10 @@ func TestTwoLeadersNeverShareAnAddress(t *testing.T) {
 		took := time.Since(began) - changed
 		writes := b.requests("POST|PUT|PATCH|DELETE") - before
 		b.awaitQuiet(12 * time.Second)
-		t.Logf("%d changes in %s; settled %s later; %.0f writes to Services, claims, pools and Events; %d events checked",
-			users*changesPerUser, changed.Round(time.Millisecond), took.Round(time.Millisecond), writes, h.check(steady))
+		t.Logf("%d changes in %s; settled %s later; %.0f writes to Services, claims, pools and "+
+			"Events; %d events checked",
+			users*changesPerUser, changed.Round(time.Millisecond), took.Round(time.Millisecond), writes,
+			h.check(steady))
 		// A change costs one bound and one released claim, a status and an Event, by each
 		// controller. Controllers that undo each other's work would write without end.
 		if most := 20.0 * (users*changesPerUser + busyServices); writes > most {
@@ -187,7 +189,8 @@ func (b *contention) awaitAllAssigned() {
 			if s.GetName() == "kubernetes" {
 				continue
 			}
-			if len(addrs) != 1 || pool != "" && !regexp.MustCompile(map[string]string{"lan": `^192\.0\.2\.`, "dmz": `^192\.0\.3\.`}[pool]).MatchString(addrs[0]) {
+			if len(addrs) != 1 || pool != "" && !regexp.MustCompile(map[string]string{"lan": `^192\.0\.2\.`,
+				"dmz": `^192\.0\.3\.`}[pool]).MatchString(addrs[0]) {
 				return fmt.Errorf("%s, which requests %s, has %v", s.GetName(), pool, addrs)
 			}
 			want[addrs[0]] = s.GetNamespace() + "/" + s.GetName()
@@ -221,7 +224,8 @@ func (f *fanfare) claims() (map[string]string, error) {
 // controllers write, refused ones included.
 func (f *fanfare) requests(verbs string) float64 {
 	f.Helper()
-	n, err := f.apiServerMetric("apiserver_request_total", regexp.MustCompile(`resource="(services|addressclaims|addresspools|events)".*verb="(`+verbs+`)"`))
+	n, err := f.apiServerMetric("apiserver_request_total",
+		regexp.MustCompile(`resource="(services|addressclaims|addresspools|events)".*verb="(`+verbs+`)"`))
 	must(f.T, err)
 	return n
 }

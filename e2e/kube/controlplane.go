@@ -46,15 +46,16 @@ func AuditLog(policy, log string) Option {
 	}
 }
 
-// readyLimit bounds waits for a program of Kubernetes, which take some three seconds on two idle cores. It is long because
-// hack/idle.sh gives the tests of the benchmarks only the time that others leave. The wait for a process that
+// readyLimit bounds waits for a program of Kubernetes, which take some three seconds on two idle cores. It is long
+// because hack/idle.sh gives the tests of the benchmarks only the time that others leave. The wait for a process that
 // ends fails at once.
 const readyLimit = 10 * time.Minute
 
 // StartIn starts a control plane at addr, in a network namespace or, without one, at a loopback
 // address, and returns when it is ready, after some three seconds. Its files are in dir, which
 // must be empty or not exist. The caller must Stop it, also after an error.
-func StartIn(ctx context.Context, namespace *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
+func StartIn(ctx context.Context, namespace *lab.Namespace, tools, dir string, addr netip.Addr,
+	options ...Option) (*Cluster, error) {
 	c := &Cluster{tools: tools, dir: dir, namespace: namespace, addr: addr}
 	for _, o := range options {
 		o(c)
@@ -91,7 +92,8 @@ func (c *Cluster) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := c.pki.server("kube-apiserver", c.addr, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.96.0.1"))
+	server, err := c.pki.server("kube-apiserver", c.addr, netip.MustParseAddr("127.0.0.1"),
+		netip.MustParseAddr("10.96.0.1"))
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,8 @@ func (c *Cluster) etcdURL(port int) string { return "http://127.0.0.1:" + strcon
 // StartEtcd starts etcd with its existing data.
 func (c *Cluster) StartEtcd() (err error) {
 	client, peer := c.etcdURL(c.ports[1]), c.etcdURL(c.ports[2])
-	c.Etcd, err = c.start("etcd", "--name=e", "--data-dir="+c.path("etcd"), "--listen-client-urls="+client, "--advertise-client-urls="+client,
+	c.Etcd, err = c.start("etcd", "--name=e", "--data-dir="+c.path("etcd"), "--listen-client-urls="+client,
+		"--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=e="+peer,
 		"--unsafe-no-fsync", "--log-level=warn")
 	return err
@@ -203,10 +206,12 @@ func (c *Cluster) AddAPIServer(ctx context.Context) (*Process, *Client, error) {
 func (c *Cluster) startAPIServer(port int) (*Process, error) {
 	args := []string{
 		"--etcd-servers=" + c.etcdURL(c.ports[1]),
-		"--bind-address=" + c.addr.String(), "--advertise-address=" + c.addr.String(), "--secure-port=" + strconv.Itoa(port),
-		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"), "--client-ca-file=" + c.path("ca.crt"),
+		"--bind-address=" + c.addr.String(), "--advertise-address=" + c.addr.String(),
+		"--secure-port=" + strconv.Itoa(port), "--tls-cert-file=" + c.path("server.crt"),
+		"--tls-private-key-file=" + c.path("server.key"), "--client-ca-file=" + c.path("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("sa.key"),
-		"--service-account-signing-key-file=" + c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
+		"--service-account-signing-key-file=" + c.path("sa.key"),
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
 		"--authorization-mode=Node,RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
 	}
 	return c.start("kube-apiserver", append(append(args, c.admission()...), c.flags...)...)
@@ -217,7 +222,8 @@ func (c *Cluster) startControllerManager() error {
 	if err := c.WriteKubeconfig(kubeconfig, "system:kube-controller-manager", "system:masters"); err != nil {
 		return err
 	}
-	args := append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--cluster-name=e2e"}, c.controllers()...)
+	args := append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--cluster-name=e2e"}, c.controllers()...)
 	var err error
 	c.ControllerManager, err = c.start("kube-controller-manager", args...)
 	return err

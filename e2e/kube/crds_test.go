@@ -62,7 +62,8 @@ spec: {address: 192.0.2.1, typo: true}`, "typo"},
 func TestClaimIsUnique(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
-	const claim = "apiVersion: fanfare.io/v1alpha1\nkind: AddressClaim\nmetadata: {name: 192.0.2.9}\nspec: {address: 192.0.2.9}"
+	const claim = "apiVersion: fanfare.io/v1alpha1\nkind: AddressClaim\nmetadata: {name: 192.0.2.9}\nspec: " +
+		"{address: 192.0.2.9}"
 	must(t, c.Admin().Create(t.Context(), claim))
 	t.Cleanup(func() { must(t, c.Admin().Delete(context.Background(), claim)) })
 	if err := c.Admin().Create(t.Context(), claim); err == nil || !strings.Contains(err.Error(), "already exists") {
@@ -101,7 +102,8 @@ func expect(t *testing.T, c *Client, text, want string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Create(t.Context(), objects[0], metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+	_, err = r.Create(t.Context(), objects[0],
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
 	switch {
 	case want == "" && err != nil:
 		t.Errorf("%s\nrefused: %v", text, err)

@@ -35,7 +35,8 @@ func TestOlderDuplicatePeerWins(t *testing.T) {
 		f.bgpd()
 		f.speaker()
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
-		f.awaitEvent("bgppeer/tor9", "SessionEstablished", "node n1 has a session with router tor9 (198.51.100.9, AS65000)")
+		f.awaitEvent("bgppeer/tor9", "SessionEstablished",
+			"node n1 has a session with router tor9 (198.51.100.9, AS65000)")
 		f.awaitEvent("service/web", "Announced", "to tor9")
 		f.awaitOlder("bgppeer/tor9")
 
@@ -47,16 +48,20 @@ func TestOlderDuplicatePeerWins(t *testing.T) {
 		f.awaitEvent("bgppeer/another", "DuplicatePeer", "node n1 has no session for BGPPeer another: "+why)
 		for _, problem := range []string{
 			`BGPPeer another: spec.peerAddress "198.51.100.9": node n1 has no session by it: ` + why,
-			`BGPAdvertisement one-router: spec.peers "another": node n1 announces it to no router: ` + why + ". Name tor9 instead",
+			`BGPAdvertisement one-router: spec.peers "another": node n1 announces it to no router: ` + why +
+				". Name tor9 instead",
 		} {
 			f.awaitOutput(problem, "status", "--run-dir", f.runDir())
-			f.awaitOutput(problem, "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1", "--run-dir", t.TempDir())
+			f.awaitOutput(problem, "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1", "--run-dir",
+				t.TempDir())
 		}
-		f.awaitEvent("service/web", "Withdrawn", "no router that BGPAdvertisement one-router names has a session with this node")
+		f.awaitEvent("service/web", "Withdrawn",
+			"no router that BGPAdvertisement one-router names has a session with this node")
 
 		_, err := f.kubectl("delete", "bgppeer", "tor9")
 		must(t, err)
-		f.awaitEvent("bgppeer/another", "SessionEstablished", "node n1 has a session with router another (198.51.100.9, AS65000)")
+		f.awaitEvent("bgppeer/another", "SessionEstablished",
+			"node n1 has a session with router another (198.51.100.9, AS65000)")
 		f.awaitEvent("service/web", "Announced", "to another")
 	})
 }

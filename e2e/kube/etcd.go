@@ -65,7 +65,8 @@ func (c *Cluster) storeOnce(ctx context.Context, client *http.Client, objects []
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.etcdURL(c.ports[1])+"/v3/kv/txn", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.etcdURL(c.ports[1])+"/v3/kv/txn",
+		bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,8 @@ func TestStoredObjects(t *testing.T) {
 		if count != len(want) {
 			t.Errorf("%d objects, want %d", count, len(want))
 		}
-		if list, err := f.Admin().List(t.Context(), schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}); err != nil || len(list) < 2 {
+		if list, err := f.Admin().List(t.Context(),
+			schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}); err != nil || len(list) < 2 {
 			t.Errorf("namespaces after the restart: %d, %v", len(list), err)
 		}
 	})

@@ -51,7 +51,8 @@ func newFanfare(t *testing.T, options ...Option) *fanfare {
 	checkStarted(t, err)
 	f := &fanfare{T: t, Cluster: c, binary: built(t), dir: t.TempDir()}
 	f.crds(t)
-	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml", "../../manifests/admission.yaml"))
+	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml",
+		"../../manifests/admission.yaml"))
 	must(t, f.WriteKubeconfig(f.kubeconfig("controller"), "system:serviceaccount:fanfare-system:controller"))
 	must(t, f.WriteSpeakerKubeconfig(f.kubeconfig("speaker"), "n1"))
 	return f
@@ -196,7 +197,8 @@ func TestServiceFromAPIServerToKernel(t *testing.T) {
 			}
 			return nil
 		})
-		await(t, time.Minute, "the stored snapshot", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
+		await(t, time.Minute, "the stored snapshot",
+			func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
 
 		f.APIServer.Kill()
 		speaker.kill()
@@ -215,8 +217,10 @@ func TestServiceFromAPIServerToKernel(t *testing.T) {
 		must(t, f.StartAPIServer(t.Context()))
 		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
 		var late string
-		await(t, 60*time.Second, "an address after the outage", func() (err error) { late, err = f.assigned("late"); return err })
-		await(t, 60*time.Second, "forwarding after the outage", func() error { return errors.Join(f.forwards(late), f.forwards(vip)) })
+		await(t, 60*time.Second, "an address after the outage",
+			func() (err error) { late, err = f.assigned("late"); return err })
+		await(t, 60*time.Second, "forwarding after the outage",
+			func() error { return errors.Join(f.forwards(late), f.forwards(vip)) })
 		if again, err := f.assigned("web"); err != nil || again != vip || late == vip {
 			t.Errorf("web had %s, has %s (%v); late has %s", vip, again, err, late)
 		}

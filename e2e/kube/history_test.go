@@ -154,7 +154,9 @@ func eventOf(o *unstructured.Unstructured, gone bool) (event, error) {
 	if err != nil {
 		return event{}, err
 	}
-	e := event{version: version, at: time.Now(), gone: gone, service: o.GetKind() == serviceKind.Kind, name: o.GetName()}
+	e := event{
+		version: version, at: time.Now(), gone: gone, service: o.GetKind() == serviceKind.Kind, name: o.GetName(),
+	}
 	if e.service {
 		e.name = o.GetNamespace() + "/" + o.GetName()
 		e.addrs = addresses(o)

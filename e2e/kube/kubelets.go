@@ -19,7 +19,8 @@ func (c *Cluster) admission() []string {
 			// No kube-proxy runs beside the API server: it asks the pods of webhooks themselves.
 			"--enable-aggregator-routing",
 			// For kubectl exec.
-			"--kubelet-client-certificate=" + c.path("kubelet-client.crt"), "--kubelet-client-key=" + c.path("kubelet-client.key"),
+			"--kubelet-client-certificate=" + c.path("kubelet-client.crt"),
+			"--kubelet-client-key=" + c.path("kubelet-client.key"),
 		}
 	}
 	// Pods are mere objects and need no token. The Service "kubernetes" needs no endpoints,

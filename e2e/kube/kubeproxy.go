@@ -63,7 +63,8 @@ func (l *Lab) StartProxy(node string, mode ProxyMode) error {
 		return err
 	}
 	config := l.proxyConfig(node)
-	if err := os.WriteFile(config, fmt.Appendf(nil, proxyConfig, mode, kubeconfig, node, proxyHealthz), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, proxyConfig, mode, kubeconfig, node, proxyHealthz),
+		0o600); err != nil {
 		return err
 	}
 	p, err := l.Start(node, "kube-proxy-"+node, l.Kubernetes.tools, "kube-proxy", "--config", config)
@@ -117,7 +118,8 @@ func (l *Lab) StopProxies(ctx context.Context) error {
 	var errs []error
 	for node, p := range l.Proxies {
 		errs = append(errs, p.Stop(syscall.SIGKILL, 10*time.Second))
-		_, err := l.Namespace(node).Run(ctx, l.Kubernetes.tools, "kube-proxy", "--cleanup", "--config", l.proxyConfig(node))
+		_, err := l.Namespace(node).Run(ctx, l.Kubernetes.tools, "kube-proxy", "--cleanup", "--config",
+			l.proxyConfig(node))
 		errs = append(errs, err)
 		delete(l.Proxies, node)
 	}

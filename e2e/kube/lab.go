@@ -80,7 +80,8 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 
 // open starts the control plane and the controllers.
 func (l *Lab) open(ctx context.Context, o LabOptions) (s *store, err error) {
-	l.Kubernetes, err = StartIn(ctx, l.Namespace(controlPlaneNode), o.Tools, filepath.Join(l.Dir(), "kubernetes"), controlPlaneAddr)
+	l.Kubernetes, err = StartIn(ctx, l.Namespace(controlPlaneNode), o.Tools, filepath.Join(l.Dir(), "kubernetes"),
+		controlPlaneAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,8 @@ func (l *Lab) open(ctx context.Context, o LabOptions) (s *store, err error) {
 			return nil, err
 		}
 	}
-	return &store{client: l.Kubernetes.Admin(), kubeconfig: l.speakerKubeconfig, files: map[string][]*unstructured.Unstructured{}}, nil
+	return &store{client: l.Kubernetes.Admin(), kubeconfig: l.speakerKubeconfig,
+		files: map[string][]*unstructured.Unstructured{}}, nil
 }
 
 // StartController starts a fanfare controller with the rights of rbac.yaml.
@@ -137,12 +139,14 @@ func (l *Lab) stopKubernetes() error {
 // Install applies the manifests without the programs, and returns when the API server
 // serves Fanfare's kinds.
 func (c *Cluster) Install(ctx context.Context, manifests string) error {
-	err := c.admin.ApplyFiles(ctx, filepath.Join(manifests, "crds"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "rbac.yaml"), filepath.Join(manifests, "admission.yaml"))
+	err := c.admin.ApplyFiles(ctx, filepath.Join(manifests, "crds"), filepath.Join(manifests, "namespace.yaml"),
+		filepath.Join(manifests, "rbac.yaml"), filepath.Join(manifests, "admission.yaml"))
 	if err != nil {
 		return err
 	}
 	return lab.Await(ctx, readyLimit, "our CRDs", func() error {
-		for _, kind := range []string{"AddressPool", "BGPPeer", "BGPAdvertisement", "L2Advertisement", "AddressClaim", "SpeakerStatus"} {
+		for _, kind := range []string{"AddressPool", "BGPPeer", "BGPAdvertisement", "L2Advertisement", "AddressClaim",
+			"SpeakerStatus"} {
 			if _, err := c.admin.List(ctx, v1alpha1.GroupVersion.WithKind(kind)); err != nil {
 				return err
 			}
@@ -207,7 +211,8 @@ func (s *store) PutText(name, text string) error {
 // sameObject returns the object of the same kind and name from a list, or nil.
 func sameObject(in []*unstructured.Unstructured, o *unstructured.Unstructured) *unstructured.Unstructured {
 	for _, x := range in {
-		if x.GroupVersionKind() == o.GroupVersionKind() && x.GetNamespace() == o.GetNamespace() && x.GetName() == o.GetName() {
+		if x.GroupVersionKind() == o.GroupVersionKind() && x.GetNamespace() == o.GetNamespace() &&
+			x.GetName() == o.GetName() {
 			return x
 		}
 	}

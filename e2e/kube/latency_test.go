@@ -22,7 +22,8 @@ func TestWriteToSnapshotLatency(t *testing.T) {
 	var took []time.Duration
 	for i := range 50 {
 		began := time.Now()
-		must(t, c.Admin().Patch(t.Context(), kinds[1], "", "latency", fmt.Sprintf(`{"metadata":{"labels":{"i":"%d"}}}`, i)))
+		must(t, c.Admin().Patch(t.Context(), kinds[1], "", "latency",
+			fmt.Sprintf(`{"metadata":{"labels":{"i":"%d"}}}`, i)))
 		for api.Snapshot().Nodes[0].Labels["i"] != fmt.Sprint(i) {
 			select {
 			case <-api.Changed():

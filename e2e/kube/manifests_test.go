@@ -159,14 +159,17 @@ func templates(t *testing.T, installed []*unstructured.Unstructured) map[string]
 // DaemonSet such a failure would only show as missing pods.
 func (f *fanfare) checkAdmission(pod corev1.PodTemplateSpec) {
 	f.Helper()
-	p := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
+	p := corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: pod.ObjectMeta, Spec: pod.Spec,
+	}
 	p.Namespace, p.Name = "fanfare-system", "admitted"
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&p)
 	must(f.T, err)
 	o := &unstructured.Unstructured{Object: object}
 	r, err := f.Admin().resource(o)
 	must(f.T, err)
-	if _, err := r.Create(f.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}); err != nil {
+	if _, err := r.Create(f.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll},
+		FieldValidation: metav1.FieldValidationStrict}); err != nil {
 		f.Errorf("pod of %s: %v", pod.Spec.ServiceAccountName, err)
 	}
 }

@@ -27,8 +27,10 @@ import (
 func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
-		const others = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nstatus: {addresses: [{type: InternalIP, address: 127.0.0.2}]}\n" +
-			"---\napiVersion: v1\nkind: Node\nmetadata: {name: n3}\nstatus: {addresses: [{type: InternalIP, address: 127.0.0.3}]}\n"
+		const others = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nstatus: {addresses: [{type: " +
+			"InternalIP, address: 127.0.0.2}]}\n" +
+			"---\napiVersion: v1\nkind: Node\nmetadata: {name: n3}\nstatus: {addresses: [{type: InternalIP, " +
+			"address: 127.0.0.3}]}\n"
 		must(t, f.Admin().Apply(t.Context(), oneNode+others))
 		f.run("controller", "--members-secret=fanfare-members")
 		keys := filepath.Join(f.dir, "keys")
@@ -45,7 +47,8 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 		})
 
 		nodes := []gossip.Node{{Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
-			{Name: "n2", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}, {Name: "n3", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}}
+			{Name: "n2", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}},
+			{Name: "n3", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}}
 		startMember := func(name string) (stopMember func()) {
 			g := gossip.New(gossip.Options{Node: name, Port: 7874, KeyFile: keys, Log: slog.New(slog.DiscardHandler)})
 			g.Set(nodes)

@@ -28,7 +28,11 @@ func metricsRights(t *testing.T) string {
 // scrape reads metrics with a token and returns the status and the text.
 func scrape(ctx context.Context, url, token string) (int, string, error) {
 	// As Prometheus with insecure_skip_verify: the certificate is self-signed.
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{
+		Timeout: 10 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		},
+	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, "", err
@@ -51,7 +55,8 @@ func scrape(ctx context.Context, url, token string) (int, string, error) {
 func TestMetricsNeedRights(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
-		must(t, f.Admin().Apply(t.Context(), oneNode+"---\n{apiVersion: v1, kind: Namespace, metadata: {name: monitoring}}"+
+		must(t, f.Admin().Apply(t.Context(), oneNode+
+			"---\n{apiVersion: v1, kind: Namespace, metadata: {name: monitoring}}"+
 			"\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: monitoring, name: prometheus}}"+
 			"\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: default, name: tenant}}"))
 		controller := f.run("controller", "--metrics-address=0.0.0.0:7873", "--health-address=127.0.0.1:7475")
@@ -61,12 +66,16 @@ func TestMetricsNeedRights(t *testing.T) {
 		prometheus, tenant := f.token("monitoring", "prometheus", nil), f.token("default", "tenant", nil)
 		for _, p := range []*program{controller, speaker} {
 			url := "https://" + strings.Replace(p.metrics, "0.0.0.0", "127.0.0.1", 1) + "/metrics"
-			for token, want := range map[string]int{"": 401, "rubbish": 401, prometheus[:len(prometheus)-4] + "AAAA": 401, tenant: 403, prometheus: 403} {
-				if got, text, err := scrape(t.Context(), url, token); err != nil || got != want || strings.Contains(text, "fanfare_") && !strings.Contains(text, "fanfare-") {
+			for token, want := range map[string]int{
+				"": 401, "rubbish": 401, prometheus[:len(prometheus)-4] + "AAAA": 401, tenant: 403, prometheus: 403,
+			} {
+				if got, text, err := scrape(t.Context(), url, token); err != nil || got != want ||
+					strings.Contains(text, "fanfare_") && !strings.Contains(text, "fanfare-") {
 					t.Errorf("%s with %.8q: %d, want %d: %.200s %v", p.name, token, got, want, text, err)
 				}
 			}
-			if code, _, err := scrape(t.Context(), strings.Replace(url, "https", "http", 1), prometheus); err == nil && code != 400 {
+			if code, _, err := scrape(t.Context(), strings.Replace(url, "https", "http", 1), prometheus); err == nil &&
+				code != 400 {
 				t.Errorf("%s without encryption: %d", p.name, code)
 			}
 			if got, err := p.probe("/metrics"); err != nil || !strings.HasPrefix(got, "404") {

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 const metalLBObjects = `
@@ -55,7 +56,8 @@ var metalLBServices = []struct{ name, annotations, spec, addrs string }{
 	{"pool", `metallb.io/address-pool: rest`, ``, "192.0.2.77"},
 	{"first", `metallb.io/allow-shared-ip: k`, ``, "192.0.2.9"},
 	{"second", `metallb.io/allow-shared-ip: k`, ``, "192.0.2.9"},
-	{"dual", `metallb.io/loadBalancerIPs: "192.0.2.11,2001:db8:1::11"`, `, ipFamilyPolicy: PreferDualStack`, "192.0.2.11 2001:db8:1::11"},
+	{"dual", `metallb.io/loadBalancerIPs: "192.0.2.11,2001:db8:1::11"`, `, ipFamilyPolicy: PreferDualStack`,
+		"192.0.2.11 2001:db8:1::11"},
 	// A Service that MetalLB's pool would not admit today.
 	{"stranger", `metallb.io/ip-allocated-from-pool: pinned`, ``, "192.0.2.130"},
 }
@@ -90,13 +92,16 @@ func TestMigrationKeepsAddresses(t *testing.T) {
 				ingress = append(ingress, fmt.Sprintf("{ip: %q, ipMode: VIP}", a))
 			}
 			want[s.name] = strings.Fields(s.addrs)
-			objects += fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, annotations: {%s}}, spec: {type: LoadBalancer, loadBalancerClass: %s, ports: [{port: %d}]%s}, status: {loadBalancer: {ingress: [%s]}}}\n---\n",
+			objects += fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, "+
+				"annotations: {%s}}, spec: {type: LoadBalancer, loadBalancerClass: %s, ports: [{port: %d}]%s}, "+
+				"status: {loadBalancer: {ingress: [%s]}}}\n---\n",
 				s.name, s.annotations, class, 80+i, s.spec, strings.Join(ingress, ", "))
 		}
 		await(t, time.Minute, "MetalLB's objects", func() error { return f.Admin().Apply(t.Context(), objects) })
 		must(t, f.WriteKubeconfig(f.kubeconfig("admin"), "admin", "system:masters"))
 
-		out, err := exec.CommandContext(t.Context(), f.binary, "migrate", "metallb", "--kubeconfig", f.kubeconfig("admin"), "--lb-class", class).Output()
+		out, err := exec.CommandContext(t.Context(), f.binary, "migrate", "metallb", "--kubeconfig",
+			f.kubeconfig("admin"), "--lb-class", class).Output()
 		if err != nil || !strings.Contains(string(out), "0 differences.") {
 			t.Fatalf("%v\n%s", err, out)
 		}

@@ -28,7 +28,8 @@ func (f *fanfare) overwrite(ctx context.Context, name, addr string) *atomic.Int3
 				if !open {
 					return
 				}
-				ingress, _, _ := unstructured.NestedSlice(e.Object.(*unstructured.Unstructured).Object, "status", "loadBalancer", "ingress")
+				ingress, _, _ := unstructured.NestedSlice(e.Object.(*unstructured.Unstructured).Object, "status",
+					"loadBalancer", "ingress")
 				if len(ingress) == 1 && ingress[0].(map[string]any)["ip"] == addr {
 					continue
 				}
@@ -78,7 +79,8 @@ func TestStatusOverwrittenByAnotherController(t *testing.T) {
 		if lost != 0 {
 			t.Errorf("the speaker did not forward %s %d times while the status was overwritten", vip, lost)
 		}
-		if claim, err := f.get(kindOf("AddressClaim"), vip); err != nil || claim == nil || !strings.Contains(fmt.Sprint(claim.Object["spec"]), "services:default/web") {
+		if claim, err := f.get(kindOf("AddressClaim"), vip); err != nil || claim == nil ||
+			!strings.Contains(fmt.Sprint(claim.Object["spec"]), "services:default/web") {
 			t.Errorf("claim %v, %v: want one of web", claim, err)
 		}
 		if addr, err := f.assigned("other"); err == nil {

@@ -21,7 +21,8 @@ func TestServicePolicies(t *testing.T) {
 		speaker := s.speaker()
 		objects := policyObjects()
 		if *oldest { // the only value before Kubernetes 1.34
-			objects = strings.NewReplacer("PreferSameZone", "PreferClose", "PreferSameNode", "PreferClose").Replace(objects)
+			objects = strings.NewReplacer("PreferSameZone", "PreferClose", "PreferSameNode",
+				"PreferClose").Replace(objects)
 		}
 		must(t, s.Admin().Apply(t.Context(), testbedPool+"---"+objects))
 		for _, row := range []struct {
@@ -56,7 +57,8 @@ const (
 func policyObjects() string {
 	var ports []string
 	for i := range policyPorts {
-		ports = append(ports, fmt.Sprintf("{name: t%d, port: %d, targetPort: 8080}, {name: u%d, port: %d, targetPort: 8080, protocol: UDP}", i, 1000+i, i, 1000+i))
+		ports = append(ports, fmt.Sprintf("{name: t%d, port: %d, targetPort: 8080}, {name: u%d, port: %d, "+
+			"targetPort: 8080, protocol: UDP}", i, 1000+i, i, 1000+i))
 	}
 	const web = "ports: [{name: http, port: 80, targetPort: web}]"
 	return testbedPod("p11", "10.244.1.11", "n1", "8080", "True", "near: 'yes', all: 'yes', first: 'yes'") +
@@ -136,10 +138,12 @@ func (s *testbed) affinity() {
 		})
 	}
 	// Its kubelet reports that it is no longer ready.
-	must(s.T, s.Admin().Apply(s.Context(), testbedPod("p12", "10.244.1.12", "n1", "9090", "False", "near: 'yes', all: 'yes'")))
+	must(s.T, s.Admin().Apply(s.Context(),
+		testbedPod("p12", "10.244.1.12", "n1", "9090", "False", "near: 'yes', all: 'yes'")))
 	s.awaitPods(to, pod11)
 	clientsOf(func(client, pod string) { had[client] = pod })
-	must(s.T, s.Admin().Apply(s.Context(), testbedPod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes', all: 'yes'")))
+	must(s.T, s.Admin().Apply(s.Context(),
+		testbedPod("p12", "10.244.1.12", "n1", "9090", "True", "near: 'yes', all: 'yes'")))
 	s.awaitPods(s.at("named"), pod11, pod12)
 	clientsOf(func(client, pod string) {
 		if pod != had[client] {
@@ -161,7 +165,8 @@ func (s *testbed) sourceRanges() {
 		must(s.T, f.alive(patience))
 		flows[from] = f
 	}
-	must(s.T, s.Admin().Patch(s.Context(), serviceKind, "default", "ranges", `{"spec": {"loadBalancerSourceRanges": ["198.51.100.2/31"]}}`))
+	must(s.T, s.Admin().Patch(s.Context(), serviceKind, "default", "ranges",
+		`{"spec": {"loadBalancerSourceRanges": ["198.51.100.2/31"]}}`))
 	await(s.T, time.Minute, "the end of the excluded client's flow", func() error {
 		if flows[outside].alive(silence) == nil {
 			return errAnswered
@@ -195,9 +200,12 @@ func (s *testbed) snat(speaker *program) {
 		marks bool
 	}{
 		{"default", nil, remoteGateway, false, false},
-		{"a source, its port, a mark", []string{"--snat-sources=" + spareAddr, "--snat-ports=keep", "--masquerade-mark=0x4000/0x4000"}, spareAddr, true, true},
-		{"a source by its interface, random ports", []string{"--snat-sources=eth0", "--snat-ports=random"}, nodeAddr, false, false},
-		{"never", []string{"--snat-sources=" + spareAddr, "--snat-never-cidrs=10.244.2.0/24"}, clientAddr(2), true, false},
+		{"a source, its port, a mark", []string{"--snat-sources=" + spareAddr, "--snat-ports=keep",
+			"--masquerade-mark=0x4000/0x4000"}, spareAddr, true, true},
+		{"a source by its interface, random ports", []string{"--snat-sources=eth0", "--snat-ports=random"}, nodeAddr,
+			false, false},
+		{"never", []string{"--snat-sources=" + spareAddr, "--snat-never-cidrs=10.244.2.0/24"}, clientAddr(2), true,
+			false},
 		{"never elsewhere", []string{"--snat-never-cidrs=10.244.3.0/24"}, remoteGateway, false, false},
 	} {
 		s.Run(row.name, func(t *testing.T) {

@@ -50,28 +50,37 @@ func TestPoolConditions(t *testing.T) {
 		must(t, f.Admin().Apply(t.Context(), selectivePools))
 		controller := f.run("controller")
 		f.awaitCondition(serviceKind, "web", "True Assigned: has 192.0.2.10 of pool public")
-		f.awaitCondition(serviceKind, "tool", "False RequestRefused: asks for pool public, which is for namespaces that match team=a, and dev does not")
+		f.awaitCondition(serviceKind, "tool",
+			"False RequestRefused: asks for pool public, which is for namespaces that match team=a, and dev does not")
 		f.awaitCondition(kindOf("AddressPool"), "public", "False PoolExhausted: every address is taken; add addresses")
 		if !*oldest {
 			f.awaitCondition(kindOf("AddressPool"), "careless",
 				`False Invalid: AddressPool careless: spec.addresses "10.96.255.0-10.96.255.15": belongs to ServiceCIDR kubernetes, so no Service gets any of it; leave it out of the pool`)
 		}
 
-		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: b}}}"))
-		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: dev, labels: {team: a}}}"))
-		f.awaitCondition(serviceKind, "web", "True PoolExcludesService: has 192.0.2.10 of pool public; 192.0.2.10 is kept, although pool public is for namespaces that match team=a, and shop does not")
-		f.awaitCondition(serviceKind, "tool", "False PoolExhausted: every IPv4 address of pool public is taken; add addresses")
+		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: "+
+			"shop, labels: {team: b}}}"))
+		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: "+
+			"dev, labels: {team: a}}}"))
+		f.awaitCondition(serviceKind, "web", "True PoolExcludesService: has 192.0.2.10 of pool public; 192.0.2.10 is "+
+			"kept, although pool public is for namespaces that match team=a, and shop does not")
+		f.awaitCondition(serviceKind, "tool",
+			"False PoolExhausted: every IPv4 address of pool public is taken; add addresses")
 
 		controller.kill()
 		must(t, f.Admin().Patch(t.Context(), kindOf("AddressPool"), "", "public", `{"spec":{"allocation":"Drained"}}`))
 		f.run("controller")
-		f.awaitCondition(kindOf("AddressPool"), "public", "False Drained: gives out no addresses; Services keep the addresses that they have")
+		f.awaitCondition(kindOf("AddressPool"), "public",
+			"False Drained: gives out no addresses; Services keep the addresses that they have")
 		if addr, err := f.assigned("web"); addr != "192.0.2.10" {
 			t.Errorf("web has %s: %v", addr, err)
 		}
-		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}}"))
-		f.awaitCondition(kindOf("AddressPool"), "public", "False Drained: gives out no addresses, and no Service has one: it can be removed")
-		f.awaitCondition(serviceKind, "tool", "False RequestRefused: asks for pool public, which is Drained and allocates no addresses")
+		must(t, f.Admin().Delete(t.Context(),
+			"{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}}"))
+		f.awaitCondition(kindOf("AddressPool"), "public",
+			"False Drained: gives out no addresses, and no Service has one: it can be removed")
+		f.awaitCondition(serviceKind, "tool",
+			"False RequestRefused: asks for pool public, which is Drained and allocates no addresses")
 	})
 }
 

@@ -21,7 +21,8 @@ spec: {type: LoadBalancer, ports: [{name: http, port: 80, targetPort: 8080}]}
 	for i := range slices {
 		var endpoints strings.Builder
 		for j := range 1000 {
-			fmt.Fprintf(&endpoints, "\n- {addresses: [10.%d.%d.%d], nodeName: n1, conditions: {ready: true}}", 128+i/32, i%32*8+j/250, j%250+1)
+			fmt.Fprintf(&endpoints, "\n- {addresses: [10.%d.%d.%d], nodeName: n1, conditions: {ready: true}}", 128+i/32,
+				i%32*8+j/250, j%250+1)
 		}
 		parts = append(parts, fmt.Sprintf(`
 apiVersion: discovery.k8s.io/v1
@@ -44,7 +45,8 @@ func (f *fanfare) timeToServe(name, pod string) time.Duration {
 	var vip string
 	await(f.T, time.Minute, "an address of "+name, func() (err error) { vip, err = f.assigned(name); return err })
 	await(f.T, time.Minute, "forwarding of "+name, func() error {
-		out, err := exec.CommandContext(f.Context(), "nft", "get", "element", "inet", "fanfare", "xsvc4", "{ "+vip+" . tcp . 80 }").CombinedOutput()
+		out, err := exec.CommandContext(f.Context(), "nft", "get", "element", "inet", "fanfare", "xsvc4",
+			"{ "+vip+" . tcp . 80 }").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -73,16 +75,18 @@ func TestRefusedServiceDelaysNoOther(t *testing.T) {
 		}
 		var vip string
 		await(t, time.Minute, "an address", func() (err error) { vip, err = f.assigned("huge"); return err })
-		const why = "endpoints of port tcp/80: 67000; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
+		const why = "endpoints of port tcp/80: 67000; in nftables mode an address can have 65535: use several " +
+			"Services, each with a part of the endpoints"
 		refused := func() error {
 			s, err := f.status()
 			if err != nil {
 				return err
 			}
 			for _, a := range s.Addresses {
-				if a.Address == vip && !a.Programmed && slices.ContainsFunc(a.Reasons, func(r struct{ Code, Message string }) bool {
-					return r.Code == "ProxyRefused" && r.Message == "not forwarded: "+why
-				}) {
+				if a.Address == vip && !a.Programmed &&
+					slices.ContainsFunc(a.Reasons, func(r struct{ Code, Message string }) bool {
+						return r.Code == "ProxyRefused" && r.Message == "not forwarded: "+why
+					}) {
 					return nil
 				}
 			}
@@ -96,7 +100,8 @@ func TestRefusedServiceDelaysNoOther(t *testing.T) {
 		}
 		slices.Sort(before)
 		slices.Sort(after)
-		t.Logf("from creation to the kernel: median %s before and %s after", before[2].Round(time.Millisecond), after[2].Round(time.Millisecond))
+		t.Logf("from creation to the kernel: median %s before and %s after", before[2].Round(time.Millisecond),
+			after[2].Round(time.Millisecond))
 		if limit := 5*before[2] + time.Second; after[2] > limit {
 			t.Errorf("a Service is served after %s, and after %s before the huge one existed", after[2], before[2])
 		}

@@ -29,7 +29,8 @@ func newConflictBed(t *testing.T) *conflictBed {
 	f.run("controller")
 	f.speaker()
 	pool, _, _ := strings.Cut(oneNode, "---\napiVersion: fanfare.io/v1alpha1\nkind: BGPPeer")
-	must(t, f.Admin().Apply(t.Context(), strings.NewReplacer("192.0.2.0/24", "192.0.2.64/29", "announce: BGP", "announce: L2").Replace(pool)))
+	must(t, f.Admin().Apply(t.Context(), strings.NewReplacer("192.0.2.0/24", "192.0.2.64/29", "announce: BGP",
+		"announce: L2").Replace(pool)))
 	return &conflictBed{f, printer}
 }
 
@@ -111,7 +112,8 @@ func TestHostThatAnswersForAllAddresses(t *testing.T) {
 		must(t, b.Admin().Apply(t.Context(), oneService("late", "10.244.1.5")))
 		await(t, 2*time.Minute, "the end of the replacements", func() error {
 			text, err := b.message("late")
-			if err == nil && !strings.Contains(text, "not replaced, because 3 addresses of the Service were replaced before") {
+			if err == nil && !strings.Contains(text,
+				"not replaced, because 3 addresses of the Service were replaced before") {
 				err = fmt.Errorf("conditions: %s", text)
 			}
 			return err

@@ -11,7 +11,8 @@ import (
 
 // requestingService returns a Service with annotations and a port.
 func requestingService(name, annotations string, port int) string {
-	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, annotations: {%s}}, spec: {type: LoadBalancer, ports: [{port: %d}]}}",
+	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, annotations: {%s}}, "+
+		"spec: {type: LoadBalancer, ports: [{port: %d}]}}",
 		name, annotations, port)
 }
 

@@ -10,7 +10,8 @@ import (
 
 // watchedBySpeaker are the resources that a speaker without Layer 2 and without Secrets watches.
 var watchedBySpeaker = []string{
-	"addressclaims", "addresspools", "bgpadvertisements", "bgppeers", "endpointslices", "l2advertisements", "nodes", "services",
+	"addressclaims", "addresspools", "bgpadvertisements", "bgppeers", "endpointslices", "l2advertisements", "nodes",
+	"services",
 }
 
 // A speaker whose connection to the API server is cut lists nothing again: its watches continue. An
@@ -88,7 +89,8 @@ func (f *fanfare) resumes(audit *auditLog, name string, interrupt func(), lists 
 	for resource, r := range audit.read() {
 		f.Logf("%s: %s: %d watches, %d lists, %d versions", name, resource, r.watches, r.lists, r.versions)
 		if r.lists > lists || r.unversioned > 0 {
-			f.Errorf("%s: the speaker listed %s %d times, %d times without a version; want at most %d and 0", name, resource, r.lists, r.unversioned, lists)
+			f.Errorf("%s: the speaker listed %s %d times, %d times without a version; want at most %d and 0", name,
+				resource, r.lists, r.unversioned, lists)
 		}
 	}
 }

@@ -101,16 +101,20 @@ func TestRolesGrantOnlyListedRights(t *testing.T) {
 	common := c.allowed(t, "default:unprivileged", all)
 	for account, want := range rights {
 		if *oldest { // Kubernetes 1.32 has no ServiceCIDRs.
-			want = strings.NewReplacer("list servicecidrs.networking.k8s.io\n", "", "watch servicecidrs.networking.k8s.io\n", "").Replace(want)
+			want = strings.NewReplacer("list servicecidrs.networking.k8s.io\n", "",
+				"watch servicecidrs.networking.k8s.io\n", "").Replace(want)
 		}
-		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(common, r) })
+		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all),
+			func(r string) bool { return slices.Contains(common, r) })
 		if got := "\n" + strings.Join(got, "\n") + "\n"; got != want {
 			t.Errorf("the %s may:%swant:%s", account, got, want)
 		}
 	}
 	for name, want := range map[string]bool{"fanfare-controller": true, "another": false} {
 		for _, verb := range []string{"get", "update"} {
-			lease := authorizationv1.ResourceAttributes{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: "fanfare-system", Name: name}
+			lease := authorizationv1.ResourceAttributes{
+				Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: "fanfare-system", Name: name,
+			}
 			if got, err := c.review(t, "fanfare-system:controller", lease); err != nil || got != want {
 				t.Errorf("the controller may %s Lease %s: %t, %v", verb, name, got, err)
 			}
@@ -124,7 +128,8 @@ func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttri
 	t.Helper()
 	_, groups, err := c.Admin().discovery.ServerGroupsAndResources()
 	must(t, err)
-	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate", "bind", "escalate"}
+	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate",
+		"bind", "escalate"}
 	seen := map[string]bool{}
 	for _, g := range groups {
 		group, _, grouped := strings.Cut(g.GroupVersion, "/")
@@ -205,8 +210,9 @@ func (c *Cluster) review(t *testing.T, account string, a authorizationv1.Resourc
 	body, err := json.Marshal(authorizationv1.SubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"},
 		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + account,
-			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+			User: "system:serviceaccount:" + account,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace,
+				"system:authenticated"},
 			ResourceAttributes: &a,
 		},
 	})
@@ -253,7 +259,8 @@ func TestProgramsRequestNothingForbidden(t *testing.T) {
 		f := newFanfare(t)
 		controller := f.run("controller", "--leader-elect", "--log-level=debug")
 		speaker := f.speaker("--log-level=debug")
-		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")+"---"+oneService("gone", "10.244.1.6")))
+		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")+"---"+
+			oneService("gone", "10.244.1.6")))
 		await(t, 60*time.Second, "addresses", func() error { return expectCount(len(f.addressesByPrefix("")), 2) })
 		must(t, f.Admin().Delete(t.Context(), oneService("gone", "")))
 		await(t, 60*time.Second, "the claim's end", func() error {
@@ -282,7 +289,8 @@ func TestProgramsRequestNothingForbidden(t *testing.T) {
 		for account, objects := range forbidden {
 			f.expectForbidden(account, objects)
 		}
-		err = f.as("speaker").Patch(t.Context(), serviceKind, "default", "web", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.99"}]}}}`, "status")
+		err = f.as("speaker").Patch(t.Context(), serviceKind, "default", "web",
+			`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.99"}]}}}`, "status")
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("the speaker assigned an address: %v", err)
 		}

@@ -45,15 +45,20 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 				"ports":[{"name":"http","port":80,"targetPort":8080}]}}`, i)
 		})
 		created := time.Now()
-		awaitSlowly(t, "addresses", func() error { return errors.Join(h.err(), expectCount(len(h.delays()), serviceCount)) })
+		awaitSlowly(t, "addresses", func() error {
+			return errors.Join(h.err(), expectCount(len(h.delays()), serviceCount))
+		})
 		addressed := time.Now()
 		awaitSlowly(t, "forwarding", func() error { return f.vips(serviceCount) })
 		forwarded := time.Now()
 		delays := h.delays()
 		slices.Sort(delays)
-		t.Logf("%d Services created in %s, %.0f a second; the last address %s later, the last one in the kernel %s later",
-			serviceCount, round(created.Sub(began)), serviceCount/created.Sub(began).Seconds(), round(addressed.Sub(created)), round(forwarded.Sub(created)))
-		t.Logf("from a Service to its address: median %s, 99%% %s, worst %s", round(delays[serviceCount/2]), round(delays[serviceCount*99/100]), round(delays[serviceCount-1]))
+		t.Logf("%d Services created in %s, %.0f a second; the last address %s later, the last one "+
+			"in the kernel %s later",
+			serviceCount, round(created.Sub(began)), serviceCount/created.Sub(began).Seconds(),
+			round(addressed.Sub(created)), round(forwarded.Sub(created)))
+		t.Logf("from a Service to its address: median %s, 99%% %s, worst %s", round(delays[serviceCount/2]),
+			round(delays[serviceCount*99/100]), round(delays[serviceCount-1]))
 		for _, p := range []*program{controller, speaker} {
 			now, peak, err := p.memory()
 			must(t, err)
@@ -75,7 +80,8 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 			}
 			return err
 		})
-		t.Logf("%d deleted in %s, the last claim gone %s later", deletedCount, round(deleted.Sub(began)), round(time.Since(deleted)))
+		t.Logf("%d deleted in %s, the last claim gone %s later", deletedCount, round(deleted.Sub(began)),
+			round(time.Since(deleted)))
 		awaitSlowly(t, "removal from the kernel", func() error { return f.vips(serviceCount - deletedCount) })
 	})
 }
@@ -119,7 +125,8 @@ func (f *fanfare) deleteSome() error {
 	all.SetLimit(16)
 	for i := range deletedCount {
 		all.Go(func() error {
-			return f.Admin().discovery.RESTClient().Delete().AbsPath(fmt.Sprintf("/api/v1/namespaces/default/services/s%d", i)).Do(f.Context()).Error()
+			return f.Admin().discovery.RESTClient().Delete().AbsPath(
+				fmt.Sprintf("/api/v1/namespaces/default/services/s%d", i)).Do(f.Context()).Error()
 		})
 	}
 	return all.Wait()

@@ -33,7 +33,8 @@ spec: {peerAddress: 198.51.100.8, peerASN: 65000, myASN: 65001, passwordSecretRe
 `
 
 func bgpPassword(name, password string) string {
-	return fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: fanfare-system, name: %s}, type: kubernetes.io/basic-auth, stringData: {password: %s}}", name, password)
+	return fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: fanfare-system, name: %s}, type: "+
+		"kubernetes.io/basic-auth, stringData: {password: %s}}", name, password)
 }
 
 // tokenKubeconfig writes a kubeconfig with a token that is bound to a speaker's pod.
@@ -41,7 +42,8 @@ func (f *fanfare) tokenKubeconfig(pod string) string {
 	f.Helper()
 	k := clientcmdapi.NewConfig()
 	k.Clusters["e2e"] = &clientcmdapi.Cluster{Server: f.Host(), CertificateAuthorityData: f.pki.ca}
-	k.AuthInfos["speaker"] = &clientcmdapi.AuthInfo{Token: f.token("fanfare-system", "speaker", &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod})}
+	k.AuthInfos["speaker"] = &clientcmdapi.AuthInfo{Token: f.token("fanfare-system", "speaker",
+		&authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod})}
 	k.Contexts["e2e"] = &clientcmdapi.Context{Cluster: "e2e", AuthInfo: "speaker"}
 	k.CurrentContext = "e2e"
 	path := filepath.Join(f.dir, pod+".kubeconfig")
@@ -111,12 +113,14 @@ func TestSpeakerReadsNamedSecrets(t *testing.T) {
 		f.awaitEventCount("bgppeer/tor9", "SessionEstablished", 2)
 
 		c := f.withToken("Pod", "speaker-n1")
-		secrets := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}).Namespace("fanfare-system")
+		secrets := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}).Namespace(
+			"fanfare-system")
 		named, err := secrets.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=tor9"})
 		if err != nil || len(named.Items) != 1 {
 			t.Errorf("the Secret that the role names: %v", err)
 		}
-		for _, selector := range []string{"", "metadata.name=other", "metadata.name!=tor9", "type=kubernetes.io/basic-auth"} {
+		for _, selector := range []string{"", "metadata.name=other", "metadata.name!=tor9",
+			"type=kubernetes.io/basic-auth"} {
 			_, err := secrets.List(t.Context(), metav1.ListOptions{FieldSelector: selector})
 			f.expectForbiddenBy("list Secrets with "+selector, err)
 			w, err := secrets.Watch(t.Context(), metav1.ListOptions{FieldSelector: selector})
@@ -129,7 +133,8 @@ func TestSpeakerReadsNamedSecrets(t *testing.T) {
 			_, err := secrets.Get(t.Context(), name, metav1.GetOptions{})
 			f.expectForbiddenBy("get Secret "+name, err)
 		}
-		if out, err := exec.CommandContext(t.Context(), f.binary, "status", "--json", "--run-dir", f.runDir()).CombinedOutput(); err != nil || regexp.MustCompile("first|second").Match(out) {
+		if out, err := exec.CommandContext(t.Context(), f.binary, "status", "--json", "--run-dir",
+			f.runDir()).CombinedOutput(); err != nil || regexp.MustCompile("first|second").Match(out) {
 			t.Errorf("the status shows a password, or fails: %v", err)
 		}
 	})

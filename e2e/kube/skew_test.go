@@ -141,14 +141,16 @@ func TestNewerObjectsKeepUnknownFields(t *testing.T) {
 		f.awaitForwarded("asks")
 		f.awaitForwarded("sticks")
 		claim := f.object("AddressClaim", "192.0.2.77")
-		if holders, _, _ := unstructured.NestedSlice(claim, "spec", "holders"); claim["spec"].(map[string]any)["next"] != "kept" || len(holders) != 1 {
+		if holders, _, _ := unstructured.NestedSlice(claim, "spec",
+			"holders"); claim["spec"].(map[string]any)["next"] != "kept" || len(holders) != 1 {
 			t.Errorf("claim %v, want one holder more and all other fields", claim["spec"])
 		}
 		await(t, time.Minute, "the pools' status", func() error {
 			lan, sticky := f.object("AddressPool", "lan"), f.object("AddressPool", "sticky")
 			n, _, _ := unstructured.NestedInt64(lan, "status", "ipv4", "assigned")
 			kept, _, _ := unstructured.NestedString(lan, "status", "next")
-			if n != 2 || kept != "kept" || !strings.Contains(fmt.Sprint(sticky["status"]), "must be Automatic, OnRequest or Drained; taken for OnRequest") {
+			if n != 2 || kept != "kept" || !strings.Contains(fmt.Sprint(sticky["status"]),
+				"must be Automatic, OnRequest or Drained; taken for OnRequest") {
 				return fmt.Errorf("lan: %v, sticky: %v", lan["status"], sticky["status"])
 			}
 			return nil
@@ -156,12 +158,14 @@ func TestNewerObjectsKeepUnknownFields(t *testing.T) {
 
 		// The speaker of n1 returns from the next version to this one.
 		speaker.kill()
-		must(t, f.Admin().Delete(t.Context(), "{apiVersion: fanfare.io/v1alpha1, kind: SpeakerStatus, metadata: {name: n1}}"))
+		must(t, f.Admin().Delete(t.Context(),
+			"{apiVersion: fanfare.io/v1alpha1, kind: SpeakerStatus, metadata: {name: n1}}"))
 		f.reportsAs("n1", "theirs")
 		speaker = f.speaker()
 		await(t, 60*time.Second, "a report of this version", func() error {
 			status := fmt.Sprint(f.object("SpeakerStatus", "n1")["status"])
-			if !strings.Contains(status, "forwarded:3") || strings.Contains(status, "next:") || strings.Contains(status, "later") {
+			if !strings.Contains(status, "forwarded:3") || strings.Contains(status, "next:") ||
+				strings.Contains(status, "later") {
 				return errors.New(status)
 			}
 			return nil
@@ -261,5 +265,6 @@ func (f *fanfare) object(kind, name string) map[string]any {
 
 func (f *fanfare) annotate(service, key, value string) {
 	f.Helper()
-	must(f.T, f.Admin().Patch(f.Context(), serviceKind, "default", service, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)))
+	must(f.T, f.Admin().Patch(f.Context(), serviceKind, "default", service,
+		fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)))
 }

@@ -157,16 +157,19 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 	t.Cleanup(func() { must(t, admin.Delete(context.Background(), pods+"---"+world)) })
 	api := c.open(t, watch.Options{})
 	s := c.awaitFiles(t, api, ready(2))
-	if s.Services.Len() != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || s.Claims.Len() != 2 || s.Assignments.Len() != 2 || len(s.Problems) != 0 {
+	if s.Services.Len() != 2 || len(s.Nodes) != 2 || len(s.Pools) != 1 || len(s.Peers) != 1 || s.Claims.Len() != 2 ||
+		s.Assignments.Len() != 2 || len(s.Problems) != 0 {
 		t.Fatalf("the snapshot is not complete: %+v", s)
 	}
 
 	t.Run("changes", func(t *testing.T) {
 		must(t, admin.Apply(ctx, pod("web-3", "n2", "10.244.2.2", "fd00:244::2:2", true)))
 		must(t, admin.Patch(ctx, kinds[1], "", "n2", `{"spec":{"taints":null}}`))
-		must(t, admin.Delete(ctx, "{apiVersion: fanfare.io/v1alpha1, kind: AddressClaim, metadata: {name: 2001-db8--1}}"))
+		must(t, admin.Delete(ctx, "{apiVersion: fanfare.io/v1alpha1, kind: AddressClaim, metadata: "+
+			"{name: 2001-db8--1}}"))
 		after := c.awaitFiles(t, api, ready(3))
-		if s.Services.At(1).Spec != after.Services.At(1).Spec || s.Services.At(0) != after.Services.At(0) || s.Peers[0] != after.Peers[0] {
+		if s.Services.At(1).Spec != after.Services.At(1).Spec || s.Services.At(0) != after.Services.At(0) ||
+			s.Peers[0] != after.Peers[0] {
 			t.Error("an unchanged object has another pointer")
 		}
 	})
@@ -181,7 +184,8 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 		must(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: discardLog}); err == nil || !strings.Contains(err.Error(), `User "unprivileged" cannot list resource`) {
+		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: discardLog}); err == nil ||
+			!strings.Contains(err.Error(), `User "unprivileged" cannot list resource`) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -189,7 +193,8 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 		before := api.Snapshot()
 		c.APIServer.Kill()
 		await(t, time.Minute, "Problem", func() error { return apiServerDown(api.Snapshot()) })
-		if during := api.Snapshot(); !during.Services.Same(before.Services) || !slices.Equal(during.Claims.Slice(), before.Claims.Slice()) {
+		if during := api.Snapshot(); !during.Services.Same(before.Services) ||
+			!slices.Equal(during.Claims.Slice(), before.Claims.Slice()) {
 			t.Error("an outage changed what is known")
 		}
 		must(t, c.StartAPIServer(ctx))
@@ -203,9 +208,13 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 			must(t, admin.Patch(ctx, kinds[1], "", "n1", fmt.Sprintf(`{"metadata":{"labels":{"i":"%d"}}}`, i)))
 		}
 		must(t, admin.Delete(ctx, "{apiVersion: v1, kind: Service, metadata: {name: empty, namespace: shop}}"))
-		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool { return s.Services.Len() == 1 && s.Nodes[0].Labels["i"] == "19" })
+		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool {
+			return s.Services.Len() == 1 && s.Nodes[0].Labels["i"] == "19"
+		})
 		must(t, c.Restore(ctx, dir))
-		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool { return s.Services.Len() == 2 && s.Nodes[0].Labels["i"] == "" })
+		c.awaitFiles(t, api, func(s *cluster.Snapshot) bool {
+			return s.Services.Len() == 2 && s.Nodes[0].Labels["i"] == ""
+		})
 		must(t, admin.Apply(ctx, pod("web-2", "n2", "10.244.2.1", "fd00:244::2:1", true)))
 		c.awaitFiles(t, api, ready(3))
 	})

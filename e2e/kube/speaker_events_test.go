@@ -19,7 +19,8 @@ import (
 )
 
 // routedNode is a node and its router, with addresses of one interface.
-var routedNode = strings.NewReplacer("127.0.0.1", "198.51.100.1", "127.0.0.9, ", "198.51.100.9, sourceAddress: 198.51.100.1, ").Replace(oneNode)
+var routedNode = strings.NewReplacer("127.0.0.1", "198.51.100.1", "127.0.0.9, ",
+	"198.51.100.9, sourceAddress: 198.51.100.1, ").Replace(oneNode)
 
 // bgpd starts a real router for the BGPPeer of routedNode. It ends with the test at the
 // latest.
@@ -39,8 +40,8 @@ router bgp 65000
  neighbor 198.51.100.1 passive
  neighbor 198.51.100.1 disable-connected-check
  `+strings.Join(lines, "\n ")+"\n"), 0o644))
-	cmd := exec.Command(program, "--no_zebra", "--no_kernel", "-l", "198.51.100.9", "-p", "179", "-A", "127.0.0.1", "-P", "0",
-		"--vty_socket", dir, "-i", filepath.Join(dir, "bgpd.pid"), "-u", "frr", "-g", "frr", "-f", config)
+	cmd := exec.Command(program, "--no_zebra", "--no_kernel", "-l", "198.51.100.9", "-p", "179", "-A", "127.0.0.1",
+		"-P", "0", "--vty_socket", dir, "-i", filepath.Join(dir, "bgpd.pid"), "-u", "frr", "-g", "frr", "-f", config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(f.T, cmd.Start())
 	f.Cleanup(func() {
@@ -91,7 +92,8 @@ func (f *fanfare) awaitEvent(object, reason, message string) {
 			return err
 		}
 		for line := range strings.Lines(out) {
-			if strings.Contains(line, reason) && strings.Contains(line, "fanfare.io/speaker") && strings.Contains(line, message) {
+			if strings.Contains(line, reason) && strings.Contains(line, "fanfare.io/speaker") &&
+				strings.Contains(line, message) {
 				return nil
 			}
 		}
@@ -102,7 +104,8 @@ func (f *fanfare) awaitEvent(object, reason, message string) {
 // events returns the reasons of an object's Events, each with its count.
 func (f *fanfare) events(object string) (reasons []string) {
 	f.Helper()
-	out, err := f.kubectl("events", "--for", object, "-o", `jsonpath={range .items[*]}{.reportingComponent} {.reason} {.series.count}{"\n"}{end}`)
+	out, err := f.kubectl("events", "--for", object, "-o",
+		`jsonpath={range .items[*]}{.reportingComponent} {.reason} {.series.count}{"\n"}{end}`)
 	must(f.T, err)
 	for line := range strings.Lines(out) {
 		if reason, ours := strings.CutPrefix(strings.TrimSpace(line), "fanfare.io/speaker "); ours {
@@ -159,7 +162,8 @@ func TestRestartRepeatsNoEvent(t *testing.T) {
 		router := f.bgpd()
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), routedNode))
-		f.awaitEvent("bgppeer/tor9", "SessionEstablished", "node n1 has a session with router tor9 (198.51.100.9, AS65000)")
+		f.awaitEvent("bgppeer/tor9", "SessionEstablished",
+			"node n1 has a session with router tor9 (198.51.100.9, AS65000)")
 		// This also holds for a speaker that has left nothing in the kernel.
 		speaker = f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("web", "10.244.1.5")))
@@ -170,11 +174,13 @@ func TestRestartRepeatsNoEvent(t *testing.T) {
 		f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
 		f.awaitEvent("service/late", "Announced", "node n1 announces ")
-		if got := append(f.events("bgppeer/tor9"), f.events("service/web")...); !slices.Equal(got, []string{"SessionEstablished", "Announced"}) {
+		if got := append(f.events("bgppeer/tor9"), f.events("service/web")...); !slices.Equal(got,
+			[]string{"SessionEstablished", "Announced"}) {
 			t.Errorf("Events after a restart: %q", got)
 		}
 
-		must(t, f.Admin().Apply(t.Context(), strings.ReplaceAll(oneService("web", "10.244.1.5"), "ready: true", "ready: false")))
+		must(t, f.Admin().Apply(t.Context(), strings.ReplaceAll(oneService("web", "10.244.1.5"), "ready: true",
+			"ready: false")))
 		f.awaitEvent("service/web", "Withdrawn", "node n1 withdrew "+vip+" from tor9: no endpoint is ready anywhere")
 		for times := range 2 {
 			must(t, router.Process.Kill())
@@ -182,7 +188,8 @@ func TestRestartRepeatsNoEvent(t *testing.T) {
 			router = f.bgpd()
 			f.awaitEventCount("bgppeer/tor9", "SessionEstablished", times+2)
 		}
-		f.awaitEvent("bgppeer/tor9", "SessionLost", "node n1 lost its session with router tor9 (198.51.100.9, AS65000): ")
+		f.awaitEvent("bgppeer/tor9", "SessionLost",
+			"node n1 lost its session with router tor9 (198.51.100.9, AS65000): ")
 		if got := f.events("bgppeer/tor9"); !slices.Contains(got, "SessionEstablished 2") {
 			t.Errorf("the repeated Event is not counted: %v", got)
 		}

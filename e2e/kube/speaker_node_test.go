@@ -86,7 +86,8 @@ func TestNodeRecreatedAndRemoved(t *testing.T) {
 		controller.awaitProbe("/readyz", "200 ok")
 		var vip string
 		await(t, 60*time.Second, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
-		f.awaitOutput("announce "+vip+"/32", "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1", "--run-dir", t.TempDir())
+		f.awaitOutput("announce "+vip+"/32", "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1",
+			"--run-dir", t.TempDir())
 		f.awaitEvent("service/web", "Announced", "node n1 announces "+vip)
 
 		uid, err := f.kubectl("get", "node", "n1", "-o", "jsonpath={.metadata.uid}")

@@ -52,13 +52,16 @@ spec: {interfaces: [eht0]}`))
 		}
 		var services []string
 		for i := range 30 {
-			services = append(services, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: s%02d}, spec: {type: LoadBalancer, ports: [{port: 80}]}}", i))
+			services = append(services, fmt.Sprintf(
+				"{apiVersion: v1, kind: Service, metadata: {namespace: default, name: s%02d}, spec: {type: "+
+					"LoadBalancer, ports: [{port: 80}]}}", i))
 		}
 		must(t, f.Admin().Apply(t.Context(), strings.Join(services, "\n---\n")))
 		f.run("controller", "--l2-settle-time", "1s")
 
 		first := f.awaitSpread("map[n1:10 n2:10 n3:10]")
-		f.awaitL2Status("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
+		f.awaitL2Status("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that "+
+			"has addresses of a pool)")
 		f.awaitL2Status("misspelt", "0 False no selected node has one of its interfaces: eht0")
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
 		second := f.awaitSpread("map[n1:15 n2:15]")

@@ -35,7 +35,8 @@ func TestReservationsOnAPIServer(t *testing.T) {
 		f.run("controller")
 		for i := range 10 {
 			name := fmt.Sprint("s", i)
-			svc := strings.Replace(requestingService(name, `fanfare.io/reserve: "true"`, 80), "namespace: default", "namespace: shop", 1)
+			svc := strings.Replace(requestingService(name, `fanfare.io/reserve: "true"`, 80), "namespace: default",
+				"namespace: shop", 1)
 			must(t, f.Admin().Apply(t.Context(), svc))
 			await(t, time.Minute, "an address", func() error { _, err := f.assigned(name); return err })
 			must(t, f.Admin().Delete(t.Context(), svc))
@@ -56,16 +57,19 @@ func TestReservationsOnAPIServer(t *testing.T) {
 			must(t, f.Admin().Apply(t.Context(), requestingService(fmt.Sprint("other", i), "", 80)))
 		}
 		for i := range 16 - cluster.DefaultReservedQuota {
-			await(t, time.Minute, "an address of another namespace", func() error { _, err := f.assigned(fmt.Sprint("other", i)); return err })
+			await(t, time.Minute, "an address of another namespace",
+				func() error { _, err := f.assigned(fmt.Sprint("other", i)); return err })
 		}
-		if reserved := f.column("addressclaims", "Reserved For"); len(reserved) != 16 || len(slices.DeleteFunc(reserved, func(v any) bool { return v != "shop" })) != cluster.DefaultReservedQuota {
+		if reserved := f.column("addressclaims", "Reserved For"); len(reserved) != 16 ||
+			len(slices.DeleteFunc(reserved, func(v any) bool { return v != "shop" })) != cluster.DefaultReservedQuota {
 			t.Errorf("kubectl lists as reserved for: %v", reserved)
 		}
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"))
 		await(t, time.Minute, "the end of the reservations", func() error {
 			claims, err := f.claims()
 			if len(claims) != 16-cluster.DefaultReservedQuota {
-				err = errors.Join(err, fmt.Errorf("%d claims, want those of the other namespace: %v", len(claims), claims))
+				err = errors.Join(err, fmt.Errorf("%d claims, want those of the other namespace: %v", len(claims),
+					claims))
 			}
 			return err
 		})
@@ -96,12 +100,16 @@ func TestPermissionsOnAPIServer(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		must(t, f.Admin().Apply(t.Context(), strings.Replace(tenantPool, "announce: BGP", "announce: L2", 1)))
-		must(t, f.Admin().Apply(t.Context(), requestingService("web", `fanfare.io/load-balancer-ips: 192.0.2.7, fanfare.io/l2-node: n1, fanfare.io/bgp-communities: "64500:1, blackhole"`, 80)))
+		must(t, f.Admin().Apply(t.Context(), requestingService("web",
+			`fanfare.io/load-balancer-ips: 192.0.2.7, fanfare.io/l2-node: n1, fanfare.io/bgp-communities: "64500:1, blackhole"`, 80)))
 		f.run("controller")
-		f.awaitCondition(serviceKind, "web", "True AnnotationRefused: has 192.0.2.7 of pool lan; metadata.annotations[fanfare.io/l2-node]: n1 is ignored: spec.allowL2Node of AddressPool lan is not true")
+		f.awaitCondition(serviceKind, "web", "True AnnotationRefused: has 192.0.2.7 of pool lan; "+
+			"metadata.annotations[fanfare.io/l2-node]: n1 is ignored: spec.allowL2Node of AddressPool lan is not true")
 		must(t, f.Admin().Patch(t.Context(), kindOf("AddressPool"), "", "lan", `{"spec":{"allowL2Node":true}}`))
 		f.awaitCondition(serviceKind, "web", "True Assigned: has 192.0.2.7 of pool lan")
 		must(t, f.Admin().Patch(t.Context(), kindOf("AddressPool"), "", "lan", `{"spec":{"announce":"BGP"}}`))
-		f.awaitCondition(serviceKind, "web", "True AnnotationRefused: has 192.0.2.7 of pool lan; metadata.annotations[fanfare.io/bgp-communities]: blackhole is left out: spec.allowedServiceCommunities of AddressPool lan does not list it")
+		f.awaitCondition(serviceKind, "web", "True AnnotationRefused: has 192.0.2.7 of pool lan; "+
+			"metadata.annotations[fanfare.io/bgp-communities]: blackhole is left out: spec.allowedServiceCommunities "+
+			"of AddressPool lan does not list it")
 	})
 }

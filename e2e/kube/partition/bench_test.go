@@ -26,12 +26,13 @@ func BenchmarkTwoClaim(b *testing.B) {
 		must(b, pause(b.Context(), rand.N(defaultInterval)))
 		began := time.Now()
 		must(b, blockMembership(b.Context(), m))
-		must(b, lab.Await(b.Context(), lab.Settle, "n1 to be marked dead, and one node to claim its addresses", func() error {
-			if err := m.wasMarkedDead("n1", began); err != nil {
-				return err
-			}
-			return m.isClaimedBy(normal, began)
-		}))
+		must(b, lab.Await(b.Context(), lab.Settle, "n1 to be marked dead, and one node to claim its addresses",
+			func() error {
+				if err := m.wasMarkedDead("n1", began); err != nil {
+					return err
+				}
+				return m.isClaimedBy(normal, began)
+			}))
 		for _, vip := range slices.Concat(m.first[:], m.second[:]) {
 			two, _ := m.claims.Coverage(vip, began, time.Now())
 			b.Logf("%s: claimed by two nodes for %s", vip, round(two))

@@ -73,7 +73,8 @@ var failureCases = []failureCase{
 		{what: "restart all speakers with Leases", do: restartWith(usualFlags...), final: normal},
 	}},
 	{name: "membership blocked from the start", lossy: true, steps: []step{
-		{what: "stop all speakers, block port 7874 everywhere, start them", do: restartBlocked, final: normal, stable: true},
+		{what: "stop all speakers, block port 7874 everywhere, start them", do: restartBlocked, final: normal,
+			stable: true},
 		{what: "open the port", do: repair, final: normal},
 	}},
 	{name: "API server unreachable for one node", steps: []step{
@@ -127,7 +128,8 @@ var failureCases = []failureCase{
 		{what: "open the port", do: repair, final: normal},
 	}},
 	{name: "API server down, segment partitioned", apiServerDown: true, lossy: true, steps: []step{
-		{what: "separate n1 from the other nodes, not from hosts", do: partition, final: twoClaim, leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
+		{what: "separate n1 from the other nodes, not from hosts", do: partition, final: twoClaim,
+			leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
 		{what: "end the partition", do: repair, final: normal},
 	}},
 	{name: "API server down, membership blocked", apiServerDown: true, steps: []step{

@@ -39,7 +39,8 @@ func (m *matrix) freeze(node string) error {
 
 // put creates a Service with these addresses, which the given node should announce.
 func (m *matrix) put(name string, vips pair, node string) error {
-	return m.Cluster.Put(lab.Service{Name: name, Ask: vips[:], Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+	return m.Cluster.Put(lab.Service{Name: name, Ask: vips[:],
+		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 		Endpoints: lab.At("p11", "p21", "p31"), Annotations: map[string]string{"fanfare.io/l2-node": node}})
 }
 
@@ -76,7 +77,8 @@ func (m *matrix) run(t *testing.T, c failureCase, vip netip.Addr) {
 	must(t, err)
 	t.Logf("the host moved %s to another node %d times; %s", vip, len(changes), r)
 	if lost := unexplained(r, changes); len(lost) > 0 {
-		t.Errorf("the host moved at %v, and requests were lost at other times:\n%s", changes, lab.Report{Lost: lost}.Losses(r.Began))
+		t.Errorf("the host moved at %v, and requests were lost at other times:\n%s", changes,
+			lab.Report{Lost: lost}.Losses(r.Began))
 	}
 }
 
@@ -86,7 +88,9 @@ func (m *matrix) run(t *testing.T, c failureCase, vip netip.Addr) {
 func unexplained(r lab.Report, changes []time.Time) []lab.Loss {
 	const late = 250 * time.Millisecond
 	return slices.DeleteFunc(slices.Clone(r.Lost), func(l lab.Loss) bool {
-		return slices.ContainsFunc(changes, func(c time.Time) bool { return l.Begin.Before(c.Add(late)) && l.End.After(c.Add(-late)) })
+		return slices.ContainsFunc(changes, func(c time.Time) bool {
+			return l.Begin.Before(c.Add(late)) && l.End.After(c.Add(-late))
+		})
 	})
 }
 
@@ -108,14 +112,16 @@ func (m *matrix) step(t *testing.T, s step) error {
 		}
 	}
 	done := time.Now()
-	err := lab.Await(ctx, lab.Settle, fmt.Sprintf("claims of %v by %s, and of %v by %s", m.first, s.final.first, m.second, s.final.second), func() error {
+	err := lab.Await(ctx, lab.Settle, fmt.Sprintf("claims of %v by %s, and of %v by %s", m.first, s.final.first,
+		m.second, s.final.second), func() error {
 		return errors.Join(m.wasMarkedDead(s.dead, began), m.isClaimedBy(s.final, done))
 	})
 	over := time.Now()
 	if err != nil {
 		return errors.Join(err, errors.New(m.speakerLogs(began)))
 	}
-	t.Logf("%s: after %s; n1's addresses: %s; n2's: %s", s.what, round(over.Sub(done)), m.coverage(m.first, began, over), m.coverage(m.second, began, over))
+	t.Logf("%s: after %s; n1's addresses: %s; n2's: %s", s.what, round(over.Sub(done)),
+		m.coverage(m.first, began, over), m.coverage(m.second, began, over))
 	if s.leftOut != nil {
 		if err := m.awaitLeftOut(ctx, s.leftOut); err != nil {
 			return err
@@ -128,14 +134,16 @@ func (m *matrix) step(t *testing.T, s step) error {
 		return err
 	}
 	// On a busy machine a speaker may be marked dead for a moment.
-	return lab.Await(ctx, lab.Settle, "the outcome to last", func() error { return m.isClaimedBy(s.final, over.Add(leaseDuration)) })
+	return lab.Await(ctx, lab.Settle, "the outcome to last",
+		func() error { return m.isClaimedBy(s.final, over.Add(leaseDuration)) })
 }
 
 // coverage describes how long several nodes claimed addresses, and no node did.
 func (m *matrix) coverage(vips pair, from, to time.Time) string {
 	two4, none4 := m.claims.Coverage(vips[0], from, to)
 	two6, none6 := m.claims.Coverage(vips[1], from, to)
-	return fmt.Sprintf("claimed by several nodes for %s (IPv6 %s), by none for %s (%s)", round(two4), round(two6), round(none4), round(none6))
+	return fmt.Sprintf("claimed by several nodes for %s (IPv6 %s), by none for %s (%s)", round(two4), round(two6),
+		round(none4), round(none6))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
@@ -168,7 +176,10 @@ func (m *matrix) isClaimedBy(want outcome, since time.Time) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(got, func(node string) bool { mac, err := m.MAC(node); return err == nil && mac == n.MAC }) {
+		if !slices.ContainsFunc(got, func(node string) bool {
+			mac, err := m.MAC(node)
+			return err == nil && mac == n.MAC
+		}) {
 			return fmt.Errorf("the host has %s (%s) for %s", n.MAC, n.State, vip)
 		}
 	}
@@ -250,7 +261,9 @@ func (m *matrix) repairAll(t testing.TB) {
 			if err != nil {
 				return err
 			}
-			if len(st.Members.Nodes) != len(lab.NodeNames) || slices.ContainsFunc(st.Members.Nodes, func(x struct{ Node, State string }) bool { return x.State != "alive" }) {
+			if len(st.Members.Nodes) != len(lab.NodeNames) ||
+				slices.ContainsFunc(st.Members.Nodes,
+					func(x struct{ Node, State string }) bool { return x.State != "alive" }) {
 				return fmt.Errorf("%s shows %v", n, st.Members.Nodes)
 			}
 		}
@@ -281,7 +294,9 @@ func newMatrix(t testing.TB, flags ...string) *matrix {
 	must(t, err)
 	fanfare := filepath.Join(t.TempDir(), "fanfare")
 	must(t, binary.Build(t.Context(), fanfare))
-	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("s%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools, L2: true})
+	l, err := kube.UpLab(t.Context(), kube.LabOptions{
+		ID: fmt.Sprintf("s%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools, L2: true,
+	})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
 	m := &matrix{Lab: l, first: pair{netip.MustParseAddr("198.51.100.201"), netip.MustParseAddr("2001:db8:51::201")},

@@ -44,7 +44,8 @@ status:
 func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	admin := l.Kubernetes.Admin()
 	defer func() {
-		err = errors.Join(err, admin.Delete(context.WithoutCancel(ctx), shopPod("p11")+"---"+shopPod("p21")), s.StartPod(context.WithoutCancel(ctx), "p11"))
+		err = errors.Join(err, admin.Delete(context.WithoutCancel(ctx), shopPod("p11")+"---"+shopPod("p21")),
+			s.StartPod(context.WithoutCancel(ctx), "p11"))
 	}()
 	if err := admin.Apply(ctx, shopPod("p11")); err != nil {
 		return err
@@ -65,7 +66,9 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	const serving = "p11@n1 ready=false serving=true terminating=true"
 	began, r, err := s.LoadWhile(ctx, vip, 7*time.Second,
 		lab.Moment{At: 1500 * time.Millisecond, Do: func() error { return admin.Apply(ctx, shopPod("p21")) }},
-		lab.Moment{At: 3 * time.Second, Do: func() error { left = time.Now(); return admin.Terminate(ctx, "shop", "p11") }},
+		lab.Moment{
+			At: 3 * time.Second, Do: func() error { left = time.Now(); return admin.Terminate(ctx, "shop", "p11") },
+		},
 		lab.Moment{At: 4500 * time.Millisecond, Do: func() error {
 			return lab.Await(ctx, lab.Settle, "the slices to contain "+serving, func() (err error) {
 				if during, err = l.describeSlices(ctx, "walker"); err == nil && !strings.Contains(during, serving) {
@@ -82,10 +85,13 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Action("%d new connections a second for 7 s to a Service with a selector; endpointslice-controller writes its slices\n"+
-		"1.5 s: Pod p21 on n2 is ready too; 3.0 s: Pod p11 on n1 is deleted with a grace period of 30 s, and serves; 5.0 s: it is removed", lab.Rate)
+	s.Action("%d new connections a second for 7 s to a Service with a selector; "+
+		"endpointslice-controller writes its slices\n"+
+		"1.5 s: Pod p21 on n2 is ready too; 3.0 s: Pod p11 on n1 is deleted with a grace period of 30 s, and serves; "+
+		"5.0 s: it is removed", lab.Rate)
 	s.Observed("at 4.5 s: %s", during)
-	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, s.Observer.RouteVia(vip, left, "n2").Sub(left).Round(100*time.Microsecond))
+	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip,
+		s.Observer.RouteVia(vip, left, "n2").Sub(left).Round(100*time.Microsecond))
 	report, err := s.NoneLost(r, vip, began)
 	s.Observed("%s", report)
 	if r.Pods["p11"] == 0 || r.Pods["p21"] == 0 {
@@ -108,7 +114,8 @@ func (l cluster) describeSlices(ctx context.Context, service string) (string, er
 			e := e.(map[string]any)
 			pod, _, _ := unstructured.NestedString(e, "targetRef", "name")
 			c, _, _ := unstructured.NestedMap(e, "conditions")
-			fmt.Fprintf(&b, " %s@%v ready=%v serving=%v terminating=%v", pod, e["nodeName"], c["ready"], c["serving"], c["terminating"])
+			fmt.Fprintf(&b, " %s@%v ready=%v serving=%v terminating=%v", pod, e["nodeName"], c["ready"], c["serving"],
+				c["terminating"])
 		}
 	}
 	return b.String(), err
@@ -227,7 +234,8 @@ func (l cluster) askProxy(ctx context.Context, s *lab.StepRun, vip, clusterIP ne
 
 // withoutProxies kills kube-proxy on all nodes. A Service still moves, and a new one is
 // created.
-func (l cluster) withoutProxies(ctx context.Context, s *lab.StepRun, mode kube.ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
+func (l cluster) withoutProxies(ctx context.Context, s *lab.StepRun, mode kube.ProxyMode, svc lab.Service,
+	vip netip.Addr) (err error) {
 	for _, node := range lab.NodeNames {
 		if err := l.Proxies[node].Stop(syscall.SIGKILL, 10*time.Second); err != nil {
 			return err
@@ -326,7 +334,8 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 			return fmt.Errorf("a connection through kube-proxy, after the speaker's return: %w", err)
 		}
 	}
-	s.Observed("with the speaker again p11 sees the client; %d connections through kube-proxy stayed open", len(flows.All))
+	s.Observed("with the speaker again p11 sees the client; %d connections through kube-proxy stayed open",
+		len(flows.All))
 	return nil
 }
 
@@ -385,10 +394,13 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 		return errors.Join(err, s.StartSpeakers(context.WithoutCancel(ctx), "n1"))
 	}
 	changes := len(s.Observer.RouteChanges(vip, away, ended))
-	s.Action("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
+	s.Action("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the "+
+		"speaker of n1, which was\n"+
 		"started at 11 s; at %s the API server was started", lab.Rate, ended.Sub(began).Round(time.Second))
-	s.Observed("the API server was down for %.1f s; the session of n1 was up %.1f s after the speaker's start, from its snapshot;\n"+
-		"changes of the route in tor1's kernel: %d; all speakers used the API server again after %.1f s", outage.Seconds(), back.Seconds(), changes, recovered.Seconds())
+	s.Observed("the API server was down for %.1f s; the session of n1 was up %.1f s after the speaker's start, "+
+		"from its snapshot;\n"+
+		"changes of the route in tor1's kernel: %d; all speakers used the API server again after %.1f s",
+		outage.Seconds(), back.Seconds(), changes, recovered.Seconds())
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
@@ -424,7 +436,10 @@ func (l cluster) afterOutage(ctx context.Context, s *lab.StepRun) (err error) {
 		}
 	}
 	began := time.Now()
-	svc := lab.Service{Name: "afterwards", Policy: "Local", Ask: []netip.Addr{netip.MustParseAddr("192.0.2.70")}, Endpoints: lab.At("p21")}
+	svc := lab.Service{
+		Name: "afterwards", Policy: "Local", Ask: []netip.Addr{netip.MustParseAddr("192.0.2.70")},
+		Endpoints: lab.At("p21"),
+	}
 	defer s.Drop(ctx, &err, svc.Name, svc.Ask[0])
 	if err := s.Cluster.Put(svc); err != nil {
 		return err
@@ -434,6 +449,7 @@ func (l cluster) afterOutage(ctx context.Context, s *lab.StepRun) (err error) {
 		return err
 	}
 	a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(svc.Ask[0], 80))
-	s.Observed("afterwards a new Service had an address and a route %.1f s after it was created, and was answered by %s", time.Since(began).Seconds(), a.Pod)
+	s.Observed("afterwards a new Service had an address and a route %.1f s after it was created, "+
+		"and was answered by %s", time.Since(began).Seconds(), a.Pod)
 	return err
 }

@@ -29,7 +29,8 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
 	const repeats = 15
 	var all []latency
 	for i := range repeats {
-		one, err := l.measureFirstAnswer(ctx, s, fmt.Sprintf("fresh-%d", i), netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}))
+		one, err := l.measureFirstAnswer(ctx, s, fmt.Sprintf("fresh-%d", i),
+			netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}))
 		if err != nil {
 			return err
 		}
@@ -44,14 +45,19 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
 		return d[len(d)/2].Round(100 * time.Microsecond)
 	}
 	answer := median(func(l latency) time.Duration { return l.answer })
-	s.Action("%d times: a Service with an existing EndpointSlice was created, while the client tried its address every 2 ms", repeats)
-	s.Observed("medians, from the moment before the call: it returned after %s, the status had the address after %s, n1's kernel the rules\n"+
+	s.Action("%d times: a Service with an existing EndpointSlice was created, while the client tried "+
+		"its address every 2 ms", repeats)
+	s.Observed("medians, from the moment before the call: it returned after %s, the status had the address after %s, "+
+		"n1's kernel the rules\n"+
 		"after %s, tor1 the BGP UPDATE after %s and the route in its kernel after %s",
-		median(func(l latency) time.Duration { return l.created }), median(func(l latency) time.Duration { return l.status }),
-		median(func(l latency) time.Duration { return l.rules }), median(func(l latency) time.Duration { return l.update }),
+		median(func(l latency) time.Duration { return l.created }),
+		median(func(l latency) time.Duration { return l.status }),
+		median(func(l latency) time.Duration { return l.rules }),
+		median(func(l latency) time.Duration { return l.update }),
 		median(func(l latency) time.Duration { return l.route }))
 	s.Observed("first answer after %s, which is %s after the call returned; %s of that passed inside FRR",
-		answer, median(func(l latency) time.Duration { return l.answer - l.created }), median(func(l latency) time.Duration { return l.route - l.update }))
+		answer, median(func(l latency) time.Duration { return l.answer - l.created }),
+		median(func(l latency) time.Duration { return l.route - l.update }))
 	if answer > answerBound {
 		return fmt.Errorf("median %s: want less than %s", answer, answerBound)
 	}
@@ -59,7 +65,8 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
 }
 
 // measureFirstAnswer requests an address, so that the client knows it from the start.
-func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name string, vip netip.Addr) (one latency, err error) {
+func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name string,
+	vip netip.Addr) (one latency, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*lab.Settle)
 	defer cancel()
 	defer s.Drop(ctx, &err, name+"-slice")
@@ -79,7 +86,8 @@ func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name st
 	}()
 	began := time.Now()
 	defer s.Drop(ctx, &err, name, vip)
-	if err := s.Cluster.PutText(name, localService(name, "fanfare.io/load-balancer-ips: "+vip.String(), "null")); err != nil {
+	if err := s.Cluster.PutText(name, localService(name, "fanfare.io/load-balancer-ips: "+vip.String(), "null")); err !=
+		nil {
 		return one, err
 	}
 	one.created = time.Since(began)
@@ -93,7 +101,8 @@ func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name st
 	one.status, one.answer = status.Sub(began), at.Sub(began)
 	// The observer may lag behind.
 	return one, lab.Await(ctx, lab.Settle, "the observer", func() error {
-		rules, update, route := s.Observer.RuleSince("n1", vip, began), s.Observer.Announced("n1", vip, began), s.Observer.RouteVia(vip, began, "n1")
+		rules, update, route := s.Observer.RuleSince("n1", vip, began), s.Observer.Announced("n1", vip, began),
+			s.Observer.RouteVia(vip, began, "n1")
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
 			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
 		}
@@ -118,7 +127,8 @@ func (l cluster) watchAddress(ctx context.Context, name string) (<-chan time.Tim
 			if !ok {
 				continue
 			}
-			if addresses, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); len(addresses) > 0 {
+			if addresses, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer",
+				"ingress"); len(addresses) > 0 {
 				seen <- time.Now()
 				return
 			}
@@ -154,8 +164,10 @@ endpoints: [{addresses: [%[2]s], nodeName: %[3]s, conditions: {ready: true}}]
 
 // refused are objects that the API server refuses, and its message.
 var refused = []struct{ object, want string }{
-	{"apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n", "name the router by one of"},
-	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {announce: BGP, addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
+	{"apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
+		"name the router by one of"},
+	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {announce: BGP, " +
+		"addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
 }
 
 // overlapping is an error that only a comparison of objects finds.
@@ -188,7 +200,8 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := s.Cluster.PutText("office", overlapping); err != nil {
 		return err
 	}
-	for _, svc := range []lab.Service{requestingService("outside", "198.18.0.1", "p11"), requestingService("twin-a", "192.0.2.66", "p11"), requestingService("twin-b", "192.0.2.66", "p21")} {
+	for _, svc := range []lab.Service{requestingService("outside", "198.18.0.1", "p11"),
+		requestingService("twin-a", "192.0.2.66", "p11"), requestingService("twin-b", "192.0.2.66", "p21")} {
 		defer s.Drop(ctx, &err, svc.Name)
 		if err := s.Cluster.Put(svc); err != nil {
 			return err
@@ -213,9 +226,11 @@ func (l cluster) awaitReported(ctx context.Context, s *lab.StepRun) error {
 	if err != nil {
 		return err
 	}
-	s.Action("a pool that overlaps another, a Service that requests an address outside every pool, two Services that request one address")
+	s.Action("a pool that overlaps another, a Service that requests an address outside every pool, two Services " +
+		"that request one address")
 	s.Observed("`fanfare status` on n1 shows:\n%s", strings.Join(lines, "\n"))
-	lines, err = l.awaitLines(ctx, [][]string{{"Event of outside", "198.18.0.1"}, {"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
+	lines, err = l.awaitLines(ctx, [][]string{{"Event of outside", "198.18.0.1"},
+		{"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
 	s.Observed("the API server has:\n%s", strings.Join(lines, "\n"))
 	return err
 }
@@ -244,7 +259,8 @@ func (l cluster) awaitLines(ctx context.Context, want [][]string) (lines []strin
 
 // eventsAndConditions returns Events of Services and conditions of pools, a line each.
 func (l cluster) eventsAndConditions(ctx context.Context) (lines []string, err error) {
-	events, err := l.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
+	events, err := l.Kubernetes.Admin().List(ctx,
+		schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +273,8 @@ func (l cluster) eventsAndConditions(ctx context.Context) (lines []string, err e
 		conditions, _, _ := unstructured.NestedSlice(p.Object, "status", "conditions")
 		for _, c := range conditions {
 			c := c.(map[string]any)
-			lines = append(lines, fmt.Sprintf("AddressPool %s: %v %v: %v", p.GetName(), c["type"], c["status"], c["message"]))
+			lines = append(lines, fmt.Sprintf("AddressPool %s: %v %v: %v", p.GetName(), c["type"], c["status"],
+				c["message"]))
 		}
 	}
 	return lines, err

@@ -38,23 +38,35 @@ func TestScenario(t *testing.T) {
 
 // routeSteps are steps about announced routes. They run in one mode of kube-proxy, which
 // does not affect them.
-var routeSteps = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
+var routeSteps = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade",
+	"BadInput", "Withdrawal"}
 
 // steps returns the laboratory's steps, some of them replaced, and the steps for a cluster
 // with kube-proxy.
 func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
-	instead := map[string]func(context.Context, *lab.StepRun) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
+	instead := map[string]func(context.Context, *lab.StepRun) error{
+		"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput,
+	}
 	var steps []lab.Step
 	for _, s := range lab.Steps() {
 		if s.Name == "Withdrawal" {
 			steps = append(steps,
-				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.besideKubeProxy(mode)},
-				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
+				lab.Step{
+					Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address",
+					Run: l.besideKubeProxy(mode),
+				},
+				lab.Step{
+					Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return",
+					Run: l.withoutTable,
+				},
 			)
 			// It takes long and is the same in either mode. It comes last, because Kubernetes'
 			// controllers need a minute to reconnect.
 			if mode == kube.IPTables {
-				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is down for 20 s, and a speaker is killed meanwhile, under load", Run: l.outage})
+				steps = append(steps, lab.Step{
+					Name: "Outage", Title: "The API server is down for 20 s, and a speaker is killed " +
+						"meanwhile, under load", Run: l.outage,
+				})
 			}
 		}
 		if mode == kube.IPTables && slices.Contains(routeSteps, s.Name) {
@@ -96,7 +108,9 @@ func laboratory(t *testing.T) cluster {
 	must(t, err)
 	fanfare := filepath.Join(t.TempDir(), "fanfare")
 	must(t, binary.Build(t.Context(), fanfare))
-	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools})
+	l, err := kube.UpLab(t.Context(), kube.LabOptions{
+		ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools,
+	})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
 	version, err := l.Kubernetes.Admin().Version()

@@ -25,7 +25,8 @@ func main() {
 	r := rand.New(rand.NewPCG(1669, 2433))
 	for range cases {
 		local, zone, all := r.IntN(2) == 0, pick(r, "", "a", "a", "a", "b"), endpoints(r)
-		near, here, _, reachable := proxy.CategorizeEndpoints(all, service{local: local}, node, map[string]string{"topology.kubernetes.io/zone": zone})
+		near, here, _, reachable := proxy.CategorizeEndpoints(all, service{local: local}, node,
+			map[string]string{"topology.kubernetes.io/zone": zone})
 		fmt.Printf("local=%t zone=%s endpoints=%s -> cluster=%s local=%s any=%t\n",
 			local, zone, strings.Join(words(all), ","), indexes(all, near), indexes(all, here), reachable)
 	}
