@@ -72,6 +72,7 @@ var uncounted = map[string]string{
 	"internal/metallb":       "fanfare convert",
 	"internal/monitoring":    "answers scrapes",
 	"internal/base/notify":   "a few lines about channels",
+	"internal/base/retry":    "says how long to wait after an error",
 	"manifests":              "YAML",
 }
 
