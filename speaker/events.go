@@ -213,7 +213,7 @@ func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason ev
 // router. The end of it is reported as a new session.
 func (r *reported) duplicateEvents(was reported, now observation) (all []event.Event) {
 	r.duplicates = map[string]string{}
-	for _, d := range now.desired.View.Duplicates {
+	for _, d := range now.desired.View.Duplicates() {
 		r.duplicates[d.Peer.Name] = d.Of.Name
 		if was.duplicates[d.Peer.Name] == d.Of.Name {
 			continue

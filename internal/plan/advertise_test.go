@@ -17,12 +17,16 @@ import (
 // advertWorld has one node, two routers and Services with an endpoint each.
 func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 	peer := func(name, addr string) *cluster.Peer {
-		return &cluster.Peer{Session: bgp.Session{Name: name, PeerAddress: netip.MustParseAddr(addr), PeerASN: 65000}, MyASN: 65001}
+		return &cluster.Peer{
+			Session: bgp.Session{Name: name, PeerAddress: netip.MustParseAddr(addr), PeerASN: 65000}, MyASN: 65001,
+		}
 	}
 	return &cluster.Snapshot{
-		Nodes:          []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}},
-		Peers:          []*cluster.Peer{peer("tor1", "10.0.1.1"), peer("tor2", "fe80::2%eth0")},
-		Pools:          []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
+		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}},
+		Peers: []*cluster.Peer{peer("tor1", "10.0.1.1"), peer("tor2", "fe80::2%eth0")},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
 		Advertisements: adverts,
 		AllNodes:       true,
 	}
@@ -57,8 +61,11 @@ func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalT
 		pod = "fd00::5"
 	}
 	s.Services = s.Services.With(cluster.Service{
-		Spec:      &cluster.Spec{Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}}},
-		Endpoints: plantest.Endpoints("", 80, cluster.Endpoint{Node: "n1", Addr: netip.MustParseAddr(pod), Ready: true, Serving: true}),
+		Spec: &cluster.Spec{
+			Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}},
+		},
+		Endpoints: plantest.Endpoints("", 80,
+			cluster.Endpoint{Node: "n1", Addr: netip.MustParseAddr(pod), Ready: true, Serving: true}),
 	})
 	s.Assignments = s.Assignments.With(cluster.Assignment{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"})
 }
@@ -85,7 +92,8 @@ func TestAggregates(t *testing.T) {
 		says    string
 	}{
 		{"none", nil, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) }, "",
-			"not announced: AddressPool lan has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it"},
+			"not announced: AddressPool lan has spec.announce Advertised, and no BGPAdvertisement or " +
+				"L2Advertisement selects it"},
 		{"none is needed", nil, func(s *cluster.Snapshot) {
 			s.Pools[0].Announce = cluster.AnnounceBGP
 			give(s, "a", "192.0.2.5", cl, 80)
@@ -102,19 +110,26 @@ func TestAggregates(t *testing.T) {
 			give(s, "a", "192.0.2.2", cl, 80)
 			give(s, "b", "192.0.2.6", cl, 80)
 		}, "192.0.2.0/30; 192.0.2.4/30", "as part of 192.0.2.4/30"},
-		{"with the address as well", []*cluster.Advertisement{by(24, "tor1"), by(32, "tor2")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
-			"192.0.2.0/24 to tor1; 192.0.2.5/32 to tor2", "to be announced to tor1 as part of 192.0.2.0/24, and to tor2"},
-		{"the same to all", []*cluster.Advertisement{by(24, "tor1"), by(24, "tor2")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+		{"with the address as well", []*cluster.Advertisement{by(24, "tor1"), by(32, "tor2")},
+			func(s *cluster.Snapshot) {
+				give(s, "a", "192.0.2.5", cl, 80)
+			}, "192.0.2.0/24 to tor1; 192.0.2.5/32 to tor2",
+			"to be announced to tor1 as part of 192.0.2.0/24, and to tor2"},
+		{"the same to all", []*cluster.Advertisement{by(24, "tor1"), by(24, "tor2")},
+			func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
 			"192.0.2.0/24", "to be announced to tor1, tor2 as part of 192.0.2.0/24"},
 		{"Local", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", local, 80) },
-			"192.0.2.5/32", "to be announced to tor1, tor2, not as part of 192.0.2.0/24: externalTrafficPolicy of shop/a is Local"},
+			"192.0.2.5/32", "to be announced to tor1, tor2, not as part of 192.0.2.0/24: " +
+				"externalTrafficPolicy of shop/a is Local"},
 		{"shared with a Local one", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) {
 			give(s, "a", "192.0.2.5", cl, 80)
 			give(s, "b", "192.0.2.5", local, 81)
 		}, "192.0.2.5/32", "externalTrafficPolicy of shop/b is Local"},
-		{"a pod network in it", []*cluster.Advertisement{{Name: "a", Length4: 32, Length6: 0}, by(0)}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+		{"a pod network in it", []*cluster.Advertisement{{Name: "a", Length4: 32, Length6: 0}, by(0)},
+			func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
 			"192.0.2.5/32", "the aggregate 0.0.0.0/0 of BGPAdvertisement a contains this node's address 10.0.0.11"},
-		{"no such peer", []*cluster.Advertisement{by(24, "tor3")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+		{"no such peer", []*cluster.Advertisement{by(24, "tor3")},
+			func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
 			"", "not announced: no router that BGPAdvertisement ator3 names has a session with this node"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -164,7 +179,8 @@ func TestAggregateExcludesForeignPrefixes(t *testing.T) {
 		if got := d.BGP.Routes.Slice()[0].Prefix; got != sortedset.HostPrefix(netip.MustParseAddr(addr)) {
 			t.Errorf("announces %s", got)
 		}
-		if r := d.ReasonsOf(d.Addresses.At(0)); r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {
+		if r := d.ReasonsOf(d.Addresses.At(0)); r[len(r)-1].Code != cluster.AggregateRefused ||
+			!strings.Contains(r[len(r)-1].Message, what) {
 			t.Errorf("says %v, want %q", r, what)
 		}
 	}

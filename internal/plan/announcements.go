@@ -13,7 +13,8 @@ import (
 // patch derives from a revision what is forwarded and announced. Lists and sets that do not change stay
 // the same.
 func (d *Desired) patch(v *View, r revision) {
-	d.Addresses = sortedset.PatchSet(d.Addresses, r.addrs, compareAddress, sortedset.Equal, func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
+	d.Addresses = sortedset.PatchSet(d.Addresses, r.addrs, compareAddress, sortedset.Equal,
+		func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
 	byAddr := (*proxy.VIP).CompareAddr
 	d.Proxy.VIPs = sortedset.PatchSet(d.Proxy.VIPs, r.addrs, byAddr, sortedset.Equal, func(i int) (*proxy.VIP, bool) {
 		if r.now[i] == nil {
@@ -22,9 +23,11 @@ func (d *Desired) patch(v *View, r revision) {
 		return r.now[i].VIP, true
 	})
 	patchAddrs := func(set sortedset.Set[netip.Addr], has func(*Address) bool) sortedset.Set[netip.Addr] {
-		return sortedset.PatchSet(set, r.addrs, netip.Addr.Compare, sortedset.Equal, func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
+		return sortedset.PatchSet(set, r.addrs, netip.Addr.Compare, sortedset.Equal,
+			func(i int) (netip.Addr, bool) { return r.addrs[i], r.now[i] != nil && has(r.now[i]) })
 	}
-	alike := d.Announce.Same(d.Routed) && !slices.ContainsFunc(r.now, func(a *Address) bool { return a != nil && a.Announce != (len(a.Routes) > 0) })
+	alike := d.Announce.Same(d.Routed) && !slices.ContainsFunc(r.now,
+		func(a *Address) bool { return a != nil && a.Announce != (len(a.Routes) > 0) })
 	d.Routed = patchAddrs(d.Routed, func(a *Address) bool { return len(a.Routes) > 0 })
 	if alike { // as they are without Layer 2
 		d.Announce = d.Routed
@@ -34,12 +37,15 @@ func (d *Desired) patch(v *View, r revision) {
 	d.Answered = patchAddrs(d.Answered, (*Address).answered)
 	hosts := sortedset.HostPrefixes(r.addrs)
 	d.Hosts = patchPrefixes(d.Hosts, hosts, func(i int) bool { return r.now[i].answered() })
-	d.L2.Addresses = sortedset.Patch(d.L2.Addresses, r.addrs, func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }, l2.Address.Equal, func(i int) (l2.Address, bool) {
-		if !r.now[i].answered() {
-			return l2.Address{}, false
-		}
-		return *r.now[i].l2, true
-	})
+	d.L2.Addresses = sortedset.Patch(d.L2.Addresses, r.addrs,
+		func(a l2.Address, b netip.Addr) int {
+			return a.Addr.Compare(b)
+		}, l2.Address.Equal, func(i int) (l2.Address, bool) {
+			if !r.now[i].answered() {
+				return l2.Address{}, false
+			}
+			return *r.now[i].l2, true
+		})
 	// Aggregates come from all their addresses together.
 	d.patchRoutes(hosts, func(i int) (bgp.Route, bool) { return r.now[i].hostRoute() })
 	if prefixes := r.aggregated(); len(prefixes) > 0 {
@@ -59,13 +65,16 @@ func (d *Desired) patchRoutes(prefixes []netip.Prefix, now func(i int) (bgp.Rout
 
 // patchPrefixes returns a set with those of the prefixes for which has is true, and without the
 // others.
-func patchPrefixes(set sortedset.Set[netip.Prefix], prefixes []netip.Prefix, has func(i int) bool) sortedset.Set[netip.Prefix] {
-	return sortedset.PatchSet(set, prefixes, sortedset.ComparePrefixes, sortedset.Equal, func(i int) (netip.Prefix, bool) { return prefixes[i], has(i) })
+func patchPrefixes(set sortedset.Set[netip.Prefix], prefixes []netip.Prefix,
+	has func(i int) bool) sortedset.Set[netip.Prefix] {
+	return sortedset.PatchSet(set, prefixes, sortedset.ComparePrefixes, sortedset.Equal,
+		func(i int) (netip.Prefix, bool) { return prefixes[i], has(i) })
 }
 
 // patchAggregates merges the aggregates of these prefixes again.
 func (d *Desired) patchAggregates(v *View, prefixes []netip.Prefix) {
-	patched := sortedset.Patch(d.aggregates, prefixes, aggregate.comparePrefix, aggregate.equal, func(i int) (aggregate, bool) { return v.aggregateOf(prefixes[i], d.Addresses) })
+	patched := sortedset.Patch(d.aggregates, prefixes, aggregate.comparePrefix, aggregate.equal,
+		func(i int) (aggregate, bool) { return v.routers.aggregateOf(prefixes[i], d.Addresses) })
 	if sortedset.Same(patched, d.aggregates) {
 		return
 	}

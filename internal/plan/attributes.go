@@ -41,11 +41,11 @@ func addSpec(specs []routeSpec, s routeSpec) []routeSpec {
 }
 
 // ownCommunities returns the communities that Services may add to the route of an address.
-func (v *View) ownCommunities(a *Address, shares []addressService) (own bgp.Attributes) {
-	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
-	for _, s := range shares {
-		if s.good() { // Services that cannot be announced contribute nothing.
-			allowed, _ := pool.PermitCommunities(s.service.Communities)
+func (s *advertisements) ownCommunities(a *Address, shares []addressService) (own bgp.Attributes) {
+	pool := cluster.PoolNamed(s.pools, a.origin.Pool)
+	for _, of := range shares {
+		if of.good() { // Services that cannot be announced contribute nothing.
+			allowed, _ := pool.PermitCommunities(of.service.Communities)
 			own = withCommunities(own, communities(allowed))
 		}
 	}
@@ -54,20 +54,22 @@ func (v *View) ownCommunities(a *Address, shares []addressService) (own bgp.Attr
 
 // refusedCommunities says which communities of a Service are not on the routes of its address,
 // empty if all are.
-func (v *View) refusedCommunities(a *Address, s addressService, p announcement) (all []string) {
-	if s.service.Communities == nil {
+func (s *advertisements) refusedCommunities(a *Address, of addressService, p announcement) (all []string) {
+	if of.service.Communities == nil {
 		return nil
 	}
-	pool := cluster.PoolNamed(v.fromPools, a.origin.Pool)
-	if why := pool.RefusedCommunities(s.service.Spec); why != "" {
+	pool := cluster.PoolNamed(s.pools, a.origin.Pool)
+	if why := pool.RefusedCommunities(of.service.Spec); why != "" {
 		all = append(all, why)
 	}
 	if p.oversized != "" {
 		return append(all, "the communities of Services are left out: with them, "+p.oversized)
 	}
-	allowed, _ := pool.PermitCommunities(s.service.Communities)
-	if i := slices.IndexFunc(p.routes, func(r bgp.Route) bool { return !r.Prefix.IsSingleIP() }); i >= 0 && allowed != nil {
-		all = append(all, fmt.Sprintf("its communities are not on %s, which is the route of other addresses, too", p.routes[i].Prefix))
+	allowed, _ := pool.PermitCommunities(of.service.Communities)
+	if i := slices.IndexFunc(p.routes, func(r bgp.Route) bool { return !r.Prefix.IsSingleIP() }); i >= 0 &&
+		allowed != nil {
+		all = append(all, fmt.Sprintf("its communities are not on %s, which is the route of other addresses, too",
+			p.routes[i].Prefix))
 	}
 	return all
 }
@@ -107,23 +109,24 @@ type finding struct {
 }
 
 // route makes the route of s, with findings about contradicting advertisements.
-func (v *View) route(s routeSpec) (r bgp.Route, findings []finding) {
-	r = bgp.Route{Prefix: s.prefix, Peers: v.peersOf(s.adverts)}
+func (r *routers) route(s routeSpec) (out bgp.Route, findings []finding) {
+	out = bgp.Route{Prefix: s.prefix, Peers: r.peersOf(s.adverts)}
 	if s.communities == (bgp.Attributes{}) && !slices.ContainsFunc(s.adverts, hasAttributes) {
-		return r, nil
+		return out, nil
 	}
 	attributes, conflicts := map[string]bgp.Attributes{}, map[conflict][]string{}
-	for _, session := range v.sessions {
-		if r.Peers.Has(session.Name) {
-			attributes[session.Name] = s.attributesFor(session.Name, func(c conflict) { conflicts[c] = append(conflicts[c], session.Name) })
+	for _, session := range r.sessions {
+		if out.Peers.Has(session.Name) {
+			attributes[session.Name] = s.attributesFor(session.Name,
+				func(c conflict) { conflicts[c] = append(conflicts[c], session.Name) })
 		}
 	}
-	r.Attributes = bgp.ForEach(attributes)
+	out.Attributes = bgp.ForEach(attributes)
 	for c, peers := range conflicts {
 		findings = append(findings, c.finding(s.prefix, peers))
 	}
 	slices.SortFunc(findings, func(a, b finding) int { return strings.Compare(a.message, b.message) })
-	return r, findings
+	return out, findings
 }
 
 // hasAttributes reports whether an advertisement sets any attribute. Most set none, and their
@@ -134,14 +137,14 @@ func hasAttributes(a *cluster.Advertisement) bool {
 
 // peersOf returns the sessions that any of adverts applies to; empty for all sessions, so that a
 // route for all is equal whether or not advertisements name them.
-func (v *View) peersOf(adverts []*cluster.Advertisement) bgp.Peers {
+func (r *routers) peersOf(adverts []*cluster.Advertisement) bgp.Peers {
 	var names []string
-	for _, s := range v.sessions {
+	for _, s := range r.sessions {
 		if slices.ContainsFunc(adverts, func(a *cluster.Advertisement) bool { return appliesTo(a, s.Name) }) {
 			names = append(names, s.Name)
 		}
 	}
-	if len(names) == len(v.sessions) {
+	if len(names) == len(r.sessions) {
 		return ""
 	}
 	return bgp.PeersOf(names...)
@@ -214,7 +217,8 @@ type conflict struct {
 // finding describes the conflict, and the peers whose routes it concerns.
 func (c conflict) finding(prefix netip.Prefix, peers []string) finding {
 	code, why := c.decision()
-	return finding{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and %d; %d counts, since %s",
+	return finding{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and "+
+		"%d; %d counts, since %s",
 		c.winner.Name, c.loser.Name, prefix, cluster.Enumerate(peers), c.field, c.won, c.lost, c.won, why)}
 }
 
@@ -235,7 +239,9 @@ func communities(c *cluster.Communities) bgp.Attributes {
 	if c == nil {
 		return bgp.Attributes{}
 	}
-	return bgp.Attributes{Communities: bgp.CommunitiesOf(c.Standard...), LargeCommunities: bgp.LargeCommunitiesOf(c.Large...)}
+	return bgp.Attributes{
+		Communities: bgp.CommunitiesOf(c.Standard...), LargeCommunities: bgp.LargeCommunitiesOf(c.Large...),
+	}
 }
 
 // withCommunities returns a with the communities of b added.

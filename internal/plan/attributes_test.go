@@ -54,7 +54,8 @@ func TestAggregateWithoutServiceCommunities(t *testing.T) {
 	if got := second.AttributesOf(PrefixesOf(second.Addresses.At(0).Routes)); len(got) != 1 || got[0] != "med 5" {
 		t.Errorf("status: %v", got)
 	}
-	if why := second.Why(second.Addresses.At(1).Addr, "bgp"); !strings.Contains(why, "its communities are not on 192.0.2.0/24, which is the route of other addresses, too") {
+	if why := second.Why(second.Addresses.At(1).Addr, "bgp"); !strings.Contains(why,
+		"its communities are not on 192.0.2.0/24, which is the route of other addresses, too") {
 		t.Errorf("says %q", why)
 	}
 }
@@ -68,7 +69,8 @@ func TestSharedAddressCommunities(t *testing.T) {
 	give(snap, "a", "192.0.2.5", cl, 80)
 	give(snap, "b", "192.0.2.5", cl, 81)
 	snap.Services.At(0).Spec.Communities = &cluster.Communities{Standard: []bgp.Community{64500<<16 | 1}}
-	snap.Services.At(1).Spec.Communities = &cluster.Communities{Standard: []bgp.Community{bgp.CommunityNames["no-advertise"]}}
+	snap.Services.At(1).Spec.Communities = &cluster.Communities{
+		Standard: []bgp.Community{bgp.CommunityNames["no-advertise"]}}
 	d := Decide(Config{Node: "n1"}, snap)
 	if text, want := routesText(d.BGP.Routes), "192.0.2.5/32 community 64500:1"; text != want {
 		t.Errorf("announces %s, want %s", text, want)

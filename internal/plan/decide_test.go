@@ -30,7 +30,8 @@ func TestDeciderEqualsDecide(t *testing.T) {
 		Reasons   []cluster.Reason
 	}
 	see := func(d *Desired) visible {
-		return visible{d.Proxy, d.BGP, d.Addresses.Slice(), d.Checks, [][]netip.Addr{d.Announce.Slice(), d.Routed.Slice(), d.Answered.Slice()}, d.L2, d.UsesL2, d.Reasons()}
+		return visible{d.Proxy, d.BGP, d.Addresses.Slice(), d.Checks,
+			[][]netip.Addr{d.Announce.Slice(), d.Routed.Slice(), d.Answered.Slice()}, d.L2, d.UsesL2, d.Reasons()}
 	}
 	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
 	for seed := range plantest.Seeds(t) / 4 {
@@ -63,7 +64,8 @@ func refusedAtRandom(w *plantest.World, vips proxy.VIPs) *Refused {
 	if vips.Len() == 0 || w.IntN(3) == 0 {
 		return nil
 	}
-	return (*Refused)(nil).With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vips.At(w.IntN(vips.Len())), Err: errors.New("too many")}}}, time.Unix(0, 0))
+	return (*Refused)(nil).With(&proxy.Refused{
+		Refusals: []proxy.Refusal{{VIP: vips.At(w.IntN(vips.Len())), Err: errors.New("too many")}}}, time.Unix(0, 0))
 }
 
 // A changed endpoint changes the addresses of its Service only. All others keep their pointers,

@@ -56,7 +56,7 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 		next.setView(d.Config, v)
 	}
 	next.patch(v, r)
-	next.wanted, next.forwarded = last.wanted.plus(r.wanted()), last.forwarded.plus(r.forwarded(v.limits))
+	next.wanted, next.forwarded = last.wanted.plus(r.wanted()), last.forwarded.plus(r.forwarded(v.capacity.limits))
 	next.patchChecks(v, services)
 	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) ||
 		!slices.Equal(snap.Unclaimed, last.Snapshot.Unclaimed) {
@@ -88,15 +88,22 @@ func (d *Decider) view(last *View, snap *cluster.Snapshot) *View {
 
 // setView sets the parts that do not depend on Services.
 func (d *Desired) setView(c Config, v *View) {
-	d.View, d.UsesL2 = v, v.usesL2
+	d.View, d.UsesL2 = v, v.layer2.used
 	d.Proxy.Node, d.Proxy.Clients, d.Proxy.SNAT = v.Node, v.clients, c.SNAT
-	d.BGP = bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned, Routes: d.BGP.Routes}
-	d.L2 = l2.State{Speakers: v.speakerMACs, Nodes: v.nodeAddrs, Pools: v.l2Pools, Addresses: d.L2.Addresses}
+	r := v.routers
+	d.BGP = bgp.State{
+		ASN: r.asn, RouterID: r.routerID, NextHop4: r.next4, NextHop6: r.next6, Sessions: r.sessions,
+		Shutdown: v.planned, Routes: d.BGP.Routes,
+	}
+	d.L2 = l2.State{
+		Speakers: v.layer2.speakerMACs, Nodes: v.layer2.nodeAddrs, Pools: v.layer2.pools, Addresses: d.L2.Addresses,
+	}
 }
 
 // changed returns, sorted, the addresses whose decisions may differ from last: those of changed Services,
 // Assignments and Claims, and addresses that a changed View concerns.
-func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, services []cluster.Service) (addrs []netip.Addr) {
+func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View,
+	services []cluster.Service) (addrs []netip.Addr) {
 	have := last.Snapshot
 	for a := range have.Assignments.Differences(snap.Assignments) {
 		addrs = append(addrs, a.Addr)
@@ -107,14 +114,14 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View, servic
 			addrs = append(addrs, d.held[s.Name]...)
 		}
 	}
-	if v.usesL2 {
+	if v.layer2.used {
 		// A claim names the preferred owner of its address.
 		for c := range have.Claims.Differences(snap.Claims) {
 			addrs = append(addrs, c.Addr)
 		}
 	}
 	if v != last.View && last.View != nil {
-		addrs = append(addrs, v.refused.differ(last.View.refused)...)
+		addrs = append(addrs, v.capacity.refused.differ(last.View.capacity.refused)...)
 		addrs = append(addrs, v.concerned(last, snap)...)
 	}
 	return inOrder(addrs)
@@ -143,8 +150,9 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 // with the same Services. Elections take microseconds each, so it looks at parts concurrently, as
 // revise does.
 func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
-	all, pools := !v.decidesLike(last.View), !slices.Equal(v.fromPools, last.View.fromPools)
-	unresponsive, election := v.unresponsiveDiffer(last.View), v.electionChange(last.View)
+	all, pools := !v.decidesLike(last.View), !slices.Equal(v.adverts.pools, last.View.adverts.pools)
+	silent, before := v.topology.unresponsive, last.View.topology.unresponsive
+	unresponsive, election := silent.differ(before), v.layer2.change(&last.View.layer2)
 	if !all && !pools && !unresponsive && !election.changed {
 		return nil
 	}
@@ -154,7 +162,9 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
 	for i, part := range parts {
 		running.Go(func() {
 			for _, a := range part {
-				if all || pools && (a.origin != originOf(snap, a.Addr) || v.permitsOther(a.origin.Pool, last.View)) || unresponsive && v.unresponsiveConcern(a, last.View) || election.changed && v.electionConcerns(a, election) {
+				if all || pools && (a.origin != originOf(snap, a.Addr) ||
+					permitsOther(a.origin.Pool, v.adverts.pools, last.View.adverts.pools)) ||
+					unresponsive && silent.concern(a, before) || election.changed && v.layer2.concerns(a, election) {
 					concerned[i] = append(concerned[i], a.Addr)
 				}
 			}
@@ -164,9 +174,9 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
 	return slices.Concat(concerned...)
 }
 
-// permitsOther reports whether a pool permits other annotations of Services than in the last View.
-func (v *View) permitsOther(pool string, last *View) bool {
-	is, was := cluster.PoolNamed(v.fromPools, pool), cluster.PoolNamed(last.fromPools, pool)
+// permitsOther reports whether a pool permits other annotations of Services than it did.
+func permitsOther(name string, pools, last []*cluster.Pool) bool {
+	is, was := cluster.PoolNamed(pools, name), cluster.PoolNamed(last, name)
 	if is == was || is == nil || was == nil {
 		return is != was
 	}

@@ -21,22 +21,32 @@ import (
 // many is a cluster of n Services on as many nodes, each with an address and endpoints on two nodes.
 func many(n int, announce cluster.Announce) *cluster.Snapshot {
 	snap := &cluster.Snapshot{
-		Pools:    []*cluster.Pool{{Name: "lan", Announce: announce, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.18.255.255")}}},
-		Peers:    []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.9.9.9")}, MyASN: 65001}},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: announce,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.18.255.255")}}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000,
+			PeerAddress: netip.MustParseAddr("10.9.9.9")}, MyASN: 65001}},
 		AllNodes: true, L2Ready: true,
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
 	for i := range n {
-		snap.Nodes = append(snap.Nodes, &cluster.Node{Name: nodeName(i), InternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
+		snap.Nodes = append(snap.Nodes, &cluster.Node{
+			Name: nodeName(i), InternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})},
+		})
 		spec := &cluster.Spec{
-			Name: cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%03d", i)}, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
-			Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+			Name:                  cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%03d", i)},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+			Ports:                 []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		}
 		var list []cluster.Endpoint
 		for pod := range 2 {
-			list = append(list, cluster.Endpoint{Node: nodeName((i + pod) % n), Ready: true, Serving: true, Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)})})
+			list = append(list, cluster.Endpoint{
+				Node: nodeName((i + pod) % n), Ready: true, Serving: true,
+				Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}),
+			})
 		}
-		snap.Services = snap.Services.With(cluster.Service{Spec: spec, Endpoints: plantest.Endpoints("http", 8080, list...)})
+		snap.Services = snap.Services.With(cluster.Service{
+			Spec: spec, Endpoints: plantest.Endpoints("http", 8080, list...),
+		})
 		snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
 		addr = addr.Next()
 	}
@@ -49,8 +59,9 @@ func nodeName(i int) string { return fmt.Sprintf("n%03d", i) }
 func membersOf(n int, dead ...int) *membership.Members {
 	m := &membership.Members{}
 	for i := range n {
-		m.Nodes = append(m.Nodes, membership.Member{Node: nodeName(i), Alive: !slices.Contains(dead, i), Since: time.Unix(0, 0),
-			Interfaces: []cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}}}})
+		m.Nodes = append(m.Nodes, membership.Member{Node: nodeName(i), Alive: !slices.Contains(dead, i),
+			Since: time.Unix(0, 0), Interfaces: []cluster.Interface{{Name: "eth0",
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")}}}})
 	}
 	return m
 }
@@ -69,7 +80,8 @@ func again(was, is *Desired) (n int) {
 func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 	const n = 100
 	remove := func(s *cluster.Snapshot) {
-		s.Services, s.Assignments = s.Services.Without(s.Services.At(5).Name), s.Assignments.Without(s.Assignments.Slice()[5])
+		s.Services, s.Assignments = s.Services.Without(s.Services.At(5).Name),
+			s.Assignments.Without(s.Assignments.Slice()[5])
 	}
 	peer := func(s *cluster.Snapshot, p cluster.Peer) { s.Peers = []*cluster.Peer{&p} }
 	for name, row := range map[string]struct {
@@ -77,16 +89,22 @@ func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 		change   func(*cluster.Snapshot, *Config)
 		want     int
 	}{
-		"a Service goes":          {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) { remove(s) }, 0},
-		"a node dies":             {cluster.AnnounceBGP, func(_ *cluster.Snapshot, c *Config) { c.Members = membersOf(n, 7) }, 2},
-		"a member's state begins": {cluster.AnnounceBGP, func(_ *cluster.Snapshot, c *Config) { c.Members = membersOf(n) }, 0},
-		"another node is tainted": {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) { node(s, 9).Leaving = "drain" }, 0},
+		"a Service goes": {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) { remove(s) }, 0},
+		"a node dies": {cluster.AnnounceBGP,
+			func(_ *cluster.Snapshot, c *Config) { c.Members = membersOf(n, 7) }, 2},
+		"a member's state begins": {cluster.AnnounceBGP,
+			func(_ *cluster.Snapshot, c *Config) { c.Members = membersOf(n) }, 0},
+		"another node is tainted": {cluster.AnnounceBGP,
+			func(s *cluster.Snapshot, _ *Config) { node(s, 9).Leaving = "drain" }, 0},
 		"a node gets an address": {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) {
 			node(s, 0).InternalIPs = []netip.Addr{netip.MustParseAddr("10.0.0.77")}
 		}, 0},
-		"a router's timer":       {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) { p := *s.Peers[0]; p.HoldTime = time.Minute; peer(s, p) }, 0},
-		"a router wants weights": {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) { p := *s.Peers[0]; p.Weights = true; peer(s, p) }, n},
-		"this node is drained":   {cluster.AnnounceBGP, func(s *cluster.Snapshot, _ *Config) { node(s, 0).Leaving = "drain" }, n},
+		"a router's timer": {cluster.AnnounceBGP,
+			func(s *cluster.Snapshot, _ *Config) { p := *s.Peers[0]; p.HoldTime = time.Minute; peer(s, p) }, 0},
+		"a router wants weights": {cluster.AnnounceBGP,
+			func(s *cluster.Snapshot, _ *Config) { p := *s.Peers[0]; p.Weights = true; peer(s, p) }, n},
+		"this node is drained": {cluster.AnnounceBGP,
+			func(s *cluster.Snapshot, _ *Config) { node(s, 0).Leaving = "drain" }, n},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, snap := NewDecider(Config{Node: nodeName(0), Members: membersOf(n)}), many(n, row.announce)
@@ -96,7 +114,9 @@ func TestDeciderDecidesOnlyWhatIsConcerned(t *testing.T) {
 			if got := again(was, is); got != row.want {
 				t.Errorf("%d addresses were decided again, want %d", got, row.want)
 			}
-			if row.want == 0 && name != "a Service goes" && (!was.BGP.Routes.Same(is.BGP.Routes) || !was.Proxy.VIPs.Same(is.Proxy.VIPs) || !sortedset.Same(was.Proxy.Owned, is.Proxy.Owned)) {
+			if row.want == 0 && name != "a Service goes" &&
+				(!was.BGP.Routes.Same(is.BGP.Routes) || !was.Proxy.VIPs.Same(is.Proxy.VIPs) ||
+					!sortedset.Same(was.Proxy.Owned, is.Proxy.Owned)) {
 				t.Error("lists that did not change were built again")
 			}
 		})
@@ -150,7 +170,8 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 		snap := many(4, cluster.AnnounceL2)
 		first := snap.Assignments.Slice()[0]
 		snap.Services = cluster.ServiceSet(snap.Services.Slice()[:2]...)
-		snap.Assignments = cluster.AssignmentSet(first, cluster.Assignment{Addr: first.Addr, Service: snap.Services.At(1).Name, Pool: "lan"})
+		snap.Assignments = cluster.AssignmentSet(first,
+			cluster.Assignment{Addr: first.Addr, Service: snap.Services.At(1).Name, Pool: "lan"})
 		for i, s := range snap.Services.Slice() {
 			s.Spec.ExternalTrafficPolicy, s.Spec.Ports[0].Port = corev1.ServiceExternalTrafficPolicyLocal, uint16(80+i)
 			for e := range s.Endpoints.All() {
@@ -167,7 +188,8 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 		if got != want {
 			t.Fatalf("seed %d: the owner is %s, want %s", seed, got, want)
 		}
-		if was != got && !slices.Contains(dead, slices.IndexFunc(snap.Nodes, func(n *cluster.Node) bool { return n.Name == was })) {
+		if was != got && !slices.Contains(dead,
+			slices.IndexFunc(snap.Nodes, func(n *cluster.Node) bool { return n.Name == was })) {
 			moved++
 		}
 	}

@@ -127,7 +127,7 @@ func (d *Desired) ReasonsOf(a *Address) []cluster.Reason {
 // candidates over Layer 2, from one decision.
 func (d *Desired) Explain(a *Address) (reasons []cluster.Reason, ownerBy string) {
 	again := d.View.decide(a.Addr, a.Pool, a.addressInput)
-	return d.View.explain(again), d.View.ownerBy(again.owner)
+	return d.View.explain(again), d.View.layer2.ownerBy(again.owner)
 }
 
 // Reasons returns all Reasons: about addresses, in their order, about aggregates, and about
@@ -161,7 +161,7 @@ func (d *Desired) String() string {
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
-	problems := slices.Concat(d.Snapshot.Problems, d.View.duplicateProblems(), d.View.interfaceProblems())
+	problems := slices.Concat(d.Snapshot.Problems, d.View.adverts.duplicateProblems(), d.View.interfaceProblems())
 	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }
@@ -211,7 +211,8 @@ func (d *Desired) Holders(addr netip.Addr) []cluster.Name {
 // WithoutAnnouncements returns d without any announcement.
 func (d *Desired) WithoutAnnouncements() *Desired {
 	q := *d.WithoutL2()
-	q.Announce, q.Routed, q.BGP.Routes, q.Prefixes, q.Aggregates = sortedset.Set[netip.Addr]{}, sortedset.Set[netip.Addr]{}, bgp.Routes{}, sortedset.Set[netip.Prefix]{}, nil
+	q.Announce, q.Routed, q.BGP.Routes, q.Prefixes, q.Aggregates = sortedset.Set[netip.Addr]{},
+		sortedset.Set[netip.Addr]{}, bgp.Routes{}, sortedset.Set[netip.Prefix]{}, nil
 	return &q
 }
 
@@ -267,7 +268,7 @@ func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *pro
 			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
 		}
 	}
-	if d.View.refusalOf(vip) != "" {
+	if d.View.capacity.refusalOf(vip) != "" {
 		return &proxy.VIP{Addr: addr}
 	}
 	return vip

@@ -37,7 +37,8 @@ func TestRoutesTo(t *testing.T) {
 		}
 		var words []string
 		for r := range d.RoutesTo(sortedset.PrefixSet(allowed...), routes(row.sent, 2)).All() {
-			words = append(words, fmt.Sprintf("%s.%d", strings.TrimPrefix(r.Prefix.Addr().String(), "192.0.2."), r.Weight))
+			words = append(words, fmt.Sprintf("%s.%d", strings.TrimPrefix(r.Prefix.Addr().String(), "192.0.2."),
+				r.Weight))
 		}
 		if have := strings.Join(words, " "); have != row.want {
 			t.Errorf("%q of %q and %q: %q, want %q", row.allowed, row.desired, row.sent, have, row.want)

@@ -15,7 +15,7 @@ func duplicatesOf(d *Desired) (text string) {
 	for _, s := range d.BGP.Sessions {
 		parts = append(parts, s.Name)
 	}
-	for _, dup := range d.View.Duplicates {
+	for _, dup := range d.View.Duplicates() {
 		parts = append(parts, dup.Peer.Name+"="+dup.Of.Name)
 	}
 	return strings.Join(parts, " ")
@@ -25,7 +25,8 @@ func duplicatesOf(d *Desired) (text string) {
 // deleted, the newer one gets the session.
 func TestDuplicatesFollowGateways(t *testing.T) {
 	decider := NewDecider(Config{Node: "n1"})
-	snap, after := plantest.Snapshot(t, []byte(plantest.DuplicatePeers)), plantest.Snapshot(t, []byte(plantest.DuplicatePeers+plantest.OlderPeer))
+	snap, after := plantest.Snapshot(t, []byte(plantest.DuplicatePeers)),
+		plantest.Snapshot(t, []byte(plantest.DuplicatePeers+plantest.OlderPeer))
 	for _, step := range []struct {
 		when    string
 		gateway string

@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -25,9 +27,24 @@ type ownerDecision struct {
 	address   *l2.Address      // on the owner; nil elsewhere
 }
 
+// layer2 is what elections are decided by: the candidates and the objects that select them.
+type layer2 struct {
+	used           bool // addresses may be announced over Layer 2; else the rest is empty
+	ready          bool // the snapshot has all that Layer 2 depends on
+	node           string
+	advertisements *cluster.Snapshot    // only these and the pools, for package election
+	candidates     *election.Candidates // nil until ready
+	electorate     []election.Node      // the nodes that these are of
+	candidate      election.Node        // this node
+	returning      bool                 // from the Config
+	speakerMACs    []l2.MAC             // of other nodes
+	nodeAddrs      []netip.Addr         // of other nodes
+	pools          []netip.Prefix       // of IPv4
+}
+
 // electOwner decides which node answers for an address.
-func (v *View) electOwner(a *Address, shares []addressService) (o ownerDecision) {
-	if !v.usesL2 {
+func (l *layer2) electOwner(a *Address, shares []addressService) (o ownerDecision) {
+	if !l.used {
 		return o
 	}
 	// A Service with endpoints only on other nodes counts: the owner may be one of these.
@@ -37,19 +54,19 @@ func (v *View) electOwner(a *Address, shares []addressService) (o ownerDecision)
 		}
 	}
 	a.good = slices.ContainsFunc(shares, func(s addressService) bool { return s.good() || s.here })
-	return v.elect(a)
+	return l.elect(a)
 }
 
-// An electionChange is the difference between the candidates of two Views.
+// An electionChange is the difference between the candidates of two decisions.
 type electionChange struct {
 	changed bool
 	nodes   []string // that differ; nil: the elections have nothing in common
 }
 
-// electionChange compares the candidates with those of the last View.
-func (v *View) electionChange(last *View) electionChange {
-	c := electionChange{changed: v.candidates != last.candidates}
-	if !c.changed || v.candidates == nil || last.candidates == nil {
+// change compares the candidates with those of the last decision.
+func (l *layer2) change(last *layer2) electionChange {
+	c := electionChange{changed: l.candidates != last.candidates}
+	if !c.changed || l.candidates == nil || last.candidates == nil {
 		return c
 	}
 	c.nodes = []string{}
@@ -57,7 +74,7 @@ func (v *View) electionChange(last *View) electionChange {
 	for _, n := range last.electorate {
 		nodes[n.Name] = n
 	}
-	for _, n := range v.electorate {
+	for _, n := range l.electorate {
 		if before, was := nodes[n.Name]; !was || !reflect.DeepEqual(n, before) {
 			c.nodes = append(c.nodes, n.Name)
 		}
@@ -67,27 +84,27 @@ func (v *View) electionChange(last *View) electionChange {
 	return c
 }
 
-// electionConcerns reports whether the changed candidates may change the decision about an address.
-func (v *View) electionConcerns(a *Address, c electionChange) bool {
+// concerns reports whether the changed candidates may change the decision about an address.
+func (l *layer2) concerns(a *Address, c electionChange) bool {
 	if !a.OverL2 {
 		return false
 	}
 	// For a refused address it was not recorded why it would be announced.
-	if a.Refusal != "" || c.nodes == nil || v.servedBy(a, c.nodes) {
-		o := v.elect(a)
+	if a.Refusal != "" || c.nodes == nil || servedBy(a, c.nodes) {
+		o := l.elect(a)
 		return a.Refusal != "" || o.node != a.Owner || !equalOptionalL2(o.address, a.l2)
 	}
 	if len(a.able) == 0 {
 		return false
 	}
-	eligibility, _, _ := v.eligibilityOf(a)
-	candidacy := v.candidates.Address(a.Addr, eligibility, a.able, a.claim)
-	return !v.candidates.Keeps(&candidacy, a.Owner, c.nodes)
+	eligibility, _, _ := l.eligibilityOf(a)
+	candidacy := l.candidates.Address(a.Addr, eligibility, a.able, a.claim)
+	return !l.candidates.Keeps(&candidacy, a.Owner, c.nodes)
 }
 
 // servedBy reports whether a Service with the policy Local has endpoints on one of these nodes, so
 // that their change may affect which nodes count as able to serve it.
-func (v *View) servedBy(a *Address, nodes []string) bool {
+func servedBy(a *Address, nodes []string) bool {
 	return slices.ContainsFunc(a.able, func(s cluster.Service) bool {
 		return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal &&
 			s.Endpoints.Any(func(e *cluster.Endpoint) bool { return slices.Contains(nodes, e.Node) })
@@ -95,64 +112,106 @@ func (v *View) servedBy(a *Address, nodes []string) bool {
 }
 
 // elect decides by what the Address has recorded of its Services.
-func (v *View) elect(a *Address) (o ownerDecision) {
-	eligibility, overL2, why := v.eligibilityOf(a)
+func (l *layer2) elect(a *Address) (o ownerDecision) {
+	eligibility, overL2, why := l.eligibilityOf(a)
 	switch o.overL2 = overL2; {
 	case !overL2:
 		o.code, o.why = cluster.NotAdvertised, why
 		return o
 	case len(a.able) == 0:
 		return o // Each Service has its own Reason.
-	case v.candidates == nil:
+	case l.candidates == nil:
 		o.code = cluster.WaitingForNodes
 		return o
 	}
-	o.candidacy = v.candidates.Address(a.Addr, eligibility, a.able, a.claim)
-	switch o.node = v.candidates.Owner(&o.candidacy); {
+	o.candidacy = l.candidates.Address(a.Addr, eligibility, a.able, a.claim)
+	switch o.node = l.candidates.Owner(&o.candidacy); {
 	case o.node == "":
 		o.code = cluster.NoCandidate
-	case o.node != v.Node:
+	case o.node != l.node:
 		o.code = cluster.AnotherNode
 	case !a.good:
 		o.code = cluster.NoLocalEndpoint
 	default:
-		o.code, o.address = cluster.ToAnnounce, v.answer(a.Addr, eligibility)
+		o.code, o.address = cluster.ToAnnounce, l.answer(a.Addr, eligibility)
 	}
 	return o
 }
 
 // eligibilityOf returns which nodes may answer for an address, or why it is not announced over
 // Layer 2.
-func (v *View) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
-	return election.EligibilityOf(v.l2Advertisements, a.origin, a.services)
+func (l *layer2) eligibilityOf(a *Address) (e election.Eligibility, overL2 bool, why string) {
+	return election.EligibilityOf(l.advertisements, a.origin, a.services)
 }
 
 // answer returns how this node answers for an address.
-func (v *View) answer(addr netip.Addr, e election.Eligibility) *l2.Address {
+func (l *layer2) answer(addr netip.Addr, e election.Eligibility) *l2.Address {
 	a := &l2.Address{Addr: addr}
 	if len(e.By) > 0 {
-		a.Interfaces = e.Interfaces(addr, &v.candidate)
+		a.Interfaces = e.Interfaces(addr, &l.candidate)
 		a.Yield = slices.ContainsFunc(e.By, func(a *cluster.L2Advertisement) bool { return a.Yield })
 	}
 	return a
 }
 
-// readL2 reads the input for Layer 2 from the snapshot: nothing in a cluster with only BGP.
-func (v *View) readL2(c Config, snap *cluster.Snapshot) {
-	v.usesL2 = snap.UsesL2()
-	if !v.usesL2 {
-		return
+// ownerText explains an election.
+func (l *layer2) ownerText(addr netip.Addr, o ownerDecision) string {
+	switch o.code {
+	case cluster.WaitingForNodes:
+		return "the other nodes are not known yet"
+	case cluster.NoCandidate:
+		return l.candidates.None(&o.candidacy)
+	case cluster.AnotherNode:
+		return fmt.Sprintf("node %s answers for it (%s)", o.node, l.ownerBy(o))
+	case cluster.NoLocalEndpoint:
+		return "this node must answer for it, and has no endpoint yet"
+	case cluster.ToAnnounce:
+		return fmt.Sprintf(Wanted+"on %s (%s)", l.interfacesText(o.candidacy.Eligibility, addr), l.ownerBy(o))
+	default:
+		return o.why
 	}
-	v.Nodes, v.Interfaces, v.returning, v.l2Ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
-	v.l2Advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
-	v.speakerMACs = speakerMACs(c.Members, c.Node)
+}
+
+// ownerBy says what decided between the candidates.
+func (l *layer2) ownerBy(o ownerDecision) string {
+	if o.node == "" {
+		return ""
+	}
+	_, by := l.candidates.Elect(&o.candidacy)
+	return by
+}
+
+// interfacesText lists the interfaces of an address for a sentence. They are unknown in a plan
+// for another node.
+func (l *layer2) interfacesText(e election.Eligibility, addr netip.Addr) string {
+	if names := e.Interfaces(addr, &l.candidate); len(names) > 0 {
+		return strings.Join(names, ", ")
+	}
+	text := fmt.Sprintf("the interfaces with the subnet of %s", addr)
+	for _, a := range e.By {
+		if len(a.Interfaces) > 0 {
+			text += fmt.Sprintf(", if L2Advertisement %s allows them (%s)", a.Name, strings.Join(a.Interfaces, ", "))
+		}
+	}
+	return text
+}
+
+// newLayer2 reads the input for Layer 2 from the snapshot: nothing in a cluster with only BGP.
+func newLayer2(c Config, snap *cluster.Snapshot) (l layer2) {
+	l = layer2{used: snap.UsesL2(), node: c.Node}
+	if !l.used {
+		return l
+	}
+	l.returning, l.ready, l.pools = c.Returning, snap.L2Ready, l2Pools(snap.Pools)
+	l.advertisements = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Pools: snap.Pools}
+	l.speakerMACs = speakerMACs(c.Members, c.Node)
 	if c.Members == nil {
 		// Members report their hardware addresses, under the shared key or in their Leases. Beside that,
 		// the neighbour table does not count: any host can claim a node's address first.
-		v.nodeAddrs = otherNodeAddrs(snap.Nodes, c.Node)
+		l.nodeAddrs = otherNodeAddrs(snap.Nodes, c.Node)
 	}
 	if !snap.L2Ready {
-		return
+		return l
 	}
 	unknown := 0
 	for _, n := range snap.Nodes {
@@ -162,20 +221,21 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 	}
 	// Kubelets report to the API server. If it loses most of them at once, their nodes are most
 	// likely alive, and moving all addresses would turn that into an outage.
-	v.mostUnknown = 2*unknown >= len(snap.Nodes)
+	mostUnknown := 2*unknown >= len(snap.Nodes)
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
-		nodes[i] = v.electionNode(c, n)
+		nodes[i] = electionNode(c, n, mostUnknown)
 	}
-	v.electorate, v.candidates = nodes, election.New(nodes)
+	l.electorate, l.candidates = nodes, election.New(nodes)
 	if i := slices.IndexFunc(nodes, func(n election.Node) bool { return n.Name == c.Node }); i >= 0 {
-		v.candidate = nodes[i]
+		l.candidate = nodes[i]
 	}
+	return l
 }
 
 // electionNode describes a node for the election. This node is alive. Other nodes are alive if
 // their membership is; without members, unless their kubelet is unresponsive while most are not.
-func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
+func electionNode(c Config, n *cluster.Node, mostUnknown bool) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
 		out.Availability = election.AvailabilityOf(n, true)
@@ -183,7 +243,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 		return out
 	}
 	if c.Members == nil {
-		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.ReadyUnknown || v.mostUnknown), true
+		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.ReadyUnknown || mostUnknown), true
 		return out
 	}
 	// A node that has never been a member has no speaker, and counts as dead.

@@ -16,12 +16,18 @@ type endpoints struct {
 	ports  []portEndpoints  // in the order of the Service's ports
 }
 
+// topology is where this node is, and which others do not respond.
+type topology struct {
+	node, zone   string // zone is empty without the label
+	unresponsive unresponsive
+}
+
 // endpointsOf classifies the endpoints of a Service.
-func (v *View) endpointsOf(s cluster.Service, addr netip.Addr) endpoints {
+func (t *topology) endpointsOf(s cluster.Service, addr netip.Addr) endpoints {
 	groups := s.PortGroups(addr.Is4())
 	e := endpoints{groups: make([]groupEndpoints, len(groups)), ports: make([]portEndpoints, len(s.Ports))}
 	for i, g := range groups {
-		e.groups[i] = v.classify(g.Endpoints, s.Spec)
+		e.groups[i] = t.classify(g.Endpoints, s.Spec)
 		for _, p := range g.Ports {
 			e.ports[p.Index] = portEndpoints{&e.groups[i], p}
 		}
@@ -30,23 +36,23 @@ func (v *View) endpointsOf(s cluster.Service, addr netip.Addr) endpoints {
 }
 
 // classify classifies the endpoints of some ports.
-func (v *View) classify(all []cluster.Endpoint, s *cluster.Spec) groupEndpoints {
+func (t *topology) classify(all []cluster.Endpoint, s *cluster.Spec) groupEndpoints {
 	g := groupEndpoints{all: all}
-	g.usable, g.unresponsiveText = v.usable(all, s.PublishNotReady)
+	g.usable, g.unresponsiveText = t.unresponsive.usable(all, s.PublishNotReady)
 	g.preferred = g.usable
 	if len(g.usable) > 0 && g.usable[0].GetsFlows(s.PublishNotReady) { // then all are ready
-		g.preferred, g.hintsText = v.applyHints(g.usable)
+		g.preferred, g.hintsText = t.applyHints(g.usable)
 	}
 	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		g.local = cluster.UsableEndpoints(cluster.FilterEndpoints(all, v.isLocal), s.PublishNotReady)
-		g.here = slices.ContainsFunc(g.usable, func(e cluster.Endpoint) bool { return v.isLocal(&e) })
+		g.local = cluster.UsableEndpoints(cluster.FilterEndpoints(all, t.isLocal), s.PublishNotReady)
+		g.here = slices.ContainsFunc(g.usable, func(e cluster.Endpoint) bool { return t.isLocal(&e) })
 	}
 	g.draining = remaining(all, g.preferred, g.local)
 	return g
 }
 
 // isLocal reports whether an endpoint is on this node.
-func (v *View) isLocal(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == v.Node }
+func (t *topology) isLocal(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == t.node }
 
 // remaining returns the endpoints of all that are neither in one nor in other; both are parts of
 // all, in its order.

@@ -62,8 +62,8 @@ func asked(t *testing.T, question string) string {
 		}
 	}
 	s.Endpoints = plantest.Endpoints("", 8080, list...)
-	v := &View{Node: "n1", limits: proxy.DefaultLimits(proxy.ModeNFTables), Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
-	share, _ := v.serve(netip.MustParseAddr("192.0.2.1"), s, nil)
+	n1 := topology{node: "n1", zone: field["zone"]}
+	share, _ := n1.serve(netip.MustParseAddr("192.0.2.1"), s, proxy.DefaultLimits(proxy.ModeNFTables), nil)
 	fronts := share.fronts
 	if len(fronts) != 1 {
 		t.Fatalf("%s: %d frontends", question, len(fronts))
@@ -74,7 +74,8 @@ func asked(t *testing.T, question string) string {
 	} else if indexes(fronts[0].External) != indexes(fronts[0].Internal) {
 		t.Errorf("%s: external and internal clients have other endpoints", question)
 	}
-	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external, share.code != cluster.NoEndpoints)
+	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external,
+		share.code != cluster.NoEndpoints)
 }
 
 // endpoint reads "rs@n1/a+b/n1": conditions, node, zone hints, node hints.
@@ -84,8 +85,9 @@ func endpoint(i int, word string) cluster.Endpoint {
 	hint := func(s string) cluster.Hint { return cluster.Hint(strings.ReplaceAll(s, "+", ",")) }
 	return cluster.Endpoint{
 		Addr:  netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}),
-		Ready: strings.Contains(conditions, "r"), Serving: strings.Contains(conditions, "s"), Terminating: strings.Contains(conditions, "t"),
-		Node: parts[0], ForZones: hint(parts[1]), ForNodes: hint(parts[2]),
+		Ready: strings.Contains(conditions, "r"), Serving: strings.Contains(conditions, "s"),
+		Terminating: strings.Contains(conditions, "t"),
+		Node:        parts[0], ForZones: hint(parts[1]), ForNodes: hint(parts[2]),
 	}
 }
 

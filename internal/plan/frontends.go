@@ -12,16 +12,17 @@ import (
 
 // serve makes the frontends of a Service on addr that are not taken, and decides whether it may be
 // announced. The Reasons are about ports that are taken.
-func (v *View) serve(addr netip.Addr, s cluster.Service, taken []proxy.Frontend) (is addressService, conflicts []cluster.Reason) {
-	is = addressService{service: s, endpoints: v.endpointsOf(s, addr)}
-	if why := v.exceedsEntries(is.endpoints); why != "" {
+func (t *topology) serve(addr netip.Addr, s cluster.Service, limits proxy.Limits,
+	taken []proxy.Frontend) (is addressService, conflicts []cluster.Reason) {
+	is = addressService{service: s, endpoints: t.endpointsOf(s, addr)}
+	if why := exceedsEntries(limits, is.endpoints); why != "" {
 		is.verdict = refused(why)
 		return is, nil
 	}
 	networks, open := allowedSources(s.Spec, addr)
 	is.fronts, is.ports = make([]proxy.Frontend, 0, len(s.Ports)), make([]int, 0, len(s.Ports))
 	for i, p := range s.Ports {
-		f := v.frontend(s.Spec, p, is.endpoints.ports[i])
+		f := frontend(s.Spec, p, is.endpoints.ports[i])
 		f.Sources = networks
 		if !open {
 			f = closeFrontend(f)
@@ -36,7 +37,7 @@ func (v *View) serve(addr netip.Addr, s cluster.Service, taken []proxy.Frontend)
 }
 
 // frontend makes the frontend of one port.
-func (v *View) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.Frontend {
+func frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.Frontend {
 	if e.groupEndpoints == nil {
 		e.groupEndpoints = &groupEndpoints{}
 	}
@@ -94,8 +95,10 @@ func (s *addressService) yield(taken []proxy.Frontend, addr netip.Addr) (conflic
 		if len(conflicts) == maxConflicts {
 			continue
 		}
-		conflicts = append(conflicts, cluster.Reason{VIP: addr, Service: s.service.Name, Protocol: "proxy", Code: cluster.AddressConflict,
-			Message: fmt.Sprintf("port %s/%d of %s is used by %s; give one of the two another port or address", f.Protocol, f.Port, addr, name)})
+		conflicts = append(conflicts, cluster.Reason{VIP: addr, Service: s.service.Name, Protocol: "proxy",
+			Code: cluster.AddressConflict, Message: fmt.Sprintf(
+				"port %s/%d of %s is used by %s; give one of the two another port or address",
+				f.Protocol, f.Port, addr, name)})
 	}
 	return conflicts
 }

@@ -54,10 +54,14 @@ func (c *choices) addr(f int, i int) netip.Addr {
 
 // service is a Service of any size, as the parser may return it.
 func (c *choices) service(i int) cluster.Service {
-	spec := &cluster.Spec{Name: cluster.Name{Namespace: "fuzz", Name: fmt.Sprintf("s%d", i)}, Created: time.Unix(int64(c.next(3)), 0)}
-	spec.Scheduler = []string{cluster.SchedulerRandom, cluster.SchedulerRoundRobin, cluster.SchedulerSourceHash, cluster.SchedulerMaglev}[c.next(4)]
+	spec := &cluster.Spec{
+		Name: cluster.Name{Namespace: "fuzz", Name: fmt.Sprintf("s%d", i)}, Created: time.Unix(int64(c.next(3)), 0),
+	}
+	spec.Scheduler = []string{cluster.SchedulerRandom, cluster.SchedulerRoundRobin, cluster.SchedulerSourceHash,
+		cluster.SchedulerMaglev}[c.next(4)]
 	spec.Affinity = []time.Duration{0, time.Second, 3 * time.Hour}[c.next(3)]
-	spec.ExternalTrafficPolicy = []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal}[c.next(2)]
+	spec.ExternalTrafficPolicy = []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster,
+		corev1.ServiceExternalTrafficPolicyLocal}[c.next(2)]
 	if spec.Restricted = c.next(3) == 0; spec.Restricted {
 		for n := range c.size(16384) {
 			a := c.addr(0, 4*n)
@@ -72,7 +76,9 @@ func (c *choices) service(i int) cluster.Service {
 	}
 	protocols := []corev1.Protocol{corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP}
 	for n := range c.size(16384) {
-		spec.Ports = append(spec.Ports, cluster.Port{Name: fmt.Sprintf("p%05d", n), Protocol: protocols[n%3], Port: uint16(1 + n/3)})
+		spec.Ports = append(spec.Ports, cluster.Port{
+			Name: fmt.Sprintf("p%05d", n), Protocol: protocols[n%3], Port: uint16(1 + n/3),
+		})
 	}
 	s := cluster.Service{Spec: spec, Endpoints: &cluster.Endpoints{}}
 	// All ports of one protocol share endpoints, which are sorted by protocol and address.
@@ -90,7 +96,10 @@ func (c *choices) service(i int) cluster.Service {
 		for f := range 2 {
 			for n := range c.size(most) {
 				how := c.next(8)
-				e := cluster.Endpoint{Addr: c.addr(f, n), Node: plantest.Nodes[how%3], Ready: how != 7, Serving: true, Terminating: how == 7}
+				e := cluster.Endpoint{
+					Addr: c.addr(f, n), Node: plantest.Nodes[how%3], Ready: how != 7, Serving: true,
+					Terminating: how == 7,
+				}
 				subset.List = append(subset.List, e)
 			}
 		}
@@ -101,11 +110,15 @@ func (c *choices) service(i int) cluster.Service {
 
 // snapshot has some Services on a few addresses, which they may share.
 func (c *choices) snapshot() *cluster.Snapshot {
-	pool := &cluster.Pool{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.7"), netipx.MustParseIPRange("2001:db8::-2001:db8::7")}}
+	pool := &cluster.Pool{
+		Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.7"),
+			netipx.MustParseIPRange("2001:db8::-2001:db8::7")},
+	}
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.255.0.1")}}},
 		Pools: []*cluster.Pool{pool},
-		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.255.0.9")}, MyASN: 65001}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000,
+			PeerAddress: netip.MustParseAddr("10.255.0.9")}, MyASN: 65001}},
 	}
 	if c.next(3) == 0 {
 		snap.Advertisements = []*cluster.Advertisement{{Name: "a", Length4: 24 + c.next(9), Length6: 120 + c.next(9)}}
@@ -145,9 +158,11 @@ func FuzzState(f *testing.F) {
 				t.Fatalf("%s: BGP: %.2000s", mode, problems)
 			}
 			for a := range d.Addresses.All() {
-				refused := slices.ContainsFunc(d.ReasonsOf(a), func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
+				refused := slices.ContainsFunc(d.ReasonsOf(a),
+					func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
 				if a.Refusal != "" && (!refused || a.Announce || len(a.VIP.Frontends) > 0) {
-					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.Refusal, a.Announce, len(a.VIP.Frontends))
+					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.Refusal, a.Announce,
+						len(a.VIP.Frontends))
 				}
 				if err := proxy.DefaultLimits(mode).Check(a.VIP); err != nil {
 					t.Fatalf("%s: %s: %v", mode, a.Addr, err)

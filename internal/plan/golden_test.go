@@ -33,7 +33,8 @@ func TestDecide(t *testing.T) {
 				c := Config{Node: f.Name, NodeCIDR: true}
 				got := Decide(c, snap).String()
 				if alone := Decide(c, seenBy(f.Name, snap)).String(); alone != got && !snap.UsesL2() {
-					t.Errorf("node %s decides otherwise when it knows the other Nodes (-alone +all):\n%s", f.Name, cmp.Diff(alone, got))
+					t.Errorf("node %s decides otherwise when it knows the other Nodes (-alone +all):\n%s", f.Name,
+						cmp.Diff(alone, got))
 				}
 				if !*update {
 					if diff := cmp.Diff(string(f.Data), got); diff != "" {

@@ -13,24 +13,26 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 )
 
-// servesHealthCheck reports whether the healthCheckNodePort of a Service is served here.
-func (v *View) servesHealthCheck(s *cluster.Spec) bool {
+// serve reports whether the healthCheckNodePort of a Service is served here.
+func (h HealthChecks) serve(s *cluster.Spec) bool {
 	// Only Services with externalTrafficPolicy Local have the port.
-	if s.HealthCheckPort == 0 || v.healthChecks == HealthChecksNone {
+	if s.HealthCheckPort == 0 || h == HealthChecksNone {
 		return false
 	}
-	return v.healthChecks == HealthChecksAll || s.ServiceProxy != ""
+	return h == HealthChecksAll || s.ServiceProxy != ""
 }
 
 // checks returns the health checks of a Service, sorted by family. The Service needs no address: an
 // external load balancer checks the node's pods, and may provide the address itself.
-func (v *View) checks(s cluster.Service) (checks []healthcheck.Check) {
-	if !v.servesHealthCheck(s.Spec) {
-		return nil
-	}
+func (t *topology) checks(s cluster.Service) (checks []healthcheck.Check) {
 	for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
-		if slices.ContainsFunc(s.IPFamilies, func(of corev1.IPFamily) bool { return (of == corev1.IPv4Protocol) == (f == healthcheck.IPv4) }) {
-			checks = append(checks, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Port: s.HealthCheckPort, Family: f, Endpoints: v.localReady(f, s)})
+		if slices.ContainsFunc(s.IPFamilies, func(of corev1.IPFamily) bool {
+			return (of == corev1.IPv4Protocol) == (f == healthcheck.IPv4)
+		}) {
+			checks = append(checks, healthcheck.Check{
+				Namespace: s.Name.Namespace, Name: s.Name.Name, Port: s.HealthCheckPort, Family: f,
+				Endpoints: t.localReady(f, s),
+			})
 		}
 	}
 	return checks
@@ -39,10 +41,10 @@ func (v *View) checks(s cluster.Service) (checks []healthcheck.Check) {
 // localReady counts the ready pods on this node, not their ports. Like kube-proxy's, the count
 // is 0 once the last pod terminates, so that load balancers move away while it still serves
 // (KEP-1669).
-func (v *View) localReady(f healthcheck.Family, s cluster.Service) int {
+func (t *topology) localReady(f healthcheck.Family, s cluster.Service) int {
 	var pods []netip.Addr
 	for e := range s.Endpoints.All() {
-		if v.isLocal(e) && e.GetsFlows(s.PublishNotReady) && FamilyOf(e.Addr) == f {
+		if t.isLocal(e) && e.GetsFlows(s.PublishNotReady) && FamilyOf(e.Addr) == f {
 			pods = append(pods, e.Addr)
 		}
 	}
@@ -63,17 +65,18 @@ func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
 		for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
 			keys = append(keys, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Family: f})
 		}
-		if now, exists := d.Snapshot.Services.Get(s.Name); exists {
-			checks = append(checks, v.checks(now)...)
+		if now, exists := d.Snapshot.Services.Get(s.Name); exists && v.healthChecks.serve(now.Spec) {
+			checks = append(checks, v.topology.checks(now)...)
 		}
 	}
-	d.Checks = sortedset.Patch(d.Checks, keys, compareChecks, sortedset.Equal, func(i int) (c healthcheck.Check, there bool) {
-		at, there := slices.BinarySearchFunc(checks, keys[i], compareChecks)
-		if there {
-			c = checks[at]
-		}
-		return c, there
-	})
+	d.Checks = sortedset.Patch(d.Checks, keys, compareChecks, sortedset.Equal,
+		func(i int) (c healthcheck.Check, there bool) {
+			at, there := slices.BinarySearchFunc(checks, keys[i], compareChecks)
+			if there {
+				c = checks[at]
+			}
+			return c, there
+		})
 }
 
 // compareChecks orders by Service and family.

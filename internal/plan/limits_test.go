@@ -31,15 +31,18 @@ func TestServiceOverLimitRefused(t *testing.T) {
 	if got := text(fits, "192.0.2.1"); !strings.Contains(got, " proxy Programmed: ") || fits.Routed.Len() != 2 {
 		t.Errorf("65,535 endpoints: %s", got)
 	}
-	const why = "endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
-	want := "192.0.2.1 shop/huge proxy ProxyRefused: not forwarded: " + why + "\n192.0.2.1 shop/huge bgp ProxyRefused: not announced: " + why
+	const why = "endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, " +
+		"each with a part of the endpoints"
+	want := "192.0.2.1 shop/huge proxy ProxyRefused: not forwarded: " + why +
+		"\n192.0.2.1 shop/huge bgp ProxyRefused: not announced: " + why
 	if got := text(over, "192.0.2.1"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if got, want := text(over, "192.0.2.2"), text(fits, "192.0.2.2"); got != want {
 		t.Errorf("the Service beside it: got\n%s\nwant\n%s", got, want)
 	}
-	if fmt.Sprint(over.Routed.Slice()) != "[192.0.2.2]" || fmt.Sprint(over.BGP.Routes.Slice()) == fmt.Sprint(fits.BGP.Routes.Slice()) {
+	if fmt.Sprint(over.Routed.Slice()) != "[192.0.2.2]" ||
+		fmt.Sprint(over.BGP.Routes.Slice()) == fmt.Sprint(fits.BGP.Routes.Slice()) {
 		t.Errorf("announced %v", over.Routed.Slice())
 	}
 	if v := over.Proxy.VIPs.At(0); v.Addr != netip.MustParseAddr("192.0.2.1") || len(v.Frontends) > 0 {
@@ -50,7 +53,8 @@ func TestServiceOverLimitRefused(t *testing.T) {
 	}
 	// iptables mode has other limits.
 	c.Limits = proxy.DefaultLimits(proxy.ModeIPTables)
-	if got := text(Decide(c, plantest.HugeService(t, 5000)), "192.0.2.1"); !strings.Contains(got, "5000; in iptables mode") {
+	if got := text(Decide(c, plantest.HugeService(t, 5000)), "192.0.2.1"); !strings.Contains(got,
+		"5000; in iptables mode") {
 		t.Errorf("iptables: %s", got)
 	}
 }
@@ -135,7 +139,8 @@ func TestOversizedAttributesRefused(t *testing.T) {
 	}{
 		{"both fit", 2, 900, "192.0.2.1/32 with 900\n192.0.2.3/32 with 0"},
 		{"the Service's do not fit", 2, 901, "192.0.2.1/32 with 2\n192.0.2.3/32 with 0\n" +
-			"192.0.2.1 shop/gold bgp AnnotationRefused: the communities of Services are left out: with them, route 192.0.2.1/32: " + room},
+			"192.0.2.1 shop/gold bgp AnnotationRefused: the communities of Services are left out: with them, " +
+			"route 192.0.2.1/32: " + room},
 		{"the advertisements' do not fit", 901, 1, "192.0.2.3/32 with 0\n" +
 			"192.0.2.1 shop/gold bgp AttributesRefused: not announced: route 192.0.2.1/32: " + room},
 	} {
@@ -155,14 +160,15 @@ func TestRefusalsBounded(t *testing.T) {
 	var r *Refused
 	began := time.Now()
 	for port := 1; port <= 100; port++ {
-		r = r.With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vip(port), Err: errors.New("no room")}}}, began.Add(time.Duration(port)*time.Second))
+		r = r.With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vip(port), Err: errors.New("no room")}}},
+			began.Add(time.Duration(port)*time.Second))
 	}
 	if n := len(r.all[addr]); n != maxRefusalsKept {
 		t.Errorf("%d refusals of one address are kept, want %d", n, maxRefusalsKept)
 	}
-	v := &View{refused: r, limits: proxy.DefaultLimits(proxy.ModeNFTables)}
+	c := capacity{refused: r, limits: proxy.DefaultLimits(proxy.ModeNFTables)}
 	for port, want := range map[int]string{100: "no room", 97: "no room", 1: ""} {
-		if got := v.refusalOf(vip(port)); got != want {
+		if got := c.refusalOf(vip(port)); got != want {
 			t.Errorf("port %d: refused for %q, want %q", port, got, want)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"go4.org/netipx"
+
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -24,16 +26,40 @@ func comparePrefix(r bgp.Route, prefix netip.Prefix) int {
 	return sortedset.ComparePrefixes(r.Prefix, prefix)
 }
 
-// NodeAddresses returns the InternalIPs of this node.
-func (v *View) NodeAddresses() []netip.Addr {
-	if v.Self == nil {
-		return nil
-	}
-	return v.Self.InternalIPs
-}
-
 // inOrder sorts addresses, and keeps each once.
 func inOrder(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
+}
+
+// addressesOf returns the InternalIPs of a node, which may be nil.
+func addressesOf(n *cluster.Node) []netip.Addr {
+	if n == nil {
+		return nil
+	}
+	return n.InternalIPs
+}
+
+// ownedPrefixes returns the addresses of all pools, which may overlap, as prefixes. It leaves
+// out those of nodes, pods and routers, to which packets are forwarded, and addresses that another
+// implementation has given to a Service, which kube-proxy serves.
+func ownedPrefixes(pools []*cluster.Pool) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, p := range pools {
+		for _, r := range p.Ranges {
+			b.AddRange(r)
+		}
+		for _, o := range p.Occupied {
+			b.RemoveRange(o.Range)
+		}
+	}
+	return sortedset.BuildPrefixes(&b)
+}
+
+// l2Pools returns the IPv4 networks of pools that may be announced over Layer 2, without addresses
+// that the cluster itself has.
+func l2Pools(pools []*cluster.Pool) []netip.Prefix {
+	some := slices.DeleteFunc(slices.Clone(pools),
+		func(p *cluster.Pool) bool { return p.Announce == cluster.AnnounceBGP })
+	return slices.DeleteFunc(ownedPrefixes(some), func(p netip.Prefix) bool { return p.Addr().Is6() })
 }

@@ -78,8 +78,10 @@ func TestObstructedAddresses(t *testing.T) {
 		want  string // the ends of announced addresses
 	}{
 		{"nothing", proxy.Obstacle{}, all},
-		{"ip_forward=0", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes)}, "2 7 ::1 ::2"},
-		{"IPv6 forwarding=0", proxy.Obstacle{Blocks: proxy.FlowsTo(1, proxy.ToPods) | proxy.FlowsTo(1, proxy.ToOtherNodes)}, "1 2 3 4 5 6 7 8 ::2"},
+		{"ip_forward=0", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes)},
+			"2 7 ::1 ::2"},
+		{"IPv6 forwarding=0", proxy.Obstacle{Blocks: proxy.FlowsTo(1, proxy.ToPods) |
+			proxy.FlowsTo(1, proxy.ToOtherNodes)}, "1 2 3 4 5 6 7 8 ::2"},
 		{"to pods of this node", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods)}, "2 5 7 8 ::1 ::2"},
 		{"to other nodes", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToOtherNodes)}, "1 2 3 4 7 ::1 ::2"},
 		{"to this node's processes", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToThisNode)}, "1 4 5 6 ::1 ::2"},
@@ -103,7 +105,8 @@ func TestObstructedAddresses(t *testing.T) {
 			}
 			withheld := !sortedset.HasAddr(d.Routed, a.Addr)
 			has := slices.ContainsFunc(d.Reasons(), func(r cluster.Reason) bool {
-				return r.VIP == a.Addr && r.Protocol == "bgp" && r.Code == cluster.Obstructed && r.Message == "not announced: the kernel drops it: do this"
+				return r.VIP == a.Addr && r.Protocol == "bgp" && r.Code == cluster.Obstructed &&
+					r.Message == "not announced: the kernel drops it: do this"
 			})
 			if has != withheld {
 				t.Errorf("%s: %s: %s", tt.what, a.Addr, d.Why(a.Addr, "bgp"))
@@ -130,15 +133,19 @@ kind: AddressPool
 metadata: {name: lan}
 spec: {announce: L2, addresses: [192.0.2.0/24]}
 `
-	world := l2 + obstructedService("pod", "Local", "4", "192.0.2.1", "n1 10.244.1.5") + obstructedService("host", "Local", "4", "192.0.2.2", "n1 10.0.0.1")
+	world := l2 + obstructedService("pod", "Local", "4", "192.0.2.1", "n1 10.244.1.5") +
+		obstructedService("host", "Local", "4", "192.0.2.2", "n1 10.0.0.1")
 	d := NewDecider(Config{Node: "n1"})
 	snap := plantest.Snapshot(t, []byte(world))
 	if got := d.Decide(snap).Answered.Slice(); len(got) != 2 {
 		t.Fatalf("answers for %v: want both", got)
 	}
-	d.Config.Blockade = proxy.NewBlockade(proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes), Message: "dropped"})
+	d.Config.Blockade = proxy.NewBlockade(proxy.Obstacle{
+		Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes), Message: "dropped",
+	})
 	got := d.Decide(snap)
-	if fmt.Sprint(got.Answered.Slice()) != "[192.0.2.2]" || got.Why(netip.MustParseAddr("192.0.2.1"), "l2") != "shop/pod not announced: dropped" {
+	if fmt.Sprint(got.Answered.Slice()) != "[192.0.2.2]" ||
+		got.Why(netip.MustParseAddr("192.0.2.1"), "l2") != "shop/pod not announced: dropped" {
 		t.Errorf("answers for %v; %v", got.Answered.Slice(), got.Reasons())
 	}
 	if b := d.Config.Blockade; !got.Unobstructed(b, netip.Addr.Is4) || got.Unobstructed(b, netip.Addr.Is6) {

@@ -16,10 +16,13 @@ import (
 func TestOwnedExcludesNodesAndRouters(t *testing.T) {
 	pool := &cluster.Pool{
 		Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.9")},
-		Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.1-192.0.2.1"), By: "BGPPeer tor1"}, {Range: netipx.MustParseIPRange("192.0.2.4-192.0.2.7"), By: "the pods of Node n1"},
-			{Range: netipx.MustParseIPRange("192.0.2.9-192.0.2.9"), By: "Service shop/web of another implementation", Foreign: true}},
+		Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.1-192.0.2.1"), By: "BGPPeer tor1"},
+			{Range: netipx.MustParseIPRange("192.0.2.4-192.0.2.7"), By: "the pods of Node n1"},
+			{Range: netipx.MustParseIPRange("192.0.2.9-192.0.2.9"), By: "Service shop/web of another implementation",
+				Foreign: true}},
 	}
-	if got, want := fmt.Sprint(ownedPrefixes([]*cluster.Pool{pool})), "[192.0.2.0/32 192.0.2.2/31 192.0.2.8/32]"; got != want {
+	if got, want := fmt.Sprint(ownedPrefixes([]*cluster.Pool{pool})),
+		"[192.0.2.0/32 192.0.2.2/31 192.0.2.8/32]"; got != want {
 		t.Errorf("owned %s, want %s", got, want)
 	}
 }
@@ -29,7 +32,8 @@ func TestOwnedExcludesNodesAndRouters(t *testing.T) {
 // traffic.
 func TestOwnedExcludesWhatIsNotForwardedYet(t *testing.T) {
 	all := many(4, cluster.AnnounceBGP)
-	all.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.18.0.7")}}}
+	all.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP,
+		Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.18.0.7")}}}
 	claimed := func(n int) *cluster.Snapshot {
 		snap := *all
 		assigned := all.Assignments.Slice()
@@ -63,7 +67,10 @@ func TestOwnedExcludesWhatIsNotForwardedYet(t *testing.T) {
 
 // An aggregate attracts traffic for addresses that other nodes serve by kube-proxy.
 func TestOwnedExcludesUnclaimedOfAnAggregate(t *testing.T) {
-	d := Desired{Aggregates: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30")}, View: &View{}, Snapshot: &cluster.Snapshot{Unclaimed: []netip.Addr{netip.MustParseAddr("198.18.0.3")}}}
+	d := Desired{
+		Aggregates: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30")}, View: &View{},
+		Snapshot: &cluster.Snapshot{Unclaimed: []netip.Addr{netip.MustParseAddr("198.18.0.3")}},
+	}
 	if got, want := fmt.Sprint(d.owned()), "[198.18.0.0/31 198.18.0.2/32]"; got != want {
 		t.Errorf("owned %s, want %s", got, want)
 	}
@@ -73,7 +80,8 @@ func TestOwnedExcludesUnclaimedOfAnAggregate(t *testing.T) {
 func TestL2Pools(t *testing.T) {
 	ranges := func(s string) []netipx.IPRange { return []netipx.IPRange{netipx.MustParseIPRange(s)} }
 	pools := []*cluster.Pool{
-		{Announce: cluster.AnnounceL2, Ranges: ranges("192.0.2.4-192.0.2.7"), Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.6-192.0.2.6"), By: "Node n1"}}},
+		{Announce: cluster.AnnounceL2, Ranges: ranges("192.0.2.4-192.0.2.7"),
+			Occupied: []cluster.Occupied{{Range: netipx.MustParseIPRange("192.0.2.6-192.0.2.6"), By: "Node n1"}}},
 		{Announce: cluster.AnnounceAdvertised, Ranges: ranges("192.0.2.8-192.0.2.15")},
 		{Announce: cluster.AnnounceBGP, Ranges: ranges("198.51.100.0-198.51.100.255")},
 		{Announce: cluster.AnnounceL2, Ranges: ranges("2001:db8::-2001:db8::ff")},

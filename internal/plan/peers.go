@@ -12,39 +12,63 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// readPeers makes sessions of the peers that select this node, without duplicates. The first
+// routers are the routers with which this node has sessions, and what it is to them.
+type routers struct {
+	node            string
+	asn             uint32
+	routerID        netip.Addr
+	next4, next6    netip.Addr // next hops
+	sessions        []bgp.Session
+	duplicates      []cluster.Duplicate
+	withoutPassword []string        // peers whose Secret is missing
+	withoutGateway  []*cluster.Peer // peers whose router is an unknown default gateway
+	recipients      [2]string       // of IPv4 and IPv6 routes, for a sentence
+}
+
+// newRouters makes sessions of the peers that select a node, which may be nil, without duplicates. The first
 // one by name sets the node's AS number.
-func (v *View) readPeers(peers []*cluster.Peer) {
-	v.Duplicates = cluster.Duplicates(peers, v.Self)
+func newRouters(name string, self *cluster.Node, peers []*cluster.Peer) *routers {
+	r := &routers{node: name, duplicates: cluster.Duplicates(peers, self)}
+	if self != nil {
+		r.next4, r.next6 = first(self.InternalIPs, netip.Addr.Is4), first(self.InternalIPs, netip.Addr.Is6)
+	}
 	for _, p := range peers {
-		if v.Self == nil || !p.NodeSelector.Matches(v.Self.Labels) || v.duplicate(p.Name) != nil {
+		if self == nil || !p.NodeSelector.Matches(self.Labels) || r.isDuplicate(p.Name) {
 			continue
 		}
-		if v.asn == 0 {
-			v.asn = p.MyASN
+		if r.asn == 0 {
+			r.asn = p.MyASN
 		}
 		// Both may be repaired without a change of the BGPPeer: a session follows then.
 		if p.DefaultGateway != "" && !p.PeerAddress.IsValid() {
-			v.withoutGateway = append(v.withoutGateway, p)
+			r.withoutGateway = append(r.withoutGateway, p)
 			continue
 		}
 		if p.Secret != "" && p.Password == "" {
-			v.withoutPassword = append(v.withoutPassword, p.Name)
+			r.withoutPassword = append(r.withoutPassword, p.Name)
 			continue
 		}
-		v.sessions = append(v.sessions, p.Session)
+		r.sessions = append(r.sessions, p.Session)
 	}
-	v.allRecipients = [2]string{v.recipients(true, ""), v.recipients(false, "")}
-	v.routerID = routerID(v.Node, v.next4)
+	r.recipients = [2]string{r.among(true, ""), r.among(false, "")}
+	r.routerID = routerID(name, r.next4)
+	return r
 }
 
-// resolveGateways sets the addresses of peers that are default gateways.
-func (v *View) resolveGateways(peers []*cluster.Peer) []*cluster.Peer {
+func first(list []netip.Addr, is func(netip.Addr) bool) netip.Addr {
+	if i := slices.IndexFunc(list, is); i >= 0 {
+		return list[i]
+	}
+	return netip.Addr{}
+}
+
+// resolve sets the addresses of peers that are default gateways.
+func (g Gateways) resolve(peers []*cluster.Peer) []*cluster.Peer {
 	resolved := slices.Clone(peers)
 	for i, p := range peers {
 		if p.DefaultGateway != "" {
 			with := *p
-			with.PeerAddress = v.gateways.address(p.DefaultGateway)
+			with.PeerAddress = g.address(p.DefaultGateway)
 			resolved[i] = &with
 		}
 	}
@@ -59,48 +83,28 @@ func (g Gateways) address(family corev1.IPFamily) netip.Addr {
 	return g.IPv4
 }
 
-// duplicate returns the older peer of which this one is a duplicate, or nil.
-func (v *View) duplicate(peer string) *cluster.Duplicate {
-	i := slices.IndexFunc(v.Duplicates, func(d cluster.Duplicate) bool { return d.Peer.Name == peer })
-	if i < 0 {
-		return nil
-	}
-	return &v.Duplicates[i]
-}
-
-// duplicateProblems returns the problems of duplicates, and of advertisements that name only
-// duplicates.
-func (v *View) duplicateProblems() (all []cluster.Problem) {
-	for _, d := range v.Duplicates {
-		all = append(all, d.Problem(v.Node))
-	}
-	for _, a := range v.fromAdverts {
-		if v.Self == nil || !a.NodeSelector.Matches(v.Self.Labels) || v.hasPeer(a) {
-			continue
-		}
-		if d, ok := a.NamesOnly(v.Duplicates); ok {
-			all = append(all, d.AdvertisementProblem(a, v.Node))
-		}
-	}
-	return all
+// isDuplicate reports whether an older peer has the router of this one.
+func (r *routers) isDuplicate(peer string) bool {
+	return slices.ContainsFunc(r.duplicates, func(d cluster.Duplicate) bool { return d.Peer.Name == peer })
 }
 
 // hasPeer reports whether this node has a session with a router of a.
-func (v *View) hasPeer(a *cluster.Advertisement) bool {
-	return len(a.Peers) == 0 || slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return slices.Contains(a.Peers, s.Name) })
+func (r *routers) hasPeer(a *cluster.Advertisement) bool {
+	return len(a.Peers) == 0 || slices.ContainsFunc(r.sessions,
+		func(s bgp.Session) bool { return slices.Contains(a.Peers, s.Name) })
 }
 
-// recipients names the routers of peers that receive routes of a family. A session over IPv4
+// among names the routers of peers that receive routes of a family. A session over IPv4
 // carries IPv6 routes if this node has an IPv6 address as the next hop; a session over IPv6
 // carries IPv4 routes with an IPv6 next hop, too (RFC 8950).
-func (v *View) recipients(is4 bool, peers bgp.Peers) string {
+func (r *routers) among(is4 bool, peers bgp.Peers) string {
 	var able, all []string
-	for _, s := range v.sessions {
+	for _, s := range r.sessions {
 		if !peers.Has(s.Name) {
 			continue
 		}
 		all = append(all, s.Name)
-		if is4 || !s.PeerAddress.Is4() || v.next6.IsValid() {
+		if is4 || !s.PeerAddress.Is4() || r.next6.IsValid() {
 			able = append(able, s.Name)
 		}
 	}
@@ -110,16 +114,16 @@ func (v *View) recipients(is4 bool, peers bgp.Peers) string {
 	return cluster.Enumerate(all)
 }
 
-// recipientsOf names the routers that receive r.
-func (v *View) recipientsOf(r bgp.Route) string {
-	is4 := r.Prefix.Addr().Is4()
+// recipientsOf names the routers that receive a route.
+func (r *routers) recipientsOf(route bgp.Route) string {
+	is4 := route.Prefix.Addr().Is4()
 	switch {
-	case r.Peers != "":
-		return v.recipients(is4, r.Peers)
+	case route.Peers != "":
+		return r.among(is4, route.Peers)
 	case is4:
-		return v.allRecipients[0]
+		return r.recipients[0]
 	default:
-		return v.allRecipients[1]
+		return r.recipients[1]
 	}
 }
 
@@ -136,10 +140,12 @@ func routerID(name string, addr netip.Addr) netip.Addr {
 }
 
 // gatewayProblems returns the BGPPeers whose router is a gateway that this node does not have.
-func (v *View) gatewayProblems() (all []cluster.Problem) {
-	for _, p := range v.withoutGateway {
-		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
-			Message: fmt.Sprintf("no such gateway is known on node %s; give it a default route, or name the router by peerAddress", v.Node)})
+func (r *routers) gatewayProblems() (all []cluster.Problem) {
+	for _, p := range r.withoutGateway {
+		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway",
+			Value: string(p.DefaultGateway), Message: fmt.Sprintf(
+				"no such gateway is known on node %s; give it a default route, or name the "+
+					"router by peerAddress", r.node)})
 	}
 	return all
 }

@@ -47,7 +47,8 @@ const (
 
 // Find returns the first PodCIDRMismatch that confirm confirms. The endpoints of a Service are
 // checked once, in this search or, if there are many mismatches, in a later one.
-func (p *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) PodCIDRMismatch {
+func (p *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services,
+	confirm func(PodCIDRMismatch) bool) PodCIDRMismatch {
 	if self == nil || !slices.Equal(p.cidrs, self.PodCIDRs) {
 		*p = PodCIDRMismatchFinder{}
 	}
@@ -66,7 +67,8 @@ func (p *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Servic
 }
 
 // search checks the Services that are new or changed since the last search.
-func (p *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Services, confirm func(PodCIDRMismatch) bool) {
+func (p *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Services,
+	confirm func(PodCIDRMismatch) bool) {
 	var was cluster.Service
 	var searched []cluster.Name
 	asked := 0
@@ -137,18 +139,20 @@ func localClients(c Config, self *cluster.Node) (clients proxy.LocalClients, onl
 	return clients, onlyCIDRs
 }
 
-// podNetworkProblems reports that podCIDRs, which decide, are not the addresses of this node's pods.
-func (v *View) podNetworkProblems() []cluster.Problem {
-	m := v.pods.Mismatch
-	if m == (PodCIDRMismatch{}) || !v.onlyPodCIDRs {
+// problems reports that podCIDRs, which decide, are not the addresses of this node's pods.
+func (m PodCIDRMismatch) problems(self *cluster.Node) []cluster.Problem {
+	if m == (PodCIDRMismatch{}) {
 		return nil
 	}
-	evidence := fmt.Sprintf("%s is a pod of this node and not one of these addresses, so it counts as a client from outside", m.Addr)
-	if m.Node != v.Node {
-		evidence = fmt.Sprintf("%s is a pod of node %s and one of these addresses, so it counts as a pod of this node", m.Addr, m.Node)
+	evidence := fmt.Sprintf("%s is a pod of this node and not one of these addresses, so it counts as "+
+		"a client from outside", m.Addr)
+	if m.Node != self.Name {
+		evidence = fmt.Sprintf("%s is a pod of node %s and one of these addresses, so it counts as a pod of this node",
+			m.Addr, m.Node)
 	}
-	return []cluster.Problem{{Object: "Node " + v.Node, Field: "spec.podCIDRs", Value: prefixesText(v.Self.PodCIDRs), Warning: true,
-		Message: evidence + "; if pods have other addresses, start the speaker with --detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX"}}
+	return []cluster.Problem{{Object: "Node " + self.Name, Field: "spec.podCIDRs", Value: prefixesText(self.PodCIDRs),
+		Warning: true, Message: evidence + "; if pods have other addresses, start the speaker with " +
+			"--detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX"}}
 }
 
 func prefixesText(list []netip.Prefix) string {

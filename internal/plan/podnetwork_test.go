@@ -26,14 +26,20 @@ func serviceAt(name string, endpoints ...string) cluster.Service {
 		node, addr, _ := strings.Cut(text, " ")
 		list = append(list, cluster.Endpoint{Node: node, Addr: netip.MustParseAddr(addr)})
 	}
-	return cluster.Service{Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: name}}, Endpoints: plantest.Endpoints("", 80, list...)}
+	return cluster.Service{
+		Spec:      &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: name}},
+		Endpoints: plantest.Endpoints("", 80, list...),
+	}
 }
 
 // A pod of this node outside of its podCIDRs, or of another node inside, shows that podCIDRs do
 // not say which pods are on this node.
 func TestPodCIDRMismatch(t *testing.T) {
 	n1 := func(cidrs ...string) *cluster.Node {
-		return &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}, PodCIDRs: prefixes(cidrs...)}
+		return &cluster.Node{
+			Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
+			PodCIDRs: prefixes(cidrs...),
+		}
 	}
 	for _, tt := range []struct {
 		what      string
@@ -53,7 +59,8 @@ func TestPodCIDRMismatch(t *testing.T) {
 		{"no Node", nil, []string{"n1 10.0.7.5"}, ""},
 	} {
 		var f PodCIDRMismatchFinder
-		got := f.Find(tt.self, cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}}, serviceAt("web", tt.endpoints...)), func(PodCIDRMismatch) bool { return true })
+		got := f.Find(tt.self, cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}},
+			serviceAt("web", tt.endpoints...)), func(PodCIDRMismatch) bool { return true })
 		text := ""
 		if got != (PodCIDRMismatch{}) {
 			text = got.Node + " " + got.Addr.String()
@@ -145,16 +152,24 @@ func TestLocalClients(t *testing.T) {
 	}{
 		{"auto: podCIDRs", Config{DetectPods: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
 		{"auto: Calico", Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] cali ", ""},
-		{"auto: an endpoint outside", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64]  ",
-			`Node n1: spec.podCIDRs "10.244.1.0/24, fd00:1::/64": 10.9.0.5 is a pod of this node and not one of these addresses, so it counts as a client from outside; if pods have`},
-		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Mismatch: intruder}}, self, "[10.244.1.0/24 fd00:1::/64]  ",
+		{"auto: an endpoint outside", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, self,
+			"[10.244.1.0/24 fd00:1::/64]  ", `Node n1: spec.podCIDRs "10.244.1.0/24, fd00:1::/64": 10.9.0.5 is a pod of this node and not one of these addresses, so it counts as a client from outside; if pods have`},
+		{"auto: others' pods", Config{DetectPods: true, Pods: PodNetwork{Mismatch: intruder}}, self,
+			"[10.244.1.0/24 fd00:1::/64]  ",
 			"10.244.1.7 is a pod of node n2 and one of these addresses, so it counts as a pod of this node"},
-		{"auto: no podCIDRs", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, bare, "[]  ", "10.9.0.5 is a pod of this node"},
-		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64] veth ", ""},
-		{"auto and another interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{InterfacePrefix: "cali"}}, self, "[] veth ", ""},
-		{"auto: Calico, and an endpoint outside", Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali", Mismatch: mismatch}}, self, "[] cali ", ""},
+		{"auto: no podCIDRs", Config{DetectPods: true, Pods: PodNetwork{Mismatch: mismatch}}, bare, "[]  ",
+			"10.9.0.5 is a pod of this node"},
+		{"auto and an interface", Config{DetectPods: true, DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"},
+			Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64] veth ", ""},
+		{"auto and another interface", Config{DetectPods: true,
+			DetectLocal: proxy.LocalClients{InterfacePrefix: "veth"}, Pods: PodNetwork{InterfacePrefix: "cali"}}, self,
+			"[] veth ", ""},
+		{"auto: Calico, and an endpoint outside",
+			Config{DetectPods: true, Pods: PodNetwork{InterfacePrefix: "cali", Mismatch: mismatch}}, self, "[] cali ",
+			""},
 		{"node-cidr", Config{NodeCIDR: true}, self, "[10.244.1.0/24 fd00:1::/64]  ", ""},
-		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Mismatch: mismatch}}, self, "[10.244.1.0/24 fd00:1::/64]  ", "10.9.0.5 is a pod of this node"},
+		{"node-cidr is wrong", Config{NodeCIDR: true, Pods: PodNetwork{Mismatch: mismatch}}, self,
+			"[10.244.1.0/24 fd00:1::/64]  ", "10.9.0.5 is a pod of this node"},
 		{"cidr", Config{DetectLocal: proxy.LocalClients{CIDRs: prefixes("10.9.0.0/16")}}, self, "[10.9.0.0/16]  ", ""},
 		{"no Node", Config{DetectPods: true}, nil, "[]  ", ""},
 	} {
@@ -170,7 +185,7 @@ func TestLocalClients(t *testing.T) {
 		}
 		got := "[" + strings.Join(cidrs, " ") + "] " + v.clients.InterfacePrefix + " " + v.clients.Bridge
 		var problem string
-		for _, p := range v.podNetworkProblems() {
+		for _, p := range v.Problems() {
 			problem += p.String()
 		}
 		if got != tt.want || !strings.Contains(problem, tt.problem) || (tt.problem == "") != (problem == "") {

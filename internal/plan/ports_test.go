@@ -24,15 +24,22 @@ import (
 func portWorld(seed uint64, announce cluster.Announce) *cluster.Snapshot {
 	r := rand.New(rand.NewPCG(seed, 0))
 	snap := &cluster.Snapshot{
-		Pools:    []*cluster.Pool{{Name: "lan", Announce: announce, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}},
-		Peers:    []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.9.9.9")}, MyASN: 65001}},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: announce,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000,
+			PeerAddress: netip.MustParseAddr("10.9.9.9")}, MyASN: 65001}},
 		AllNodes: true, L2Ready: true,
 	}
 	for _, name := range plantest.Nodes {
-		snap.Nodes = append(snap.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+		snap.Nodes = append(snap.Nodes, &cluster.Node{
+			Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+		})
 	}
 	for i := range 1 + r.IntN(2) {
-		spec := &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", i)}, Created: time.Unix(int64(i), 0), ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster}
+		spec := &cluster.Spec{
+			Name: cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", i)}, Created: time.Unix(int64(i), 0),
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		}
 		if r.IntN(4) > 0 {
 			spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
@@ -43,7 +50,10 @@ func portWorld(seed uint64, announce cluster.Announce) *cluster.Snapshot {
 				if r.IntN(2) > 0 {
 					continue
 				}
-				p := cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), Node: append(plantest.Nodes, "")[r.IntN(4)]}
+				p := cluster.Endpoint{
+					Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}),
+					Node: append(plantest.Nodes, "")[r.IntN(4)],
+				}
 				p.Ready, p.Terminating = r.IntN(3) > 0, r.IntN(4) == 0
 				p.Serving = p.Ready || r.IntN(2) == 0
 				list = append(list, p)
@@ -61,7 +71,9 @@ func portWorld(seed uint64, announce cluster.Announce) *cluster.Snapshot {
 			}
 		}
 		snap.Services = snap.Services.With(cluster.Service{Spec: spec, Endpoints: e})
-		snap.Assignments = snap.Assignments.With(cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.1"), Service: spec.Name, Pool: "lan"})
+		snap.Assignments = snap.Assignments.With(cluster.Assignment{
+			Addr: netip.MustParseAddr("192.0.2.1"), Service: spec.Name, Pool: "lan",
+		})
 	}
 	return snap
 }
@@ -86,7 +98,8 @@ func TestAnnouncedMeansServed(t *testing.T) {
 					some := backends(f.Internal)
 					servable = servable || some
 					if a.Announce && some && (!backends(f.External) || f.External.Miss != proxy.Reject) {
-						t.Errorf("seed %d, %s: %s announces and does not serve port %d:\n%s", seed, announce, node, f.Port, d)
+						t.Errorf("seed %d, %s: %s announces and does not serve port %d:\n%s", seed, announce, node,
+							f.Port, d)
 					}
 					local = local && (!some || backends(f.External) && f.External.Remote != proxy.Masquerade)
 				}
@@ -104,8 +117,11 @@ func TestAnnouncedMeansServed(t *testing.T) {
 				t.Errorf("seed %d, %s: %v announce what no node serves", seed, announce, speaking)
 			}
 			whole := slices.ContainsFunc(speaking, func(n string) bool { return complete[n] })
-			if part := slices.ContainsFunc(speaking, func(n string) bool { return !complete[n] }); announce == cluster.AnnounceBGP && whole && part && allLocal(snap) {
-				t.Errorf("seed %d: of %v some have endpoints of all ports (%v), and others announce, too", seed, speaking, complete)
+			if part := slices.ContainsFunc(speaking,
+				func(n string) bool { return !complete[n] }); announce == cluster.AnnounceBGP && whole && part &&
+				allLocal(snap) {
+				t.Errorf("seed %d: of %v some have endpoints of all ports (%v), and others announce, too", seed,
+					speaking, complete)
 			}
 		}
 	}
@@ -133,16 +149,21 @@ func TestProductOfPortsAndEndpointsRefused(t *testing.T) {
 		s.Spec.Ports, subset.Ports = append(s.Spec.Ports, p), append(subset.Ports, p)
 	}
 	for i := range 100 {
-		subset.List = append(subset.List, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Node: "n1", Ready: true})
+		subset.List = append(subset.List, cluster.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Node: "n1", Ready: true,
+		})
 	}
 	s.Endpoints = &cluster.Endpoints{Subsets: []cluster.Subset{subset}}
 	snap.Services = cluster.ServiceSet(s)
-	snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.1"), Service: s.Name, Pool: "lan"})
+	snap.Assignments = cluster.AssignmentSet(cluster.Assignment{
+		Addr: netip.MustParseAddr("192.0.2.1"), Service: s.Name, Pool: "lan",
+	})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	d := Decide(Config{Node: "n1"}, snap)
 	runtime.ReadMemStats(&after)
-	const want = "192.0.2.1 shop/huge proxy ProxyRefused: not forwarded: endpoints of all ports together: 1638400; in nftables mode an address can have 1048576 entries in the kernel: use several Services"
+	const want = "192.0.2.1 shop/huge proxy ProxyRefused: not forwarded: endpoints of all ports together: 1638400; " +
+		"in nftables mode an address can have 1048576 entries in the kernel: use several Services"
 	if got := d.Reasons()[0].String(); got != want || !d.Addresses.At(0).Refused() || d.Announce.Len() > 0 {
 		t.Errorf("got %s, announced %v", got, d.Announce.Slice())
 	}
@@ -154,9 +175,13 @@ func TestProductOfPortsAndEndpointsRefused(t *testing.T) {
 // Reasons of a Service with as many ports as an address can have are short, and count.
 func TestReasonsOfManyPortsAreShort(t *testing.T) {
 	snap := portWorld(0, cluster.AnnounceBGP)
-	s := cluster.Service{Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: "huge"}, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, Endpoints: &cluster.Endpoints{}}
+	s := cluster.Service{
+		Spec: &cluster.Spec{Name: cluster.Name{Namespace: "shop", Name: "huge"},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, Endpoints: &cluster.Endpoints{},
+	}
 	long := strings.Repeat("x", 58)
-	subset := cluster.Subset{List: []cluster.Endpoint{{Addr: netip.MustParseAddr("10.244.0.1"), Node: "n1", Ready: true}}}
+	subset := cluster.Subset{List: []cluster.Endpoint{{Addr: netip.MustParseAddr("10.244.0.1"), Node: "n1",
+		Ready: true}}}
 	for i := range 16384 {
 		p := cluster.Port{Name: fmt.Sprintf("%05d%s", i, long), Protocol: corev1.ProtocolTCP, Port: uint16(i + 1)}
 		s.Spec.Ports = append(s.Spec.Ports, p)
@@ -166,7 +191,9 @@ func TestReasonsOfManyPortsAreShort(t *testing.T) {
 	}
 	s.Endpoints.Subsets = []cluster.Subset{subset}
 	snap.Services = cluster.ServiceSet(s)
-	snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.1"), Service: s.Name, Pool: "lan"})
+	snap.Assignments = cluster.AssignmentSet(cluster.Assignment{
+		Addr: netip.MustParseAddr("192.0.2.1"), Service: s.Name, Pool: "lan",
+	})
 	for _, node := range []string{"n1", "n2"} {
 		d := Decide(Config{Node: node}, snap)
 		for _, r := range d.Reasons() {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/election"
 )
 
 // explain returns the Reasons of a decision: first the ports that Services do not get, then for each
@@ -18,20 +17,23 @@ func (v *View) explain(d decision) []cluster.Reason {
 	if d.remote != nil {
 		remote = v.messageOf(d.Addr, *d.remote)
 	}
-	owner := v.ownerText(d.Addr, d.owner)
+	owner := v.layer2.ownerText(d.Addr, d.owner)
 	for _, s := range d.shares {
 		message := v.messageOf(d.Addr, s)
 		reason := func(protocol string, code cluster.Code, format string, args ...any) {
-			reasons = append(reasons, cluster.Reason{VIP: d.Addr, Service: s.service.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
+			reasons = append(reasons, cluster.Reason{
+				VIP: d.Addr, Service: s.service.Name, Protocol: protocol, Code: code,
+				Message: fmt.Sprintf(format, args...),
+			})
 		}
 		explainProxy(s.verdict, message, reason)
 		explainL2(d.owner, owner, s.verdict, message, reason)
 		if s.service.L2Node != "" && d.owner.overL2 {
-			if why := cluster.PoolNamed(v.fromPools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
+			if why := cluster.PoolNamed(v.adverts.pools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
 				reason("l2", cluster.AnnotationRefused, "%s", why)
 			}
 		}
-		if !v.isL2Only(d.origin) {
+		if !v.adverts.isL2Only(d.origin) {
 			v.explainBGP(d, s, message, remote, reason)
 		}
 	}
@@ -39,7 +41,8 @@ func (v *View) explain(d decision) []cluster.Reason {
 }
 
 // explainProxy gives the Reason for how a Service is forwarded.
-func explainProxy(is verdict, message string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func explainProxy(is verdict, message string,
+	reason func(protocol string, code cluster.Code, format string, args ...any)) {
 	switch is.code {
 	case cluster.NoEndpoints:
 		reason("proxy", is.code, "connections are refused: %s", message)
@@ -54,7 +57,8 @@ func explainProxy(is verdict, message string, reason func(protocol string, code 
 }
 
 // explainBGP gives the Reasons for how the routes of an address are announced for a Service, or are not.
-func (v *View) explainBGP(d decision, s addressService, message, remote string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func (v *View) explainBGP(d decision, s addressService, message, remote string,
+	reason func(protocol string, code cluster.Code, format string, args ...any)) {
 	p := d.announcement
 	switch {
 	case !s.good():
@@ -68,17 +72,17 @@ func (v *View) explainBGP(d decision, s addressService, message, remote string, 
 	case len(p.routes) == 0 && len(p.invalid) > 0:
 		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.invalid, "; "))
 	case len(p.routes) == 0:
-		_, why := v.advertisementsFor(d.origin, s.service.Spec)
+		_, why := v.adverts.of(d.origin, s.service.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
 	default:
-		reason("bgp", cluster.ToAnnounce, "%s", p.text(v))
+		reason("bgp", cluster.ToAnnounce, "%s", p.text(v.routers))
 		for _, refused := range p.refusedAggregates {
 			reason("bgp", cluster.AggregateRefused, "%s", refused)
 		}
 		for _, c := range p.conflicts {
 			reason("bgp", c.code, "%s", c.message)
 		}
-		for _, refused := range v.refusedCommunities(d.Address, s, p) {
+		for _, refused := range v.adverts.refusedCommunities(d.Address, s, p) {
 			reason("bgp", cluster.AnnotationRefused, "%s", refused)
 		}
 		for _, invalid := range p.invalid {
@@ -89,7 +93,8 @@ func (v *View) explainBGP(d decision, s addressService, message, remote string, 
 
 // explainL2 gives the Reason for one Service of an address that is, or may be, announced over
 // Layer 2.
-func explainL2(o ownerDecision, owner string, is verdict, message string, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func explainL2(o ownerDecision, owner string, is verdict, message string,
+	reason func(protocol string, code cluster.Code, format string, args ...any)) {
 	switch {
 	case !o.overL2 && owner == "":
 	case o.address != nil && is.good():
@@ -103,61 +108,9 @@ func explainL2(o ownerDecision, owner string, is verdict, message string, reason
 	}
 }
 
-// Wanted is how the message of a Reason begins by which this node is to announce an address. Whether it does so is not in
-// a decision.
+// Wanted is how the message of a Reason begins by which this node is to announce an address. Whether it does so is not
+// in a decision.
 const Wanted = "to be announced "
-
-// ownerText explains an election.
-func (v *View) ownerText(addr netip.Addr, o ownerDecision) string {
-	switch o.code {
-	case cluster.WaitingForNodes:
-		return "the other nodes are not known yet"
-	case cluster.NoCandidate:
-		return v.candidates.None(&o.candidacy)
-	case cluster.AnotherNode:
-		return fmt.Sprintf("node %s answers for it (%s)", o.node, v.ownerBy(o))
-	case cluster.NoLocalEndpoint:
-		return "this node must answer for it, and has no endpoint yet"
-	case cluster.ToAnnounce:
-		return fmt.Sprintf(Wanted+"on %s (%s)", v.interfacesText(o.candidacy.Eligibility, addr), v.ownerBy(o))
-	default:
-		return o.why
-	}
-}
-
-// ownerBy says what decided between the candidates.
-func (v *View) ownerBy(o ownerDecision) string {
-	if o.node == "" {
-		return ""
-	}
-	_, by := v.candidates.Elect(&o.candidacy)
-	return by
-}
-
-// interfacesText lists the interfaces of an address for a sentence. They are unknown in a plan
-// for another node.
-func (v *View) interfacesText(e election.Eligibility, addr netip.Addr) string {
-	if names := e.Interfaces(addr, &v.candidate); len(names) > 0 {
-		return strings.Join(names, ", ")
-	}
-	text := fmt.Sprintf("the interfaces with the subnet of %s", addr)
-	for _, a := range e.By {
-		if len(a.Interfaces) > 0 {
-			text += fmt.Sprintf(", if L2Advertisement %s allows them (%s)", a.Name, strings.Join(a.Interfaces, ", "))
-		}
-	}
-	return text
-}
-
-// isL2Only reports whether an address is not for BGP: its pool has announce L2, or Advertised
-// and only L2Advertisements select it.
-func (v *View) isL2Only(from cluster.Origin) bool {
-	if from.Announce != cluster.AnnounceAdvertised {
-		return from.Announce == cluster.AnnounceL2
-	}
-	return !slices.ContainsFunc(v.fromAdverts, func(a *cluster.Advertisement) bool { return a.SelectsPool(from.Pool) }) &&
-		slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(from.Pool) })
-}
 
 // messageOf describes how a Service is served, or why it is not. It names only endpoints that are
 // programmed.
@@ -167,16 +120,19 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 	case s.message != "":
 		return s.message
 	case s.code == cluster.NoSource && len(s.service.Sources) == 0:
-		return fmt.Sprintf("none of its source ranges is a CIDR, so no client may use it; write one, such as %s for all", allClients(addr))
+		return fmt.Sprintf("none of its source ranges is a CIDR, so no client may use it; write "+
+			"one, such as %s for all", allClients(addr))
 	case s.code == cluster.NoSource:
-		return fmt.Sprintf("none of its valid source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
+		return fmt.Sprintf("none of its valid source ranges is %s, so no client may use it; add "+
+			"one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
 	case s.code == cluster.NoEndpoints:
 		return v.unservedText(addr, s)
 	case s.code == cluster.NoLocalEndpoint:
 		return v.remoteText(s) + v.unservedPorts(addr, s)
 	}
 	var parts []string
-	local, at := s.addressesText(func(p portEndpoints) []cluster.Endpoint { return p.local }), "endpoints on this node: "
+	local, at := s.addressesText(func(p portEndpoints) []cluster.Endpoint { return p.local }),
+		"endpoints on this node: "
 	switch {
 	case s.elsewhere != "":
 		parts = append(parts, s.elsewhereText())
@@ -188,7 +144,8 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 	}
 	text := strings.Join(parts, "; ")
 	if !s.local() {
-		text += s.groupsText(", ", func(g *groupEndpoints) string { return g.hintsText }) + s.groupsText("; ", func(g *groupEndpoints) string { return g.unresponsiveText })
+		text += s.groupsText(", ", func(g *groupEndpoints) string { return g.hintsText }) +
+			s.groupsText("; ", func(g *groupEndpoints) string { return g.unresponsiveText })
 	}
 	return text + clientText(s.service.Spec, networks) + s.renamedText() + v.unservedPorts(addr, s)
 }
@@ -209,9 +166,11 @@ func (v *View) remoteText(s addressService) string {
 		}
 	}
 	if !s.here {
-		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only %s", v.Node, nodesText(on))
+		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only %s", v.Node,
+			nodesText(on))
 	}
-	return fmt.Sprintf("externalTrafficPolicy is Local and %s %s no ready endpoint on %s, only %s; nodes with all ports announce the address",
+	return fmt.Sprintf("externalTrafficPolicy is Local and %s %s no ready endpoint on %s, only %s; nodes with all "+
+		"ports announce the address",
 		portsText(ports), cluster.Plural(len(ports), "has", "have"), v.Node, nodesText(on))
 }
 
@@ -230,7 +189,8 @@ func (s addressService) elsewhereText() string {
 	if here {
 		which = fmt.Sprintf("%s %s ", portsText(ports), cluster.Plural(len(ports), "is", "are"))
 	}
-	return which + "forwarded to other nodes, which do not see the client's address, although externalTrafficPolicy is Local: " + s.elsewhere
+	return which + "forwarded to other nodes, which do not see the client's address, although " +
+		"externalTrafficPolicy is Local: " + s.elsewhere
 }
 
 // groupsText returns the first text of the served ports' endpoints after a separator. Ports hardly

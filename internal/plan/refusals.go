@@ -35,16 +35,23 @@ type refusal struct {
 	why string
 }
 
+// capacity is what the proxy of this node can hold.
+type capacity struct {
+	limits  proxy.Limits
+	refused *Refused // what it could not; nil: nothing
+	cuts    map[netip.Addr]*reduction
+}
+
 // refusalOf explains why a VIP cannot be forwarded: it exceeds a limit, or the proxy has refused
 // it. It is empty if the VIP can be tried.
-func (v *View) refusalOf(vip *proxy.VIP) string {
-	if err := v.limits.Check(vip); err != nil {
+func (c *capacity) refusalOf(vip *proxy.VIP) string {
+	if err := c.limits.Check(vip); err != nil {
 		return OneLine(err)
 	}
-	if v.refused == nil {
+	if c.refused == nil {
 		return ""
 	}
-	for _, r := range v.refused.all[vip.Addr] {
+	for _, r := range c.refused.all[vip.Addr] {
 		if r.vip.Equal(vip) {
 			return r.why
 		}
@@ -54,15 +61,15 @@ func (v *View) refusalOf(vip *proxy.VIP) string {
 
 // refusalUnseen explains why an address cannot be forwarded if that is known without its frontends.
 // There may be tens of thousands, on each of a thousand addresses.
-func (v *View) refusalUnseen(a *Address) string {
-	if c := v.cuts[a.Addr]; c != nil && c.vip == nil {
-		a.use = c.use
-		return c.why
+func (c *capacity) refusalUnseen(a *Address) string {
+	if cut := c.cuts[a.Addr]; cut != nil && cut.vip == nil {
+		a.use = cut.use
+		return cut.why
 	}
 	if len(a.services) != 1 {
 		return ""
 	}
-	if err := v.limits.CheckPorts(len(a.services[0].Ports)); err != nil {
+	if err := c.limits.CheckPorts(len(a.services[0].Ports)); err != nil {
 		return OneLine(err)
 	}
 	return ""
@@ -70,11 +77,11 @@ func (v *View) refusalUnseen(a *Address) string {
 
 // exceedsLimits explains why more frontends exceed the limits of a shared address, empty if they
 // do not. An address of a single Service is for refusalOf.
-func (v *View) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int) string {
+func (c *capacity) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int) string {
 	if services < 2 || len(more) == 0 {
 		return ""
 	}
-	if err := v.limits.Check(&proxy.VIP{Addr: vip.Addr, Frontends: slices.Concat(vip.Frontends, more)}); err != nil {
+	if err := c.limits.Check(&proxy.VIP{Addr: vip.Addr, Frontends: slices.Concat(vip.Frontends, more)}); err != nil {
 		return OneLine(err)
 	}
 	return ""
@@ -83,17 +90,18 @@ func (v *View) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int
 // exceedsEntries explains why a Service has more endpoints of all ports than an address can have
 // entries, empty if it does not: each needs one or more. So the product of ports and endpoints is
 // not made only to be refused.
-func (v *View) exceedsEntries(e endpoints) string {
+func exceedsEntries(limits proxy.Limits, e endpoints) string {
 	n := 0
 	for _, p := range e.ports {
 		if p.groupEndpoints != nil {
 			n += len(p.all)
 		}
 	}
-	if n <= v.limits.Entries {
+	if n <= limits.Entries {
 		return ""
 	}
-	return fmt.Sprintf("endpoints of all ports together: %d; in %s mode an address can have %d entries in the kernel: use several Services", n, v.limits.Mode, v.limits.Entries)
+	return fmt.Sprintf("endpoints of all ports together: %d; in %s mode an address can have %d entries in the "+
+		"kernel: use several Services", n, limits.Mode, limits.Entries)
 }
 
 // With returns r and what the proxy has refused now.

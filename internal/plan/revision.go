@@ -27,7 +27,7 @@ func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr)
 	r := revision{addrs: addrs, was: make([]*Address, len(addrs)), now: make([]*Address, len(addrs))}
 	var parts sync.WaitGroup
 	var room atomic.Int64
-	room.Store(maxWanted * int64(v.limits.Total))
+	room.Store(maxWanted * int64(v.capacity.limits.Total))
 	for from := 0; from < len(addrs); from += revisePart {
 		part := revision{addrs[from:min(from+revisePart, len(addrs))], r.was[from:], r.now[from:]}
 		if len(addrs) <= revisePart {
@@ -84,7 +84,7 @@ func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) address
 		}
 	}
 	byPrecedence(h.services)
-	if v.usesL2 {
+	if v.layer2.used {
 		h.claim = snap.Claim(all[0].Addr)
 	}
 	return h

@@ -41,7 +41,8 @@ type reduction struct {
 }
 
 func (r *reduction) equal(o *reduction) bool {
-	return r == o || r != nil && o != nil && r.why == o.why && r.use == o.use && (r.vip == nil) == (o.vip == nil) && (r.vip == nil || r.vip.Equal(o.vip))
+	return r == o || r != nil && o != nil && r.why == o.why && r.use == o.use && (r.vip == nil) == (o.vip == nil) &&
+		(r.vip == nil || r.vip.Equal(o.vip))
 }
 
 // A room is how much of its use an address gets.
@@ -207,7 +208,8 @@ func formerBackends(want, had []proxy.Backend, draining int) (list []proxy.Backe
 		return want
 	}
 	stays := func(b proxy.Backend) bool {
-		_, was := slices.BinarySearchFunc(had, b.Addr, func(b proxy.Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
+		_, was := slices.BinarySearchFunc(had, b.Addr,
+			func(b proxy.Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
 		return was
 	}
 	places := len(had) - draining

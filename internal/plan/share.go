@@ -16,18 +16,18 @@ import (
 // cuts of v.
 func share(v *View, last *Desired, snap *cluster.Snapshot, r revision) (*View, revision) {
 	wanted := last.wanted.plus(r.wanted())
-	if wanted.fits(v.limits) && len(v.cuts) == 0 {
+	if wanted.fits(v.capacity.limits) && len(v.capacity.cuts) == 0 {
 		return v, r.settled()
 	}
 	cuts := map[netip.Addr]*reduction{}
-	if !wanted.fits(v.limits) {
-		cuts = v.cutsOf(v.holders(last, r))
+	if !wanted.fits(v.capacity.limits) {
+		cuts = cutsOf(v.capacity.limits, v.holders(last, r))
 	}
-	again, other := r.cutAgain(v.cuts, cuts)
+	again, other := r.cutAgain(v.capacity.cuts, cuts)
 	again = sortedset.Union(again, r.shed(cuts))
 	if other {
 		next := *v
-		next.cuts = cuts
+		next.capacity.cuts = cuts
 		v = &next
 	}
 	return v, r.without(again).with(v.revise(last, snap, again)).inOrder().settled()
@@ -76,7 +76,7 @@ func (r revision) shed(cuts map[netip.Addr]*reduction) (addrs []netip.Addr) {
 func (v *View) holders(last *Desired, r revision) (all []*holder) {
 	for a := range last.Addresses.All() {
 		if a.use.entries > 0 && !sortedset.Has(r.addrs, a.Addr) {
-			all = append(all, v.unchangedHolder(a))
+			all = append(all, v.capacity.unchangedHolder(a))
 		}
 	}
 	for i, a := range r.now {
@@ -88,26 +88,29 @@ func (v *View) holders(last *Desired, r revision) (all []*holder) {
 }
 
 // newHolder returns an address without its former use.
-func (v *View) newHolder(a *Address) *holder {
-	none := useOf(&proxy.VIP{Addr: a.Addr}, v.limits)
-	return &holder{addr: a.Addr, namespace: a.services[0].Name.Namespace, service: a.services[0].Spec, uses: [...]use{a.use, none, none}}
+func (c *capacity) newHolder(a *Address) *holder {
+	none := useOf(&proxy.VIP{Addr: a.Addr}, c.limits)
+	return &holder{
+		addr: a.Addr, namespace: a.services[0].Name.Namespace, service: a.services[0].Spec,
+		uses: [...]use{a.use, none, none},
+	}
 }
 
 // unchangedHolder returns an address that the revision does not have.
-func (v *View) unchangedHolder(a *Address) *holder {
-	h := v.newHolder(a)
-	switch c := v.cuts[a.Addr]; {
-	case c == nil:
+func (c *capacity) unchangedHolder(a *Address) *holder {
+	h := c.newHolder(a)
+	switch cut := c.cuts[a.Addr]; {
+	case cut == nil:
 		h.former, h.uses[formerRoom] = a.VIP, a.use
-	case c.vip != nil:
-		h.former, h.uses[formerRoom] = c.vip, useOf(c.vip, v.limits)
+	case cut.vip != nil:
+		h.former, h.uses[formerRoom] = cut.vip, useOf(cut.vip, c.limits)
 	}
 	return h
 }
 
 // changedHolder returns an address that was another one; nil: it is new.
 func (v *View) changedHolder(a, was *Address) *holder {
-	h := v.newHolder(a)
+	h := v.capacity.newHolder(a)
 	if was == nil || len(was.VIP.Frontends) == 0 {
 		return h
 	}
@@ -116,20 +119,20 @@ func (v *View) changedHolder(a, was *Address) *holder {
 		want = v.withoutCuts().decide(a.Addr, a.Pool, a.addressInput).want
 	}
 	if h.former = formerly(want, was.VIP); h.former != nil {
-		h.uses[formerRoom] = useOf(h.former, v.limits)
+		h.uses[formerRoom] = useOf(h.former, v.capacity.limits)
 	}
 	return h
 }
 
 // cutsOf returns what addresses get that do not get all that they want.
-func (v *View) cutsOf(all []*holder) map[netip.Addr]*reduction {
-	shareOut(v.limits, all)
+func cutsOf(limits proxy.Limits, all []*holder) map[netip.Addr]*reduction {
+	shareOut(limits, all)
 	cuts := map[netip.Addr]*reduction{}
 	for _, h := range all {
 		if h.room == wholeRoom {
 			continue
 		}
-		c := &reduction{why: v.cutText(h), use: h.uses[wholeRoom]}
+		c := &reduction{why: h.cutText(limits), use: h.uses[wholeRoom]}
 		if h.room == formerRoom {
 			c.vip = h.former
 		}
@@ -138,24 +141,18 @@ func (v *View) cutsOf(all []*holder) map[netip.Addr]*reduction {
 	return cuts
 }
 
-func (v *View) cutText(h *holder) string {
-	most := shareable(v.limits)
+func (h *holder) cutText(limits proxy.Limits) string {
+	most := shareable(limits)
 	if u := h.uses[wholeRoom]; u.programs > h.uses[h.room].programs && u.entries <= h.uses[h.room].entries {
-		return fmt.Sprintf("its %d rules for session affinity and the schedulers maglev and source hash do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
-			"choose the scheduler random without affinity for some of its Services, or use nftables mode", u.programs, v.limits.Mode, most.programs, h.namespace)
+		return fmt.Sprintf("its %d rules for session affinity and the schedulers maglev and source hash do not fit: "+
+			"in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
+			"choose the scheduler random without affinity for some of its Services, or use nftables mode", u.programs,
+			limits.Mode, most.programs, h.namespace)
 	}
-	return fmt.Sprintf("its %d entries in the kernel do not fit: in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
-		"use fewer ports or endpoints in its Services; the scheduler random needs the fewest entries", h.uses[wholeRoom].entries, v.limits.Mode, most.entries, h.namespace)
-}
-
-// withoutCuts returns v, or a View that decides what addresses want.
-func (v *View) withoutCuts() *View {
-	if len(v.cuts) == 0 {
-		return v
-	}
-	whole := *v
-	whole.cuts = nil
-	return &whole
+	return fmt.Sprintf("its %d entries in the kernel do not fit: in %s mode all addresses of a node can have %d "+
+		"together, and namespace %s has the most: "+
+		"use fewer ports or endpoints in its Services; the scheduler random needs the fewest entries",
+		h.uses[wholeRoom].entries, limits.Mode, most.entries, h.namespace)
 }
 
 // wanted is by how much a revision changes the use that all addresses want.
@@ -199,13 +196,15 @@ func (d *Desired) Fit(lingering []*proxy.VIP) []*proxy.VIP {
 	if d.View == nil || len(lingering) == 0 {
 		return lingering
 	}
-	l := d.View.limits
+	l := d.View.capacity.limits
 	left := l.Total - d.forwarded.entries
 	bySize := make([]int, len(lingering))
 	for i := range bySize {
 		bySize[i] = i
 	}
-	slices.SortStableFunc(bySize, func(a, b int) int { return lingering[a].Entries(l.Mode) - lingering[b].Entries(l.Mode) })
+	slices.SortStableFunc(bySize, func(a, b int) int {
+		return lingering[a].Entries(l.Mode) - lingering[b].Entries(l.Mode)
+	})
 	out := slices.Clone(lingering)
 	for _, i := range bySize {
 		if left -= out[i].Entries(l.Mode); left < 0 {

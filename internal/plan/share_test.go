@@ -40,14 +40,18 @@ func (w shared) snapshot(before *cluster.Snapshot) *cluster.Snapshot {
 		addr := netip.AddrFrom4([4]byte{192, 0, namespace[0], i})
 		assigned = append(assigned, cluster.Assignment{Addr: addr, Service: n, Pool: "lan"})
 		s := w[name].service(n)
-		if old, had := before.Services.Get(n); had && len(old.Ports) == len(s.Ports) && slices.Equal(old.Endpoints.Subsets[0].List, s.Endpoints.Subsets[0].List) {
+		if old, had := before.Services.Get(n); had && len(old.Ports) == len(s.Ports) &&
+			slices.Equal(old.Endpoints.Subsets[0].List, s.Endpoints.Subsets[0].List) {
 			s = old
 		}
 		services = append(services, s)
 	}
-	return &cluster.Snapshot{Services: cluster.ServiceSet(services...), Assignments: cluster.AssignmentSet(assigned...), Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
-		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.0.0-192.0.255.255")}}},
-		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}, AllNodes: true, L2Ready: true}
+	return &cluster.Snapshot{Services: cluster.ServiceSet(services...), Assignments: cluster.AssignmentSet(assigned...),
+		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.0.0-192.0.255.255")}}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}, AllNodes: true,
+		L2Ready: true}
 }
 
 func (z size) service(n cluster.Name) cluster.Service {
@@ -60,7 +64,9 @@ func (z size) service(n cluster.Name) cluster.Service {
 	}
 	for i := range z.endpoints {
 		at := z.from + i
-		e.List = append(e.List, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, n.Namespace[0], byte(at >> 8), byte(at)}), Ready: true, Serving: true})
+		e.List = append(e.List, cluster.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, n.Namespace[0], byte(at >> 8), byte(at)}), Ready: true, Serving: true,
+		})
 	}
 	return cluster.Service{Spec: spec, Endpoints: &cluster.Endpoints{Subsets: []cluster.Subset{e}}}
 }
@@ -126,13 +132,20 @@ func TestNamespacesShareRoom(t *testing.T) {
 		want   string
 	}{
 		{"everything fits", nil, shared{}, "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
-		{"a Service grows beyond the room, and keeps what it has", hog, shared{"evil/s2": {1, 90, 0}}, "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
-		{"a new Service of the same namespace gets no room", hog, shared{"evil/s4": {1, 35, 0}}, "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, evil/s4 0, shop/s1 1×3"},
-		{"another namespace grows, and the largest Service of the largest one yields", hog, shared{"shop/s1": {1, 60, 0}}, "evil/s1 0, evil/s2 1×40, evil/s3 1×40, shop/s1 1×60"},
-		{"both grow", hog, shared{"shop/s1": {1, 20, 0}, "evil/s3": {1, 400, 0}}, "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×20"},
-		{"new ports do not fit, and the old ones stay", hog, shared{"evil/s2": {30, 40, 0}}, "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
-		{"endpoints are replaced while there is no room for more of them", hog, shared{"evil/s2": {1, 90, 35}}, "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
-		{"after a start without room, the largest is refused", nil, shared{"evil/s2": {1, 90, 0}}, "evil/s1 1×40, evil/s2 0, evil/s3 1×40, shop/s1 1×3"},
+		{"a Service grows beyond the room, and keeps what it has", hog, shared{"evil/s2": {1, 90, 0}},
+			"evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
+		{"a new Service of the same namespace gets no room", hog, shared{"evil/s4": {1, 35, 0}},
+			"evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, evil/s4 0, shop/s1 1×3"},
+		{"another namespace grows, and the largest Service of the largest one yields", hog,
+			shared{"shop/s1": {1, 60, 0}}, "evil/s1 0, evil/s2 1×40, evil/s3 1×40, shop/s1 1×60"},
+		{"both grow", hog, shared{"shop/s1": {1, 20, 0}, "evil/s3": {1, 400, 0}},
+			"evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×20"},
+		{"new ports do not fit, and the old ones stay", hog, shared{"evil/s2": {30, 40, 0}},
+			"evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
+		{"endpoints are replaced while there is no room for more of them", hog, shared{"evil/s2": {1, 90, 35}},
+			"evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3"},
+		{"after a start without room, the largest is refused", nil, shared{"evil/s2": {1, 90, 0}},
+			"evil/s1 1×40, evil/s2 0, evil/s3 1×40, shop/s1 1×3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, w, snap := limited(), shared{}, &cluster.Snapshot{}
@@ -153,7 +166,8 @@ func TestNamespacesShareRoom(t *testing.T) {
 				t.Errorf("then\n%s", w.text(t, again))
 			}
 			if c.before != nil { // and back
-				if got := hog.text(t, d.Decide(hog.snapshot(snap))); got != "evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3" {
+				if got := hog.text(t, d.Decide(hog.snapshot(snap))); got !=
+					"evil/s1 1×40, evil/s2 1×40, evil/s3 1×40, shop/s1 1×3" {
 					t.Errorf("afterwards %s", got)
 				}
 			}
@@ -174,7 +188,8 @@ func TestKeptEndpointsExist(t *testing.T) {
 			t.Fatalf("from %d: %v, announced %t", from, a.VIP, a.Announce)
 		}
 		for _, b := range a.VIP.Frontends[0].External.Backends {
-			if !slices.ContainsFunc(a.services[0].Endpoints.Subsets[0].List, func(e cluster.Endpoint) bool { return e.Addr == b.Addr.Addr() }) {
+			if !slices.ContainsFunc(a.services[0].Endpoints.Subsets[0].List,
+				func(e cluster.Endpoint) bool { return e.Addr == b.Addr.Addr() }) {
 				t.Fatalf("from %d: %v is gone", from, b)
 			}
 		}
@@ -219,7 +234,8 @@ func TestLingeringAddressesFit(t *testing.T) {
 		return &proxy.VIP{Addr: netip.AddrFrom4([4]byte{192, 0, 200, i}), Frontends: []proxy.Frontend{f}}
 	}
 	large, small := vip(1, 60), vip(2, 3)
-	if got := d.Fit([]*proxy.VIP{large, small}); len(got[0].Frontends) != 0 || got[0].Addr != large.Addr || got[1] != small {
+	if got := d.Fit([]*proxy.VIP{large, small}); len(got[0].Frontends) != 0 || got[0].Addr != large.Addr ||
+		got[1] != small {
 		t.Errorf("got %v", got)
 	}
 	if got := d.Fit([]*proxy.VIP{small}); got[0] != small {
@@ -234,7 +250,10 @@ func TestShareOutIsPure(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		var all []*holder
 		for i := range 60 {
-			h := &holder{addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), namespace: fmt.Sprint(rnd.IntN(8)), service: &cluster.Spec{}}
+			h := &holder{
+				addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), namespace: fmt.Sprint(rnd.IntN(8)),
+				service: &cluster.Spec{},
+			}
 			whole := 3 + rnd.IntN(120)
 			h.uses = [...]use{{entries: whole}, {entries: 3 + rnd.IntN(whole)}, {entries: 3}}
 			all = append(all, h)

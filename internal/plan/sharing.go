@@ -48,7 +48,8 @@ func mustForward(shares []addressService, owner bool) (why string, must bool) {
 	case len(complete) == 0 && len(names) == 1:
 		return "no node has endpoints of all its ports", true
 	case len(complete) == 0:
-		return fmt.Sprintf("no node has endpoints of all of %s, which share the address", cluster.Enumerate(names)), true
+		return fmt.Sprintf("no node has endpoints of all of %s, which share the address", cluster.Enumerate(names)),
+			true
 	case owner:
 		return "this node answers for the address, and not " + cluster.Enumerate(complete), true
 	}

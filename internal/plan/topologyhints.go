@@ -12,7 +12,7 @@ import (
 // Hints for zones are KEP-2433, hints for nodes KEP-3015, which has precedence as in kube-proxy.
 // Hints are valid only if all endpoints have one and one is for this node, or else for its zone:
 // while hints are being added, a node would send all clients to the first endpoint with one.
-func (v *View) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoint, text string) {
+func (t *topology) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoint, text string) {
 	forZones, forNodes := 0, 0
 	for i := range ready {
 		if ready[i].ForZones != "" {
@@ -26,38 +26,32 @@ func (v *View) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoin
 		return ready, ""
 	}
 	// Without a label this node is in no zone, and only hints for nodes can be valid.
-	zone := v.zone()
+	zone := t.zone
 	if forNodes == len(ready) {
-		if preferred = cluster.FilterEndpoints(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.Node) }); len(preferred) > 0 {
-			return preferred, "by topology hints those for node " + v.Node
+		if preferred = cluster.FilterEndpoints(ready,
+			func(e *cluster.Endpoint) bool { return e.ForNodes.Has(t.node) }); len(preferred) > 0 {
+			return preferred, "by topology hints those for node " + t.node
 		}
 	}
 	if forZones == len(ready) && zone != "" {
-		if preferred = cluster.FilterEndpoints(ready, func(e *cluster.Endpoint) bool { return e.ForZones.Has(zone) }); len(preferred) > 0 {
+		if preferred = cluster.FilterEndpoints(ready,
+			func(e *cluster.Endpoint) bool { return e.ForZones.Has(zone) }); len(preferred) > 0 {
 			return preferred, "by topology hints those for zone " + zone
 		}
 	}
-	return ready, "topology hints are ignored: " + v.whyHintsIgnored(forZones == len(ready), forNodes == len(ready), zone)
+	return ready, "topology hints are ignored: " + t.whyHintsIgnored(forZones == len(ready), forNodes == len(ready))
 }
 
 // whyHintsIgnored explains why hints are not valid, as the end of a sentence.
-func (v *View) whyHintsIgnored(zones, nodes bool, zone string) string {
+func (t *topology) whyHintsIgnored(zones, nodes bool) string {
 	switch {
-	case zones && zone == "":
-		return fmt.Sprintf("node %s has no label %s", v.Node, corev1.LabelTopologyZone)
+	case zones && t.zone == "":
+		return fmt.Sprintf("node %s has no label %s", t.node, corev1.LabelTopologyZone)
 	case zones:
-		return "none is for zone " + zone
+		return "none is for zone " + t.zone
 	case nodes:
-		return "none is for node " + v.Node
+		return "none is for node " + t.node
 	default:
 		return "some endpoints have none"
 	}
-}
-
-// zone is the zone of this node, empty without the label.
-func (v *View) zone() string {
-	if v.Self == nil {
-		return ""
-	}
-	return v.Self.Labels[corev1.LabelTopologyZone]
 }

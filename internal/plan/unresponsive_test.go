@@ -36,14 +36,18 @@ func TestUnresponsiveNodesEndpointsLeftOut(t *testing.T) {
 	} {
 		c := Config{Node: "n1", Members: plantest.Members(tt.members)}
 		v := newView(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
-		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}}}}
+		s := cluster.Service{Spec: &cluster.Spec{
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+			Ports:                 []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}},
+		}}
 		var list []cluster.Endpoint
 		for word := range strings.FieldsSeq(tt.endpoints) {
 			list = append(list, cluster.Endpoint{Node: "n" + word[:1],
-				Addr: netip.MustParseAddr("10.244." + word[:1] + ".1"), Ready: word[1] == 'r', Serving: word[1] != 'x', Terminating: word[1] == 't'})
+				Addr: netip.MustParseAddr("10.244." + word[:1] + ".1"), Ready: word[1] == 'r', Serving: word[1] != 'x',
+				Terminating: word[1] == 't'})
 		}
 		s.Endpoints = plantest.Endpoints("", 80, list...)
-		e := v.endpointsOf(s, netip.MustParseAddr("192.0.2.1"))
+		e := v.topology.endpointsOf(s, netip.MustParseAddr("192.0.2.1"))
 		of := func(list []cluster.Endpoint) string {
 			var names []string
 			for _, e := range list {
@@ -51,7 +55,8 @@ func TestUnresponsiveNodesEndpointsLeftOut(t *testing.T) {
 			}
 			return strings.Join(names, " ")
 		}
-		got := []string{of(e.groups[0].usable), of(e.groups[0].preferred), of(e.groups[0].local), of(e.groups[0].draining), e.groups[0].unresponsiveText}
+		got := []string{of(e.groups[0].usable), of(e.groups[0].preferred), of(e.groups[0].local),
+			of(e.groups[0].draining), e.groups[0].unresponsiveText}
 		want := []string{tt.usable, tt.near, tt.local, tt.drain, tt.missed}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s, %s:\ngot  %q\nwant %q", tt.members, tt.endpoints, got, want)
@@ -83,7 +88,8 @@ endpoints:
 	}
 	for members, want := range map[string]string{
 		"aaa": "endpoints: 10.244.2.5:8080, 10.244.3.5:8080",
-		"aad": "endpoints: 10.244.2.5:8080; node n3 has not responded since 2026-05-04T03:02:02Z; endpoints there are left out",
+		"aad": "endpoints: 10.244.2.5:8080; node n3 has not responded since 2026-05-04T03:02:02Z; " +
+			"endpoints there are left out",
 	} {
 		if got := message(members); got != want {
 			t.Errorf("%s: %q, want %q", members, got, want)

@@ -23,7 +23,8 @@ func (v *View) unservedPorts(addr netip.Addr, s addressService) string {
 	text := ""
 	refused := v.refusedText(addr, s)
 	for _, c := range s.causes(addr, &refused) {
-		text += fmt.Sprintf("; %s %s not served: %s", portsText(c.ports), cluster.Plural(len(c.ports), "is", "are"), c.why)
+		text += fmt.Sprintf("; %s %s not served: %s", portsText(c.ports), cluster.Plural(len(c.ports), "is", "are"),
+			c.why)
 	}
 	if refused != "" {
 		text += "; " + refused
@@ -94,7 +95,8 @@ func (s addressService) whyUnserved(addr netip.Addr, refused string) func(port i
 		case e == nil:
 			return "the Service has no EndpointSlice"
 		case len(e.Subsets) == 0 && e.Targets > 0:
-			return fmt.Sprintf("all its ports have %d endpoints together, which is too many; use several Services", e.Targets)
+			return fmt.Sprintf("all its ports have %d endpoints together, which is too many; use several Services",
+				e.Targets)
 		case other[port]:
 			return fmt.Sprintf("no endpoint has an %s address, only of the other family", cluster.FamilyOf(addr))
 		case e.Has(s.service.Ports[port]) && refused != "":
@@ -119,10 +121,11 @@ func (v *View) refusedText(addr netip.Addr, s addressService) string {
 	pool := ""
 	for _, a := range s.service.Endpoints.Refused {
 		if a.Is4() == addr.Is4() {
-			names, pool = append(names, a.String()), cluster.PoolOf(v.fromPools, a)
+			names, pool = append(names, a.String()), cluster.PoolOf(v.adverts.pools, a)
 		}
 	}
-	switch of := fmt.Sprintf("%s %s %s not used", cluster.Plural(len(names), "endpoint", "endpoints"), cluster.Enumerate(names), cluster.Plural(len(names), "is", "are")); {
+	switch of := fmt.Sprintf("%s %s %s not used", cluster.Plural(len(names), "endpoint", "endpoints"),
+		cluster.Enumerate(names), cluster.Plural(len(names), "is", "are")); {
 	case len(names) == 0:
 		return ""
 	case pool == "":
@@ -139,7 +142,8 @@ func (s addressService) renamedText() string {
 	}
 	var b strings.Builder
 	for _, r := range s.service.Endpoints.Renamed {
-		fmt.Fprintf(&b, "; port %s is named %s in EndpointSlices until they follow", portLabel(r.Port), portLabel(cluster.Port{Name: r.Name, Protocol: r.Port.Protocol, Port: r.Port.Port}))
+		fmt.Fprintf(&b, "; port %s is named %s in EndpointSlices until they follow", portLabel(r.Port),
+			portLabel(cluster.Port{Name: r.Name, Protocol: r.Port.Protocol, Port: r.Port.Port}))
 	}
 	return b.String()
 }

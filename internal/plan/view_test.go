@@ -41,7 +41,8 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 		t.Errorf("without gateways: %s, want %s", got, want)
 	}
 	problems := decider.last.View.Problems()
-	if len(problems) != 2 || problems[0].String() != `BGPPeer gw4: spec.defaultGateway "IPv4": no such gateway is known on node n1; give it a default route, or name the router by peerAddress` {
+	if len(problems) != 2 || problems[0].String() !=
+		`BGPPeer gw4: spec.defaultGateway "IPv4": no such gateway is known on node n1; give it a default route, or name the router by peerAddress` {
 		t.Errorf("problems: %v", problems)
 	}
 	decider.Config.Gateways = Gateways{netip.MustParseAddr("10.0.0.254"), netip.MustParseAddr("fe80::1%eth0")}
@@ -88,7 +89,9 @@ status: {addresses: [{type: InternalIP, address: 10.0.0.12}]}
 // A node without any interface of an L2Advertisement reports that in its plan and its status.
 func TestUnknownInterfaceProblem(t *testing.T) {
 	world := func(interfaces string) *cluster.Snapshot {
-		return plantest.Snapshot(t, []byte(plantest.Advertised+"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+interfaces+"]}\n"))
+		return plantest.Snapshot(t, []byte(plantest.Advertised+
+			"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+
+			interfaces+"]}\n"))
 	}
 	here := []l2.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 	const want = `L2Advertisement lan: spec.interfaces "eht0": node n1 has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector`

@@ -17,11 +17,11 @@ import (
 // a router balances by address. Pods of Services with the policy Cluster do not count: any node
 // forwards to them. Either all nodes that announce the address have a weight or none has:
 // routers ignore weights that some routes lack.
-func (v *View) setWeights(routes []bgp.Route, pods []netip.Addr) {
+func (r *routers) setWeights(routes []bgp.Route, pods []netip.Addr) {
 	slices.SortFunc(pods, netip.Addr.Compare)
 	n := uint32(len(slices.Compact(pods)))
 	for i := range routes {
-		if v.wantsWeights(routes[i].Peers) {
+		if r.wantsWeights(routes[i].Peers) {
 			routes[i].Weight = n
 		}
 	}
@@ -29,8 +29,8 @@ func (v *View) setWeights(routes []bgp.Route, pods []netip.Addr) {
 
 // appendLocalPods appends the pods of a Local Service on this node, if any router wants weights:
 // else the routes would change with every endpoint for no reason.
-func (v *View) appendLocalPods(list []netip.Addr, s *cluster.Spec, fronts []proxy.Frontend) []netip.Addr {
-	if s.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || !v.wantsWeights("") {
+func (r *routers) appendLocalPods(list []netip.Addr, s *cluster.Spec, fronts []proxy.Frontend) []netip.Addr {
+	if s.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || !r.wantsWeights("") {
 		return list
 	}
 	for _, f := range fronts {
@@ -42,21 +42,21 @@ func (v *View) appendLocalPods(list []netip.Addr, s *cluster.Spec, fronts []prox
 }
 
 // wantsWeights reports whether any router of peers receives weights.
-func (v *View) wantsWeights(peers bgp.Peers) bool {
-	return slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return s.Weights && peers.Has(s.Name) })
+func (r *routers) wantsWeights(peers bgp.Peers) bool {
+	return slices.ContainsFunc(r.sessions, func(s bgp.Session) bool { return s.Weights && peers.Has(s.Name) })
 }
 
 // weightText describes the weight of a route, and which routers receive it if not all do, as the
 // end of a sentence.
-func (v *View) weightText(r bgp.Route) string {
-	if r.Weight == 0 {
+func (r *routers) weightText(route bgp.Route) string {
+	if route.Weight == 0 {
 		return ""
 	}
 	var names []string
 	all := true
-	for _, s := range v.sessions {
+	for _, s := range r.sessions {
 		switch {
-		case !r.Peers.Has(s.Name):
+		case !route.Peers.Has(s.Name):
 		case s.Weights:
 			names = append(names, s.Name)
 		default:
@@ -64,7 +64,7 @@ func (v *View) weightText(r bgp.Route) string {
 		}
 	}
 	if all {
-		return fmt.Sprintf(" with weight %d", r.Weight)
+		return fmt.Sprintf(" with weight %d", route.Weight)
 	}
-	return fmt.Sprintf(" (with weight %d to %s)", r.Weight, cluster.Enumerate(names))
+	return fmt.Sprintf(" (with weight %d to %s)", route.Weight, cluster.Enumerate(names))
 }
