@@ -44,8 +44,8 @@ func sources(t *testing.T) []source {
 // parsed parses once for all tests: with the race detector that takes seconds.
 var parsed = sync.OnceValues(func() (all []source, err error) {
 	names, err := find(".go")
+	fset := token.NewFileSet()
 	for _, name := range names {
-		fset := token.NewFileSet()
 		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
 		if err != nil {
 			return nil, err

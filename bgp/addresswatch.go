@@ -68,7 +68,8 @@ func (w *wire) loseAddress() {
 		// Without the right to do this, the write below fails, and the connection is closed without.
 		_ = control(c, func(fd int) error { return setTransparent(fd, local.Is4()) })
 	}
-	w.refuse(fmt.Sprintf("this node no longer has the address %s, from which the session was", local), codeCease, ceaseConfiguration)
+	w.refuse(fmt.Sprintf("this node no longer has the address %s, from which the session was", local), codeCease,
+		ceaseConfiguration)
 	_ = w.Close()
 }
 

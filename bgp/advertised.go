@@ -61,7 +61,8 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 	return routes, nil
 }
 
-func (e *engine) advertised(ctx context.Context, router netip.Addr, f packet.Family) (routes []AdvertisedRoute, err error) {
+func (e *engine) advertised(ctx context.Context, router netip.Addr,
+	f packet.Family) (routes []AdvertisedRoute, err error) {
 	request := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_OUT, Name: router.String(), Family: f}
 	err = e.gobgp.ListPath(request, func(_ packet.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
@@ -107,7 +108,8 @@ func advertisedRoute(p *apiutil.Path) (r AdvertisedRoute) {
 }
 
 func compareLarge(a, b *packet.LargeCommunity) int {
-	return cmp.Or(cmp.Compare(a.ASN, b.ASN), cmp.Compare(a.LocalData1, b.LocalData1), cmp.Compare(a.LocalData2, b.LocalData2))
+	return cmp.Or(cmp.Compare(a.ASN, b.ASN), cmp.Compare(a.LocalData1, b.LocalData1),
+		cmp.Compare(a.LocalData2, b.LocalData2))
 }
 
 // extendedCommunity adds the kind of the community, which GoBGP's text omits.

@@ -202,7 +202,8 @@ func (a Attributes) fits() error {
 	if n <= maxCommunities {
 		return nil
 	}
-	return fmt.Errorf("%d communities and %d large communities take %d bytes: a BGP message has room for %d; remove some", len(a.Communities)/4, len(a.LargeCommunities)/12, n, maxCommunities)
+	return fmt.Errorf("%d communities and %d large communities take %d bytes: a BGP message has "+
+		"room for %d; remove some", len(a.Communities)/4, len(a.LargeCommunities)/12, n, maxCommunities)
 }
 
 // fault returns why no router can receive a, nil if routers can.

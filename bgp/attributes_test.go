@@ -17,7 +17,10 @@ func told(a PeerAttributes, routes ...Route) []Route {
 
 var (
 	gold = Attributes{Communities: CommunitiesOf(64500<<16|1, 0xffffff01), MED: MetricOf(10), LocalPref: MetricOf(200)}
-	blue = Attributes{Communities: CommunitiesOf(64500<<16 | 1), LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2}), Prepend: 2, LocalPref: MetricOf(0)}
+	blue = Attributes{
+		Communities: CommunitiesOf(64500<<16 | 1), LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2}),
+		Prepend: 2, LocalPref: MetricOf(0),
+	}
 )
 
 func TestAttributesString(t *testing.T) {
@@ -25,10 +28,12 @@ func TestAttributesString(t *testing.T) {
 		route Route
 		want  string
 	}{
-		{told(ForAll(gold), routes("192.0.2.1/32")...)[0], "192.0.2.1/32 local-preference 200 med 10 community 64500:1 no-export"},
+		{told(ForAll(gold), routes("192.0.2.1/32")...)[0],
+			"192.0.2.1/32 local-preference 200 med 10 community 64500:1 no-export"},
 		{told(ForAll(blue), routes("192.0.2.1/32 to tor1+tor2")...)[0],
 			"192.0.2.1/32 to tor1, tor2 local-preference 0 prepend 2 community 64500:1 large-community 64500:1:2"},
-		{told(ForEach(map[string]Attributes{"tor1": {MED: MetricOf(0)}, "tor3": {}, "tor2": {}}), routes("192.0.2.1/32")...)[0],
+		{told(ForEach(map[string]Attributes{"tor1": {MED: MetricOf(0)}, "tor3": {}, "tor2": {}}),
+			routes("192.0.2.1/32")...)[0],
 			"192.0.2.1/32 to tor1 med 0, to tor2, tor3"},
 	} {
 		if got := c.route.String(); got != c.want {
@@ -39,7 +44,8 @@ func TestAttributesString(t *testing.T) {
 
 // Equal attributes are equal however they came about, and each router finds its own.
 func TestPeerAttributes(t *testing.T) {
-	if ForAll(Attributes{}) != (PeerAttributes{}) || ForEach(map[string]Attributes{"tor1": {}, "tor2": {}}) != (PeerAttributes{}) {
+	if ForAll(Attributes{}) != (PeerAttributes{}) ||
+		ForEach(map[string]Attributes{"tor1": {}, "tor2": {}}) != (PeerAttributes{}) {
 		t.Error("no attributes are not zero")
 	}
 	same := ForEach(map[string]Attributes{"tor1": gold, "tor2": gold})
@@ -50,10 +56,12 @@ func TestPeerAttributes(t *testing.T) {
 	if q := ForEach(map[string]Attributes{"tor3": gold, "tor2": blue, "tor1": gold}); p != q || !p.Differ() {
 		t.Errorf("%s and %s", p, q)
 	}
-	if p.Of("tor1") != gold || p.Of("tor2") != blue || p.Of("tor3") != gold || p.Of("tor4") != (Attributes{}) || ForAll(gold).Of("tor9") != gold {
+	if p.Of("tor1") != gold || p.Of("tor2") != blue || p.Of("tor3") != gold || p.Of("tor4") != (Attributes{}) ||
+		ForAll(gold).Of("tor9") != gold {
 		t.Errorf("wrong ones: %s", p)
 	}
-	if a, b := CommunitiesOf(3, 1, 2, 1), CommunitiesOf(1, 2, 3); a != b || !slices.Equal(slices.Collect(a.All()), []Community{1, 2, 3}) {
+	if a, b := CommunitiesOf(3, 1, 2, 1), CommunitiesOf(1, 2, 3); a != b ||
+		!slices.Equal(slices.Collect(a.All()), []Community{1, 2, 3}) {
 		t.Errorf("%s and %s", a, b)
 	}
 }
@@ -66,8 +74,13 @@ func TestSplit(t *testing.T) {
 		ForEach(map[string]Attributes{"a": gold, "b": blue}),
 		ForEach(map[string]Attributes{"a": gold, "b": {}}),
 		ForEach(map[string]Attributes{"a": blue, "b": {}}),
-		ForEach(map[string]Attributes{"a": gold, "b": blue, "c": {MED: MetricOf(10), Communities: CommunitiesOf(64500<<16 | 1)}}),
-		ForEach(map[string]Attributes{"a": {LocalPref: MetricOf(5)}, "b": {LocalPref: MetricOf(6)}, "c": {LocalPref: MetricOf(5), MED: MetricOf(1)}}),
+		ForEach(map[string]Attributes{
+			"a": gold, "b": blue, "c": {MED: MetricOf(10), Communities: CommunitiesOf(64500<<16 | 1)},
+		}),
+		ForEach(map[string]Attributes{
+			"a": {LocalPref: MetricOf(5)}, "b": {LocalPref: MetricOf(6)},
+			"c": {LocalPref: MetricOf(5), MED: MetricOf(1)},
+		}),
 	} {
 		shared, rest := p.split()
 		for _, name := range []string{"a", "b", "c"} {
@@ -97,8 +110,10 @@ func TestSplit(t *testing.T) {
 
 // plus is what GoBGP's policy makes of a.
 func plus(a, more Attributes) Attributes {
-	a.Communities = CommunitiesOf(append(slices.Collect(a.Communities.All()), slices.Collect(more.Communities.All())...)...)
-	a.LargeCommunities = LargeCommunitiesOf(append(slices.Collect(a.LargeCommunities.All()), slices.Collect(more.LargeCommunities.All())...)...)
+	a.Communities = CommunitiesOf(append(slices.Collect(a.Communities.All()),
+		slices.Collect(more.Communities.All())...)...)
+	a.LargeCommunities = LargeCommunitiesOf(append(slices.Collect(a.LargeCommunities.All()),
+		slices.Collect(more.LargeCommunities.All())...)...)
 	if more.LocalPref.Set {
 		a.LocalPref = more.LocalPref
 	}
@@ -131,9 +146,12 @@ func TestUnusedAttributeSetsAreRemoved(t *testing.T) {
 			t.Fatalf("%d sets", n)
 		}
 	}
-	eventually(t, "the last one", func() bool { return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010 65010] med 191\n" })
+	eventually(t, "the last one", func() bool {
+		return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010 65010] med 191\n"
+	})
 	set(0, 5)
-	eventually(t, "one that was forgotten", func() bool { return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010] med 5\n" })
+	eventually(t, "one that was forgotten",
+		func() bool { return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010] med 5\n" })
 	if st := s.sessionStatus("tor1"); st.Flaps != 0 {
 		t.Errorf("session flapped: %s", st.LastError)
 	}
@@ -142,14 +160,18 @@ func TestUnusedAttributeSetsAreRemoved(t *testing.T) {
 // A route that cannot be sent to any router is refused, and other routes are not affected.
 func TestAttributeFaults(t *testing.T) {
 	bad := map[string]Attributes{
-		"route 192.0.2.1/32: community llgr-stale: is for what others have announced (RFC 9494 §4.4)": {Communities: CommunitiesOf(1, LLGRStale)},
-		"route 192.0.2.1/32: large community 4294967295:0:1: AS 4294967295 is reserved (RFC 7300)":    {LargeCommunities: LargeCommunitiesOf(LargeCommunity{markASN, 0, 1})},
-		"route 192.0.2.1/32: prepend 17: must be at most 16":                                          {Prepend: 17},
+		"route 192.0.2.1/32: community llgr-stale: is for what others have announced (RFC 9494 §4.4)": {
+			Communities: CommunitiesOf(1, LLGRStale)},
+		"route 192.0.2.1/32: large community 4294967295:0:1: AS 4294967295 is reserved (RFC 7300)": {
+			LargeCommunities: LargeCommunitiesOf(LargeCommunity{markASN, 0, 1})},
+		"route 192.0.2.1/32: prepend 17: must be at most 16": {Prepend: 17},
 	}
 	for want, a := range bad {
-		all := slices.Concat(told(ForEach(map[string]Attributes{"tor1": {}, "tor2": a}), routes("192.0.2.1/32")...), told(ForAll(gold), routes("192.0.2.2/32")...))
+		all := slices.Concat(told(ForEach(map[string]Attributes{"tor1": {}, "tor2": a}), routes("192.0.2.1/32")...),
+			told(ForAll(gold), routes("192.0.2.2/32")...))
 		good, faults := checkRoutes(Routes{}, RoutesOf(all...))
-		if len(faults) != 1 || faults[0].Error() != want || list(good.Slice()) != "192.0.2.2/32 local-preference 200 med 10 community 64500:1 no-export" {
+		if len(faults) != 1 || faults[0].Error() != want ||
+			list(good.Slice()) != "192.0.2.2/32 local-preference 200 med 10 community 64500:1 no-export" {
 			t.Errorf("%v, and %s is good; want %s", faults, list(good.Slice()), want)
 		}
 	}
@@ -188,20 +210,24 @@ func TestTooManyCommunities(t *testing.T) {
 		have, err := s.Set(t.Context(), want)
 		return joined(have), err
 	}
-	full4, full6 := told(ForAll(largest), routes("192.0.2.1/32 weight 7")...)[0], told(ForAll(largest), routes("2001:db8::1/128 weight 7")...)[0]
+	full4, full6 := told(ForAll(largest), routes("192.0.2.1/32 weight 7")...)[0],
+		told(ForAll(largest), routes("2001:db8::1/128 weight 7")...)[0]
 	plain := routes("192.0.2.9/32")[0]
 	if have, err := set(full4, full6, plain); err != nil || have != "192.0.2.1/32 192.0.2.9/32 2001:db8::1/128" {
 		t.Fatalf("have %s, %v", have, err)
 	}
 	complete := func() bool {
 		got := r.adjIn()
-		return strings.Count(got, "\n") == 3 && strings.Count(got, " 64500:1:149") == 2 && strings.Count(got, "64500:449") == 2
+		return strings.Count(got, "\n") == 3 && strings.Count(got, " 64500:1:149") == 2 &&
+			strings.Count(got, "64500:449") == 2
 	}
 	eventually(t, "routes with as many communities as fit", complete)
 
 	over := told(ForAll(manyCommunities(maxCommunities+4)), routes("192.0.2.2/32")...)[0]
 	have, err := set(full4, full6, over, plain, routes("192.0.2.10/32")[0])
-	if err == nil || !strings.Contains(err.Error(), "route 192.0.2.2/32: 448 communities and 151 large communities take 3604 bytes: a BGP message has room for 3600; remove some") {
+	if err == nil || !strings.Contains(err.Error(),
+		"route 192.0.2.2/32: 448 communities and 151 large communities take 3604 bytes: a BGP message has room "+
+			"for 3600; remove some") {
 		t.Errorf("got %v", err)
 	}
 	if have != "192.0.2.1/32 192.0.2.9/32 192.0.2.10/32 2001:db8::1/128" {

@@ -106,7 +106,8 @@ func TestStaleRoutesKeepTheirSets(t *testing.T) {
 	const n = 384
 	s := newServer(t, Options{})
 	conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.8"), PeerPort: 9, PeerASN: 65001}
-	want := state([]Session{conf}, told(ForEach(map[string]Attributes{"tor1": {Prepend: 1}, "tor2": {}}), manyRoutes(n)...))
+	want := state([]Session{conf}, told(ForEach(map[string]Attributes{"tor1": {Prepend: 1}, "tor2": {}}),
+		manyRoutes(n)...))
 	_, err := s.Set(t.Context(), want)
 	must(t, err)
 	proceed := s.paused(t)
@@ -131,7 +132,8 @@ func (s *Server) checkMarks(t *testing.T) {
 		known[n] = true
 	}
 	unknown := 0
-	must(t, listPath(s.engine.gobgp, apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: packet.RF_IPv4_UC}, func(_ packet.NLRI, paths []*apiutil.Path) {
+	must(t, listPath(s.engine.gobgp, apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
+		Family: packet.RF_IPv4_UC}, func(_ packet.NLRI, paths []*apiutil.Path) {
 		for _, c := range largeCommunities(paths[0]) {
 			if c.LocalData1 != 0 && c.LocalData2 != markPolicyVersion && !known[c.LocalData1] {
 				unknown++

@@ -69,7 +69,8 @@ func newBFDMachine(conf BFD, seed uint64) bfdMachine {
 func (m bfdMachine) receive(now time.Time, p bfdPacket) (bfdMachine, bfdResult) {
 	if p.remote != 0 && p.remote != m.local {
 		r := m.result(now)
-		r.discarded = fmt.Sprintf("BFD packet: your discriminator %#x, want %#x: it is for another session", p.remote, m.local)
+		r.discarded = fmt.Sprintf("BFD packet: your discriminator %#x, want %#x: it is for another session", p.remote,
+			m.local)
 		return m, r
 	}
 	// A router whose detection time has ended sends 0, from the discriminator that this node knows (RFC
@@ -77,7 +78,8 @@ func (m bfdMachine) receive(now time.Time, p bfdPacket) (bfdMachine, bfdResult) 
 	// restarted does not either, and counts as silent until the detection time ends.
 	if p.remote == 0 && m.state == bfdUp && p.local != m.router.discriminator {
 		r := m.result(now)
-		r.discarded = fmt.Sprintf("BFD packet: your discriminator 0, my discriminator %#x, want %#x while the session is up", p.local, m.router.discriminator)
+		r.discarded = fmt.Sprintf("BFD packet: your discriminator 0, my discriminator %#x, want %#x "+
+			"while the session is up", p.local, m.router.discriminator)
 		return m, r
 	}
 	m.router.learn(now, p, m.receiveInterval())
@@ -136,7 +138,8 @@ func (r *bfdRouter) learn(now time.Time, p bfdPacket, receive time.Duration) {
 	if pace >= r.pace || !p.poll || r.closePolls >= 2 {
 		r.pace = pace
 	}
-	r.discriminator, r.multiplier, r.bfdIntervals, r.polling, r.heard = p.local, p.multiplier, p.bfdIntervals, p.poll, now
+	r.discriminator, r.multiplier, r.bfdIntervals, r.polling, r.heard = p.local, p.multiplier, p.bfdIntervals, p.poll,
+		now
 }
 
 // follow changes the state according to the router's state. It returns why the router is lost.

@@ -48,7 +48,8 @@ func (b *BFDStatus) explain(conf Session) {
 	switch {
 	case b.Up() || b.Error != "" || b.Reason != "":
 	case conf.TTLSecurityHops != 0:
-		b.Reason = "the router says nothing; some, as FRR 8.4, take a neighbour with ttl-security for one that is several hops away, " +
+		b.Reason = "the router says nothing; some, as FRR 8.4, take a neighbour with ttl-security for one that " +
+			"is several hops away, " +
 			"and speak another BFD to it: have either bfd or ttlSecurityHops"
 	default:
 		b.Reason = "the router says nothing; does it have BFD for this node?"

@@ -156,10 +156,18 @@ func (d *detector) expects(p bfdPacket, link int, now time.Time) bool {
 	if d.origin.link != link || !now.Before(d.origin.until) {
 		d.origin = origin{link, leadsTo(link, d.peer, d.device), now.Add(originTime)}
 		if !d.origin.leads && d.status.State != bfdUp.String() {
-			d.status.Error = fmt.Sprintf("ignores packets from %s that arrive on %s, because this node reaches that address by another interface", d.peer, interfaceName(link))
+			d.status.Error = fmt.Sprintf("ignores packets from %s that arrive on %s, because this node reaches that "+
+				"address by another interface", d.peer, interfaceName(link))
 		}
 	}
 	return d.origin.leads
+}
+
+// receive passes on a packet that arrived on an interface, if the detector expects it.
+func (d *detector) receive(p bfdPacket, link int) {
+	if d.expects(p, link, time.Now()) {
+		d.deliver(p)
+	}
 }
 
 // deliver passes on a packet of the router. If the detector is behind, it drops the oldest packets,
@@ -208,7 +216,7 @@ func (d *detector) sockets(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.receiver.add(d); err != nil {
+	if err := d.receiver.add(d.peer, d.receive); err != nil {
 		conn.Close()
 		return nil, err
 	}

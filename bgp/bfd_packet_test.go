@@ -9,8 +9,8 @@ import (
 
 // Bytes as they are on the wire, laid out by RFC 5880 section 4.1.
 func TestBFDPacket(t *testing.T) {
-	want := bfdPacket{state: bfdUp, diagnostic: bfdNeighborSaysDown, poll: true, multiplier: 5, local: 0x01020304, remote: 0x0a0b0c0d,
-		bfdIntervals: bfdIntervals{50 * time.Millisecond, time.Second}}
+	want := bfdPacket{state: bfdUp, diagnostic: bfdNeighborSaysDown, poll: true, multiplier: 5, local: 0x01020304,
+		remote: 0x0a0b0c0d, bfdIntervals: bfdIntervals{50 * time.Millisecond, time.Second}}
 	const wire = "23" + "e0" + "05" + "18" + "01020304" + "0a0b0c0d" + "0000c350" + "000f4240" + "00000000"
 	if got := hex.EncodeToString(want.bytes()); got != wire {
 		t.Errorf("got  %s\nwant %s", got, wire)
@@ -28,7 +28,9 @@ func TestBFDPacket(t *testing.T) {
 
 // What is discarded whatever the session is (RFC 5880 section 6.8.6, RFC 5881 section 5).
 func TestBFDDiscards(t *testing.T) {
-	good := bfdPacket{state: bfdUp, multiplier: 3, local: 7, remote: 9, bfdIntervals: bfdIntervals{time.Second, time.Second}}
+	good := bfdPacket{
+		state: bfdUp, multiplier: 3, local: 7, remote: 9, bfdIntervals: bfdIntervals{time.Second, time.Second},
+	}
 	for _, c := range []struct {
 		want   string
 		ttl    int
@@ -47,8 +49,10 @@ func TestBFDDiscards(t *testing.T) {
 		{"multipoint bit is set, want 0", 255, func(b []byte) []byte { b[1] |= 1; return b }},
 		{"detection multiplier 0, want 1 or more", 255, func(b []byte) []byte { b[2] = 0; return b }},
 		{"my discriminator 0, want another value", 255, func(b []byte) []byte { b[7] = 0; return b }},
-		{"your discriminator 0 in state Up, want Down or AdminDown", 255, func(b []byte) []byte { b[11] = 0; return b }},
-		{"your discriminator 0 in state Init, want Down or AdminDown", 255, func(b []byte) []byte { b[1], b[11] = 0x80, 0; return b }},
+		{"your discriminator 0 in state Up, want Down or AdminDown", 255,
+			func(b []byte) []byte { b[11] = 0; return b }},
+		{"your discriminator 0 in state Init, want Down or AdminDown", 255,
+			func(b []byte) []byte { b[1], b[11] = 0x80, 0; return b }},
 		{"", 255, func(b []byte) []byte { b[1], b[11] = 0x40, 0; return b }},
 		{"", 255, func(b []byte) []byte { b[1], b[11] = 0, 0; return b }},
 	} {

@@ -115,7 +115,8 @@ func TestBFDRestarts(t *testing.T) {
 			node.Addr("uplink", "10.0.0.2/24", "fd00::2/64")
 			router.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
 			r := &restartableBIRD{t: t, ns: router, dir: t.TempDir()}
-			must(t, os.WriteFile(filepath.Join(r.dir, "bird.conf"), fmt.Appendf(nil, birdRestartConfig, *bfdMultiplier), 0o644))
+			must(t, os.WriteFile(filepath.Join(r.dir, "bird.conf"), fmt.Appendf(nil, birdRestartConfig, *bfdMultiplier),
+				0o644))
 			r.start()
 			return r
 		},
@@ -230,7 +231,8 @@ func (l *bfdLab) write(event string, packets []bfdSighting) {
 		if len(family) == 0 {
 			continue
 		}
-		text := fmt.Sprintf("# %s: %s\n%s", strings.TrimPrefix(l.t.Name(), "TestBFDRestarts/"), event, transcript(family, l.ends))
+		text := fmt.Sprintf("# %s: %s\n%s", strings.TrimPrefix(l.t.Name(), "TestBFDRestarts/"), event,
+			transcript(family, l.ends))
 		if *bfdTranscript == "" {
 			l.t.Log(text[:min(len(text), 1<<14)])
 			continue
@@ -302,9 +304,10 @@ func TestBFDRouterReconfigured(t *testing.T) {
 			changed := time.Now()
 			change(c.line)
 			eventually(t, c.line, func() bool {
-				return detection() == c.detection && slices.ContainsFunc(l.capture.since(changed), func(s bfdSighting) bool {
-					return s.from == conf.PeerAddress && !s.poll && s.receive == c.receive
-				})
+				return detection() == c.detection &&
+					slices.ContainsFunc(l.capture.since(changed), func(s bfdSighting) bool {
+						return s.from == conf.PeerAddress && !s.poll && s.receive == c.receive
+					})
 			})
 		}
 		if st := s.sessionStatus("tor1"); st.BFD.Since != before.BFD.Since || st.Since != before.Since {

@@ -165,7 +165,9 @@ type bfdInFlight struct {
 }
 
 func newBFDSimulation(t *testing.T, name string, seed uint64, ends func(s *bfdSimulation) [2]bfdEnd) *bfdSimulation {
-	s := &bfdSimulation{t: t, name: fmt.Sprintf("%s, seed %d", name, seed), rng: rand.New(rand.NewPCG(seed, 0)), clock: bfdStart}
+	s := &bfdSimulation{
+		t: t, name: fmt.Sprintf("%s, seed %d", name, seed), rng: rand.New(rand.NewPCG(seed, 0)), clock: bfdStart,
+	}
 	s.ends = ends(s)
 	for i := range s.ends {
 		s.restart(i, s.ends[i])
@@ -195,7 +197,8 @@ func (s *bfdSimulation) act(i int, event func() bfdResult) {
 	// FRR takes a Poll for the Final of its own, and demands an interval that the other end does
 	// not know if its packets got lost.
 	frr, unconfirmed := s.ends[i].(*frrEnd)
-	unconfirmed = unconfirmed && frr.polling && slices.ContainsFunc(s.lost[1-i], func(at time.Time) bool { return !at.Before(s.since[i]) })
+	unconfirmed = unconfirmed && frr.polling &&
+		slices.ContainsFunc(s.lost[1-i], func(at time.Time) bool { return !at.Before(s.since[i]) })
 	r := event()
 	s.next[i] = r.next
 	for _, p := range r.send {
@@ -293,7 +296,8 @@ func (s *bfdSimulation) settle() {
 	before := s.leaves
 	s.run(20 * time.Second)
 	if s.ends[0].now() != bfdUp || s.ends[1].now() != bfdUp || s.leaves != before {
-		s.fail("%s and %s, having left the state Up %v and then %v times", s.ends[0].now(), s.ends[1].now(), before, s.leaves)
+		s.fail("%s and %s, having left the state Up %v and then %v times", s.ends[0].now(), s.ends[1].now(), before,
+			s.leaves)
 	}
 }
 
@@ -334,7 +338,8 @@ func TestBFDSimulatedRestarts(t *testing.T) {
 			}
 			s.restart(i, fresh[i]())
 			s.run(5 * time.Second)
-			if s.ends[0].now() != bfdUp || s.ends[1].now() != bfdUp || s.leaves[0] > restarts[0] || s.leaves[1] > restarts[1] {
+			if s.ends[0].now() != bfdUp || s.ends[1].now() != bfdUp || s.leaves[0] > restarts[0] ||
+				s.leaves[1] > restarts[1] {
 				s.fail("%s and %s, having left the state Up %v times, and other ends restarted %v times",
 					s.ends[0].now(), s.ends[1].now(), s.leaves, restarts)
 			}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
@@ -55,25 +54,26 @@ func acceptBFD(ttl int, b []byte) (bfdPacket, error) {
 // only while there is a detector.
 type bfdReceiver struct {
 	mu     sync.Mutex
-	peers  map[netip.Addr]*detector
+	peers  map[netip.Addr]func(p bfdPacket, link int)
 	listen map[bool]net.PacketConn // by whether it is for IPv4
 }
 
 func newBFDReceiver() *bfdReceiver {
-	return &bfdReceiver{peers: map[netip.Addr]*detector{}, listen: map[bool]net.PacketConn{}}
+	return &bfdReceiver{peers: map[netip.Addr]func(bfdPacket, int){}, listen: map[bool]net.PacketConn{}}
 }
 
-func (b *bfdReceiver) add(d *detector) error {
+// add lets receive have the packets of a router, and the interfaces on which they arrive.
+func (b *bfdReceiver) add(peer netip.Addr, receive func(p bfdPacket, link int)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if is4 := d.peer.Is4(); b.listen[is4] == nil {
+	if is4 := peer.Is4(); b.listen[is4] == nil {
 		conn, err := b.open(is4)
 		if err != nil {
 			return err
 		}
 		b.listen[is4] = conn
 	}
-	b.peers[d.peer] = d
+	b.peers[peer] = receive
 	return nil
 }
 
@@ -110,7 +110,8 @@ func (b *bfdReceiver) open(is4 bool) (net.PacketConn, error) {
 	}
 	conn, err := net.ListenPacket(network, fmt.Sprintf(":%d", bfdPort))
 	if err != nil {
-		return nil, fmt.Errorf("BFD cannot listen on UDP port %d: %s; does another BFD run on this node?", bfdPort, cause(err))
+		return nil, fmt.Errorf("BFD cannot listen on UDP port %d: %s; does another BFD run on this node?", bfdPort,
+			cause(err))
 	}
 	read, err := reader(conn)
 	if err != nil {
@@ -174,9 +175,9 @@ func (b *bfdReceiver) serve(read arrivalReader) {
 
 func (b *bfdReceiver) deliver(a arrival, p bfdPacket) {
 	b.mu.Lock()
-	d := b.peers[a.from]
+	receive := b.peers[a.from]
 	b.mu.Unlock()
-	if d != nil && d.expects(p, a.link, time.Now()) {
-		d.deliver(p)
+	if receive != nil {
+		receive(p, a.link)
 	}
 }

@@ -39,8 +39,10 @@ func TestBFDComesUp(t *testing.T) {
 		}
 		exchange(&ends, 3)
 		for i, m := range ends {
-			if m.state != bfdUp || m.polling || m.transmitInterval() != fast.transmit || m.detection() != 150*time.Millisecond {
-				t.Errorf("end %d: %s, polling %v, interval %s, detection %s", i, m.state, m.polling, m.transmitInterval(), m.detection())
+			if m.state != bfdUp || m.polling || m.transmitInterval() != fast.transmit ||
+				m.detection() != 150*time.Millisecond {
+				t.Errorf("end %d: %s, polling %v, interval %s, detection %s", i, m.state, m.polling,
+					m.transmitInterval(), m.detection())
 			}
 		}
 	}
@@ -130,7 +132,8 @@ func TestBFDDiscriminators(t *testing.T) {
 		t.Errorf("a router that has lost this node: %s, %q, to %d", got.state, r.lost, got.packet(false).remote)
 	}
 	down, _ := m.timer(m.expiry())
-	if got, r := down.receive(m.expiry(), forgot); got.state != bfdInit || r.discarded != "" || got.packet(false).remote != 8 {
+	if got, r := down.receive(m.expiry(), forgot); got.state != bfdInit || r.discarded != "" ||
+		got.packet(false).remote != 8 {
 		t.Errorf("it goes on after the detection time: %s, %q, to %d", got.state, r.discarded, got.packet(false).remote)
 	}
 	other := from7(m, bfdDown)
@@ -158,7 +161,8 @@ func TestBFDExpires(t *testing.T) {
 	if got.state != bfdDown || r.lost != "BFD: nothing received from the router for 150ms" {
 		t.Errorf("after the detection time: %s, %q", got.state, r.lost)
 	}
-	if len(r.send) != 1 || r.send[0].state != bfdDown || r.send[0].diagnostic != bfdDetectionExpired || r.send[0].transmit != bfdSlow {
+	if len(r.send) != 1 || r.send[0].state != bfdDown || r.send[0].diagnostic != bfdDetectionExpired ||
+		r.send[0].transmit != bfdSlow {
 		t.Errorf("after the detection time it sends %+v", r.send)
 	}
 	// A timer that is late by a packet or more says that this node was stopped.
@@ -185,12 +189,16 @@ func TestBFDRouterChangesIntervals(t *testing.T) {
 		poll                bool
 		transmit, detection time.Duration // afterwards
 	}{
-		{"it takes packets faster", bfdIntervals{fast.transmit, bfdSlow}, fast, true, 50 * time.Millisecond, 150 * time.Millisecond},
+		{"it takes packets faster", bfdIntervals{fast.transmit, bfdSlow}, fast, true, 50 * time.Millisecond,
+			150 * time.Millisecond},
 		{"it takes packets slower", fast, bfdIntervals{fast.transmit, bfdSlow}, true, bfdSlow, 150 * time.Millisecond},
-		{"it sends faster", bfdIntervals{fast.transmit, fast.receive}, bfdIntervals{20 * time.Millisecond, fast.receive}, true,
+		{"it sends faster", bfdIntervals{fast.transmit, fast.receive},
+			bfdIntervals{20 * time.Millisecond, fast.receive}, true,
 			50 * time.Millisecond, 150 * time.Millisecond}, // this node's own interval is longer
-		{"it will send faster, after the Final", bfdIntervals{bfdSlow, fast.receive}, fast, true, 50 * time.Millisecond, 3 * bfdSlow},
-		{"it sends faster now", bfdIntervals{bfdSlow, fast.receive}, fast, false, 50 * time.Millisecond, 150 * time.Millisecond},
+		{"it will send faster, after the Final", bfdIntervals{bfdSlow, fast.receive}, fast, true, 50 * time.Millisecond,
+			3 * bfdSlow},
+		{"it sends faster now", bfdIntervals{bfdSlow, fast.receive}, fast, false, 50 * time.Millisecond,
+			150 * time.Millisecond},
 		{"it sends slower", fast, bfdIntervals{bfdSlow, fast.receive}, true, 50 * time.Millisecond, 3 * bfdSlow},
 	} {
 		m := upBFD(fastBFD)
@@ -200,7 +208,8 @@ func TestBFDRouterChangesIntervals(t *testing.T) {
 		p.bfdIntervals, p.poll = c.after, c.poll
 		got, r := m.receive(now, p)
 		if got.transmitInterval() != c.transmit || got.detection() != c.detection {
-			t.Errorf("%s: interval %s, detection %s; want %s and %s", c.name, got.transmitInterval(), got.detection(), c.transmit, c.detection)
+			t.Errorf("%s: interval %s, detection %s; want %s and %s", c.name, got.transmitInterval(), got.detection(),
+				c.transmit, c.detection)
 		}
 		want := bfdStart.Add(time.Duration(0.8 * float64(c.transmit)))
 		if expiry := now.Add(c.detection); expiry.Before(want) {

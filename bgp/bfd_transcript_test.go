@@ -126,7 +126,8 @@ func (r *bfdReplay) receive(at time.Time, p bfdPacket) {
 
 func (r *bfdReplay) act(at time.Time, event func(now time.Time) (bfdMachine, bfdResult)) {
 	if !r.waits.IsZero() && at.After(r.waits) {
-		r.t.Errorf("%.3f: the router has waited for a packet since %.3f", at.Sub(bfdStart).Seconds(), r.waits.Sub(bfdStart).Seconds())
+		r.t.Errorf("%.3f: the router has waited for a packet since %.3f", at.Sub(bfdStart).Seconds(),
+			r.waits.Sub(bfdStart).Seconds())
 	}
 	var result bfdResult
 	r.m, result = event(at)

@@ -3,7 +3,6 @@ package bgp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
@@ -111,10 +109,6 @@ func New(o Options) *Server {
 // sending never blocks.
 func (s *Server) Changed() <-chan struct{} { return s.changed }
 
-func (s *Server) notify() {
-	notify.Changed(s.changed)
-}
-
 // Set makes want the state of this node, as far as possible. It returns the sorted prefixes that
 // are sent to routers, or will be once their sessions are up, also together with an error. A
 // session that ends counts until it is closed; [Server.Changed] signals that. Routes that no router
@@ -158,8 +152,9 @@ func (s *Server) unchanged(want State) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asked
-	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
-		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sortedset.Same(a.Sessions, want.Sessions) && a.Routes.Same(want.Routes)
+	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID &&
+		a.Shutdown == want.Shutdown && a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 &&
+		sortedset.Same(a.Sessions, want.Sessions) && a.Routes.Same(want.Routes)
 }
 
 // accept records the wanted State, and reports whether the background applies it.
@@ -195,40 +190,6 @@ func (s *Server) recordResult(problems []error) {
 		s.syncing = newSyncing(time.Now(), nil)
 	}
 	s.notify()
-}
-
-// recordHave stores the prefixes that Set returns. Equal prefixes remain the same set, for
-// callers that compare pointers. The caller holds mu.
-func (s *Server) recordHave() {
-	sessions := s.confs()
-	for _, x := range s.closing {
-		sessions = append(sessions, x.conf)
-	}
-	if s.behind {
-		sessions = append(sessions, s.want.Sessions...)
-	}
-	s.sent = s.sent.next(s.routes, sessions)
-	have := s.sent.prefixes
-	if s.behind {
-		// The routes alone do not tell: a route may be for other routers than before.
-		s.coming = s.coming.next(s.want.Routes, sessions)
-		_, came := sortedset.Changes(have, s.coming.prefixes, sortedset.ComparePrefixes)
-		have = sortedset.With(have, came, sortedset.ComparePrefixes)
-	}
-	s.have = sortedset.KeepSet(s.have, have, sortedset.ComparePrefixes)
-}
-
-// Synced returns when all routers with graceful restart in the first State with sessions had
-// received everything, or had forgotten this node because it could not reach them within
-// RestartTime. Until then they may hold routes from before a restart. ok is false before the first
-// Set; without such routers, the time is that of the first Set.
-func (s *Server) Synced() (time.Time, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.syncing == nil {
-		return time.Time{}, false
-	}
-	return s.syncing.done(time.Now())
 }
 
 // Close ends all sessions by mode and waits until the routers have received
@@ -319,149 +280,38 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	return err
 }
 
-// closeNoticeTime is how long a router may take to notice that its connection is closed.
-const closeNoticeTime = 100 * time.Millisecond
-
-// stopBFD ends BFD after the connections. FRR takes AdminDown, like silence, for the loss of a
-// session that is still open, and drops routes that graceful restart should keep.
-func stopBFD(ctx context.Context, sessions []*session) {
-	if !slices.ContainsFunc(sessions, func(s *session) bool { return s.conf.BFD.enabled() }) {
-		return
+// catchUp does the work that Sets have left while a session came up.
+func (s *Server) catchUp() {
+	for more := true; more; {
+		s.applying.Lock()
+		more = s.proceed()
+		s.applying.Unlock()
 	}
-	select {
-	case <-time.After(closeNoticeTime):
-	case <-ctx.Done():
-	}
-	for _, x := range sessions {
-		x.stopDetector()
-	}
+	s.notify()
 }
 
-// gateTime is how long Set waits for a session that comes up.
-const gateTime = 2 * time.Millisecond
-
-// tryGate holds the gate until reopen is called, so that no session comes up meanwhile. reopen is
-// nil if a session is coming up now.
-func (s *Server) tryGate() (reopen func()) {
-	select {
-	case s.gate <- struct{}{}:
-		return func() { <-s.gate }
-	case <-time.After(gateTime):
-		return nil
+// proceed applies the wanted State, and reports whether work is left. The caller holds applying.
+func (s *Server) proceed() (more bool) {
+	want := s.newest()
+	if s.isClosed() {
+		return false
 	}
-}
-
-// endSessions closes the sessions that want lacks or changes.
-func (s *Server) endSessions(want State) {
-	del, _ := sortedset.Diff(s.confs(), want.resolvedSessions(), compareSessions)
+	done, err := s.apply(context.Background(), want)
+	if err != nil {
+		s.log.Error("routes not exchanged", "err", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closeSessions(del)
-	if !s.hadSessions && len(want.Sessions) > 0 {
-		s.hadSessions, s.first = true, true
-		s.syncing = newSyncing(time.Now(), want.Sessions)
-		time.AfterFunc(time.Until(s.syncing.limit()), s.notify)
+	if err == nil && (!done || s.edits != want.number) {
+		return true
 	}
+	s.behind, s.retry = false, err != nil // the next Set tries again
+	s.recordHave()
+	return false
 }
 
-// openSessions opens the missing sessions.
-func (s *Server) openSessions(want edit) {
-	_, add := sortedset.Diff(s.confs(), want.resolvedSessions(), compareSessions)
+func (s *Server) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.edits != want.number {
-		return
-	}
-	for _, conf := range add {
-		s.open(conf, s.first)
-	}
-	s.first = s.first && len(add) == 0
-}
-
-// confs returns the resolved configuration of the open sessions.
-func (s *Server) confs() []Session {
-	confs := make([]Session, len(s.sessions))
-	for i, x := range s.sessions {
-		confs[i] = x.conf
-	}
-	return confs
-}
-
-func (s *Server) open(conf Session, first bool) {
-	x := &session{
-		conf:         conf,
-		neighborAddr: s.engine.neighborAddr(conf),
-		engine:       s.engine,
-		gate:         s.gate,
-		bfdReceiver:  s.bfdReceiver,
-		acceptor:     s.acceptor,
-		log:          s.log.With("peer", conf.Name),
-		changed:      s.notify,
-		synced:       func(at time.Time) { s.markSynced(conf.Name, at) },
-	}
-	if first && s.restarting && conf.GracefulRestart {
-		x.restartUntil = time.Now().Add(conf.restartTime())
-	}
-	i, _ := slices.BinarySearchFunc(s.sessions, x, func(a, b *session) int { return compareSessions(a.conf, b.conf) })
-	s.sessions = slices.Insert(slices.Clone(s.sessions), i, x)
-	// GoBGP identifies a session by the router's address.
-	var before []*session
-	for _, old := range s.closing {
-		if old.neighborAddr == x.neighborAddr {
-			before = append(before, old)
-		}
-	}
-	x.start(before)
-}
-
-func (s *Server) markSynced(name string, at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.syncing.mark(name, at)
-}
-
-// closeSessions ends sessions in the background: a router may take its time, and the others need
-// not wait. The caller holds mu.
-func (s *Server) closeSessions(del []Session) {
-	var staying []*session
-	for _, x := range s.sessions {
-		if !slices.Contains(del, x.conf) {
-			staying = append(staying, x)
-			continue
-		}
-		s.closing = append(slices.Clip(s.closing), x)
-		x.cancel(errClosing)
-		go s.forget(x)
-	}
-	s.sessions = staying
-}
-
-// forget removes a session once it is closed.
-func (s *Server) forget(x *session) {
-	<-x.done
-	s.mu.Lock()
-	i := slices.Index(s.closing, x)
-	if i >= 0 { // otherwise the Server was stopped
-		s.closing = slices.Delete(slices.Clone(s.closing), i, i+1)
-		s.recordHave()
-	}
-	s.mu.Unlock()
-	if i >= 0 {
-		s.notify()
-	}
-}
-
-// end ends sessions at once and waits for all of them.
-func end(ctx context.Context, sessions []*session, why error) error {
-	for _, x := range sessions {
-		x.cancel(why)
-	}
-	for _, x := range sessions {
-		select {
-		case <-x.done:
-		case <-ctx.Done():
-			return fmt.Errorf("session %s: still closing: %w", x.conf.Name, ctx.Err())
-		}
-	}
-	return nil
+	return s.closed
 }

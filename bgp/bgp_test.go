@@ -32,7 +32,8 @@ func TestStatusIsWhatTheRouterHas(t *testing.T) {
 	eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
 
 	st := s.sessionStatus("tor1")
-	if st.State != Established || st.Flaps != 0 || st.LocalAddress != r.peer || st.PeerRouterID != netip.MustParseAddr("10.255.0.1") {
+	if st.State != Established || st.Flaps != 0 || st.LocalAddress != r.peer ||
+		st.PeerRouterID != netip.MustParseAddr("10.255.0.1") {
 		t.Errorf("status: %+v", st)
 	}
 	if got := strings.Trim(fmt.Sprint(st.Prefixes), "[]"); st.Advertised != 2 || got != "192.0.2.1/32 192.0.2.2/32" {
@@ -55,9 +56,11 @@ func TestSessionKinds(t *testing.T) {
 	}{
 		{"own AS number per session", routerConf{peerASN: 65099}, func(s *Session) { s.LocalASN = 65099 },
 			"192.0.2.1/32 via 127.0.0.1 as [65099]\n2001:db8::1/128 via 2001:db8::a as [65099]\n"},
-		{"iBGP by the session's AS number", routerConf{asn: 65099, peerASN: 65099}, func(s *Session) { s.LocalASN = 65099 },
+		{"iBGP by the session's AS number", routerConf{asn: 65099, peerASN: 65099},
+			func(s *Session) { s.LocalASN = 65099 },
 			"192.0.2.1/32 via 127.0.0.1 as [] localpref 100\n2001:db8::1/128 via 2001:db8::a as [] localpref 100\n"},
-		{"AS numbers of four octets", routerConf{asn: 4200000001, peerASN: 4200000002}, func(s *Session) { s.LocalASN = 4200000002 },
+		{"AS numbers of four octets", routerConf{asn: 4200000001, peerASN: 4200000002},
+			func(s *Session) { s.LocalASN = 4200000002 },
 			"192.0.2.1/32 via 127.0.0.1 as [4200000002]\n2001:db8::1/128 via 2001:db8::a as [4200000002]\n"},
 		{"multihop", routerConf{}, func(s *Session) { s.EBGPMultihopTTL = 3 },
 			"192.0.2.1/32 via 127.0.0.1 as [65010]\n2001:db8::1/128 via 2001:db8::a as [65010]\n"},
@@ -84,8 +87,10 @@ func TestIPv6Transport(t *testing.T) {
 		node.Addr("router", "fe80::2/64")
 		node.Addr("lo", "2001:db8::a/128", "2001:db8::b/128")
 		for _, c := range []struct{ router, peer, want string }{
-			{"2001:db8::b", "2001:db8::a", "192.0.2.1/32 via 2001:db8::a as [65010]\n2001:db8::1/128 via 2001:db8::a as [65010]\n"},
-			{"fe80::2%router", "fe80::1%router", "192.0.2.1/32 via fe80::1 as [65010]\n2001:db8::1/128 via fe80::1 as [65010]\n"},
+			{"2001:db8::b", "2001:db8::a", "192.0.2.1/32 via 2001:db8::a as [65010]\n2001:db8::1/128 via " +
+				"2001:db8::a as [65010]\n"},
+			{"fe80::2%router", "fe80::1%router",
+				"192.0.2.1/32 via fe80::1 as [65010]\n2001:db8::1/128 via fe80::1 as [65010]\n"},
 		} {
 			t.Run(c.router, func(t *testing.T) {
 				r := startRouter(t, routerConf{addr: c.router, peer: c.peer})
@@ -121,13 +126,15 @@ func TestImportsNothing(t *testing.T) {
 	eventually(t, "their routes here", func() bool { return s.sessionStatus("one").IgnoredUpdates > 0 })
 	eventually(t, "our route there", func() bool { return two.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010]\n" })
 
-	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{}); !slices.Equal(got, []string{"192.0.2.1/32"}) {
+	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{}); !slices.Equal(got,
+		[]string{"192.0.2.1/32"}) {
 		t.Errorf("table: %v", got)
 	}
 	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_IN, one.addr); len(got) != 0 {
 		t.Errorf("kept of router one: %v", got)
 	}
-	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_OUT, two.addr); !slices.Equal(got, []string{"192.0.2.1/32"}) {
+	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_OUT, two.addr); !slices.Equal(got,
+		[]string{"192.0.2.1/32"}) {
 		t.Errorf("told router two: %v", got)
 	}
 	// Our own withdrawal does not uncover theirs.
@@ -220,12 +227,17 @@ func TestIdentityChanges(t *testing.T) {
 		{65011, "10.255.0.11", nil, []string{"AS65011 10.255.0.11"}},
 		{65011, "10.255.0.11", func() { own.LocalASN = 65098 }, []string{"AS65098 10.255.0.99"}},
 		// What was the State's is said by the session: the same on the wire.
-		{65012, "10.255.0.12", func() { common.LocalASN, common.RouterID = 65011, netip.MustParseAddr("10.255.0.11") }, nil},
+		{65012, "10.255.0.12", func() {
+			common.LocalASN, common.RouterID = 65011, netip.MustParseAddr("10.255.0.11")
+		}, nil},
 	} {
 		if c.change != nil {
 			c.change()
 		}
-		want := State{ASN: c.asn, RouterID: netip.MustParseAddr(c.id), Sessions: []Session{own, common}, Routes: RoutesOf(routes("192.0.2.1/32")...)}
+		want := State{
+			ASN: c.asn, RouterID: netip.MustParseAddr(c.id), Sessions: []Session{own, common},
+			Routes: RoutesOf(routes("192.0.2.1/32")...),
+		}
 		_, err := s.Set(t.Context(), want)
 		must(t, err)
 		var got []string
@@ -252,7 +264,10 @@ func TestIdentityChanges(t *testing.T) {
 func TestListensOnNothing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		s := newServer(t, Options{})
-		conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerASN: 65001, ConnectTime: 10 * time.Millisecond}
+		conf := Session{
+			Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerASN: 65001,
+			ConnectTime: 10 * time.Millisecond,
+		}
 		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 		must(t, err)
 		eventually(t, "refused", func() bool { return s.sessionStatus("tor1").LastError != "" })
@@ -289,7 +304,9 @@ func TestClose(t *testing.T) {
 			conf.GracefulRestart = true
 			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 			must(t, err)
-			eventually(t, "route", func() bool { return len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1 })
+			eventually(t, "route", func() bool {
+				return len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1
+			})
 			must(t, s.Close(t.Context(), c.mode))
 			eventually(t, "session gone", func() bool { return !r.established() })
 			eventually(t, "routes kept or gone", func() bool {
@@ -352,7 +369,8 @@ func TestRestart(t *testing.T) {
 			}
 			eventually(t, "synced", func() bool { _, ok := second.Synced(); return ok })
 			at, _ := second.Synced()
-			if limit := begin.Add(dead.restartTime()); at.Before(limit.Truncate(time.Millisecond)) || at.Before(st.EndOfRIB) {
+			if limit := begin.Add(dead.restartTime()); at.Before(limit.Truncate(time.Millisecond)) ||
+				at.Before(st.EndOfRIB) {
 				t.Errorf("synced at %s, the dead router gives up at %s, End-of-RIB at %s", at, limit, st.EndOfRIB)
 			}
 			if n := lost.Load(); n != 0 {
@@ -449,7 +467,9 @@ func TestSetDoesNotWaitForClosing(t *testing.T) {
 	if !closing() {
 		t.Fatal("Set has waited until the session was closed")
 	}
-	eventually(t, "the changed session", func() bool { return s.sessionStatus("tor1").State == Established && !closing() })
+	eventually(t, "the changed session", func() bool {
+		return s.sessionStatus("tor1").State == Established && !closing()
+	})
 
 	want.Sessions = nil
 	have, err := s.Set(t.Context(), want)

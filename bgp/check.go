@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -46,7 +45,8 @@ func (s *State) dropBadHops() (bad []error) {
 		s.NextHop4 = netip.Addr{}
 	}
 	if s.NextHop6.IsValid() && !isHop(s.NextHop6, false) {
-		bad = append(bad, fmt.Errorf("NextHop6 %s: must be an IPv6 address of this node, and not a link-local one", s.NextHop6))
+		bad = append(bad, fmt.Errorf("NextHop6 %s: must be an IPv6 address of this node, and not a link-local one",
+			s.NextHop6))
 		s.NextHop6 = netip.Addr{}
 	}
 	return bad
@@ -97,7 +97,8 @@ func checkSessions(all []Session) (good []Session, bad []error) {
 			if s.Interface != "" {
 				field, value = "Interface", s.Interface
 			}
-			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already, and there can be only one, also with another port or device; remove one of them", s.Name, field, value, other))
+			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already, and there can be only "+
+				"one, also with another port or device; remove one of them", s.Name, field, value, other))
 		}
 		if len(faults) > 0 {
 			bad = append(bad, faults...)
@@ -165,7 +166,8 @@ func (s Session) addressFaults(add func(field string, value any, right string)) 
 		add("SourceAddress", source, fmt.Sprintf("must be of the same family as PeerAddress %s", peer))
 	}
 	if s.NextHop.IsValid() && !isHop(s.NextHop, !peer.Is4()) {
-		add("NextHop", s.NextHop, fmt.Sprintf("must be an address of this node of the other family than PeerAddress %s", peer))
+		add("NextHop", s.NextHop, fmt.Sprintf("must be an address of this node of the other family than PeerAddress %s",
+			peer))
 	}
 }
 
@@ -176,9 +178,11 @@ func (s Session) interfaceFaults(add func(field string, value any, right string)
 	case s.PeerAddress.IsValid():
 		add("Interface", s.Interface, fmt.Sprintf("excludes PeerAddress %s", s.PeerAddress))
 	case s.SourceAddress.IsValid():
-		add("Interface", s.Interface, fmt.Sprintf("excludes SourceAddress %s: our end is its link-local address", s.SourceAddress))
+		add("Interface", s.Interface, fmt.Sprintf("excludes SourceAddress %s: our end is its link-local address",
+			s.SourceAddress))
 	case s.SourceInterface != "":
-		add("Interface", s.Interface, fmt.Sprintf("excludes SourceInterface %s: our end is its link-local address", s.SourceInterface))
+		add("Interface", s.Interface, fmt.Sprintf("excludes SourceInterface %s: our end is its link-local address",
+			s.SourceInterface))
 	case s.Passive:
 		add("Interface", s.Interface, "excludes Passive: a passive session needs the router's address")
 	case s.EBGPMultihopTTL > 1:
@@ -196,7 +200,8 @@ func (s Session) hopFaults(add func(field string, value any, right string)) {
 	case s.TTLSecurityHops == 255:
 		add("TTLSecurityHops", s.TTLSecurityHops, "must be 1 to 254")
 	case s.TTLSecurityHops != 0 && s.EBGPMultihopTTL != 0:
-		add("TTLSecurityHops", s.TTLSecurityHops, "excludes EBGPMultihopTTL: it says itself how far away the router may be")
+		add("TTLSecurityHops", s.TTLSecurityHops,
+			"excludes EBGPMultihopTTL: it says itself how far away the router may be")
 	}
 }
 
@@ -271,14 +276,3 @@ func (r Route) Validate() error {
 	}
 	return nil
 }
-
-func (s Session) port() uint16 { return cmp.Or(s.PeerPort, defaultPort) }
-
-func (s Session) holdTime() time.Duration { return cmp.Or(s.HoldTime, defaultHoldTime) }
-
-// keepaliveTime is in whole seconds, because GoBGP's timer is.
-func (s Session) keepaliveTime() time.Duration {
-	return cmp.Or(s.KeepaliveTime, max(s.holdTime()/3, time.Second).Truncate(time.Second))
-}
-
-func (s Session) connectTime() time.Duration { return cmp.Or(s.ConnectTime, defaultConnectTime) }

@@ -143,24 +143,17 @@ func (e *engine) forget(ctx context.Context, table Routes, targets map[string]ui
 
 func (e *engine) removeSet(ctx context.Context, n uint32) error {
 	statement := &api.Statement{Name: setName(n)}
-	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: policy(attributesPolicy, statement)}); err != nil {
+	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: policy(attributesPolicy, statement)}); err !=
+		nil {
 		return err
 	}
 	// DeletePolicy removes the statement from the policy, but GoBGP keeps it.
 	if err := e.gobgp.DeleteStatement(ctx, &api.DeleteStatementRequest{Statement: statement, All: true}); err != nil {
 		return err
 	}
-	return e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true, DefinedSet: largeCommunitySet(setName(n))})
-}
-
-// stripStatement removes the marks from routes to all routers. Routes to some routers have lost
-// them already.
-func stripStatement() *api.Statement {
-	return &api.Statement{
-		Name:       stripPolicy,
-		Conditions: &api.Conditions{LargeCommunitySet: anyOf(everyMarkSet)},
-		Actions:    &api.Actions{LargeCommunity: stripMarks()},
-	}
+	return e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{
+		All: true, DefinedSet: largeCommunitySet(setName(n)),
+	})
 }
 
 // pathAttributes returns the attributes a for GoBGP's table. Routes share them.

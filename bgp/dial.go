@@ -106,7 +106,8 @@ func silence(s Session) string {
 		return "; so does a router that has no password for this node, or another one"
 	}
 	if s.TTLSecurityHops != 0 {
-		return fmt.Sprintf("; ttlSecurityHops %d drops packets that have come further or were not sent with TTL 255: does the router have it, too?", s.TTLSecurityHops)
+		return fmt.Sprintf("; ttlSecurityHops %d drops packets that have come further or were not sent with TTL 255: "+
+			"does the router have it, too?", s.TTLSecurityHops)
 	}
 	return ""
 }

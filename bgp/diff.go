@@ -1,22 +1,12 @@
 package bgp
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
-
-// compareRoutes is a faster netip.Prefix.Compare, for prefixes without bits beyond their length, as
-// routes have. Set calls it for every route.
-func compareRoutes(a, b Route) int {
-	if c := a.Prefix.Addr().Compare(b.Prefix.Addr()); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits())
-}
 
 func compareSessions(a, b Session) int { return strings.Compare(a.Name, b.Name) }
 
@@ -61,10 +51,11 @@ func (a announcement) next(routes Routes, sessions []Session) announcement {
 	for i, r := range changed {
 		prefixes[i] = r.Prefix
 	}
-	now := sortedset.PatchSet(was.prefixes, prefixes, sortedset.ComparePrefixes, sortedset.Equal, func(i int) (netip.Prefix, bool) {
-		_, is := slices.BinarySearchFunc(sent, changed[i], compareRoutes)
-		return prefixes[i], is
-	})
+	now := sortedset.PatchSet(was.prefixes, prefixes, sortedset.ComparePrefixes, sortedset.Equal,
+		func(i int) (netip.Prefix, bool) {
+			_, is := slices.BinarySearchFunc(sent, changed[i], compareRoutes)
+			return prefixes[i], is
+		})
 	return announcement{routes, sessions, sortedset.KeepSet(a.prefixes, now, sortedset.ComparePrefixes)}
 }
 
@@ -79,7 +70,8 @@ func sentBy(sessions []Session, routes []Route) (sent []Route) {
 		k := kind{r.Peers, r.Prefix.Addr().Is4()}
 		sends, known := is[k]
 		if !known {
-			sends = slices.ContainsFunc(sessions, func(s Session) bool { return k.peers.Has(s.Name) && s.carries(k.is4) })
+			sends = slices.ContainsFunc(sessions,
+				func(s Session) bool { return k.peers.Has(s.Name) && s.carries(k.is4) })
 			is[k] = sends
 		}
 		if sends {

@@ -31,8 +31,10 @@ func TestDiffRoutes(t *testing.T) {
 			withdraw: "192.0.2.1/32", announce: "192.0.2.2/32, 192.0.2.4/32"},
 		{name: "same address, another length", have: "192.0.2.0/24", want: "192.0.2.0/25",
 			withdraw: "192.0.2.0/24", announce: "192.0.2.0/25"},
-		{name: "other routers", have: "192.0.2.1/32 to tor1", want: "192.0.2.1/32 to tor2", announce: "192.0.2.1/32 to tor2"},
-		{name: "another weight", have: "192.0.2.1/32 weight 1", want: "192.0.2.1/32 weight 3", announce: "192.0.2.1/32 weight 3"},
+		{name: "other routers", have: "192.0.2.1/32 to tor1", want: "192.0.2.1/32 to tor2",
+			announce: "192.0.2.1/32 to tor2"},
+		{name: "another weight", have: "192.0.2.1/32 weight 1", want: "192.0.2.1/32 weight 3",
+			announce: "192.0.2.1/32 weight 3"},
 	} {
 		withdraw, announce := diffRoutes(RoutesOf(parse(c.have)...), RoutesOf(parse(c.want)...))
 		if list(withdraw) != c.withdraw || list(announce) != c.announce {
@@ -92,7 +94,8 @@ func TestAnnounced(t *testing.T) {
 		{"IPv6", []Session{six}, "192.0.2.1/32 2001:db8::1/128"},
 		{"both", []Session{six, four}, "192.0.2.1/32 2001:db8::1/128"},
 	} {
-		for _, last := range []string{"", "192.0.2.1/32", "2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128 2001:db8::2/128"} {
+		for _, last := range []string{"", "192.0.2.1/32", "2001:db8::1/128", "192.0.2.1/32 2001:db8::1/128",
+			"192.0.2.1/32 2001:db8::1/128 2001:db8::2/128"} {
 			for _, before := range [][]Session{c.sessions, {four6}} {
 				var was announcement
 				was = was.next(RoutesOf(routes(strings.Fields(last)...)...), before)

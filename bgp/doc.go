@@ -8,44 +8,27 @@
 // Messages follow RFC 4271; IPv6 routes RFC 4760; IPv4 routes with
 // IPv6 next hops RFC 8950; restarts without loss RFC 4724.
 //
-// # Files
+// # Sessions
 //
-// [Server.Set] (bgp.go) compares the current with the wanted state (diff.go), hands routes to
-// GoBGP (routes.go, gobgp.go) and keeps one goroutine per session (session.go). That
-// goroutine dials the router (dial.go) and hands the connection to GoBGP (accept.go) until it
-// ends; then it dials again. GoBGP's own dialler waits 1.5 to 2 s before every
-// attempt, the first included, and another 5 s after a session was lost; neither can be
-// configured. It also logs only why an attempt failed. For the router at the other end of a link,
-// [radv] finds the address.
+// [Server.Set] compares the current with the wanted state, hands routes to GoBGP and keeps one goroutine per session.
+// That goroutine dials the router and hands the connection to GoBGP until it ends; then it dials again. GoBGP's own
+// dialler waits 1.5 to 2 s before every attempt, the first included, and another 5 s after a session was lost; neither
+// can be configured. It also logs only why an attempt failed. For the router at the other end of a link, [radv] finds
+// the address.
 //
-// The connection passes through a wire (wire.go), which parses the router's OPEN,
-// the NOTIFICATIONs of both sides and the End-of-RIB of this node: so [Status] reports what
-// was on the wire. It also writes the next hops into UPDATEs (nexthop.go): GoBGP has one
-// for both families.
-//
-// state.go has the contract, and check.go what a State must fulfil. tcpmd5.go, ttl.go and localaddress.go
-// set up the socket; addresswatch.go ends sessions whose local address leaves the node; gracefulrestart.go has the capability and the wait for End-of-RIB, and gracefulshutdown.go
-// adds GRACEFUL_SHUTDOWN to the routes of a node that leaves (RFC 8326); status.go reports, with
-// reason.go (why a session ended), advertised.go (the routes of a session), log.go and metrics.go.
-//
-// # BFD
-//
-// The state machine with its timers (bfd.go) is RFC 5880 section 6.8 as a value. A detector
-// (bfd_detector.go) gives it a clock and sockets (bfd_socket.go). The detector accompanies a session whose
-// [Session] has a [BFD] (bfd_config.go), and ends the connection when the router is lost. bfd_packet.go
-// encodes packets. Transcripts of real routers in testdata/bfd show what such a machine does.
+// The connection passes through a wire, which parses the router's OPEN, the NOTIFICATIONs of both sides and the
+// End-of-RIB of this node: so [Status] reports what was on the wire. It also writes the next hops into UPDATEs: GoBGP
+// has one for both families.
 //
 // # Attributes
 //
-// A [Route] has [PeerAttributes] (attributes.go): the attributes for each router. GoBGP's table has the attributes
-// that are equal for all routers. The others, and attributes that depend on the
-// session, are marks on the route. GoBGP's export policy replaces a mark by its attributes
-// (policy.go, exportpolicy.go, definedsets.go), so that no router sees one. The table also has a route's weight, and the policy
-// removes it for routers without weights (linkbandwidth.go): each
-// change of a weight is an UPDATE to all routers that have the route. A route whose attributes change is
-// announced again, and not withdrawn before: the UPDATE replaces the old one
-// (RFC 4271 §3.1). Attributes for each kind of router follow RFC 4271 §5.1:
-// preferences go to iBGP routers only, the local AS number to eBGP routers only.
+// A [Route] has [PeerAttributes]: the attributes for each router. GoBGP's table has the attributes that are equal for
+// all routers. The others, and attributes that depend on the session, are marks on the route. GoBGP's export policy
+// replaces a mark by its attributes, so that no router sees one. The table also has a route's weight, and the policy
+// removes it for routers without weights: each change of a weight is an UPDATE to all routers that have the route. A
+// route whose attributes change is announced again, and not withdrawn before: the UPDATE replaces the old one (RFC 4271
+// §3.1). Attributes for each kind of router follow RFC 4271 §5.1: preferences go to iBGP routers only, the local AS
+// number to eBGP routers only.
 //
 // # Guarantees
 //
@@ -58,4 +41,26 @@
 //
 // UPDATEs that a router sends end at the wire, whatever is in them: they cost no
 // memory and end no session.
+//
+// # Files
+//
+// The files are in this order: a function calls only functions of its own file and of later ones.
+//
+//   - bgp.go: [Server.Set], and what it does in which order; metrics.go, status.go and advertised.go (the routes of a
+//     session) report.
+//   - addresswatch.go ends sessions whose local address leaves the node; sessions.go opens and ends sessions as a State
+//     says; routes.go changes GoBGP's table while no session comes up.
+//   - session.go: one session, from dialling to its end; listen.go: one that waits for its router.
+//   - bfd_detector.go gives the state machine of BFD (bfd.go, RFC 5880 §6.8 as a value) a clock and sockets
+//     (bfd_socket.go), and ends the connection when the router is lost. Transcripts of real routers in testdata/bfd
+//     show what such a machine does.
+//   - wire.go: the connection, as GoBGP sees it; dial.go opens it.
+//   - gobgp.go: what GoBGP is asked to do, with accept.go (a connection is handed over) and log.go.
+//   - definedsets.go, gracefulshutdown.go (RFC 8326), linkbandwidth.go and exportpolicy.go: GoBGP's export policy,
+//     made of the parts in policy.go.
+//   - reason.go: why a session ended.
+//   - check.go: what a State must fulfil; sessionfacts.go; diff.go.
+//   - Messages: nexthop.go, gracefulrestart.go (the capability, and the wait for End-of-RIB), openmessage.go.
+//   - state.go has the contract, with attributes.go, peers.go and bfd_config.go.
+//   - What several of these use: bfd_packet.go; tcpmd5.go, ttl.go and localaddress.go set up the socket.
 package bgp

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"github.com/osrg/gobgp/v4/api"
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -28,27 +26,6 @@ const (
 	// markedSet matches the mark markAny, everyMarkSet all marks.
 	markedSet, everyMarkSet = "marked", "every mark"
 )
-
-// Peers is a comparable set of sessions: their names, sorted and joined by commas, which names
-// cannot contain. Empty: all sessions.
-type Peers string
-
-// PeersOf returns a set of names.
-func PeersOf(names ...string) Peers {
-	names = slices.Clone(names)
-	slices.Sort(names)
-	return Peers(strings.Join(slices.Compact(names), ","))
-}
-
-// Has reports whether a session is in the set.
-func (p Peers) Has(name string) bool {
-	return p == "" || slices.Contains(p.Names(), name)
-}
-
-// Names returns the sessions of a set, which must not be all.
-func (p Peers) Names() []string { return strings.Split(string(p), ",") }
-
-func (p Peers) String() string { return strings.ReplaceAll(string(p), ",", ", ") }
 
 func mark(n uint32) string { return fmt.Sprintf("%d:0:%d", uint32(markASN), n) }
 
@@ -137,4 +114,14 @@ func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error 
 		Conditions: &api.Conditions{NeighborSet: anyOf(name), LargeCommunitySet: anyOf(name)},
 		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT, LargeCommunity: stripMarks()},
 	})})
+}
+
+// stripStatement removes the marks from routes to all routers. Routes to some routers have lost
+// them already.
+func stripStatement() *api.Statement {
+	return &api.Statement{
+		Name:       stripPolicy,
+		Conditions: &api.Conditions{LargeCommunitySet: anyOf(everyMarkSet)},
+		Actions:    &api.Actions{LargeCommunity: stripMarks()},
+	}
 }

@@ -41,7 +41,10 @@ func TestFRRLosesSourceAddress(t *testing.T) {
 		} {
 			t.Run(c.router, func(t *testing.T) {
 				s := newServer(t, Options{})
-				session := Session{Name: "tor1", PeerAddress: netip.MustParseAddr(c.router), PeerASN: 65001, HoldTime: 10 * time.Minute, ConnectTime: time.Second}
+				session := Session{
+					Name: "tor1", PeerAddress: netip.MustParseAddr(c.router), PeerASN: 65001,
+					HoldTime: 10 * time.Minute, ConnectTime: time.Second,
+				}
 				_, err := s.Set(t.Context(), state([]Session{session}, routes(c.route)))
 				must(t, err)
 				lost, next := netip.MustParsePrefix(c.lost).Addr(), netip.MustParsePrefix(c.next).Addr()
@@ -56,9 +59,11 @@ func TestFRRLosesSourceAddress(t *testing.T) {
 					return st.State == Established && st.LocalAddress == next
 				})
 				eventually(t, "one session and the route", func() bool {
-					return strings.HasPrefix(r.kernel(), c.route) && !strings.Contains(r.vtysh("-c", "show bgp summary established"), lost.String()+" ")
+					return strings.HasPrefix(r.kernel(), c.route) &&
+						!strings.Contains(r.vtysh("-c", "show bgp summary established"), lost.String()+" ")
 				})
-				if st := s.sessionStatus("tor1"); !strings.Contains(st.LossReason, "no longer has the address "+lost.String()) {
+				if st := s.sessionStatus("tor1"); !strings.Contains(st.LossReason,
+					"no longer has the address "+lost.String()) {
 					t.Errorf("loss reason: %q", st.LossReason)
 				}
 			})

@@ -105,11 +105,16 @@ func TestFRRAttributes(t *testing.T) {
 			renumbered, external6 string
 		}{
 			{name: "none", external: "as 65010", internal: "as Local preference 100", renumbered: "as 65099"},
-			{name: "standard communities", told: ForAll(Attributes{Communities: CommunitiesOf(64500<<16|1, 1<<16|65535, 0xfffffffe)}),
-				external: "as 65010 community 1:65535 64500:1 65535:65534", internal: "as Local preference 100 community 1:65535 64500:1 65535:65534",
+			{name: "standard communities", told: ForAll(
+				Attributes{Communities: CommunitiesOf(64500<<16|1, 1<<16|65535, 0xfffffffe)}),
+				external:   "as 65010 community 1:65535 64500:1 65535:65534",
+				internal:   "as Local preference 100 community 1:65535 64500:1 65535:65534",
 				renumbered: "as 65099 community 1:65535 64500:1 65535:65534"},
-			{name: "large communities", told: ForAll(Attributes{LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2}, LargeCommunity{4200000000, 0, 4294967295})}),
-				external: "as 65010 large 64500:1:2 4200000000:0:4294967295", internal: "as Local preference 100 large 64500:1:2 4200000000:0:4294967295",
+			{name: "large communities", told: ForAll(
+				Attributes{LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2},
+					LargeCommunity{4200000000, 0, 4294967295})}),
+				external:   "as 65010 large 64500:1:2 4200000000:0:4294967295",
+				internal:   "as Local preference 100 large 64500:1:2 4200000000:0:4294967295",
 				renumbered: "as 65099 large 64500:1:2 4200000000:0:4294967295"},
 			{name: "local preference", told: ForAll(Attributes{LocalPref: MetricOf(4294967295)}),
 				external: "as 65010", internal: "as Local preference 4294967295", renumbered: "as 65099"},
@@ -120,14 +125,19 @@ func TestFRRAttributes(t *testing.T) {
 			{name: "MED 0", told: ForAll(Attributes{MED: MetricOf(0)}),
 				external: "as 65010 med 0", internal: "as Local preference 100 med 0", renumbered: "as 65099 med 0"},
 			{name: "prepend", told: ForAll(Attributes{Prepend: 2}),
-				external: "as 65010 65010 65010", internal: "as Local preference 100", renumbered: "as 65099 65099 65099"},
+				external: "as 65010 65010 65010", internal: "as Local preference 100",
+				renumbered: "as 65099 65099 65099"},
 			{name: "different for each", told: ForEach(map[string]Attributes{
 				"tor1": {Communities: CommunitiesOf(64500<<16|1, 64500<<16|2), MED: MetricOf(5)},
 				"tor2": {Communities: CommunitiesOf(64500<<16|1, 64500<<16|3), Prepend: 1},
-				"core": {Communities: CommunitiesOf(64500<<16 | 1), LargeCommunities: LargeCommunitiesOf(LargeCommunity{1, 2, 3}), LocalPref: MetricOf(50)}}),
-				external: "as 65010 med 5 community 64500:1 64500:2", internal: "as Local preference 50 community 64500:1 large 1:2:3",
+				"core": {Communities: CommunitiesOf(64500<<16 | 1),
+					LargeCommunities: LargeCommunitiesOf(LargeCommunity{1, 2, 3}), LocalPref: MetricOf(50)}}),
+				external:   "as 65010 med 5 community 64500:1 64500:2",
+				internal:   "as Local preference 50 community 64500:1 large 1:2:3",
 				renumbered: "as 65099 65099 community 64500:1 64500:3"},
-			{name: "only for some", told: ForEach(map[string]Attributes{"tor1": {}, "tor2": {MED: MetricOf(1)}, "core": {MED: MetricOf(1), Prepend: 3}}),
+			{name: "only for some", told: ForEach(map[string]Attributes{
+				"tor1": {}, "tor2": {MED: MetricOf(1)}, "core": {MED: MetricOf(1), Prepend: 3},
+			}),
 				external: "as 65010", internal: "as Local preference 100 med 1", renumbered: "as 65099 med 1"},
 		}
 		// One prefix for each, an aggregate among them.
@@ -138,7 +148,8 @@ func TestFRRAttributes(t *testing.T) {
 		names := slices.Sorted(maps.Keys(communityNames))
 		names = slices.DeleteFunc(names, func(c Community) bool { return c == LLGRStale }) // is refused
 		for i, c := range names {
-			all = append(all, told(ForAll(Attributes{Communities: CommunitiesOf(c)}), routes(fmt.Sprintf("198.51.100.%d/32", i))...)...)
+			all = append(all, told(ForAll(Attributes{Communities: CommunitiesOf(c)}),
+				routes(fmt.Sprintf("198.51.100.%d/32", i))...)...)
 		}
 		all = append(all, told(ForAll(gold), routes("2001:db8::1/128")...)...)
 		want := state(sessions, all)
@@ -148,7 +159,9 @@ func TestFRRAttributes(t *testing.T) {
 		for i, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
 				prefix := all[i].Prefix.String()
-				for node, want := range map[string]string{external: c.external, internal: c.internal, renumbered: c.renumbered} {
+				for node, want := range map[string]string{
+					external: c.external, internal: c.internal, renumbered: c.renumbered,
+				} {
 					r.await(prefix, node, want)
 				}
 			})
@@ -190,7 +203,8 @@ func (r AdvertisedRoute) asFRR() string {
 	if r.MED != nil {
 		text += fmt.Sprintf(" med %d", *r.MED)
 	}
-	return text + named(" community ", strings.Join(r.Communities, " ")) + named(" large ", strings.Join(r.LargeCommunities, " "))
+	return text + named(" community ", strings.Join(r.Communities, " ")) +
+		named(" large ", strings.Join(r.LargeCommunities, " "))
 }
 
 // frrKnows is FRR's text about a route with a well-known community. It respects
@@ -229,7 +243,8 @@ func TestFRRAttributesChange(t *testing.T) {
 		both := sessions[:2]
 		set := func(shutdown bool, changing PeerAttributes) {
 			t.Helper()
-			want := state(both, slices.Concat(told(changing, routes("192.0.2.1/32")...), told(ForAll(gold), routes("192.0.2.2/32")...)))
+			want := state(both, slices.Concat(told(changing, routes("192.0.2.1/32")...),
+				told(ForAll(gold), routes("192.0.2.2/32")...)))
 			want.Shutdown = shutdown
 			_, err := s.Set(t.Context(), want)
 			must(t, err)
@@ -247,7 +262,8 @@ func TestFRRAttributesChange(t *testing.T) {
 		}
 		set(false, PeerAttributes{})
 		is("192.0.2.1/32", "as 65010", "as Local preference 100")
-		is("192.0.2.2/32", "as 65010 med 10 community 64500:1 no-export", "as Local preference 200 med 10 community 64500:1 no-export")
+		is("192.0.2.2/32", "as 65010 med 10 community 64500:1 no-export",
+			"as Local preference 200 med 10 community 64500:1 no-export")
 		eventually(t, "kernel", func() bool { return strings.Count(r.kernel(), "192.0.2.") == 2 })
 		eventually(t, "End-of-RIB", func() bool {
 			return !s.sessionStatus("tor1").EndOfRIB.IsZero() && !s.sessionStatus("core").EndOfRIB.IsZero()
@@ -260,10 +276,13 @@ func TestFRRAttributesChange(t *testing.T) {
 			toExternal, toInternal string
 		}{
 			{ForAll(Attributes{MED: MetricOf(7)}), "as 65010 med 7", "as Local preference 100 med 7"},
-			{ForEach(map[string]Attributes{"tor1": {MED: MetricOf(8)}, "core": {LocalPref: MetricOf(9)}}), "as 65010 med 8", "as Local preference 9"},
-			{ForEach(map[string]Attributes{"tor1": {Prepend: 1}, "core": {LocalPref: MetricOf(9)}}), "as 65010 65010", "as Local preference 9"},
+			{ForEach(map[string]Attributes{"tor1": {MED: MetricOf(8)}, "core": {LocalPref: MetricOf(9)}}),
+				"as 65010 med 8", "as Local preference 9"},
+			{ForEach(map[string]Attributes{"tor1": {Prepend: 1}, "core": {LocalPref: MetricOf(9)}}), "as 65010 65010",
+				"as Local preference 9"},
 			{PeerAttributes{}, "as 65010", "as Local preference 100"},
-			{ForAll(blue), "as 65010 65010 65010 community 64500:1 large 64500:1:2", "as Local preference 0 community 64500:1 large 64500:1:2"},
+			{ForAll(blue), "as 65010 65010 65010 community 64500:1 large 64500:1:2",
+				"as Local preference 0 community 64500:1 large 64500:1:2"},
 		} {
 			set(false, c.told)
 			is("192.0.2.1/32", c.toExternal, c.toInternal)
@@ -273,12 +292,16 @@ func TestFRRAttributesChange(t *testing.T) {
 		}
 
 		set(true, ForAll(blue))
-		is("192.0.2.1/32", "as 65010 65010 65010 preference 0 community 64500:1 graceful-shutdown large 64500:1:2", "as Local preference 1 community 64500:1 graceful-shutdown large 64500:1:2")
-		is("192.0.2.2/32", "as 65010 preference 0 med 10 community 64500:1 graceful-shutdown no-export", "as Local preference 1 med 10 community 64500:1 graceful-shutdown no-export")
+		is("192.0.2.1/32", "as 65010 65010 65010 preference 0 community 64500:1 graceful-shutdown large 64500:1:2",
+			"as Local preference 1 community 64500:1 graceful-shutdown large 64500:1:2")
+		is("192.0.2.2/32", "as 65010 preference 0 med 10 community 64500:1 graceful-shutdown no-export",
+			"as Local preference 1 med 10 community 64500:1 graceful-shutdown no-export")
 		set(true, ForEach(map[string]Attributes{"tor1": gold, "core": gold.and(blue)}))
-		is("192.0.2.1/32", "as 65010 preference 0 med 10 community 64500:1 graceful-shutdown no-export", "as Local preference 1 community 64500:1 graceful-shutdown")
+		is("192.0.2.1/32", "as 65010 preference 0 med 10 community 64500:1 graceful-shutdown no-export",
+			"as Local preference 1 community 64500:1 graceful-shutdown")
 		set(false, ForAll(blue))
-		is("192.0.2.1/32", "as 65010 65010 65010 community 64500:1 large 64500:1:2", "as Local preference 0 community 64500:1 large 64500:1:2")
+		is("192.0.2.1/32", "as 65010 65010 65010 community 64500:1 large 64500:1:2",
+			"as Local preference 0 community 64500:1 large 64500:1:2")
 		for _, x := range both {
 			if st := s.sessionStatus(x.Name); st.Flaps != 0 {
 				t.Errorf("session %s flapped: %s", x.Name, st.LastError)
@@ -289,7 +312,8 @@ func TestFRRAttributesChange(t *testing.T) {
 		s = newServer(t, Options{Restarting: true})
 		set(false, ForAll(blue))
 		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
-		is("192.0.2.1/32", "as 65010 65010 65010 community 64500:1 large 64500:1:2", "as Local preference 0 community 64500:1 large 64500:1:2")
+		is("192.0.2.1/32", "as 65010 65010 65010 community 64500:1 large 64500:1:2",
+			"as Local preference 0 community 64500:1 large 64500:1:2")
 		if events := strings.Join(r.happened(), ", "); strings.Contains(events, "del") {
 			t.Errorf("the router's kernel: %s", events)
 		}

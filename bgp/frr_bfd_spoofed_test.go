@@ -50,7 +50,8 @@ func TestFRRBFDSpoofed(t *testing.T) {
 				eventually(t, "spoofed packets", func() bool { return received(t) >= before+4 })
 				// The session that a packet ends is down before the detector handles the next one.
 				polls := r.vtysh("-c", "show bfd peers counters")
-				eventually(t, "packets of the router", func() bool { return r.vtysh("-c", "show bfd peers counters") != polls })
+				eventually(t, "packets of the router",
+					func() bool { return r.vtysh("-c", "show bfd peers counters") != polls })
 				if st := s.sessionStatus("tor1"); st.BFD.State != "Up" || st.BFD.Flaps+st.Flaps != 0 {
 					t.Errorf("BFD is %s (%s) after %d flaps", st.BFD.State, st.BFD.Reason, st.BFD.Flaps)
 				}
@@ -160,7 +161,9 @@ func checksum(from, to netip.Addr, udp []byte) uint16 {
 func TestBFDExpects(t *testing.T) {
 	now := time.Now()
 	newDetector := func(state bfdState) *detector {
-		return &detector{peer: netip.MustParseAddr("127.0.0.9"), discriminator: 5, status: BFDStatus{State: state.String()}}
+		return &detector{
+			peer: netip.MustParseAddr("127.0.0.9"), discriminator: 5, status: BFDStatus{State: state.String()},
+		}
 	}
 	const loopback, other = 1, 1 << 20
 	for _, c := range []struct {

@@ -39,8 +39,8 @@ var (
 // bfdSession has a hold time that plays no part.
 func bfdSession(peer, source string) Session {
 	return Session{
-		Name: "tor1", PeerAddress: netip.MustParseAddr(peer), PeerASN: 65001, SourceAddress: netip.MustParseAddr(source),
-		HoldTime: 10 * time.Minute, ConnectTime: time.Second, BFD: fastBFD,
+		Name: "tor1", PeerAddress: netip.MustParseAddr(peer), PeerASN: 65001,
+		SourceAddress: netip.MustParseAddr(source), HoldTime: 10 * time.Minute, ConnectTime: time.Second, BFD: fastBFD,
 	}
 }
 
@@ -68,13 +68,17 @@ func TestFRRBFD(t *testing.T) {
 				s := newServer(t, Options{})
 				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32")))
 				must(t, err)
-				eventually(t, "BFD up", func() bool { return upWithBFD(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
+				eventually(t, "BFD up", func() bool {
+					return upWithBFD(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond
+				})
 				before := s.sessionStatus("tor1")
 				r.signal("bfdd", syscall.SIGSTOP)
-				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
+				took := within(t, time.Minute, "silence noticed",
+					func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
 				r.signal("bfdd", syscall.SIGCONT)
 				t.Logf("a silent router is noticed after %s at 3x50 ms", took.Round(time.Millisecond))
-				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps || st.LossReason != "BFD: nothing received from the router for 150ms" {
+				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps ||
+					st.LossReason != "BFD: nothing received from the router for 150ms" {
 					t.Errorf("it was not BFD: %s", st.LossReason)
 				}
 				eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
@@ -153,7 +157,8 @@ func TestFRRBFDRemoved(t *testing.T) {
 			st := s.sessionStatus("tor1")
 			return st.Flaps == 1 && st.State == Established && !st.BFD.Up()
 		})
-		if st := s.sessionStatus("tor1").BFD; st.Flaps != 1 || st.Reason != "the router says that it does not hear this node" {
+		if st := s.sessionStatus("tor1").BFD; st.Flaps != 1 ||
+			st.Reason != "the router says that it does not hear this node" {
 			t.Errorf("BFD: %+v", st)
 		}
 		configure("neighbor 10.0.0.2 bfd 7 300 300")
@@ -165,7 +170,8 @@ func TestFRRBFDRemoved(t *testing.T) {
 		conf.BFD = BFD{}
 		set()
 		eventually(t, "session without BFD on this side", func() bool {
-			return s.sessionStatus("tor1").State == Established && r.kernel() != "" && strings.Contains(r.vtysh("-c", "show bfd peers brief"), "down")
+			return s.sessionStatus("tor1").State == Established && r.kernel() != "" &&
+				strings.Contains(r.vtysh("-c", "show bfd peers brief"), "down")
 		})
 		// FRR may process AdminDown after the session was reset, and closes it.
 		eventually(t, "two seconds in peace", func() bool {
@@ -173,7 +179,8 @@ func TestFRRBFDRemoved(t *testing.T) {
 			return st.State == Established && time.Since(st.Since) > 2*time.Second
 		})
 		st := s.sessionStatus("tor1")
-		if st.BFD != nil || st.Flaps > 1 || st.Flaps == 1 && st.LastError != "router ended the session: Cease/BFD Down received" {
+		if st.BFD != nil || st.Flaps > 1 || st.Flaps == 1 &&
+			st.LastError != "router ended the session: Cease/BFD Down received" {
 			t.Errorf("status: %+v", st)
 		}
 		eventually(t, "route", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.2" })
@@ -206,7 +213,8 @@ func TestFRRBFDWithGTSM(t *testing.T) {
 		eventually(t, "BFD, or why there is none", func() bool {
 			st := s.sessionStatus("tor1").BFD
 			multihop := strings.Contains(r.vtysh("-c", "show bfd peers"), "multihop")
-			return st != nil && (st.Up() && !multihop || !st.Up() && multihop && strings.Contains(st.Reason, "have either bfd or ttlSecurityHops"))
+			return st != nil && (st.Up() && !multihop ||
+				!st.Up() && multihop && strings.Contains(st.Reason, "have either bfd or ttlSecurityHops"))
 		})
 		if st := s.sessionStatus("tor1"); st.State != Established || st.Flaps != 0 {
 			t.Errorf("status: %+v", st)
@@ -220,7 +228,8 @@ func TestFRRBFDRestart(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSlowBFDConfig, "bfdd")
 		up := func() bool {
-			return r.kernel() == "192.0.2.1/32 via 10.0.0.2" && strings.Contains(r.vtysh("-c", "show bfd peers brief"), "up")
+			return r.kernel() == "192.0.2.1/32 via 10.0.0.2" &&
+				strings.Contains(r.vtysh("-c", "show bfd peers brief"), "up")
 		}
 		node := startNode(t, "graceful")
 		eventually(t, "route and BFD", up)

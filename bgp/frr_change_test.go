@@ -30,12 +30,15 @@ router bgp 65001
 
 func frrDifferent() []Session {
 	return []Session{{
-		Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65001, LocalASN: 65099, RouterID: netip.MustParseAddr("10.255.0.99"),
-		SourceAddress: netip.MustParseAddr("10.0.0.11"), Device: "uplink", HoldTime: time.Minute, KeepaliveTime: 7 * time.Second, ConnectTime: time.Second,
-		Password: "sesame", BFD: BFD{300 * time.Millisecond, 300 * time.Millisecond, 8, true}, GracefulRestart: true, RestartTime: 40 * time.Second,
+		Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65001, LocalASN: 65099,
+		RouterID: netip.MustParseAddr("10.255.0.99"), SourceAddress: netip.MustParseAddr("10.0.0.11"), Device: "uplink",
+		HoldTime: time.Minute, KeepaliveTime: 7 * time.Second, ConnectTime: time.Second, Password: "sesame",
+		BFD: BFD{300 * time.Millisecond, 300 * time.Millisecond, 8, true}, GracefulRestart: true,
+		RestartTime: 40 * time.Second,
 	}, {
 		Name: "tor2", PeerAddress: netip.MustParseAddr("fd00::1"), PeerASN: 65001, LocalASN: 65001,
-		SourceInterface: "uplink", Passive: true, TTLSecurityHops: 1, HoldTime: 30 * time.Second, ConnectTime: 2 * time.Second,
+		SourceInterface: "uplink", Passive: true, TTLSecurityHops: 1, HoldTime: 30 * time.Second,
+		ConnectTime: 2 * time.Second,
 	}}
 }
 
@@ -63,8 +66,10 @@ func TestFRRChangeOfAnother(t *testing.T) {
 		})
 		seen := frrSeen(r)
 		for neighbor, want := range map[string][]string{
-			"10.0.0.11": {`"remoteAs":65099`, `"remoteRouterId":"10.255.0.99"`, `"bgpTimerHoldTimeMsecs":60000`, `"connectionsEstablished":1`, `"connectionsDropped":0`},
-			"fd00::2":   {`"remoteAs":65001`, `"remoteRouterId":"10.255.0.10"`, `"bgpTimerHoldTimeMsecs":30000`, `"connectionsEstablished":1`, `"connectionsDropped":0`},
+			"10.0.0.11": {`"remoteAs":65099`, `"remoteRouterId":"10.255.0.99"`, `"bgpTimerHoldTimeMsecs":60000`,
+				`"connectionsEstablished":1`, `"connectionsDropped":0`},
+			"fd00::2": {`"remoteAs":65001`, `"remoteRouterId":"10.255.0.10"`, `"bgpTimerHoldTimeMsecs":30000`,
+				`"connectionsEstablished":1`, `"connectionsDropped":0`},
 		} {
 			for _, w := range want {
 				if !strings.Contains(seen[neighbor], w) {
@@ -75,9 +80,11 @@ func TestFRRChangeOfAnother(t *testing.T) {
 		before := []SessionStatus{s.sessionStatus("tor1"), s.sessionStatus("tor2")}
 
 		changes := map[string]func(x *Session){
-			"Name":            func(x *Session) { x.Name = "another" },
-			"PeerAddress":     func(x *Session) { x.PeerAddress = netip.MustParseAddr("127.0.0.6") },
-			"Interface":       func(x *Session) { x.PeerAddress, x.SourceAddress, x.Interface = netip.Addr{}, netip.Addr{}, "none0" },
+			"Name":        func(x *Session) { x.Name = "another" },
+			"PeerAddress": func(x *Session) { x.PeerAddress = netip.MustParseAddr("127.0.0.6") },
+			"Interface": func(x *Session) {
+				x.PeerAddress, x.SourceAddress, x.Interface = netip.Addr{}, netip.Addr{}, "none0"
+			},
 			"PeerPort":        func(x *Session) { x.PeerPort = elsewhere.addr.Port() },
 			"PeerASN":         func(x *Session) { x.PeerASN = 65002 },
 			"External":        func(x *Session) { x.PeerASN, x.External = 0, true },
@@ -94,7 +101,9 @@ func TestFRRChangeOfAnother(t *testing.T) {
 			"EBGPMultihopTTL": func(x *Session) { x.EBGPMultihopTTL = 5 },
 			"TTLSecurityHops": func(x *Session) { x.TTLSecurityHops = 1 },
 			"Password":        func(x *Session) { x.Password = "sesame" },
-			"BFD":             func(x *Session) { x.BFD = BFD{300 * time.Millisecond, 300 * time.Millisecond, 3, false} },
+			"BFD": func(x *Session) {
+				x.BFD = BFD{300 * time.Millisecond, 300 * time.Millisecond, 3, false}
+			},
 			"GracefulRestart": func(x *Session) { x.GracefulRestart = true },
 			"RestartTime":     func(x *Session) { x.GracefulRestart, x.RestartTime = true, time.Minute },
 			// What opens it is that it is as at first: see TestStates.
@@ -118,7 +127,8 @@ func TestFRRChangeOfAnother(t *testing.T) {
 					return st.State == Established && st.Since.After(begin) || st.LastError != ""
 				})
 				for _, was := range before {
-					if is := s.sessionStatus(was.Name); is.State != Established || is.Since != was.Since || is.Flaps != 0 {
+					if is := s.sessionStatus(was.Name); is.State != Established || is.Since != was.Since ||
+						is.Flaps != 0 {
 						t.Errorf("session %s: %+v", was.Name, is)
 					}
 				}

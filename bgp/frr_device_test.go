@@ -42,7 +42,8 @@ func TestFRRDevice(t *testing.T) {
 
 		connects, waits := bfdSession("10.0.0.1", "10.0.0.2"), frrSession("10.0.0.3")
 		connects.Password, connects.BFD, connects.Device = "sesame", slowBFD, device
-		waits.Name, waits.PeerAddress, waits.Passive, waits.Device = "tor2", netip.MustParseAddr("10.0.0.21"), true, device
+		waits.Name, waits.PeerAddress, waits.Passive, waits.Device = "tor2", netip.MustParseAddr("10.0.0.21"), true,
+			device
 		s := newServer(t, Options{})
 		set := func() {
 			t.Helper()
@@ -51,7 +52,8 @@ func TestFRRDevice(t *testing.T) {
 		}
 		set()
 		eventually(t, "the session that we open, with BFD", func() bool { return upWithBFD(s) })
-		eventually(t, "the session that the router opens", func() bool { return s.sessionStatus("tor2").State == Established })
+		eventually(t, "the session that the router opens",
+			func() bool { return s.sessionStatus("tor2").State == Established })
 		eventually(t, "a route by each", func() bool { return r.hops("192.0.2.1/32") == "10.0.0.2 10.0.0.3" })
 
 		// On the node's routes no BGP speaker answers.

@@ -17,7 +17,8 @@ func TestFRRDuplicateRouter(t *testing.T) {
 		all := routes("192.0.2.1/32", "192.0.2.2/32 to a-newer", "192.0.2.3/32 to b-older")
 
 		_, err := s.Set(t.Context(), state([]Session{older, newer}, all))
-		const want = "session a-newer: PeerAddress 10.0.0.1: session b-older has it already, and there can be only one, also with another port or device; remove one of them"
+		const want = "session a-newer: PeerAddress 10.0.0.1: session b-older has it already, and there can be only " +
+			"one, also with another port or device; remove one of them"
 		if faults := (Faults)(nil); !errors.As(err, &faults) || faults.Error() != want {
 			t.Errorf("two sessions: %v, want %s", err, want)
 		}
@@ -33,7 +34,8 @@ func TestFRRDuplicateRouter(t *testing.T) {
 
 		_, err = s.Set(t.Context(), state([]Session{older}, all))
 		must(t, err)
-		eventually(t, "the older one's routes again", func() bool { return prefixesOf(r) == "192.0.2.1/32 192.0.2.3/32" })
+		eventually(t, "the older one's routes again",
+			func() bool { return prefixesOf(r) == "192.0.2.1/32 192.0.2.3/32" })
 	})
 }
 

@@ -78,7 +78,8 @@ func (f *fabric) state() State {
 	var sessions []Session
 	for i := range f.tors {
 		sessions = append(sessions, Session{
-			Name: fmt.Sprintf("tor%d", i+1), PeerAddress: netip.MustParseAddr(fmt.Sprintf("10.0.%d.1", i+1)), PeerASN: uint32(65001 + i),
+			Name: fmt.Sprintf("tor%d", i+1), PeerAddress: netip.MustParseAddr(fmt.Sprintf("10.0.%d.1", i+1)),
+			PeerASN:  uint32(65001 + i),
 			HoldTime: 9 * time.Second, ConnectTime: 100 * time.Millisecond, GracefulRestart: true,
 		})
 	}
@@ -255,18 +256,21 @@ func TestFRRRouteReflector(t *testing.T) {
 		s := newServer(t, Options{})
 		conf := frrSession("10.0.0.2")
 		conf.LocalASN, conf.PeerASN = 65010, 65010
-		want := state([]Session{conf}, told(ForAll(Attributes{LocalPref: MetricOf(250), Communities: CommunitiesOf(64500<<16 | 7)}), routes("192.0.2.1/32")...))
+		want := state([]Session{conf}, told(ForAll(Attributes{LocalPref: MetricOf(250),
+			Communities: CommunitiesOf(64500<<16 | 7)}), routes("192.0.2.1/32")...))
 		_, err := s.Set(t.Context(), want)
 		must(t, err)
 		const vip = "192.0.2.1/32"
 		eventually(t, "the route by the reflector", func() bool { return edge.hops(vip) == "10.1.0.1" })
 		out := edge.vtysh("-c", "show bgp ipv4 unicast "+vip)
-		for _, words := range []string{"10.0.0.2 from 10.1.0.1", "localpref 250", "Originator: " + want.RouterID.String(), "Cluster list: 10.255.0.1", "Community: 64500:7"} {
+		for _, words := range []string{"10.0.0.2 from 10.1.0.1", "localpref 250",
+			"Originator: " + want.RouterID.String(), "Cluster list: 10.255.0.1", "Community: 64500:7"} {
 			if !strings.Contains(out, words) {
 				t.Errorf("no %q in what the edge says:\n%s", words, out)
 			}
 		}
-		if out := reflector.vtysh("-c", "show bgp ipv4 unicast "+vip); !strings.Contains(out, "Received from a RR-client") {
+		if out := reflector.vtysh("-c", "show bgp ipv4 unicast "+vip); !strings.Contains(out,
+			"Received from a RR-client") {
 			t.Errorf("the reflector says:\n%s", out)
 		}
 		_, err = s.Set(t.Context(), state([]Session{conf}, nil))

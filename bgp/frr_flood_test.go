@@ -52,7 +52,8 @@ func TestFRRFullTable(t *testing.T) {
 		set("192.0.2.1/32")
 		eventually(t, "route", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.2" })
 		before := heap()
-		eventually(t, "the router's whole table", func() bool { return r.neighbor("10.0.0.2").Families["ipv4Unicast"].Sent >= prefixes })
+		eventually(t, "the router's whole table",
+			func() bool { return r.neighbor("10.0.0.2").Families["ipv4Unicast"].Sent >= prefixes })
 		set("192.0.2.1/32", "192.0.2.2/32")
 		eventually(t, "another route", func() bool { return strings.Contains(r.kernel(), "192.0.2.2/32 via 10.0.0.2") })
 		st := s.sessionStatus("tor1")
@@ -63,7 +64,8 @@ func TestFRRFullTable(t *testing.T) {
 		if after := heap(); after > before+4<<20 {
 			t.Errorf("%d KiB more after %d prefixes", (after-before)>>10, prefixes)
 		}
-		if out, err := exec.Command("ip", "route", "show", "proto", "bgp").CombinedOutput(); err != nil || len(out) != 0 {
+		if out, err := exec.Command("ip", "route", "show", "proto", "bgp").CombinedOutput(); err != nil ||
+			len(out) != 0 {
 			t.Errorf("this node's kernel has %s (%v)", out, err)
 		}
 	})

@@ -52,18 +52,23 @@ func TestFRRGuide(t *testing.T) {
 		leaving       bool
 		want          string // of the router, about the announced route
 	}{
-		{"tasks/drain-a-node.md", "On the router", Attributes{}, true, "as 64513 preference 0 community graceful-shutdown"},
-		{"reference/bgp-advertisement.md", "Attributes", Attributes{Communities: CommunitiesOf(64500<<16 | 100)}, false, "as 64513 preference 200 community 64500:100"},
+		{"tasks/drain-a-node.md", "On the router", Attributes{}, true,
+			"as 64513 preference 0 community graceful-shutdown"},
+		{"reference/bgp-advertisement.md", "Attributes", Attributes{Communities: CommunitiesOf(64500<<16 | 100)}, false,
+			"as 64513 preference 200 community 64500:100"},
 	} {
 		t.Run(c.section, func(t *testing.T) {
 			inNamespace(t, func(t *testing.T) {
-				conf := guide(t, "reference/bgp.md", "Next hops") + " bgp router-id 10.255.0.1\n neighbor 2001:db8::11 timers connect 1\n" +
-					" address-family ipv4 unicast\n  neighbor 2001:db8::11 route-map nodes in\n exit-address-family\nexit\n" + guide(t, c.page, c.section)
+				conf := guide(t, "reference/bgp.md", "Next hops") +
+					" bgp router-id 10.255.0.1\n neighbor 2001:db8::11 timers connect 1\n" +
+					" address-family ipv4 unicast\n  neighbor 2001:db8::11 route-map nodes in\n " +
+					"exit-address-family\nexit\n" + guide(t, c.page, c.section)
 				r := newFRR(t, "router", conf)
 				session := guideNode(t, r)
 				r.run()
 				s := newServer(t, Options{})
-				want := state([]Session{session}, append(told(ForAll(c.told), routes("192.0.2.1/32")...), routes("192.0.2.2/32")...))
+				want := state([]Session{session}, append(told(ForAll(c.told), routes("192.0.2.1/32")...),
+					routes("192.0.2.2/32")...))
 				want.Shutdown = c.leaving
 				_, err := s.Set(t.Context(), want)
 				must(t, err)
@@ -90,7 +95,10 @@ func TestFRRInstall(t *testing.T) {
 		r.ns.Addr("eth0", "198.51.100.1/24")
 		r.run()
 		s := newServer(t, Options{})
-		session := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("198.51.100.1"), PeerASN: 64512, LocalASN: 64513, GracefulRestart: true}
+		session := Session{
+			Name: "tor1", PeerAddress: netip.MustParseAddr("198.51.100.1"), PeerASN: 64512, LocalASN: 64513,
+			GracefulRestart: true,
+		}
 		_, err := s.Set(t.Context(), state([]Session{session}, routes("192.0.2.5/32", "198.18.0.1/32")))
 		must(t, err)
 		eventually(t, "the pool's route", func() bool { return r.kernel() == "192.0.2.5/32 via 198.51.100.11" })
@@ -117,7 +125,8 @@ func TestFRRAcceptsDocumentedConfiguration(t *testing.T) {
 			n++
 			file := filepath.Join(t.TempDir(), fmt.Sprintf("%d.conf", i))
 			must(t, os.WriteFile(file, []byte(m[1]), 0o644))
-			if out, err := exec.Command("vtysh", "--dryrun", "--inputfile", file).CombinedOutput(); err != nil || strings.Contains(string(out), "%") {
+			if out, err := exec.Command("vtysh", "--dryrun", "--inputfile", file).CombinedOutput(); err != nil ||
+				strings.Contains(string(out), "%") {
 				t.Errorf("%s: FRR says %v: %s of\n%s", name, err, out, m[1])
 			}
 		}

@@ -71,11 +71,15 @@ func TestFRRBothFamilies(t *testing.T) {
 			says := func() string {
 				return r.vtysh("-c", fmt.Sprintf("show bgp %s unicast neighbors %s routes json", c.family, c.neighbor))
 			}
-			eventually(t, c.family+" from "+c.neighbor, func() bool { return strings.Contains(says(), `"ip":"`+c.want+`"`) })
+			eventually(t, c.family+" from "+c.neighbor,
+				func() bool { return strings.Contains(says(), `"ip":"`+c.want+`"`) })
 		}
 		// A router that has just started may reset a session once.
 		for _, name := range []string{"over4", "over6"} {
-			eventually(t, name, func() bool { st := s.sessionStatus(name); return st.Advertised == 2 && st.LeftOut == 0 })
+			eventually(t, name, func() bool {
+				st := s.sessionStatus(name)
+				return st.Advertised == 2 && st.LeftOut == 0
+			})
 		}
 
 		// Without an address to name, each router has its own family, and we say why.
@@ -83,7 +87,9 @@ func TestFRRBothFamilies(t *testing.T) {
 		want.NextHop4, want.NextHop6 = netip.Addr{}, netip.Addr{}
 		_, err = s.Set(t.Context(), want)
 		must(t, err)
-		for name, why := range map[string]string{"over4": "the session is over IPv4", "over6": "takes no IPv6 next hops for IPv4"} {
+		for name, why := range map[string]string{
+			"over4": "the session is over IPv4", "over6": "takes no IPv6 next hops for IPv4",
+		} {
 			eventually(t, name, func() bool {
 				st := s.sessionStatus(name)
 				return st.Advertised == 1 && st.LeftOut == 1 && strings.Contains(st.Omissions[0].Reason, why)

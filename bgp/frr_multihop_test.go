@@ -42,10 +42,12 @@ func TestFRRMultihop(t *testing.T) {
 			reason string // empty: the session comes up
 		}{
 			{"multihop", func(s *Session) { s.EBGPMultihopTTL = 2 }, ""},
-			{"nothing said", func(*Session) {}, "no route to host: 10.1.0.3 port 179 does not answer, or is not directly connected"},
+			{"nothing said", func(*Session) {}, "no route to host: 10.1.0.3 port 179 does not answer, or is " +
+				"not directly connected"},
 			{"GTSM", func(s *Session) { s.TTLSecurityHops = 2 }, ""},
 			{"GTSM for a neighbour", func(s *Session) { s.TTLSecurityHops = 1 },
-				"no answer from 10.1.0.5 port 179; ttlSecurityHops 1 drops packets that have come further or were not sent with TTL 255: does the router have it, too?"},
+				"no answer from 10.1.0.5 port 179; ttlSecurityHops 1 drops packets that have come further or were " +
+					"not sent with TTL 255: does the router have it, too?"},
 			{"iBGP", func(s *Session) { s.LocalASN = 65001 }, ""},
 		}
 		var sessions []Session
@@ -67,7 +69,10 @@ func TestFRRMultihop(t *testing.T) {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
 				if c.reason == "" {
-					eventually(t, "session", func() bool { st := s.sessionStatus(c.name); return st.State == Established && st.Advertised == 1 })
+					eventually(t, "session", func() bool {
+						st := s.sessionStatus(c.name)
+						return st.State == Established && st.Advertised == 1
+					})
 					return
 				}
 				eventually(t, c.reason, func() bool { return s.sessionStatus(c.name).LastError == c.reason })

@@ -76,10 +76,13 @@ func TestFRRPassive(t *testing.T) {
 			{name: "wrong password", source: "10.0.0.16", change: func(s *Session) { s.Password = "simsim" },
 				reason: nobody + "; so does a router that has no password for this node, or another one"},
 			{name: "GTSM on our side only", source: "fd00::3", change: func(s *Session) { s.TTLSecurityHops = 1 },
-				reason: "fd00::1 has not connected to this node, which waits for that (passive); ttlSecurityHops 1 drops packets that have come " +
+				reason: "fd00::1 has not connected to this node, which waits for that (passive); ttlSecurityHops 1 " +
+					"drops packets that have come " +
 					"further or were not sent with TTL 255: does the router have it, too?"},
-			{name: "another device", source: "10.0.0.2", change: func(s *Session) { s.Device = "elsewhere" }, reason: nobody},
-			{name: "a device that is not there", source: "10.0.0.2", change: func(s *Session) { s.Device = "red" }, reason: "device red is not on this node"},
+			{name: "another device", source: "10.0.0.2", change: func(s *Session) { s.Device = "elsewhere" },
+				reason: nobody},
+			{name: "a device that is not there", source: "10.0.0.2", change: func(s *Session) { s.Device = "red" },
+				reason: "device red is not on this node"},
 			{name: "another address of this node", source: "10.0.0.3",
 				reason: "router connected to 10.0.0."}, // to any, since it connects to several
 		} {
@@ -99,7 +102,9 @@ func TestFRRPassive(t *testing.T) {
 				_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 				must(t, err)
 				if c.reason != "" {
-					eventually(t, c.reason, func() bool { return strings.HasPrefix(s.sessionStatus("tor1").LastError, c.reason) })
+					eventually(t, c.reason, func() bool {
+						return strings.HasPrefix(s.sessionStatus("tor1").LastError, c.reason)
+					})
 					return
 				}
 				hop := c.source
@@ -140,7 +145,8 @@ func TestFRRPassivePort(t *testing.T) {
 		other.Name, other.PeerAddress = "other", netip.MustParseAddr("fd00::1")
 		_, err = s.Set(t.Context(), state([]Session{other, passive}, routes("192.0.2.1/32")))
 		must(t, err)
-		const want = "this node cannot listen on TCP port 179, as passive wants: another program does; is there another BGP speaker?"
+		const want = "this node cannot listen on TCP port 179, as passive wants: another program does; is there " +
+			"another BGP speaker?"
 		eventually(t, want, func() bool { return s.sessionStatus("tor1").LastError == want })
 		eventually(t, "the other session", func() bool { return s.sessionStatus("other").State == Established })
 		since := s.sessionStatus("other").Since
@@ -191,7 +197,10 @@ func TestSecondConnection(t *testing.T) {
 					return &fakeConn{conn}
 				}
 				s := newServer(t, Options{})
-				conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.5"), PeerASN: 65001, Passive: true, GracefulRestart: true}
+				conf := Session{
+					Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.5"), PeerASN: 65001, Passive: true,
+					GracefulRestart: true,
+				}
 				_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 				must(t, err)
 				eventually(t, "port", func() bool { return listening(t) })
@@ -222,7 +231,8 @@ func TestSecondConnection(t *testing.T) {
 				establish(second)
 				eventually(t, "the second session", func() bool {
 					st := s.sessionStatus("tor1")
-					return st.State == Established && st.Flaps == 1 && st.LastError == "router opened another connection"
+					return st.State == Established && st.Flaps == 1 &&
+						st.LastError == "router opened another connection"
 				})
 				must(t, first.SetReadDeadline(time.Now().Add(time.Minute)))
 				for err = nil; err == nil; _, err = first.Read(make([]byte, 4096)) {

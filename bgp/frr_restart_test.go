@@ -87,7 +87,8 @@ func frrReturns(t *testing.T, r *frr, s *Server) {
 	t.Log("router killed:", s.sessionStatus("tor1").LastError)
 	r.start()
 	begin := time.Now()
-	took := within(t, time.Minute, "session up again", func() bool { return s.sessionStatus("tor1").State == Established })
+	took := within(t, time.Minute, "session up again",
+		func() bool { return s.sessionStatus("tor1").State == Established })
 	t.Logf("from the router's return to the session: %s", took.Round(time.Millisecond))
 	eventually(t, "routes again", func() bool { return r.kernel() == frrWant })
 	t.Logf("and to the routes: %s", time.Since(begin).Round(time.Millisecond))

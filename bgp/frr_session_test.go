@@ -50,25 +50,28 @@ func TestFRRSessionOptions(t *testing.T) {
 		}{
 			{name: "GTSM", source: "10.0.0.11", change: func(s *Session) { s.TTLSecurityHops = 1 },
 				router: []string{`"remoteAs":65010`, `"remoteRouterId":"10.255.0.10"`}},
-			{name: "GTSM with iBGP", source: "10.0.0.14", change: func(s *Session) { s.PeerASN, s.LocalASN, s.TTLSecurityHops = 65001, 65001, 1 },
+			{name: "GTSM with iBGP", source: "10.0.0.14",
+				change: func(s *Session) { s.PeerASN, s.LocalASN, s.TTLSecurityHops = 65001, 65001, 1 },
 				router: []string{`"remoteAs":65001`}},
 			{name: "local AS number and router ID", source: "10.0.0.12",
 				change: func(s *Session) { s.LocalASN, s.RouterID = 65099, netip.MustParseAddr("10.255.0.99") },
 				router: []string{`"remoteAs":65099`, `"remoteRouterId":"10.255.0.99"`}},
 			{name: "external", source: "10.0.0.13", change: func(s *Session) { s.PeerASN, s.External = 0, true },
 				router: []string{`"remoteAs":65010`}},
-			{name: "external, but the router is internal", source: "10.0.0.14", change: func(s *Session) { s.PeerASN, s.External, s.LocalASN = 0, true, 65001 },
+			{name: "external, but the router is internal", source: "10.0.0.14",
+				change: func(s *Session) { s.PeerASN, s.External, s.LocalASN = 0, true, 65001 },
 				reason: "wrong AS number: router says AS65001, which is our own, and BGPPeer says external"},
 			{name: "source interface", change: func(s *Session) { s.SourceInterface = "uplink" }, source: "10.0.0.2",
 				router: []string{`"remoteAs":65010`}},
 			{name: "password", source: "10.0.0.16", change: func(s *Session) { s.Password = "sesame" },
 				router: []string{`"remoteAs":65010`}},
 			{name: "wrong password", source: "10.0.0.16", change: func(s *Session) { s.Password = "simsim" },
-				reason: "no answer from 10.0.0.1 port 179; so does a router that has no password for this node, or another one"},
+				reason: "no answer from 10.0.0.1 port 179; so does a router that has no password for this " +
+					"node, or another one"},
 			{name: "multihop", source: "10.0.0.15", change: func(s *Session) { s.EBGPMultihopTTL = 2 },
 				router: []string{`"remoteAs":65010`}},
-			{name: "device, though routes say another", source: "10.0.0.2", change: func(s *Session) { s.Device = "uplink" },
-				router: []string{`"remoteAs":65010`}},
+			{name: "device, though routes say another", source: "10.0.0.2",
+				change: func(s *Session) { s.Device = "uplink" }, router: []string{`"remoteAs":65010`}},
 			{name: "device that is not there", source: "10.0.0.2", change: func(s *Session) { s.Device = "red" },
 				reason: "device red is not on this node"},
 		} {
@@ -134,7 +137,9 @@ func TestFRRPasswordRotation(t *testing.T) {
 
 		conf.Password = "simsim"
 		set()
-		eventually(t, "wrong password", func() bool { return strings.Contains(s.sessionStatus("tor1").LastError, "or another one") })
+		eventually(t, "wrong password", func() bool {
+			return strings.Contains(s.sessionStatus("tor1").LastError, "or another one")
+		})
 		r.vtysh("-c", "configure terminal", "-c", "router bgp 65001", "-c", "neighbor 10.0.0.16 password simsim")
 		eventually(t, "route with the new password", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.16" })
 		if st := s.sessionStatus("other"); st.Flaps != 0 || st.Since != since {

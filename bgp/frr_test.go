@@ -166,7 +166,9 @@ func (r *frr) awaitReach() {
 	near := r.near()
 	eventually(r.t, "FRR reaches its neighbours", func() bool {
 		says := r.vtysh("-c", "show bgp vrf all nexthop")
-		return !slices.ContainsFunc(near, func(a netip.Addr) bool { return !strings.Contains(says, " "+a.String()+" valid ") })
+		return !slices.ContainsFunc(near, func(a netip.Addr) bool {
+			return !strings.Contains(says, " "+a.String()+" valid ")
+		})
 	})
 }
 
@@ -232,7 +234,8 @@ func (r *frr) daemon(name string) *exec.Cmd {
 
 func (r *frr) vtysh(args ...string) string {
 	_ = os.WriteFile(filepath.Join(r.dir, "vtysh.conf"), nil, 0o644)
-	out, _ := exec.Command("vtysh", append([]string{"--vty_socket", r.dir, "--config_dir", r.dir}, args...)...).CombinedOutput()
+	out, _ := exec.Command("vtysh", append([]string{"--vty_socket", r.dir, "--config_dir", r.dir}, args...)...).
+		CombinedOutput()
 	return string(out)
 }
 
@@ -357,7 +360,8 @@ func TestFRRInternal(t *testing.T) {
 		must(t, err)
 		const want = "192.0.2.1/32 via 10.0.0.3"
 		eventually(t, "routes", func() bool { return r.kernel() == want })
-		if out := r.vtysh("-c", "show bgp ipv4 unicast 192.0.2.1/32"); !strings.Contains(out, "localpref 100") || !strings.Contains(out, "internal") {
+		if out := r.vtysh("-c", "show bgp ipv4 unicast 192.0.2.1/32"); !strings.Contains(out, "localpref 100") ||
+			!strings.Contains(out, "internal") {
 			t.Errorf("router says:\n%s", out)
 		}
 		r.happened()
@@ -369,19 +373,22 @@ func TestFRRInternal(t *testing.T) {
 		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
 		_, err = s.Set(t.Context(), frrState(conf, "198.51.100.99/32"))
 		must(t, err)
-		eventually(t, "route after the restart", func() bool { return strings.Contains(r.kernel(), "198.51.100.99/32") })
+		eventually(t, "route after the restart",
+			func() bool { return strings.Contains(r.kernel(), "198.51.100.99/32") })
 		if events := r.happened(); !slices.Equal(events, []string{"add 198.51.100.99/32"}) {
 			t.Errorf("restart: %v", events)
 		}
 		st := s.sessionStatus("tor1")
-		if st.Flaps != 0 || st.LeftOut != 1 || !strings.Contains(st.Omissions[0].Reason, "the router does not take IPv6 routes") {
+		if st.Flaps != 0 || st.LeftOut != 1 ||
+			!strings.Contains(st.Omissions[0].Reason, "the router does not take IPv6 routes") {
 			t.Errorf("status: %+v", st)
 		}
 
 		conf.GracefulRestart = false
 		_, err = s.Set(t.Context(), frrState(conf))
 		must(t, err)
-		eventually(t, "routes without graceful restart", func() bool { return s.sessionStatus("tor1").Advertised == 1 && r.kernel() == want })
+		eventually(t, "routes without graceful restart",
+			func() bool { return s.sessionStatus("tor1").Advertised == 1 && r.kernel() == want })
 		must(t, s.Close(t.Context(), Restart))
 		took := within(t, 20*time.Second, "routes gone", func() bool { return r.kernel() == "" })
 		t.Logf("from Close(Restart) without graceful restart to no route: %s", took.Round(100*time.Microsecond))
@@ -395,7 +402,8 @@ func TestFRROneOfTwoRoutersDown(t *testing.T) {
 		r := startFRR(t)
 		alive := frrSession("10.0.0.2")
 		dead := alive
-		dead.Name, dead.PeerAddress, dead.RestartTime = "tor2", netip.MustParseAddr("10.0.0.9"), 4*time.Second // no host answers ARP
+		// no host answers ARP
+		dead.Name, dead.PeerAddress, dead.RestartTime = "tor2", netip.MustParseAddr("10.0.0.9"), 4*time.Second
 		want := frrState(alive)
 		want.Sessions = append(want.Sessions, dead)
 
@@ -417,7 +425,8 @@ func TestFRROneOfTwoRoutersDown(t *testing.T) {
 		}
 		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
 		at, _ := s.Synced()
-		t.Logf("End-of-RIB to the living router after %s, synced after %s; dead: %s", end.Sub(begin).Round(time.Millisecond),
+		t.Logf("End-of-RIB to the living router after %s, synced after %s; dead: %s",
+			end.Sub(begin).Round(time.Millisecond),
 			at.Sub(begin).Round(time.Millisecond), s.sessionStatus("tor2").LastError)
 		if at.Sub(begin) < 3900*time.Millisecond {
 			t.Errorf("synced after %s, before the dead router forgot us", at.Sub(begin))

@@ -31,12 +31,15 @@ func TestFRRTimers(t *testing.T) {
 		r := startFRRWith(t, frrTimerConfig)
 		node := nstest.Node(t)
 		var sessions []Session
-		for i, timers := range []struct{ hold, keepalive time.Duration }{{}, {hold: 30 * time.Second}, {hold: 90 * time.Second}, {time.Hour, time.Second}} {
+		for i, timers := range []struct {
+			hold, keepalive time.Duration
+		}{{}, {hold: 30 * time.Second}, {hold: 90 * time.Second}, {time.Hour, time.Second}} {
 			source, router := fmt.Sprintf("10.0.0.%d", 11+i), fmt.Sprintf("10.0.0.%d", 31+i)
 			node.Addr("uplink", source+"/24")
 			r.ns.Addr("eth0", router+"/24")
 			conf := frrSession(source)
-			conf.Name, conf.PeerAddress, conf.HoldTime, conf.KeepaliveTime = source, netip.MustParseAddr(router), timers.hold, timers.keepalive
+			conf.Name, conf.PeerAddress, conf.HoldTime, conf.KeepaliveTime = source, netip.MustParseAddr(router),
+				timers.hold, timers.keepalive
 			sessions = append(sessions, conf)
 		}
 		s := newServer(t, Options{})
@@ -50,7 +53,8 @@ func TestFRRTimers(t *testing.T) {
 		} {
 			eventually(t, source, func() bool { return s.sessionStatus(source).State == Established })
 			if says := r.neighbor(source); says.Hold != want.hold || says.Keepalive != want.keepalive {
-				t.Errorf("%s: the router says hold time %d ms and keepalive %d ms, want %+v", source, says.Hold, says.Keepalive, want)
+				t.Errorf("%s: the router says hold time %d ms and keepalive %d ms, want %+v", source, says.Hold,
+					says.Keepalive, want)
 			}
 		}
 		// The first is the end of the OPENs. A third of the hold time would be 20 minutes.

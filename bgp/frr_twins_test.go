@@ -53,7 +53,8 @@ func TestFRRUnnumberedTwins(t *testing.T) {
 			routers = append(routers, r)
 			conf := unnumbered(fmt.Sprintf("tor%d", i), uplink)
 			conf.HoldTime, conf.GracefulRestart = time.Hour, true
-			conf.BFD = BFD{Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 20} // many tests share this machine
+			// many tests share this machine
+			conf.BFD = BFD{Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 20}
 			conf.Password = Password(fmt.Sprintf("sesame%d", i))
 			sessions = append(sessions, conf)
 		}
@@ -91,7 +92,8 @@ func TestFRRUnnumberedTwins(t *testing.T) {
 		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
 		set("198.51.100.99/32")
 		for i, r := range routers {
-			eventually(t, "route after the restart", func() bool { return strings.Contains(r.kernel(), "198.51.100.99/32") })
+			eventually(t, "route after the restart",
+				func() bool { return strings.Contains(r.kernel(), "198.51.100.99/32") })
 			if events := r.happened(); !slices.Equal(events, []string{"add 198.51.100.99/32"}) {
 				t.Errorf("restart: tor%d: %v", i+1, events)
 			}
@@ -112,13 +114,15 @@ func TestFRRUnnumberedTwins(t *testing.T) {
 		// The first password is wrong for a while.
 		sessions[0].Password = "simsim"
 		set()
-		const wrong = "no answer from " + theirs + "%uplink1 port 179; so does a router that has no password for this node, or another one"
+		const wrong = "no answer from " + theirs +
+			"%uplink1 port 179; so does a router that has no password for this node, or another one"
 		eventually(t, wrong, func() bool { return s.sessionStatus("tor1").LastError == wrong })
 		sessions[0].Password = "sesame1"
 		set()
 		eventually(t, "both sessions with the right password", both)
 
-		if st := s.sessionStatus("tor2"); st.Since != before.Since || st.Flaps != before.Flaps || st.BFD.Since != before.BFD.Since {
+		if st := s.sessionStatus("tor2"); st.Since != before.Since || st.Flaps != before.Flaps ||
+			st.BFD.Since != before.BFD.Since {
 			t.Errorf("meanwhile the second: %+v, before %+v", st, before)
 		}
 		if events := routers[1].happened(); len(events) != 0 {

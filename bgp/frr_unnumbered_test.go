@@ -22,7 +22,8 @@ import (
 // address. It sends advertisements more often, so that the test need not wait.
 func frrUnnumbered(t *testing.T) string {
 	t.Helper()
-	return "interface eth0\n ipv6 nd ra-interval 1\nexit\n" + strings.ReplaceAll(guide(t, "tasks/unnumbered-bgp.md", "Unnumbered"), "swp1", "eth0") +
+	return "interface eth0\n ipv6 nd ra-interval 1\nexit\n" +
+		strings.ReplaceAll(guide(t, "tasks/unnumbered-bgp.md", "Unnumbered"), "swp1", "eth0") +
 		" exit-address-family\n neighbor eth0 timers 1 3\n neighbor eth0 timers connect 1\n"
 }
 
@@ -44,14 +45,16 @@ func TestFRRUnnumbered(t *testing.T) {
 		defer served.Close()
 
 		s := newServer(t, Options{})
-		_, err = s.Set(t.Context(), state([]Session{unnumbered("tor1", "uplink")}, routes("192.0.2.1/32", "2001:db8::1/128")))
+		_, err = s.Set(t.Context(), state([]Session{unnumbered("tor1", "uplink")},
+			routes("192.0.2.1/32", "2001:db8::1/128")))
 		must(t, err)
 		up := func() bool {
 			st := s.sessionStatus("tor1")
 			return st.State == Established && r.kernel() == unnumberedRoutes(st.LocalAddress)
 		}
 		took := within(t, time.Minute, "routes", up)
-		t.Logf("no address was configured; routes of both families in the router's kernel after %s:\n%s", took.Round(time.Millisecond), r.kernel())
+		t.Logf("no address was configured; routes of both families in the router's kernel after %s:\n%s",
+			took.Round(time.Millisecond), r.kernel())
 		st := s.sessionStatus("tor1")
 		if !st.PeerAddress.IsLinkLocalUnicast() || st.PeerAddress.Zone() != "uplink" || st.PeerASN != 64512 {
 			t.Errorf("status: %+v", st)
@@ -72,7 +75,8 @@ func TestFRRUnnumbered(t *testing.T) {
 		lost := func() {
 			t.Helper()
 			eventually(t, "both ends without the other", func() bool {
-				return !s.sessionStatus("tor1").PeerAddress.IsValid() && !strings.Contains(r.vtysh("-c", "show bgp neighbors eth0"), "state = Established")
+				return !s.sessionStatus("tor1").PeerAddress.IsValid() &&
+					!strings.Contains(r.vtysh("-c", "show bgp neighbors eth0"), "state = Established")
 			})
 		}
 		for _, c := range []struct {
@@ -103,7 +107,8 @@ func TestFRRUnnumbered(t *testing.T) {
 			ns.Up(name)
 			defer func() {
 				if t.Failed() {
-					t.Logf("the router says\n%s\n%s", r.vtysh("-c", "show ip route", "-c", "show bgp ipv4 unicast"), r.kernel())
+					t.Logf("the router says\n%s\n%s", r.vtysh("-c", "show ip route", "-c", "show bgp ipv4 unicast"),
+						r.kernel())
 				}
 			}()
 			took := within(t, time.Minute, want, func() bool {
@@ -161,7 +166,8 @@ func TestUnnumberedForgedAdvertisement(t *testing.T) {
 			})
 		}
 		forged := netip.MustParseAddr("fe80::66%uplink")
-		eventually(t, "the other host in the status", func() bool { forge(); return s.sessionStatus("tor1").OtherRouter == forged })
+		eventually(t, "the other host in the status",
+			func() bool { forge(); return s.sessionStatus("tor1").OtherRouter == forged })
 		r.vtysh("-c", "clear bgp *")
 		eventually(t, "a reset", func() bool { forge(); return s.sessionStatus("tor1").Since != before.Since })
 		within(t, time.Minute, "routes again", func() bool { forge(); return up() })
@@ -174,9 +180,11 @@ func TestUnnumberedForgedAdvertisement(t *testing.T) {
 // forgedAdvertisement is an Ethernet frame with a router advertisement from another host.
 func forgedAdvertisement(t *testing.T, from net.IP) []byte {
 	to := net.ParseIP("ff02::1")
-	body, err := (&icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: &icmp.RawBody{Data: make([]byte, 12)}}).Marshal(icmp.IPv6PseudoHeader(from, to))
+	body, err := (&icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: &icmp.RawBody{Data: make([]byte, 12)}}).
+		Marshal(icmp.IPv6PseudoHeader(from, to))
 	must(t, err)
-	frame := []byte{0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0x66, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, 255}
+	frame := []byte{0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0x66, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(body)),
+		unix.IPPROTO_ICMPV6, 255}
 	return slices.Concat(frame, from, to, body)
 }
 

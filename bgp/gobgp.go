@@ -43,7 +43,10 @@ type engine struct {
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, neighborAddrs: map[string]netip.Addr{}, sets: map[attributeSet]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
+	e := &engine{
+		conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, neighborAddrs: map[string]netip.Addr{},
+		sets: map[attributeSet]uint32{}, manySets: leastSets, log: newGobgpLog(log),
+	}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
 	if err := acceptFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
@@ -68,28 +71,24 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
-	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"), largeCommunitySet(everyMarkSet, everyMark), neighborSet(noBandwidthSet, noRouter)); err != nil {
+	if err := e.define(ctx, largeCommunitySet(markedSet, "^"+mark(markAny)+"$"),
+		largeCommunitySet(everyMarkSet, everyMark), neighborSet(noBandwidthSet, noRouter)); err != nil {
 		return err
 	}
 	imports := []*api.Policy{policy("import", importStatement())}
-	exports := append([]*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)}, selectionPolicies()...)
+	exports := append([]*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)},
+		selectionPolicies()...)
 	shutdown := policy(shutdownPolicy, shutdownStatement()) // see gracefulshutdown.go
 	for _, p := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
 		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: p}); err != nil {
 			return err
 		}
 	}
-	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, imports); err != nil {
+	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT,
+		imports); err != nil {
 		return err
 	}
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exports)
-}
-
-// assign makes policies the ordered policies of a direction.
-func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, otherwise api.RouteAction, policies []*api.Policy) error {
-	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name: "global", Direction: direction, Policies: policies, DefaultAction: otherwise,
-	}})
 }
 
 // importStatement accepts this node's own routes, to which GoBGP also applies the import policy.
@@ -228,7 +227,8 @@ func path(r Route) (*apiutil.Path, error) {
 	if p.Family == packet.RF_IPv4_UC {
 		attr, err = packet.NewPathAttributeNextHop(netip.IPv4Unspecified())
 	} else {
-		attr, err = packet.NewPathAttributeMpReachNLRI(p.Family, []packet.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified())
+		attr, err = packet.NewPathAttributeMpReachNLRI(p.Family, []packet.PathNLRI{{NLRI: nlri}},
+			netip.IPv6Unspecified())
 	}
 	p.Attrs = append(p.Attrs, attr)
 	return p, err
@@ -272,8 +272,9 @@ func (n neighbor) api() *api.Peer {
 	p.GracefulRestart = n.gracefulRestart()
 	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
 		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
-			Config:            &api.AfiSafiConfig{Family: apiFamily(f), Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: n.conf.GracefulRestart}},
+			Config: &api.AfiSafiConfig{Family: apiFamily(f), Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{
+				Config: &api.MpGracefulRestartConfig{Enabled: n.conf.GracefulRestart}},
 		})
 	}
 	return p
@@ -342,51 +343,4 @@ func (e *engine) stop(ctx context.Context, keep bool) error {
 func goroutines() []byte {
 	stacks := make([]byte, 256<<10)
 	return stacks[:runtime.Stack(stacks, true)]
-}
-
-// An open is the content of a router's OPEN (RFC 4271 §4.2).
-type open struct {
-	asn             uint32
-	routerID        netip.Addr
-	holdTime        time.Duration
-	ipv4, ipv6      bool // the families that it supports
-	gracefulRestart bool
-	extendedHop     bool // takes IPv4 routes with IPv6 next hops (RFC 8950)
-}
-
-func isIPv4OverIPv6(t *packet.CapExtendedNexthopTuple) bool {
-	return t.NLRIAFI == packet.AFI_IP && t.NLRISAFI == packet.SAFI_UNICAST && t.NexthopAFI == packet.AFI_IP6
-}
-
-func parseOpen(body []byte) (open, error) {
-	var msg packet.BGPOpen
-	if err := msg.DecodeFromBytes(body); err != nil {
-		return open{}, err
-	}
-	o := open{asn: uint32(msg.MyAS), routerID: msg.ID, holdTime: time.Duration(msg.HoldTime) * time.Second}
-	multiprotocol := false
-	for _, param := range msg.OptParams {
-		caps, ok := param.(*packet.OptionParameterCapability)
-		if !ok {
-			continue
-		}
-		for _, c := range caps.Capability {
-			switch c := c.(type) {
-			case *packet.CapFourOctetASNumber:
-				o.asn = c.CapValue
-			case *packet.CapGracefulRestart:
-				o.gracefulRestart = true
-			case *packet.CapExtendedNexthop:
-				o.extendedHop = o.extendedHop || slices.ContainsFunc(c.Tuples, isIPv4OverIPv6)
-			case *packet.CapMultiProtocol:
-				multiprotocol = true
-				o.ipv4 = o.ipv4 || c.CapValue == packet.RF_IPv4_UC
-				o.ipv6 = o.ipv6 || c.CapValue == packet.RF_IPv6_UC
-			}
-		}
-	}
-	if !multiprotocol {
-		o.ipv4 = true // RFC 4760 §8: without the capability it is plain BGP, IPv4 only
-	}
-	return o, nil
 }

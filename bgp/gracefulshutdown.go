@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/osrg/gobgp/v4/api"
 )
@@ -20,7 +19,9 @@ func shutdownStatement() *api.Statement {
 	return &api.Statement{
 		Name: shutdownPolicy,
 		Actions: &api.Actions{
-			Community: &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity}},
+			Community: &api.CommunityAction{
+				Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity},
+			},
 			LocalPref: &api.LocalPrefAction{Value: shutdownPreference},
 		},
 	}
@@ -35,18 +36,4 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	}
 	policies = append(policies, policy(selectedPolicy), policy(restrictedPolicy), policy(stripPolicy))
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
-}
-
-// setShutdown marks all routes as about to be withdrawn, or no longer, including
-// routes that routers have.
-func (s *Server) setShutdown(ctx context.Context, want bool) error {
-	if s.shutdown == want {
-		return nil
-	}
-	if err := s.engine.setShutdown(ctx, want); err != nil {
-		return fmt.Errorf("graceful shutdown: %w", err)
-	}
-	s.shutdown = want
-	s.bumpPolicyVersion()
-	return nil
 }

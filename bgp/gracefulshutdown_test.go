@@ -37,7 +37,8 @@ func TestFRRGracefulShutdown(t *testing.T) {
 				}
 				plain := func() bool {
 					text := says("192.0.2.1/32") + says("192.0.2.2/32")
-					return strings.Count(text, "10.0.0.") >= 2 && !strings.Contains(text, "graceful-shutdown") && !strings.Contains(text, "localpref 1,")
+					return strings.Count(text, "10.0.0.") >= 2 && !strings.Contains(text, "graceful-shutdown") &&
+						!strings.Contains(text, "localpref 1,")
 				}
 				set := func() {
 					t.Helper()
@@ -50,7 +51,8 @@ func TestFRRGracefulShutdown(t *testing.T) {
 
 				want.Shutdown = true
 				set()
-				eventually(t, "graceful shutdown", func() bool { return has("192.0.2.1/32")() && has("192.0.2.2/32")() })
+				eventually(t, "graceful shutdown",
+					func() bool { return has("192.0.2.1/32")() && has("192.0.2.2/32")() })
 				want.Routes = RoutesOf(routes("192.0.2.1/32", "192.0.2.3/32")...)
 				set()
 				eventually(t, "a route that comes later", has("192.0.2.3/32"))

@@ -53,7 +53,10 @@ func manyRoutes(n int) []Route {
 // BenchmarkSet is one route more, then one less, among 10,000 others.
 func BenchmarkSet(b *testing.B) {
 	s := newServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
-	conf := Session{Name: "dead", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerPort: 9, PeerASN: 65001, ConnectTime: time.Hour}
+	conf := Session{
+		Name: "dead", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerPort: 9, PeerASN: 65001,
+		ConnectTime: time.Hour,
+	}
 	routes := manyRoutes(10_001)
 	all := state([]Session{conf}, routes)
 	less := all
@@ -92,7 +95,8 @@ func TestFirstUpdateIsComplete(t *testing.T) {
 	const n = 5000
 	before := make(chan int, 1)
 	r := startFake(t, func(c *fakeConn) {
-		c.send(openMessage(65001, packet.NewCapMultiProtocol(packet.RF_IPv4_UC), packet.NewCapGracefulRestart(false, false, 60, nil)))
+		c.send(openMessage(65001, packet.NewCapMultiProtocol(packet.RF_IPv4_UC),
+			packet.NewCapGracefulRestart(false, false, 60, nil)))
 		c.read()
 		c.send(packet.NewBGPKeepAliveMessage())
 		c.read()

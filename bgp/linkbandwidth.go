@@ -76,12 +76,14 @@ func (e *engine) setNoBandwidth(ctx context.Context, routers []netip.Addr) error
 	// replaced set would be a new object to GoBGP.
 	gone, come := sortedset.Diff(e.noBandwidth, routers, netip.Addr.Compare)
 	if len(come) > 0 {
-		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, come...)}); err != nil {
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet,
+			come...)}); err != nil {
 			return err
 		}
 	}
 	if len(gone) > 0 {
-		if err := e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, gone...)}); err != nil {
+		if err := e.gobgp.DeleteDefinedSet(ctx,
+			&api.DeleteDefinedSetRequest{DefinedSet: neighborSet(noBandwidthSet, gone...)}); err != nil {
 			return err
 		}
 	}

@@ -80,7 +80,8 @@ func TestFRRWeights(t *testing.T) {
 		set(1, true, four+" weight 3", six+" weight 3")
 		expect(four, "10.0.0.2 25, 10.0.0.3 75")
 		expect(six, "fd00::2 25, fd00::3 75")
-		if text := r.vtysh("-c", "show bgp ipv4 unicast "+four); !strings.Contains(text, "LB:65010:375000 (3.000 Mbps)") {
+		if text := r.vtysh("-c", "show bgp ipv4 unicast "+four); !strings.Contains(text,
+			"LB:65010:375000 (3.000 Mbps)") {
 			t.Errorf("the router says:\n%s", text)
 		}
 		r.happened()
@@ -97,7 +98,8 @@ func TestFRRWeights(t *testing.T) {
 		expect(four, "10.0.0.2 25, 10.0.0.3 75")
 		expect(six, "fd00::2 25, fd00::3 75")
 
-		if events := r.happened(); slices.ContainsFunc(events, func(e string) bool { return strings.HasPrefix(e, "del "+four) }) {
+		if events := r.happened(); slices.ContainsFunc(events,
+			func(e string) bool { return strings.HasPrefix(e, "del "+four) }) {
 			t.Errorf("the router was without a route: %v", events)
 		}
 		for _, s := range nodes {
@@ -145,10 +147,13 @@ func TestUnweighted(t *testing.T) {
 		{nil, "[]"},
 		{[]Session{session("a", "192.0.2.1", false)}, "[]"},
 		{[]Session{session("a", "192.0.2.1", true)}, "[]"},
-		{[]Session{session("a", "192.0.2.2", false), session("b", "192.0.2.3", true), session("c", "192.0.2.1", false)}, "[192.0.2.1 192.0.2.2]"},
-		{[]Session{session("a", "fe80::1%eth0", false), session("b", "fe80::1%eth1", true), session("c", "fe80::1%eth2", false)}, "[100::1:0:0 100::1:0:1]"},
+		{[]Session{session("a", "192.0.2.2", false), session("b", "192.0.2.3", true), session("c", "192.0.2.1", false)},
+			"[192.0.2.1 192.0.2.2]"},
+		{[]Session{session("a", "fe80::1%eth0", false), session("b", "fe80::1%eth1", true),
+			session("c", "fe80::1%eth2", false)}, "[100::1:0:0 100::1:0:1]"},
 	} {
-		if got := fmt.Sprint((&engine{neighborAddrs: map[string]netip.Addr{}}).withoutBandwidth(State{ASN: 65010, Sessions: c.sessions})); got != c.want {
+		if got := fmt.Sprint((&engine{neighborAddrs: map[string]netip.Addr{}}).withoutBandwidth(State{ASN: 65010,
+			Sessions: c.sessions})); got != c.want {
 			t.Errorf("%v: %s, want %s", c.sessions, got, c.want)
 		}
 	}

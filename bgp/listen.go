@@ -128,7 +128,8 @@ func listen(key listenKey, sessions []Session) (*listener, error) {
 	if key.is4 {
 		network, any = "tcp4", netip.IPv4Unspecified()
 	}
-	socket, err := config.Listen(context.Background(), network, net.JoinHostPort(any.String(), strconv.Itoa(defaultPort)))
+	socket, err := config.Listen(context.Background(), network,
+		net.JoinHostPort(any.String(), strconv.Itoa(defaultPort)))
 	if err != nil {
 		return nil, listenError(err)
 	}
@@ -286,7 +287,8 @@ func (s *session) receive(ctx context.Context) (*net.TCPConn, error) {
 			s.rejection = nil
 			return nil, why
 		}
-		return nil, fmt.Errorf("%s has not connected to this node, which waits for that (passive)%s", s.conf.PeerAddress, silence(s.conf))
+		return nil, fmt.Errorf("%s has not connected to this node, which waits for that (passive)%s",
+			s.conf.PeerAddress, silence(s.conf))
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

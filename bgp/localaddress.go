@@ -79,7 +79,8 @@ func addressesOf(name string) ([]netip.Prefix, error) {
 func bestSource(prefixes []netip.Prefix, peer netip.Addr) (best netip.Addr) {
 	for _, p := range prefixes {
 		a := p.Addr()
-		if a.Is4() != peer.Is4() || a.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() || a.IsLoopback() != peer.IsLoopback() {
+		if a.Is4() != peer.Is4() || a.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() ||
+			a.IsLoopback() != peer.IsLoopback() {
 			continue
 		}
 		if p.Contains(peer.WithZone("")) {
@@ -115,3 +116,7 @@ func interfaceName(index int) string {
 	}
 	return fmt.Sprintf("interface %d", index)
 }
+
+// addrOf keeps the zone as package net names it, because GoBGP looks up the neighbour by it. The
+// configuration may have an index.
+func addrOf(a net.Addr) netip.Addr { return a.(*net.TCPAddr).AddrPort().Addr() }

@@ -10,7 +10,8 @@ func TestGobgpLog(t *testing.T) {
 		level slog.Level
 		want  string
 	}{
-		{slog.LevelDebug, "level=WARN msg=broken gobgp.Topic=Peer gobgp.Key=x\nlevel=DEBUG msg=warning gobgp.Topic=Peer gobgp.Key=x\nlevel=DEBUG msg=step gobgp.Topic=Peer gobgp.Key=x\n"},
+		{slog.LevelDebug, "level=WARN msg=broken gobgp.Topic=Peer gobgp.Key=x\nlevel=DEBUG msg=warning " +
+			"gobgp.Topic=Peer gobgp.Key=x\nlevel=DEBUG msg=step gobgp.Topic=Peer gobgp.Key=x\n"},
 		{slog.LevelInfo, "level=WARN msg=broken gobgp.Topic=Peer gobgp.Key=x\n"},
 	} {
 		var out syncBuffer

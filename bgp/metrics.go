@@ -23,9 +23,11 @@ func newMetrics(s *Server) *metrics {
 		flaps: desc("session_flaps_total",
 			"How often the BGP session went down although this node did not close it. Observed.", "peer"),
 		announced: desc("announced_prefixes",
-			"Prefixes that are announced to the router now, 0 while the session is down. Observed: sent, not necessarily accepted.", "peer"),
+			"Prefixes that are announced to the router now, 0 while the session is down. Observed: sent, not "+
+				"necessarily accepted.", "peer"),
 		leftOut: desc("left_out_prefixes",
-			"Prefixes that cannot be announced to this router, for lack of a next hop or of the address family. Observed.", "peer"),
+			"Prefixes that cannot be announced to this router, for lack of a next hop or of the "+
+				"address family. Observed.", "peer"),
 		updates: desc("updates_sent_total",
 			"UPDATE messages sent to the router. Observed.", "peer"),
 		routes: desc("routes",

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
 )
 
@@ -64,25 +63,6 @@ func (h hops) of(p netip.Prefix) netip.Addr {
 		return h.ipv4
 	}
 	return h.ipv6
-}
-
-func (w *wire) hops() hops { return hopsOf(w.conf, w.local(), w.seen().open) }
-
-// local is this node's end of the connection.
-func (w *wire) local() netip.Addr { return addrOf(w.TCPConn.LocalAddr()) }
-
-// LocalAddr is for GoBGP, which calls it when the session becomes established: by then the router's
-// OPEN has arrived.
-func (w *wire) LocalAddr() net.Addr {
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().placeholder(), 0))
-}
-
-// router is the other end of the connection.
-func (w *wire) router() netip.Addr { return addrOf(w.TCPConn.RemoteAddr()) }
-
-// RemoteAddr is for GoBGP, which identifies the router by its neighborAddr.
-func (w *wire) RemoteAddr() net.Addr {
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.neighborAddr, w.conf.port()))
 }
 
 // write puts the next hops into the body of GoBGP's UPDATE (RFC 4271 §4.3, RFC 4760 §3).

@@ -9,7 +9,8 @@ import (
 )
 
 func TestHops(t *testing.T) {
-	four, six, link := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fe80::2%eth0")
+	four, six, link := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2"),
+		netip.MustParseAddr("fe80::2%eth0")
 	extended := &open{extendedHop: true}
 	for _, c := range []struct {
 		name          string
@@ -59,10 +60,12 @@ func TestHopsWrite(t *testing.T) {
 			add(packet.NewPathAttributeNextHop(netip.MustParseAddr(four)))
 		}
 		if six != "" {
-			add(packet.NewPathAttributeMpReachNLRI(packet.RF_IPv6_UC, prefix("2001:db8::1/128"), netip.MustParseAddr(six)))
+			add(packet.NewPathAttributeMpReachNLRI(packet.RF_IPv6_UC, prefix("2001:db8::1/128"),
+				netip.MustParseAddr(six)))
 		}
 		if four6 != "" {
-			add(packet.NewPathAttributeMpReachNLRI(packet.RF_IPv4_UC, prefix("192.0.2.1/32"), netip.MustParseAddr(four6)))
+			add(packet.NewPathAttributeMpReachNLRI(packet.RF_IPv4_UC, prefix("192.0.2.1/32"),
+				netip.MustParseAddr(four6)))
 		}
 		// Long enough for attributes with lengths of two bytes.
 		attrs = append(attrs, packet.NewPathAttributeCommunities(make([]uint32, 100)))

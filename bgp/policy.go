@@ -21,7 +21,9 @@ func largeCommunitySet(name string, patterns ...string) *api.DefinedSet {
 }
 
 func neighborSet(name string, routers ...netip.Addr) *api.DefinedSet {
-	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: hostPrefixes(routers...)}
+	return &api.DefinedSet{
+		DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: hostPrefixes(routers...),
+	}
 }
 
 // hostPrefixes writes addresses as GoBGP's policies need them.
@@ -41,4 +43,12 @@ func (e *engine) define(ctx context.Context, sets ...*api.DefinedSet) error {
 		}
 	}
 	return nil
+}
+
+// assign makes policies the ordered policies of a direction.
+func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, otherwise api.RouteAction,
+	policies []*api.Policy) error {
+	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name: "global", Direction: direction, Policies: policies, DefaultAction: otherwise,
+	}})
 }

@@ -37,7 +37,8 @@ const (
 var notificationNames = map[byte][]string{
 	1: {"Message Header Error", "Connection Not Synchronized", "Bad Message Length", "Bad Message Type"},
 	2: {"OPEN Message Error", "Unsupported Version Number", "Bad Peer AS", "Bad BGP Identifier",
-		"Unsupported Optional Parameter", "", "Unacceptable Hold Time", "Unsupported Capability", "", "", "", "Role Mismatch"},
+		"Unsupported Optional Parameter", "", "Unacceptable Hold Time", "Unsupported Capability", "", "", "",
+		"Role Mismatch"},
 	3: {"UPDATE Message Error", "Malformed Attribute List", "Unrecognized Well-known Attribute",
 		"Missing Well-known Attribute", "Attribute Flags Error", "Attribute Length Error", "Invalid ORIGIN Attribute",
 		"", "Invalid NEXT_HOP Attribute", "Optional Attribute Error", "Invalid Network Field", "Malformed AS_PATH"},

@@ -35,7 +35,8 @@ func TestReasons(t *testing.T) {
 		{name: "router expects another of us",
 			script: func(c *fakeConn) {
 				c.read()
-				c.send(packet.NewBGPNotificationMessage(packet.BGP_ERROR_OPEN_MESSAGE_ERROR, packet.BGP_ERROR_SUB_BAD_PEER_AS, nil))
+				c.send(packet.NewBGPNotificationMessage(packet.BGP_ERROR_OPEN_MESSAGE_ERROR,
+					packet.BGP_ERROR_SUB_BAD_PEER_AS, nil))
 				c.readAll()
 			},
 			want: "router refuses our AS65010: it expects another AS number (OPEN Message Error/Bad Peer AS received)"},
@@ -60,11 +61,13 @@ func TestReasons(t *testing.T) {
 			want:   "source interface lo has no address to reach 2001:db8::9 from"},
 		{name: "a password that the router does not have",
 			change: func(s *Session) { s.Password = "sesame" },
-			want:   "no answer from 127.0.0.5 port %d; so does a router that has no password for this node, or another one"},
+			want: "no answer from 127.0.0.5 port %d; so does a router that has no password for this " +
+				"node, or another one"},
 		// The loopback's packets have TTL 64.
 		{name: "GTSM here only",
 			change: func(s *Session) { s.TTLSecurityHops = 1 },
-			want:   "no answer from 127.0.0.5 port %d; ttlSecurityHops 1 drops packets that have come further or were not sent with TTL 255: does the router have it, too?"},
+			want: "no answer from 127.0.0.5 port %d; ttlSecurityHops 1 drops packets that have come further or " +
+				"were not sent with TTL 255: does the router have it, too?"},
 		{name: "closes at once",
 			script: func(*fakeConn) {},
 			want:   "router closed the connection before its OPEN: it may not know this node as a neighbour"},
@@ -73,7 +76,8 @@ func TestReasons(t *testing.T) {
 				_, _ = io.WriteString(c, strings.Repeat("HTTP/1.1 400 Bad Request\r\n", 4))
 				c.readAll()
 			},
-			want: "what answers at 127.0.0.5 port %d does not speak BGP (Message Header Error/Connection Not Synchronized)"},
+			want: "what answers at 127.0.0.5 port %d does not speak BGP (Message Header " +
+				"Error/Connection Not Synchronized)"},
 		{name: "shut down",
 			script: func(c *fakeConn) {
 				c.establish()
@@ -115,7 +119,9 @@ func TestReasons(t *testing.T) {
 
 func TestConnectionRefused(t *testing.T) {
 	s := newServer(t, Options{})
-	conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.6"), PeerASN: 65001, ConnectTime: 50 * time.Millisecond}
+	conf := Session{
+		Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.6"), PeerASN: 65001, ConnectTime: 50 * time.Millisecond,
+	}
 	_, err := s.Set(t.Context(), state([]Session{conf}, nil))
 	must(t, err)
 	const want = "connection refused: nothing listens at 127.0.0.6 port 179"
@@ -128,7 +134,9 @@ func TestConnectionRefused(t *testing.T) {
 }
 
 func TestDialError(t *testing.T) {
-	s := Session{PeerAddress: netip.MustParseAddr("192.0.2.1"), SourceAddress: netip.MustParseAddr("192.0.2.9"), PeerPort: 1179}
+	s := Session{
+		PeerAddress: netip.MustParseAddr("192.0.2.1"), SourceAddress: netip.MustParseAddr("192.0.2.9"), PeerPort: 1179,
+	}
 	op := func(err error) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", err)}
 	}
@@ -137,7 +145,8 @@ func TestDialError(t *testing.T) {
 		want string
 	}{
 		{op(syscall.ECONNREFUSED), "connection refused: nothing listens at 192.0.2.1 port 1179"},
-		{op(syscall.EHOSTUNREACH), "no route to host: 192.0.2.1 port 1179 does not answer, or is not directly connected"},
+		{op(syscall.EHOSTUNREACH), "no route to host: 192.0.2.1 port 1179 does not answer, or is " +
+			"not directly connected"},
 		{op(syscall.ENETUNREACH), "network is unreachable: this node has no route to 192.0.2.1"},
 		{op(syscall.EADDRNOTAVAIL), "source address 192.0.2.9 is not on this node"},
 		{op(syscall.EPERM), "a firewall on this node refuses connections to 192.0.2.1 port 1179"},
@@ -155,7 +164,8 @@ func TestDialError(t *testing.T) {
 func TestBestSource(t *testing.T) {
 	eth0 := []string{"192.0.2.9/24", "198.51.100.9/24", "fe80::9/64", "2001:db8:1::9/64", "2001:db8:2::9/64"}
 	for peer, want := range map[string]string{
-		"198.51.100.1": "198.51.100.9", "203.0.113.1": "192.0.2.9", "2001:db8:2::1": "2001:db8:2::9", "2001:db8:9::1": "2001:db8:1::9", "fe80::1%eth0": "fe80::9",
+		"198.51.100.1": "198.51.100.9", "203.0.113.1": "192.0.2.9", "2001:db8:2::1": "2001:db8:2::9",
+		"2001:db8:9::1": "2001:db8:1::9", "fe80::1%eth0": "fe80::9",
 	} {
 		var prefixes []netip.Prefix
 		for _, p := range eth0 {

@@ -88,7 +88,8 @@ func (r *router) watch(c routerConf) {
 			_ = r.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: r.neighbor(c)})
 		}
 	}
-	must(r.t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{OnPeerUpdate: onUpdate}, server.WatchPeer()))
+	must(r.t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{OnPeerUpdate: onUpdate},
+		server.WatchPeer()))
 }
 
 func (r *router) neighbor(c routerConf) *api.Peer {
@@ -271,6 +272,7 @@ func routes(prefixes ...string) []Route {
 }
 
 func state(sessions []Session, routes []Route) State {
-	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions, Routes: RoutesOf(routes...),
+	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions,
+		Routes:   RoutesOf(routes...),
 		NextHop4: netip.MustParseAddr("10.0.0.2"), NextHop6: netip.MustParseAddr("2001:db8::a")}
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
@@ -149,38 +151,64 @@ func (s *Server) refresh(ctx context.Context) error {
 	return nil
 }
 
-// catchUp does the work that Sets have left while a session came up.
-func (s *Server) catchUp() {
-	for more := true; more; {
-		s.applying.Lock()
-		more = s.proceed()
-		s.applying.Unlock()
+// setShutdown marks all routes as about to be withdrawn, or no longer, including
+// routes that routers have.
+func (s *Server) setShutdown(ctx context.Context, want bool) error {
+	if s.shutdown == want {
+		return nil
 	}
-	s.notify()
+	if err := s.engine.setShutdown(ctx, want); err != nil {
+		return fmt.Errorf("graceful shutdown: %w", err)
+	}
+	s.shutdown = want
+	s.bumpPolicyVersion()
+	return nil
 }
 
-// proceed applies the wanted State, and reports whether work is left. The caller holds applying.
-func (s *Server) proceed() (more bool) {
-	want := s.newest()
-	if s.isClosed() {
-		return false
-	}
-	done, err := s.apply(context.Background(), want)
-	if err != nil {
-		s.log.Error("routes not exchanged", "err", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil && (!done || s.edits != want.number) {
-		return true
-	}
-	s.behind, s.retry = false, err != nil // the next Set tries again
-	s.recordHave()
-	return false
+func (s *Server) notify() {
+	notify.Changed(s.changed)
 }
 
-func (s *Server) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
+// recordHave stores the prefixes that Set returns. Equal prefixes remain the same set, for
+// callers that compare pointers. The caller holds mu.
+func (s *Server) recordHave() {
+	sessions := s.confs()
+	for _, x := range s.closing {
+		sessions = append(sessions, x.conf)
+	}
+	if s.behind {
+		sessions = append(sessions, s.want.Sessions...)
+	}
+	s.sent = s.sent.next(s.routes, sessions)
+	have := s.sent.prefixes
+	if s.behind {
+		// The routes alone do not tell: a route may be for other routers than before.
+		s.coming = s.coming.next(s.want.Routes, sessions)
+		_, came := sortedset.Changes(have, s.coming.prefixes, sortedset.ComparePrefixes)
+		have = sortedset.With(have, came, sortedset.ComparePrefixes)
+	}
+	s.have = sortedset.KeepSet(s.have, have, sortedset.ComparePrefixes)
+}
+
+// confs returns the resolved configuration of the open sessions.
+func (s *Server) confs() []Session {
+	confs := make([]Session, len(s.sessions))
+	for i, x := range s.sessions {
+		confs[i] = x.conf
+	}
+	return confs
+}
+
+// gateTime is how long Set waits for a session that comes up.
+const gateTime = 2 * time.Millisecond
+
+// tryGate holds the gate until reopen is called, so that no session comes up meanwhile. reopen is
+// nil if a session is coming up now.
+func (s *Server) tryGate() (reopen func()) {
+	select {
+	case s.gate <- struct{}{}:
+		return func() { <-s.gate }
+	case <-time.After(gateTime):
+		return nil
+	}
 }

@@ -21,8 +21,9 @@ import (
 func sampleState() State {
 	session := func(name, router, source string) Session {
 		return Session{
-			Name: name, PeerAddress: netip.MustParseAddr(router), PeerASN: 65001, SourceAddress: netip.MustParseAddr(source),
-			HoldTime: 9 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
+			Name: name, PeerAddress: netip.MustParseAddr(router), PeerASN: 65001,
+			SourceAddress: netip.MustParseAddr(source),
+			HoldTime:      9 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
 			// Slower than the router's 50 ms: many tests share this machine, and the slower side decides.
 			BFD: BFD{Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 5},
 		}
@@ -41,14 +42,16 @@ func playSample(t *testing.T, r kernelOf) {
 	served := func() bool { return r.hops("192.0.2.1/32") == "10.0.0.2" && r.hops("2001:db8::1/128") == "fd00::2" }
 	eventually(t, "routes of both families", served)
 	eventually(t, "BFD", func() bool {
-		return !slices.ContainsFunc(s.Status().Sessions, func(x SessionStatus) bool { return x.BFD == nil || x.BFD.State != "Up" })
+		return !slices.ContainsFunc(s.Status().Sessions,
+			func(x SessionStatus) bool { return x.BFD == nil || x.BFD.State != "Up" })
 	})
 	before := s.Status().Sessions
 	want.Shutdown = true
 	_, err = s.Set(t.Context(), want)
 	must(t, err)
 	for _, was := range before {
-		eventually(t, was.Name+" has the UPDATE", func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
+		eventually(t, was.Name+" has the UPDATE",
+			func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
 	}
 	if !served() {
 		t.Error("the only node is no longer used before it has left")
@@ -118,8 +121,10 @@ func TestBIRDGuide(t *testing.T) {
 		name, conf string
 		session    Session
 	}{
-		{"secure", before + string(blocks[0][1]), Session{Name: "tor1", PeerAddress: netip.MustParseAddr("2001:db8:51::1"), PeerASN: 65001,
-			TTLSecurityHops: 1, Password: "sesame", BFD: BFD{Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 5}}},
+		{"secure", before + string(blocks[0][1]),
+			Session{Name: "tor1", PeerAddress: netip.MustParseAddr("2001:db8:51::1"), PeerASN: 65001,
+				TTLSecurityHops: 1, Password: "sesame",
+				BFD: BFD{Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 5}}},
 		{"unnumbered", whole + strings.ReplaceAll(string(blocks[1][1]), "swp1", "eth0"), linked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -141,13 +146,16 @@ func TestBIRDGuide(t *testing.T) {
 				must(t, err)
 				eventually(t, "session", func() bool {
 					st := s.sessionStatus("tor1")
-					return st.State == Established && st.Advertised == 2 && (!c.session.BFD.enabled() || st.BFD != nil && st.BFD.Up())
+					return st.State == Established && st.Advertised == 2 &&
+						(!c.session.BFD.enabled() || st.BFD != nil && st.BFD.Up())
 				})
 				hop := s.sessionStatus("tor1").LocalAddress.WithZone("").String()
 				for _, family := range []string{"-4", "-6"} {
 					eventually(t, "the node as next hop, "+family, func() bool {
 						var out []byte
-						router.Do(func() { out, err = exec.Command("ip", family, "route", "show", "proto", "bird").CombinedOutput() })
+						router.Do(func() {
+							out, err = exec.Command("ip", family, "route", "show", "proto", "bird").CombinedOutput()
+						})
 						return err == nil && strings.Contains(string(out), hop)
 					})
 				}

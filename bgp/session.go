@@ -69,20 +69,6 @@ type session struct {
 	rejection error     // why the router's last connection was rejected; nil if it was not
 }
 
-// sessionFacts are the current state of a session.
-type sessionFacts struct {
-	state       SessionState
-	since       time.Time // when it became established, or ceased to be
-	flaps       int
-	lastError   string
-	lastErrorAt time.Time
-	loss        string // why the last established session ended
-	updates     int    // sent on earlier wires
-	wire        *wire  // nil between connections
-	local       netip.Addr
-	router      netip.Addr // on the session's interface; invalid until it advertises itself
-}
-
 // start runs the session once earlier ones with the same router are closed.
 func (s *session) start(before []*session) {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -230,17 +216,14 @@ func (s *session) neighbor(w *wire) neighbor {
 	}
 }
 
-// addrOf keeps the zone as package net names it, because GoBGP looks up the neighbour by it. The
-// configuration may have an index.
-func addrOf(a net.Addr) netip.Addr { return a.(*net.TCPAddr).AddrPort().Addr() }
-
 // speak hands w to GoBGP and waits until the connection ends. It returns whether GoBGP has got w,
 // and why the session ended unless w has the reason.
 func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handedOver bool, reason string) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(openTimeout, func() {
-		cancel(fmt.Errorf("router took the connection, but did not get as far as a KEEPALIVE within %s%s", openTimeout, silence(s.conf)))
+		cancel(fmt.Errorf("router took the connection, but did not get as far as a KEEPALIVE within %s%s", openTimeout,
+			silence(s.conf)))
 	})
 	defer silence.Stop()
 
@@ -343,7 +326,10 @@ func (s *session) detect(w *wire) {
 		return
 	}
 	s.stopDetector()
-	d := &detector{peer: w.router(), local: local, device: s.conf.Device, receiver: s.bfdReceiver, log: s.log, lost: s.lost, changed: s.changed}
+	d := &detector{
+		peer: w.router(), local: local, device: s.conf.Device, receiver: s.bfdReceiver, log: s.log, lost: s.lost,
+		changed: s.changed,
+	}
 	startDetector(d, s.conf.BFD)
 	s.mu.Lock()
 	s.detector = d
@@ -370,13 +356,6 @@ func (s *session) lost(reason string) {
 		w.refuse(reason, codeCease, ceaseBFDDown)
 		_ = w.Close()
 	}()
-}
-
-// connection returns the session's wire, nil between connections, and whether it is established.
-func (s *session) connection() (w *wire, up bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.facts.wire, s.facts.wire != nil && s.facts.state == Established
 }
 
 // ended records why an attempt ended. If this node ended it, that is no error.

@@ -102,7 +102,8 @@ func RoutesOf(list ...Route) Routes { return sortedset.SetOf(list, compareRoutes
 func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
-		fmt.Fprintf(&b, "session %s: AS%d to %s at %s%s\n", p.Name, p.localASN(s), p.peerAS(), p.routerText(), p.weightsText())
+		fmt.Fprintf(&b, "session %s: AS%d to %s at %s%s\n", p.Name, p.localASN(s), p.peerAS(), p.routerText(),
+			p.weightsText())
 	}
 	if s.Shutdown {
 		fmt.Fprintln(&b, "graceful shutdown")
@@ -175,4 +176,24 @@ func (r Route) String() string {
 		text += " " + r.Attributes.String()
 	}
 	return text
+}
+
+func (s Session) port() uint16 { return cmp.Or(s.PeerPort, defaultPort) }
+
+func (s Session) holdTime() time.Duration { return cmp.Or(s.HoldTime, defaultHoldTime) }
+
+// keepaliveTime is in whole seconds, because GoBGP's timer is.
+func (s Session) keepaliveTime() time.Duration {
+	return cmp.Or(s.KeepaliveTime, max(s.holdTime()/3, time.Second).Truncate(time.Second))
+}
+
+func (s Session) connectTime() time.Duration { return cmp.Or(s.ConnectTime, defaultConnectTime) }
+
+// compareRoutes is a faster netip.Prefix.Compare, for prefixes without bits beyond their length, as
+// routes have. Set calls it for every route.
+func compareRoutes(a, b Route) int {
+	if c := a.Prefix.Addr().Compare(b.Prefix.Addr()); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits())
 }

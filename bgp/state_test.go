@@ -36,7 +36,8 @@ func TestPasswordIsHidden(t *testing.T) {
 	must(t, err)
 	var logged bytes.Buffer
 	slog.New(slog.NewTextHandler(&logged, nil)).Info("x", "session", s.Sessions[0], "password", s.Sessions[0].Password)
-	for _, text := range []string{string(j), logged.String(), s.String(), fmt.Sprint(s), fmt.Sprintf("%+v %#v %q", s, s.Sessions, s.Sessions[0].Password)} {
+	for _, text := range []string{string(j), logged.String(), s.String(), fmt.Sprint(s),
+		fmt.Sprintf("%+v %#v %q", s, s.Sessions, s.Sessions[0].Password)} {
 		if strings.Contains(text, "sesame") {
 			t.Errorf("shown: %s", text)
 		}
@@ -83,7 +84,8 @@ func TestValidate(t *testing.T) {
 			"session tor1: RouterID 2001:db8::1: must be an IPv4 address (RFC 4271 §4.2)"},
 		{"two sources", change(func(s *Session) { s.SourceAddress, s.SourceInterface = addr("192.0.2.1"), "eth0" }),
 			"session tor1: SourceInterface eth0: excludes SourceAddress 192.0.2.1"},
-		{"too far", change(func(s *Session) { s.TTLSecurityHops = 255 }), "session tor1: TTLSecurityHops 255: must be 1 to 254"},
+		{"too far", change(func(s *Session) { s.TTLSecurityHops = 255 }),
+			"session tor1: TTLSecurityHops 255: must be 1 to 254"},
 		{"two distances", change(func(s *Session) { s.TTLSecurityHops, s.EBGPMultihopTTL = 1, 2 }),
 			"session tor1: TTLSecurityHops 1: excludes EBGPMultihopTTL: it says itself how far away the router may be"},
 		{"long password", change(func(s *Session) { s.Password = Password(strings.Repeat("s", 81)) }),
@@ -106,12 +108,16 @@ func TestValidate(t *testing.T) {
 		{"long restart time", change(func(s *Session) { s.GracefulRestart, s.RestartTime = true, 2*time.Hour }),
 			"session tor1: RestartTime 2h0m0s: must be whole seconds, 2 s to 4095 s (RFC 4724 §3)"},
 		{"restart time without graceful restart", change(func(s *Session) { s.RestartTime = time.Millisecond }), ""},
-		{"same router twice", state([]Session{good, {Name: "tor2", PeerAddress: good.PeerAddress, PeerASN: 65002}}, nil),
-			"session tor2: PeerAddress 192.0.2.254: session tor1 has it already, and there can be only one, also with another port or device; remove one of them"},
-		{"same name twice", state([]Session{good, {Name: "tor1", PeerAddress: addr("192.0.2.253"), PeerASN: 65002}}, nil),
+		{"same router twice", state([]Session{good, {Name: "tor2", PeerAddress: good.PeerAddress, PeerASN: 65002}},
+			nil),
+			"session tor2: PeerAddress 192.0.2.254: session tor1 has it already, and there can be only one, also " +
+				"with another port or device; remove one of them"},
+		{"same name twice", state([]Session{good, {Name: "tor1", PeerAddress: addr("192.0.2.253"), PeerASN: 65002}},
+			nil),
 			"session tor1: the name is used twice"},
 		{"next hop of the session's own family", change(func(s *Session) { s.NextHop = addr("192.0.2.1") }),
-			"session tor1: NextHop 192.0.2.1: must be an address of this node of the other family than PeerAddress 192.0.2.254"},
+			"session tor1: NextHop 192.0.2.1: must be an address of this node of the other family than " +
+				"PeerAddress 192.0.2.254"},
 		{"node's addresses in the wrong place", State{NextHop4: addr("2001:db8::a"), NextHop6: addr("fe80::1")},
 			"NextHop4 2001:db8::a: must be an IPv4 address of this node\n" +
 				"NextHop6 fe80::1: must be an IPv6 address of this node, and not a link-local one"},

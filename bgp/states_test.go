@@ -60,61 +60,82 @@ func steps(ebgp, ibgp *router) []step {
 			ebgp: e2 + e6, ibgp: i2 + i6, have: "192.0.2.2/32 2001:db8::1/128"},
 		{name: "no IPv6 next hop", sessions: both, no6: true, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
 			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
-		{name: "a next hop for each router", sessions: []Session{core, tor1Hop}, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
-			ebgp: e2 + "2001:db8::1/128 via 2001:db8::b as [65010]\n", ibgp: i2 + i6, have: "192.0.2.2/32 2001:db8::1/128"},
-		{name: "a next hop for one router", sessions: []Session{core, tor1Hop}, no6: true, routes: routes("2001:db8::1/128"),
-			ebgp: "2001:db8::1/128 via 2001:db8::b as [65010]\n", have: "2001:db8::1/128"},
+		{name: "a next hop for each router", sessions: []Session{core, tor1Hop},
+			routes: routes("192.0.2.2/32", "2001:db8::1/128"),
+			ebgp:   e2 + "2001:db8::1/128 via 2001:db8::b as [65010]\n", ibgp: i2 + i6,
+			have: "192.0.2.2/32 2001:db8::1/128"},
+		{name: "a next hop for one router", sessions: []Session{core, tor1Hop}, no6: true,
+			routes: routes("2001:db8::1/128"),
+			ebgp:   "2001:db8::1/128 via 2001:db8::b as [65010]\n", have: "2001:db8::1/128"},
 		{name: "another hold time", sessions: []Session{core, tor1Slow}, routes: routes("192.0.2.1/32"),
 			ebgp: e1, ibgp: i1, have: "192.0.2.1/32"},
 		{name: "another name", sessions: []Session{tor1As}, routes: routes("192.0.2.1/32", "192.0.2.2/32"),
 			ebgp: e1 + e2, have: "192.0.2.1/32 192.0.2.2/32"},
 		{name: "graceful", sessions: []Session{core, tor1Graceful}, routes: routes("192.0.2.2/32"),
 			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
-		{name: "routes for one router", sessions: both, routes: routes("192.0.2.1/32 to tor1", "192.0.2.2/32 to core", "192.0.2.3/32 to core+tor1"),
-			ebgp: e1 + e3, ibgp: i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
-		{name: "for the other one", sessions: both, routes: routes("192.0.2.1/32 to core", "192.0.2.2/32 to tor1", "192.0.2.3/32 to core"),
-			ebgp: e2, ibgp: i1 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
-		{name: "for no existing session", sessions: both, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to another name+core"),
-			ibgp: i2, have: "192.0.2.2/32"},
-		{name: "for a session by its name", sessions: []Session{tor1As}, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to tor1"),
-			ebgp: e1, have: "192.0.2.1/32"},
+		{name: "routes for one router", sessions: both,
+			routes: routes("192.0.2.1/32 to tor1", "192.0.2.2/32 to core", "192.0.2.3/32 to core+tor1"),
+			ebgp:   e1 + e3, ibgp: i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
+		{name: "for the other one", sessions: both,
+			routes: routes("192.0.2.1/32 to core", "192.0.2.2/32 to tor1", "192.0.2.3/32 to core"),
+			ebgp:   e2, ibgp: i1 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
+		{name: "for no existing session", sessions: both,
+			routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to another name+core"),
+			ibgp:   i2, have: "192.0.2.2/32"},
+		{name: "for a session by its name", sessions: []Session{tor1As},
+			routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to tor1"), ebgp: e1, have: "192.0.2.1/32"},
 		{name: "an aggregate", sessions: both, routes: routes("192.0.2.0/24 to core", "192.0.2.1/32"),
 			ebgp: e1, ibgp: "192.0.2.0/24 via 127.0.0.1 as [] localpref 100\n" + i1, have: "192.0.2.0/24 192.0.2.1/32"},
 		{name: "attributes", sessions: both, routes: told(ForAll(gold), routes("192.0.2.1/32", "192.0.2.2/32")...),
-			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
-			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n",
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n192.0.2.2/32 via " +
+				"127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
+			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 " +
+				"via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n",
 			have: "192.0.2.1/32 192.0.2.2/32"},
-		{name: "attributes of the session", sessions: both, routes: slices.Concat(told(ForAll(blue), routes("192.0.2.1/32")...), routes("192.0.2.2/32")),
-			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" + e2,
-			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n" + i2, have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "attributes of the session", sessions: both,
+			routes: slices.Concat(told(ForAll(blue), routes("192.0.2.1/32")...), routes("192.0.2.2/32")),
+			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" + e2,
+			ibgp:   "192.0.2.1/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n" + i2,
+			have:   "192.0.2.1/32 192.0.2.2/32"},
 		{name: "attributes by router", sessions: both, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32",
-			routes: told(ForEach(map[string]Attributes{"core": gold, "tor1": blue}), routes("192.0.2.1/32", "192.0.2.2/32 to core", "192.0.2.3/32 to core+tor1")...),
+			routes: told(ForEach(map[string]Attributes{"core": gold, "tor1": blue}),
+				routes("192.0.2.1/32", "192.0.2.2/32 to core", "192.0.2.3/32 to core+tor1")...),
 			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" +
 				"192.0.2.3/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n",
-			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n" +
+			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 " +
+				"via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n" +
 				"192.0.2.3/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n"},
 		{name: "attributes the other way round", sessions: both, have: "192.0.2.1/32 192.0.2.2/32",
-			routes: told(ForEach(map[string]Attributes{"core": blue, "tor1": gold}), routes("192.0.2.1/32 to tor1+core", "192.0.2.2/32 to core")...),
-			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
+			routes: told(ForEach(map[string]Attributes{"core": blue, "tor1": gold}),
+				routes("192.0.2.1/32 to tor1+core", "192.0.2.2/32 to core")...),
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
 			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n" +
 				"192.0.2.2/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n"},
 		{name: "attributes for one of two", sessions: both, have: "192.0.2.1/32",
-			routes: told(ForEach(map[string]Attributes{"core": {LocalPref: MetricOf(0)}, "tor1": {}}), routes("192.0.2.1/32")...),
-			ebgp:   e1, ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0\n"},
+			routes: told(ForEach(map[string]Attributes{"core": {LocalPref: MetricOf(0)}, "tor1": {}}),
+				routes("192.0.2.1/32")...),
+			ebgp: e1, ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0\n"},
 		{name: "attributes for the other of two", sessions: both, have: "192.0.2.1/32",
-			routes: told(ForEach(map[string]Attributes{"core": {}, "tor1": {LocalPref: MetricOf(0), MED: MetricOf(0)}}), routes("192.0.2.1/32")...),
-			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 0\n", ibgp: i1},
+			routes: told(ForEach(map[string]Attributes{"core": {}, "tor1": {LocalPref: MetricOf(0), MED: MetricOf(0)}}),
+				routes("192.0.2.1/32")...),
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010] med 0\n", ibgp: i1},
 		{name: "attributes of a session by its name", sessions: []Session{tor1As}, have: "192.0.2.1/32",
-			routes: told(ForEach(map[string]Attributes{"another name": {MED: MetricOf(7)}, "tor1": {MED: MetricOf(8)}}), routes("192.0.2.1/32")...),
-			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 7\n"},
-		{name: "a weight for one router", sessions: []Session{core, tor1Weighed}, routes: routes("192.0.2.1/32 weight 3", "192.0.2.2/32"),
-			ebgp: weighing(e1, 375000) + e2, ibgp: i1 + i2, have: "192.0.2.1/32 192.0.2.2/32"},
-		{name: "weights for both", sessions: []Session{coreWeighed, tor1Weighed}, routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
-			ebgp: weighing(e1, 125000) + weighing(e2, 134125000), ibgp: weighing(i1, 125000), have: "192.0.2.1/32 192.0.2.2/32"},
-		{name: "the same for the other one alone", sessions: []Session{coreWeighed, tor1}, routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
-			ebgp: e1 + e2, ibgp: weighing(i1, 125000), have: "192.0.2.1/32 192.0.2.2/32"},
-		{name: "the same for none", sessions: both, routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
-			ebgp: e1 + e2, ibgp: i1, have: "192.0.2.1/32 192.0.2.2/32"},
+			routes: told(ForEach(map[string]Attributes{"another name": {MED: MetricOf(7)}, "tor1": {MED: MetricOf(8)}}),
+				routes("192.0.2.1/32")...),
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010] med 7\n"},
+		{name: "a weight for one router", sessions: []Session{core, tor1Weighed},
+			routes: routes("192.0.2.1/32 weight 3", "192.0.2.2/32"),
+			ebgp:   weighing(e1, 375000) + e2, ibgp: i1 + i2, have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "weights for both", sessions: []Session{coreWeighed, tor1Weighed},
+			routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
+			ebgp:   weighing(e1, 125000) + weighing(e2, 134125000), ibgp: weighing(i1, 125000),
+			have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "the same for the other one alone", sessions: []Session{coreWeighed, tor1},
+			routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
+			ebgp:   e1 + e2, ibgp: weighing(i1, 125000), have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "the same for none", sessions: both,
+			routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
+			ebgp:   e1 + e2, ibgp: i1, have: "192.0.2.1/32 192.0.2.2/32"},
 		{name: "no routes", sessions: both},
 	}
 }
@@ -139,11 +160,12 @@ func TestStates(t *testing.T) {
 		want := st.state()
 		have, err := s.Set(t.Context(), want)
 		must(t, err)
-		eventually(t, fmt.Sprintf("%s after %s: have %q, want %q", st.name, last.name, joined(have), st.have), func() bool {
-			have, err = s.Set(t.Context(), want) // a session that ends counts until it is closed
-			must(t, err)
-			return joined(have) == st.have
-		})
+		eventually(t, fmt.Sprintf("%s after %s: have %q, want %q", st.name, last.name, joined(have), st.have),
+			func() bool {
+				have, err = s.Set(t.Context(), want) // a session that ends counts until it is closed
+				must(t, err)
+				return joined(have) == st.have
+			})
 		for i, r := range []*router{ebgp, ibgp} {
 			was, is := last.session(r), st.session(r)
 			if is != nil && (was == nil || was.resolved(State{}) != is.resolved(State{})) {

@@ -219,7 +219,8 @@ func omission(r Route, conf Session, router *open) string {
 	case is4 && !router.ipv4, !is4 && !router.ipv6:
 		return fmt.Sprintf("the router does not take %s routes on this session", ipVersion(is4))
 	case is4 && !conf.PeerAddress.Is4() && !router.extendedHop && !conf.NextHop.IsValid():
-		return "no next hop: the router takes no IPv6 next hops for IPv4 (RFC 8950), and no IPv4 address of this node is known"
+		return "no next hop: the router takes no IPv6 next hops for IPv4 (RFC 8950), and no IPv4 address " +
+			"of this node is known"
 	}
 	return ""
 }
@@ -229,4 +230,17 @@ func ipVersion(is4 bool) string {
 		return "IPv4"
 	}
 	return "IPv6"
+}
+
+// Synced returns when all routers with graceful restart in the first State with sessions had
+// received everything, or had forgotten this node because it could not reach them within
+// RestartTime. Until then they may hold routes from before a restart. ok is false before the first
+// Set; without such routers, the time is that of the first Set.
+func (s *Server) Synced() (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.syncing == nil {
+		return time.Time{}, false
+	}
+	return s.syncing.done(time.Now())
 }

@@ -166,7 +166,8 @@ func (w *wire) inspect(kind byte, body []byte) {
 func (w *wire) rejection(o open) (reason string, subcode byte) {
 	switch {
 	case w.conf.External && o.asn == w.conf.LocalASN:
-		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn), openBadPeerAS
+		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn),
+			openBadPeerAS
 	case o.asn == w.conf.LocalASN && o.routerID == w.conf.RouterID: // RFC 6286 §2.2
 		return fmt.Sprintf("router has the same router ID %s as this node", o.routerID), openBadIdentifier
 	}
@@ -444,4 +445,23 @@ func (f *framer) limit() int {
 		return maxEndOfRIB
 	}
 	return maxBody
+}
+
+func (w *wire) hops() hops { return hopsOf(w.conf, w.local(), w.seen().open) }
+
+// local is this node's end of the connection.
+func (w *wire) local() netip.Addr { return addrOf(w.TCPConn.LocalAddr()) }
+
+// LocalAddr is for GoBGP, which calls it when the session becomes established: by then the router's
+// OPEN has arrived.
+func (w *wire) LocalAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().placeholder(), 0))
+}
+
+// router is the other end of the connection.
+func (w *wire) router() netip.Addr { return addrOf(w.TCPConn.RemoteAddr()) }
+
+// RemoteAddr is for GoBGP, which identifies the router by its neighborAddr.
+func (w *wire) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.neighborAddr, w.conf.port()))
 }

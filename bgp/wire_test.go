@@ -70,8 +70,10 @@ func TestFramer(t *testing.T) {
 // an empty one before the first KEEPALIVE, and a KEEPALIVE from then on.
 func TestFramerReplacesUpdates(t *testing.T) {
 	open, alive := serialize(t, openMessage(65001)), serialize(t, packet.NewBGPKeepAliveMessage())
-	route4, route6 := serialize(t, update(t, routes("192.0.2.1/32")[0])), serialize(t, update(t, routes("2001:db8::1/128")[0]))
-	end4, end6 := serialize(t, packet.NewEndOfRib(packet.RF_IPv4_UC)), serialize(t, packet.NewEndOfRib(packet.RF_IPv6_UC))
+	route4, route6 := serialize(t, update(t, routes("192.0.2.1/32")[0])),
+		serialize(t, update(t, routes("2001:db8::1/128")[0]))
+	end4, end6 := serialize(t, packet.NewEndOfRib(packet.RF_IPv4_UC)),
+		serialize(t, packet.NewEndOfRib(packet.RF_IPv6_UC))
 	rubbish := slices.Concat(route4[:headerLen], bytes.Repeat([]byte{0xee}, len(route4)-headerLen))
 	short := slices.Concat(marker, []byte{0, headerLen, msgUpdate})
 	long := slices.Concat(marker, []byte{0xff, 0xff, msgUpdate}, make([]byte, 0xffff-headerLen))
@@ -81,9 +83,11 @@ func TestFramerReplacesUpdates(t *testing.T) {
 		in, want [][]byte
 	}{
 		{"routes", [][]byte{open, alive, route4, route6, route4}, [][]byte{open, alive, alive, alive, alive}},
-		{"End-of-RIB", [][]byte{open, alive, route4, end4, end6, route6}, [][]byte{open, alive, alive, end4, end6, alive}},
+		{"End-of-RIB", [][]byte{open, alive, route4, end4, end6, route6},
+			[][]byte{open, alive, alive, end4, end6, alive}},
 		{"rubbish", [][]byte{alive, rubbish, short, long, alive}, [][]byte{alive, alive, alive, alive, alive}},
-		{"too early", [][]byte{route6, open, route4, alive, route4}, [][]byte{emptyUpdate, open, emptyUpdate, alive, alive}},
+		{"too early", [][]byte{route6, open, route4, alive, route4},
+			[][]byte{emptyUpdate, open, emptyUpdate, alive, alive}},
 		{"no message", [][]byte{alive, lost}, [][]byte{alive, lost}},
 	} {
 		stream, want := slices.Concat(c.in...), slices.Concat(c.want...)
@@ -184,8 +188,10 @@ func TestParseOpen(t *testing.T) {
 		want open
 	}{
 		{nil, open{asn: 4200000001, ipv4: true}},
-		{[]packet.ParameterCapabilityInterface{mp(packet.RF_IPv6_UC), gr}, open{asn: 4200000001, ipv6: true, gracefulRestart: true}},
-		{[]packet.ParameterCapabilityInterface{mp(packet.RF_IPv6_UC), mp(packet.RF_IPv4_UC)}, open{asn: 4200000001, ipv4: true, ipv6: true}},
+		{[]packet.ParameterCapabilityInterface{mp(packet.RF_IPv6_UC), gr},
+			open{asn: 4200000001, ipv6: true, gracefulRestart: true}},
+		{[]packet.ParameterCapabilityInterface{mp(packet.RF_IPv6_UC), mp(packet.RF_IPv4_UC)},
+			open{asn: 4200000001, ipv4: true, ipv6: true}},
 	} {
 		c.want.routerID, c.want.holdTime = netip.MustParseAddr("10.255.0.1"), 90*time.Second
 		got, err := parseOpen(serialize(t, openMessage(4200000001, c.caps...))[headerLen:])

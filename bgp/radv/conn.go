@@ -42,7 +42,8 @@ type conn struct {
 // messages: a filter of this socket does not take them away from it.
 func listen(name string, here linkEnd) (*conn, error) {
 	// By index: package net caches interface names for a minute.
-	iface := &net.Interface{Index: here.index, Name: strconv.Itoa(here.index), MTU: 4096} // size of the read buffer, more than advertisements need
+	// size of the read buffer, more than advertisements need
+	iface := &net.Interface{Index: here.index, Name: strconv.Itoa(here.index), MTU: 4096}
 	c, _, err := ndp.Listen(iface, ndp.Addr(here.local.WithZone("").String()))
 	if err != nil {
 		return nil, fmt.Errorf("router advertisements on %s: %w", name, err)

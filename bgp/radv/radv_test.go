@@ -50,7 +50,10 @@ func TestBothEndsDiscoverEachOther(t *testing.T) {
 		node := nstest.Node(t)
 		nstest.Link(t, node, "left", node, "right")
 		left, right := local(t, "left"), local(t, "right")
-		ends := map[*Watch]netip.Addr{Start(t.Context(), "left"): right.local.WithZone("left"), Start(t.Context(), "right"): left.local.WithZone("right")}
+		ends := map[*Watch]netip.Addr{
+			Start(t.Context(), "left"):  right.local.WithZone("left"),
+			Start(t.Context(), "right"): left.local.WithZone("right"),
+		}
 		for w, want := range ends {
 			got, link, err := w.Router()
 			for ; err != nil; got, link, err = w.Router() {
@@ -103,7 +106,8 @@ func TestAdvertisement(t *testing.T) {
 		go func() { done <- ours.receive(answer, func(a netip.Addr) { found <- a }) }()
 		send := func(m ndp.Message, hopLimit int, from netip.Addr, to netip.Addr) {
 			t.Helper()
-			must(t, other.WriteTo(m, &ipv6.ControlMessage{HopLimit: hopLimit, Src: from.AsSlice(), IfIndex: right.index}, to))
+			must(t, other.WriteTo(m, &ipv6.ControlMessage{HopLimit: hopLimit, Src: from.AsSlice(),
+				IfIndex: right.index}, to))
 		}
 		send(other.advertisement(), 64, right.local, allNodes)
 		send(other.advertisement(), ndp.HopLimit, near, allNodes)

@@ -49,7 +49,8 @@ func TestRouters(t *testing.T) {
 			for _, s := range steps {
 				changed := r.received(addr(s.from), begin.Add(s.at))
 				if r.chosen != addr(s.chosen) || r.other != addr(s.other) || changed != s.changed {
-					t.Errorf("after %s, %s: chosen %s, other %s, changed %v; want %+v", s.at, s.from, r.chosen, r.other, changed, s)
+					t.Errorf("after %s, %s: chosen %s, other %s, changed %v; want %+v", s.at, s.from, r.chosen, r.other,
+						changed, s)
 				}
 			}
 		})
