@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -62,7 +63,7 @@ func allocate(t *testing.T, objects string) string {
 		p.File = ""
 		fmt.Fprintln(&b, p)
 	}
-	assigned, reasons := ipam.Allocate(snap)
+	assigned, reasons := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
 	for _, a := range assigned {
 		fmt.Fprintf(&b, "%s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
 	}

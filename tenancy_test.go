@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -178,7 +179,7 @@ func fate(t *testing.T, evil *tenant, permissive bool) []string {
 	t.Helper()
 	snap := cluster.Parse(append(tenantWorld(permissive), evil.service, evil.slice)...)
 	var lines []string
-	assignments, reasons := ipam.Allocate(snap)
+	assignments, reasons := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
 	for _, a := range assignments {
 		if slices.Contains(victims, a.Addr.String()) || a.Pool == "restricted" { // by any Service
 			lines = append(lines, fmt.Sprint(a.Addr, " ", a.Service))

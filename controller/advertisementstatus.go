@@ -32,7 +32,9 @@ func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) []error {
 	if a.early() {
 		return nil
 	}
-	errs := a.change(snap.Versions, func(v cluster.Version) (v1alpha1.AdvertisementStatus, bool) { return advertStatus(snap, v) },
+	errs := a.change(snap.Versions, func(v cluster.Version) (v1alpha1.AdvertisementStatus, bool) {
+		return advertStatus(snap, v)
+	},
 		func(v cluster.Version, want v1alpha1.AdvertisementStatus) error { return a.write(ctx, v, want) })
 	if len(errs) == 0 {
 		a.seen = now
@@ -43,14 +45,17 @@ func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) []error {
 // advertParts returns the parts of a snapshot that statuses depend on. Most snapshots differ from
 // the previous one only in Services, and there may be thousands of nodes.
 func advertParts(s *cluster.Snapshot) cluster.Snapshot {
-	return cluster.Snapshot{Versions: s.Versions, Problems: s.Problems, Nodes: s.Nodes, AllNodes: s.AllNodes, Pools: s.Pools, Peers: s.Peers,
-		Advertisements: s.Advertisements, L2Advertisements: s.L2Advertisements, L2Ready: s.L2Ready, Speakers: s.Speakers}
+	return cluster.Snapshot{Versions: s.Versions, Problems: s.Problems, Nodes: s.Nodes, AllNodes: s.AllNodes,
+		Pools: s.Pools, Peers: s.Peers, Advertisements: s.Advertisements, L2Advertisements: s.L2Advertisements,
+		L2Ready: s.L2Ready, Speakers: s.Speakers}
 }
 
 // sameAdvertParts compares pointers and slice headers, not contents: it is called for each change.
 func sameAdvertParts(a, b *cluster.Snapshot) bool {
-	return a.AllNodes == b.AllNodes && a.L2Ready == b.L2Ready && sortedset.Same(a.Versions, b.Versions) && sortedset.Same(a.Problems, b.Problems) &&
-		sortedset.Same(a.Nodes, b.Nodes) && sortedset.Same(a.Pools, b.Pools) && sortedset.Same(a.Peers, b.Peers) && sortedset.Same(a.Speakers, b.Speakers) &&
+	return a.AllNodes == b.AllNodes && a.L2Ready == b.L2Ready && sortedset.Same(a.Versions, b.Versions) &&
+		sortedset.Same(a.Problems, b.Problems) && sortedset.Same(a.Nodes, b.Nodes) &&
+		sortedset.Same(a.Pools, b.Pools) && sortedset.Same(a.Peers, b.Peers) &&
+		sortedset.Same(a.Speakers, b.Speakers) &&
 		sortedset.Same(a.Advertisements, b.Advertisements) && sortedset.Same(a.L2Advertisements, b.L2Advertisements)
 }
 
@@ -117,7 +122,8 @@ func advertReady(r reach, d diagnosis) metav1.Condition {
 	case r.reason != "":
 		c.Reason, parts = r.reason, []string{r.why}
 	default:
-		c.Status, c.Reason, parts = metav1.ConditionTrue, reasonReady, append([]string{"nodes can announce"}, r.remarks...)
+		c.Status, c.Reason, parts = metav1.ConditionTrue, reasonReady,
+			append([]string{"nodes can announce"}, r.remarks...)
 		if len(d.warnings) != 0 {
 			c.Reason = reasonWarning
 		}
@@ -129,7 +135,8 @@ func advertReady(r reach, d diagnosis) metav1.Condition {
 // reachBGP counts the nodes that the advertisement selects and that have a session with one of its
 // routers.
 func reachBGP(snap *cluster.Snapshot, a *cluster.Advertisement) (r reach) {
-	peers := slices.DeleteFunc(slices.Clone(snap.Peers), func(p *cluster.Peer) bool { return len(a.Peers) != 0 && !slices.Contains(a.Peers, p.Name) })
+	peers := slices.DeleteFunc(slices.Clone(snap.Peers),
+		func(p *cluster.Peer) bool { return len(a.Peers) != 0 && !slices.Contains(a.Peers, p.Name) })
 	selected := 0
 	for _, n := range snap.Nodes {
 		if !a.NodeSelector.Matches(n.Labels) {
@@ -147,7 +154,9 @@ func reachBGP(snap *cluster.Snapshot, a *cluster.Advertisement) (r reach) {
 	case selected == 0:
 		r.reason, r.why = string(cluster.NoNode), "there is no Node"
 	case r.nodes == 0:
-		r.reason, r.why = reasonNoPeer, fmt.Sprintf("none of the %d selected nodes is selected by a BGPPeer of the advertisement; compare the nodeSelectors", selected)
+		r.reason, r.why = reasonNoPeer, fmt.Sprintf(
+			"none of the %d selected nodes is selected by a BGPPeer of the advertisement; compare the nodeSelectors",
+			selected)
 	}
 	return r
 }
@@ -161,7 +170,8 @@ func unapplied(snap *cluster.Snapshot, names []string) (remarks []string) {
 		}
 	}
 	if len(others) != 0 {
-		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+cluster.Enumerate(others))
+		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+
+			cluster.Enumerate(others))
 	}
 	return remarks
 }
@@ -175,9 +185,11 @@ func reachL2(snap *cluster.Snapshot, l *cluster.L2Advertisement) reach {
 	case c.selected == 0:
 		r.reason, r.why = string(cluster.NoNode), "there is no Node"
 	case c.heard == 0:
-		r.reason, r.why = reasonNoSpeaker, fmt.Sprintf("no speaker of the %d selected nodes has reported its interfaces yet", c.selected)
+		r.reason, r.why = reasonNoSpeaker, fmt.Sprintf(
+			"no speaker of the %d selected nodes has reported its interfaces yet", c.selected)
 	case c.able == 0 && len(l.Interfaces) == 0:
-		r.reason, r.why = reasonNoInterface, "no selected node has an interface in a subnet that has addresses of a pool"
+		r.reason, r.why = reasonNoInterface, "no selected node has an interface in a subnet that "+
+			"has addresses of a pool"
 	case c.able == 0:
 		r.reason, r.why = reasonNoInterface, "no selected node has one of its interfaces: "+c.missing()
 	}
@@ -194,7 +206,10 @@ type coverage struct {
 
 // cover evaluates the selectors of l on all Nodes, and its interfaces on what speakers report.
 func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
-	r := coverage{unmet: map[string]bool{}, order: l.Interfaces, preferred: make([]int, len(l.Preferred)), anywhere: make([]int, len(l.Preferred))}
+	r := coverage{
+		unmet: map[string]bool{}, order: l.Interfaces, preferred: make([]int, len(l.Preferred)),
+		anywhere: make([]int, len(l.Preferred)),
+	}
 	for _, name := range l.Interfaces {
 		r.unmet[name] = true
 	}
@@ -261,7 +276,8 @@ func (c *coverage) remarks(l *cluster.L2Advertisement) (list []string) {
 	}
 	for i, n := range c.preferred {
 		if n == 0 && c.anywhere[i] != 0 { // otherwise it is a Problem
-			list = append(list, fmt.Sprintf("preferredNodeSelectors[%d], %s, matches none of the %d selected nodes", i, l.Preferred[i].Selector, c.selected))
+			list = append(list, fmt.Sprintf("preferredNodeSelectors[%d], %s, matches none of the %d selected nodes", i,
+				l.Preferred[i].Selector, c.selected))
 		}
 	}
 	return list

@@ -26,18 +26,28 @@ func TestAdvertStatus(t *testing.T) {
 		want string
 	}{
 		{v1alpha1.L2AdvertisementSpec{}, "2 True Ready: nodes can announce"},
-		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("name", "n1"), Interfaces: []string{"eth0", "e*"}}, "1 True Ready: nodes can announce"},
+		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("name", "n1"), Interfaces: []string{"eth0", "e*"}},
+			"1 True Ready: nodes can announce"},
 		{v1alpha1.L2AdvertisementSpec{Interfaces: []string{"eth0", "eth7", "bond*"}},
-			"2 True Ready: nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool), eth7"},
+			"2 True Ready: nodes can announce; no selected node has an interface bond* (in a subnet that has " +
+				"addresses of a pool), eth7"},
 		{v1alpha1.L2AdvertisementSpec{PreferredNodeSelectors: []v1alpha1.PreferredNodeSelector{
 			{Weight: 1, Preference: named("name", "n1")}, {Weight: 2, Preference: named("rack", "z")}}},
 			`2 True Warning: nodes can announce; L2Advertisement lan: spec.preferredNodeSelectors[1].preference "rack=z": matches no Node; set it to labels that a Node has`},
-		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("name", "n1"), PreferredNodeSelectors: []v1alpha1.PreferredNodeSelector{{Weight: 1, Preference: named("name", "n2")}}},
-			"1 True Ready: nodes can announce; preferredNodeSelectors[0], name=n2, matches none of the 1 selected nodes"},
-		{v1alpha1.L2AdvertisementSpec{Interfaces: []string{"eth7"}}, "0 False NoInterface: no selected node has one of its interfaces: eth7"},
-		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("rack", "z")}, `0 False NoNode: L2Advertisement lan: spec.nodeSelector "rack=z": matches no Node; set it to labels that a Node has`},
-		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("name", "mute")}, "0 False NoSpeaker: no speaker of the 1 selected nodes has reported its interfaces yet"},
-		{v1alpha1.L2AdvertisementSpec{Pools: []string{"wan"}}, `2 False Invalid: L2Advertisement lan: spec.pools "wan": there is no AddressPool of this name`},
+		{v1alpha1.L2AdvertisementSpec{
+			NodeSelector: named("name", "n1"), PreferredNodeSelectors: []v1alpha1.PreferredNodeSelector{{Weight: 1,
+				Preference: named("name", "n2")}},
+		},
+			"1 True Ready: nodes can announce; preferredNodeSelectors[0], name=n2, matches none of " +
+				"the 1 selected nodes"},
+		{v1alpha1.L2AdvertisementSpec{Interfaces: []string{"eth7"}},
+			"0 False NoInterface: no selected node has one of its interfaces: eth7"},
+		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("rack", "z")},
+			`0 False NoNode: L2Advertisement lan: spec.nodeSelector "rack=z": matches no Node; set it to labels that a Node has`},
+		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("name", "mute")},
+			"0 False NoSpeaker: no speaker of the 1 selected nodes has reported its interfaces yet"},
+		{v1alpha1.L2AdvertisementSpec{Pools: []string{"wan"}},
+			`2 False Invalid: L2Advertisement lan: spec.pools "wan": there is no AddressPool of this name`},
 	} {
 		b := cluster.NewBuilder()
 		for _, n := range []string{"n1", "n2", "mute"} {
@@ -108,9 +118,11 @@ kind: BGPAdvertisement
 metadata: {name: it, generation: 7}
 spec: `
 	for spec, want := range map[string]string{
-		`{}`:                            "1 True Ready: nodes can announce; does not apply to AddressPools whose spec.announce is not Advertised: plain (BGP)",
+		`{}`: "1 True Ready: nodes can announce; does not apply to AddressPools whose " +
+			"spec.announce is not Advertised: plain (BGP)",
 		`{pools: [lan], peers: [tor1]}`: "1 True Ready: nodes can announce",
-		`{pools: [lan], nodeSelector: {matchLabels: {rack: b}}}`: "0 False NoPeer: none of the 1 selected nodes is selected by a BGPPeer of the advertisement; compare the nodeSelectors",
+		`{pools: [lan], nodeSelector: {matchLabels: {rack: b}}}`: "0 False NoPeer: none of the 1 selected nodes is " +
+			"selected by a BGPPeer of the advertisement; compare the nodeSelectors",
 		`{pools: [lan], nodeSelector: {matchLabels: {rack: c}}}`: `0 False NoNode: BGPAdvertisement it: spec.nodeSelector "rack=c": matches no Node; set it to labels that a Node has`,
 		`{pools: [lan, typo]}`:                `1 False Invalid: BGPAdvertisement it: spec.pools "typo": there is no AddressPool of this name`,
 		`{pools: [lan], peers: [tor1, typo]}`: `1 False Invalid: BGPAdvertisement it: spec.peers "typo": there is no BGPPeer of this name`,
@@ -133,12 +145,14 @@ func TestBrokenAdvertisements(t *testing.T) {
 	for _, kind := range []string{"BGPAdvertisement", "L2Advertisement"} {
 		b := cluster.NewBuilder()
 		set := func(generation int, spec string) {
-			for _, o := range decode(t, fmt.Sprintf("kind: %s\nmetadata: {name: it, generation: %d}\nspec: %s", kind, generation, spec)) {
+			for _, o := range decode(t, fmt.Sprintf("kind: %s\nmetadata: {name: it, generation: %d}\nspec: %s", kind,
+				generation, spec)) {
 				b.Set(o, "")
 			}
 		}
 		object := kind + " it"
-		mistake := fmt.Sprintf("0 False Invalid: %s: spec.pools: is empty; write at least one name of an AddressPool, or leave the field out for all", object)
+		mistake := fmt.Sprintf("0 False Invalid: %s: spec.pools: is empty; write at least one name of an "+
+			"AddressPool, or leave the field out for all", object)
 		set(1, `{pools: []}`)
 		if got := advertLine(t, b.Snapshot(), object); got != mistake {
 			t.Errorf("%s, broken from the beginning: got %s, want %s", object, got, mistake)
@@ -159,7 +173,8 @@ func TestAdvertsAreWrittenOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 2, "n1", "n2")
 		put := func() {
-			f.put(advertsPath+"lan", f.objects[advertsPath+"lan"], from(t, v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}))
+			f.put(advertsPath+"lan", f.objects[advertsPath+"lan"],
+				from(t, v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}))
 		}
 		put()
 		status := func() v1alpha1.AdvertisementStatus {
@@ -199,7 +214,10 @@ func TestBGPAdvertIsWritten(t *testing.T) {
 		c := start(t, s, nil)
 		path := "/apis/fanfare.io/v1alpha1/bgpadvertisements/lan"
 		put := func(generation int64, pools ...string) {
-			o := v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan", Generation: generation}, Spec: v1alpha1.BGPAdvertisementSpec{Pools: pools}}
+			o := v1alpha1.BGPAdvertisement{
+				ObjectMeta: metav1.ObjectMeta{Name: "lan", Generation: generation},
+				Spec:       v1alpha1.BGPAdvertisementSpec{Pools: pools},
+			}
 			s.put(path, s.objects[path], from(t, o))
 		}
 		check := func(what string, generation int64, reason string) {

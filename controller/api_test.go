@@ -134,13 +134,15 @@ func (s *store) handle(r *http.Request, body []byte) (object, *apierrors.StatusE
 		case status:
 			out = object{"metadata": old["metadata"], "spec": old["spec"], "status": out["status"]}
 		}
-		if svc := into[corev1.Service](s.t, out); strings.Contains(path, "/services/") && status && svc.Spec.Type != corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) != 0 {
+		if svc := into[corev1.Service](s.t, out); strings.Contains(path, "/services/") && status &&
+			svc.Spec.Type != corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) != 0 {
 			return nil, apierrors.NewBadRequest("ingress of a Service that is no LoadBalancer")
 		}
 		return s.put(path, old, out), nil
 	case http.MethodDelete:
 		o := into[metav1.DeleteOptions](s.t, in)
-		if p := o.Preconditions; p != nil && (string(*p.UID) != meta(old, "uid") || *p.ResourceVersion != meta(old, "resourceVersion")) {
+		if p := o.Preconditions; p != nil && (string(*p.UID) != meta(old, "uid") ||
+			*p.ResourceVersion != meta(old, "resourceVersion")) {
 			return nil, apierrors.NewConflict(gr, path, fmt.Errorf("precondition"))
 		}
 		s.remove(path)

@@ -36,7 +36,9 @@ type owners struct {
 
 // newOwners returns owners that accept a change of a node after settleTime, 0 for DefaultSettleTime.
 func newOwners(settleTime time.Duration) owners {
-	return owners{debouncer: debouncer{after: cmp.Or(settleTime, DefaultSettleTime)}, pendingWrites: map[*cluster.Claim]string{}}
+	return owners{
+		debouncer: debouncer{after: cmp.Or(settleTime, DefaultSettleTime)}, pendingWrites: map[*cluster.Claim]string{},
+	}
 }
 
 // prefer writes the preferred node into claims that name another one, until the time is over.
@@ -134,7 +136,8 @@ func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*clus
 }
 
 // placements returns the assigned addresses that have a claim and are announced over L2.
-func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Placement, claims []*cluster.Claim) {
+func placements(snap *cluster.Snapshot, nodes []election.Node,
+	named func(*cluster.Claim) string) (list []election.Placement, claims []*cluster.Claim) {
 	e := election.New(nodes)
 	for all := snap.Assignments.Slice(); len(all) > 0; {
 		n := 1

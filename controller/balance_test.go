@@ -243,11 +243,14 @@ func TestOwnersFollowPods(t *testing.T) {
 		f.put(servicesPath+"s00", f.objects[servicesPath+"s00"], from(t, svc))
 		pods := func(nodes ...string) {
 			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: "s00-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s00"}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: "s00-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s00"},
+				},
 				AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080))}},
 			}
 			for i, n := range nodes {
-				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", i+1)}, NodeName: &n})
+				slice.Endpoints = append(slice.Endpoints,
+					discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", i+1)}, NodeName: &n})
 			}
 			f.other = []runtime.Object{slice}
 		}
@@ -257,10 +260,12 @@ func TestOwnersFollowPods(t *testing.T) {
 			want  string
 			moves int // at most: others may have to make room
 		}{
-			{[]string{"n2"}, "n2", 3}, {[]string{"n3"}, "n3", 2}, {[]string{"n3", "n1"}, "n3", 0}, {[]string{"n1"}, "n1", 2}, {nil, "n1", 0},
+			{[]string{"n2"}, "n2", 3}, {[]string{"n3"}, "n3", 2}, {[]string{"n3", "n1"}, "n3", 0},
+			{[]string{"n1"}, "n1", 2}, {nil, "n1", 0},
 		} {
 			pods(step.on...)
-			if moves := f.run(4 * time.Second); at() != step.want || moves > step.moves || f.spread() != "[n1:1 n2:1 n3:1]" {
+			if moves := f.run(4 * time.Second); at() != step.want || moves > step.moves ||
+				f.spread() != "[n1:1 n2:1 n3:1]" {
 				t.Fatalf("pods on %v: on %s after %d moves, %s; want %s", step.on, at(), moves, f.spread(), step.want)
 			}
 		}
@@ -306,10 +311,12 @@ func TestOwnersWriteOnce(t *testing.T) {
 		f.put(path, f.objects[path], from(t, claim))
 		f.c.source = still{withoutNode(snap)}
 		time.Sleep(2 * time.Second)
-		if _, errs := f.c.pass(t.Context()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "node of claim 192.0.2.1") {
+		if _, errs := f.c.pass(t.Context()); len(errs) != 1 ||
+			!strings.Contains(errs[0].Error(), "node of claim 192.0.2.1") {
 			t.Errorf("errors %v, want one", errs)
 		}
-		if f.run(3 * time.Second); f.spread() != "[n1:2 n2:2 n3:2]" || !into[v1alpha1.AddressClaim](t, f.objects[path]).Spec.Reserved {
+		if f.run(3 * time.Second); f.spread() != "[n1:2 n2:2 n3:2]" ||
+			!into[v1alpha1.AddressClaim](t, f.objects[path]).Spec.Reserved {
 			t.Errorf("in the end %s", f.spread())
 		}
 	})
@@ -329,8 +336,9 @@ func TestCandidates(t *testing.T) {
 			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
 	}
 	b := cluster.NewBuilder()
-	for _, o := range []runtime.Object{node("good", corev1.ConditionTrue), node("mute", corev1.ConditionTrue), node("silent", corev1.ConditionUnknown),
-		node("sick", corev1.ConditionFalse), speakerStatus("good", "192.0.2.0/24"), speakerStatus("silent", "192.0.2.0/24"),
+	for _, o := range []runtime.Object{node("good", corev1.ConditionTrue), node("mute", corev1.ConditionTrue),
+		node("silent", corev1.ConditionUnknown), node("sick", corev1.ConditionFalse),
+		speakerStatus("good", "192.0.2.0/24"), speakerStatus("silent", "192.0.2.0/24"),
 		speakerStatus("sick", "192.0.2.0/24"), speakerStatus("gone", "192.0.2.0/24")} {
 		b.Set(o, "")
 	}
@@ -341,13 +349,17 @@ func TestCandidates(t *testing.T) {
 		}
 		return fmt.Sprint(got)
 	}
-	want := fmt.Sprint(map[string]election.Availability{"good": election.Fit, "mute": election.Dead, "silent": election.Dead, "sick": election.NotReady})
+	want := fmt.Sprint(map[string]election.Availability{
+		"good": election.Fit, "mute": election.Dead, "silent": election.Dead, "sick": election.NotReady,
+	})
 	if got := standings(); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	// When half of them are silent, that says nothing about any.
 	b.Set(node("good", corev1.ConditionUnknown), "")
-	want = fmt.Sprint(map[string]election.Availability{"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady})
+	want = fmt.Sprint(map[string]election.Availability{
+		"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady,
+	})
 	if got := standings(); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -364,14 +376,16 @@ func BenchmarkPreferences(b *testing.B) {
 		builder.Set(speakerStatus(name, "10.0.0.0/16"), "")
 		nodes = append(nodes, name)
 	}
-	builder.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2, Addresses: []string{"10.0.0.0/16"}}}, "")
+	builder.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"},
+		Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2, Addresses: []string{"10.0.0.0/16"}}}, "")
 	w := &world{}
 	for i := range 10_000 {
 		addr := fmt.Sprintf("10.0.%d.%d", i>>8, i&255)
 		svc := w.service(fmt.Sprintf("s%05d", i))
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr}}
 		builder.Set(svc, "")
-		builder.Set(&v1alpha1.AddressClaim{ObjectMeta: metav1.ObjectMeta{Name: addr}, Spec: v1alpha1.AddressClaimSpec{Address: addr, Node: nodes[i%100]}}, "")
+		builder.Set(&v1alpha1.AddressClaim{ObjectMeta: metav1.ObjectMeta{Name: addr},
+			Spec: v1alpha1.AddressClaimSpec{Address: addr, Node: nodes[i%100]}}, "")
 	}
 	snap := builder.Snapshot()
 	seen := candidates(snap)

@@ -45,7 +45,8 @@ func BenchmarkUnchanged(b *testing.B) {
 				next := *snap
 				allocator = allocator.Next(&next)
 				as, reasons := allocator.Allocate(time.Time{})
-				if t := plan(allocator, as, reasons, nil, time.Time{}); len(t.updates)+len(t.gone)+len(t.leftover) != 0 {
+				if t := plan(allocator, as, reasons, nil, time.Time{}); len(t.updates)+len(t.gone)+
+					len(t.leftover) != 0 {
 					b.Fatal(t)
 				}
 			}
@@ -127,6 +128,6 @@ func BenchmarkStart(b *testing.B) {
 }
 
 func planned(snap *cluster.Snapshot) writePlan {
-	as, reasons := ipam.Allocate(snap)
+	as, reasons := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
 	return plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{})
 }

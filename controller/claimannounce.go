@@ -19,7 +19,8 @@ type claimAnnounce struct {
 
 // reportAnnounce writes the differences, until the time is over. It compares all claims with pools
 // only if pools have changed, and else new claims.
-func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
+func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot,
+	until time.Time) (left bool, errs []error) {
 	done := &c.announce
 	var claims []*cluster.Claim
 	if slices.Equal(done.pools, snap.Pools) {

@@ -106,7 +106,8 @@ func TestStaleAnnounce(t *testing.T) {
 		return &cluster.Claim{Addr: netip.MustParseAddr(addr), Pool: pool, Announce: announce}
 	}
 	snap := &cluster.Snapshot{
-		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
 		Claims: cluster.ClaimSet(
 			claim("192.0.2.1", "lan", cluster.AnnounceBGP),
 			claim("192.0.2.2", "lan", cluster.AnnounceL2),

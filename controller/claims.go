@@ -40,13 +40,15 @@ func holds(c *cluster.Claim, name cluster.Name) bool {
 
 // unkept reports whether the claim's reservation for the Service differs from the wanted one.
 func (c claim) unkept(s *cluster.Spec) bool {
-	return slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
+	return slices.ContainsFunc(c.old.Holders,
+		func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
 		!c.old.Reserved && slices.Contains(c.old.ReservedFor, s.Name)
 }
 
 // taken reports whether the claim has a holder that should not have the address.
 func (c claim) taken() bool {
-	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
+	return c.old != nil && slices.ContainsFunc(c.old.Holders,
+		func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
 }
 
 // confirmLost returns nil if the claim of a names only other Services. Without a claim, the Service
@@ -164,7 +166,10 @@ func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.Addre
 	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
-		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders, Services: holdersText(holders, nil), Replaced: c.replaced},
+		Spec: v1alpha1.AddressClaimSpec{
+			Address: c.addr.String(), Pool: c.from.Pool, Announce: v1alpha1.Announce(c.from.Announce), Holders: holders,
+			Services: holdersText(holders, nil), Replaced: c.replaced,
+		},
 	}
 }
 
@@ -191,7 +196,9 @@ func holdersText(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservatio
 // bind returns old with the Service, at the version that was read.
 func bind(old []cluster.Holder, spec *cluster.Spec, live *corev1.Service) []v1alpha1.ClaimHolder {
 	holders := slices.DeleteFunc(slices.Clone(old), func(h cluster.Holder) bool { return h.Name == spec.Name })
-	holders = append(holders, cluster.Holder{Name: spec.Name, UID: live.UID, ResourceVersion: live.ResourceVersion, Reserve: spec.Reserve})
+	holders = append(holders, cluster.Holder{
+		Name: spec.Name, UID: live.UID, ResourceVersion: live.ResourceVersion, Reserve: spec.Reserve,
+	})
 	slices.SortFunc(holders, func(a, b cluster.Holder) int { return a.Name.Compare(b.Name) })
 	return toAPI(holders)
 }
@@ -201,7 +208,8 @@ func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 	out := make([]v1alpha1.ClaimHolder, 0, len(holders))
 	for _, h := range holders {
 		out = append(out, v1alpha1.ClaimHolder{
-			Namespace: h.Name.Namespace, Name: h.Name.Name, UID: string(h.UID), ResourceVersion: h.ResourceVersion, Reserve: h.Reserve,
+			Namespace: h.Name.Namespace, Name: h.Name.Name, UID: string(h.UID), ResourceVersion: h.ResourceVersion,
+			Reserve: h.Reserve,
 		})
 	}
 	return out
@@ -270,7 +278,8 @@ func (w writer) confirmReleased(ctx context.Context, a netip.Addr, h cluster.Hol
 		// If only the condition says so, another controller has removed the address.
 		return fmt.Errorf("%w: it has the address", errStale)
 	case has(live, a) && live.Spec.Type == corev1.ServiceTypeLoadBalancer:
-		return fmt.Errorf("its status has %s, and it is of %s now, so another controller owns that status; remove the address from it", a, classOf(live))
+		return fmt.Errorf("its status has %s, and it is of %s now, so another controller owns that status; "+
+			"remove the address from it", a, classOf(live))
 	case spec == nil && live.Spec.Type != corev1.ServiceTypeLoadBalancer && (has(live, a) || hasCondition(live)):
 		_, err = w.patchStatus(ctx, live, cleared())
 	case live.ResourceVersion == h.ResourceVersion && live.UID == h.UID:

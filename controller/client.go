@@ -61,7 +61,9 @@ func newClient(cfg *rest.Config, limit flowcontrol.RateLimiter) (*client, error)
 		err = errors.Join(err, failed)
 		return r
 	}
-	c := &client{core: of(corev1.SchemeGroupVersion), ours: of(v1alpha1.GroupVersion), events: of(eventsv1.SchemeGroupVersion)}
+	c := &client{
+		core: of(corev1.SchemeGroupVersion), ours: of(v1alpha1.GroupVersion), events: of(eventsv1.SchemeGroupVersion),
+	}
 	// A Lease whose renewal waits for other requests would be lost.
 	cfg.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
 	if c.leases = of(coordinationv1.SchemeGroupVersion); err != nil {
@@ -90,7 +92,8 @@ func (c *client) namespaceGone(ctx context.Context, name string) (bool, error) {
 // changed Service.
 func (c *client) patchStatus(ctx context.Context, s *corev1.Service, status map[string]any) (*corev1.Service, error) {
 	out := &corev1.Service{}
-	return out, c.core.Patch(types.StrategicMergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").
+	return out, c.core.Patch(types.StrategicMergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).
+		SubResource("status").
 		Body(body(map[string]any{"metadata": atVersion(s.UID, s.ResourceVersion), "status": status})).Do(ctx).Into(out)
 }
 
@@ -123,8 +126,11 @@ func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) erro
 
 // setHolders changes the holders and reservations of a claim if it still has the version that was
 // read.
-func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) error {
-	return c.patchClaim(ctx, o, map[string]any{"holders": holders, "reservedFor": kept, "services": holdersText(holders, kept)})
+func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder,
+	kept []v1alpha1.ClaimReservation) error {
+	return c.patchClaim(ctx, o, map[string]any{
+		"holders": holders, "reservedFor": kept, "services": holdersText(holders, kept),
+	})
 }
 
 // patchClaim changes the given fields of a claim's spec if it still has the version that was read.
@@ -154,7 +160,8 @@ func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, 
 // patchPool sets the status of a pool. It removes a family that the pool no longer has.
 func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressPoolStatus) error {
 	return c.setStatus(ctx, "addresspools", name, map[string]any{
-		"ipv4": s.IPv4, "ipv6": s.IPv6, "namespaces": s.Namespaces, "otherNamespaces": s.OtherNamespaces, "conditions": s.Conditions,
+		"ipv4": s.IPv4, "ipv6": s.IPv6, "namespaces": s.Namespaces, "otherNamespaces": s.OtherNamespaces,
+		"conditions": s.Conditions,
 	})
 }
 

@@ -84,10 +84,12 @@ func (c contest) text() string {
 	}
 	text := c.why
 	if text == "" && c.rewrites >= rewriteBurst {
-		text = "another controller changes status.loadBalancer; the AddressClaim keeps the Service's address: switch that controller off for this Service"
+		text = "another controller changes status.loadBalancer; the AddressClaim keeps the Service's address: switch " +
+			"that controller off for this Service"
 	}
 	if c.rewrites >= rewriteBurst {
-		text += fmt.Sprintf("; the status was written back %d times, and is from now on every %.0f minutes", rewriteBurst, rewriteRarely.Minutes())
+		text += fmt.Sprintf("; the status was written back %d times, and is from now on every %.0f minutes",
+			rewriteBurst, rewriteRarely.Minutes())
 	}
 	return text
 }

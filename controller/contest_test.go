@@ -63,7 +63,8 @@ func (r *rival) Snapshot() *cluster.Snapshot {
 }
 
 func (r *rival) notify(path string, before, after object) {
-	if path == servicesPath+"web" && after != nil && slices.Equal(addrs(into[corev1.Service](r.t, after)), []string{"192.0.3.1"}) &&
+	if path == servicesPath+"web" && after != nil &&
+		slices.Equal(addrs(into[corev1.Service](r.t, after)), []string{"192.0.3.1"}) &&
 		!slices.Equal(addrs(into[corev1.Service](r.t, before)), []string{"192.0.3.1"}) {
 		r.rewrites = append(r.rewrites, time.Now())
 	}
@@ -124,17 +125,23 @@ func TestContest(t *testing.T) {
 		want func(*corev1.Service)
 		says string
 	}{
-		"address":                {say(corev1.LoadBalancerIngress{IP: "203.0.113.9", IPMode: &vip}), "another controller wrote 203.0.113.9 into status.loadBalancer"},
-		"address beside ours":    {say(corev1.LoadBalancerIngress{IP: "192.0.3.1"}, corev1.LoadBalancerIngress{IP: "203.0.113.9"}), "wrote 203.0.113.9 into"},
-		"host name":              {say(corev1.LoadBalancerIngress{Hostname: "lb.example.com"}), "wrote host name lb.example.com into"},
-		"host name with our own": {say(corev1.LoadBalancerIngress{IP: "192.0.3.1", Hostname: "lb.example.com"}), "wrote host name lb.example.com into"},
-		"ipMode":                 {say(corev1.LoadBalancerIngress{IP: "192.0.3.1", IPMode: &proxy}), "wrote ipMode Proxy into"},
-		"nothing":                {say(), "another controller changes status.loadBalancer"},
+		"address": {say(corev1.LoadBalancerIngress{IP: "203.0.113.9", IPMode: &vip}),
+			"another controller wrote 203.0.113.9 into status.loadBalancer"},
+		"address beside ours": {say(corev1.LoadBalancerIngress{IP: "192.0.3.1"},
+			corev1.LoadBalancerIngress{IP: "203.0.113.9"}), "wrote 203.0.113.9 into"},
+		"host name": {say(corev1.LoadBalancerIngress{Hostname: "lb.example.com"}),
+			"wrote host name lb.example.com into"},
+		"host name with our own": {say(corev1.LoadBalancerIngress{IP: "192.0.3.1", Hostname: "lb.example.com"}),
+			"wrote host name lb.example.com into"},
+		"ipMode": {say(corev1.LoadBalancerIngress{IP: "192.0.3.1", IPMode: &proxy}),
+			"wrote ipMode Proxy into"},
+		"nothing": {say(), "another controller changes status.loadBalancer"},
 		"whole status": {func(s *corev1.Service) {
 			s.Status = corev1.ServiceStatus{}
 			say(corev1.LoadBalancerIngress{IP: "203.0.113.9"})(s)
 		}, "wrote 203.0.113.9 into"},
-		"addresses of 1,000 nodes": {say(nodeAddresses(1000)...), "wrote 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3 and 996 more into"},
+		"addresses of 1,000 nodes": {say(nodeAddresses(1000)...),
+			"wrote 10.0.0.0, 10.0.0.1, 10.0.0.2, 10.0.0.3 and 996 more into"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) { testContest(t, tt.want, tt.says) })
@@ -189,13 +196,15 @@ func testContest(t *testing.T, want func(*corev1.Service), says string) {
 		}
 	}
 	if overwritten == 0 || overwritten > 2 && r.get(t, "web").Status.Conditions != nil {
-		t.Errorf("%d Events, want one, and another one when the controller retries rarely: %q", overwritten, r.store.events(t))
+		t.Errorf("%d Events, want one, and another one when the controller retries rarely: %q", overwritten,
+			r.store.events(t))
 	}
 
 	r.edit(func() { r.want = func(*corev1.Service) {} }) // the other controller is switched off
 	r.fight(rewriteRarely + rewriteMemory + time.Minute)
 	web := r.get(t, "web")
-	if in := web.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != "192.0.3.1" || in[0].Hostname != "" || *in[0].IPMode != corev1.LoadBalancerIPModeVIP {
+	if in := web.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != "192.0.3.1" || in[0].Hostname != "" ||
+		*in[0].IPMode != corev1.LoadBalancerIPModeVIP {
 		t.Errorf("status %v, want the Service's address with ipMode VIP", in)
 	}
 	if cond := web.Status.Conditions; len(cond) != 1 || cond[0].Reason != string(cluster.Assigned) {

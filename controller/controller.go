@@ -258,7 +258,8 @@ func (c *controller) carryOut(ctx context.Context, t writePlan, until time.Time)
 
 // each calls write n times, until the time is over; up to writers calls run concurrently. left
 // reports that some calls were not made. A failed write does not stop the others.
-func (c *controller) each(ctx context.Context, until time.Time, n int, write func(i int) error) (left bool, errs []error) {
+func (c *controller) each(ctx context.Context, until time.Time, n int,
+	write func(i int) error) (left bool, errs []error) {
 	failures := make([]error, n)
 	var g errgroup.Group
 	g.SetLimit(writers)
@@ -285,7 +286,8 @@ func (c *controller) update(ctx context.Context, n serviceUpdate) (written bool,
 		return false, err
 	}
 	if n.writesStatus() {
-		c.Log.Info("service settled", "service", n.spec.Name.String(), "vip", n.addrs, "reason", n.condition.Code, "why", n.condition.Message)
+		c.Log.Info("service settled", "service", n.spec.Name.String(), "vip", n.addrs, "reason", n.condition.Code,
+			"why", n.condition.Message)
 	} else {
 		c.Log.Info("claimed the addresses of the status", "service", n.spec.Name.String(), "vip", n.addrs)
 	}
@@ -297,7 +299,8 @@ func (c *controller) release(ctx context.Context, r release) error {
 	err := c.writer.release(ctx, r)
 	c.metrics.wrote("release", err)
 	if err == nil {
-		c.Log.Info("claim released", "vip", r.old.Addr, "holders", len(r.old.Holders)-len(r.from), "reserved", r.old.Reserved, "reason", r.why)
+		c.Log.Info("claim released", "vip", r.old.Addr, "holders", len(r.old.Holders)-len(r.from), "reserved",
+			r.old.Reserved, "reason", r.why)
 		for _, refused := range r.refused {
 			c.events.recordUnreserved(ctx, refused)
 		}

@@ -13,7 +13,10 @@ import (
 
 // options are those of a controller whose passes write everything, however slow the machine is.
 func options(s *store) Options {
-	return Options{Config: s.config(nil), Instance: "test", Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), passTime: 24 * time.Hour}
+	return Options{
+		Config: s.config(nil), Instance: "test", Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+		passTime: 24 * time.Hour,
+	}
 }
 
 // populate fills the store with a pool of three addresses and five Services.

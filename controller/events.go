@@ -33,7 +33,10 @@ type events struct {
 }
 
 func newEvents(c *client, instance string, log *slog.Logger) *events {
-	return &events{writer: event.Writer{Client: c.events, Log: log}, source: event.Source{Controller: "fanfare.io/controller", Instance: instance}, log: log}
+	return &events{
+		writer: event.Writer{Client: c.events, Log: log},
+		source: event.Source{Controller: "fanfare.io/controller", Instance: instance}, log: log,
+	}
 }
 
 // recordService sends the Event of a condition that was written.
@@ -47,7 +50,8 @@ func (e *events) recordService(ctx context.Context, s *corev1.Service, written c
 // recordUnreserved sends the Event of a deleted Service that asked to keep its address and does not.
 func (e *events) recordUnreserved(ctx context.Context, r refusedReservation) {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.holder.Name.Namespace, Name: r.holder.Name.Name, UID: r.holder.UID, ResourceVersion: r.holder.ResourceVersion,
+		Namespace: r.holder.Name.Namespace, Name: r.holder.Name.Name, UID: r.holder.UID,
+		ResourceVersion: r.holder.ResourceVersion,
 	}}
 	e.recordService(ctx, s, cluster.AddressCondition{Code: cluster.QuotaExceeded, Message: r.why})
 }
@@ -56,7 +60,8 @@ func (e *events) recordUnreserved(ctx context.Context, r refusedReservation) {
 func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {
 	e.record(ctx, event.Event{
 		Regarding: corev1.ObjectReference{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AddressPool", Name: live.Name, UID: live.UID, ResourceVersion: live.ResourceVersion,
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AddressPool", Name: live.Name, UID: live.UID,
+			ResourceVersion: live.ResourceVersion,
 		},
 		Action: "CountAddresses", Reason: c.Reason, Note: c.Message,
 		Warning: c.Status != metav1.ConditionTrue && c.Reason != reasonDrain,
@@ -65,7 +70,8 @@ func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c m
 
 func serviceReference(s *corev1.Service) corev1.ObjectReference {
 	return corev1.ObjectReference{
-		APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
+		APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID,
+		ResourceVersion: s.ResourceVersion,
 	}
 }
 

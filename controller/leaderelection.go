@@ -25,8 +25,8 @@ const (
 // An Election is a Lease that one of several controllers holds, so that two controllers do not
 // write against each other. Unique addresses do not depend on it.
 //
-// client-go's leaderelection imports the types of all of Kubernetes: this binary, which each speaker runs too, would grow
-// from 45 to 60 MB. It also releases the Lease before its leader has stopped.
+// client-go's leaderelection imports the types of all of Kubernetes: this binary, which each speaker runs too, would
+// grow from 45 to 60 MB. It also releases the Lease before its leader has stopped.
 type Election struct {
 	Namespace, Name string
 	Identity        string // of this process; unique

@@ -55,8 +55,10 @@ func newKey(name cluster.Name) *corev1.Secret {
 	key := make([]byte, keyBytes)
 	rand.Read(key) // It never fails, or ends the process.
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{"app.kubernetes.io/name": "fanfare"}},
-		Type:       corev1.SecretTypeOpaque,
-		Data:       map[string][]byte{keyField: []byte(base64.StdEncoding.EncodeToString(key) + "\n")},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{"app.kubernetes.io/name": "fanfare"},
+		},
+		Type: corev1.SecretTypeOpaque,
+		Data: map[string][]byte{keyField: []byte(base64.StdEncoding.EncodeToString(key) + "\n")},
 	}
 }

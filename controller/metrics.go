@@ -41,7 +41,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: ns, Subsystem: sub, Name: "writes_total",
-			Help: "Services updated, claims released and nodes preferred, by result: ok, stale (the API server knew more than the snapshot) or error.",
+			Help: "Services updated, claims released and nodes preferred, by result: ok, stale (the API server knew " +
+				"more than the snapshot) or error.",
 		}, []string{"what", "result"}),
 		throttle: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: ns, Subsystem: sub, Name: "throttle_duration_seconds",
@@ -54,7 +55,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"pool"}),
 		refused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: ns, Subsystem: sub, Name: "refusals",
-			Help: "Desired number of reasons for which Services have no address, fewer than they asked for, or a doubtful one, by code.",
+			Help: "Desired number of reasons for which Services have no address, fewer than they asked for, or a " +
+				"doubtful one, by code.",
 		}, []string{"code"}),
 	}
 	r.MustRegister(m.leading, m.passes, m.failures, m.writes, m.throttle, m.assigned, m.refused)

@@ -115,7 +115,10 @@ var mutants = []mutant{
 				o := clone(w.objects[r.req.URL.Path])
 				o["spec"] = object{"address": c.Addr.String(), "holders": toAPI(c.Holders)}
 				b, _ := json.Marshal(o)
-				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(b))}
+				return &http.Response{
+					StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+					Body: io.NopCloser(bytes.NewReader(b)),
+				}
 			}
 		}
 		return nil

@@ -65,7 +65,8 @@ func (r release) keeps(h cluster.Holder) bool { return slices.Contains(r.reserve
 // plan returns the writes that make claims and statuses match the allocation. Settled Services are
 // skipped, so the cost depends on the open Services and loose claims.
 // A status that another controller has changed is written back when its contest allows it.
-func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason, c contests, now time.Time) writePlan {
+func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster.Reason, c contests,
+	now time.Time) writePlan {
 	p := planner{
 		snap: s.Snap, assignments: assignments, contests: c, now: now,
 		addrs:   make(map[cluster.Name][]cluster.Assignment, len(s.Open)),
@@ -97,7 +98,9 @@ func plan(s *ipam.Allocator, assignments []cluster.Assignment, reasons []cluster
 		}
 	}
 	// The oldest Service is first.
-	slices.SortStableFunc(t.updates, func(a, b serviceUpdate) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
+	slices.SortStableFunc(t.updates, func(a, b serviceUpdate) int {
+		return cluster.CompareAge(a.spec.Created, b.spec.Created)
+	})
 	return t
 }
 
@@ -157,7 +160,8 @@ func annotationReasons(snap *cluster.Snapshot, s *cluster.Spec, pools []string) 
 // holders returns the Services that should have an address, sorted by name: several if they share
 // it.
 func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
-	i, _ := slices.BinarySearchFunc(p.assignments, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+	i, _ := slices.BinarySearchFunc(p.assignments, a,
+		func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 	for ; i < len(p.assignments) && p.assignments[i].Addr == a; i++ {
 		names = append(names, p.assignments[i].Service)
 	}
@@ -171,7 +175,8 @@ func (p *planner) foreign(name cluster.Name) bool {
 
 // shouldHave reports whether an address is assigned to the Service.
 func (p *planner) shouldHave(name cluster.Name, a netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(p.assignments, cluster.Assignment{Addr: a, Service: name}, cluster.Assignment.Compare)
+	_, found := slices.BinarySearchFunc(p.assignments, cluster.Assignment{Addr: a, Service: name},
+		cluster.Assignment.Compare)
 	return found
 }
 

@@ -55,8 +55,9 @@ func testPlan(t *testing.T, path string) {
 			t.Errorf("problem in the input: %s", p)
 		}
 	}
-	as, reasons := ipam.Allocate(snap)
-	got := plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{}).String()
+	as, reasons := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
+	got := plan(ipam.NewAllocator(snap, settled), as, reasons, nil,
+		time.Time{}).String()
 	if !*update {
 		if d := gocmp.Diff(want, got); d != "" {
 			t.Errorf("-want +got (-update writes it again):\n%s", d)
@@ -81,7 +82,8 @@ func decode(t *testing.T, s string) []runtime.Object {
 		obj := map[string]runtime.Object{
 			"Service": &corev1.Service{}, "Node": &corev1.Node{}, "Namespace": &corev1.Namespace{},
 			"AddressPool": &v1alpha1.AddressPool{}, "AddressClaim": &v1alpha1.AddressClaim{},
-			"BGPPeer": &v1alpha1.BGPPeer{}, "BGPAdvertisement": &v1alpha1.BGPAdvertisement{}, "L2Advertisement": &v1alpha1.L2Advertisement{},
+			"BGPPeer": &v1alpha1.BGPPeer{}, "BGPAdvertisement": &v1alpha1.BGPAdvertisement{},
+			"L2Advertisement": &v1alpha1.L2Advertisement{},
 		}[kind.Kind]
 		if obj == nil {
 			t.Fatalf("no such kind: %q", kind.Kind)
@@ -111,11 +113,12 @@ func TestNothingToWrite(t *testing.T) {
 	version := s.version
 	c.source = s.source()
 	snap := c.source.Snapshot()
-	as, reasons := ipam.Allocate(snap)
+	as, reasons := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
 	if len(as) < 3 || len(reasons) == 0 {
 		t.Fatalf("a dull cluster: %v %v", as, reasons)
 	}
-	if got := plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{}).String(); got != "" {
+	if got := plan(ipam.NewAllocator(snap, settled), as, reasons, nil,
+		time.Time{}).String(); got != "" {
 		t.Errorf("would write\n%s", got)
 	}
 	c.pass(t.Context())

@@ -126,7 +126,7 @@ kind: Service
 metadata: {name: careless, namespace: shop}
 spec: {type: LoadBalancer, clusterIP: 10.0.0.7, ipFamilies: [IPv4], ports: [{port: 80}]}
 status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
-	as, _ := ipam.Allocate(snap)
+	as, _ := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
 	got := poolStatuses(snap, as)
 	want := []string{
 		`both IPv4 1 of 3, 2 free; IPv6 1 of 9223372036854775807, 9223372036854775806 free; shop 1+1; Ready True Ready: has addresses to give`,
@@ -195,12 +195,15 @@ func TestPoolStatusRateLimit(t *testing.T) {
 
 // Of ten thousand namespaces a status names the hundred with most addresses.
 func TestPoolNamespaces(t *testing.T) {
-	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.0.0.0-10.255.255.255")}}}}
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan",
+		Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.0.0.0-10.255.255.255")}}}}
 	var as []cluster.Assignment
 	a := netip.MustParseAddr("10.0.0.0")
 	for i := range maxNamespaces + 7 {
 		for range 1 + i%2 {
-			as = append(as, cluster.Assignment{Addr: a, Service: cluster.Name{Namespace: fmt.Sprintf("ns%03d", i), Name: "a"}, Pool: "lan"})
+			as = append(as, cluster.Assignment{
+				Addr: a, Service: cluster.Name{Namespace: fmt.Sprintf("ns%03d", i), Name: "a"}, Pool: "lan",
+			})
 			a = a.Next()
 		}
 	}
@@ -229,15 +232,22 @@ func TestPoolReserved(t *testing.T) {
 	addr := netip.MustParseAddr
 	service := func(namespace, name string) cluster.Name { return cluster.Name{Namespace: namespace, Name: name} }
 	snap := &cluster.Snapshot{
-		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.15")}}},
+		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{
+			netipx.MustParseIPRange("192.0.2.0-192.0.2.15")}}},
 		Claims: cluster.ClaimSet(
-			&cluster.Claim{Addr: addr("192.0.2.1"), ReservedFor: []cluster.Name{service("shop", "a"), service("shop", "b")}},
+			&cluster.Claim{
+				Addr: addr("192.0.2.1"), ReservedFor: []cluster.Name{service("shop", "a"), service("shop", "b")},
+			},
 			&cluster.Claim{Addr: addr("192.0.2.2"), Reserved: true},
-			&cluster.Claim{Addr: addr("192.0.2.3"), ReservedFor: []cluster.Name{service("dev", "a"), service("shop", "c")}, Holders: []cluster.Holder{{Name: service("shop", "d")}}},
+			&cluster.Claim{
+				Addr: addr("192.0.2.3"), ReservedFor: []cluster.Name{service("dev", "a"), service("shop", "c")},
+				Holders: []cluster.Holder{{Name: service("shop", "d")}},
+			},
 			&cluster.Claim{Addr: addr("192.0.2.4"), Holders: []cluster.Holder{{Name: service("shop", "e")}}},
 		),
 	}
-	as := []cluster.Assignment{{Addr: addr("192.0.2.3"), Service: service("shop", "d"), Pool: "lan"}, {Addr: addr("192.0.2.4"), Service: service("shop", "e"), Pool: "lan"}}
+	as := []cluster.Assignment{{Addr: addr("192.0.2.3"), Service: service("shop", "d"), Pool: "lan"},
+		{Addr: addr("192.0.2.4"), Service: service("shop", "e"), Pool: "lan"}}
 	s := poolStatuses(snap, as)["lan"]
 	if want := (v1alpha1.PoolAddresses{Total: 16, Assigned: 2, Reserved: 2, Available: 12}); *s.IPv4 != want {
 		t.Errorf("%+v, want %+v", *s.IPv4, want)
@@ -259,7 +269,8 @@ func TestPoolEvents(t *testing.T) {
 		s.wrote = func(path string, _, after object) {
 			if strings.Contains(path, "/events/") {
 				if e := into[eventsv1.Event](t, after); e.Regarding.Kind == "AddressPool" {
-					events = append(events, fmt.Sprintf("%s %s %s/%s: %s", e.Type, e.Reason, e.Namespace, e.Regarding.Name, e.Note))
+					events = append(events, fmt.Sprintf("%s %s %s/%s: %s", e.Type, e.Reason, e.Namespace,
+						e.Regarding.Name, e.Note))
 				}
 			}
 		}
@@ -314,7 +325,9 @@ func TestPoolRecreated(t *testing.T) {
 					c.pass(t.Context())
 				}
 				create := func() {
-					pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", CreationTimestamp: metav1.Now()}}
+					pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{
+						Name: "lan", CreationTimestamp: metav1.Now(),
+					}}
 					pool.Spec.Announce = v1alpha1.AnnounceBGP
 					pool.Spec.Addresses = []string{"192.0.2.0/24"}
 					s.put(path, nil, from(t, pool))

@@ -41,7 +41,8 @@ func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[
 
 // observed adds the generation that the status is about. A pool that was never valid is in no
 // snapshot, but has a condition too.
-func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolStatus, v cluster.Version) v1alpha1.AddressPoolStatus {
+func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolStatus,
+	v cluster.Version) v1alpha1.AddressPoolStatus {
 	s, used := statuses[v.Name]
 	if d := diagnose(snap.Problems, v.Object()); !used {
 		s.Conditions = []metav1.Condition{{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now(),
@@ -87,7 +88,8 @@ func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
 	}
 	for claim := range snap.Claims.All() {
 		c := u.pools[cluster.PoolOf(snap.Pools, claim.Addr)]
-		i, assigned := slices.BinarySearchFunc(all, claim.Addr, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+		i, assigned := slices.BinarySearchFunc(all, claim.Addr,
+			func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 		if c == nil {
 			continue
 		}
@@ -172,7 +174,9 @@ func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
 	if total == 0 && n.assigned == 0 {
 		return nil
 	}
-	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Reserved: n.reserved, Available: max(0, total-n.spent)}
+	return &v1alpha1.PoolAddresses{
+		Total: total, Assigned: n.assigned, Reserved: n.reserved, Available: max(0, total-n.spent),
+	}
 }
 
 // most returns the namespaces with the most addresses, at most maxNamespaces, and the number of the
@@ -182,7 +186,8 @@ func (c *count) most() (list []v1alpha1.NamespaceAddresses, others int64) {
 		list = append(list, *n)
 	}
 	slices.SortFunc(list, func(a, b v1alpha1.NamespaceAddresses) int {
-		return cmp.Or(cmp.Compare(b.IPv4+b.IPv6+b.Reserved, a.IPv4+a.IPv6+a.Reserved), cmp.Compare(a.Namespace, b.Namespace))
+		return cmp.Or(cmp.Compare(b.IPv4+b.IPv6+b.Reserved, a.IPv4+a.IPv6+a.Reserved),
+			cmp.Compare(a.Namespace, b.Namespace))
 	})
 	if others = int64(len(list) - maxNamespaces); others > 0 {
 		return list[:maxNamespaces], others
@@ -231,7 +236,8 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 		}
 	}
 	if names := n.over(); len(names) != 0 {
-		c.Message += fmt.Sprintf("; over the quota of %d, and keep what they have: namespaces %s", p.Quota, strings.Join(names, ", "))
+		c.Message += fmt.Sprintf("; over the quota of %d, and keep what they have: namespaces %s", p.Quota,
+			strings.Join(names, ", "))
 	}
 	c.Message = cut(c.Message)
 	return c
@@ -240,7 +246,9 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 // whyExhausted explains that a pool has no address left, and what to do.
 func whyExhausted(p *cluster.Pool, s v1alpha1.AddressPoolStatus) string {
 	var causes []string
-	for family, n := range map[corev1.IPFamily]*v1alpha1.PoolAddresses{corev1.IPv4Protocol: s.IPv4, corev1.IPv6Protocol: s.IPv6} {
+	for family, n := range map[corev1.IPFamily]*v1alpha1.PoolAddresses{
+		corev1.IPv4Protocol: s.IPv4, corev1.IPv6Protocol: s.IPv6,
+	} {
 		if why := ipam.Excluded(p, family); n != nil && why != "" {
 			causes = append(causes, fmt.Sprintf("of the %s addresses, %s", family, why))
 		}

@@ -61,7 +61,8 @@ func TestRoles(t *testing.T) {
 	// What internal/cluster watches.
 	for _, r := range []string{"services", "addresspools.fanfare.io", "bgppeers.fanfare.io", "addressclaims.fanfare.io",
 		"bgpadvertisements.fanfare.io", "l2advertisements.fanfare.io",
-		"namespaces", "nodes", "servicecidrs.networking.k8s.io", "endpointslices.discovery.k8s.io", "speakerstatuses.fanfare.io"} {
+		"namespaces", "nodes", "servicecidrs.networking.k8s.io", "endpointslices.discovery.k8s.io",
+		"speakerstatuses.fanfare.io"} {
 		asked["list "+r], asked["watch "+r] = true, true
 	}
 	allowed := roles(t, "fanfare-controller", "controller")

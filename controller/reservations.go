@@ -42,7 +42,8 @@ func (p *planner) kept(c *cluster.Claim) []cluster.Name {
 		return c.ReservedFor
 	}
 	return slices.DeleteFunc(slices.Clone(c.ReservedFor), func(name cluster.Name) bool {
-		return p.snap.NamespaceGone(name.Namespace) || p.snap.Service(name) != nil && !p.foreign(name) && !p.shouldHave(name, c.Addr)
+		return p.snap.NamespaceGone(name.Namespace) ||
+			p.snap.Service(name) != nil && !p.foreign(name) && !p.shouldHave(name, c.Addr)
 	})
 }
 
@@ -71,7 +72,8 @@ type reservedKey struct {
 }
 
 // newReservedUsage counts the reservations in claims, except those of users.
-func newReservedUsage(snap *cluster.Snapshot, claims []*cluster.Claim, kept func(*cluster.Claim) []cluster.Name) *reservedUsage {
+func newReservedUsage(snap *cluster.Snapshot, claims []*cluster.Claim,
+	kept func(*cluster.Claim) []cluster.Name) *reservedUsage {
 	r := &reservedUsage{snap, map[reservedKey]int{}}
 	for _, c := range claims {
 		if c.Reserved {
@@ -94,7 +96,8 @@ func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Na
 		return false, fmt.Sprintf("%s is not reserved: namespace %s is gone", c.Addr, by.Namespace)
 	}
 	if len(kept) >= ipam.MaxSharing {
-		return false, fmt.Sprintf("%s is not reserved: it is reserved for %d Services, and no more can be", c.Addr, len(kept))
+		return false, fmt.Sprintf("%s is not reserved: it is reserved for %d Services, and no more can be", c.Addr,
+			len(kept))
 	}
 	s := r.keyOf(by.Namespace, c.Addr)
 	if slices.ContainsFunc(kept, func(n cluster.Name) bool { return n.Namespace == by.Namespace }) {
@@ -105,7 +108,8 @@ func (r *reservedUsage) add(c *cluster.Claim, by cluster.Name, kept []cluster.Na
 		quota = pool.ReservedQuota
 	}
 	if r.count[s] >= quota {
-		return false, fmt.Sprintf("%s is not reserved: namespace %s has %d reserved %s addresses of pool %s; its namespaceReservedQuota is %d",
+		return false, fmt.Sprintf("%s is not reserved: namespace %s has %d reserved %s addresses of pool %s; its "+
+			"namespaceReservedQuota is %d",
 			c.Addr, by.Namespace, r.count[s], s.family, s.pool, quota)
 	}
 	r.count[s]++

@@ -16,7 +16,9 @@ import (
 // reservedClaim returns the claim of an address that is reserved for Service old of a namespace.
 func reservedClaim(addr, namespace string) *v1alpha1.AddressClaim {
 	c := &v1alpha1.AddressClaim{ObjectMeta: metav1.ObjectMeta{Name: addr}}
-	c.Spec = v1alpha1.AddressClaimSpec{Address: addr, Pool: "lan", ReservedFor: []v1alpha1.ClaimReservation{{Namespace: namespace, Name: "old"}}}
+	c.Spec = v1alpha1.AddressClaimSpec{
+		Address: addr, Pool: "lan", ReservedFor: []v1alpha1.ClaimReservation{{Namespace: namespace, Name: "old"}},
+	}
 	return c
 }
 
@@ -117,7 +119,8 @@ func TestReservationsDrainNoPool(t *testing.T) {
 				t.Errorf("claims %q, want all addresses assigned", got)
 			}
 			notes := s.events(cluster.QuotaExceeded)
-			want := fmt.Sprintf("is not reserved: namespace shop has %d reserved IPv4 addresses of pool lan; its namespaceReservedQuota is %d", tt.want, tt.want)
+			want := fmt.Sprintf("is not reserved: namespace shop has %d reserved IPv4 addresses of pool lan; its "+
+				"namespaceReservedQuota is %d", tt.want, tt.want)
 			if len(notes) != 20-tt.want || !strings.Contains(notes[0], want) {
 				t.Errorf("Events %q, want %d with %q", notes, 20-tt.want, want)
 			}
@@ -129,7 +132,9 @@ func TestReservationsDrainNoPool(t *testing.T) {
 // namespace never has more addresses than its quota.
 func TestReservationsCountInQuota(t *testing.T) {
 	const quota = 6
-	s := newTenancy(t, func(p *v1alpha1.AddressPoolSpec) { p.NamespaceQuota, p.NamespaceReservedQuota = quota, new(int32(16)) })
+	s := newTenancy(t, func(p *v1alpha1.AddressPoolSpec) {
+		p.NamespaceQuota, p.NamespaceReservedQuota = quota, new(int32(16))
+	})
 	for round := range 4 {
 		for i := range 10 {
 			if round > 0 {
@@ -150,7 +155,9 @@ func TestReservationsEndWithNamespace(t *testing.T) {
 	for name, end := range map[string]func(s *tenancy){
 		"deleted": func(s *tenancy) { s.remove(namespacesPath + "shop") },
 		"being deleted": func(s *tenancy) {
-			s.put(namespacesPath+"shop", nil, object{"metadata": object{"name": "shop", "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+			s.put(namespacesPath+"shop", nil, object{"metadata": object{
+				"name": "shop", "deletionTimestamp": "2026-01-01T00:00:00Z",
+			}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +185,8 @@ func TestReservationsEndWithNamespace(t *testing.T) {
 	s := newTenancy(t, func(*v1alpha1.AddressPoolSpec) {})
 	s.put(claimsPath+"/192.0.2.1", nil, from(t, reservedClaim("192.0.2.1", "shop")))
 	s.c.source = withoutNamespace{s.source(), "shop"}
-	if _, errs := s.c.pass(t.Context()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "reservation of 192.0.2.1 for namespace shop") || len(s.claims()) != 1 {
+	if _, errs := s.c.pass(t.Context()); len(errs) != 1 ||
+		!strings.Contains(errs[0].Error(), "reservation of 192.0.2.1 for namespace shop") || len(s.claims()) != 1 {
 		t.Errorf("a namespace that only the snapshot lacks: %v, claims %q", errs, s.claims())
 	}
 }
@@ -191,6 +199,7 @@ type withoutNamespace struct {
 
 func (w withoutNamespace) Snapshot() *cluster.Snapshot {
 	s := *w.Source.Snapshot()
-	s.Namespaces = slices.DeleteFunc(slices.Clone(s.Namespaces), func(n *cluster.Namespace) bool { return n.Name == w.name })
+	s.Namespaces = slices.DeleteFunc(slices.Clone(s.Namespaces),
+		func(n *cluster.Namespace) bool { return n.Name == w.name })
 	return &s
 }

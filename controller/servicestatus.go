@@ -70,7 +70,8 @@ func cleared() map[string]any {
 // relies on the condition's time.
 func touch(live *corev1.Service) map[string]any {
 	c := metav1.Condition{
-		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",
+		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing",
+		Message: "an address is being released",
 	}
 	if old := apimeta.FindStatusCondition(live.Status.Conditions, c.Type); old != nil {
 		c = *old

@@ -67,7 +67,8 @@ func TestShareChecksLiveHolders(t *testing.T) {
 		t.Errorf("b has %v", b)
 	}
 	s.settleAll(t, c)
-	if b := s.get(t, "b"); len(b.Status.Conditions) != 1 || b.Status.Conditions[0].Reason != string(cluster.PoolExhausted) {
+	if b := s.get(t, "b"); len(b.Status.Conditions) != 1 ||
+		b.Status.Conditions[0].Reason != string(cluster.PoolExhausted) {
 		t.Errorf("conditions %v", b.Status.Conditions)
 	}
 }
@@ -101,7 +102,8 @@ func TestReserve(t *testing.T) {
 			t.Errorf("reserve %q: a had %v; the wanted Service has %v, and the other %v", reserve, was, has, other)
 		}
 		claim, _ := s.claim(t, was[0])
-		if len(claim.Spec.Holders) != 1 || claim.Spec.Holders[0].Reserve != (reserve != "") || len(claim.Spec.ReservedFor) != 0 {
+		if len(claim.Spec.Holders) != 1 || claim.Spec.Holders[0].Reserve != (reserve != "") ||
+			len(claim.Spec.ReservedFor) != 0 {
 			t.Errorf("reserve %q: claim %+v", reserve, claim.Spec)
 		}
 	}

@@ -176,7 +176,8 @@ func (w *world) newBuilder() *cluster.Builder {
 
 func speakerStatus(node, prefix string) *v1alpha1.SpeakerStatus {
 	return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: node},
-		Status: v1alpha1.SpeakerReport{Interfaces: []v1alpha1.SpeakerInterface{{Name: "eth0", Prefixes: []string{prefix}}}}}
+		Status: v1alpha1.SpeakerReport{Interfaces: []v1alpha1.SpeakerInterface{{Name: "eth0",
+			Prefixes: []string{prefix}}}}}
 }
 
 // truth is the snapshot of what there is.
@@ -248,7 +249,10 @@ func runWorld(t *testing.T, seed uint64, m mutant, ground bool) (broken string) 
 // runEither also says how often Services came to share an address.
 func runEither(t *testing.T, seed uint64, m mutant, rich bool) (broken string, shared int) {
 	bubble.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m, rich: rich, agreed: map[[2]string]bool{}, had: map[string][]string{}}
+		w := &world{
+			Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m, rich: rich,
+			agreed: map[[2]string]bool{}, had: map[string][]string{},
+		}
 		w.store.wrote = w.watchOver
 		w.populate()
 		for i := range w.nodes {
@@ -312,7 +316,9 @@ func (w *world) serveOne() {
 		w.mutant.serve(w, r)
 		r.done <- answer{err: errors.New("the answer was lost")}
 	case fate == 2:
-		r.done <- answer{resp: &http.Response{StatusCode: 500, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("no"))}}
+		r.done <- answer{resp: &http.Response{
+			StatusCode: 500, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("no")),
+		}}
 	default:
 		r.done <- answer{resp: w.mutant.serve(w, r)}
 	}
@@ -336,7 +342,8 @@ func (w *world) watchOver(path string, before, after object) {
 	w.agree(path, &is)
 	for _, a := range w.addrs(is) {
 		for other, o := range w.objects {
-			if other == path || !strings.Contains(other, "/services/") || !slices.Contains(addrs(into[corev1.Service](w.t, o)), a) {
+			if other == path || !strings.Contains(other, "/services/") ||
+				!slices.Contains(addrs(into[corev1.Service](w.t, o)), a) {
 				continue
 			}
 			if w.shared++; !w.agreed[[2]string{path, other}] {
@@ -423,8 +430,9 @@ func (w *world) converge() {
 		return
 	}
 	snap := w.truth()
-	as, reasons := ipam.Allocate(snap)
-	if left := plan(ipam.NewAllocator(snap, settled), as, reasons, nil, time.Time{}).String(); left != "" {
+	as, reasons := ipam.NewAllocator(snap, ipam.Settled).Allocate(time.Time{})
+	if left := plan(ipam.NewAllocator(snap, settled), as, reasons, nil,
+		time.Time{}).String(); left != "" {
 		w.broken = "it came to rest with this undone:\n" + left
 		return
 	}

@@ -54,10 +54,13 @@ func (w *world) service(name string) *corev1.Service {
 
 func (w *world) plain(name string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second))},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second)),
+		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1",
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports:      []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	}
 }
@@ -98,7 +101,8 @@ func (w *world) overwrite(path string, old object) {
 		return
 	}
 	svc.Status.LoadBalancer.Ingress = [][]corev1.LoadBalancerIngress{
-		nil, {{IP: rivalAddress}}, {{Hostname: "lb.example.com"}}, append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: rivalAddress}),
+		nil, {{IP: rivalAddress}}, {{Hostname: "lb.example.com"}},
+		append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: rivalAddress}),
 	}[w.IntN(4)]
 	w.rival = true
 	w.put(path, old, from(w.t, svc))
@@ -151,7 +155,8 @@ func (w *world) edit(svc *corev1.Service) {
 			return
 		case 1:
 			svc.Annotations = annotations(svc)
-			svc.Annotations["fanfare.io/load-balancer-ips"] = fmt.Sprintf("%s,%s", address("lan", w.IntN(3)), address("dmz", w.IntN(2)))
+			svc.Annotations["fanfare.io/load-balancer-ips"] = fmt.Sprintf("%s,%s", address("lan", w.IntN(3)),
+				address("dmz", w.IntN(2)))
 			return
 		}
 	}

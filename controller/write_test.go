@@ -92,7 +92,8 @@ func TestEventsOnce(t *testing.T) {
 	if got := s.events(t); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if cond := s.get(t, "b").Status.Conditions; len(cond) != 1 || cond[0].Type != cluster.AddressAssigned || cond[0].Status != "True" {
+	if cond := s.get(t, "b").Status.Conditions; len(cond) != 1 || cond[0].Type != cluster.AddressAssigned ||
+		cond[0].Status != "True" {
 		t.Errorf("conditions %v", cond)
 	}
 }
@@ -144,7 +145,8 @@ func (f terminating) RoundTrip(r *http.Request) (*http.Response, error) {
 	status := f.refusal.Status()
 	status.APIVersion, status.Kind = "v1", "Status"
 	b, err := json.Marshal(status)
-	return &http.Response{StatusCode: int(status.Code), Request: r, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(b))}, err
+	return &http.Response{StatusCode: int(status.Code), Request: r,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(b))}, err
 }
 
 // An Event that a namespace's deletion refuses is no warning, and one that is refused for another
@@ -152,7 +154,8 @@ func (f terminating) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestEventsOfDeletedNamespace(t *testing.T) {
 	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	ending := apierrors.NewForbidden(events, "e", errors.New("namespace shop is being terminated"))
-	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace"}}
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause,
+		Field: "metadata.namespace"}}
 	for name, tt := range map[string]struct {
 		refusal *apierrors.StatusError
 		warns   bool
@@ -227,10 +230,19 @@ func TestConfirmReleased(t *testing.T) {
 		{"without the address", func(*corev1.Service) {}, false, "", false},
 		{"without the address, but a write may be in flight", func(*corev1.Service) {}, true, "", true},
 		{"with the address", with, false, "the API server knows more", false},
-		{"no LoadBalancer, with the address still", func(s *corev1.Service) { with(s); s.Spec.Type = corev1.ServiceTypeNodePort }, false, "", true},
-		{"no LoadBalancer, without", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, false, "", false},
-		{"of another class, with the address", func(s *corev1.Service) { with(s); s.Spec.LoadBalancerClass = new("example.com/lb") }, false, "of class example.com/lb", false},
-		{"of another class, without", func(s *corev1.Service) { s.Spec.LoadBalancerClass = new("example.com/lb") }, false, "", false},
+		{"no LoadBalancer, with the address still",
+			func(s *corev1.Service) { with(s); s.Spec.Type = corev1.ServiceTypeNodePort }, false, "", true},
+		{"no LoadBalancer, without", func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeNodePort
+		}, false, "", false},
+		{"of another class, with the address",
+			func(s *corev1.Service) {
+				with(s)
+				s.Spec.LoadBalancerClass = new("example.com/lb")
+			}, false, "of class example.com/lb", false},
+		{"of another class, without", func(s *corev1.Service) {
+			s.Spec.LoadBalancerClass = new("example.com/lb")
+		}, false, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStore(t)

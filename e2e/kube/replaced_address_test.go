@@ -46,7 +46,7 @@ func (b *conflictBed) announced(name string) (vip string) {
 func firstChoice(t *testing.T, name string) string {
 	pool := clustertest.Pool("lan", "192.0.2.64/29")
 	pool.Spec.Announce = v1alpha1.AnnounceL2
-	all, why := ipam.Allocate(cluster.Parse(pool, clustertest.Service(name)))
+	all, why := ipam.NewAllocator(cluster.Parse(pool, clustertest.Service(name)), ipam.Settled).Allocate(time.Time{})
 	if len(all) != 1 {
 		t.Fatalf("allocated %v: %v", all, why)
 	}

@@ -169,7 +169,8 @@ func (s *source) raise(g *ast.CommentGroup) {
 	for _, text := range wrap(s.texts(g)[:1], limit-columns(indent+"//")) {
 		raised = append(raised, indent+"//"+text)
 	}
-	s.lines = slices.Replace(s.lines, at.Line-1, at.Line, append(raised, strings.TrimRight(line[:at.Column-1], " \t"))...)
+	s.lines = slices.Replace(s.lines, at.Line-1, at.Line,
+		append(raised, strings.TrimRight(line[:at.Column-1], " \t"))...)
 }
 
 // isPreamble reports whether a comment is C, for cgo.

@@ -53,7 +53,7 @@ func (s *source) grouped() {
 	s.lines = slices.Replace(s.lines, s.line(d.Lparen), s.line(d.Rparen)-1, all...)
 }
 
-// imports returns the declaration of several imports; nil if there is none that can be written anew.
+// imports returns the declaration of several imports; nil if there is none that grouped can write.
 func (s *source) imports() *ast.GenDecl {
 	if len(s.file.Decls) == 0 {
 		return nil

@@ -3,10 +3,10 @@
 //
 //	go run ./hack/form [-fix] DIR...
 //
-// It prints file:line and what is there, and exits with 1 if there is any. With -fix it first wraps comments (see wrap),
-// puts those after code above it, breaks code (see cut) and groups imports. Lines that have to be long are left out:
-// directives and markers, raw strings, code and tables in comments, and a URL or another word that is longer alone. So
-// is generated code.
+// It prints file:line and what is there, and exits with 1 if there is any. With -fix it first wraps comments (see
+// wrap), puts those after code above it, breaks code (see cut) and groups imports. Lines that have to be long are left
+// out: directives and markers, raw strings, code and tables in comments, and a URL or another word that is longer
+// alone. So is generated code.
 package main
 
 import (

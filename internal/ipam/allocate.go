@@ -16,9 +16,9 @@ import (
 // Allocate decides which Service holds which address. It returns the assignments, sorted by
 // address, and the reasons, sorted by Service, why a Service holds no address, fewer than
 // it requests, or one that may not last. It reads the Services, Namespaces, Pools, Claims
-// and Assignments of snap:
+// and Assignments of the Allocator's snapshot:
 //
-//  1. Addresses in snap.Claims and snap.Assignments are kept while the Service exists and wants an address of
+//  1. Addresses in its Claims and Assignments are kept while the Service exists and wants an address of
 //     that family. If a Service has a Claim, other addresses in its status count only if it requests them:
 //     another controller wrote them. If two Services claim one address, a holder of its Claim comes first; then
 //     the Service whose status has it, before one that only this process remembers; then the older, then the
@@ -34,12 +34,8 @@ import (
 // An address whose Claim another Service holds is not allocated, even if that Service has
 // lost it or is gone: the address is free when the Claim is. A reserved address goes only
 // to a Service that requests it.
-func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
-	return NewAllocator(snap, Settled).Allocate(time.Time{})
-}
-
-// Allocate is the function Allocate for a snapshot of an Allocator, and replaces addresses
-// that other hosts use (conflict.go). At the zero time it replaces none.
+//
+// It also replaces new addresses that other hosts use (conflict.go). At the zero time it replaces none.
 func (s *Allocator) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(s)
 	p.now = now
@@ -55,7 +51,8 @@ func (s *Allocator) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Rea
 // from a pool that admits it and by its own Claim, and requests no others. Whatever else is
 // in snap, Allocate leaves these addresses and gives no reason.
 func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.Contradiction != "" || s.StatusHost != "" {
+	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.Contradiction != "" ||
+		s.StatusHost != "" {
 		return false
 	}
 	for i, a := range s.Status {
@@ -102,14 +99,9 @@ type claim struct {
 
 // A plan is an allocation in progress.
 type plan struct {
-	*Allocator
+	*holdings
 	now      time.Time  // zero: no Claim is new
 	services []*service // that are not settled, oldest first
-	byName   map[cluster.Name]*service
-	pools    []*pool                   // by priority
-	taken    map[netip.Addr][]*service // more than one where they share
-	byKey    map[string][]*cluster.Spec
-	usage    usage
 	reasons  []cluster.Reason
 }
 
@@ -143,7 +135,9 @@ func (p *pool) space(f corev1.IPFamily) space {
 
 // newPlan skips settled Services.
 func newPlan(s *Allocator) *plan {
-	p := &plan{Allocator: s, byName: map[cluster.Name]*service{}, taken: map[netip.Addr][]*service{}}
+	p := &plan{holdings: &holdings{
+		Allocator: s, byName: map[cluster.Name]*service{}, taken: map[netip.Addr][]*service{},
+	}}
 	for _, spec := range s.Open {
 		h := &service{Spec: spec}
 		p.services = append(p.services, h)
@@ -151,7 +145,8 @@ func newPlan(s *Allocator) *plan {
 	}
 	slices.SortStableFunc(p.services, compareAge) // They are sorted by name.
 	for _, c := range s.Snap.Pools {
-		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}, map[corev1.IPFamily]string{}})
+		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{},
+			map[corev1.IPFamily]string{}})
 	}
 	slices.SortFunc(p.pools, byPriority)
 	p.newUsage()
@@ -159,58 +154,23 @@ func newPlan(s *Allocator) *plan {
 	return p
 }
 
-// A claimHolders is the Claim of an address: the address is taken, whatever a status says.
-type claimHolders struct {
-	holders []cluster.Name // that exist
-	// gone is a holder that no longer exists, but whose Claim is not released yet.
-	gone     *cluster.Name
-	reserved bool
-	kept     []cluster.Name // see Claim.ReservedFor
-}
-
-// claimHoldersOf returns the Claim of an address; empty if there is none.
-func (p *plan) claimHoldersOf(a netip.Addr) (f claimHolders) {
-	c := p.Snap.Claim(a)
-	if c == nil {
-		return f
-	}
-	f.reserved, f.kept = c.Reserved || len(c.ReservedFor) != 0, c.ReservedFor
-	for i, h := range c.Holders {
-		if p.Snap.Service(h.Name) == nil {
-			f.gone = &c.Holders[i].Name
-			continue
-		}
-		f.holders = append(f.holders, h.Name)
-	}
-	return f
-}
-
 // readClaims makes the Services that Claims name holders.
 func (p *plan) readClaims() {
 	for _, c := range p.Loose {
 		for _, by := range c.Holders {
 			h := p.byName[by.Name]
-			if h != nil && !slices.Contains(h.Status, c.Addr) && (h.is(by) || p.inherits(h, c.Addr)) { // else it is in Assignments
+			// else it is in Assignments
+			if h != nil && !slices.Contains(h.Status, c.Addr) && (h.is(by) || p.inherits(h, c.Addr)) {
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: h.Name}, false, true)
 			}
 		}
 		for _, name := range c.ReservedFor {
-			if h := p.byName[name]; h != nil && !isHolder(c, name) && !slices.Contains(h.Status, c.Addr) && p.inherits(h, c.Addr) {
+			if h := p.byName[name]; h != nil && !isHolder(c, name) && !slices.Contains(h.Status, c.Addr) &&
+				p.inherits(h, c.Addr) {
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: name}, false, true)
 			}
 		}
 	}
-}
-
-// claimed reports whether name is a holder of the Claim of a.
-func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
-	return slices.Contains(p.claimHoldersOf(a).holders, name)
-}
-
-// free reports whether h may get address a without requesting it.
-func (p *plan) free(a netip.Addr, h *service) bool {
-	f := p.claimHoldersOf(a)
-	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 
 // compareAge sorts the older Service first. Services without a creationTimestamp are last.
@@ -231,7 +191,7 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 		return
 	}
 	pool := p.poolOf(a.Addr)
-	fits := p.suits(h, pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
+	fits := h.suits(pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
 	if !written && p.claimed(a.Addr, h.Name) {
 		// Another controller may have removed it, but not what the condition says.
 		written = slices.Contains(h.Reported.Addrs(), a.Addr)
@@ -269,47 +229,8 @@ func (p *plan) run() {
 
 // moves reports whether h holds an address and requests one of another pool.
 func (p *plan) moves(h *service) bool {
-	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
-}
-
-// poolOf returns the pool that contains address a, nil if none does.
-func (p *plan) poolOf(a netip.Addr) *pool {
-	for _, pool := range p.pools {
-		if pool.Contains(a) {
-			return pool
-		}
-	}
-	return nil
-}
-
-// take gives h address a. The caller has checked that h may have it.
-func (p *plan) take(h *service, a netip.Addr) {
-	p.taken[a] = append(p.taken[a], h)
-	h.addrs = append(h.addrs, a)
-	p.count(h.Name, a, 1)
-}
-
-// release takes address a from h. Pools that were full may have a free address then.
-func (p *plan) release(h *service, a netip.Addr) {
-	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *service) bool { return o == h }); len(p.taken[a]) == 0 {
-		delete(p.taken, a)
-	}
-	p.count(h.Name, a, -1)
-	h.addrs = slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b })
-	for _, pool := range p.pools {
-		clear(pool.full)
-		clear(pool.whyFull)
-	}
-}
-
-// replace gives h address a instead of its other address of the family.
-func (p *plan) replace(h *service, a netip.Addr) {
-	for _, old := range slices.Clone(h.addrs) {
-		if cluster.FamilyOf(old) == cluster.FamilyOf(a) {
-			p.release(h, old)
-		}
-	}
-	p.take(h, a)
+	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies,
+		func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
 }
 
 // has reports whether h has an address of family f.
@@ -369,38 +290,10 @@ func merge(long, short []cluster.Assignment) []cluster.Assignment {
 // sortedReasons returns the reasons in an order that does not depend on the allocation's.
 func (p *plan) sortedReasons() []cluster.Reason {
 	slices.SortFunc(p.reasons, func(a, b cluster.Reason) int {
-		return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+		return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP), cmp.Compare(a.Code, b.Code),
+			cmp.Compare(a.Message, b.Message))
 	})
 	return p.reasons
-}
-
-// describePools lists the pools for messages.
-func (p *plan) describePools() string {
-	if len(p.pools) == 0 {
-		return "there is no pool: add an AddressPool"
-	}
-	var s []string
-	for _, pool := range p.pools {
-		s = append(s, fmt.Sprintf("%s (%s, %s)", pool.Name, pool.Allocation, describeRanges(pool.Pool)))
-	}
-	return "pools are " + strings.Join(s, "; ")
-}
-
-// describeRanges lists the first ranges of a pool.
-func describeRanges(p *cluster.Pool) string {
-	const most = 3
-	switch ranges := p.Ranges; {
-	case len(ranges) == 0:
-		var lost []string
-		for _, r := range p.Lost[:min(len(p.Lost), most)] {
-			lost = append(lost, rangeText(r))
-		}
-		return "no addresses: older pools have " + strings.Join(lost, ", ")
-	case len(ranges) > most:
-		return join(ranges[:most]) + ", …"
-	default:
-		return join(ranges)
-	}
 }
 
 // names lists pools for a message. There must be at least one.
@@ -410,13 +303,4 @@ func names(pools []*pool) string {
 		s = append(s, p.Name)
 	}
 	return "pool " + strings.Join(s, ", ")
-}
-
-// join lists values for a message.
-func join[T any](list []T) string {
-	var s []string
-	for _, v := range list {
-		s = append(s, fmt.Sprint(v))
-	}
-	return strings.Join(s, ", ")
 }

@@ -40,8 +40,9 @@ func newWorld(seed uint64) *world {
 // pool i is 192.0.2.(16i)-192.0.2.(16i+n) and four addresses of IPv6.
 func (w *world) pool(i int) *cluster.Pool {
 	p := &cluster.Pool{
-		Name:          fmt.Sprint("p", i),
-		Allocation:    []cluster.Allocation{cluster.Automatic, cluster.Automatic, cluster.OnRequest, cluster.Drained}[w.IntN(4)],
+		Name: fmt.Sprint("p", i),
+		Allocation: []cluster.Allocation{cluster.Automatic, cluster.Automatic, cluster.OnRequest,
+			cluster.Drained}[w.IntN(4)],
 		AvoidBuggyIPs: w.IntN(2) == 0,
 		Created:       w.time(),
 	}
@@ -49,7 +50,8 @@ func (w *world) pool(i int) *cluster.Pool {
 		p.Ranges = append(p.Ranges, netipx.IPRangeFrom(v6, v6.Next().Next().Next()))
 	}
 	if len(p.Ranges) == 0 || w.IntN(2) == 0 {
-		p.Ranges = append(p.Ranges, netipx.IPRangeFrom(v4(16*i), v4(16*i+w.IntN(4))), netipx.IPRangeFrom(v4(16*i+8), v4(16*i+8)))
+		p.Ranges = append(p.Ranges, netipx.IPRangeFrom(v4(16*i), v4(16*i+w.IntN(4))),
+			netipx.IPRangeFrom(v4(16*i+8), v4(16*i+8)))
 	}
 	return p
 }
@@ -88,7 +90,9 @@ func (w *world) requests() []netip.Addr {
 
 func (w *world) service() *cluster.Spec {
 	s := &cluster.Spec{
-		Name:           cluster.Name{Namespace: []string{"default", "default", "dev"}[w.IntN(3)], Name: string(rune('a' + w.IntN(20)))},
+		Name: cluster.Name{
+			Namespace: []string{"default", "default", "dev"}[w.IntN(3)], Name: string(rune('a' + w.IntN(20))),
+		},
 		Ports:          []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: uint16(80 + w.IntN(4))}},
 		Created:        w.time(),
 		IPFamilies:     []corev1.IPFamily{corev1.IPv4Protocol},
@@ -132,7 +136,9 @@ func (w *world) snapshot() *cluster.Snapshot {
 		spec := w.services[name]
 		s.Services = s.Services.With(cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
-			s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
+			s.Assignments = s.Assignments.With(cluster.Assignment{
+				Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a),
+			})
 		}
 	}
 	return s
@@ -146,7 +152,7 @@ func TestAllocateIsSound(t *testing.T) {
 	sharing := 0
 	for seed := range uint64(worlds) {
 		s := newWorld(seed).snapshot()
-		assigned, reasons := Allocate(s)
+		assigned, reasons := allocateAll(s)
 		shared := false
 		for i, a := range assigned {
 			for _, b := range assigned[:i] {
@@ -165,7 +171,10 @@ func TestAllocateIsSound(t *testing.T) {
 				}
 			}
 			for _, want := range svc.Requested {
-				if !told && !slices.ContainsFunc(assigned, func(a cluster.Assignment) bool { return a.Service == svc.Name && answers(s.Pools, want, a.Addr) }) {
+				if !told && !slices.ContainsFunc(assigned,
+					func(a cluster.Assignment) bool {
+						return a.Service == svc.Name && answers(s.Pools, want, a.Addr)
+					}) {
 					t.Fatalf("seed %d: %s does not get %s, and no reason says why", seed, svc.Name, want)
 				}
 			}
@@ -208,7 +217,8 @@ func checkOne(t *testing.T, seed uint64, s *cluster.Snapshot, a cluster.Assignme
 	case slices.Contains(svc.Status, a.Addr):
 	case pool.Allocation == cluster.Drained:
 		t.Fatalf("seed %d: %v is of a drained pool", seed, a)
-	case pool.Allocation == cluster.OnRequest && !slices.Contains(svc.Requested, a.Addr) && (!suits || len(svc.RequestedPools) == 0):
+	case pool.Allocation == cluster.OnRequest && !slices.Contains(svc.Requested, a.Addr) &&
+		(!suits || len(svc.RequestedPools) == 0):
 		t.Fatalf("seed %d: %v was not asked for", seed, a)
 	case pool.AvoidBuggyIPs && a.Addr.Is4() && buggy(a.Addr):
 		t.Fatalf("seed %d: %v should be avoided", seed, a)
@@ -231,17 +241,17 @@ func TestAllocateIgnoresOrder(t *testing.T) {
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)
 		s := w.snapshot()
-		want, reasons := Allocate(s)
+		want, reasons := allocateAll(s)
 		shuffled := *s
 		assigned := s.Assignments.Slice()
 		w.Shuffle(len(assigned), func(i, j int) { assigned[i], assigned[j] = assigned[j], assigned[i] })
 		shuffled.Assignments = cluster.AssignmentSet(assigned...)
-		got, gotReasons := Allocate(&shuffled)
+		got, gotReasons := allocateAll(&shuffled)
 		if d := gocmp.Diff(render(want, reasons), render(got, gotReasons)); d != "" {
 			t.Fatalf("seed %d: another order, another result: %s", seed, d)
 		}
 		writeStatus(w, want)
-		again, _ := Allocate(w.snapshot())
+		again, _ := allocateAll(w.snapshot())
 		for _, a := range want {
 			// There may be more: a Service with another's address had a status in its way.
 			if !slices.Contains(again, a) {
@@ -287,13 +297,15 @@ func TestAdditionsMoveNoService(t *testing.T) {
 		inner.s = w.snapshot()
 		after := src.Snapshot().Assignments.Slice()
 		for _, a := range before {
-			if !slices.Contains(after, a) && !slices.ContainsFunc(before, func(b cluster.Assignment) bool { return b.Service == a.Service && b != a }) {
+			if !slices.Contains(after, a) && !slices.ContainsFunc(before,
+				func(b cluster.Assignment) bool { return b.Service == a.Service && b != a }) {
 				moved(t, seed, w, a, after)
 			}
 		}
 		// A restart of the speaker changes nothing.
 		if again := NewSource(inner, after).Snapshot().Assignments.Slice(); !slices.Equal(again, after) {
-			t.Fatalf("seed %d: not the same after a restart:\n%s", seed, gocmp.Diff(render(after, nil), render(again, nil)))
+			t.Fatalf("seed %d: not the same after a restart:\n%s", seed,
+				gocmp.Diff(render(after, nil), render(again, nil)))
 		}
 	}
 }
@@ -304,7 +316,8 @@ func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cl
 	t.Helper()
 	s := w.services[a.Service]
 	for _, b := range after {
-		if b.Service == a.Service && (asked(w.snapshot().Pools, s, b.Addr) || slices.Contains(s.RequestedPools, b.Pool)) {
+		if b.Service == a.Service && (asked(w.snapshot().Pools, s, b.Addr) ||
+			slices.Contains(s.RequestedPools, b.Pool)) {
 			return
 		}
 	}
@@ -315,7 +328,9 @@ func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cl
 // oldest first, at once, and also to one another.
 func TestMovingReleasesAddresses(t *testing.T) {
 	pool := func(name string, n int) *cluster.Pool {
-		return &cluster.Pool{Name: name, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(n), v4(n))}}
+		return &cluster.Pool{
+			Name: name, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(n), v4(n))},
+		}
 	}
 	s := &cluster.Snapshot{Pools: []*cluster.Pool{pool("p1", 1), pool("p2", 2), pool("p3", 3), pool("p4", 4)}}
 	for i, asks := range []string{"", "p2", "p3", "p2"} {
@@ -353,7 +368,10 @@ func TestPoolDeletedKeepsAddress(t *testing.T) {
 	clear(w.pools)
 	name := cluster.Name{Namespace: "default", Name: "a"}
 	w.services[name] = &cluster.Spec{Name: name, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
-	w.pools["p"] = &cluster.Pool{Name: "p", Announce: cluster.AnnounceL2, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(1), v4(9))}}
+	w.pools["p"] = &cluster.Pool{
+		Name: "p", Announce: cluster.AnnounceL2, Allocation: cluster.Automatic,
+		Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(1), v4(9))},
+	}
 	inner := &fixed{w.snapshot()}
 	src := NewSource(inner, nil)
 	addr := src.Snapshot().Assignments.Slice()[0].Addr
@@ -361,8 +379,10 @@ func TestPoolDeletedKeepsAddress(t *testing.T) {
 	inner.s = w.snapshot()
 	for range 2 { // The second time it is remembered as one without a pool.
 		s := src.Snapshot()
-		want := []cluster.Assignment{{Addr: addr, Service: name, From: cluster.Origin{Pool: "p", Announce: cluster.AnnounceL2}}}
-		if !slices.Equal(s.Assignments.Slice(), want) || len(s.Refusals) != 1 || s.Refusals[0].Code != cluster.PoolGone {
+		want := []cluster.Assignment{{Addr: addr, Service: name,
+			From: cluster.Origin{Pool: "p", Announce: cluster.AnnounceL2}}}
+		if !slices.Equal(s.Assignments.Slice(), want) || len(s.Refusals) != 1 ||
+			s.Refusals[0].Code != cluster.PoolGone {
 			t.Fatalf("got %s", render(s.Assignments.Slice(), s.Refusals))
 		}
 		inner.s = w.snapshot()
@@ -376,14 +396,19 @@ func TestPoolDeletedKeepsAddress(t *testing.T) {
 // meant into the files makes them agree again, without a restart.
 func TestStatusResolvesCollision(t *testing.T) {
 	specs := func(pinned ...netip.Addr) (a, c *cluster.Spec) {
-		a = &cluster.Spec{Name: cluster.Name{Namespace: "default", Name: "a"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
-		c = &cluster.Spec{Name: cluster.Name{Namespace: "default", Name: "c"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
+		a = &cluster.Spec{
+			Name: cluster.Name{Namespace: "default", Name: "a"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		}
+		c = &cluster.Spec{
+			Name: cluster.Name{Namespace: "default", Name: "c"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		}
 		if len(pinned) != 0 {
 			a.Status, c.Status = pinned[:1], pinned[1:]
 		}
 		return a, c
 	}
-	pools := []*cluster.Pool{{Name: "lan", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(0), v4(3))}}}
+	pools := []*cluster.Pool{{Name: "lan", Allocation: cluster.Automatic,
+		Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(0), v4(3))}}}
 	snap := func(specs ...*cluster.Spec) *cluster.Snapshot {
 		s := &cluster.Snapshot{Pools: pools}
 		for _, spec := range specs {
@@ -411,7 +436,8 @@ func TestStatusResolvesCollision(t *testing.T) {
 	has := first.Snapshot().Assignments.Slice()
 	a, c = specs(has[1].Addr, has[0].Addr)
 	one.s, two.s = snap(a, c), snap(a, c)
-	if d := gocmp.Diff(render(first.Snapshot().Assignments.Slice(), first.Snapshot().Refusals), render(second.Snapshot().Assignments.Slice(), second.Snapshot().Refusals)); d != "" {
+	if d := gocmp.Diff(render(first.Snapshot().Assignments.Slice(), first.Snapshot().Refusals),
+		render(second.Snapshot().Assignments.Slice(), second.Snapshot().Refusals)); d != "" {
 		t.Errorf("the nodes still disagree:\n%s", d)
 	}
 }

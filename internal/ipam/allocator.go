@@ -69,7 +69,8 @@ func (s *Allocator) Next(snap *cluster.Snapshot) *Allocator {
 // differ, sorted.
 func (s *Allocator) touched(snap *cluster.Snapshot, claims []*cluster.Claim) []cluster.Name {
 	names := changedSpecs(s.Snap.Services, snap.Services)
-	for _, ns := range sortedset.Differ(s.Snap.Namespaces, snap.Namespaces, func(a, b *cluster.Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, ns := range sortedset.Differ(s.Snap.Namespaces, snap.Namespaces,
+		func(a, b *cluster.Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
 		for svc := range snap.Services.From(cluster.Name{Namespace: ns.Name}) {
 			if svc.Name.Namespace != ns.Name {
 				break
@@ -104,7 +105,8 @@ func changedSpecs(was, now cluster.Services) (names []cluster.Name) {
 
 // conflicting returns the Claims of addresses with changed reports of speakers.
 func (s *Allocator) conflicting(snap *cluster.Snapshot) (claims []*cluster.Claim) {
-	for _, c := range sortedset.Differ(s.Snap.Conflicts, snap.Conflicts, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
+	for _, c := range sortedset.Differ(s.Snap.Conflicts, snap.Conflicts,
+		func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) }) {
 		if claim := snap.Claim(c.Addr); claim != nil {
 			claims = append(claims, claim)
 		}
@@ -124,7 +126,8 @@ func (s *Allocator) recheck(snap *cluster.Snapshot, names []cluster.Name) []*clu
 
 // settled returns a Service, nil if it is not settled or does not exist.
 func (s *Allocator) settled(name cluster.Name) *cluster.Spec {
-	_, open := slices.BinarySearchFunc(s.Open, name, func(s *cluster.Spec, n cluster.Name) int { return s.Name.Compare(n) })
+	_, open := slices.BinarySearchFunc(s.Open, name,
+		func(s *cluster.Spec, n cluster.Name) int { return s.Name.Compare(n) })
 	if open {
 		return nil
 	}
@@ -147,13 +150,14 @@ func replaceHeld(list, was, is []cluster.Assignment) []cluster.Assignment {
 	keys := slices.Concat(was, is)
 	slices.SortFunc(keys, cluster.Assignment.Compare)
 	keys = slices.CompactFunc(keys, func(a, b cluster.Assignment) bool { return a.Compare(b) == 0 })
-	return sortedset.Patch(list, keys, cluster.Assignment.Compare, func(a, b cluster.Assignment) bool { return a == b }, func(i int) (a cluster.Assignment, there bool) {
-		at, there := slices.BinarySearchFunc(is, keys[i], cluster.Assignment.Compare)
-		if there {
-			a = is[at]
-		}
-		return a, there
-	})
+	return sortedset.Patch(list, keys, cluster.Assignment.Compare, func(a, b cluster.Assignment) bool { return a == b },
+		func(i int) (a cluster.Assignment, there bool) {
+			at, there := slices.BinarySearchFunc(is, keys[i], cluster.Assignment.Compare)
+			if there {
+				a = is[at]
+			}
+			return a, there
+		})
 }
 
 // findLoose collects the loose Claims among doubtful, some of which may be outdated or deleted.

@@ -19,7 +19,8 @@ func manyServices(pool string) *cluster.Snapshot {
 	}}}
 	for i := range many {
 		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
-			Name: cluster.Name{Namespace: "default", Name: fmt.Sprintf("s%05d", i)}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Name:       cluster.Name{Namespace: "default", Name: fmt.Sprintf("s%05d", i)},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 	}
 	return s
@@ -32,11 +33,13 @@ func BenchmarkAllocate(b *testing.B) {
 	for range many - 1 {
 		last = last.Next()
 	}
-	for name, pool := range map[string]string{"room": "10.0.0.0-10.255.255.255", "full": "10.0.0.0-" + last.String(), "short": "10.0.0.0-10.0.3.255"} {
+	for name, pool := range map[string]string{
+		"room": "10.0.0.0-10.255.255.255", "full": "10.0.0.0-" + last.String(), "short": "10.0.0.0-10.0.3.255",
+	} {
 		b.Run(name, func(b *testing.B) {
 			s := manyServices(pool)
 			for b.Loop() {
-				Allocate(s)
+				allocateAll(s)
 			}
 		})
 	}

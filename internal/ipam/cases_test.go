@@ -91,5 +91,5 @@ func decide(t *testing.T, objects string) string {
 		p.File = ""
 		fmt.Fprintf(&b, "problem %s\n", p)
 	}
-	return b.String() + render(Allocate(snap))
+	return b.String() + render(allocateAll(snap))
 }

@@ -20,14 +20,9 @@ const (
 
 // conflict returns the report of a node about another host that uses a. It counts only if the pool
 // may announce over Layer 2.
-func (p *plan) conflict(pool *pool, a netip.Addr) (cluster.Conflict, bool) {
+func (p *holdings) conflict(pool *pool, a netip.Addr) (cluster.Conflict, bool) {
 	c, reported := p.Snap.Conflict(a)
 	return c, reported && pool.Announce != cluster.AnnounceBGP
-}
-
-func (p *plan) conflictFree(pool *pool, a netip.Addr) bool {
-	_, is := p.conflict(pool, a)
-	return !is
 }
 
 // replaceConflicting replaces each new address of h that another host uses, if there is a free
@@ -47,13 +42,14 @@ func (p *plan) replaceConflicting(h *service) {
 // replaceOne replaces the address of c, if another one is free.
 func (p *plan) replaceOne(h *service, c cluster.Conflict) {
 	p.release(h, c.Addr) // first: the Service may have used up its namespace's quota
-	b, _, why := p.find(h, cluster.FamilyOf(c.Addr))
+	b, _, why := search{p.holdings, h, cluster.FamilyOf(c.Addr)}.find()
 	if why != "" || !p.conflictFree(p.poolOf(b), b) {
 		p.take(h, c.Addr)
 		return
 	}
 	p.take(h, b)
-	p.addReason(h, b, cluster.AddressInUse, "%s replaces %s: node %s reports that %s answers for that on %s", b, c.Addr, c.Node, c.MAC, c.Interface)
+	p.addReason(h, b, cluster.AddressInUse, "%s replaces %s: node %s reports that %s answers for that on %s", b, c.Addr,
+		c.Node, c.MAC, c.Interface)
 }
 
 // whyKept returns why h keeps an address although another host uses it; empty if it may lose it.
@@ -72,7 +68,8 @@ func (p *plan) whyKept(h *service, c cluster.Conflict) string {
 		return "its AddressClaim is not of this Service alone"
 	case claim.Replaced >= maxReplaced:
 		return fmt.Sprintf("%d addresses of the Service were replaced before", claim.Replaced)
-	case p.now.IsZero() || p.now.Sub(claim.Created).Abs() > replaceWithin: // Abs: clocks differ, and a Claim from the future is old, too
+	// Abs: clocks differ, and a Claim from the future is old, too
+	case p.now.IsZero() || p.now.Sub(claim.Created).Abs() > replaceWithin:
 		return fmt.Sprintf("it was assigned more than %.0f minutes before", replaceWithin.Minutes())
 	}
 	return ""
@@ -85,4 +82,9 @@ func (p *plan) conflictRemedy(h *service, c cluster.Conflict) string {
 		return "no other address is free: take the address from that host, or add addresses to the pool"
 	}
 	return "not replaced, because " + why + ": take the address from that host, or request another one"
+}
+
+func (p *holdings) conflictFree(pool *pool, a netip.Addr) bool {
+	_, is := p.conflict(pool, a)
+	return !is
 }

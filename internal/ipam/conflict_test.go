@@ -35,20 +35,24 @@ type conflictWorld struct {
 
 func newConflictWorld() *conflictWorld {
 	w := &conflictWorld{
-		announce: cluster.AnnounceL2, addresses: []string{"192.0.2.1-192.0.2.2"}, addr: "192.0.2.1", created: conflictTime, now: conflictTime.Add(10 * time.Second),
+		announce: cluster.AnnounceL2, addresses: []string{"192.0.2.1-192.0.2.2"}, addr: "192.0.2.1",
+		created: conflictTime, now: conflictTime.Add(10 * time.Second),
 	}
 	w.report("192.0.2.1")
 	return w
 }
 
 func (w *conflictWorld) report(addr string) {
-	w.conflicts = append(w.conflicts, cluster.Conflict{Addr: netip.MustParseAddr(addr), Node: "n1", MAC: "02:00:00:00:00:09", Interface: "eth0"})
+	w.conflicts = append(w.conflicts, cluster.Conflict{
+		Addr: netip.MustParseAddr(addr), Node: "n1", MAC: "02:00:00:00:00:09", Interface: "eth0",
+	})
 	slices.SortFunc(w.conflicts, func(a, b cluster.Conflict) int { return a.Addr.Compare(b.Addr) })
 }
 
 // snapshot is the cluster, without the reports.
 func (w *conflictWorld) snapshot() *cluster.Snapshot {
-	pool, service, claim := clustertest.Pool("lan", w.addresses...), clustertest.Service("web", w.addr), clustertest.Claim(w.addr, "web")
+	pool, service, claim := clustertest.Pool("lan", w.addresses...), clustertest.Service("web", w.addr),
+		clustertest.Claim(w.addr, "web")
 	switch w.announce {
 	case cluster.AnnounceL2:
 		pool.Spec.Announce = "L2"
@@ -58,7 +62,8 @@ func (w *conflictWorld) snapshot() *cluster.Snapshot {
 	}
 	pool.Spec.NamespaceQuota = w.quota
 	service.Annotations = w.annotations
-	claim.CreationTimestamp, claim.Spec.Reserved, claim.Spec.Replaced = metav1.NewTime(w.created), w.reserved, w.replaced
+	claim.CreationTimestamp, claim.Spec.Reserved, claim.Spec.Replaced = metav1.NewTime(w.created), w.reserved,
+		w.replaced
 	return cluster.Parse(append(w.more, pool, service, claim)...)
 }
 
@@ -78,9 +83,11 @@ func (w *conflictWorld) allocate(t *testing.T) string {
 // the Service did not choose it. Otherwise it keeps the address, and the reason says what to do.
 func TestConflictingAddressIsReplaced(t *testing.T) {
 	const replaced = "192.0.2.2 default/web pool lan\n" +
-		"192.0.2.2 default/web ipam AddressInUse: 192.0.2.2 replaces 192.0.2.1: node n1 reports that 02:00:00:00:00:09 answers for that on eth0\n"
+		"192.0.2.2 default/web ipam AddressInUse: 192.0.2.2 replaces 192.0.2.1: node n1 reports that " +
+		"02:00:00:00:00:09 answers for that on eth0\n"
 	kept := func(why string) string {
-		return "192.0.2.1 default/web pool lan\n192.0.2.1 default/web ipam AddressInUse: 192.0.2.1 is kept, although node n1 reports that 02:00:00:00:00:09 answers for it on eth0; " + why + "\n"
+		return "192.0.2.1 default/web pool lan\n192.0.2.1 default/web ipam AddressInUse: 192.0.2.1 is kept, although " +
+			"node n1 reports that 02:00:00:00:00:09 answers for it on eth0; " + why + "\n"
 	}
 	because := func(why string) string {
 		return kept("not replaced, because " + why + ": take the address from that host, or request another one")
@@ -89,21 +96,39 @@ func TestConflictingAddressIsReplaced(t *testing.T) {
 		change func(*conflictWorld)
 		want   string
 	}{
-		"new":            {func(*conflictWorld) {}, replaced},
-		"no report":      {func(w *conflictWorld) { w.conflicts = nil }, "192.0.2.1 default/web pool lan\n"},
-		"BGP":            {func(w *conflictWorld) { w.announce = cluster.AnnounceBGP }, "192.0.2.1 default/web pool lan\n"},
-		"advertised":     {func(w *conflictWorld) { w.announce = cluster.AnnounceAdvertised }, replaced},
-		"held":           {func(w *conflictWorld) { w.conflicts[0].Held = true }, because("a node has answered for it before")},
-		"old":            {func(w *conflictWorld) { w.now = conflictTime.Add(3 * time.Minute) }, because("it was assigned more than 2 minutes before")},
-		"of the future":  {func(w *conflictWorld) { w.now = conflictTime.Add(-time.Hour) }, because("it was assigned more than 2 minutes before")},
-		"requested":      {annotated("fanfare.io/load-balancer-ips", "192.0.2.1"), because("the Service requests it")},
-		"shared":         {annotated("fanfare.io/allow-shared-ip", "a"), because("the Service shares or reserves its address")},
-		"reserving":      {annotated("fanfare.io/reserve", "true"), because("the Service shares or reserves its address")},
-		"reserved":       {func(w *conflictWorld) { w.reserved = true }, because("its AddressClaim is not of this Service alone")},
-		"often replaced": {func(w *conflictWorld) { w.replaced = maxReplaced }, because("3 addresses of the Service were replaced before")},
-		"none free":      {func(w *conflictWorld) { w.addresses = []string{"192.0.2.1/32"} }, kept("no other address is free: take the address from that host, or add addresses to the pool")},
-		"all in use":     {func(w *conflictWorld) { w.report("192.0.2.2") }, kept("no other address is free: take the address from that host, or add addresses to the pool")},
-		"quota":          {func(w *conflictWorld) { w.quota = 1 }, replaced},
+		"new":       {func(*conflictWorld) {}, replaced},
+		"no report": {func(w *conflictWorld) { w.conflicts = nil }, "192.0.2.1 default/web pool lan\n"},
+		"BGP": {func(w *conflictWorld) {
+			w.announce = cluster.AnnounceBGP
+		}, "192.0.2.1 default/web pool lan\n"},
+		"advertised": {func(w *conflictWorld) { w.announce = cluster.AnnounceAdvertised }, replaced},
+		"held": {func(w *conflictWorld) {
+			w.conflicts[0].Held = true
+		}, because("a node has answered for it before")},
+		"old": {func(w *conflictWorld) {
+			w.now = conflictTime.Add(3 * time.Minute)
+		}, because("it was assigned more than 2 minutes before")},
+		"of the future": {func(w *conflictWorld) {
+			w.now = conflictTime.Add(-time.Hour)
+		}, because("it was assigned more than 2 minutes before")},
+		"requested": {annotated("fanfare.io/load-balancer-ips", "192.0.2.1"), because("the Service requests it")},
+		"shared": {annotated("fanfare.io/allow-shared-ip", "a"),
+			because("the Service shares or reserves its address")},
+		"reserving": {annotated("fanfare.io/reserve", "true"),
+			because("the Service shares or reserves its address")},
+		"reserved": {func(w *conflictWorld) {
+			w.reserved = true
+		}, because("its AddressClaim is not of this Service alone")},
+		"often replaced": {func(w *conflictWorld) {
+			w.replaced = maxReplaced
+		}, because("3 addresses of the Service were replaced before")},
+		"none free": {func(w *conflictWorld) {
+			w.addresses = []string{"192.0.2.1/32"}
+		}, kept("no other address is free: take the address from that host, or add addresses to the pool")},
+		"all in use": {func(w *conflictWorld) {
+			w.report("192.0.2.2")
+		}, kept("no other address is free: take the address from that host, or add addresses to the pool")},
+		"quota": {func(w *conflictWorld) { w.quota = 1 }, replaced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newConflictWorld()

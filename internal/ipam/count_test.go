@@ -37,7 +37,8 @@ func TestCount(t *testing.T) {
 				p.Ranges = append(p.Ranges, netipx.MustParseIPRange(r))
 			}
 			first := p.Ranges[0]
-			for _, node := range []netipx.IPRange{{}, first, netipx.IPRangeFrom(first.From(), first.From()), netipx.IPRangeFrom(first.To(), first.To())} {
+			for _, node := range []netipx.IPRange{{}, first, netipx.IPRangeFrom(first.From(), first.From()),
+				netipx.IPRangeFrom(first.To(), first.To())} {
 				if p.Occupied = nil; node.IsValid() {
 					p.Occupied = []cluster.Occupied{{Range: node, By: "Node n1"}}
 				}

@@ -35,7 +35,8 @@ func Excluded(p *cluster.Pool, f corev1.IPFamily) string {
 	case len(others) == 1:
 		causes = append(causes, fmt.Sprintf("%s belongs to %s", rangeText(others[0].Range), others[0].By))
 	case len(others) != 0:
-		causes = append(causes, fmt.Sprintf("%s belongs to %s, and others are in use, too", rangeText(others[0].Range), others[0].By))
+		causes = append(causes, fmt.Sprintf("%s belongs to %s, and others are in use, too", rangeText(others[0].Range),
+			others[0].By))
 	}
 	if len(causes) == 0 {
 		return ""
@@ -52,38 +53,39 @@ func rangeText(r netipx.IPRange) string {
 
 // exhausted explains that no address of a family is free in pools, and what helps. It has no number
 // that changes with every Service: each new text is an Event of each Service that waits.
-func (p *plan) exhausted(pools []*pool, family corev1.IPFamily) string {
-	var s []string
+func (s search) exhausted(pools []*pool) string {
+	var whys []string
 	plain := true
 	for _, pool := range pools {
-		if pool.whyFull[family] == "" {
-			pool.whyFull[family] = p.whyFull(pool, family)
+		if pool.whyFull[s.family] == "" {
+			pool.whyFull[s.family] = s.whyFull(pool)
 		}
-		plain = plain && pool.whyFull[family] == taken
-		s = append(s, fmt.Sprintf("of pool %s, %s", pool.Name, pool.whyFull[family]))
+		plain = plain && pool.whyFull[s.family] == taken
+		whys = append(whys, fmt.Sprintf("of pool %s, %s", pool.Name, pool.whyFull[s.family]))
 	}
 	if plain {
-		return fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(pools))
+		return fmt.Sprintf("every %s address of %s is taken; add addresses", s.family, names(pools))
 	}
-	return fmt.Sprintf("no %s address is free: %s; add addresses, or end what excludes them", family, strings.Join(s, "; "))
+	return fmt.Sprintf("no %s address is free: %s; add addresses, or end what excludes them", s.family,
+		strings.Join(whys, "; "))
 }
 
 // taken is what whyFull returns if Services have all addresses.
 const taken = "Services have all"
 
 // whyFull returns why no address of a family of the pool is free.
-func (p *plan) whyFull(pool *pool, family corev1.IPFamily) string {
+func (s search) whyFull(pool *pool) string {
 	var causes []string
-	if why := Excluded(pool.Pool, family); why != "" {
+	if why := Excluded(pool.Pool, s.family); why != "" {
 		causes = append(causes, why)
 	}
-	if Count(pool.Pool, family) == 0 && len(causes) != 0 {
+	if Count(pool.Pool, s.family) == 0 && len(causes) != 0 {
 		return causes[0]
 	}
-	reserved, assigned := p.reservedIn(pool, family), true
+	reserved, assigned := s.reservedIn(pool), true
 	if reserved != 0 {
 		causes = append(causes, "some are reserved, as `kubectl get addressclaims` shows")
-		assigned = int64(reserved) < Count(pool.Pool, family)
+		assigned = int64(reserved) < Count(pool.Pool, s.family)
 	}
 	switch {
 	case len(causes) == 0:
@@ -95,9 +97,9 @@ func (p *plan) whyFull(pool *pool, family corev1.IPFamily) string {
 }
 
 // reservedIn counts the addresses of a family of the pool that are reserved and that no Service has.
-func (p *plan) reservedIn(pool *pool, family corev1.IPFamily) (n int) {
-	for _, c := range p.Loose {
-		if cluster.FamilyOf(c.Addr) == family && len(c.Holders) == 0 && Gives(pool.Pool, c.Addr) {
+func (s search) reservedIn(pool *pool) (n int) {
+	for _, c := range s.Loose {
+		if cluster.FamilyOf(c.Addr) == s.family && len(c.Holders) == 0 && Gives(pool.Pool, c.Addr) {
 			n++
 		}
 	}

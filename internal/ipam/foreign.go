@@ -25,7 +25,10 @@ func (p *plan) leaveForeign() {
 		}
 		for _, a := range foreign {
 			if len(p.claimHoldersOf(a).holders) == 0 {
-				theirs = append(theirs, cluster.Occupied{Range: netipx.IPRangeFrom(a, a), By: "Service " + h.Name.String() + " of another implementation", Foreign: true})
+				theirs = append(theirs, cluster.Occupied{
+					Range: netipx.IPRangeFrom(a, a), By: "Service " + h.Name.String() + " of another implementation",
+					Foreign: true,
+				})
 			}
 		}
 		return leave
@@ -54,7 +57,9 @@ func (p *plan) ignoreForeign(h *service) (theirs []netip.Addr) {
 	}
 	h.claims = slices.DeleteFunc(h.claims, func(c claim) bool { return slices.Contains(theirs, c.addr) })
 	if what := h.foreignChange(theirs); what != "" {
-		p.refuse(h, cluster.StatusOverwritten, "another controller %s; the AddressClaim keeps the Service's address: switch that controller off for this Service%s", what, h.classRemedy())
+		p.refuse(h, cluster.StatusOverwritten,
+			"another controller %s; the AddressClaim keeps the Service's address: switch that controller "+
+				"off for this Service%s", what, h.classRemedy())
 	}
 	return theirs
 }
@@ -103,14 +108,16 @@ func (s *service) classRemedy() string {
 // reason.
 func (p *plan) foreign(h *service) (is bool) {
 	if h.StatusHost != "" {
-		p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so another implementation allocated it: to get an address from Fanfare, remove the status", h.StatusHost)
+		p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so another implementation allocated "+
+			"it: to get an address from Fanfare, remove the status", h.StatusHost)
 		return true
 	}
 	for _, c := range h.claims {
 		if c.pool != nil || c.ours || !slices.Contains(h.IPFamilies, cluster.FamilyOf(c.addr)) || h.remembers(c.addr) {
 			continue
 		}
-		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so another implementation allocated it: to get an address from Fanfare, remove the status, or add %s to a pool; %s",
+		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so another implementation allocated "+
+			"it: to get an address from Fanfare, remove the status, or add %s to a pool; %s",
 			c.addr, c.addr, p.describePools())
 		is = true
 	}
@@ -131,7 +138,8 @@ func (p *pool) occupy(all []cluster.Occupied) {
 		if !p.Contains(a) || next.OccupiedBy(a) != "" {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(next.Occupied, a, func(o cluster.Occupied, a netip.Addr) int { return o.Range.From().Compare(a) })
+		at, _ := slices.BinarySearchFunc(next.Occupied, a,
+			func(o cluster.Occupied, a netip.Addr) int { return o.Range.From().Compare(a) })
 		next.Occupied = slices.Insert(next.Occupied, at, o)
 	}
 	if len(next.Occupied) > len(p.Occupied) {

@@ -30,8 +30,8 @@ type history struct {
 
 func newHistory(seed uint64) *history {
 	h := &history{
-		rand.New(rand.NewPCG(seed, 7)), map[cluster.Name]*cluster.Spec{}, map[string]*cluster.Pool{}, map[string]*cluster.Namespace{},
-		map[netip.Addr]*cluster.Claim{}, 0, 0,
+		rand.New(rand.NewPCG(seed, 7)), map[cluster.Name]*cluster.Spec{}, map[string]*cluster.Pool{},
+		map[string]*cluster.Namespace{}, map[netip.Addr]*cluster.Claim{}, 0, 0,
 	}
 	for i := range 3 {
 		h.setPool(i)
@@ -62,7 +62,8 @@ func (h *history) setNamespace(i int) {
 func (h *history) setPool(i int) {
 	p := &cluster.Pool{
 		Name: fmt.Sprint("p", i), Priority: int32(h.IntN(3)), Quota: h.IntN(3), AvoidBuggyIPs: h.IntN(2) == 0,
-		Allocation:        []cluster.Allocation{cluster.Automatic, cluster.Automatic, cluster.OnRequest, cluster.Drained}[h.IntN(4)],
+		Allocation: []cluster.Allocation{cluster.Automatic, cluster.Automatic, cluster.OnRequest,
+			cluster.Drained}[h.IntN(4)],
 		NamespaceSelector: h.selector(), ServiceSelector: h.selector(),
 		Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(16*i), v4(16*i+h.IntN(5)))},
 	}
@@ -141,7 +142,9 @@ func (h *history) snapshot() *cluster.Snapshot {
 		spec := h.services[name]
 		s.Services = s.Services.With(cluster.Service{Spec: spec})
 		for _, a := range spec.Status {
-			s.Assignments = s.Assignments.With(cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
+			s.Assignments = s.Assignments.With(cluster.Assignment{
+				Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a),
+			})
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(h.claims), netip.Addr.Compare) {
@@ -190,8 +193,9 @@ func TestAnySequenceOfEvents(t *testing.T) {
 			snap := h.snapshot()
 			allocator = allocator.Next(snap)
 			assigned, reasons := allocator.Allocate(time.Time{})
-			if fresh, why := Allocate(snap); !slices.Equal(fresh, assigned) || !slices.Equal(why, reasons) {
-				t.Fatalf("seed %d, step %d: after a restart\n%swant\n%s", seed, step, render(fresh, why), render(assigned, reasons))
+			if fresh, why := allocateAll(snap); !slices.Equal(fresh, assigned) || !slices.Equal(why, reasons) {
+				t.Fatalf("seed %d, step %d: after a restart\n%swant\n%s", seed, step, render(fresh, why),
+					render(assigned, reasons))
 			}
 			for i, a := range assigned {
 				if i > 0 && assigned[i-1].Addr == a.Addr {
@@ -208,7 +212,8 @@ func TestAnySequenceOfEvents(t *testing.T) {
 			}
 			for _, c := range h.claims {
 				if lostAddress(h, assigned, c) {
-					t.Fatalf("seed %d, step %d: %s has lost %s:\n%s", seed, step, c.Holders[0].Name, c.Addr, render(assigned, reasons))
+					t.Fatalf("seed %d, step %d: %s has lost %s:\n%s", seed, step, c.Holders[0].Name, c.Addr,
+						render(assigned, reasons))
 				}
 			}
 			h.write(assigned)
@@ -248,7 +253,9 @@ func (h *history) mistaken(snap *cluster.Snapshot, assigned []cluster.Assignment
 }
 
 func hasAssignment(list []cluster.Assignment, addr netip.Addr, service cluster.Name, pool string) bool {
-	return slices.ContainsFunc(list, func(a cluster.Assignment) bool { return a.Addr == addr && a.Service == service && a.Pool == pool })
+	return slices.ContainsFunc(list, func(a cluster.Assignment) bool {
+		return a.Addr == addr && a.Service == service && a.Pool == pool
+	})
 }
 
 // lostAddress reports whether a holder of a claim that still exists has lost the address,
@@ -271,15 +278,17 @@ func lostAddress(h *history, assigned []cluster.Assignment, c *cluster.Claim) bo
 // Of each range of a pool as much is used as of any other.
 func TestSpread(t *testing.T) {
 	pool := &cluster.Pool{Name: "lan", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{
-		netipx.MustParseIPRange("10.0.0.0-10.0.3.255"), netipx.MustParseIPRange("192.0.2.0-192.0.2.255"), netipx.MustParseIPRange("172.16.0.0-172.16.3.255"),
+		netipx.MustParseIPRange("10.0.0.0-10.0.3.255"), netipx.MustParseIPRange("192.0.2.0-192.0.2.255"),
+		netipx.MustParseIPRange("172.16.0.0-172.16.3.255"),
 	}}
 	s := &cluster.Snapshot{Pools: []*cluster.Pool{pool}}
 	for i := range 1152 { // half of the addresses
 		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
-			Name: cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%05d", i)}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Name:       cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%05d", i)},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 	}
-	assigned, _ := Allocate(s)
+	assigned, _ := allocateAll(s)
 	for _, r := range pool.Ranges {
 		size, n := float64(length(r).lo), 0.
 		for _, a := range assigned {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,7 +19,7 @@ func byPriority(a, b *pool) int {
 }
 
 // refusal says why h cannot have address a, empty if it can.
-func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
+func (p *holdings) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
 	switch other := p.owner(a, h); {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
@@ -32,15 +31,19 @@ func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 	case !p.claimHoldersOf(a).admits(h.Name):
 		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.claimHoldersOf(a).beneficiaries())
 	case p.claimHoldersOf(a).gone != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.claimHoldersOf(a).gone)
+		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds",
+			p.claimHoldersOf(a).gone)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
-	case !p.suits(h, pool):
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two", pool.Name, join(h.RequestedPools))
+	case !h.suits(pool):
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two",
+			pool.Name, join(h.RequestedPools))
 	case pool.Allocation == cluster.Drained:
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and allocates no addresses", pool.Name)
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and allocates no addresses",
+			pool.Name)
 	case pool.AvoidBuggyIPs && a.Is4() && buggy(a):
-		return cluster.RequestRefused, fmt.Sprintf("which pool %s does not give out, because of avoidBuggyIPs", pool.Name)
+		return cluster.RequestRefused, fmt.Sprintf("which pool %s does not give out, because of avoidBuggyIPs",
+			pool.Name)
 	case pool.OccupiedBy(a) != "":
 		return cluster.AddressConflict, fmt.Sprintf("which belongs to %s", pool.OccupiedBy(a))
 	}
@@ -50,25 +53,16 @@ func (p *plan) refusal(h *service, a netip.Addr) (cluster.Code, string) {
 	return "", ""
 }
 
-// lacks says why a pool has no addresses of a family, as the end of a sentence.
-func (p *plan) lacks(pool *pool, family corev1.IPFamily) string {
-	for _, r := range pool.Lost {
-		if owner := p.poolOf(r.From()); owner != nil && cluster.FamilyOf(r.From()) == family {
-			return fmt.Sprintf("whose %s addresses belong to older pools: %s is of pool %s; remove it from one of the two", family, rangeText(r), owner.Name)
-		}
-	}
-	return fmt.Sprintf("which has no %s addresses", family)
-}
-
 // inReturn continues a refusal if the Service that h waits for requests an address of h: each keeps
 // its own, because exchanging them would need a moment in which both have both.
-func (p *plan) inReturn(h *service, holder cluster.Name) string {
+func (p *holdings) inReturn(h *service, holder cluster.Name) string {
 	other := p.Snap.Service(holder)
 	i := slices.IndexFunc(h.addrs, func(a netip.Addr) bool { return other != nil && asked(p.Snap.Pools, other, a) })
 	if i < 0 {
 		return ""
 	}
-	return fmt.Sprintf("; that Service asks for %s of this one, so each keeps its own: let one of the two request a third address first", h.addrs[i])
+	return fmt.Sprintf("; that Service asks for %s of this one, so each keeps its own: let one of the two request "+
+		"a third address first", h.addrs[i])
 }
 
 // place allocates an address of each family that h has none of.
@@ -80,7 +74,7 @@ func (p *plan) place(h *service) {
 			missing = missing || !h.has(family)
 			continue
 		}
-		a, code, why := p.find(h, family)
+		a, code, why := search{p.holdings, h, family}.find()
 		if why != "" {
 			p.refuse(h, code, "%s", why)
 			missing = missing || !h.has(family)
@@ -89,7 +83,8 @@ func (p *plan) place(h *service) {
 		found = append(found, a)
 	}
 	if missing && len(found) != 0 && h.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack {
-		p.refuse(h, cluster.RequestRefused, "needs addresses of both families (RequireDualStack), and gets no other until both can be had")
+		p.refuse(h, cluster.RequestRefused, "needs addresses of both families (RequireDualStack), and gets no other "+
+			"until both can be had")
 		return
 	}
 	for _, a := range found {
@@ -98,44 +93,8 @@ func (p *plan) place(h *service) {
 }
 
 // elsewhere reports whether h names another pool than that of its address of family.
-func (p *plan) elsewhere(h *service, family corev1.IPFamily) bool {
+func (p *holdings) elsewhere(h *service, family corev1.IPFamily) bool {
 	return len(h.RequestedPools) != 0 && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
 		return cluster.FamilyOf(a) == family && p.cameFrom(h, a)
 	})
-}
-
-// candidates are the pools that may give h an address, in the order in which they are
-// tried; admission is checked only for pools that h names. If h can have none of them, why
-// says the reason.
-func (p *plan) candidates(h *service, family corev1.IPFamily) (pools []*pool, why string) {
-	if len(h.RequestedPools) == 0 {
-		for _, pool := range p.pools {
-			if pool.Allocation == cluster.Automatic && len(pool.space(family).ranges) != 0 {
-				pools = append(pools, pool)
-			}
-		}
-		return pools, ""
-	}
-	var whys []string
-	unknown := ""
-	for _, name := range h.RequestedPools {
-		i := slices.IndexFunc(p.pools, func(q *pool) bool { return q.Name == name })
-		switch {
-		case i < 0:
-			whys = append(whys, fmt.Sprintf("pool %s, which does not exist", name))
-			unknown = "; " + p.describePools()
-		case p.pools[i].Allocation == cluster.Drained:
-			whys = append(whys, fmt.Sprintf("pool %s, which is Drained and allocates no addresses", name))
-		case p.excludes(h, p.pools[i]) != "":
-			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.excludes(h, p.pools[i])))
-		case len(p.pools[i].space(family).ranges) == 0:
-			whys = append(whys, fmt.Sprintf("pool %s, %s", name, p.lacks(p.pools[i], family)))
-		default:
-			pools = append(pools, p.pools[i])
-		}
-	}
-	if len(pools) != 0 {
-		return pools, ""
-	}
-	return nil, "asks for " + strings.Join(whys, ", and for ") + unknown
 }

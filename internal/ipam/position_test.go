@@ -15,7 +15,8 @@ import (
 // positions yields every address once, in a ring that starts at home.
 func TestPositions(t *testing.T) {
 	pool := &cluster.Pool{AvoidBuggyIPs: true, Ranges: []netipx.IPRange{
-		netipx.MustParseIPRange("192.0.3.250-192.0.4.3"), netipx.MustParseIPRange("192.0.2.7-192.0.2.9"), netipx.MustParseIPRange("2001:db8::-2001:db8::5"),
+		netipx.MustParseIPRange("192.0.3.250-192.0.4.3"), netipx.MustParseIPRange("192.0.2.7-192.0.2.9"),
+		netipx.MustParseIPRange("2001:db8::-2001:db8::5"),
 	}}
 	for n, ipv4 := range map[int]bool{11: true, 6: false} {
 		s := newSpace(pool, ipv4)

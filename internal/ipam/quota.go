@@ -28,7 +28,7 @@ type usage struct {
 
 // newUsage counts settled and reserved addresses, and addresses that deleted Services are about to
 // leave reserved: deleting and creating Services must not evade the quota.
-func (p *plan) newUsage() {
+func (p *holdings) newUsage() {
 	p.usage.limited = map[string]bool{}
 	for _, pool := range p.Snap.Pools {
 		if pool.Quota != 0 {
@@ -57,7 +57,7 @@ func (p *plan) newUsage() {
 }
 
 // count records that a Service has gained (n 1) or lost (n -1) address a.
-func (p *plan) count(service cluster.Name, a netip.Addr, n int) {
+func (p *holdings) count(service cluster.Name, a netip.Addr, n int) {
 	if len(p.usage.limited) == 0 {
 		return
 	}
@@ -75,15 +75,16 @@ func (p *plan) count(service cluster.Name, a netip.Addr, n int) {
 }
 
 // heldIn reports whether a settled Service of a namespace has address a.
-func (p *plan) heldIn(namespace string, a netip.Addr) bool {
-	i, _ := slices.BinarySearchFunc(p.Held, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+func (p *holdings) heldIn(namespace string, a netip.Addr) bool {
+	i, _ := slices.BinarySearchFunc(p.Held, a,
+		func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 	return i < len(p.Held) && p.Held[i].Addr == a && p.Held[i].Service.Namespace == namespace
 }
 
 // exceeds returns why h's namespace may not have address a of the pool in addition, as the end of a
 // sentence; empty if it may. Addresses that h has and does not request do not count, because h
 // would release them.
-func (p *plan) exceeds(h *service, pool *pool, a netip.Addr) string {
+func (p *holdings) exceeds(h *service, pool *pool, a netip.Addr) string {
 	if pool.Quota == 0 {
 		return ""
 	}
@@ -102,5 +103,6 @@ func (p *plan) exceeds(h *service, pool *pool, a netip.Addr) string {
 	if n < pool.Quota {
 		return ""
 	}
-	return fmt.Sprintf("of which namespace %s has %d %s addresses already; its namespaceQuota is %d", ns, n, family, pool.Quota)
+	return fmt.Sprintf("of which namespace %s has %d %s addresses already; its namespaceQuota is %d", ns, n, family,
+		pool.Quota)
 }

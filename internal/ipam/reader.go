@@ -124,7 +124,8 @@ func confirmed(was, last, in *cluster.Snapshot, changed []cluster.Assignment) cl
 }
 
 // patchConfirmed returns the confirmed assignments. Only those in changed may differ from before.
-func patchConfirmed(in *cluster.Snapshot, confirmed cluster.Assignments, changed []cluster.Assignment) cluster.Assignments {
+func patchConfirmed(in *cluster.Snapshot, confirmed cluster.Assignments,
+	changed []cluster.Assignment) cluster.Assignments {
 	return confirmed.Patch(changed, func(key cluster.Assignment) (cluster.Assignment, bool) {
 		if a, found := in.Assignments.Get(key); found {
 			return a, claims(in, a)
@@ -136,7 +137,8 @@ func patchConfirmed(in *cluster.Snapshot, confirmed cluster.Assignments, changed
 // proven returns the assignment of an address of which only the claim names the Service. While the
 // status is empty as in a new Service, the claim may be of an earlier one of that name.
 func proven(in *cluster.Snapshot, key cluster.Assignment) (a cluster.Assignment, is bool) {
-	if s := in.Service(key.Service); s == nil || !claims(in, key) || !s.Reported.Assigned && len(s.Status) == 0 && s.StatusHost == "" {
+	if s := in.Service(key.Service); s == nil || !claims(in, key) ||
+		!s.Reported.Assigned && len(s.Status) == 0 && s.StatusHost == "" {
 		return a, false
 	}
 	a = cluster.Assignment{Addr: key.Addr, Service: key.Service, Pool: cluster.PoolOf(in.Pools, key.Addr)}
@@ -163,7 +165,8 @@ func patchUnclaimed(in *cluster.Snapshot, unclaimed []netip.Addr, changed []clus
 
 // refusals returns all Reasons, recomputed for the named Services and those with changed assignments;
 // last itself if none of them has one.
-func (r *reader) refusals(in *cluster.Snapshot, last []cluster.Reason, specs []cluster.Name, changed []cluster.Assignment) []cluster.Reason {
+func (r *reader) refusals(in *cluster.Snapshot, last []cluster.Reason, specs []cluster.Name,
+	changed []cluster.Assignment) []cluster.Reason {
 	names := map[cluster.Name]bool{}
 	for _, name := range specs {
 		names[name] = true
@@ -182,7 +185,9 @@ func (r *reader) refusals(in *cluster.Snapshot, last []cluster.Reason, specs []c
 		return last
 	}
 	why = append(slices.DeleteFunc(slices.Clone(last), named), why...)
-	slices.SortFunc(why, func(a, b cluster.Reason) int { return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP)) })
+	slices.SortFunc(why, func(a, b cluster.Reason) int {
+		return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP))
+	})
 	return why
 }
 
@@ -194,8 +199,10 @@ func (r *reader) refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluste
 			break // the controller is about to change or to release the address
 		}
 		if _, is := proven(in, cluster.Assignment{Addr: a, Service: s.Name}); is {
-			why = append(why, cluster.Reason{VIP: a, Service: s.Name, Protocol: "ipam", Code: cluster.StatusOverwritten, Message: fmt.Sprintf(
-				"the AddressClaim says that %s has %s, and the status says %s: the claim counts; %s", s.Name, a, statusText(s), reportedText(s))})
+			why = append(why, cluster.Reason{VIP: a, Service: s.Name, Protocol: "ipam", Code: cluster.StatusOverwritten,
+				Message: fmt.Sprintf(
+					"the AddressClaim says that %s has %s, and the status says %s: the claim counts; %s", s.Name, a,
+					statusText(s), reportedText(s))})
 		}
 	}
 	if len(why) != 0 {
@@ -203,8 +210,10 @@ func (r *reader) refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluste
 	}
 	for _, a := range s.Status {
 		if !claims(in, cluster.Assignment{Addr: a, Service: s.Name}) {
-			why = append(why, cluster.Reason{VIP: a, Service: s.Name, Protocol: "ipam", Code: cluster.NotOurs, Message: fmt.Sprintf(
-				"the status says %s, and no AddressClaim that %s holds it: another implementation gave it, or the controller has yet to claim it", a, s.Name)})
+			why = append(why, cluster.Reason{VIP: a, Service: s.Name, Protocol: "ipam", Code: cluster.NotOurs,
+				Message: fmt.Sprintf(
+					"the status says %s, and no AddressClaim that %s holds it: another implementation gave it, or the "+
+						"controller has yet to claim it", a, s.Name)})
 		}
 	}
 	if len(s.Status) == 0 {
@@ -217,7 +226,9 @@ func (r *reader) refusalsOf(in *cluster.Snapshot, s *cluster.Spec) (why []cluste
 // confirms.
 func overwritten(in *cluster.Snapshot, s *cluster.Spec) bool {
 	return len(s.Status) == 0 || s.StatusHost != "" ||
-		slices.ContainsFunc(s.Status, func(a netip.Addr) bool { return !claims(in, cluster.Assignment{Addr: a, Service: s.Name}) })
+		slices.ContainsFunc(s.Status, func(a netip.Addr) bool {
+			return !claims(in, cluster.Assignment{Addr: a, Service: s.Name})
+		})
 }
 
 // statusText lists what the status of a Service says.

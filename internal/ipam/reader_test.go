@@ -23,14 +23,19 @@ func TestReaderNeedsClaims(t *testing.T) {
 	addr := netip.MustParseAddr
 	snap := &cluster.Snapshot{
 		Services: cluster.ServiceSet([]cluster.Service{
-			{Spec: &cluster.Spec{Name: name("claimed"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("foreign"), Status: []netip.Addr{addr("203.0.113.1")}}},
-			{Spec: &cluster.Spec{Name: name("taken"), Status: []netip.Addr{addr("192.0.2.1")}}}, {Spec: &cluster.Spec{Name: name("waiting")}},
+			{Spec: &cluster.Spec{Name: name("claimed"), Status: []netip.Addr{addr("192.0.2.1")}}},
+			{Spec: &cluster.Spec{Name: name("foreign"), Status: []netip.Addr{addr("203.0.113.1")}}},
+			{Spec: &cluster.Spec{Name: name("taken"), Status: []netip.Addr{addr("192.0.2.1")}}},
+			{Spec: &cluster.Spec{Name: name("waiting")}},
 		}...),
 		Assignments: cluster.AssignmentSet(
-			cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("claimed")}, cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("taken")},
+			cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("claimed")},
+			cluster.Assignment{Addr: addr("192.0.2.1"), Service: name("taken")},
 			cluster.Assignment{Addr: addr("203.0.113.1"), Service: name("foreign")},
 		),
-		Claims: cluster.ClaimSet(&cluster.Claim{Addr: addr("192.0.2.1"), Holders: []cluster.Holder{{Name: name("claimed")}}}),
+		Claims: cluster.ClaimSet(&cluster.Claim{
+			Addr: addr("192.0.2.1"), Holders: []cluster.Holder{{Name: name("claimed")}},
+		}),
 	}
 	source := &scripted{snap}
 	r := NewReader(source)
@@ -75,8 +80,10 @@ func TestReaderEqualsANewOne(t *testing.T) {
 			source.snapshot = snapshotOf(specs, held)
 			source.snapshot.Pools = pools
 			got, want := reader.Snapshot(), NewReader(source).Snapshot()
-			if !slices.Equal(got.Assignments.Slice(), want.Assignments.Slice()) || !slices.Equal(got.Refusals, want.Refusals) || !slices.Equal(got.Unclaimed, want.Unclaimed) {
-				t.Fatalf("seed %d: got\n%v\n%v\n%v\nwant\n%v\n%v\n%v", seed, got.Assignments.Slice(), got.Refusals, got.Unclaimed, want.Assignments.Slice(), want.Refusals, want.Unclaimed)
+			if !slices.Equal(got.Assignments.Slice(), want.Assignments.Slice()) ||
+				!slices.Equal(got.Refusals, want.Refusals) || !slices.Equal(got.Unclaimed, want.Unclaimed) {
+				t.Fatalf("seed %d: got\n%v\n%v\n%v\nwant\n%v\n%v\n%v", seed, got.Assignments.Slice(), got.Refusals,
+					got.Unclaimed, want.Assignments.Slice(), want.Refusals, want.Unclaimed)
 			}
 		}
 	}
@@ -88,7 +95,8 @@ func somePools(r *rand.Rand) []*cluster.Pool {
 		return nil
 	}
 	end := netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(4))})
-	return []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.IPRangeFrom(netip.MustParseAddr("192.0.2.0"), end)}}}
+	return []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.IPRangeFrom(netip.MustParseAddr("192.0.2.0"),
+		end)}}}
 }
 
 // The claim proves ownership: an address stays assigned while another controller overwrites the
@@ -96,7 +104,9 @@ func somePools(r *rand.Rand) []*cluster.Pool {
 func TestReaderTrustsClaims(t *testing.T) {
 	addr := netip.MustParseAddr
 	name := cluster.Name{Namespace: "shop", Name: "web"}
-	claim := &cluster.Claim{Addr: addr("192.0.2.1"), Pool: "was", Announce: cluster.AnnounceL2, Holders: []cluster.Holder{{Name: name}}}
+	claim := &cluster.Claim{
+		Addr: addr("192.0.2.1"), Pool: "was", Announce: cluster.AnnounceL2, Holders: []cluster.Holder{{Name: name}},
+	}
 	said := cluster.AddressCondition{Assigned: true, Code: cluster.Assigned, Message: "has 192.0.2.1"}
 	for _, tt := range []struct {
 		title string
@@ -104,15 +114,22 @@ func TestReaderTrustsClaims(t *testing.T) {
 		claim *cluster.Claim
 		want  []string
 	}{
-		{"another address", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
-		{"another one beside its own", cluster.Spec{Status: []netip.Addr{addr("192.0.2.1"), addr("203.0.113.9")}, Reported: said}, claim, []string{"192.0.2.1", "NotOurs 203.0.113.9"}},
-		{"a host name", cluster.Spec{StatusHost: "lb.example.com", Reported: said}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
-		{"a host name, without the condition", cluster.Spec{StatusHost: "lb.example.com"}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
+		{"another address", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said}, claim,
+			[]string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
+		{"another one beside its own", cluster.Spec{Status: []netip.Addr{addr("192.0.2.1"), addr("203.0.113.9")},
+			Reported: said}, claim, []string{"192.0.2.1", "NotOurs 203.0.113.9"}},
+		{"a host name", cluster.Spec{StatusHost: "lb.example.com", Reported: said}, claim,
+			[]string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
+		{"a host name, without the condition", cluster.Spec{StatusHost: "lb.example.com"}, claim,
+			[]string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
 		{"emptied", cluster.Spec{Reported: said}, claim, []string{"192.0.2.1", "StatusOverwritten 192.0.2.1"}},
 		{"not assigned yet", cluster.Spec{}, claim, []string{"Unassigned invalid IP"}},
-		{"released", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said}, nil, []string{"NotOurs 203.0.113.9"}},
+		{"released", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said}, nil,
+			[]string{"NotOurs 203.0.113.9"}},
 		{"of another Service", cluster.Spec{Status: []netip.Addr{addr("203.0.113.9")}, Reported: said},
-			&cluster.Claim{Addr: addr("192.0.2.1"), Holders: []cluster.Holder{{Name: cluster.Name{Namespace: "shop", Name: "other"}}}}, []string{"NotOurs 203.0.113.9"}},
+			&cluster.Claim{Addr: addr("192.0.2.1"),
+				Holders: []cluster.Holder{{Name: cluster.Name{Namespace: "shop", Name: "other"}}}},
+			[]string{"NotOurs 203.0.113.9"}},
 	} {
 		before := cluster.Spec{Name: name, Status: []netip.Addr{addr("192.0.2.1")}, Reported: said}
 		now := tt.spec
@@ -126,7 +143,8 @@ func TestReaderTrustsClaims(t *testing.T) {
 		var got []string
 		for a := range snap.Assignments.All() {
 			got = append(got, a.Addr.String())
-			if tt.title != "another one beside its own" && snap.OriginOf(a) != (cluster.Origin{Pool: "was", Announce: cluster.AnnounceL2}) {
+			if tt.title != "another one beside its own" &&
+				snap.OriginOf(a) != (cluster.Origin{Pool: "was", Announce: cluster.AnnounceL2}) {
 				t.Errorf("%s: origin %v, want that of the claim", tt.title, snap.OriginOf(a))
 			}
 		}

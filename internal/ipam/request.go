@@ -87,7 +87,8 @@ func (p *plan) grant(h *service) {
 		h.exclude(h.IPFamilies...)
 	}
 	for _, name := range unknown(p.Snap.Pools, h.Spec) {
-		p.refuse(h, cluster.RequestRefused, "asks for pool %s as well, which does not exist; %s", name, p.describePools())
+		p.refuse(h, cluster.RequestRefused, "asks for pool %s as well, which does not exist; %s", name,
+			p.describePools())
 	}
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
 		if h.asks(family) {
@@ -134,7 +135,7 @@ func (p *plan) grantFamily(h *service, family corev1.IPFamily) {
 // grantOne gives h an address for want, perhaps its present one; invalid if none is available.
 func (p *plan) grantOne(h *service, want netip.Addr) netip.Addr {
 	for _, a := range h.addrs {
-		if want == a || answers(p.Snap.Pools, want, a) && p.suits(h, p.poolOf(a)) {
+		if want == a || answers(p.Snap.Pools, want, a) && h.suits(p.poolOf(a)) {
 			return a
 		}
 	}
@@ -158,7 +159,8 @@ func (p *plan) grantOne(h *service, want netip.Addr) netip.Addr {
 		if len(h.RequestedPools) != 0 {
 			from = "pool that it names"
 		}
-		code, why = cluster.RequestRefused, fmt.Sprintf("and no %s has an address that ends so; %s", from, p.describePools())
+		code, why = cluster.RequestRefused, fmt.Sprintf("and no %s has an address that ends so; %s", from,
+			p.describePools())
 	}
 	p.refuse(h, code, "asks for %s, %s", want, why)
 	return netip.Addr{}
@@ -185,7 +187,7 @@ func (p *plan) options(h *service, want netip.Addr) (options []netip.Addr) {
 		return []netip.Addr{want}
 	}
 	for _, pool := range p.pools {
-		if !p.suits(h, pool) || len(h.RequestedPools) == 0 && pool.Allocation != cluster.Automatic {
+		if !h.suits(pool) || len(h.RequestedPools) == 0 && pool.Allocation != cluster.Automatic {
 			continue
 		}
 		for _, r := range pool.Ranges {
@@ -199,6 +201,6 @@ func (p *plan) options(h *service, want netip.Addr) (options []netip.Addr) {
 
 // suits reports whether h accepts addresses of a pool, which may be nil. It accepts all pools
 // unless it names some.
-func (p *plan) suits(h *service, pool *pool) bool {
-	return len(h.RequestedPools) == 0 || pool != nil && slices.Contains(h.RequestedPools, pool.Name)
+func (s *service) suits(pool *pool) bool {
+	return len(s.RequestedPools) == 0 || pool != nil && slices.Contains(s.RequestedPools, pool.Name)
 }

@@ -19,12 +19,15 @@ func atScale(n int) *cluster.Snapshot {
 	first := netip.MustParseAddr("10.0.0.0")
 	last := toUint128(first).add(uint128{lo: uint64(n/2 - 1)}).addr(true)
 	s := &cluster.Snapshot{Pools: []*cluster.Pool{
-		{Name: "first", Allocation: cluster.Automatic, Quota: n, Namespaces: nil, Ranges: []netipx.IPRange{netipx.IPRangeFrom(first, last)}},
-		{Name: "rest", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.8.0.0-10.15.255.255")}},
+		{Name: "first", Allocation: cluster.Automatic, Quota: n, Namespaces: nil,
+			Ranges: []netipx.IPRange{netipx.IPRangeFrom(first, last)}},
+		{Name: "rest", Allocation: cluster.Automatic,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.8.0.0-10.15.255.255")}},
 	}}
 	for i := range n {
 		s.Services = s.Services.With(cluster.Service{Spec: &cluster.Spec{
-			Name: cluster.Name{Namespace: fmt.Sprintf("ns%02d", i%50), Name: fmt.Sprintf("s%05d", i)}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Name:       cluster.Name{Namespace: fmt.Sprintf("ns%02d", i%50), Name: fmt.Sprintf("s%05d", i)},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
 	}
 	return s
@@ -33,10 +36,12 @@ func atScale(n int) *cluster.Snapshot {
 // settledAtScale is atScale with what a controller has written.
 func settledAtScale(n int) *cluster.Snapshot {
 	s := atScale(n)
-	assigned, _ := Allocate(s)
+	assigned, _ := allocateAll(s)
 	for _, a := range assigned {
 		s.Service(a.Service).Status = []netip.Addr{a.Addr}
-		s.Claims = s.Claims.With(&cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}})
+		s.Claims = s.Claims.With(&cluster.Claim{
+			Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}},
+		})
 	}
 	s.Assignments = cluster.AssignmentSet(assigned...)
 	return s
@@ -49,14 +54,14 @@ func BenchmarkStart(b *testing.B) {
 		nothing, claims := atScale(n), settledAtScale(n)
 		b.Run(fmt.Sprintf("nothing/%d", n), func(b *testing.B) {
 			for b.Loop() {
-				if as, _ := Allocate(nothing); len(as) != n {
+				if as, _ := allocateAll(nothing); len(as) != n {
 					b.Fatal(len(as))
 				}
 			}
 		})
 		b.Run(fmt.Sprintf("claims/%d", n), func(b *testing.B) {
 			for b.Loop() {
-				if as, _ := Allocate(claims); len(as) != n {
+				if as, _ := allocateAll(claims); len(as) != n {
 					b.Fatal(len(as))
 				}
 			}
@@ -72,7 +77,9 @@ func BenchmarkChange(b *testing.B) {
 		allocator := NewAllocator(snap, Settled)
 		comes := func(pool string) *cluster.Snapshot {
 			next := *snap
-			spec := &cluster.Spec{Name: cluster.Name{Namespace: "ns25", Name: "new"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
+			spec := &cluster.Spec{
+				Name: cluster.Name{Namespace: "ns25", Name: "new"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			}
 			if pool != "" {
 				spec.RequestedPools = []string{pool}
 			}
@@ -81,7 +88,9 @@ func BenchmarkChange(b *testing.B) {
 		}
 		labelled := *snap
 		labelled.Namespaces = []*cluster.Namespace{{Name: "ns25"}}
-		for what, next := range map[string]*cluster.Snapshot{"comes": comes(""), "waits": comes("first"), "namespace": &labelled} {
+		for what, next := range map[string]*cluster.Snapshot{
+			"comes": comes(""), "waits": comes("first"), "namespace": &labelled,
+		} {
 			b.Run(fmt.Sprintf("%s/%d", what, n), func(b *testing.B) {
 				for b.Loop() {
 					allocator.Next(next).Allocate(time.Time{})

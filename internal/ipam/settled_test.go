@@ -20,7 +20,7 @@ func TestSettledServicesNeedNoAllocation(t *testing.T) {
 	for seed := range uint64(4 * worlds) {
 		w := newWorld(seed)
 		before := w.snapshot()
-		assigned, _ := Allocate(before)
+		assigned, _ := allocateAll(before)
 		writeStatus(w, assigned)
 		claims := w.claims(assigned)
 		for range w.IntN(4) {
@@ -33,13 +33,15 @@ func TestSettledServicesNeedNoAllocation(t *testing.T) {
 				settled++
 			}
 		}
-		got, gotReasons := Allocate(s)
+		got, gotReasons := allocateAll(s)
 		kept += checkKept(t, seed, s, got)
 		want, wantReasons := NewAllocator(s, neverSettled).Allocate(time.Time{})
-		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}),
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}
-		if diff := gocmp.Diff(wantReasons, gotReasons, cmpopts.EquateComparable(cluster.Reason{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := gocmp.Diff(wantReasons, gotReasons, cmpopts.EquateComparable(cluster.Reason{}),
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: reasons (-everything +unsettled)\n%s", seed, diff)
 		}
 	}
@@ -56,7 +58,8 @@ func checkKept(t *testing.T, seed uint64, s *cluster.Snapshot, assigned []cluste
 	t.Helper()
 	for _, a := range assigned {
 		c, spec := s.Claim(a.Addr), s.Service(a.Service)
-		if c == nil || !c.Reserved && len(c.ReservedFor) == 0 || len(c.Holders) != 0 || slices.Contains(spec.Status, a.Addr) {
+		if c == nil || !c.Reserved && len(c.ReservedFor) == 0 || len(c.Holders) != 0 ||
+			slices.Contains(spec.Status, a.Addr) {
 			continue
 		}
 		kept++
@@ -85,7 +88,9 @@ func (w *world) claims(assigned []cluster.Assignment) []*cluster.Claim {
 			}
 			continue
 		}
-		c := &cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}, Reserved: w.IntN(8) == 0}
+		c := &cluster.Claim{
+			Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}, Reserved: w.IntN(8) == 0,
+		}
 		switch w.IntN(10) {
 		case 0:
 			continue
@@ -146,7 +151,8 @@ func (w *world) disturb() {
 		slices.SortFunc(s.Status, netip.Addr.Compare)
 		s.Status = slices.Compact(s.Status)
 	case 2:
-		s.Requested, s.RequestedPools, s.Sharing = w.service().Requested, w.service().RequestedPools, w.service().Sharing
+		s.Requested, s.RequestedPools, s.Sharing = w.service().Requested, w.service().RequestedPools,
+			w.service().Sharing
 	}
 }
 
@@ -166,7 +172,7 @@ func TestAllocatorNext(t *testing.T) {
 			s.Name.Name += "x"
 			w.services[s.Name] = s
 		}
-		assigned, _ := Allocate(w.snapshot())
+		assigned, _ := allocateAll(w.snapshot())
 		writeStatus(w, assigned)
 		snap := w.snapshot()
 		snap.Claims = cluster.ClaimSet(w.claims(assigned)...)
@@ -178,7 +184,8 @@ func TestAllocatorNext(t *testing.T) {
 				kept++
 			}
 			got, want := see(allocator), see(NewAllocator(snap, Settled))
-			if !slices.Equal(got.Held, want.Held) || !slices.Equal(got.Open, want.Open) || !slices.Equal(got.Loose, want.Loose) {
+			if !slices.Equal(got.Held, want.Held) || !slices.Equal(got.Open, want.Open) ||
+				!slices.Equal(got.Loose, want.Loose) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
 			}
 		}
@@ -195,7 +202,9 @@ func (w *world) next(was *cluster.Snapshot) *cluster.Snapshot {
 		w.disturb()
 	} else if n < 4 && len(claims) > 0 {
 		i := w.IntN(len(claims))
-		if other := w.claims([]cluster.Assignment{{Addr: claims[i].Addr, Service: cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))}}}); len(other) == 1 && other[0].Addr == claims[i].Addr {
+		if other := w.claims([]cluster.Assignment{{Addr: claims[i].Addr,
+			Service: cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))}}}); len(other) == 1 &&
+			other[0].Addr == claims[i].Addr {
 			claims[i] = other[0]
 		} else {
 			claims = slices.Delete(claims, i, i+1)

@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,15 +17,19 @@ func Apart(s, o *cluster.Spec) (why string, is bool) {
 	case a == nil && b == nil:
 		return "", true
 	case a == nil:
-		return fmt.Sprintf("to share it, give this Service the annotation %s: %s, too", cluster.SharingAnnotation, b.Key), true
+		return fmt.Sprintf("to share it, give this Service the annotation %s: %s, too", cluster.SharingAnnotation,
+			b.Key), true
 	case b == nil:
-		return fmt.Sprintf("to share it, give that Service the annotation %s: %s, too", cluster.SharingAnnotation, a.Key), true
+		return fmt.Sprintf("to share it, give that Service the annotation %s: %s, too", cluster.SharingAnnotation,
+			a.Key), true
 	case a.Key != b.Key:
 		return fmt.Sprintf("its annotation %s is %s, and not %s", cluster.SharingAnnotation, b.Key, a.Key), true
 	case !admits(s, o):
-		return fmt.Sprintf("to share it across namespaces, add %s to this Service's annotation %s", o.Name.Namespace, cluster.SharingNamespacesAnnotation), true
+		return fmt.Sprintf("to share it across namespaces, add %s to this Service's annotation %s", o.Name.Namespace,
+			cluster.SharingNamespacesAnnotation), true
 	case !admits(o, s):
-		return fmt.Sprintf("to share it across namespaces, add %s to that Service's annotation %s", s.Name.Namespace, cluster.SharingNamespacesAnnotation), true
+		return fmt.Sprintf("to share it across namespaces, add %s to that Service's annotation %s", s.Name.Namespace,
+			cluster.SharingNamespacesAnnotation), true
 	}
 	return portConflict(s, o)
 }
@@ -74,7 +77,7 @@ func portSearch(ports []cluster.Port, n int) func(portNumber) bool {
 // alreadyShared reports whether two Services share an address already, so that separating them
 // would interrupt one: their Claim says so, or they come from MetalLB, whose sharing keys apply to
 // all namespaces. Equal addresses with equal keys are no accident.
-func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
+func (p *holdings) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 	if !p.had(a, s) || !p.had(a, o) {
 		return false
 	}
@@ -90,7 +93,7 @@ func (p *plan) alreadyShared(a netip.Addr, s, o *cluster.Spec) bool {
 
 // had reports whether the controller wrote address a into the status of s: the status has it, or only
 // the condition still says so, because another controller has removed it.
-func (p *plan) had(a netip.Addr, s *cluster.Spec) bool {
+func (p *holdings) had(a netip.Addr, s *cluster.Spec) bool {
 	return slices.Contains(s.Status, a) || p.claimed(a, s.Name) && slices.Contains(s.Reported.Addrs(), a)
 }
 
@@ -113,7 +116,7 @@ const MaxSharing = 256
 
 // owner returns a Service that has address a, or precedes h for it, and does not share it with h;
 // nil if there is none.
-func (p *plan) owner(a netip.Addr, h *service) *obstacle {
+func (p *holdings) owner(a netip.Addr, h *service) *obstacle {
 	if all := p.taken[a]; len(all) >= MaxSharing && !slices.Contains(all, h) {
 		return &obstacle{all[0].Name, fmt.Sprintf("%d Services share it, and no more can", len(all))}
 	}
@@ -139,7 +142,7 @@ func (p *plan) owner(a netip.Addr, h *service) *obstacle {
 }
 
 // between returns o if it prevents s from having address a.
-func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
+func (p *holdings) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 	why, is := Apart(s, o)
 	if !is || p.alreadyShared(a, s, o) {
 		return nil
@@ -159,7 +162,7 @@ func (s *service) positionName() cluster.Name {
 
 // joined returns the first address of other Services that h may share without requesting it;
 // invalid if there is none.
-func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first netip.Addr) {
+func (p *holdings) joined(h *service, family corev1.IPFamily, pools []*pool) (first netip.Addr) {
 	if h.Sharing == nil {
 		return first
 	}
@@ -173,7 +176,8 @@ func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first 
 			if o.Name == h.Name || seen[a] || cluster.FamilyOf(a) != family || first.IsValid() && !a.Less(first) {
 				continue
 			}
-			if seen[a] = true; !slices.ContainsFunc(pools, func(pool *pool) bool { return pool.Contains(a) }) || !p.free(a, h) {
+			if seen[a] = true; !slices.ContainsFunc(pools, func(pool *pool) bool { return pool.Contains(a) }) ||
+				!p.free(a, h) {
 				continue
 			}
 			first = a
@@ -183,7 +187,7 @@ func (p *plan) joined(h *service, family corev1.IPFamily, pools []*pool) (first 
 }
 
 // sharers returns the Services that share, by sharing key.
-func (p *plan) sharers() map[string][]*cluster.Spec {
+func (p *holdings) sharers() map[string][]*cluster.Spec {
 	if p.byKey != nil {
 		return p.byKey
 	}
@@ -196,30 +200,15 @@ func (p *plan) sharers() map[string][]*cluster.Spec {
 	return p.byKey
 }
 
-// warnShared warns Services that share an address but would not be allowed to now.
-func (p *plan) warnShared() {
-	for _, h := range p.services {
-		for _, a := range h.addrs {
-			if c := p.Snap.Claim(a); len(p.taken[a]) == 1 && (c == nil || len(c.Holders) == 1 && c.Holders[0].Name == h.Name) || Settled(p.Snap, h.Spec) {
-				continue
-			}
-			for _, o := range p.with(a, h) {
-				if why, is := Apart(h.Spec, o); is {
-					p.addReason(h, a, cluster.SharingKept, "%s is shared with %s as it was, although it would not be now: %s", a, o.Name, cmp.Or(why, "neither asks for it"))
-				}
-			}
-		}
-	}
-}
-
 // with returns the other Services that have address a, sorted by name.
-func (p *plan) with(a netip.Addr, h *service) (others []*cluster.Spec) {
+func (p *holdings) with(a netip.Addr, h *service) (others []*cluster.Spec) {
 	for _, o := range p.taken[a] {
 		others = append(others, o.Spec)
 	}
 	if c := p.Snap.Claim(a); c != nil {
 		for _, by := range c.Holders {
-			if o := p.Snap.Service(by.Name); o != nil && p.byName[by.Name] == nil && slices.Contains(o.Status, a) { // it is settled
+			// it is settled
+			if o := p.Snap.Service(by.Name); o != nil && p.byName[by.Name] == nil && slices.Contains(o.Status, a) {
 				others = append(others, o)
 			}
 		}

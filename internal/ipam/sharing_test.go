@@ -18,11 +18,13 @@ func TestSharingBounded(t *testing.T) {
 		objects := []runtime.Object{clustertest.Pool("lan", "192.0.2.0/24")}
 		for i := range int32(MaxSharing + 1) {
 			s := clustertest.Service(fmt.Sprintf("s%03d", i))
-			s.Annotations = map[string]string{cluster.SharingAnnotation: "k", "fanfare.io/load-balancer-ips": annotations}
+			s.Annotations = map[string]string{
+				cluster.SharingAnnotation: "k", "fanfare.io/load-balancer-ips": annotations,
+			}
 			s.Spec.Ports = []corev1.ServicePort{{Port: 1000 + i}}
 			objects = append(objects, s)
 		}
-		all, reasons = Allocate(cluster.Parse(objects...))
+		all, reasons = allocateAll(cluster.Parse(objects...))
 		count := map[string]int{}
 		for _, a := range all {
 			count[a.Addr.String()]++
@@ -31,7 +33,8 @@ func TestSharingBounded(t *testing.T) {
 		return most, all, reasons
 	}
 	if most, all, reasons := share(""); most != MaxSharing || len(all) != MaxSharing+1 || len(reasons) != 0 {
-		t.Errorf("%d of %d share an address, want %d of %d; reasons %v", most, len(all), MaxSharing, MaxSharing+1, reasons)
+		t.Errorf("%d of %d share an address, want %d of %d; reasons %v", most, len(all), MaxSharing, MaxSharing+1,
+			reasons)
 	}
 	const why = "asks for 192.0.2.9, which default/s000 holds: 256 Services share it, and no more can"
 	if most, _, reasons := share("192.0.2.9"); most != MaxSharing || len(reasons) != 1 || reasons[0].Message != why {
@@ -42,7 +45,9 @@ func TestSharingBounded(t *testing.T) {
 // manyPorts has n ports from first on.
 func manyPorts(first, n int) (ports []cluster.Port) {
 	for i := range n {
-		ports = append(ports, cluster.Port{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: uint16(first + i)})
+		ports = append(ports, cluster.Port{
+			Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: uint16(first + i),
+		})
 	}
 	return ports
 }
@@ -54,14 +59,15 @@ func TestPortConflict(t *testing.T) {
 		s, o []cluster.Port
 		want string
 	}{
-		"few":                {manyPorts(1, 3), manyPorts(3, 3), "both serve TCP/3"},
-		"few, apart":         {manyPorts(1, 3), manyPorts(4, 3), ""},
-		"few and many":       {manyPorts(100, 3), manyPorts(1, 1000), "both serve TCP/100"},
-		"many and few":       {manyPorts(1, 1000), manyPorts(100, 3), "both serve TCP/100"},
-		"many":               {manyPorts(1, 1000), manyPorts(1000, 1000), "both serve TCP/1000"},
-		"many, apart":        {manyPorts(1, 1000), manyPorts(1001, 1000), ""},
-		"other protocol":     {udp, manyPorts(1, 1000), ""},
-		"many, and one more": {append(manyPorts(1, 9), udp...), append(manyPorts(200, 9), udp...), "both serve UDP/100"},
+		"few":            {manyPorts(1, 3), manyPorts(3, 3), "both serve TCP/3"},
+		"few, apart":     {manyPorts(1, 3), manyPorts(4, 3), ""},
+		"few and many":   {manyPorts(100, 3), manyPorts(1, 1000), "both serve TCP/100"},
+		"many and few":   {manyPorts(1, 1000), manyPorts(100, 3), "both serve TCP/100"},
+		"many":           {manyPorts(1, 1000), manyPorts(1000, 1000), "both serve TCP/1000"},
+		"many, apart":    {manyPorts(1, 1000), manyPorts(1001, 1000), ""},
+		"other protocol": {udp, manyPorts(1, 1000), ""},
+		"many, and one more": {append(manyPorts(1, 9), udp...), append(manyPorts(200, 9), udp...),
+			"both serve UDP/100"},
 	} {
 		if got, _ := portConflict(&cluster.Spec{Ports: tt.s}, &cluster.Spec{Ports: tt.o}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)

@@ -12,7 +12,7 @@ import (
 )
 
 // NewSource returns a Source with the snapshots of inner, and with Assignments and Refusals
-// by [Allocate]. It is for sources without a controller, such as a folder of files.
+// by [Allocator.Allocate]. It is for sources without a controller, such as a folder of files.
 //
 // It remembers its assignments: no addition to inner moves a Service's address while the
 // Source lives. held are the assignments of an earlier Source; the caller keeps them over
@@ -71,7 +71,8 @@ func (s *source) remembered() []cluster.Assignment {
 
 // sameInput reports whether Allocate would return the same for b.
 func sameInput(a, b *cluster.Snapshot) bool {
-	return slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Namespaces, b.Namespaces) && len(changedSpecs(a.Services, b.Services)) == 0
+	return slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Namespaces, b.Namespaces) &&
+		len(changedSpecs(a.Services, b.Services)) == 0
 }
 
 // allocate is Allocate with remembered assignments, on one of several nodes that decide
@@ -103,7 +104,9 @@ func (p *plan) warnUnstable(h *service) {
 			continue
 		}
 		if home := p.home(h, cluster.FamilyOf(a)); home != a {
-			p.addReason(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
+			p.addReason(h, a, cluster.PositionConflict,
+				"has %s, but %s: to be sure, write the addresses that are meant into the files, under "+
+					"status.loadBalancer.ingress",
 				a, p.alternative(home))
 		}
 	}
@@ -111,8 +114,9 @@ func (p *plan) warnUnstable(h *service) {
 
 // home is the address that h gets if it is free, invalid if h would get none.
 func (p *plan) home(h *service, family corev1.IPFamily) netip.Addr {
-	pools, _ := p.candidates(h, family)
-	pools, _ = p.admit(h, pools)
+	s := search{p.holdings, h, family}
+	pools, _ := s.candidates()
+	pools, _ = s.admit(pools)
 	if len(pools) == 0 || slices.Contains(h.excluded, family) {
 		return netip.Addr{}
 	}
@@ -125,7 +129,8 @@ func (p *plan) alternative(home netip.Addr) string {
 		return "a node that starts now would give it none"
 	}
 	if others := p.taken[home]; others != nil {
-		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another order may have it the other way round", home, others[0].Name)
+		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another "+
+			"order may have it the other way round", home, others[0].Name)
 	}
 	return fmt.Sprintf("a node that starts now would give it %s", home)
 }
