@@ -44,7 +44,7 @@ func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 		a.Refusal = v.capacity.refusalOf(a.VIP)
 	}
 	if a.Refusal == "" {
-		a.want, a.use = a.VIP, useOf(a.VIP, v.capacity.limits)
+		a.use = useOf(a.VIP, v.capacity.limits)
 		v.capacity.cuts[addr].apply(d)
 	} else {
 		a.VIP = &proxy.VIP{Addr: a.Addr}

@@ -70,11 +70,8 @@ type Address struct {
 	aggregated []routeSpec // of the Routes that are aggregates
 	refusedOne bool        // it is not forwarded for some of several Services
 	partly     bool        // it is forwarded with some of its ports and endpoints
-	// want is what the VIP would be if the node had room for all of it; nil if nothing can be
-	// forwarded, or after the decision about all addresses. It has that use.
-	want *proxy.VIP
-	use  use
-	shed bool // only the use of the decision was kept
+	use        use         // of the VIP, if the node had room for all of it
+	shed       bool        // only the use of the decision was kept
 	// The inputs of an election: the Services that some node can serve, and whether this node can
 	// serve any.
 	able []cluster.Service

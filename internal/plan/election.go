@@ -1,8 +1,8 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/internal/membership"
@@ -70,17 +71,11 @@ func (l *layer2) change(last *layer2) electionChange {
 		return c
 	}
 	c.nodes = []string{}
-	nodes := make(map[string]election.Node, len(last.electorate))
-	for _, n := range last.electorate {
-		nodes[n.Name] = n
+	byName := func(a, b election.Node) int { return strings.Compare(a.Name, b.Name) }
+	alike := func(a, b election.Node) bool { return reflect.DeepEqual(a, b) }
+	for was, is := range sortedset.Merge(last.electorate, l.electorate, byName, alike) {
+		c.nodes = append(c.nodes, cmp.Or(is, was).Name)
 	}
-	for _, n := range l.electorate {
-		if before, was := nodes[n.Name]; !was || !reflect.DeepEqual(n, before) {
-			c.nodes = append(c.nodes, n.Name)
-		}
-		delete(nodes, n.Name)
-	}
-	c.nodes = slices.AppendSeq(c.nodes, maps.Keys(nodes))
 	return c
 }
 
@@ -92,7 +87,7 @@ func (l *layer2) concerns(a *Address, c electionChange) bool {
 	// For a refused address it was not recorded why it would be announced.
 	if a.Refusal != "" || c.nodes == nil || servedBy(a, c.nodes) {
 		o := l.elect(a)
-		return a.Refusal != "" || o.node != a.Owner || !equalOptionalL2(o.address, a.l2)
+		return a.Refusal != "" || o.node != a.Owner || !reflect.DeepEqual(o.address, a.l2)
 	}
 	if len(a.able) == 0 {
 		return false
@@ -237,19 +232,16 @@ func newLayer2(c Config, snap *cluster.Snapshot) (l layer2) {
 // their membership is; without members, unless their kubelet is unresponsive while most are not.
 func electionNode(c Config, n *cluster.Node, mostUnknown bool) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
-	if n.Name == c.Node {
-		out.Availability = election.AvailabilityOf(n, true)
+	alive := true
+	switch m, _ := c.Members.Find(n.Name); {
+	case n.Name == c.Node:
 		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, c.Interfaces, c.Returning
-		return out
+	case c.Members == nil:
+		alive, out.Unknown = !n.ReadyUnknown || mostUnknown, true
+	default: // A node that has never been a member has no speaker, and counts as dead.
+		alive, out.Interfaces, out.Returning = m.Alive, m.Interfaces, m.Returning
 	}
-	if c.Members == nil {
-		out.Availability, out.Unknown = election.AvailabilityOf(n, !n.ReadyUnknown || mostUnknown), true
-		return out
-	}
-	// A node that has never been a member has no speaker, and counts as dead.
-	m, _ := c.Members.Find(n.Name)
-	out.Availability, out.Returning = election.AvailabilityOf(n, m.Alive), m.Returning
-	out.Interfaces = m.Interfaces
+	out.Availability = election.AvailabilityOf(n, alive)
 	return out
 }
 
@@ -281,9 +273,4 @@ func otherNodeAddrs(nodes []*cluster.Node, self string) (all []netip.Addr) {
 		}
 	}
 	return all
-}
-
-// equalOptionalL2 compares addresses that may be nil.
-func equalOptionalL2(a, b *l2.Address) bool {
-	return a == b || a != nil && b != nil && a.Equal(*b)
 }

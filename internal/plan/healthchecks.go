@@ -48,24 +48,23 @@ func (t *topology) localReady(f healthcheck.Family, s cluster.Service) int {
 			pods = append(pods, e.Addr)
 		}
 	}
-	slices.SortFunc(pods, netip.Addr.Compare)
-	return len(slices.Compact(pods))
+	return len(inOrder(pods))
 }
 
 // patchChecks patches the checks of changed Services, which are sorted.
 func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
+	var names []cluster.Name // most Services have no such port
+	for _, s := range changed {
+		if s.HealthCheckPort != 0 {
+			names = append(names, s.Name)
+		}
+	}
 	var keys, checks []healthcheck.Check
-	for i, s := range changed {
-		if s.HealthCheckPort == 0 {
-			continue // most have none
-		}
-		if i > 0 && s.Name == changed[i-1].Name && changed[i-1].HealthCheckPort != 0 {
-			continue // the other version of the same Service
-		}
+	for _, n := range slices.Compact(names) { // both versions of a Service are in the list
 		for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
-			keys = append(keys, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Family: f})
+			keys = append(keys, healthcheck.Check{Namespace: n.Namespace, Name: n.Name, Family: f})
 		}
-		if now, exists := d.Snapshot.Services.Get(s.Name); exists && v.healthChecks.serve(now.Spec) {
+		if now, exists := d.Snapshot.Services.Get(n); exists && v.healthChecks.serve(now.Spec) {
 			checks = append(checks, v.topology.checks(now)...)
 		}
 	}

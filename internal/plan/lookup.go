@@ -32,6 +32,15 @@ func inOrder(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
+// prefixesText lists prefixes for a sentence.
+func prefixesText(list []netip.Prefix) string {
+	var names []string
+	for _, p := range list {
+		names = append(names, p.String())
+	}
+	return cluster.Enumerate(names)
+}
+
 // addressesOf returns the InternalIPs of a node, which may be nil.
 func addressesOf(n *cluster.Node) []netip.Addr {
 	if n == nil {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -49,13 +50,13 @@ const (
 // checked once, in this search or, if there are many mismatches, in a later one.
 func (p *PodCIDRMismatchFinder) Find(self *cluster.Node, services cluster.Services,
 	confirm func(PodCIDRMismatch) bool) PodCIDRMismatch {
-	if self == nil || !slices.Equal(p.cidrs, self.PodCIDRs) {
-		*p = PodCIDRMismatchFinder{}
-	}
 	if self == nil {
-		return PodCIDRMismatch{}
+		*p = PodCIDRMismatchFinder{}
+		return p.found
 	}
-	p.cidrs = self.PodCIDRs
+	if !slices.Equal(p.cidrs, self.PodCIDRs) {
+		*p = PodCIDRMismatchFinder{cidrs: self.PodCIDRs}
+	}
 	if p.found != (PodCIDRMismatch{}) {
 		if s, exists := services.Get(p.at.Name); exists && s.Endpoints == p.at.Endpoints {
 			return p.found
@@ -78,7 +79,7 @@ func (p *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Serv
 			continue
 		}
 		searched = append(searched, s.Name)
-		if s.Endpoints == nil || was.Spec != nil && was.Name == s.Name && was.Endpoints == s.Endpoints {
+		if was.Spec != nil && was.Name == s.Name && was.Endpoints == s.Endpoints {
 			continue
 		}
 		mismatches := mismatchesOf(self, s.Endpoints)
@@ -96,26 +97,16 @@ func (p *PodCIDRMismatchFinder) search(self *cluster.Node, services cluster.Serv
 // mismatchesOf returns the first mismatches of a Service.
 func mismatchesOf(self *cluster.Node, endpoints *cluster.Endpoints) (mismatches []PodCIDRMismatch) {
 	for e := range endpoints.All() {
-		if s := mismatchAt(self, e); s != (PodCIDRMismatch{}) {
-			if mismatches = append(mismatches, s); len(mismatches) == maxMismatchesOfService {
-				break
-			}
+		own, inside := e.Node == self.Name, sortedset.ContainsAddr(self.PodCIDRs, e.Addr)
+		// in the network of the host
+		if e.Node == "" || own == inside || own && slices.Contains(self.InternalIPs, e.Addr) {
+			continue
+		}
+		if mismatches = append(mismatches, PodCIDRMismatch{e.Addr, e.Node}); len(mismatches) == maxMismatchesOfService {
+			break
 		}
 	}
 	return mismatches
-}
-
-// mismatchAt returns the PodCIDRMismatch of an endpoint; zero if there is none.
-func mismatchAt(self *cluster.Node, e *cluster.Endpoint) PodCIDRMismatch {
-	a := e.Addr
-	inside := sortedset.ContainsAddr(self.PodCIDRs, a)
-	switch own := e.Node == self.Name; {
-	case e.Node == "", own == inside:
-		return PodCIDRMismatch{}
-	case own && slices.Contains(self.InternalIPs, a): // a pod in the network of the host
-		return PodCIDRMismatch{}
-	}
-	return PodCIDRMismatch{a, e.Node}
 }
 
 // localClients returns which clients are pods of this node, and whether only podCIDRs say so.
@@ -124,13 +115,9 @@ func localClients(c Config, self *cluster.Node) (clients proxy.LocalClients, onl
 	if self == nil {
 		return clients, false
 	}
-	cidrs := c.NodeCIDR
-	switch {
-	case !c.DetectPods:
-	case c.Pods.InterfacePrefix == "":
-		cidrs = true
-	case clients.InterfacePrefix == "":
-		clients.InterfacePrefix = c.Pods.InterfacePrefix
+	cidrs := c.NodeCIDR || c.DetectPods && c.Pods.InterfacePrefix == ""
+	if c.DetectPods {
+		clients.InterfacePrefix = cmp.Or(clients.InterfacePrefix, c.Pods.InterfacePrefix)
 	}
 	onlyCIDRs = cidrs && clients.InterfacePrefix == "" && clients.Bridge == "" && len(clients.CIDRs) == 0
 	if cidrs {
@@ -153,12 +140,4 @@ func (m PodCIDRMismatch) problems(self *cluster.Node) []cluster.Problem {
 	return []cluster.Problem{{Object: "Node " + self.Name, Field: "spec.podCIDRs", Value: prefixesText(self.PodCIDRs),
 		Warning: true, Message: evidence + "; if pods have other addresses, start the speaker with " +
 			"--detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX"}}
-}
-
-func prefixesText(list []netip.Prefix) string {
-	var names []string
-	for _, p := range list {
-		names = append(names, p.String())
-	}
-	return cluster.Enumerate(names)
 }

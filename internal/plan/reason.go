@@ -9,22 +9,19 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
+// A reasonFunc adds a Reason about a Service of an address.
+type reasonFunc func(protocol string, code cluster.Code, format string, args ...any)
+
 // explain returns the Reasons of a decision: first the ports that Services do not get, then for each
 // Service how it is forwarded, and each protocol by which it is, or might be, announced.
 func (v *View) explain(d decision) []cluster.Reason {
 	reasons := d.conflicts
-	remote := ""
-	if d.remote != nil {
-		remote = v.messageOf(d.Addr, *d.remote)
-	}
 	owner := v.layer2.ownerText(d.Addr, d.owner)
 	for _, s := range d.shares {
 		message := v.messageOf(d.Addr, s)
 		reason := func(protocol string, code cluster.Code, format string, args ...any) {
-			reasons = append(reasons, cluster.Reason{
-				VIP: d.Addr, Service: s.service.Name, Protocol: protocol, Code: code,
-				Message: fmt.Sprintf(format, args...),
-			})
+			reasons = append(reasons, cluster.Reason{VIP: d.Addr, Service: s.service.Name, Protocol: protocol,
+				Code: code, Message: fmt.Sprintf(format, args...)})
 		}
 		explainProxy(s.verdict, message, reason)
 		explainL2(d.owner, owner, s.verdict, message, reason)
@@ -34,15 +31,14 @@ func (v *View) explain(d decision) []cluster.Reason {
 			}
 		}
 		if !v.adverts.isL2Only(d.origin) {
-			v.explainBGP(d, s, message, remote, reason)
+			v.explainBGP(d, s, message, reason)
 		}
 	}
 	return reasons
 }
 
 // explainProxy gives the Reason for how a Service is forwarded.
-func explainProxy(is verdict, message string,
-	reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func explainProxy(is verdict, message string, reason reasonFunc) {
 	switch is.code {
 	case cluster.NoEndpoints:
 		reason("proxy", is.code, "connections are refused: %s", message)
@@ -56,9 +52,9 @@ func explainProxy(is verdict, message string,
 	}
 }
 
-// explainBGP gives the Reasons for how the routes of an address are announced for a Service, or are not.
-func (v *View) explainBGP(d decision, s addressService, message, remote string,
-	reason func(protocol string, code cluster.Code, format string, args ...any)) {
+// explainBGP gives the Reasons for how the routes of an address are announced for a Service, or are
+// not.
+func (v *View) explainBGP(d decision, s addressService, message string, reason reasonFunc) {
 	p := d.announcement
 	switch {
 	case !s.good():
@@ -66,7 +62,8 @@ func (v *View) explainBGP(d decision, s addressService, message, remote string,
 	case v.noAnnounce != "":
 		reason("bgp", v.noAnnounce, "not announced: %s", v.RefusalMessage)
 	case d.remote != nil:
-		reason("bgp", d.remote.code, "not announced: %s shares the address, and its %s", d.remote.service.Name, remote)
+		why := v.messageOf(d.Addr, *d.remote)
+		reason("bgp", d.remote.code, "not announced: %s shares the address, and its %s", d.remote.service.Name, why)
 	case d.Obstruction != "":
 		reason("bgp", cluster.Obstructed, "not announced: %s", d.Obstruction)
 	case len(p.routes) == 0 && len(p.invalid) > 0:
@@ -93,8 +90,7 @@ func (v *View) explainBGP(d decision, s addressService, message, remote string,
 
 // explainL2 gives the Reason for one Service of an address that is, or may be, announced over
 // Layer 2.
-func explainL2(o ownerDecision, owner string, is verdict, message string,
-	reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func explainL2(o ownerDecision, owner string, is verdict, message string, reason reasonFunc) {
 	switch {
 	case !o.overL2 && owner == "":
 	case o.address != nil && is.good():
@@ -108,8 +104,8 @@ func explainL2(o ownerDecision, owner string, is verdict, message string,
 	}
 }
 
-// Wanted is how the message of a Reason begins by which this node is to announce an address. Whether it does so is not
-// in a decision.
+// Wanted is how the message of a Reason begins by which this node is to announce an address. Whether
+// it does so is not in a decision.
 const Wanted = "to be announced "
 
 // messageOf describes how a Service is served, or why it is not. It names only endpoints that are
@@ -130,19 +126,10 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 	case s.code == cluster.NoLocalEndpoint:
 		return v.remoteText(s) + v.unservedPorts(addr, s)
 	}
-	var parts []string
-	local, at := s.addressesText(func(p portEndpoints) []cluster.Endpoint { return p.local }),
-		"endpoints on this node: "
-	switch {
-	case s.elsewhere != "":
-		parts = append(parts, s.elsewhereText())
-	case !s.local():
-		local, at = s.addressesText(func(p portEndpoints) []cluster.Endpoint { return p.preferred }), "endpoints: "
+	text := s.endpointsText()
+	if s.elsewhere != "" {
+		text = strings.TrimSuffix(s.elsewhereText()+"; "+text, "; ")
 	}
-	if local != "" {
-		parts = append(parts, at+local)
-	}
-	text := strings.Join(parts, "; ")
 	if !s.local() {
 		text += s.groupsText(", ", func(g *groupEndpoints) string { return g.hintsText }) +
 			s.groupsText("; ", func(g *groupEndpoints) string { return g.unresponsiveText })
@@ -152,20 +139,8 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 
 // remoteText says where the endpoints are of ports that have none on this node.
 func (v *View) remoteText(s addressService) string {
-	var ports []string
-	var on []cluster.Endpoint
-	var last *groupEndpoints
-	for i := range s.fronts {
-		p := s.port(i)
-		if !p.served() || p.here {
-			continue
-		}
-		ports = append(ports, s.portName(i))
-		if p.groupEndpoints != last { // nearly always all ports have the same
-			last, on = p.groupEndpoints, append(on, p.usable...)
-		}
-	}
-	if !s.here {
+	ports, on, others := s.portsElsewhere()
+	if !others {
 		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only %s", v.Node,
 			nodesText(on))
 	}
@@ -174,19 +149,29 @@ func (v *View) remoteText(s addressService) string {
 		portsText(ports), cluster.Plural(len(ports), "has", "have"), v.Node, nodesText(on))
 }
 
-// elsewhereText says which ports are forwarded to other nodes, and why.
-func (s addressService) elsewhereText() string {
-	var ports []string
-	here := false
+// portsElsewhere returns the ports that only other nodes serve, the endpoints there, and whether this
+// node serves others.
+func (s addressService) portsElsewhere() (ports []string, on []cluster.Endpoint, others bool) {
+	var last *groupEndpoints
 	for i := range s.fronts {
-		if p := s.port(i); p.served() && !p.here {
+		switch p := s.port(i); {
+		case !p.served():
+		case p.here:
+			others = true
+		default:
 			ports = append(ports, s.portName(i))
-		} else if p.served() {
-			here = true
+			if p.groupEndpoints != last { // nearly always all ports have the same
+				last, on = p.groupEndpoints, append(on, p.usable...)
+			}
 		}
 	}
+	return ports, on, others
+}
+
+// elsewhereText says which ports are forwarded to other nodes, and why.
+func (s addressService) elsewhereText() string {
 	which := ""
-	if here {
+	if ports, _, others := s.portsElsewhere(); others {
 		which = fmt.Sprintf("%s %s ", portsText(ports), cluster.Plural(len(ports), "is", "are"))
 	}
 	return which + "forwarded to other nodes, which do not see the client's address, although " +
@@ -204,49 +189,51 @@ func (s addressService) groupsText(separator string, text func(*groupEndpoints) 
 	return ""
 }
 
-// addressesText lists endpoints of all ports that are served here, for a sentence. It formats only
-// the first ones, since a Service may have thousands, and this runs with each change of one.
-func (s addressService) addressesText(list func(portEndpoints) []cluster.Endpoint) string {
+// endpointsText lists endpoints of all ports that are served here, for a sentence; empty if there are
+// none. It formats only the first ones, since a Service may have thousands, and this runs with each
+// change of one.
+func (s addressService) endpointsText() string {
+	text, n := "endpoints: ", 0
+	if s.local() {
+		text = "endpoints on this node: "
+	}
 	var names []string
-	n := 0
 	for i := range s.fronts {
 		p := s.port(i)
 		if !p.served() || s.local() && !p.here {
 			continue
 		}
-		all := list(p)
-		for j := range all {
-			if len(names) > maxNames {
-				break
-			}
+		all := p.preferred
+		if s.local() {
+			all = p.local
+		}
+		for j := range all[:min(len(all), maxNames+1-len(names))] {
 			names = append(names, p.Target(&all[j]).String())
 		}
 		n += len(all)
 	}
 	if more := n - maxNames; more > 1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
+		return fmt.Sprintf("%s%s and %d more", text, strings.Join(names[:maxNames], ", "), more)
 	}
-	return strings.Join(names, ", ")
+	if n == 0 {
+		return ""
+	}
+	return text + strings.Join(names, ", ")
 }
 
 // clientText describes source ranges, session affinity and scheduler where they are not the
 // default, as the end of a sentence.
-func clientText(s *cluster.Spec, networks []netip.Prefix) string {
-	var b strings.Builder
+func clientText(s *cluster.Spec, networks []netip.Prefix) (text string) {
 	if len(networks) > 0 {
-		var names []string
-		for _, n := range networks {
-			names = append(names, n.String())
-		}
-		fmt.Fprintf(&b, "; for clients of %s only", cluster.Enumerate(names))
+		text = fmt.Sprintf("; for clients of %s only", prefixesText(networks))
 	}
 	if s.Affinity > 0 {
-		fmt.Fprintf(&b, "; session affinity for %s", s.Affinity)
+		text += fmt.Sprintf("; session affinity for %s", s.Affinity)
 	}
 	if s.Scheduler != cluster.SchedulerRandom && s.Scheduler != "" {
-		fmt.Fprintf(&b, "; scheduler %s", s.Scheduler)
+		text += "; scheduler " + s.Scheduler
 	}
-	return b.String()
+	return text
 }
 
 // maxNames is how many names a sentence lists before it counts the rest.
@@ -265,13 +252,12 @@ func nodesText(list []cluster.Endpoint) string {
 		}
 	}
 	slices.Sort(names)
-	names = slices.Compact(names)
-	switch {
-	case unnamed == 0:
-		return "on " + cluster.Enumerate(names)
-	case len(names) == 0:
-		return fmt.Sprintf("%d without nodeName", unnamed)
-	default:
-		return fmt.Sprintf("on %s, and %d without nodeName", cluster.Enumerate(names), unnamed)
+	var parts []string
+	if names = slices.Compact(names); len(names) > 0 || unnamed == 0 {
+		parts = append(parts, "on "+cluster.Enumerate(names))
 	}
+	if unnamed > 0 {
+		parts = append(parts, fmt.Sprintf("%d without nodeName", unnamed))
+	}
+	return strings.Join(parts, ", and ")
 }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -47,11 +46,8 @@ const maxWanted = 2
 // keep sheds a decision if those of the revision, which have room left for some entries, want much
 // more than the node has room for: thousands of refused addresses would fill the memory.
 func (a *Address) keep(room *atomic.Int64) {
-	if a.partly {
-		a.want = nil
-	}
-	if a.want != nil && room.Add(-int64(a.use.entries)) < 0 {
-		a.VIP, a.want, a.shed = &proxy.VIP{Addr: a.Addr}, nil, true
+	if a.Refusal == "" && !a.partly && room.Add(-int64(a.use.entries)) < 0 {
+		a.VIP, a.shed = &proxy.VIP{Addr: a.Addr}, true
 	}
 }
 
@@ -88,23 +84,4 @@ func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) address
 		h.claim = snap.Claim(all[0].Addr)
 	}
 	return h
-}
-
-// with returns the union of two revisions without common addresses.
-func (r revision) with(more revision) revision {
-	return revision{append(r.addrs, more.addrs...), append(r.was, more.was...), append(r.now, more.now...)}
-}
-
-// inOrder returns the revision in the order of addresses.
-func (r revision) inOrder() revision {
-	order := make([]int, len(r.addrs))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return r.addrs[a].Compare(r.addrs[b]) })
-	out := revision{make([]netip.Addr, len(order)), make([]*Address, len(order)), make([]*Address, len(order))}
-	for to, from := range order {
-		out.addrs[to], out.was[to], out.now[to] = r.addrs[from], r.was[from], r.now[from]
-	}
-	return out
 }

@@ -154,9 +154,6 @@ func largest(tenants map[string]*tenant) (most *tenant) {
 // has: the same ones, and others in the place of endpoints that are gone. So it needs no more room than
 // had, and rolling updates go on. It is nil if a port of had would lose all its endpoints.
 func formerly(want, had *proxy.VIP) *proxy.VIP {
-	if had == nil || len(had.Frontends) == 0 {
-		return nil
-	}
 	vip := &proxy.VIP{Addr: want.Addr}
 	for i := range want.Frontends {
 		w := &want.Frontends[i]
@@ -181,52 +178,31 @@ func formerly(want, had *proxy.VIP) *proxy.VIP {
 func formerFrontend(want, had *proxy.Frontend) proxy.Frontend {
 	f := *want
 	f.Scheduler, f.Affinity = had.Scheduler, had.Affinity
-	var former []netip.AddrPort // sorted, like both parts
-	for _, b := range had.Internal.Backends {
-		former = append(former, b.Addr)
-	}
-	for _, b := range had.External.Backends {
-		former = append(former, b.Addr)
-	}
-	former = append(former, had.Draining...)
-	slices.SortFunc(former, netip.AddrPort.Compare)
-	f.Draining = slices.DeleteFunc(slices.Clone(want.Draining), func(a netip.AddrPort) bool {
-		_, was := slices.BinarySearchFunc(former, a, netip.AddrPort.Compare)
-		return !was
-	})
+	f.Draining = slices.DeleteFunc(slices.Clone(want.Draining), func(a netip.AddrPort) bool { return !had.Has(a) })
 	// What drains keeps its place until it is gone.
 	draining := max(0, len(f.Draining)-len(had.Draining))
-	f.External.Backends = formerBackends(want.External.Backends, had.External.Backends, draining)
-	f.Internal.Backends = formerBackends(want.Internal.Backends, had.Internal.Backends, draining)
+	f.External.Backends = formerBackends(want.External.Backends, had.External, draining)
+	f.Internal.Backends = formerBackends(want.Internal.Backends, had.Internal, draining)
 	return f
 }
 
 // formerBackends returns the backends of want that are in had, and others while all together are
 // fewer than had has, less the places of endpoints that drain. All lists are sorted.
-func formerBackends(want, had []proxy.Backend, draining int) (list []proxy.Backend) {
-	if len(want)+draining <= len(had) {
+func formerBackends(want []proxy.Backend, had proxy.Target, draining int) (list []proxy.Backend) {
+	if len(want)+draining <= len(had.Backends) {
 		return want
 	}
-	stays := func(b proxy.Backend) bool {
-		_, was := slices.BinarySearchFunc(had, b.Addr,
-			func(b proxy.Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
-		return was
-	}
-	places := len(had) - draining
 	for _, b := range want {
-		if stays(b) {
-			places--
-		}
-	}
-	for _, b := range want {
-		is := stays(b)
-		if is || places > 0 {
+		if had.Has(b.Addr) {
 			list = append(list, b)
 		}
-		if !is {
-			places--
+	}
+	for _, b := range want {
+		if len(list)+draining < len(had.Backends) && !had.Has(b.Addr) {
+			list = append(list, b)
 		}
 	}
+	slices.SortFunc(list, func(a, b proxy.Backend) int { return a.Addr.Compare(b.Addr) })
 	return list
 }
 

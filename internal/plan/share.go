@@ -17,36 +17,24 @@ import (
 func share(v *View, last *Desired, snap *cluster.Snapshot, r revision) (*View, revision) {
 	wanted := last.wanted.plus(r.wanted())
 	if wanted.fits(v.capacity.limits) && len(v.capacity.cuts) == 0 {
-		return v, r.settled()
+		return v, r
 	}
 	cuts := map[netip.Addr]*reduction{}
 	if !wanted.fits(v.capacity.limits) {
 		cuts = cutsOf(v.capacity.limits, v.holders(last, r))
 	}
 	again, other := r.cutAgain(v.capacity.cuts, cuts)
-	again = sortedset.Union(again, r.shed(cuts))
 	if other {
 		next := *v
 		next.capacity.cuts = cuts
 		v = &next
 	}
-	return v, r.without(again).with(v.revise(last, snap, again)).inOrder().settled()
-}
-
-// settled returns the revision without what its addresses want: where that does not fit, it may be
-// much larger than what does.
-func (r revision) settled() revision {
-	for _, a := range r.now {
-		if a != nil {
-			a.want = nil
-		}
-	}
-	return r
+	return v, r.with(v.revise(last, snap, again))
 }
 
 // cutAgain returns the addresses to decide again, sorted, because the cuts of the last Desired and
-// the present ones differ, or because the revision has them without their cut. other reports that
-// any differ.
+// the present ones differ, or because the revision has them without their cut or has shed them. other
+// reports that any cuts differ.
 func (r revision) cutAgain(was, now map[netip.Addr]*reduction) (again []netip.Addr, other bool) {
 	for a, c := range now {
 		if same := c.equal(was[a]); !same || sortedset.Has(r.addrs, a) {
@@ -58,18 +46,12 @@ func (r revision) cutAgain(was, now map[netip.Addr]*reduction) (again []netip.Ad
 			again, other = append(again, a), true
 		}
 	}
-	slices.SortFunc(again, netip.Addr.Compare)
-	return again, other
-}
-
-// shed returns the addresses, sorted, whose decisions were shed although they are not cut.
-func (r revision) shed(cuts map[netip.Addr]*reduction) (addrs []netip.Addr) {
-	for i, a := range r.now {
-		if a != nil && a.shed && cuts[r.addrs[i]] == nil {
-			addrs = append(addrs, r.addrs[i])
+	for _, a := range r.now {
+		if a != nil && a.shed && now[a.Addr] == nil {
+			again = append(again, a.Addr)
 		}
 	}
-	return addrs
+	return inOrder(again), other
 }
 
 // holders returns all addresses after a revision.
@@ -114,9 +96,9 @@ func (v *View) changedHolder(a, was *Address) *holder {
 	if was == nil || len(was.VIP.Frontends) == 0 {
 		return h
 	}
-	want := a.want
-	if want == nil { // shed
-		want = v.withoutCuts().decide(a.Addr, a.Pool, a.addressInput).want
+	want := a.VIP
+	if a.shed {
+		want = v.withoutCuts().decide(a.Addr, a.Pool, a.addressInput).VIP
 	}
 	if h.former = formerly(want, was.VIP); h.former != nil {
 		h.uses[formerRoom] = useOf(h.former, v.capacity.limits)
@@ -142,17 +124,17 @@ func cutsOf(limits proxy.Limits, all []*holder) map[netip.Addr]*reduction {
 }
 
 func (h *holder) cutText(limits proxy.Limits) string {
-	most := shareable(limits)
-	if u := h.uses[wholeRoom]; u.programs > h.uses[h.room].programs && u.entries <= h.uses[h.room].entries {
-		return fmt.Sprintf("its %d rules for session affinity and the schedulers maglev and source hash do not fit: "+
-			"in %s mode all addresses of a node can have %d together, and namespace %s has the most: "+
-			"choose the scheduler random without affinity for some of its Services, or use nftables mode", u.programs,
-			limits.Mode, most.programs, h.namespace)
+	u, most := h.uses[wholeRoom], shareable(limits)
+	what, of := fmt.Sprintf("%d entries in the kernel", u.entries), most.entries
+	remedy := "use fewer ports or endpoints in its Services; the scheduler random needs the fewest entries"
+	if got := h.uses[h.room]; u.programs > got.programs && u.entries <= got.entries {
+		what, of = fmt.Sprintf("%d rules for session affinity and the schedulers maglev and source hash", u.programs),
+			most.programs
+		remedy = "choose the scheduler random without affinity for some of its Services, or use nftables mode"
 	}
-	return fmt.Sprintf("its %d entries in the kernel do not fit: in %s mode all addresses of a node can have %d "+
-		"together, and namespace %s has the most: "+
-		"use fewer ports or endpoints in its Services; the scheduler random needs the fewest entries",
-		h.uses[wholeRoom].entries, limits.Mode, most.entries, h.namespace)
+	return fmt.Sprintf("its %s do not fit: in %s mode all addresses of a node can have %d together, and "+
+		"namespace %s has the most: %s",
+		what, limits.Mode, of, h.namespace, remedy)
 }
 
 // wanted is by how much a revision changes the use that all addresses want.
@@ -180,36 +162,40 @@ func (r revision) sum(of func(*Address) use) (u use) {
 	return u
 }
 
-// without returns a revision without some of its addresses, which are sorted.
-func (r revision) without(addrs []netip.Addr) (rest revision) {
-	for i, a := range r.addrs {
-		if !sortedset.Has(addrs, a) {
-			rest = rest.with(revision{[]netip.Addr{a}, r.was[i : i+1], r.now[i : i+1]})
+// with returns r with more decisions, which replace its own about the same addresses.
+func (r revision) with(more revision) revision {
+	addrs := sortedset.Union(r.addrs, more.addrs)
+	out := revision{addrs, make([]*Address, len(addrs)), make([]*Address, len(addrs))}
+	for _, part := range []revision{r, more} {
+		for i, a := range part.addrs {
+			at, _ := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare)
+			out.was[at], out.now[at] = part.was[i], part.now[i]
 		}
 	}
-	return rest
+	return out
 }
 
 // Fit returns VIPs that linger: without frontends if the node has no room for them beside the
-// addresses of Services, the largest first. The list has its order.
+// addresses of Services, the largest first. The lists are in the order of addresses.
 func (d *Desired) Fit(lingering []*proxy.VIP) []*proxy.VIP {
-	if d.View == nil || len(lingering) == 0 {
+	if d.View == nil {
 		return lingering
 	}
 	l := d.View.capacity.limits
-	left := l.Total - d.forwarded.entries
-	bySize := make([]int, len(lingering))
-	for i := range bySize {
-		bySize[i] = i
+	left, needed := l.Total-d.forwarded.entries, 0
+	for _, vip := range lingering {
+		needed += vip.Entries(l.Mode)
 	}
-	slices.SortStableFunc(bySize, func(a, b int) int {
-		return lingering[a].Entries(l.Mode) - lingering[b].Entries(l.Mode)
-	})
+	if needed <= left { // as nearly always
+		return lingering
+	}
 	out := slices.Clone(lingering)
-	for _, i := range bySize {
-		if left -= out[i].Entries(l.Mode); left < 0 {
-			out[i] = &proxy.VIP{Addr: out[i].Addr}
+	slices.SortStableFunc(out, func(a, b *proxy.VIP) int { return a.Entries(l.Mode) - b.Entries(l.Mode) })
+	for i, vip := range out {
+		if left -= vip.Entries(l.Mode); left < 0 {
+			out[i] = &proxy.VIP{Addr: vip.Addr}
 		}
 	}
+	slices.SortFunc(out, proxy.CompareVIPs)
 	return out
 }

@@ -281,3 +281,21 @@ func TestShareOutIsPure(t *testing.T) {
 		}
 	}
 }
+
+// An endpoint that terminates drains only where it had flows, and takes the place of another one.
+func TestKeptFrontendDrainsWhatItHad(t *testing.T) {
+	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 80) }
+	serving := func(numbers ...byte) (f proxy.Frontend) {
+		for _, n := range numbers {
+			f.External.Backends = append(f.External.Backends, proxy.Backend{Addr: at(n)})
+		}
+		return f
+	}
+	had, want := serving(1, 2), serving(2, 3, 4)
+	want.Draining = []netip.AddrPort{at(1), at(9)}
+	got := formerFrontend(&want, &had)
+	if !slices.Equal(got.Draining, want.Draining[:1]) ||
+		!slices.Equal(got.External.Backends, want.External.Backends[:1]) {
+		t.Errorf("got %v, and %v drain", got.External.Backends, got.Draining)
+	}
+}

@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -19,62 +21,49 @@ type portCause struct {
 
 // unservedPorts names the ports of a Service that no node serves, as the end of a sentence, and the
 // endpoints that are not used.
-func (v *View) unservedPorts(addr netip.Addr, s addressService) string {
-	text := ""
-	refused := v.refusedText(addr, s)
-	for _, c := range s.causes(addr, &refused) {
-		text += fmt.Sprintf("; %s %s not served: %s", portsText(c.ports), cluster.Plural(len(c.ports), "is", "are"),
-			c.why)
-	}
-	if refused != "" {
-		text += "; " + refused
+func (v *View) unservedPorts(addr netip.Addr, s addressService) (text string) {
+	for _, c := range s.causes(addr, v.refusedText(addr, s)) {
+		text += "; "
+		if len(c.ports) > 0 {
+			text += fmt.Sprintf("%s %s not served: ", portsText(c.ports), cluster.Plural(len(c.ports), "is", "are"))
+		}
+		text += c.why
 	}
 	return text
 }
 
 // unservedText says why no port of a Service is served.
 func (v *View) unservedText(addr netip.Addr, s addressService) string {
-	refused := v.refusedText(addr, s)
-	causes := s.causes(addr, &refused)
 	var parts []string
-	for _, c := range causes {
-		if len(causes) == 1 {
-			parts = append(parts, c.why)
-		} else {
-			parts = append(parts, portsText(c.ports)+": "+c.why)
+	for _, c := range s.causes(addr, v.refusedText(addr, s)) {
+		if some := len(c.ports); some > 0 && some < len(s.fronts) {
+			c.why = portsText(c.ports) + ": " + c.why
 		}
-	}
-	if refused != "" {
-		parts = append(parts, refused)
+		parts = append(parts, c.why)
 	}
 	return strings.Join(parts, "; ")
 }
 
-// causes returns why ports of a Service are not served, in the order of the ports. If refused
-// endpoints are a cause, refused becomes empty.
-func (s addressService) causes(addr netip.Addr, refused *string) (causes []portCause) {
-	cause := *refused
-	why := s.whyUnserved(addr, cause)
+// causes returns why ports of a Service are not served, in the order of the ports, and then, without
+// ports, refused endpoints that are no cause.
+func (s addressService) causes(addr netip.Addr, refused string) (causes []portCause) {
+	why := s.whyUnserved(addr, refused)
 	for i := range s.fronts {
-		p := s.port(i)
-		if p.served() {
+		if s.port(i).served() {
 			continue
 		}
-		text, at := why(s.ports[i]), 0
-		if text == cause {
-			*refused = ""
-		}
-		for at < len(causes) && causes[at].why != text {
-			at++
-		}
-		switch {
-		case at < len(causes):
-		case at == maxCauses:
-			continue
-		default:
-			causes = append(causes, portCause{why: text})
+		text := why(s.ports[i])
+		at := slices.IndexFunc(causes, func(c portCause) bool { return c.why == text })
+		if at < 0 {
+			if len(causes) == maxCauses {
+				continue
+			}
+			at, causes = len(causes), append(causes, portCause{why: text})
 		}
 		causes[at].ports = append(causes[at].ports, s.portName(i))
+	}
+	if refused != "" && !slices.ContainsFunc(causes, func(c portCause) bool { return c.why == refused }) {
+		causes = append(causes, portCause{why: refused})
 	}
 	return causes
 }
@@ -124,38 +113,35 @@ func (v *View) refusedText(addr netip.Addr, s addressService) string {
 			names, pool = append(names, a.String()), cluster.PoolOf(v.adverts.pools, a)
 		}
 	}
-	switch of := fmt.Sprintf("%s %s %s not used", cluster.Plural(len(names), "endpoint", "endpoints"),
-		cluster.Enumerate(names), cluster.Plural(len(names), "is", "are")); {
-	case len(names) == 0:
+	if len(names) == 0 {
 		return ""
-	case pool == "":
-		return of + ", since Services have such addresses"
-	default:
-		return fmt.Sprintf("%s, since the addresses of AddressPool %s are for Services", of, pool)
 	}
+	why := "Services have such addresses"
+	if pool != "" {
+		why = fmt.Sprintf("the addresses of AddressPool %s are for Services", pool)
+	}
+	return fmt.Sprintf("%s %s %s not used, since %s", cluster.Plural(len(names), "endpoint", "endpoints"),
+		cluster.Enumerate(names), cluster.Plural(len(names), "is", "are"), why)
 }
 
 // renamedText names ports that EndpointSlices have under another name.
-func (s addressService) renamedText() string {
+func (s addressService) renamedText() (text string) {
 	if s.service.Endpoints == nil {
 		return ""
 	}
-	var b strings.Builder
 	for _, r := range s.service.Endpoints.Renamed {
-		fmt.Fprintf(&b, "; port %s is named %s in EndpointSlices until they follow", portLabel(r.Port),
-			portLabel(cluster.Port{Name: r.Name, Protocol: r.Port.Protocol, Port: r.Port.Port}))
+		now := cluster.Port{Name: r.Name, Protocol: r.Port.Protocol, Port: r.Port.Port}
+		text += fmt.Sprintf("; port %s is named %s in EndpointSlices until they follow", portLabel(r.Port),
+			portLabel(now))
 	}
-	return b.String()
+	return text
 }
 
 func (s addressService) portName(i int) string { return portLabel(s.service.Ports[s.ports[i]]) }
 
 // portLabel is the name of a port, or its number if it has none.
 func portLabel(p cluster.Port) string {
-	if p.Name != "" {
-		return p.Name
-	}
-	return fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+	return cmp.Or(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 }
 
 // portsText lists ports for a sentence.
@@ -167,11 +153,7 @@ func portsText(names []string) string {
 func othersText(ports []cluster.Port) string {
 	var names []string
 	for _, p := range ports {
-		if p.Name == "" {
-			names = append(names, fmt.Sprintf("unnamed %d/%s", p.Port, p.Protocol))
-		} else {
-			names = append(names, fmt.Sprintf("%s %d/%s", p.Name, p.Port, p.Protocol))
-		}
+		names = append(names, fmt.Sprintf("%s %d/%s", cmp.Or(p.Name, "unnamed"), p.Port, p.Protocol))
 	}
 	return cluster.Enumerate(names)
 }
