@@ -7,71 +7,35 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// A gatewayWatch follows the node's default routes, from the first call of current on.
-type gatewayWatch struct {
-	*netWatch
-
-	mu    sync.Mutex
-	known plan.Gateways
-	links map[int]bool // interfaces of default routes
+// newGatewayWatch follows the node's default routes. Most nodes have no BGPPeer with a default gateway,
+// and need no watch.
+func newGatewayWatch(log *slog.Logger) *netWatch[plan.Gateways] {
+	return newNetWatch(func(was plan.Gateways) (plan.Gateways, bool) {
+		is := readGateways(was, log)
+		if is != was {
+			log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
+		}
+		return is, is != was
+		// The kernel reports no routes that it removes with their interface.
+	}, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
 }
 
-// newGatewayWatch reads nothing yet: most nodes have no BGPPeer with a default gateway.
-func newGatewayWatch(log *slog.Logger) *gatewayWatch {
-	g := &gatewayWatch{}
-	g.netWatch = newNetWatch("the default gateway", g.refresh, log)
-	// The kernel reports no routes that it removes with their interface.
-	g.route, g.link = isDefault, g.usesLink
-	return g
-}
-
-// current returns the default gateways.
-func (w *gatewayWatch) current() plan.Gateways {
-	w.start()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.known
-}
-
-// usesLink reports whether a default route uses an interface.
-func (w *gatewayWatch) usesLink(l netlink.LinkUpdate) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.links[int(l.Index)]
-}
-
-// refresh reads the gateways. It keeps a lost one until there is another: a default route
-// may disappear while a DHCP lease is renewed, or while the router has lost its own uplink,
-// and neither should end a session.
-func (w *gatewayWatch) refresh() {
-	ipv4, links4, err4 := defaultGateway(netlink.FAMILY_V4)
-	ipv6, links6, err6 := defaultGateway(netlink.FAMILY_V6)
+// readGateways keeps a lost gateway until there is another: a default route may disappear while a DHCP
+// lease is renewed, or while the router has lost its own uplink, and neither should end a session.
+func readGateways(was plan.Gateways, log *slog.Logger) plan.Gateways {
+	ipv4, _, err4 := defaultGateway(netlink.FAMILY_V4)
+	ipv6, _, err6 := defaultGateway(netlink.FAMILY_V6)
 	if err := errors.Join(err4, err6); err != nil {
-		w.log.Warn("default gateway not read", "err", err)
+		log.Warn("default gateway not read", "err", err)
 	}
-	w.mu.Lock()
-	was := w.known
-	w.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
-	is := w.known
-	w.links = map[int]bool{}
-	for _, index := range append(links4, links6...) {
-		w.links[index] = true
-	}
-	w.mu.Unlock()
-	if is == was {
-		return
-	}
-	w.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
-	notify.Changed(w.changed)
+	return plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
 }
 
 // defaultGateway returns the gateway of the default route with the lowest metric in the

@@ -7,11 +7,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
@@ -39,28 +38,39 @@ type podInterface struct {
 // A podNetworkWatch detects how this node's pods can be recognised as clients. Only the goroutine
 // of Run calls find.
 type podNetworkWatch struct {
-	*netWatch
-	finder plan.PodCIDRMismatchFinder
-
-	mu     sync.Mutex
-	prefix string // of podInterfaces; empty: none
+	*netWatch[string] // the prefix of podInterfaces; empty: none
+	finder            plan.PodCIDRMismatchFinder
 }
 
-// newPodNetworkWatch reads nothing yet: a user may have configured the pods' network.
+// newPodNetworkWatch reads nothing yet: a user may have configured the pods' network. A detected plug-in
+// stays: its last pod may be deleted before the next one starts.
 func newPodNetworkWatch(log *slog.Logger) *podNetworkWatch {
-	w := &podNetworkWatch{}
-	w.netWatch = newNetWatch("the network plug-in", w.refresh, log)
-	w.link = w.concerns
-	return w
+	return &podNetworkWatch{netWatch: newNetWatch(func(was string) (string, bool) {
+		if was != "" {
+			return was, false
+		}
+		links, err := netlink.LinkList()
+		if err != nil {
+			log.Warn("interfaces not read", "err", err)
+			return "", false
+		}
+		var names []string
+		for _, l := range links {
+			names = append(names, l.Attrs().Name)
+		}
+		prefix := podInterfacePrefix(names)
+		if prefix != "" {
+			log.Info("network of pods", "iface", prefix+"*",
+				"reason", "a network plug-in that allocates addresses itself uses these interfaces")
+		}
+		return prefix, prefix != ""
+	}, unix.RTNLGRP_LINK)}
 }
 
 // find returns what is known about the pods' network.
 func (w *podNetworkWatch) find(c *plan.Config, snap *cluster.Snapshot) (n plan.PodNetwork) {
 	if c.DetectPods {
-		w.start()
-		w.mu.Lock()
-		n.InterfacePrefix = w.prefix
-		w.mu.Unlock()
+		n.InterfacePrefix = w.current()
 	}
 	if n.InterfacePrefix != "" || !c.DetectPods && !c.NodeCIDR {
 		return n
@@ -82,7 +92,7 @@ func isLocal(a netip.Addr, own []netip.Addr) bool {
 	link, route, err := linkTo(a)
 	// The interface of a default route is an uplink. To find that out, uplinksOf would read all
 	// routes, for each endpoint on another host that names this node.
-	if err != nil || isDefault(netlink.RouteUpdate{Route: route}) {
+	if err != nil || isDefault(route) {
 		return false
 	}
 	uplinks, err := uplinksOf(own)
@@ -108,6 +118,15 @@ func isRemote(a netip.Addr, own []netip.Addr) bool {
 	return is && err == nil
 }
 
+// isDefault reports whether a route is a default route.
+func isDefault(r netlink.Route) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
+
 // linkTo returns the route to an address, and its interface. A multipath route has no interface of
 // its own; then it is the interface of the first path.
 func linkTo(a netip.Addr) (netlink.Link, netlink.Route, error) {
@@ -124,41 +143,6 @@ func linkTo(a netip.Addr) (netlink.Link, netlink.Route, error) {
 	}
 	link, err := netlink.LinkByIndex(index)
 	return link, routes[0], err
-}
-
-// concerns reports whether a change of an interface may change the prefix.
-func (w *podNetworkWatch) concerns(l netlink.LinkUpdate) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	name := l.Attrs().Name
-	return w.prefix == "" && slices.ContainsFunc(podInterfaces, func(p podInterface) bool {
-		return strings.HasPrefix(name, p.prefix) || name == p.witness
-	})
-}
-
-// refresh looks for a network plug-in. A detected one stays: its last pod may be deleted before the
-// next one starts.
-func (w *podNetworkWatch) refresh() {
-	links, err := netlink.LinkList()
-	if err != nil {
-		w.log.Warn("interfaces not read", "err", err)
-		return
-	}
-	var names []string
-	for _, l := range links {
-		names = append(names, l.Attrs().Name)
-	}
-	prefix := podInterfacePrefix(names)
-	w.mu.Lock()
-	before := w.prefix
-	if before == "" {
-		w.prefix = prefix
-	}
-	w.mu.Unlock()
-	if before == "" && prefix != "" {
-		w.log.Info("network of pods", "iface", prefix+"*", "reason", "a network plug-in that allocates addresses itself uses these interfaces")
-		notify.Changed(w.changed)
-	}
 }
 
 // podInterfacePrefix returns the prefix of pods' interface names, empty if names contains no

@@ -96,9 +96,9 @@ type speaker struct {
 	snapshots  *rundir.SnapshotWriter
 	events     *eventRecorder
 	metrics    *metrics
-	gateway    *gatewayWatch
+	gateway    *netWatch[plan.Gateways]
 	pods       *podNetworkWatch
-	uplinks    *uplinkWatch        // nil without a fast path
+	uplinks    *uplinkWatch        // in use with a fast path
 	membership *membership.Tracker // nil without a key
 
 	started time.Time
@@ -160,7 +160,7 @@ func Run(ctx, kill context.Context, o Options) error {
 
 // start opens everything, and changes neither the kernel nor the network.
 func start(ctx context.Context, o Options, source cluster.Source, inStep func() bool) (*speaker, error) {
-	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath()})
+	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath(ctx)})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
@@ -172,7 +172,7 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
 	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
-	s.uplinks = o.watchUplinks(ctx)
+	s.uplinks = newUplinkWatch(o.FastPathInterfaces, o.Log)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.state = rundir.New(o.RunDir)
 	s.snapshots = rundir.NewSnapshotWriter(rundir.Saved(o.RunDir), inStep, o.Log)
@@ -223,7 +223,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
 		case <-s.pods.changed:
-		case <-s.uplinks.changes():
+		case <-s.uplinks.changed:
 		case <-s.membership.Changed():
 		case <-s.membership.Renewed():
 		case <-s.layer2.announcer.Changed():
@@ -314,7 +314,9 @@ const maxRefused = 4
 // applied.
 func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
-		s.pass.uplinks = s.uplinks.current(d.View.NodeAddresses())
+		if s.FastPath {
+			s.pass.uplinks = s.uplinks.names(d.View.NodeAddresses())
+		}
 		s.pass.redirects = s.layer2.nextRedirects(d, began)
 		err := s.pass.run(ctx, d)
 		var refused *proxy.Refused

@@ -4,140 +4,79 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
-
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
 )
 
 // An uplinkWatch follows the interfaces by which external clients arrive: the named ones,
-// or the interfaces that have default routes or the node's addresses. It starts with the
-// first call of current.
+// or the interfaces that have default routes or the node's addresses.
 type uplinkWatch struct {
-	*netWatch
-	named []string // sorted
-
-	mu    sync.Mutex
-	own   []netip.Addr // of the Node object
-	known []string     // sorted
-	links map[int]bool // of known
+	*netWatch[uplinks]
+	own atomic.Pointer[[]netip.Addr] // of the Node object
 }
 
-// newUplinkWatch reads nothing yet.
+// uplinks are interfaces that lead to other machines.
+type uplinks struct {
+	names []string       // sorted; also of named ones that do not exist now
+	links map[int]string // the existing ones, by index
+}
+
 func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
-	o := &uplinkWatch{named: slices.Compact(slices.Sorted(slices.Values(named)))}
-	o.netWatch = newNetWatch("uplinks", o.refresh, log)
-	o.route, o.link, o.addr = isDefault, o.knows, o.owns
-	return o
+	w := &uplinkWatch{}
+	w.own.Store(new([]netip.Addr))
+	named = slices.Compact(slices.Sorted(slices.Values(named)))
+	w.netWatch = newNetWatch(func(was uplinks) (uplinks, bool) {
+		now := uplinks{named, make(map[int]string)}
+		for _, name := range named {
+			if i, err := net.InterfaceByName(name); err == nil { // a missing one may appear
+				now.links[i.Index] = name
+			}
+		}
+		if len(named) == 0 {
+			var err error
+			if now.links, err = uplinksOf(*w.own.Load()); err != nil {
+				log.Warn("uplinks not read", "err", err)
+			}
+			now.names = slices.Sorted(maps.Values(now.links))
+		}
+		if maps.Equal(was.links, now.links) {
+			return now, false
+		}
+		log.Info("uplinks of external clients", "iface", now.names)
+		return now, true // also if a new interface has an old name
+	}, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	return w
 }
 
-// watchUplinks returns nil without a fast path. It then removes the fast path of an earlier
+// names returns the names of the interfaces, sorted. own are the node's addresses.
+func (w *uplinkWatch) names(own []netip.Addr) []string {
+	if was := w.own.Swap(&own); !slices.Equal(*was, own) {
+		w.refresh()
+	}
+	return w.current().names
+}
+
+// openFastPath returns nil without a fast path. It then removes the fast path of an earlier
 // speaker, which would receive no updates.
-func (o Options) watchUplinks(ctx context.Context) *uplinkWatch {
-	if o.FastPath {
-		return newUplinkWatch(o.FastPathInterfaces, o.Log)
-	}
-	if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
-		o.Log.Warn("fast path of an earlier speaker not removed", "err", err)
-	}
-	return nil
-}
-
-// openFastPath returns nil without a fast path.
-func (o Options) openFastPath() proxy.OpenFastPath {
+func (o Options) openFastPath(ctx context.Context) proxy.OpenFastPath {
 	if !o.FastPath {
+		if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
+			o.Log.Warn("fast path of an earlier speaker not removed", "err", err)
+		}
 		return nil
 	}
 	return func(ctx context.Context, ended func([]fastpath.Flow)) (proxy.FastPath, error) {
 		return fastpath.New(ctx, fastpath.Options{Dir: o.FastPathDir, Flows: fastpath.DefaultFlows, Log: o.Log, Ended: ended})
 	}
-}
-
-// stop ends the watch and waits for its end. A nil watch has not started.
-func (w *uplinkWatch) stop() {
-	if w != nil {
-		w.netWatch.stop()
-	}
-}
-
-// changes receives a value when the interfaces have changed; never from a nil watch.
-func (w *uplinkWatch) changes() <-chan struct{} {
-	if w == nil {
-		return nil
-	}
-	return w.changed
-}
-
-// current returns the names of the interfaces, sorted. own are the node's addresses.
-func (w *uplinkWatch) current(own []netip.Addr) []string {
-	if w == nil {
-		return nil
-	}
-	w.mu.Lock()
-	same := slices.Equal(w.own, own)
-	w.own = own
-	w.mu.Unlock()
-	if first := w.start(); !first && !same {
-		w.refresh()
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.known
-}
-
-// refresh reads the interfaces. It is also a change if a new interface has an old name.
-func (w *uplinkWatch) refresh() {
-	w.mu.Lock()
-	own := w.own
-	w.mu.Unlock()
-	links, err := w.find(own)
-	if err != nil {
-		w.log.Warn("uplinks not read", "err", err)
-	}
-	known := w.named
-	if len(known) == 0 {
-		for _, name := range links {
-			known = append(known, name)
-		}
-		slices.Sort(known)
-	}
-	w.mu.Lock()
-	was, had := w.known, w.links
-	w.known, w.links = known, make(map[int]bool)
-	for index := range links {
-		w.links[index] = true
-	}
-	same := slices.Equal(was, known) && len(had) == len(links)
-	for index := range links {
-		same = same && had[index]
-	}
-	w.mu.Unlock()
-	if same {
-		return
-	}
-	w.log.Info("uplinks of external clients", "iface", known)
-	notify.Changed(w.changed)
-}
-
-// find returns interfaces by index.
-func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
-	links = make(map[int]string)
-	for _, name := range w.named {
-		if i, err := net.InterfaceByName(name); err == nil {
-			links[i.Index] = name
-		}
-	}
-	if len(w.named) > 0 {
-		return links, nil // missing ones may appear
-	}
-	return uplinksOf(own)
 }
 
 // uplinksOf returns the interfaces that lead to other machines, by index: the interfaces of
@@ -160,19 +99,4 @@ func uplinksOf(own []netip.Addr) (links map[int]string, err error) {
 		}
 	}
 	return links, errors.Join(err4, err6, err)
-}
-
-// knows reports whether an interface is known, or has a known name.
-func (w *uplinkWatch) knows(l netlink.LinkUpdate) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.links[int(l.Index)] || l.Link != nil && slices.Contains(w.known, l.Attrs().Name)
-}
-
-// owns reports whether an address is one of the node's.
-func (w *uplinkWatch) owns(a netlink.AddrUpdate) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	ip, ok := netip.AddrFromSlice(a.LinkAddress.IP)
-	return ok && slices.Contains(w.own, ip.Unmap())
 }
