@@ -54,37 +54,20 @@ func (s *phases) giveUp(x *address, now time.Time) {
 // identifyConflicts looks up the hosts that claim addresses of this node. If one is a node
 // of the cluster, its conflicts are cleared.
 func (a *Announcer) identifyConflicts() {
-	type open struct {
-		x *address
-		c Conflict
-		i int
-	}
-	var all []open
+	n := a.worker.neighbours()
 	a.phases.mu.Lock()
+	defer a.phases.mu.Unlock()
 	for _, x := range a.phases.addresses {
 		if x.conflict == nil || x.conflict.Known != nil {
 			continue
 		}
-		for _, c := range x.claims {
-			if c.socket.iface.Name == x.conflict.Interface {
-				all = append(all, open{x, *x.conflict, c.socket.key.index})
-			}
-		}
-	}
-	a.phases.mu.Unlock()
-	if len(all) == 0 {
-		return
-	}
-	n := a.worker.neighbours()
-	a.phases.mu.Lock()
-	defer a.phases.mu.Unlock()
-	for _, o := range all {
-		if o.x.conflict == nil || o.x.conflict.MAC != o.c.MAC {
+		i := slices.IndexFunc(x.claims, func(c claim) bool { return c.socket.iface.Name == x.conflict.Interface })
+		if i < 0 {
 			continue
 		}
-		c := *o.x.conflict // Status has returned the old value: do not modify it
-		c.Known, c.Gateway = n.known(o.i, c.MAC, o.x.want.Addr)
-		o.x.conflict = &c
+		c := *x.conflict // Status has returned the old value: do not modify it
+		c.Known, c.Gateway = n.known(x.claims[i].socket.key.index, c.MAC, x.want.Addr)
+		x.conflict = &c
 		if i := slices.IndexFunc(c.Known, func(k netip.Addr) bool { return slices.Contains(a.want.Nodes, k) }); i >= 0 {
 			a.knownNodes[c.MAC] = c.Known[i]
 		}

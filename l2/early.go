@@ -21,33 +21,18 @@ const (
 	maxHeard = 256
 )
 
-// A record has a socket's latest requests for addresses that this node does not have.
-type record struct {
-	requests []request
-	next     int // the oldest one, once there are maxHeard
-}
-
-func (r *record) add(q request) {
-	if len(r.requests) < maxHeard {
-		r.requests = append(r.requests, q)
-		return
-	}
-	r.requests[r.next] = q
-	r.next = (r.next + 1) % maxHeard
-}
-
 // remember records a request for an address that this node may get.
 func (p *packetSocket) remember(in packet, when time.Time) {
 	if in.op == opRequest && in.sender.IsValid() && !in.sender.IsUnspecified() &&
 		sortedset.ContainsAddr(p.pools, in.target) {
-		p.heard.add(request{p, in, when})
+		p.heard = append(p.heard[max(0, len(p.heard)-maxHeard+1):], request{p, in, when})
 	}
 }
 
 // recall makes the requests wait that came before the address was this node's.
 func (s *phases) recall(x *address, now time.Time) {
 	for _, c := range x.claims {
-		for _, q := range c.socket.heard.requests {
+		for _, q := range c.socket.heard {
 			if q.in.target == x.want.Addr && !s.isStale(q.when, now) {
 				x.wait(q)
 			}

@@ -279,7 +279,7 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 		p.target = ip("198.51.100.1") // of no pool
 		d.receive(p)
 	}
-	if got := len(d.socket.heard.requests); got != maxHeard {
+	if got := len(d.socket.heard); got != maxHeard {
 		t.Errorf("%d requests are remembered", got)
 	}
 	d.assign()
@@ -309,7 +309,7 @@ func TestKernelResolvesEarly(t *testing.T) {
 			n.phases.mu.Lock()
 			defer n.phases.mu.Unlock()
 			for _, p := range n.worker.sockets {
-				count += len(p.heard.requests)
+				count += len(p.heard)
 			}
 			return count
 		}

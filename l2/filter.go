@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -43,57 +44,32 @@ func spansOf(pools []netip.Prefix) (spans []span) {
 
 // covering returns at most maxSpans spans, sorted, that contain all addresses and as few
 // others as possible: only the widest gaps separate spans.
-func covering(addresses []netip.Addr) []span {
-	var spans []span
+func covering(addresses []netip.Addr) (spans []span) {
 	numbers := make([]uint32, len(addresses))
 	for i, a := range addresses {
 		numbers[i] = number(a)
 	}
 	slices.Sort(numbers)
-	widest, ties := gapLimit(numbers)
+	var begins []int // of spans, as indexes: the numbers after gaps
 	for i, n := range numbers {
-		open := i == 0
-		if !open {
-			switch gap := n - numbers[i-1]; {
-			case gap > 1 && gap == widest && ties > 0:
-				open, ties = true, ties-1
-			case gap > 1 && gap > widest:
-				open = true
-			}
+		if i == 0 || n-numbers[i-1] > 1 {
+			begins = append(begins, i)
 		}
-		if open {
-			spans = append(spans, span{n, n})
+	}
+	if len(begins) > maxSpans {
+		gap := func(i int) uint32 { return numbers[i] - numbers[i-1] }
+		slices.SortFunc(begins[1:], func(i, j int) int { return cmp.Compare(gap(j), gap(i)) })
+		begins = begins[:maxSpans]
+		slices.Sort(begins)
+	}
+	for i, from := range begins {
+		to := len(numbers)
+		if i+1 < len(begins) {
+			to = begins[i+1]
 		}
-		spans[len(spans)-1].last = n
+		spans = append(spans, span{numbers[from], numbers[to-1]})
 	}
 	return spans
-}
-
-// gapLimit returns the width of the narrowest gap that separates spans, and how many gaps
-// of exactly this width do.
-func gapLimit(numbers []uint32) (widest uint32, ties int) {
-	kept := make([]uint32, 0, maxSpans) // the widest gaps, sorted, as many as separate maxSpans spans
-	all := true                         // whether kept has all gaps
-	for i := 1; i < len(numbers); i++ {
-		gap := numbers[i] - numbers[i-1]
-		full := len(kept) == maxSpans-1
-		if gap <= 1 || full && gap <= kept[0] {
-			all = all && gap <= 1
-			continue
-		}
-		if full {
-			all, kept = false, slices.Delete(kept, 0, 1)
-		}
-		at, _ := slices.BinarySearch(kept, gap)
-		kept = slices.Insert(kept, at, gap)
-	}
-	if all {
-		return 0, 0
-	}
-	for ties < len(kept) && kept[ties] == kept[0] {
-		ties++
-	}
-	return kept[0], ties
 }
 
 // A program is a socket filter.

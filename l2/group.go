@@ -1,16 +1,12 @@
 package l2
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // groupsPerSocket bounds the groups of one socket: the kernel charges each, some 60 bytes,
@@ -25,7 +21,6 @@ type groups struct {
 	index   int
 	sockets []groupSocket
 	joined  map[group]int // index of the socket that joined
-	sorted  []group       // the keys of joined
 }
 
 // A group is a solicited-node multicast group, by the last 24 bits of its members (RFC 4291 §2.7.1).
@@ -53,25 +48,12 @@ type groupSocket struct {
 	count int
 }
 
-// set joins and leaves groups, until this node is in those of want, which are sorted. Call it in the
+// set leaves the groups that are not in want, which is sorted, then joins the others. Call it in the
 // interface's namespace.
 func (g *groups) set(want []group) error {
-	err := g.toggle(sortedset.Differ(g.sorted, want, cmp.Compare[group]))
-	g.sorted = want
-	if err != nil {
-		g.sorted = slices.Sorted(maps.Keys(g.joined))
-	}
-	return err
-}
-
-// toggle leaves those of the groups that this node is in, then joins the others.
-func (g *groups) toggle(all []group) error {
 	var errs []error
-	var join []group
-	for _, x := range all {
-		s, ok := g.joined[x]
-		if !ok {
-			join = append(join, x)
+	for x, s := range g.joined {
+		if _, stays := slices.BinarySearch(want, x); stays {
 			continue
 		}
 		if err := g.change(unix.IPV6_LEAVE_GROUP, s, x); err != nil {
@@ -80,7 +62,10 @@ func (g *groups) toggle(all []group) error {
 		delete(g.joined, x)
 		g.sockets[s].count--
 	}
-	for _, x := range join {
+	for _, x := range want {
+		if _, is := g.joined[x]; is {
+			continue
+		}
 		if err := g.join(x); err != nil {
 			// The others would fail in the same way.
 			return errors.Join(append(errs, fmt.Errorf("join %s: %w", x, err))...)

@@ -81,7 +81,7 @@ func New(o Options) *Announcer {
 		knownNodes: make(map[MAC]netip.Addr), failures: make(map[socketKey]error),
 	}
 	if o.Registerer != nil {
-		o.Registerer.MustRegister(&collector{a})
+		o.Registerer.MustRegister(m.packets, m.gratuitous, m.probes, m.conflicts, m.sendErrors, collector{a.phases})
 	}
 	return a
 }

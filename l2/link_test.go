@@ -266,7 +266,7 @@ func listen(t testing.TB, ns *nstest.NS, name string) *station {
 			return err
 		}
 		// Enough for all packets of a test while a busy machine delays the reader.
-		return setReceiveBuffer(raw, 64<<20)
+		return setOption(raw, unix.SO_RCVBUFFORCE, 64<<20)
 	})
 	t.Cleanup(func() { s.conn.Close() })
 	go s.read()

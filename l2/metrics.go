@@ -39,31 +39,18 @@ func newMetrics() *metrics {
 
 func (m *metrics) count(p *packetSocket, v verdict) { m.counters[p.key.protocol][v].Inc() }
 
-// A collector exports the counters of an Announcer, and its addresses by phase.
-type collector struct{ announcer *Announcer }
+// A collector exports the number of addresses by phase.
+type collector struct{ phases *phases }
 
 var addressesDesc = prometheus.NewDesc("fanfare_l2_addresses",
 	"Addresses that this node should answer for, by phase; it answers for those Held. Observed.", []string{"phase"}, nil)
 
-func (c *collector) vecs() []*prometheus.CounterVec {
-	m := c.announcer.metrics
-	return []*prometheus.CounterVec{m.packets, m.gratuitous, m.probes, m.conflicts, m.sendErrors}
-}
-
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- addressesDesc
-	for _, v := range c.vecs() {
-		v.Describe(ch)
-	}
-}
+func (c collector) Describe(ch chan<- *prometheus.Desc) { ch <- addressesDesc }
 
 // Collect implements prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for _, v := range c.vecs() {
-		v.Collect(ch)
-	}
-	phases := c.announcer.phases.count()
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	phases := c.phases.count()
 	for _, p := range []Phase{Held, Probing, Waiting, Conflicting} {
 		ch <- prometheus.MustNewConstMetric(addressesDesc, prometheus.GaugeValue, float64(phases[p]), string(p))
 	}

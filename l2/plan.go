@@ -16,34 +16,14 @@ type change struct {
 // changes returns, sorted, the addresses that two lists of Addresses do not have in common; with all,
 // every address of either list. It reads each list once: few of many thousand addresses change.
 func changes(before, after []Address, all bool) (changed []change) {
-	if all {
-		changed = make([]change, 0, max(len(before), len(after)))
-	}
-	i, j := 0, 0
-	for i < len(before) && j < len(after) {
-		was, want := &before[i], &after[j]
-		order := 0
-		if was.Addr != want.Addr { // seldom
-			order = was.Addr.Compare(want.Addr)
-		}
-		switch {
-		case order < 0:
-			changed = append(changed, change{was.Addr, nil})
-		case order > 0, all, !was.Equal(*want):
+	byAddr := func(a, b Address) int { return a.Addr.Compare(b.Addr) }
+	same := func(a, b Address) bool { return !all && a.Equal(b) }
+	for was, want := range sortedset.Merge(before, after, byAddr, same) {
+		if want != nil {
 			changed = append(changed, change{want.Addr, want})
+		} else {
+			changed = append(changed, change{was.Addr, nil})
 		}
-		if order <= 0 {
-			i++
-		}
-		if order >= 0 {
-			j++
-		}
-	}
-	for ; i < len(before); i++ {
-		changed = append(changed, change{before[i].Addr, nil})
-	}
-	for ; j < len(after); j++ {
-		changed = append(changed, change{after[j].Addr, &after[j]})
 	}
 	return changed
 }

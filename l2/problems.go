@@ -19,16 +19,19 @@ import (
 // holds them: a kernel that answers ARP itself, or that drops or misroutes packets. The
 // kernel sends no event when such a setting changes, so each call reads them again, which
 // takes a few milliseconds. Before the first Set the result is empty.
-func (a *Announcer) Problems(ctx context.Context, addresses []netip.Addr) []Problem {
-	a.setMu.Lock()
-	k := a.worker
-	a.setMu.Unlock()
-	if k == nil {
-		return nil
-	}
-	var found []Problem
-	_ = k.do(ctx, func() { found = findProblems(k.inspect(a.want.Addresses, addresses, a.interfaces)) })
+func (a *Announcer) Problems(ctx context.Context, addresses []netip.Addr) (found []Problem) {
+	a.onWorker(ctx, func(w *worker) { found = findProblems(w.inspect(a.want.Addresses, addresses, a.interfaces)) })
 	return found
+}
+
+// onWorker runs f on the worker, if there is one.
+func (a *Announcer) onWorker(ctx context.Context, f func(w *worker)) {
+	a.setMu.Lock()
+	w := a.worker
+	a.setMu.Unlock()
+	if w != nil {
+		_ = w.do(ctx, func() { f(w) })
+	}
 }
 
 // facts describe how this node handles packets to addresses.
@@ -135,11 +138,10 @@ func (w *worker) replyInterface(i Interface, here netip.Addr) int {
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return 0
 	}
-	routes, err := w.netlink.RouteGet(offLinkClient.AsSlice())
-	if err != nil || len(routes) == 0 || routes[0].LinkIndex == i.Index {
-		return 0 // no route, so no such clients
+	if by := w.egress(offLinkClient, 0); by != i.Index {
+		return by // 0: no route, so no such clients
 	}
-	return routes[0].LinkIndex
+	return 0
 }
 
 // findProblems returns the problems, sorted by interface.
@@ -148,7 +150,7 @@ func findProblems(f facts) []Problem {
 	for _, l := range f.links {
 		found = append(found, f.kernelAnswers(l)...)
 		if l.replyBy != "" {
-			found = append(found, f.about(l, f.on(l), fmt.Sprintf(
+			found = append(found, about(l, f.on(l), fmt.Sprintf(
 				"net.ipv4.conf.%s.rp_filter is strict, and replies to clients behind a router leave by %s: the kernel drops packets from them to addresses on %s. Set net.ipv4.conf.{all,%s}.rp_filter to 2 or 0, or add a route for replies by %s",
 				l.Name, l.replyBy, l.Name, l.Name, l.Name)))
 		}
@@ -185,19 +187,19 @@ func (f facts) kernelAnswers(l linkFacts) []Problem {
 	}
 	var found []Problem
 	if len(here) > 0 {
-		found = append(found, f.about(l, here, fmt.Sprintf(
+		found = append(found, about(l, here, fmt.Sprintf(
 			"%s is assigned to interface %s: the kernel answers for it, whichever node holds it. Remove it from the interface or from the pool", here[0], l.Name)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
 		const want = "set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to"
 		addrs := others[name]
 		if l.arpIgnore == 0 {
-			found = append(found, f.about(l, addrs, fmt.Sprintf(
+			found = append(found, about(l, addrs, fmt.Sprintf(
 				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_ignore are 0: the kernel answers for it on %s, whichever node holds it; %s 1",
 				addrs[0], name, l.Name, l.Name, want)))
 		}
 		if l.arpAnnounce < 2 {
-			found = append(found, f.about(l, addrs, fmt.Sprintf(
+			found = append(found, about(l, addrs, fmt.Sprintf(
 				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_announce are below 2: the kernel claims it in its own ARP requests on %s, whichever node holds it; %s 2",
 				addrs[0], name, l.Name, l.Name, want)))
 		}
@@ -205,7 +207,7 @@ func (f facts) kernelAnswers(l linkFacts) []Problem {
 	return found
 }
 
-func (f facts) about(l linkFacts, addrs []netip.Addr, message string) Problem {
+func about(l linkFacts, addrs []netip.Addr, message string) Problem {
 	p := Problem{Interface: l.Name, Count: len(addrs), Message: message}
 	if len(addrs) > 0 {
 		p.Addr = addrs[0]

@@ -19,16 +19,10 @@ type AsymmetricPath struct {
 }
 
 // AsymmetricPaths returns them for the interfaces whose subnets have addresses, sorted by
-// interface. An interface with a route by a packet mark, as docs/layer2.md describes, is
+// interface. An interface with a route by a packet mark, as docs/tasks/nodes-on-several-networks.md describes, is
 // left out. Before the first Set the result is empty.
 func (a *Announcer) AsymmetricPaths(ctx context.Context, addresses []netip.Addr) (found []AsymmetricPath) {
-	a.setMu.Lock()
-	k := a.worker
-	a.setMu.Unlock()
-	if k == nil {
-		return nil
-	}
-	_ = k.do(ctx, func() { found = k.asymmetricPaths(addresses, a.interfaces) })
+	a.onWorker(ctx, func(w *worker) { found = w.asymmetricPaths(addresses, a.interfaces) })
 	return found
 }
 

@@ -52,7 +52,7 @@ type packetSocket struct {
 	claims  claims
 	limiter limiter
 	pools   []netip.Prefix
-	heard   record
+	heard   []request // the latest ones for addresses that this node does not have
 }
 
 // openSocket opens a socket without addresses and starts reading.
@@ -67,7 +67,7 @@ func openSocket(a *Announcer, key socketKey, i Interface) (*packetSocket, error)
 	}
 	raw, err := conn.SyscallConn()
 	if err == nil {
-		err = errors.Join(setReceiveBuffer(raw, receiveBuffer), setTimestamps(raw))
+		err = errors.Join(setOption(raw, unix.SO_RCVBUFFORCE, receiveBuffer), setOption(raw, unix.SO_TIMESTAMPNS, 1))
 	}
 	if err != nil {
 		conn.Close()
@@ -82,12 +82,12 @@ func openSocket(a *Announcer, key socketKey, i Interface) (*packetSocket, error)
 }
 
 // receiveBuffer is the size of the socket's queue. The kernel accounts some hundred bytes a
-// packet, and a router that has just come up resolves all addresses at once.
+// packet, and a router that has just come up resolves all addresses at once. It may exceed
+// net.core.rmem_max.
 const receiveBuffer = 4 << 20
 
-// setReceiveBuffer exceeds the limit of net.core.rmem_max.
-func setReceiveBuffer(raw syscall.RawConn, bytes int) (err error) {
-	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) })
+func setOption(raw syscall.RawConn, option, value int) (err error) {
+	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option, value) })
 	return errors.Join(err, failed)
 }
 

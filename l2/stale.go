@@ -3,7 +3,6 @@ package l2
 import (
 	"encoding/binary"
 	"errors"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +17,10 @@ import (
 // hypervisor has kept.
 const repeatTime = time.Second
 
-// setTimestamps has the kernel pass the time at which it received each frame. The kernel then reads
-// its clock for each packet of the node, as it does for most time daemons. It begins a moment later
-// (netstamp_needed_key, by a work queue); until then it passes the time at which a frame is read, so
-// that frames count as new.
-func setTimestamps(raw syscall.RawConn) (err error) {
-	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) })
-	return errors.Join(err, failed)
-}
+// A socket's option SO_TIMESTAMPNS has the kernel pass the time at which it received each frame. The
+// kernel then reads its clock for each packet of the node, as it does for most time daemons. It begins a
+// moment later (netstamp_needed_key, by a work queue); until then it passes the time at which a frame is
+// read, so that frames count as new.
 
 // timespecLength is the length of a timestamp on 64-bit machines, controlLength that of the
 // control message that has it.

@@ -40,7 +40,7 @@ func TestStaleRequestsGetNoAnswer(t *testing.T) {
 			n.phases.mu.Unlock()
 			return client.askUntilAnswered(prefix+"102", sender) // the reader keeps the order
 		}
-		until(t, func() string { // setTimestamps says why
+		until(t, func() string { // as SO_TIMESTAMPNS is in stale.go
 			if askLate("10.0.0."); stale("arp") == 0 {
 				return "the kernel does not note times yet"
 			}

@@ -97,42 +97,27 @@ func (a *Announcer) runWorker(ctx context.Context) {
 		return
 	}
 	a.running.Go(func() { k.watchLinks(ctx) })
-	timer := time.NewTimer(time.Hour)
+	changes := k.changes
+	var rested <-chan time.Time
 	for {
-		wait := time.Hour
+		var retry <-chan time.Time
 		if len(a.failures) > 0 { // written by this goroutine only
-			wait = retryTime
+			retry = time.After(retryTime)
 		}
-		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case f := <-k.tasks:
 			f()
-		case <-k.changes:
+		case <-changes:
 			a.refreshInterfaces(ctx)
-			k.debounce(ctx, listInterval)
+			changes, rested = nil, time.After(listInterval)
+		case <-rested:
+			changes, rested = k.changes, nil
 		case <-a.phases.conflicts:
 			a.identifyConflicts()
-		case <-timer.C:
+		case <-retry:
 			a.refreshInterfaces(ctx)
-		}
-	}
-}
-
-// debounce collects changes for a while, and still runs tasks.
-func (w *worker) debounce(ctx context.Context, pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	for {
-		select {
-		case f := <-w.tasks:
-			f()
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
 		}
 	}
 }
