@@ -32,7 +32,7 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 	var all []event.Event
 	if len(came)+len(left) <= limit {
 		for _, a := range left {
-			all = append(all, now.withdrawnEvents(a, was.desired, routers)...)
+			all = append(all, now.withdrawnEvents(a, was.desired, "bgp", fmt.Sprintf("withdrew %s%s", a, from(routers)))...)
 		}
 		for _, a := range came {
 			all = append(all, now.announcedEvents(a)...)
@@ -56,20 +56,14 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 			continue
 		}
 		changes++
-		for _, name := range now.desired.Holders(a.Addr) {
-			all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, r.answered[a.Addr])))
-		}
+		all = append(all, now.holderEvents(a.Addr, false, eventAnnounced, fmt.Sprintf("answers for %s on %s", a.Addr, r.answered[a.Addr]))...)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(was.answered), netip.Addr.Compare) {
 		if _, still := r.answered[a]; still {
 			continue
 		}
 		changes++
-		for _, name := range was.desired.Holders(a) {
-			if ref, before := now.serviceRef(name), (observation{desired: was.desired}).serviceRef(name); ref.Name != "" && ref.UID == before.UID {
-				all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped answering for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
-			}
-		}
+		all = append(all, now.withdrawnEvents(a, was.desired, "l2", "stopped answering for "+a.String())...)
 	}
 	if changes > limit {
 		return []event.Event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
@@ -90,15 +84,13 @@ func (r *reported) conflictEvents(was reported, now observation, limit int) (all
 		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
 			continue
 		}
-		for _, name := range now.desired.Holders(a.Addr) {
-			all = append(all, now.event(now.serviceRef(name), true, eventAddressInUse, "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
-		}
+		all = append(all, now.holderEvents(a.Addr, true, eventAddressInUse, fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict))...)
 	}
 	return all
 }
 
 // announcedEvents returns an event for each Service that holds addr.
-func (now observation) announcedEvents(addr netip.Addr) (all []event.Event) {
+func (now observation) announcedEvents(addr netip.Addr) []event.Event {
 	receiving, missing := receivers(addr, now.desired.RoutesOf(addr), now.sessions)
 	what := fmt.Sprintf("announces %s", addr)
 	switch {
@@ -107,30 +99,39 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event.Event) {
 	case len(missing) > 0: // the routers for it have no session
 		what = fmt.Sprintf("has %s to announce, and no router has the route yet: %s", addr, strings.Join(missing, "; "))
 	}
+	return now.holderEvents(addr, false, eventAnnounced, what)
+}
+
+// holderEvents returns an event for each Service that holds addr.
+func (now observation) holderEvents(addr netip.Addr, warning bool, reason eventReason, what string) (all []event.Event) {
 	for _, name := range now.desired.Holders(addr) {
-		all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", what))
+		all = append(all, now.event(now.serviceRef(name), warning, reason, "Announce", what))
 	}
 	return all
 }
 
-// withdrawnEvents returns an event for each Service that held addr and still exists.
-func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, routers []bgp.SessionStatus) (all []event.Event) {
-	from := ""
-	if len(routers) > 0 {
-		var names []string
-		for _, s := range routers {
-			names = append(names, s.Name)
-		}
-		from = " from " + cluster.Enumerate(names)
-	}
+// withdrawnEvents returns an event for each Service that held addr and still exists: what, and why.
+func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, protocol, what string) (all []event.Event) {
 	for _, name := range was.Holders(addr) {
 		ref, before := now.serviceRef(name), observation{desired: was}.serviceRef(name)
-		if ref.Name == "" || ref.UID != before.UID {
-			continue
+		if ref.Name != "" && ref.UID == before.UID {
+			why := now.whyWithdrawn(addr, name, protocol)
+			all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", what+": "+why))
 		}
-		all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, now.whyWithdrawn(addr, name, "bgp"))))
 	}
 	return all
+}
+
+// from names routers that no longer have a route, as the end of a sentence.
+func from(routers []bgp.SessionStatus) string {
+	var names []string
+	for _, s := range routers {
+		names = append(names, s.Name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " from " + cluster.Enumerate(names)
 }
 
 // whyWithdrawn returns the reason why a protocol does not announce addr for a Service.

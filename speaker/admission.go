@@ -1,9 +1,7 @@
 package speaker
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
@@ -27,20 +25,13 @@ func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
 func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitted []l2.Address, messages map[string][][]byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	begun := map[string][]netip.Addr{}
-	draft := sortedset.Draft[l2.Address]{Last: h.admitted, Cap: len(want)}
-	last := h.admitted
-	if now.Before(h.paused) {
-		last = nil
+	paused := now.Before(h.paused)
+	if h.decided && sortedset.Same(h.wanted, want) && len(h.waits) == 0 && !paused {
+		return h.admitted, nil
 	}
-	touched := slices.SortedFunc(maps.Keys(h.touched), netip.Addr.Compare)
+	begun := map[string][]netip.Addr{}
+	admitted = make([]l2.Address, 0, len(want))
 	for _, a := range want {
-		var known, again bool
-		touched, again = sortedset.Seek(touched, a.Addr, netip.Addr.Compare)
-		if last, known = sortedset.Seek(last, a.Addr, compareL2); known && !again && asAdmitted(a, last[0]).Equal(last[0]) {
-			draft.Add(last[0], l2.Address.Equal)
-			continue
-		}
 		_, waited := h.waits[a.Addr]
 		if !h.isFree(a.Addr, now) {
 			if w, waits := h.waits[a.Addr]; waits && !waited {
@@ -49,24 +40,17 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 			continue
 		}
 		a.Probe, a.Round = len(h.holders[a.Addr]) == 0, h.rounds[a.Addr]
-		draft.Add(a, l2.Address.Equal)
+		admitted = append(admitted, a)
 	}
-	h.admitted = draft.List()
-	clear(h.touched)
+	h.wanted, h.admitted, h.decided = want, admitted, !paused
 	messages = make(map[string][][]byte, len(begun))
 	for node, list := range begun {
 		messages[node] = message{kind: readyMessage, instance: h.instance, sequence: h.sequence, held: list}.encode()
 	}
-	return h.admitted, messages
+	return admitted, messages
 }
 
 func compareL2(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) }
-
-// asAdmitted returns the wanted address with the probe and the round of the admitted one.
-func asAdmitted(a, admitted l2.Address) l2.Address {
-	a.Probe, a.Round = admitted.Probe, admitted.Round
-	return a
-}
 
 // isFree reports whether this node may answer for an address: no other node holds it, or
 // the wait for that node is over.

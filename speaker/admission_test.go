@@ -22,7 +22,7 @@ type admission struct {
 
 func (a admission) each(f func(*handoverState)) {
 	f(a.remembers)
-	a.forgets.admitted = nil
+	a.forgets.decided = false
 	f(a.forgets)
 }
 

@@ -51,15 +51,8 @@ type announcePath struct {
 	// other nodes have announced them, and by L2 until their next owner is ready. Both lists are
 	// sorted. nil: none does.
 	keeps func(d *plan.Desired, unwanted []netip.Addr, now time.Time) []netip.Addr
-	// delayed are the withdrawals that BGP delays, sorted by address.
-	delayed []delayedWithdrawal
-}
-
-// A delayedWithdrawal is an address that stays announced until a time, as long as stays is true.
-type delayedWithdrawal struct {
-	addr  netip.Addr
-	until time.Time
-	stays bool
+	// delayed are the addresses whose withdrawal BGP delays, or has delayed, and until when.
+	delayed map[netip.Addr]time.Time
 }
 
 // newBGPPath announces to routers.
@@ -99,36 +92,28 @@ func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 
 // delays is keeps of BGP: it delays the withdrawal of addresses with routes of their own.
 func (p *announcePath) delays(d *plan.Desired, unwanted []netip.Addr, now time.Time) (kept []netip.Addr) {
-	if len(unwanted) == 0 {
-		p.delayed = nil
-		return nil
-	}
 	delayed := p.delayed
-	var next []delayedWithdrawal
+	p.delayed = nil
 	for _, a := range unwanted {
-		var again bool
 		_, alone := sortedset.Get(p.announcedPrefixes, sortedset.HostPrefix(a), sortedset.ComparePrefixes)
 		decided := d.Address(a)
-		delayed, again = sortedset.Seek(delayed, a, compareDelayed)
-		w := delayedWithdrawal{addr: a, until: now.Add(withdrawDelay), stays: alone && decided != nil && decided.Handover}
-		if again {
-			w.until = delayed[0].until
+		stays := alone && decided != nil && decided.Handover
+		until, again := delayed[a]
+		switch {
+		case !stays && !again:
+			continue
+		case !again:
+			until = now.Add(withdrawDelay)
 		}
-		if w.stays || again {
-			next = append(next, w)
+		if p.delayed == nil {
+			p.delayed = map[netip.Addr]time.Time{}
 		}
-	}
-	p.delayed = next
-	kept = make([]netip.Addr, 0, len(next))
-	for _, w := range next {
-		if w.stays && now.Before(w.until) {
-			kept = append(kept, w.addr)
+		if p.delayed[a] = until; stays && now.Before(until) {
+			kept = append(kept, a)
 		}
 	}
 	return kept
 }
-
-func compareDelayed(w delayedWithdrawal, a netip.Addr) int { return w.addr.Compare(a) }
 
 func compareAddress(d *plan.Address, a netip.Addr) int { return d.Addr.Compare(a) }
 
@@ -150,14 +135,9 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	if len(newPrefixes) > 0 {
 		stay.prefixes = sortedset.Without(p.announcedPrefixes, gone, sortedset.ComparePrefixes)
 	}
-	bridges := sortedset.Holding(gone, p.coverage().Uncovered(stay.addrs, stay.prefixes))
+	bridges := sortedset.Holding(gone, sortedset.Uncovered(stay.addrs, stay.prefixes))
 	stay.prefixes = sortedset.With(stay.prefixes, bridges, sortedset.ComparePrefixes)
 	return stay, stay.addrs.Len() != p.announcedAddrs.Len() || stay.prefixes.Len() != p.announcedPrefixes.Len()
-}
-
-// coverage is what is announced: nearly all of it stays in each pass.
-func (p *announcePath) coverage() sortedset.Coverage {
-	return sortedset.Coverage{Addrs: p.announcedAddrs, Prefixes: p.announcedPrefixes}
 }
 
 // withoutNew returns the target without prefixes that are not announced yet and overlap a prefix of
@@ -180,10 +160,11 @@ func (p *announcePath) record(announced sortedset.Set[netip.Prefix], want target
 	if announced.Same(p.announcedPrefixes) && want.addrs.Same(p.targetAddrs) {
 		return nil, nil
 	}
-	have := sortedset.Without(want.addrs, p.coverage().Uncovered(want.addrs, announced), netip.Addr.Compare)
+	have := sortedset.Without(want.addrs, sortedset.Uncovered(want.addrs, announced), netip.Addr.Compare)
 	if stuck := sortedset.Only(announced, want.prefixes, sortedset.ComparePrefixes); len(stuck) > 0 {
 		unwanted := sortedset.Only(p.announcedAddrs, want.addrs, netip.Addr.Compare)
-		have = sortedset.With(have, sortedset.Covered(unwanted, stuck), netip.Addr.Compare)
+		bare := sortedset.Uncovered(sortedset.AddrSet(unwanted...), sortedset.PrefixSet(stuck...))
+		have = sortedset.With(have, sortedset.Minus(unwanted, bare), netip.Addr.Compare)
 	}
 	now := time.Now()
 	gone := sortedset.Only(p.announcedPrefixes, announced, sortedset.ComparePrefixes)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
@@ -38,27 +37,9 @@ func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed sorteds
 	if prefixes.Same(a.prefixes) && allowed.Same(a.allowed) {
 		return a.announced, err
 	}
-	announced := prefixes
-	if a.agree(prefixes, allowed) {
-		announced = allowed // With the same set, callers need not compare the elements.
-	}
-	a.prefixes, a.allowed, a.announced = prefixes, allowed, announced
-	return announced, err
-}
-
-// agree reports whether two sets are equal. They have no chunks in common. So if those of the last call
-// were equal, only what has changed since is compared.
-func (a *bgpAnnouncer) agree(prefixes, allowed sortedset.Set[netip.Prefix]) bool {
-	if prefixes.Len() != allowed.Len() {
-		return false
-	}
-	if !a.announced.Same(a.allowed) {
-		gone, came := sortedset.Changes(prefixes, allowed, sortedset.ComparePrefixes)
-		return len(gone)+len(came) == 0
-	}
-	left, joined := sortedset.Changes(a.prefixes, prefixes, sortedset.ComparePrefixes)
-	gone, came := sortedset.Changes(a.allowed, allowed, sortedset.ComparePrefixes)
-	return slices.Equal(left, gone) && slices.Equal(joined, came)
+	// With the same set, callers need not compare the elements.
+	a.prefixes, a.allowed, a.announced = prefixes, allowed, sortedset.KeepSet(allowed, prefixes, sortedset.ComparePrefixes)
+	return a.announced, err
 }
 
 // withoutFaults returns err without the faults of objects, which are in the status: a retry

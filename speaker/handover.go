@@ -30,8 +30,8 @@ const (
 	// holderLifetime is how long a message about an address counts although no Service in this
 	// node's snapshot holds the address: the snapshot may be older.
 	holderLifetime = time.Minute
-	// pruneInterval is the time between two searches for expired messages.
-	pruneInterval = time.Second
+	// pruneInterval is the time between two searches for expired messages, which look at every address.
+	pruneInterval = 10 * time.Second
 )
 
 // handoverState is what speakers report to each other about the addresses that they answer
@@ -60,19 +60,17 @@ type handoverState struct {
 	instances map[string]uint64 // of the other nodes' processes
 	synced    map[string]bool   // nodes whose state has arrived, and that have been alive and reachable since
 	holders   map[netip.Addr]map[string]holderState
-	reported  []netip.Addr // the content of holders for this node, sorted; nil: unknown
+	reported  []netip.Addr // the addresses that this node holds, sorted
 	prunedAt  time.Time    // when prune last looked for expired messages
 	waits     map[netip.Addr]releaseWait
 	// ready are the nodes that wait for addresses. kept is until when this node answers for
 	// addresses of other owners.
 	ready map[netip.Addr]readyNode
 	kept  map[netip.Addr]time.Time
-	// admitted are the addresses of the last call of admit. It decides about them again if it is nil,
-	// and about those in touched, of which something was recorded since.
-	admitted []l2.Address
-	touched  map[netip.Addr]bool
-	// orphans are addresses in holders that no Service may hold.
-	orphans map[netip.Addr]bool
+	// wanted and admitted are the argument and the result of the last call of admit. decided says that
+	// nothing was recorded since that changes the result.
+	wanted, admitted []l2.Address
+	decided          bool
 	// rounds counts, for each address of this node, the events after which neighbours may map it to
 	// another node.
 	rounds  map[netip.Addr]uint64
@@ -104,7 +102,7 @@ type releaseWait struct {
 // newHandoverState knows the addresses that an earlier process on this node answered for.
 func newHandoverState(node string, known []netip.Addr) *handoverState {
 	handover := &handoverState{node: node, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
-		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, touched: map[netip.Addr]bool{}, orphans: map[netip.Addr]bool{},
+		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{},
 		history: redirect.NewHistory(node)}
 	for _, a := range known {
 		handover.setHolder(a, node, holderState{at: time.Now()})
@@ -119,7 +117,7 @@ func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(n
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.isDead
-	h.broadcast, h.isDead, h.admitted = broadcast, isDead, nil
+	h.broadcast, h.isDead, h.decided = broadcast, isDead, false
 	maps.DeleteFunc(h.synced, func(node string, _ bool) bool { return isDead(node) && !was(node) })
 	for a, byNode := range h.holders {
 		for node, w := range byNode {
@@ -134,7 +132,7 @@ func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(n
 func (h *handoverState) holderGone(a netip.Addr) {
 	_, waiting := h.waits[a]
 	ours := h.holders[a][h.node].held
-	h.touched[a] = true
+	h.decided = false
 	if ours {
 		h.rounds[a]++
 		h.history.Begin(a)
@@ -182,7 +180,6 @@ func (h *handoverState) setWanted(addrs sortedset.Set[netip.Addr]) {
 	defer h.mu.Unlock()
 	for a := range h.waits {
 		if !sortedset.HasAddr(addrs, a) {
-			h.touched[a] = true
 			delete(h.waits, a)
 		}
 	}
@@ -281,13 +278,9 @@ func (h *handoverState) restoreOwners(s redirect.Saved) {
 func (h *handoverState) setHolder(a netip.Addr, node string, w holderState) {
 	if h.holders[a] == nil {
 		h.holders[a] = map[string]holderState{}
-		h.orphans[a] = true
 	}
 	h.holders[a][node] = w
-	h.touched[a] = true
-	if node == h.node {
-		h.reported = nil
-	}
+	h.decided = false
 }
 
 // unsynced returns the nodes that gossip reaches and whose state has not arrived.
@@ -372,10 +365,7 @@ func (h *handoverState) setAssigned(was, assigned sortedset.Set[*plan.Address], 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range sortedset.Differences(was, assigned, compareAddresses) {
-		switch {
-		case !isAssigned(assigned, a.Addr):
-			h.orphans[a.Addr] = true
-		case a.Owner != "" && a.Owner != h.node && len(h.holders[a.Addr]) == 0:
+		if a.Owner != "" && a.Owner != h.node && len(h.holders[a.Addr]) == 0 && isAssigned(assigned, a.Addr) {
 			h.setHolder(a.Addr, a.Owner, holderState{at: now})
 		}
 	}
@@ -398,20 +388,17 @@ func (h *handoverState) prune(assigned sortedset.Set[*plan.Address], now time.Ti
 			delete(h.ready, a)
 		}
 	}
-	for a := range h.orphans {
+	for a, byNode := range h.holders {
 		if isAssigned(assigned, a) {
-			delete(h.orphans, a)
 			continue
 		}
-		byNode := h.holders[a]
 		for node, w := range byNode {
 			if now.Sub(w.at) > holderLifetime && !(w.held && node == h.node) {
-				h.touched[a] = true
+				h.decided = false
 				delete(byNode, node)
 			}
 		}
 		if len(byNode) == 0 {
-			delete(h.orphans, a)
 			delete(h.holders, a)
 			delete(h.rounds, a)
 			h.history.Forget(a)

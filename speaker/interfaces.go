@@ -26,16 +26,18 @@ type interfaceOffer struct {
 	advertisements []*cluster.L2Advertisement
 	assignments    cluster.Assignments
 	all            []l2.Interface
+	withheld       [2]bool
 }
 
-// next returns the offer for a snapshot; o itself if its inputs are the same. bounded: other
-// speakers receive the interfaces, in a message of limited size.
-func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *interfaceOffer {
-	if o != nil && o.sameInput(snap, all) {
+// next returns the offer for a snapshot, without withheld families; o itself if its inputs are the same.
+// bounded: other speakers receive the interfaces, in a message of limited size.
+func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, withheld [2]bool, bounded bool) *interfaceOffer {
+	if o != nil && o.withheld == withheld && o.sameInput(snap, all) {
 		return o
 	}
-	n := &interfaceOffer{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
-	n.list = append(n.list, relevantInterfaces(snap, all)...)
+	n := &interfaceOffer{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all,
+		withheld: withheld}
+	n.list = append(n.list, relevantInterfaces(snap, withoutFamilies(withheld, all))...)
 	if bounded {
 		var omitted []string
 		if n.meta.Encoded, omitted = membership.EncodeInterfaces(withAddresses(n.list)); len(omitted) > 0 {
@@ -100,23 +102,12 @@ func withheldFamilies(b *proxy.Blockade, last *plan.Desired) (withheld [2]bool) 
 	return withheld
 }
 
-// An offerable returns the interfaces of this node without withheld families. It keeps its last
-// result, because callers compare it by identity.
-type offerable struct {
-	all, left []l2.Interface
-	withheld  [2]bool
-}
-
-// without returns all without the prefixes of withheld families, and without interfaces that have
-// no other prefix.
-func (o *offerable) without(withheld [2]bool, all []l2.Interface) []l2.Interface {
+// withoutFamilies returns all without the prefixes of withheld families, and without interfaces that
+// have no other prefix.
+func withoutFamilies(withheld [2]bool, all []l2.Interface) (left []l2.Interface) {
 	if withheld == ([2]bool{}) {
 		return all
 	}
-	if o.withheld == withheld && sortedset.Same(o.all, all) {
-		return o.left
-	}
-	left := []l2.Interface{}
 	for _, i := range all {
 		i.Prefixes = slices.DeleteFunc(slices.Clone(i.Prefixes), func(p netip.Prefix) bool {
 			return p.Addr().Is4() && withheld[0] || p.Addr().Is6() && withheld[1]
@@ -125,6 +116,5 @@ func (o *offerable) without(withheld [2]bool, all []l2.Interface) []l2.Interface
 			left = append(left, i)
 		}
 	}
-	o.all, o.left, o.withheld = all, left, withheld
 	return left
 }

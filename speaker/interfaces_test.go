@@ -78,7 +78,7 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 			members := &membership.Members{}
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *interfaceOffer
-				offer := none.next(&snap, all, true)
+				offer := none.next(&snap, all, [2]bool{}, true)
 				list, err := membership.DecodeInterfaces(offer.meta.Encoded)
 				if err != nil || len(list) != len(offer.list) {
 					t.Fatalf("received %v, can be elected by %v: %v", list, offer.list, err)
@@ -105,18 +105,22 @@ func TestOfferIsReused(t *testing.T) {
 	f := newFleet(t, 1)
 	all := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}, {Name: "cali1"}}
 	var none *interfaceOffer
-	first := none.next(f.snap, all, true)
+	first := none.next(f.snap, all, [2]bool{}, true)
 	other := *f.snap
 	other.Services = cluster.Services{}
-	if again := first.next(&other, all, true); again != first {
+	if again := first.next(&other, all, [2]bool{}, true); again != first {
 		t.Error("computed again although no input has changed")
 	}
+	withheld := first.next(f.snap, all, [2]bool{true, false}, true)
+	if again := withheld.next(&other, all, [2]bool{true, false}, true); withheld == first || again != withheld {
+		t.Errorf("without IPv4 %v, then %v", withheld.list, again.list)
+	}
 	other.Assignments = cluster.AssignmentSet(other.Assignments.Slice()...)
-	if again := first.next(&other, all, true); again == first || !sortedset.Same(again.list, first.list) {
+	if again := first.next(&other, all, [2]bool{}, true); again == first || !sortedset.Same(again.list, first.list) {
 		t.Errorf("of %v became %v", first.list, again.list)
 	}
 	other.Pools = nil
-	if none := first.next(&other, all, true); none.list == nil || len(none.list) > 0 {
+	if none := first.next(&other, all, [2]bool{}, true); none.list == nil || len(none.list) > 0 {
 		t.Errorf("without a pool there is %v", none.list)
 	}
 }

@@ -36,7 +36,6 @@ type layer2 struct {
 	send         func(node string, b []byte)  // to one of them
 	clustered    bool                         // speakers communicate
 	offer        *interfaceOffer              // of the last pass
-	offerable    offerable                    // its interfaces
 	members      *membership.Members          // that handover knows
 	assigned     sortedset.Set[*plan.Address] // that handover knows
 	holdDown     membership.HoldDown          // of this node
@@ -106,7 +105,7 @@ func (l *layer2) savedAddresses() []rundir.SavedAddress {
 // offeredInterfaces returns the interfaces by which this node can be elected, without families
 // that are withheld. Interfaces that are not known yet do not count.
 func (l *layer2) offeredInterfaces(snap *cluster.Snapshot, withheld [2]bool) []l2.Interface {
-	l.offer = l.offer.next(snap, l.offerable.without(withheld, l.announcer.Interfaces()), l.clustered)
+	l.offer = l.offer.next(snap, l.announcer.Interfaces(), withheld, l.clustered)
 	return l.offer.list
 }
 

@@ -119,8 +119,8 @@ func (p *announcePath) next(after time.Time) (first time.Time) {
 	for _, until := range p.lingeringAggregates {
 		first = earliest(after, first, until)
 	}
-	for _, w := range p.delayed {
-		first = earliest(after, first, w.until)
+	for _, until := range p.delayed {
+		first = earliest(after, first, until)
 	}
 	return first
 }

@@ -68,7 +68,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
 		var of *interfaceOffer
-		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true)
+		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, [2]bool{}, true)
 		trackers["n1"].SetMeta(&offer.meta, true)
 		await("n2", "the other's interface", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/base/notify"
@@ -87,9 +86,9 @@ func parseMessage(b []byte) (message, error) {
 // answers for now, and its last report.
 func (h *handoverState) reportChanges(have []netip.Addr) {
 	h.mu.Lock()
-	begun, ended := h.unreported(have)
+	begun, ended := sortedset.Minus(have, h.reported), sortedset.Minus(h.reported, have)
+	h.reported = have
 	if len(begun)+len(ended) == 0 {
-		h.reported = have
 		h.mu.Unlock()
 		return
 	}
@@ -103,27 +102,12 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 		h.setHolder(a, h.node, holderState{h.sequence, false, now})
 		h.history.End(a, h.holder(a))
 	}
-	h.reported = have
-	broadcast, changes := h.broadcast, message{instance: h.instance, sequence: h.sequence, released: ended, held: begun}
+	broadcast := h.broadcast
+	changes := message{instance: h.instance, sequence: h.sequence, released: ended, held: begun}
 	h.mu.Unlock() // broadcast may call back
 	for _, packet := range changes.encode() {
 		broadcast(packet)
 	}
-}
-
-// unreported returns the addresses that this node began and stopped answering for since its last
-// report. have is sorted.
-func (h *handoverState) unreported(have []netip.Addr) (begun, ended []netip.Addr) {
-	reported := h.reported
-	if reported == nil {
-		for a, byNode := range h.holders {
-			if byNode[h.node].held {
-				reported = append(reported, a)
-			}
-		}
-		slices.SortFunc(reported, netip.Addr.Compare)
-	}
-	return sortedset.Minus(have, reported), sortedset.Minus(reported, have)
 }
 
 // fullState returns all addresses that this node answers for. Also with none there is one
@@ -132,13 +116,7 @@ func (h *handoverState) fullState() [][]byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sequence++
-	state := message{instance: h.instance, sequence: h.sequence}
-	for a, byNode := range h.holders {
-		if w := byNode[h.node]; w.held {
-			state.held = append(state.held, a)
-		}
-	}
-	return state.encode()
+	return message{instance: h.instance, sequence: h.sequence, held: h.reported}.encode()
 }
 
 // query asks for the full state of a node.

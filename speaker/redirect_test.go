@@ -84,7 +84,7 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 	}
 	for _, n := range []int{1, 20, 30} {
 		var offer *interfaceOffer
-		offer = offer.next(snap, all[:n:n], true)
+		offer = offer.next(snap, all[:n:n], [2]bool{}, true)
 		list, err := membership.DecodeInterfaces(offer.meta.Encoded)
 		if err != nil || len(list)+offer.meta.Omitted != n {
 			t.Fatalf("%d: %d offered, %d not: %v", n, len(list), offer.meta.Omitted, err)

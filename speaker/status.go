@@ -217,8 +217,9 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: ownerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
 	st.routed = sortedset.HasAddr(p.bgpAddrs, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
-	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
-		st.Lingering = p.lingering(a.Addr)
+	st.Announced = st.routed || st.Answered()
+	if left, _ := p.left(a.Addr); left != nil && !st.Announced && !a.Announce {
+		st.Lingering = &left.until
 	}
 	st.Prefixes = plan.PrefixesOf(a.Routes)
 	st.Attributes = p.desired.AttributesOf(st.Prefixes)
@@ -360,37 +361,30 @@ func receivers(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus
 	return receiving, missing
 }
 
-// lingering returns until when a withdrawn address is forwarded; nil: it is not.
-func (p *passResult) lingering(addr netip.Addr) (until *time.Time) {
-	for _, set := range []lingeringSet{p.bgpLingering, p.l2Lingering} {
-		if l := set.find(addr); l != nil && (until == nil || until.Before(l.until)) {
-			until = &l.until
-		}
+// left returns the lingering address that is forwarded longest, and by which protocol it was announced;
+// nil: the address does not linger.
+func (p *passResult) left(addr netip.Addr) (left *lingeringAddress, protocol string) {
+	left, protocol = p.bgpLingering.find(addr), "bgp"
+	if l := p.l2Lingering.find(addr); l != nil && (left == nil || left.until.Before(l.until)) {
+		left, protocol = l, "l2"
 	}
-	return until
+	return left, protocol
 }
 
 // orphans returns addresses that no Service holds and that are still forwarded.
-func (p *passResult) orphans() []netip.Addr {
-	var orphans []netip.Addr
-	for _, set := range []lingeringSet{p.bgpLingering, p.l2Lingering} {
-		var some []netip.Addr
-		for _, l := range set {
-			if p.desired.Address(l.addr) == nil {
-				some = append(some, l.addr)
-			}
+func (p *passResult) orphans() (orphans []netip.Addr) {
+	for _, l := range slices.Concat(p.bgpLingering, p.l2Lingering) {
+		if p.desired.Address(l.addr) == nil {
+			orphans = append(orphans, l.addr)
 		}
-		orphans = sortedset.Union(orphans, some)
 	}
-	return orphans
+	slices.SortFunc(orphans, netip.Addr.Compare)
+	return slices.Compact(orphans)
 }
 
 // orphan returns the status of an address without a Service. Its pool and ports are unknown.
 func (p *passResult) orphan(addr netip.Addr) AddressStatus {
-	left, protocol := p.bgpLingering.find(addr), "bgp"
-	if l := p.l2Lingering.find(addr); l != nil && (left == nil || left.until.Before(l.until)) {
-		left, protocol = l, "l2"
-	}
+	left, protocol := p.left(addr)
 	message := "no Service holds it now"
 	if left.adopted {
 		message = "an earlier speaker forwarded it, and no Service holds it now"

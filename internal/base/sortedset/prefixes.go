@@ -8,33 +8,6 @@ import (
 	"go4.org/netipx"
 )
 
-// Covered returns the addresses that a prefix contains, addrs itself if all are. Both
-// arguments must be sorted. It allocates only if some are not, which is rare.
-func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
-	var in []netip.Addr  // the beginning of addrs itself, until one is not covered
-	var reach netip.Addr // the last address of all prefixes that begin before
-	for i, a := range addrs {
-		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
-			last := prefixes[0].Addr()
-			if !prefixes[0].IsSingleIP() { // most are, and the next call takes longer than all else here
-				last = netipx.PrefixLastIP(prefixes[0])
-			}
-			if reach.Less(last) {
-				reach = last
-			}
-			prefixes = prefixes[1:]
-		}
-		switch {
-		case a.Compare(reach) > 0:
-		case len(in) == i:
-			in = addrs[: i+1 : i+1]
-		default:
-			in = append(in, a)
-		}
-	}
-	return in
-}
-
 // Uncovered returns the addresses that no prefix contains. It allocates only if there are some, which
 // is rare.
 func Uncovered(addrs Set[netip.Addr], prefixes Set[netip.Prefix]) (bare []netip.Addr) {
@@ -60,59 +33,6 @@ func Uncovered(addrs Set[netip.Addr], prefixes Set[netip.Prefix]) (bare []netip.
 		}
 	}
 	return bare
-}
-
-// A Coverage is addresses that are all in prefixes.
-type Coverage struct {
-	Addrs    Set[netip.Addr]
-	Prefixes Set[netip.Prefix]
-}
-
-// Uncovered is [Uncovered] of sets that differ little from the Coverage: it looks only at what differs.
-func (c Coverage) Uncovered(addrs Set[netip.Addr], prefixes Set[netip.Prefix]) (bare []netip.Addr) {
-	doubtful := Only(addrs, c.Addrs, netip.Addr.Compare)
-	for _, p := range Only(c.Prefixes, prefixes, ComparePrefixes) {
-		doubtful = append(doubtful, within(addrs, p)...)
-	}
-	if len(doubtful) > addrs.Len()/manyDoubtful {
-		return Uncovered(addrs, prefixes)
-	}
-	for a := range AddrSet(doubtful...).All() {
-		if !contains(prefixes, a) {
-			bare = append(bare, a)
-		}
-	}
-	return bare
-}
-
-// manyDoubtful is which part of all addresses takes as long to search for as it takes to compare all.
-const manyDoubtful = 100
-
-// within returns the addresses in a prefix.
-func within(addrs Set[netip.Addr], p netip.Prefix) (some []netip.Addr) {
-	at := chunkOf(addrs.chunks, p.Addr(), netip.Addr.Compare)
-	for _, chunk := range addrs.chunks[min(at, len(addrs.chunks)):] {
-		i, _ := slices.BinarySearchFunc(chunk, p.Addr(), netip.Addr.Compare)
-		for _, a := range chunk[i:] {
-			if !p.Contains(a) {
-				return some
-			}
-			some = append(some, a)
-		}
-	}
-	return some
-}
-
-// contains reports whether one of the prefixes contains an address: a /32, most likely, and otherwise
-// one of another length.
-func contains(prefixes Set[netip.Prefix], a netip.Addr) bool {
-	for bits := a.BitLen(); bits >= 0; bits-- {
-		p := netip.PrefixFrom(a, bits).Masked()
-		if _, found := Get(prefixes, p, ComparePrefixes); found {
-			return true
-		}
-	}
-	return false
 }
 
 // ContainsAddr reports whether one of a few prefixes, in any order, contains an address. An address with a zone is in

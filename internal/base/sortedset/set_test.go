@@ -230,13 +230,5 @@ func TestUncovered(t *testing.T) {
 		if got := Uncovered(in, is); !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %v, want %v", seed, got, want)
 		}
-		// From a little less, and a little more, to this.
-		var was Coverage
-		was.Prefixes = With(Without(is, PrefixSet(prefixes[:min(len(prefixes), r.IntN(4))]...).Slice(), ComparePrefixes), []netip.Prefix{netip.MustParsePrefix("10.0.2.0/27")}, ComparePrefixes)
-		was.Addrs = Without(in, AddrSet(addrs[:min(len(addrs), r.IntN(3))]...).Slice(), netip.Addr.Compare)
-		was.Addrs = Without(was.Addrs, Uncovered(was.Addrs, was.Prefixes), netip.Addr.Compare)
-		if got := was.Uncovered(in, is); !slices.Equal(got, want) {
-			t.Fatalf("seed %d: %v from the former ones, want %v", seed, got, want)
-		}
 	}
 }
