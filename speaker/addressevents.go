@@ -105,7 +105,7 @@ func (now observation) announcedEvents(addr netip.Addr) []event.Event {
 // holderEvents returns an event for each Service that holds addr.
 func (now observation) holderEvents(addr netip.Addr, warning bool, reason eventReason, what string) (all []event.Event) {
 	for _, name := range now.desired.Holders(addr) {
-		all = append(all, now.event(now.serviceRef(name), warning, reason, "Announce", what))
+		all = append(all, now.event(serviceRef(now.desired, name), warning, reason, "Announce", what))
 	}
 	return all
 }
@@ -113,7 +113,7 @@ func (now observation) holderEvents(addr netip.Addr, warning bool, reason eventR
 // withdrawnEvents returns an event for each Service that held addr and still exists: what, and why.
 func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, protocol, what string) (all []event.Event) {
 	for _, name := range was.Holders(addr) {
-		ref, before := now.serviceRef(name), observation{desired: was}.serviceRef(name)
+		ref, before := serviceRef(now.desired, name), serviceRef(was, name)
 		if ref.Name != "" && ref.UID == before.UID {
 			why := now.whyWithdrawn(addr, name, protocol)
 			all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", what+": "+why))

@@ -53,28 +53,26 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 			all.add("session affinity of %s is full%s", f.Frontend, affinityFullText(p.Mode, f, ago))
 		}
 	}
-	if p.NFTReason != "" {
-		all.add("%s", p.NFTReason)
-	}
-	if p.ConntrackError != "" {
-		all.add("flows to removed endpoints may continue: %s", p.ConntrackError)
-	}
-	if p.ForwardError != "" {
-		all.add("this node's iptables may drop traffic to the addresses: %s", p.ForwardError)
-	}
-	if p.RedirectError != "" {
-		all.add("connections end when their address moves to this node: %s", p.RedirectError)
-	}
-	if f := p.FastPath; f != nil && f.Error != "" {
-		all.add("new flows use the rules although --fast-path is set: %s", oneLine(f.Error))
+	for _, e := range []struct{ format, text string }{
+		{"%s", p.NFTReason},
+		{"flows to removed endpoints may continue: %s", p.ConntrackError},
+		{"this node's iptables may drop traffic to the addresses: %s", p.ForwardError},
+		{"connections end when their address moves to this node: %s", p.RedirectError},
+	} {
+		if e.text != "" {
+			all.add(e.format, e.text)
+		}
 	}
 	if f := p.FastPath; f != nil {
+		if f.Error != "" {
+			all.add("new flows use the rules although --fast-path is set: %s", oneLine(f.Error))
+		}
 		for _, l := range f.Limited {
 			all.add("address %s has %d flows in the fast path, as many as there is room for others; %d more used the rules", l.Addr, l.Flows, l.Rejected)
 		}
-	}
-	if f := p.FastPath; f != nil && f.Found != "" {
-		all.add("another program changed the kernel's part of --fast-path; it was repaired %d times, last: %s", f.Repairs, f.Found)
+		if f.Found != "" {
+			all.add("another program changed the kernel's part of --fast-path; it was repaired %d times, last: %s", f.Repairs, f.Found)
+		}
 	}
 	for _, o := range p.Obstacles {
 		all.add("%s", o.Message)

@@ -18,7 +18,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -36,19 +35,10 @@ const (
 
 // An observation is the state from which Events are derived, at one instant.
 type observation struct {
+	passResult
 	at        time.Time
-	desired   *plan.Desired
 	sessions  []bgp.SessionStatus
 	obstacles []proxy.Obstacle
-	// announced are the addresses announced by BGP, and l2Statuses the states of addresses
-	// over L2.
-	announced  sortedset.Set[netip.Addr]
-	l2Statuses []l2.Status
-	// programmed: the kernel has what is desired. Otherwise err is the reason, and
-	// pendingSince is when the oldest change began to wait.
-	programmed   bool
-	err          error
-	pendingSince time.Time
 }
 
 // observe returns the present observation; ok is false before the first pass.
@@ -57,10 +47,7 @@ func (s *speaker) observe() (now observation, ok bool) {
 	if p.desired == nil {
 		return observation{}, false
 	}
-	return observation{
-		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Obstacles(), announced: p.bgpAddrs, l2Statuses: p.l2Statuses,
-		programmed: p.programmed, err: p.err, pendingSince: p.pendingSince,
-	}, true
+	return observation{passResult: *p, at: time.Now(), sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Obstacles()}, true
 }
 
 // reported is what Events have reported so far. The next ones report the differences. It is
@@ -289,7 +276,7 @@ func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (a
 		if was.refused[serviceAddress{a.Addr, reason.Service}] {
 			continue // numbers in the message may change with every endpoint
 		}
-		all = append(all, now.event(now.serviceRef(reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("%s %s: %s", verb, a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
+		all = append(all, now.event(serviceRef(now.desired, reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("%s %s: %s", verb, a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
 	}
 	return all
 }
@@ -361,9 +348,9 @@ func (now observation) deadNode(was reported, name string, since time.Time) (eve
 	return "", ""
 }
 
-// serviceRef refers to a Service, and is empty if it does not exist.
-func (now observation) serviceRef(name cluster.Name) corev1.ObjectReference {
-	s := now.desired.Snapshot.Service(name)
+// serviceRef refers to a Service of d, and is empty if it does not exist.
+func serviceRef(d *plan.Desired, name cluster.Name) corev1.ObjectReference {
+	s := d.Snapshot.Service(name)
 	if s == nil {
 		return corev1.ObjectReference{}
 	}
@@ -372,11 +359,7 @@ func (now observation) serviceRef(name cluster.Name) corev1.ObjectReference {
 
 // thisNodeRef refers to the Node of this speaker.
 func (now observation) thisNodeRef() corev1.ObjectReference {
-	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: now.desired.View.Node}
-	if n := now.desired.View.Self; n != nil {
-		ref.UID = n.UID
-	}
-	return ref
+	return now.nodeRef(now.desired.View.Node)
 }
 
 // nodeRef refers to any Node.

@@ -30,7 +30,7 @@ type eventTest struct {
 var testTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func newEventTest(t *testing.T, known reported) *eventTest {
-	p := &eventTest{t: t, reported: known, observation: observation{at: testTime, programmed: true}}
+	p := &eventTest{t: t, reported: known, observation: observation{passResult: passResult{programmed: true}, at: testTime}}
 	p.session("tor1", bgp.Idle, "")
 	p.session("tor2", bgp.Idle, "")
 	p.world()

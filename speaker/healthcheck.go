@@ -3,7 +3,6 @@ package speaker
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -23,39 +22,33 @@ func (s *speaker) serveHealthChecks(ctx context.Context, d *plan.Desired) {
 	s.failedChecks = failed
 }
 
-// healthReasons returns the reasons for the healthCheckNodePorts of a Service that are in
-// use, in the family of an address.
-func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
+// healthReasons returns the reasons for healthCheckNodePorts that are in use. They name port and family:
+// a program may use a port in one family only.
+func (p *passResult) healthReasons(of func(healthcheck.Failure) bool) (reasons []ReasonStatus) {
 	for _, f := range p.failedChecks {
-		if plan.ServiceOf(f.Check) == name && f.Family == plan.FamilyOf(addr) {
-			reasons = append(reasons, healthReason(f))
+		if of(f) {
+			reasons = append(reasons, ReasonStatus{
+				Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken,
+				Message: fmt.Sprintf("healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err),
+			})
 		}
 	}
 	return reasons
+}
+
+// serves reports whether the healthCheckNodePort is of a Service with this address, and of its family.
+func serves(f healthcheck.Failure, a *plan.Address) bool {
+	return plan.FamilyOf(a.Addr) == f.Family && slices.Contains(a.Services, plan.ServiceOf(f.Check))
 }
 
 // healthReasonsWithoutAddress returns those of Services that have no address of the family.
-func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
-	for _, f := range p.failedChecks {
-		if !p.hasAddress(plan.ServiceOf(f.Check), f.Family) {
-			reasons = append(reasons, healthReason(f))
+func (p *passResult) healthReasonsWithoutAddress() []ReasonStatus {
+	return p.healthReasons(func(f healthcheck.Failure) bool {
+		for a := range p.desired.Addresses.All() {
+			if serves(f, a) {
+				return false
+			}
 		}
-	}
-	return reasons
-}
-
-// hasAddress reports whether a Service has an address of the family.
-func (p *passResult) hasAddress(name cluster.Name, family healthcheck.Family) bool {
-	for a := range p.desired.Addresses.All() {
-		if plan.FamilyOf(a.Addr) == family && slices.Contains(a.Services, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// healthReason names port and family: a program may use a port in one family only.
-func healthReason(f healthcheck.Failure) ReasonStatus {
-	return ReasonStatus{Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
-		"healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err)}
+		return true
+	})
 }

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -54,11 +55,9 @@ type layer2 struct {
 // newLayer2 restores the state of the previous speaker, and opens nothing.
 func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
 	saved, err := state.LoadAnswered()
-	if err != nil {
-		o.Log.Warn("L2 state not restored", "err", err)
-	}
-	deaths, err := state.LoadFailures()
-	if err != nil {
+	deaths, noDeaths := state.LoadFailures()
+	owners, noOwners := state.LoadOwners()
+	if err := errors.Join(err, noDeaths, noOwners); err != nil {
 		o.Log.Warn("L2 state not restored", "err", err)
 	}
 	var known []netip.Addr
@@ -69,10 +68,6 @@ func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
 	}
 	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
 	l.holdDown = membership.NewHoldDown(deaths, crashed)
-	owners, err := state.LoadOwners()
-	if err != nil {
-		o.Log.Warn("L2 state not restored", "err", err)
-	}
 	l.handover.restoreOwners(owners)
 	l.redirects, l.neighbours = &redirect.Redirects{Rules: owners.Redirects}, neighbour.New(o.Log)
 	l.path = newL2Path(&l2Announcer{set: l.announcer.Set, handover: l.handover}, o.LingerL2)

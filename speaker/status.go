@@ -100,8 +100,8 @@ type ReasonStatus struct {
 
 // A passResult is the state after a pass, for other goroutines. It is immutable.
 type passResult struct {
-	desired         *plan.Desired // nil before the first pass
-	bgpAddrs        sortedset.Set[netip.Addr]
+	desired         *plan.Desired             // nil before the first pass
+	announced       sortedset.Set[netip.Addr] // by BGP
 	bgpLingering    lingeringSet
 	l2Lingering     lingeringSet
 	l2Statuses      []l2.Status           // read by current
@@ -138,7 +138,7 @@ func (s *speaker) publish(d *plan.Desired, err error) {
 	was := s.result.Load()
 	now := &passResult{desired: d, err: err, failedChecks: s.failedChecks}
 	if d != nil {
-		now.bgpAddrs = s.bgpPath.announcedAddrs
+		now.announced = s.bgpPath.announcedAddrs
 		now.bgpLingering, now.l2Lingering = s.bgpPath.lingering, s.layer2.path.lingering
 		now.redirectsTo = s.layer2.redirects.To
 		now.l2Problems, now.asymmetricPaths = s.layer2.problems, s.layer2.asymmetric
@@ -215,7 +215,7 @@ func (s *speaker) status() Status {
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	reasons, ownerBy := p.desired.Explain(a)
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: ownerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
-	st.routed = sortedset.HasAddr(p.bgpAddrs, a.Addr)
+	st.routed = sortedset.HasAddr(p.announced, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	st.Announced = st.routed || st.Answered()
 	if left, _ := p.left(a.Addr); left != nil && !st.Announced && !a.Announce {
@@ -241,9 +241,7 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 			st.Reasons = append(st.Reasons, reasonStatus(r))
 		}
 	}
-	for _, name := range a.Services {
-		st.Reasons = append(st.Reasons, p.healthReasons(a.Addr, name)...)
-	}
+	st.Reasons = append(st.Reasons, p.healthReasons(func(f healthcheck.Failure) bool { return serves(f, a) })...)
 	return st
 }
 

@@ -51,7 +51,7 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 			world = plantest.Advertised
 		}
 		d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
-		p := &passResult{desired: d, programmed: true, bgpAddrs: d.Announce}
+		p := &passResult{desired: d, programmed: true, announced: d.Announce}
 		var got []string
 		for _, r := range p.address(d.Addresses.At(0), bgp.Status{Sessions: c.sessions}).Reasons {
 			if r.Protocol == "bgp" {

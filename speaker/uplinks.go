@@ -26,7 +26,7 @@ type uplinkWatch struct {
 
 // uplinks are interfaces that lead to other machines.
 type uplinks struct {
-	names []string       // sorted; also of named ones that do not exist now
+	names []string       // sorted; some of the named ones may not exist now
 	links map[int]string // the existing ones, by index
 }
 

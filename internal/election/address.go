@@ -23,7 +23,7 @@ type Address struct {
 
 // Address collects the facts about an address of services, which are in order of precedence: if two
 // have the annotation, the first counts. The claim may be nil.
-func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.Service, claim *cluster.Claim) Address {
+func (c *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.Service, claim *cluster.Claim) Address {
 	a := Address{Addr: addr, Eligibility: t}
 	if claim != nil {
 		a.Preferred = claim.Node
@@ -37,7 +37,7 @@ func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.
 			continue
 		}
 		for _, group := range s.PortGroups(addr.Is4()) {
-			if nodes := e.serving(group.Endpoints, s.PublishNotReady); len(nodes) != 0 {
+			if nodes := c.serving(group.Endpoints, s.PublishNotReady); len(nodes) != 0 {
 				a.Local = append(a.Local, nodes)
 			}
 		}
@@ -47,9 +47,9 @@ func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.
 
 // serving returns the nodes with endpoints of a port that get new connections. Endpoints on dead
 // nodes are left out unless no others exist.
-func (e *Candidates) serving(all []cluster.Endpoint, notReady bool) (nodes []string) {
+func (c *Candidates) serving(all []cluster.Endpoint, notReady bool) (nodes []string) {
 	placed := cluster.FilterEndpoints(all, func(p *cluster.Endpoint) bool { return p.Node != "" })
-	use, _ := cluster.UsableOn(e.alive, placed, notReady)
+	use, _ := cluster.UsableOn(c.alive, placed, notReady)
 	for i := range use {
 		nodes = append(nodes, use[i].Node)
 	}

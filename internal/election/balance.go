@@ -27,15 +27,15 @@ type Placement struct {
 //
 // The result depends on the placements alone, not on their order.
 func Balance(placements []Placement) []string {
-	s := newBalancer(placements)
+	b := newBalancer(placements)
 	// Addresses that move anyway make room first; others move only if that is not enough.
-	for s.rebalance(&s.loose) || s.rebalance(&s.kept) {
+	for b.rebalance(&b.loose) || b.rebalance(&b.kept) {
 	}
 	chosen := make([]string, len(placements))
-	for _, l := range []*groups{&s.kept, &s.loose} {
+	for _, l := range []*groups{&b.kept, &b.loose} {
 		for p, list := range l.of {
 			for _, i := range list {
-				chosen[i] = s.names[p.node]
+				chosen[i] = b.names[p.node]
 			}
 		}
 	}
@@ -64,32 +64,32 @@ type groups struct {
 func newBalancer(placements []Placement) *balancer {
 	order := byAddr(placements)
 	sets, classOf := classify(placements, order)
-	s := &balancer{names: slices.Concat(sets...)}
-	slices.Sort(s.names)
-	s.names = slices.Compact(s.names)
-	hashes := make([]uint64, len(s.names))
-	for i, name := range s.names {
+	b := &balancer{names: slices.Concat(sets...)}
+	slices.Sort(b.names)
+	b.names = slices.Compact(b.names)
+	hashes := make([]uint64, len(b.names))
+	for i, name := range b.names {
 		hashes[i] = hashName(name)
 	}
 	for _, set := range sets {
-		s.classes = append(s.classes, s.indexes(set))
+		b.classes = append(b.classes, b.indexes(set))
 	}
-	s.load = make([]int, len(s.names))
-	s.kept = groups{map[group][]int{}, make([][]int, len(s.names))}
-	s.loose = groups{map[group][]int{}, make([][]int, len(s.names))}
+	b.load = make([]int, len(b.names))
+	b.kept = groups{map[group][]int{}, make([][]int, len(b.names))}
+	b.loose = groups{map[group][]int{}, make([][]int, len(b.names))}
 	for _, i := range order {
-		b := &placements[i]
-		if len(b.Equal) == 0 {
+		p := &placements[i]
+		if len(p.Equal) == 0 {
 			continue
 		}
-		class := s.classes[classOf[i]]
-		if n, ok := slices.BinarySearch(s.names, b.Preferred); ok && slices.Contains(class, n) {
-			s.add(&s.kept, group{n, classOf[i]}, i)
+		class := b.classes[classOf[i]]
+		if n, ok := slices.BinarySearch(b.names, p.Preferred); ok && slices.Contains(class, n) {
+			b.add(&b.kept, group{n, classOf[i]}, i)
 		} else {
-			s.add(&s.loose, group{highestScore(class, hashes, hashAddr(b.Addr)), classOf[i]}, i)
+			b.add(&b.loose, group{highestScore(class, hashes, hashAddr(p.Addr)), classOf[i]}, i)
 		}
 	}
-	return s
+	return b
 }
 
 // classify returns the distinct sets of nodes in order, and the set of each placement. Placements
@@ -122,10 +122,10 @@ func classify(placements []Placement, order []int) (sets [][]string, of []int) {
 	return sets, of
 }
 
-func (s *balancer) indexes(names []string) []int {
+func (b *balancer) indexes(names []string) []int {
 	out := make([]int, len(names))
 	for i, name := range names {
-		out[i], _ = slices.BinarySearch(s.names, name)
+		out[i], _ = slices.BinarySearch(b.names, name)
 	}
 	return out
 }
@@ -151,8 +151,8 @@ func highestScore(nodes []int, hashes []uint64, addr uint64) int {
 	return best
 }
 
-func (s *balancer) add(l *groups, p group, placement int) {
-	s.load[p.node]++
+func (b *balancer) add(l *groups, p group, placement int) {
+	b.load[p.node]++
 	l.of[p] = append(l.of[p], placement)
 	if classes := l.byNode[p.node]; len(l.of[p]) == 1 {
 		at, _ := slices.BinarySearch(classes, p.class)
@@ -161,8 +161,8 @@ func (s *balancer) add(l *groups, p group, placement int) {
 }
 
 // removeLast removes the last placement of a group.
-func (s *balancer) removeLast(l *groups, p group) (placement int) {
-	s.load[p.node]--
+func (b *balancer) removeLast(l *groups, p group) (placement int) {
+	b.load[p.node]--
 	list := l.of[p]
 	last := len(list) - 1
 	if placement, l.of[p] = list[last], list[:last]; last == 0 {
@@ -177,28 +177,28 @@ func (s *balancer) removeLast(l *groups, p group) (placement int) {
 // rebalance moves addresses of l to the emptiest candidate from nodes that have at least
 // two more, the fullest first, until there is none. It reports whether any moved. A moved
 // address is loose from then on: moving it again costs nothing more.
-func (s *balancer) rebalance(l *groups) (moved bool) {
-	order := make([]int, len(s.names))
+func (b *balancer) rebalance(l *groups) (moved bool) {
+	order := make([]int, len(b.names))
 	for i := range order {
 		order[i] = i
 	}
 	for {
-		slices.SortFunc(order, func(a, b int) int { return cmp.Or(s.load[b]-s.load[a], a-b) })
-		from, to, ok := s.findMove(l, order)
+		slices.SortFunc(order, func(m, n int) int { return cmp.Or(b.load[n]-b.load[m], m-n) })
+		from, to, ok := b.findMove(l, order)
 		if !ok {
 			return moved
 		}
-		s.add(&s.loose, group{to, from.class}, s.removeLast(l, from))
+		b.add(&b.loose, group{to, from.class}, b.removeLast(l, from))
 		moved = true
 	}
 }
 
 // findMove finds the next move: from the first node in order that has too many.
-func (s *balancer) findMove(l *groups, order []int) (from group, to int, ok bool) {
+func (b *balancer) findMove(l *groups, order []int) (from group, to int, ok bool) {
 	for _, n := range order {
 		for _, class := range l.byNode[n] {
-			least := s.emptiest(s.classes[class])
-			if s.load[n]-s.load[least] >= 2 && (!ok || s.load[least] < s.load[to]) {
+			least := b.emptiest(b.classes[class])
+			if b.load[n]-b.load[least] >= 2 && (!ok || b.load[least] < b.load[to]) {
 				from, to, ok = group{n, class}, least, true
 			}
 		}
@@ -209,6 +209,6 @@ func (s *balancer) findMove(l *groups, order []int) (from group, to int, ok bool
 	return from, to, ok
 }
 
-func (s *balancer) emptiest(nodes []int) int {
-	return slices.MinFunc(nodes, func(a, b int) int { return cmp.Or(s.load[a]-s.load[b], a-b) })
+func (b *balancer) emptiest(nodes []int) int {
+	return slices.MinFunc(nodes, func(m, n int) int { return cmp.Or(b.load[m]-b.load[n], m-n) })
 }

@@ -47,14 +47,14 @@ func New(nodes []Node) *Candidates {
 	return e
 }
 
-func (e *Candidates) find(node string) (i int, ok bool) {
-	return slices.BinarySearchFunc(e.nodes, node, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
+func (c *Candidates) find(node string) (i int, ok bool) {
+	return slices.BinarySearchFunc(c.nodes, node, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
 }
 
 // alive reports whether endpoints on a node can be reached, as far as known.
-func (e *Candidates) alive(node string) bool {
-	i, ok := e.find(node)
-	return !ok || e.nodes[i].Availability != Dead
+func (c *Candidates) alive(node string) bool {
+	i, ok := c.find(node)
+	return !ok || c.nodes[i].Availability != Dead
 }
 
 // ineligible is the reason why a node is not a candidate, in the order of the checks.
@@ -99,40 +99,40 @@ func boolToInt(b bool) int {
 
 // Elect returns the owner, and the criterion by which it comes before the next, as text
 // that follows its name.
-func (e *Candidates) Elect(a *Address) (owner, why string) {
-	first, best, second, candidates := e.best(a)
+func (c *Candidates) Elect(a *Address) (owner, why string) {
+	first, best, second, candidates := c.best(a)
 	switch candidates {
 	case 0:
 		return "", ""
 	case 1:
-		return e.nodes[first].Name, "the only candidate"
+		return c.nodes[first].Name, "the only candidate"
 	default:
-		return e.nodes[first].Name, best.before(second, candidates)
+		return c.nodes[first].Name, best.before(second, candidates)
 	}
 }
 
 // Owner is Elect without the criterion.
-func (e *Candidates) Owner(a *Address) string {
-	first, _, _, candidates := e.best(a)
+func (c *Candidates) Owner(a *Address) string {
+	first, _, _, candidates := c.best(a)
 	if candidates == 0 {
 		return ""
 	}
-	return e.nodes[first].Name
+	return c.nodes[first].Name
 }
 
 // Keeps reports whether the owner, or the lack of one, certainly stays the same if only these nodes
 // differ from the candidates of the election. It compares only these nodes, so it may be false
 // although the owner stays.
-func (e *Candidates) Keeps(a *Address, owner string, differ []string) bool {
-	was, known := e.find(owner)
-	entries, hash := e.entriesFor(a.Eligibility), hashAddr(a.Addr)
-	best, fits := e.rankOf(a, entries, hash, was, known)
+func (c *Candidates) Keeps(a *Address, owner string, differ []string) bool {
+	was, known := c.find(owner)
+	entries, hash := c.entriesFor(a.Eligibility), hashAddr(a.Addr)
+	best, fits := c.rankOf(a, entries, hash, was, known)
 	if slices.Contains(differ, owner) || owner != "" && !fits {
 		return false
 	}
 	for _, name := range differ {
-		i, known := e.find(name)
-		r, is := e.rankOf(a, entries, hash, i, known)
+		i, known := c.find(name)
+		r, is := c.rankOf(a, entries, hash, i, known)
 		if is && (!fits || r.compare(best) < 0 || r.compare(best) == 0 && i < was) {
 			return false
 		}
@@ -141,24 +141,24 @@ func (e *Candidates) Keeps(a *Address, owner string, differ []string) bool {
 }
 
 // rankOf returns the rank of the node with an index, and false if it is not a candidate.
-func (e *Candidates) rankOf(a *Address, entries []entry, hash uint64, i int, known bool) (r rank, fits bool) {
+func (c *Candidates) rankOf(a *Address, entries []entry, hash uint64, i int, known bool) (r rank, fits bool) {
 	if !known {
 		return r, false
 	}
-	not, serves := e.check(a, &entries[i], i)
+	not, serves := c.check(a, &entries[i], i)
 	if not != fit {
 		return r, false
 	}
-	n := &e.nodes[i]
+	n := &c.nodes[i]
 	return rank{
 		steady: !n.Returning, stays: n.Availability != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
-		weight: entries[i].weight, hash: score(hash, e.hashes[i]),
+		weight: entries[i].weight, hash: score(hash, c.hashes[i]),
 	}, true
 }
 
 // best returns the first candidate, its rank and that of the next one.
-func (e *Candidates) best(a *Address) (first int, best, second rank, candidates int) {
-	e.each(a, func(i int, r rank) {
+func (c *Candidates) best(a *Address) (first int, best, second rank, candidates int) {
+	c.each(a, func(i int, r rank) {
 		// Nodes are in order of names: of two with the same hash the first wins.
 		switch {
 		case candidates == 0 || r.compare(best) < 0:
@@ -193,44 +193,44 @@ func (r rank) before(o rank, candidates int) string {
 
 // Equals returns the candidates that tie with the owner apart from claim and hash, sorted by name.
 // The slice is shared.
-func (e *Candidates) Equals(a *Address) []string {
+func (c *Candidates) Equals(a *Address) []string {
 	key := a.Eligibility.key()
-	e.mu.Lock()
-	last := e.equals[key]
-	e.mu.Unlock()
-	names := make([]string, 0, len(e.nodes))
+	c.mu.Lock()
+	last := c.equals[key]
+	c.mu.Unlock()
+	names := make([]string, 0, len(c.nodes))
 	best := rank{}
-	e.each(a, func(i int, r rank) {
+	c.each(a, func(i int, r rank) {
 		r.preferred, r.hash = false, 0
-		switch c := r.compare(best); {
-		case len(names) == 0 || c < 0:
-			best, names = r, append(names[:0], e.nodes[i].Name)
-		case c == 0:
-			names = append(names, e.nodes[i].Name)
+		switch order := r.compare(best); {
+		case len(names) == 0 || order < 0:
+			best, names = r, append(names[:0], c.nodes[i].Name)
+		case order == 0:
+			names = append(names, c.nodes[i].Name)
 		}
 	})
 	if slices.Equal(names, last) {
 		return last
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.equals[key] = names
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.equals[key] = names
 	return names
 }
 
 // None explains why an address has no candidate: how many nodes each condition excluded. It is
 // empty if there is a candidate.
-func (e *Candidates) None(a *Address) string {
+func (c *Candidates) None(a *Address) string {
 	var count [numIneligible]int
-	entries := e.entriesFor(a.Eligibility)
-	for i := range e.nodes {
-		not, _ := e.check(a, &entries[i], i)
+	entries := c.entriesFor(a.Eligibility)
+	for i := range c.nodes {
+		not, _ := c.check(a, &entries[i], i)
 		count[not]++
 	}
 	if count[fit] != 0 {
 		return ""
 	}
-	if len(e.nodes) == 0 {
+	if len(c.nodes) == 0 {
 		return "the cluster has no node"
 	}
 	var parts []string
@@ -239,7 +239,7 @@ func (e *Candidates) None(a *Address) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, ineligible(not).describe(a, n)))
 		}
 	}
-	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), cluster.Plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d %s none can answer: %s", len(c.nodes), cluster.Plural(len(c.nodes), "node", "nodes"), strings.Join(parts, ", "))
 }
 
 // describe returns the predicate of a sentence whose subject is n nodes.
@@ -292,26 +292,26 @@ func (e Eligibility) interfaces() string {
 }
 
 // each calls f with the index in nodes and the rank of every candidate, in order of names.
-func (e *Candidates) each(a *Address, f func(i int, r rank)) {
-	entries := e.entriesFor(a.Eligibility)
+func (c *Candidates) each(a *Address, f func(i int, r rank)) {
+	entries := c.entriesFor(a.Eligibility)
 	hash := hashAddr(a.Addr)
-	for i := range e.nodes {
-		if r, fits := e.rankOf(a, entries, hash, i, true); fits {
+	for i := range c.nodes {
+		if r, fits := c.rankOf(a, entries, hash, i, true); fits {
 			f(i, r)
 		}
 	}
 }
 
 // check reports whether a node is a candidate, and how many entries of a.Local it can serve.
-func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves int) {
+func (c *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves int) {
 	if in.ineligible != fit {
 		return in.ineligible, 0
 	}
-	if not := in.reaches(a.Addr); not != fit && !e.nodes[i].Unknown {
+	if not := in.reaches(a.Addr); not != fit && !c.nodes[i].Unknown {
 		return not, 0
 	}
 	for _, nodes := range a.Local {
-		if _, ok := slices.BinarySearch(nodes, e.nodes[i].Name); ok {
+		if _, ok := slices.BinarySearch(nodes, c.nodes[i].Name); ok {
 			serves++
 		}
 	}
@@ -338,18 +338,18 @@ func (in *entry) reaches(addr netip.Addr) ineligible {
 }
 
 // entriesFor returns the nodes under t, in their order.
-func (e *Candidates) entriesFor(t Eligibility) []entry {
+func (c *Candidates) entriesFor(t Eligibility) []entry {
 	key := t.key()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if r, ok := e.entries[key]; ok {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok := c.entries[key]; ok {
 		return r
 	}
-	r := make([]entry, len(e.nodes))
-	for i := range e.nodes {
-		r[i] = newEntry(t, &e.nodes[i])
+	r := make([]entry, len(c.nodes))
+	for i := range c.nodes {
+		r[i] = newEntry(t, &c.nodes[i])
 	}
-	e.entries[key] = r
+	c.entries[key] = r
 	return r
 }
 

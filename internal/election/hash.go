@@ -12,20 +12,19 @@ const (
 	fnvPrime  = 0x100000001b3
 )
 
-func hashName(name string) uint64 {
-	h := uint64(fnvOffset)
-	for i := range len(name) {
-		h = (h ^ uint64(name[i])) * fnvPrime
-	}
-	return mix(h)
-}
+func hashName(name string) uint64 { return mix(fnv1a(name)) }
 
 func hashAddr(a netip.Addr) uint64 {
+	b := a.As16()
+	return mix(fnv1a(b[:]))
+}
+
+func fnv1a[T string | []byte](data T) uint64 {
 	h := uint64(fnvOffset)
-	for _, b := range a.As16() {
-		h = (h ^ uint64(b)) * fnvPrime
+	for i := range len(data) {
+		h = (h ^ uint64(data[i])) * fnvPrime
 	}
-	return mix(h)
+	return h
 }
 
 // score returns the weight of a node for an address in rendezvous hashing (highest random

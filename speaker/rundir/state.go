@@ -42,14 +42,7 @@ type SavedAddress struct {
 // SaveAnswered saves the addresses that this node answers for over L2, and the lingering
 // ones, as list returns them. It does not call list if addrs are those of the last call.
 func (d *Dir) SaveAnswered(addrs sortedset.Set[netip.Addr], list func() []SavedAddress) error {
-	if d.answered.Same(addrs) {
-		return nil
-	}
-	if err := d.save(answeredFile, list()); err != nil {
-		return err
-	}
-	d.answered = addrs
-	return nil
+	return d.update(answeredFile, d.answered.Same(addrs), func() any { return list() }, func() { d.answered = addrs })
 }
 
 // LoadAnswered returns what the previous speaker saved, none if there was no speaker.
@@ -61,14 +54,8 @@ func (d *Dir) LoadAnswered() ([]SavedAddress, error) {
 // redirects to them.
 func (d *Dir) SaveOwners(h *redirect.History, programmed []proxy.Redirect) error {
 	revision := h.Revision()
-	if d.owners == revision && sortedset.Same(d.redirects, programmed) {
-		return nil
-	}
-	if err := d.save(ownersFile, h.Saved(programmed)); err != nil {
-		return err
-	}
-	d.owners, d.redirects = revision, programmed
-	return nil
+	same := d.owners == revision && sortedset.Same(d.redirects, programmed)
+	return d.update(ownersFile, same, func() any { return h.Saved(programmed) }, func() { d.owners, d.redirects = revision, programmed })
 }
 
 // LoadOwners returns what the previous speaker saved, none if there was no speaker.
@@ -78,14 +65,8 @@ func (d *Dir) LoadOwners() (redirect.Saved, error) {
 
 // SaveFailures saves when other nodes had to take over from this node.
 func (d *Dir) SaveFailures(failures []time.Time) error {
-	if sortedset.Same(d.failures, failures) {
-		return nil
-	}
-	if err := d.save(failuresFile, failures); err != nil {
-		return err
-	}
-	d.failures = failures
-	return nil
+	same := sortedset.Same(d.failures, failures)
+	return d.update(failuresFile, same, func() any { return failures }, func() { d.failures = failures })
 }
 
 // LoadFailures returns what the previous speaker saved, none if there was no speaker.
@@ -98,31 +79,22 @@ func (d *Dir) LoadFailures() (failures []time.Time, err error) {
 // SaveAssignments saves which Service has which address: without an API server, the next
 // speaker allocates the same ones.
 func (d *Dir) SaveAssignments(snap *cluster.Snapshot) error {
-	if d.written && d.assignments.Same(snap.Assignments) {
-		return nil
+	list := func() any {
+		list := snap.Assignments.Slice()
+		for i, a := range list {
+			list[i].From = snap.OriginOf(a)
+		}
+		return list
 	}
-	list := snap.Assignments.Slice()
-	for i, a := range list {
-		list[i].From = snap.OriginOf(a)
-	}
-	if err := d.save(assignmentsFile, list); err != nil {
-		return err
-	}
-	d.assignments, d.written = snap.Assignments, true
-	return nil
+	same := d.written && d.assignments.Same(snap.Assignments)
+	return d.update(assignmentsFile, same, list, func() { d.assignments, d.written = snap.Assignments, true })
 }
 
 // SaveConfiguration saves the last valid versions of the objects. A snapshot that an
 // earlier speaker saved has none.
 func (d *Dir) SaveConfiguration(snap *cluster.Snapshot) error {
-	if snap.Configuration == nil || d.configuration == snap.Configuration {
-		return nil
-	}
-	if err := d.save(configurationFile, snap.Configuration); err != nil {
-		return err
-	}
-	d.configuration = snap.Configuration
-	return nil
+	same := snap.Configuration == nil || d.configuration == snap.Configuration
+	return d.update(configurationFile, same, func() any { return snap.Configuration }, func() { d.configuration = snap.Configuration })
 }
 
 // HasSnapshot reports whether an earlier speaker has run since the node was booted, and
@@ -132,10 +104,14 @@ func (d *Dir) HasSnapshot() bool {
 	return err == nil
 }
 
-// save replaces a file at once: after a crash it has either the old content or the new.
-func (d *Dir) save(file file, content any) error {
+// update writes the content of a file unless it is still the same, and calls written when the file has it.
+// It replaces the file at once: after a crash it has either the old content or the new.
+func (d *Dir) update(file file, same bool, content func() any, written func()) error {
+	if same {
+		return nil
+	}
 	path := file.in(d.path)
-	data, err := json.MarshalIndent(content, "", " ")
+	data, err := json.MarshalIndent(content(), "", " ")
 	if err == nil {
 		err = os.WriteFile(path+".tmp", data, 0o644)
 	}
@@ -145,6 +121,7 @@ func (d *Dir) save(file file, content any) error {
 	if err != nil {
 		return fmt.Errorf("save state for the next speaker: %w", err)
 	}
+	written()
 	return nil
 }
 
