@@ -24,14 +24,14 @@
 //     with bgpannouncer.go and l2announcer.go below them.
 //   - layer2.go is what L2 needs from other nodes: which interfaces they know (interfaces.go),
 //     what speakers report to each other about addresses (handover.go, message.go), which
-//     addresses need not wait for another node (admission.go), and resuming after a suspension
-//     (suspend.go). Package redirect follows where established connections go.
+//     addresses need not wait for another node (admission.go). Package redirect follows where
+//     established connections go.
 //   - gateway.go and uplinks.go follow the node's network configuration by netwatch.go.
 //   - status.go is the state after a pass, for `fanfare status` (server.go), with
 //     attention.go and healthcheck.go. speakerstatus.go reports it to the API server,
 //     with the addresses that other hosts use (conflictreport.go).
 //   - events.go and addressevents.go derive Events, and eventrecorder.go writes them.
 //   - Package rundir, below this one, saves state for the next speaker in the run directory.
-//   - What several of these use: holddown.go, podnetwork.go, deadline.go, metrics.go.
+//   - What several of these use: podnetwork.go, metrics.go.
 //     eventreason.go has the reasons of Events.
 package speaker

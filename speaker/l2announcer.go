@@ -54,12 +54,10 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed sortedse
 // are sorted.
 func addressesOf(prefixes sortedset.Set[netip.Prefix], lists ...[]l2.Address) []l2.Address {
 	out := make([]l2.Address, 0, prefixes.Len())
-	lists = slices.Clone(lists)
 	for p := range prefixes.All() {
-		for i := range lists {
-			var found bool
-			if lists[i], found = sortedset.Seek(lists[i], p.Addr(), compareL2); found {
-				out = append(out, lists[i][0])
+		for _, list := range lists {
+			if i, found := slices.BinarySearchFunc(list, p.Addr(), compareL2); found {
+				out = append(out, list[i])
 				break
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/kernel/neighbour"
@@ -27,6 +28,9 @@ const queryInterval = 200 * time.Millisecond
 
 // problemInterval is the time between two checks for kernel settings that block L2 traffic.
 const problemInterval = time.Minute
+
+// suspendThreshold is a delay that no load explains.
+const suspendThreshold = 2 * time.Second
 
 // layer2 is the speaker's part for L2. It belongs to the goroutine of Run.
 type layer2 struct {
@@ -250,4 +254,27 @@ func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Ti
 		}
 	}
 	l.problems, l.asymmetric = l.announcer.Problems(ctx, addrs), l.announcer.AsymmetricPaths(ctx, addrs)
+}
+
+// returning reports whether this node has returned so recently that others are preferred.
+func (l *layer2) returning(m *membership.Members, now time.Time) bool {
+	return l.holdDown.Returning(func() bool { return l.handover.othersHold(m) }, now)
+}
+
+// updateHoldDown must be called when the other nodes receive this node's interfaces. If the
+// result differs from decided, by which the pass was decided, another pass follows.
+func (l *layer2) updateHoldDown(m *membership.Members, decided bool, now time.Time) (returning bool) {
+	returning = l.holdDown.Update(len(l.offer.list) > 0, func() bool { return l.handover.othersHold(m) }, now)
+	if returning != decided {
+		notify.Changed(l.handover.changed)
+	}
+	return returning
+}
+
+// resumed announces all L2 addresses again: other nodes may have taken them over while this
+// process was suspended. It waits until it knows which ones, because the connections that
+// they have must be redirected to them from then on.
+func (s *speaker) resumed(pause time.Duration) {
+	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again", "node", s.Node, "for", pause.Round(time.Millisecond))
+	s.layer2.handover.resumed(time.Now())
 }

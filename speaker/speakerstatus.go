@@ -42,48 +42,28 @@ const rewriteInterval = 10 * time.Minute
 // requestTimeout ends a request without a response.
 const requestTimeout = 10 * time.Second
 
-// A client writes to the API server, and reads nothing.
-type client struct {
-	ours, events rest.Interface
-}
-
-func newClient(c *rest.Config) (*client, error) {
-	scheme := apigroup.Scheme(v1alpha1.AddToScheme, eventsv1.AddToScheme)
-	ours, err := apigroup.Client(c, nil, scheme, v1alpha1.GroupVersion)
-	if err != nil {
-		return nil, err
-	}
-	events, err := apigroup.Client(c, nil, scheme, eventsv1.SchemeGroupVersion)
-	return &client{ours, events}, err
-}
-
-// apply creates or replaces a SpeakerStatus by server-side apply, without reading it first.
-func (c *client) apply(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
-	body, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	return c.ours.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(o.Name).
-		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
-}
-
-// A Reporter writes a speaker's SpeakerStatus and Events. A nil Reporter does nothing.
+// A Reporter writes a speaker's SpeakerStatus and Events, and reads nothing. A nil Reporter does nothing.
 type Reporter struct {
-	node   string
-	client *client
-	log    *slog.Logger
-	wake   chan struct{} // has room for one
+	node             string
+	statuses, events rest.Interface
+	log              *slog.Logger
+	wake             chan struct{} // has room for one
 	// conflicts belong to Run.
 	conflicts conflictReport
 }
 
 // NewReporter returns a Reporter for the node. It sends no request yet.
 func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, error) {
-	client, err := newClient(c)
+	scheme := apigroup.Scheme(v1alpha1.AddToScheme, eventsv1.AddToScheme)
+	statuses, err := apigroup.Client(c, nil, scheme, v1alpha1.GroupVersion)
 	if err != nil {
-		return nil, fmt.Errorf("SpeakerStatus and Events: %w", err)
+		return nil, fmt.Errorf("SpeakerStatus: %w", err)
 	}
-	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
+	events, err := apigroup.Client(c, nil, scheme, eventsv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("Events: %w", err)
+	}
+	return &Reporter{node: node, statuses: statuses, events: events, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
 // eventRecorder returns a recorder of Events that are not known yet.
@@ -92,7 +72,7 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 		return nil
 	}
 	return &eventRecorder{
-		writer: event.Writer{Client: r.client.events, Log: r.log}, source: event.Source{Controller: "fanfare.io/speaker", Instance: r.node},
+		writer: event.Writer{Client: r.events, Log: r.log}, source: event.Source{Controller: "fanfare.io/speaker", Instance: r.node},
 		log: r.log, wake: make(chan struct{}, 1),
 		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), reported: known, recent: map[seriesKey]pendingEvent{},
 	}
@@ -202,10 +182,16 @@ func speakerStatus(st *Status, conflicts []v1alpha1.SpeakerConflict, last *v1alp
 	return o
 }
 
+// write creates or replaces a SpeakerStatus by server-side apply, without reading it first.
 func (r *Reporter) write(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return r.client.apply(ctx, o)
+	return r.statuses.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(o.Name).
+		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
 }
 
 // maxError is the length at which an error in a report is cut.

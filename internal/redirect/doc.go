@@ -3,6 +3,6 @@
 // whose kernels the connections began.
 //
 // Read redirect.go first: [Redirects] are the rules. They follow from the owners of each address,
-// which a [History] in history.go remembers, in the order of order.go. Package proxy programs them.
+// which a [History] in history.go remembers. Package proxy programs them.
 // docs/concepts/connections.md explains the path of a packet.
 package redirect

@@ -49,7 +49,8 @@ func (r *Redirects) Next(d *plan.Desired, h *History, answers func(neighbour.Hos
 		if ours {
 			a = d.L2.Addresses[at]
 		}
-		n.add(a, orderOf(owners[addr], h.node))
+		fromHosts, fromNodes := orderOf(owners[addr], h.node)
+		n.add(a, fromHosts, fromNodes)
 		if !ours {
 			delete(n.To, addr)
 		}
@@ -74,22 +75,40 @@ func (r *Redirects) countMute() (n int) {
 }
 
 // add redirects an address by each interface on which this node answers.
-func (r *Redirects) add(a l2.Address, to order) {
+func (r *Redirects) add(a l2.Address, fromHosts, fromNodes []string) {
 	for _, i := range r.view.Interfaces {
 		if !i.Carries(a) || !proxy.PlainIfname(i.Name) {
 			continue
 		}
-		via := r.first(to.fromHosts, "", i, a.Addr)
-		onward := r.first(to.fromNodes, "", i, a.Addr)
+		via := r.first(fromHosts, "", i, a.Addr)
+		onward := r.first(fromNodes, "", i, a.Addr)
 		if !via.addr.IsValid() && !onward.addr.IsValid() {
 			continue
 		}
-		beyond := r.first(to.fromNodes, onward.node, i, a.Addr)
+		beyond := r.first(fromNodes, onward.node, i, a.Addr)
 		r.Rules = append(r.Rules, proxy.Redirect{VIP: a.Addr, Interface: i.Name, Via: via.addr, Onward: onward.addr, Beyond: beyond.addr, OnwardMAC: onward.mac})
 		if via.addr.IsValid() {
 			r.To[a.Addr] = via.node
 		}
 	}
+}
+
+// orderOf returns to which nodes this node redirects packets of an address that it does not know: to the
+// first one that forwards. owners are those of the address, the last one first.
+//
+// Packets of hosts begin at the present owner, and go on to earlier and earlier owners: a
+// node redirects what another one has redirected to owners before itself first. The kernel of
+// a node whose speaker has crashed does so too, as it was programmed when the node was the owner.
+// Nodes may know other orders, because messages were lost or crashed speakers missed them, so that
+// later owners follow. No node sends a packet straight back, so that each of three nodes gets
+// it, whatever they know; and a packet is redirected [proxy.MaxRedirects] times at most.
+func orderOf(owners []string, node string) (fromHosts, fromNodes []string) {
+	i := slices.Index(owners, node)
+	if i < 0 {
+		return nil, nil // no node redirects to this one, and no host sends here
+	}
+	later, earlier := owners[:i], owners[i+1:]
+	return slices.Concat(later, earlier), slices.Concat(earlier, later)
 }
 
 // A hop is a node on a link, by its address and hardware address there. The zero hop is no node.

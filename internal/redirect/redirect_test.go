@@ -133,8 +133,8 @@ func TestRedirectOrder(t *testing.T) {
 		{"n2 n3 n1 n4", "n2 n3 n4", "n4 n2 n3"},
 		{"n2 n3", "", ""},
 	} {
-		got := orderOf(strings.Fields(tt.owners), "n1")
-		if hosts, nodes := strings.Join(got.fromHosts, " "), strings.Join(got.fromNodes, " "); hosts != tt.fromHosts || nodes != tt.fromNodes {
+		fromHosts, fromNodes := orderOf(strings.Fields(tt.owners), "n1")
+		if hosts, nodes := strings.Join(fromHosts, " "), strings.Join(fromNodes, " "); hosts != tt.fromHosts || nodes != tt.fromNodes {
 			t.Errorf("%q: of hosts to %q, of nodes to %q; want %q, %q", tt.owners, hosts, nodes, tt.fromHosts, tt.fromNodes)
 		}
 	}
@@ -147,11 +147,12 @@ func TestRedirectReachesAll(t *testing.T) {
 	for i := range 6 * 6 * 6 * 3 {
 		known := map[string]string{"n1": orders[i%6], "n2": orders[i/6%6], "n3": orders[i/36%6]}
 		path := []string{[]string{"n1", "n2", "n3"}[i/216]}
-		next := orderOf(strings.Fields(known[path[0]]), path[0]).fromHosts[0]
+		fromHosts, _ := orderOf(strings.Fields(known[path[0]]), path[0])
+		next := fromHosts[0]
 		for range proxy.MaxRedirects {
 			from := path[len(path)-1]
 			path = append(path, next)
-			onward := orderOf(strings.Fields(known[next]), next).fromNodes
+			_, onward := orderOf(strings.Fields(known[next]), next)
 			if next = onward[0]; next == from {
 				next = onward[1]
 			}

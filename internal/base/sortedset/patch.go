@@ -11,12 +11,8 @@ func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b
 	var out []T
 	kept, at := 0, 0 // out has what comes before list[kept]; keys up to now are before list[at]
 	for i, k := range keys {
-		found := at < len(list) && compare(list[at], k) == 0 // as if all change
-		if !found {
-			var skip int
-			skip, found = slices.BinarySearchFunc(list[at:], k, compare)
-			at += skip
-		}
+		rest, found := Seek(list[at:], k, compare)
+		at = len(list) - len(rest)
 		t, there := now(i)
 		if found && there && equal(list[at], t) || !found && !there {
 			if found {

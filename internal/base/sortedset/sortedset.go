@@ -34,60 +34,14 @@ func MinusFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
 	if Same(a, b) {
 		return nil
 	}
-	var only []T
-	kept, at := 0, 0 // only has what stays of a[:kept], if anything does
-	for _, x := range b {
-		if at == len(a) {
-			break
-		}
-		rest, found := seek(a[at:], x, compare)
-		if at = len(a) - len(rest); !found {
-			continue
-		}
-		if at > kept {
-			if only == nil {
-				only = make([]T, 0, max(at-kept, len(a)-len(b)))
-			}
-			only = append(only, a[kept:at]...)
-		}
-		at++
-		kept = at
-	}
-	switch {
-	case kept == len(a) && len(only) == 0:
-		return nil
-	case only == nil:
-		return slices.Clip(a[kept:])
-	}
-	return append(only, a[kept:]...)
+	return Patch(a, b, compare, Equal, func(int) (t T, is bool) { return t, false })
 }
 
-// UnionFunc is Union for any elements, in the order of compare.
-func UnionFunc[T comparable](a, b []T, compare func(a, b T) int) []T {
+// UnionFunc is Union for any elements, in the order of compare. Of two with the same key it has that of a.
+func UnionFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	if len(a) == 0 {
 		return b
 	}
-	more := MinusFunc(b, a, compare)
-	if len(more) == 0 {
-		return a
-	}
-	either := make([]T, 0, len(a)+len(more))
-	for _, x := range more {
-		rest, _ := seek(a, x, compare)
-		before := len(a) - len(rest)
-		either = append(append(either, a[:before]...), x)
-		a = rest
-	}
-	return append(either, a...)
-}
-
-// seek is Seek for an element. It is faster where lists have the same elements, as most have.
-func seek[T comparable](list []T, x T, compare func(a, b T) int) (rest []T, found bool) {
-	if len(list) > 0 && list[0] == x {
-		return list, true
-	}
-	if len(list) > 1 && list[1] == x {
-		return list[1:], true
-	}
-	return Seek(list, x, compare)
+	keep := func(T, T) bool { return true }
+	return Patch(a, b, compare, keep, func(i int) (T, bool) { return b[i], true })
 }
