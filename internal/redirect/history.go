@@ -24,8 +24,6 @@ type History struct {
 
 	mu     sync.Mutex
 	owners map[netip.Addr]*ownership
-	// shared has the addresses whose owners are this node and others.
-	shared map[netip.Addr]bool
 	// interfaces has what each node reported last. A speaker that starts again does not know
 	// nodes whose speakers have crashed.
 	interfaces map[string][]cluster.Interface
@@ -40,7 +38,7 @@ type ownership struct {
 
 // NewHistory returns a node's empty History.
 func NewHistory(node string) *History {
-	return &History{node: node, owners: map[netip.Addr]*ownership{}, shared: map[netip.Addr]bool{}, interfaces: map[string][]cluster.Interface{}}
+	return &History{node: node, owners: map[netip.Addr]*ownership{}, interfaces: map[string][]cluster.Interface{}}
 }
 
 // Record records that a node answers for an address. It reports whether that is news, and this
@@ -62,18 +60,8 @@ func (h *History) record(a netip.Addr, node string) (changed bool) {
 	}
 	nodes := moveToFront(known.nodes, node)
 	known.nodes = nodes[:min(len(nodes), maxOwners)]
-	h.index(a)
 	h.revision++
 	return true
-}
-
-// index updates shared for an address.
-func (h *History) index(a netip.Addr) {
-	if nodes := h.owners[a].nodes; len(nodes) > 1 && slices.Contains(nodes, h.node) {
-		h.shared[a] = true
-	} else {
-		delete(h.shared, a)
-	}
 }
 
 func moveToFront(list []string, node string) []string {
@@ -108,7 +96,6 @@ func (h *History) Forget(a netip.Addr) {
 	defer h.mu.Unlock()
 	if _, known := h.owners[a]; known {
 		delete(h.owners, a)
-		delete(h.shared, a)
 		h.revision++
 	}
 }
@@ -131,18 +118,13 @@ func (h *History) Owners(want sortedset.Set[netip.Addr]) map[netip.Addr][]string
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	owners := make(map[netip.Addr][]string)
-	for a := range want.All() {
-		known := h.owners[a]
-		if known == nil || known.held {
-			continue
+	for a, known := range h.owners {
+		nodes := known.nodes
+		if !known.held && sortedset.HasAddr(want, a) {
+			nodes = moveToFront(nodes, h.node)
 		}
-		if nodes := moveToFront(known.nodes, h.node); len(nodes) > 1 {
+		if len(nodes) > 1 && slices.Contains(nodes, h.node) {
 			owners[a] = nodes
-		}
-	}
-	for a := range h.shared {
-		if owners[a] == nil {
-			owners[a] = h.owners[a].nodes
 		}
 	}
 	return owners
@@ -172,26 +154,19 @@ type Saved struct {
 
 // Saved returns what the next process on this node must know.
 func (h *History) Saved(programmed []proxy.Redirect) Saved {
-	s := Saved{Owners: h.own(), Interfaces: map[string][]cluster.Interface{}, Redirects: programmed}
-	for _, owners := range s.Owners {
-		for _, node := range owners {
-			s.Interfaces[node] = h.interfacesOf(node)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := Saved{Owners: map[netip.Addr][]string{}, Interfaces: map[string][]cluster.Interface{}, Redirects: programmed}
+	for a, known := range h.owners {
+		if !slices.Contains(known.nodes, h.node) {
+			continue
+		}
+		s.Owners[a] = known.nodes
+		for _, node := range known.nodes {
+			s.Interfaces[node] = h.interfaces[node]
 		}
 	}
 	return s
-}
-
-// own returns the owners of each address that this node is or was an owner of.
-func (h *History) own() map[netip.Addr][]string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	owners := make(map[netip.Addr][]string)
-	for a, known := range h.owners {
-		if slices.Contains(known.nodes, h.node) {
-			owners[a] = known.nodes
-		}
-	}
-	return owners
 }
 
 // Restore restores what an earlier process on this node knew.
@@ -203,7 +178,6 @@ func (h *History) Restore(s Saved) {
 			h.owners[a] = &ownership{}
 		}
 		h.owners[a].nodes = nodes
-		h.index(a)
 	}
 	maps.Copy(h.interfaces, s.Interfaces)
 	h.revision++
