@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/kernel/hwaddr"
@@ -98,19 +97,11 @@ type neighbourTable struct {
 // neighbours ignores errors: the result only enriches messages.
 func (w *worker) neighbours() neighbourTable {
 	n := neighbourTable{gateways: make(map[netip.Addr]bool)}
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		entries, err := w.netlink.NeighList(0, family)
-		if err == nil {
-			n.entries = append(n.entries, entries...)
-		}
-		routes, err := w.netlink.RouteList(nil, family)
-		if err != nil {
-			continue
-		}
-		for _, r := range routes {
-			if ip, ok := netip.AddrFromSlice(r.Gw); ok {
-				n.gateways[ip.Unmap()] = true
-			}
+	n.entries, _ = w.netlink.NeighList(0, netlink.FAMILY_ALL)
+	routes, _ := w.netlink.RouteList(nil, netlink.FAMILY_ALL)
+	for _, r := range routes {
+		if ip, ok := netip.AddrFromSlice(r.Gw); ok {
+			n.gateways[ip.Unmap()] = true
 		}
 	}
 	return n

@@ -50,19 +50,13 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { ch <- addressesDesc }
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	phases := c.phases.count()
+	phases := make(map[Phase]int)
+	c.phases.mu.Lock()
+	for _, x := range c.phases.addresses {
+		phases[x.phase]++
+	}
+	c.phases.mu.Unlock()
 	for _, p := range []Phase{Held, Probing, Waiting, Conflicting} {
 		ch <- prometheus.MustNewConstMetric(addressesDesc, prometheus.GaugeValue, float64(phases[p]), string(p))
 	}
-}
-
-// count counts the addresses in each phase.
-func (s *phases) count() map[Phase]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := make(map[Phase]int)
-	for _, x := range s.addresses {
-		n[x.phase]++
-	}
-	return n
 }

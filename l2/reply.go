@@ -38,7 +38,13 @@ func reply(p packet, c claims) (packet, verdict) {
 		return packet{}, fromSelf // a loop in the network, or another interface on this link
 	}
 	if x := c.addresses[p.sender]; x != nil {
-		return packet{}, c.senderClaims(x, p)
+		switch {
+		case c.speakers[p.from]:
+			return packet{}, fromSpeaker
+		case x.phase == Held, x.phase == Probing:
+			return packet{}, conflicting
+		}
+		return packet{}, notHeld
 	}
 	x := c.addresses[p.target]
 	switch {
@@ -56,15 +62,4 @@ func reply(p packet, c claims) (packet, verdict) {
 		return packet{}, deferred
 	}
 	return packet{}, notHeld
-}
-
-// senderClaims decides about a packet whose sender claims address x.
-func (c claims) senderClaims(x *address, p packet) verdict {
-	switch {
-	case c.speakers[p.from]:
-		return fromSpeaker
-	case x.phase == Held, x.phase == Probing:
-		return conflicting
-	}
-	return notHeld
 }

@@ -227,11 +227,12 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 
 // taking returns the addresses that this node is about to answer for over L2, sorted.
 func (p *pass) taking(d *plan.Desired) []netip.Addr {
-	i := slices.IndexFunc(p.paths, func(path *announcePath) bool { return path.protocol == "l2" })
-	if i < 0 {
-		return nil
+	for _, path := range p.paths {
+		if path.protocol == "l2" {
+			return sortedset.Only(d.Answered, path.announcedAddrs, netip.Addr.Compare)
+		}
 	}
-	return sortedset.Only(d.Answered, p.paths[i].announcedAddrs, netip.Addr.Compare)
+	return nil
 }
 
 // withLingering returns d's VIPs with lingering addresses. These replace VIPs of the same
