@@ -43,9 +43,9 @@ func (p *eventTest) routerFails(t *testing.T, node string, members *membership.M
 	r := reporterTo(t, nil).eventRecorder(reported{})
 	r.source.Instance = node
 	now := p.observation
-	desired, view := *now.desired, *now.desired.View
+	desired, view := *now.desired, *now.desired.Inputs
 	view.Node, view.Members = node, members
-	desired.View = &view
+	desired.Inputs = &view
 	now.desired, now.at = &desired, time.Now()
 	now.sessions = []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, Since: now.at}}
 	r.queue(now)

@@ -129,7 +129,7 @@ func (r *eventRecorder) await(ctx context.Context, now observation) bool {
 }
 
 // members is the number of nodes that are alive.
-func (now observation) members() int { return now.desired.View.Members.CountAlive() }
+func (now observation) members() int { return now.desired.Inputs.Members.CountAlive() }
 
 // crowded reports whether many nodes may report the same.
 func (now observation) crowded() bool { return now.members() > crowd }

@@ -200,7 +200,7 @@ func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason ev
 // router. The end of it is reported as a new session.
 func (r *reported) duplicateEvents(was reported, now observation) (all []event.Event) {
 	r.duplicates = map[string]string{}
-	for _, d := range now.desired.View.Duplicates() {
+	for _, d := range now.desired.Inputs.Duplicates() {
 		r.duplicates[d.Peer.Name] = d.Of.Name
 		if was.duplicates[d.Peer.Name] == d.Of.Name {
 			continue
@@ -300,7 +300,7 @@ func (r *reported) obstacleEvents(was reported, now observation) (all []event.Ev
 // memberEvents reports which nodes are dead, and whether their endpoints are used. One node
 // reports for all.
 func (r *reported) memberEvents(was reported, now observation) (all []event.Event) {
-	v := now.desired.View
+	v := now.desired.Inputs
 	if v.Members == nil {
 		r.dead, r.leftOut = was.dead, was.leftOut
 		return nil
@@ -331,7 +331,7 @@ func (r *reported) memberEvents(was reported, now observation) (all []event.Even
 
 // deadNode returns the reason and the note for a dead node, empty if nothing has changed.
 func (now observation) deadNode(was reported, name string, since time.Time) (eventReason, string) {
-	v := now.desired.View
+	v := now.desired.Inputs
 	out := v.IsUnresponsive(name)
 	switch {
 	case !slices.Contains(was.dead, name):
@@ -359,7 +359,7 @@ func serviceRef(d *plan.Desired, name cluster.Name) corev1.ObjectReference {
 
 // thisNodeRef refers to the Node of this speaker.
 func (now observation) thisNodeRef() corev1.ObjectReference {
-	return now.nodeRef(now.desired.View.Node)
+	return now.nodeRef(now.desired.Inputs.Node)
 }
 
 // nodeRef refers to any Node.
@@ -374,6 +374,6 @@ func (now observation) nodeRef(name string) corev1.ObjectReference {
 // event returns an event whose note begins with this node. A note that is too long is cut at
 // a character.
 func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event.Event {
-	note := fmt.Sprintf("node %s %s", now.desired.View.Node, what)
+	note := fmt.Sprintf("node %s %s", now.desired.Inputs.Node, what)
 	return event.Event{Regarding: ref, Warning: warning, Reason: string(reason), Action: action, Note: strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }

@@ -35,7 +35,7 @@ func TestOfferWithoutForwarding(t *testing.T) {
 		vip := &proxy.VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []proxy.Frontend{{External: proxy.Target{Backends: []proxy.Backend{
 			{Addr: netip.MustParseAddrPort(backend), Node: "n1"}}}}}}
 		return &plan.Desired{Addresses: assignedSet(&plan.Address{Addr: vip.Addr, OverL2: true, VIP: vip}),
-			View: &plan.View{Node: "n1", Self: &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}}
+			Inputs: &plan.Inputs{Node: "n1", Self: &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}}
 	}
 	host, pod := with("10.0.0.1:80"), with("10.244.1.5:80")
 	for _, tt := range []struct {

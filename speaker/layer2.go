@@ -118,13 +118,13 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 		l.assigned = d.Addresses
 	}
 	l.recordInterfaces(l.offer.list, now)
-	l.discover(d.View.Members, snap.Nodes, now)
+	l.discover(d.Inputs.Members, snap.Nodes, now)
 }
 
 // nextRedirects returns the redirects for d, and starts tests of the unresponsive nodes in them.
 // The previous speaker's redirects stay until the interfaces are known.
 func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirect.Redirects {
-	if l.redirects.Restored() && len(d.View.Interfaces) == 0 && !l.ready(now) {
+	if l.redirects.Restored() && len(d.Inputs.Interfaces) == 0 && !l.ready(now) {
 		return l.redirects
 	}
 	l.redirects = l.redirects.Next(d, l.handover.history, l.neighbours.Answers)

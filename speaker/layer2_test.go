@@ -64,10 +64,10 @@ func TestL2StateAfterRestart(t *testing.T) {
 		}
 		// Its redirects stay until the interfaces are known.
 		l.handover.pause(time.Now().Add(time.Second))
-		if got := l.nextRedirects(&plan.Desired{View: &plan.View{}}, time.Now()).Rules; !reflect.DeepEqual(got, redirected) {
+		if got := l.nextRedirects(&plan.Desired{Inputs: &plan.Inputs{}}, time.Now()).Rules; !reflect.DeepEqual(got, redirected) {
 			t.Errorf("redirects: %v; want %v", got, redirected)
 		}
-		if got := l.nextRedirects(&plan.Desired{View: &plan.View{}}, time.Now().Add(time.Second)).Rules; len(got) > 0 {
+		if got := l.nextRedirects(&plan.Desired{Inputs: &plan.Inputs{}}, time.Now().Add(time.Second)).Rules; len(got) > 0 {
 			t.Errorf("redirects without an interface: %v", got)
 		}
 		fresh := netip.MustParseAddr("192.0.2.4")

@@ -99,7 +99,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			t.Error("n2 does not hear what is said to it")
 		}
 		d := plan.Decide(plan.Config{Node: "n2", Members: trackers["n2"].Members(snap)}, snap)
-		if st := trackers["n2"].Status(d.View.Members); st.Summary() != "2/2" || len(st.Problems) > 0 {
+		if st := trackers["n2"].Status(d.Inputs.Members); st.Summary() != "2/2" || len(st.Problems) > 0 {
 			t.Errorf("status %+v", st)
 		}
 		trackers["n1"].Leave()
@@ -108,7 +108,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			return n1.Left && !n1.Alive
 		})
 		d = plan.Decide(plan.Config{Node: "n2", Members: trackers["n2"].Members(snap)}, snap)
-		if st := trackers["n2"].Status(d.View.Members); st.Summary() != "1/2" || len(st.LeftOut) > 0 {
+		if st := trackers["n2"].Status(d.Inputs.Members); st.Summary() != "1/2" || len(st.LeftOut) > 0 {
 			t.Errorf("status %+v", st)
 		}
 	})

@@ -70,7 +70,7 @@ var mutants = map[string]runner{
 	},
 	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		careless := *d
-		careless.Proxy.Owned = d.View.Owned
+		careless.Proxy.Owned = d.Inputs.Owned
 		return p.run(ctx, &careless)
 	},
 	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *plan.Desired) error {

@@ -75,7 +75,7 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
 	}
 	switch {
-	case forwarded == nil && d.View != nil && d.View.Blockade() != p.forwarder.Blockade():
+	case forwarded == nil && d.Inputs != nil && d.Inputs.Blockade() != p.forwarder.Blockade():
 		// An address whose flows fail must not be announced, not even for a moment.
 		return errors.Join(append(errs, errBlockade)...)
 	case forwarded == nil:

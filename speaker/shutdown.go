@@ -52,12 +52,12 @@ func (s *speaker) announcesL2() bool { return s.layer2.path.announcedAddrs.Len()
 // how to close the BGP sessions.
 func (s *speaker) withdraw(kill context.Context, d *plan.Desired) bgp.CloseMode {
 	switch {
-	case d.View.Self == nil || d.View.Self.Leaving != "":
+	case d.Inputs.Self == nil || d.Inputs.Self.Leaving != "":
 		linger := s.Linger
 		if s.announcesL2() {
 			linger = max(linger, s.LingerL2)
 		}
-		s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
+		s.Log.Info("stopping for good: withdrawing", "reason", d.Inputs.RefusalMessage, "linger", linger)
 		s.drain(kill, (*plan.Desired).WithoutAnnouncements, linger)
 		return bgp.Withdraw
 	case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && d.Routed.Len() > 0:

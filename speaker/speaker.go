@@ -315,7 +315,7 @@ const maxRefused = 4
 func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
 		if s.FastPath {
-			s.pass.uplinks = s.uplinks.names(d.View.NodeAddresses())
+			s.pass.uplinks = s.uplinks.names(d.Inputs.NodeAddresses())
 		}
 		s.pass.redirects = s.layer2.nextRedirects(d, began)
 		err := s.pass.run(ctx, d)

@@ -188,14 +188,14 @@ func (s *speaker) status() Status {
 		st.Members = s.membership.Status(nil)
 		return st
 	}
-	st.Members = s.membership.Status(p.desired.View.Members)
-	if n := p.desired.View.Self; n != nil {
+	st.Members = s.membership.Status(p.desired.Inputs.Members)
+	if n := p.desired.Inputs.Self; n != nil {
 		st.NodeUID = n.UID
 	}
 	if p.desired.UsesL2 {
 		st.L2 = L2Status{Interfaces: relevantInterfaces(p.desired.Snapshot, s.layer2.announcer.Interfaces()), Problems: p.l2Problems, AsymmetricPaths: p.asymmetricPaths}
 	}
-	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.View.Problems()...)
+	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.Inputs.Problems()...)
 	for _, r := range p.desired.Snapshot.Refusals {
 		st.Waiting = append(st.Waiting, reasonStatus(r))
 	}

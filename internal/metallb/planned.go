@@ -73,7 +73,7 @@ func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announ
 	// No node is known to be dead: MetalLB's side does not know either.
 	for _, n := range c.Nodes {
 		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
-		for _, twin := range d.View.Duplicates() {
+		for _, twin := range d.Inputs.Duplicates() {
 			if p := twin.Problem(n.Name); !slices.ContainsFunc(problems, func(q cluster.Problem) bool { return p.Object == q.Object }) {
 				problems = append(problems, p)
 			}

@@ -12,7 +12,7 @@ import (
 
 // patch derives from a revision what is forwarded and announced. Lists and sets that do not change stay
 // the same.
-func (d *Desired) patch(v *View, r revision) {
+func (d *Desired) patch(v *Inputs, r revision) {
 	d.Addresses = sortedset.PatchSet(d.Addresses, r.addrs, compareAddress, sortedset.Equal,
 		func(i int) (*Address, bool) { return r.now[i], r.now[i] != nil })
 	byAddr := (*proxy.VIP).CompareAddr
@@ -72,7 +72,7 @@ func patchPrefixes(set sortedset.Set[netip.Prefix], prefixes []netip.Prefix,
 }
 
 // patchAggregates merges the aggregates of these prefixes again.
-func (d *Desired) patchAggregates(v *View, prefixes []netip.Prefix) {
+func (d *Desired) patchAggregates(v *Inputs, prefixes []netip.Prefix) {
 	patched := sortedset.Patch(d.aggregates, prefixes, aggregate.comparePrefix, aggregate.equal,
 		func(i int) (aggregate, bool) { return v.routers.aggregateOf(prefixes[i], d.Addresses) })
 	if sortedset.Same(patched, d.aggregates) {

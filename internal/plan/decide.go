@@ -27,25 +27,25 @@ type decision struct {
 }
 
 // decide decides about one address. Its Reasons are computed only on demand.
-func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
+func (in *Inputs) decide(addr netip.Addr, pool string, h addressInput) decision {
 	d := decision{Address: &Address{Addr: addr, Pool: pool, addressInput: h, VIP: &proxy.VIP{Addr: addr}}}
 	a := d.Address
 	var pods []netip.Addr
-	a.Refusal = v.capacity.refusalUnseen(a)
-	d.shares, d.conflicts, pods = v.addFrontends(a)
+	a.Refusal = in.capacity.refusalUnseen(a)
+	d.shares, d.conflicts, pods = in.addFrontends(a)
 	// The owner over Layer 2 is elected first: it forwards all ports of the address, also those
 	// without endpoints on this node.
-	d.owner = v.layer2.electOwner(a, d.shares)
+	d.owner = in.layer2.electOwner(a, d.shares)
 	a.VIP.Frontends = forwardElsewhere(d.shares, d.owner.address != nil)
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
 	if a.Refusal == "" {
-		a.Refusal = v.capacity.refusalOf(a.VIP)
+		a.Refusal = in.capacity.refusalOf(a.VIP)
 	}
 	if a.Refusal == "" {
-		a.use = useOf(a.VIP, v.capacity.limits)
-		v.capacity.cuts[addr].apply(d)
+		a.use = useOf(a.VIP, in.capacity.limits)
+		in.capacity.cuts[addr].apply(d)
 	} else {
 		a.VIP = &proxy.VIP{Addr: a.Addr}
 		for i := range d.shares {
@@ -57,23 +57,23 @@ func (v *View) decide(addr netip.Addr, pool string, h addressInput) decision {
 		}
 	}
 	d.remote = remoteOnly(d.shares)
-	a.Obstruction = v.obstruction.of(a.VIP)
-	d.owner = d.owner.withhold(&v.obstruction, a.Addr, a.Obstruction)
-	if d.remote == nil && v.noAnnounce == "" && a.Obstruction == "" {
-		d.announcement = v.adverts.announce(a, d.shares)
+	a.Obstruction = in.obstruction.of(a.VIP)
+	d.owner = d.owner.withhold(&in.obstruction, a.Addr, a.Obstruction)
+	if d.remote == nil && in.noAnnounce == "" && a.Obstruction == "" {
+		d.announcement = in.adverts.announce(a, d.shares)
 	}
-	v.routers.setWeights(d.announcement.routes, pods)
+	in.routers.setWeights(d.announcement.routes, pods)
 	a.Routes, a.aggregated, a.OverL2, a.Owner, a.l2 = d.announcement.routes, d.announcement.aggregated, d.owner.overL2,
 		d.owner.node, d.owner.address
 	a.Announce = len(a.Routes) > 0 || a.l2 != nil
-	a.Handover = d.remote != nil && v.noAnnounce == "" ||
-		v.planned && d.remote == nil && slices.ContainsFunc(d.shares, addressService.good)
+	a.Handover = d.remote != nil && in.noAnnounce == "" ||
+		in.planned && d.remote == nil && slices.ContainsFunc(d.shares, addressService.good)
 	return d
 }
 
 // addFrontends adds the frontends of all Services to an address, and returns each Service's
 // share, the ports that it lost to another Service, and the pods for weights.
-func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cluster.Reason, pods []netip.Addr) {
+func (in *Inputs) addFrontends(a *Address) (shares []addressService, conflicts []cluster.Reason, pods []netip.Addr) {
 	shares = make([]addressService, len(a.services))
 	a.Services = make([]cluster.Name, len(a.services))
 	for i, s := range a.services {
@@ -81,13 +81,13 @@ func (v *View) addFrontends(a *Address) (shares []addressService, conflicts []cl
 			shares[i].service = s
 			continue
 		}
-		share, lost := v.topology.serve(a.Addr, s, v.capacity.limits, a.VIP.Frontends)
-		if why := v.capacity.exceedsLimits(a.VIP, share.fronts, len(a.services)); why != "" {
+		share, lost := in.topology.serve(a.Addr, s, in.capacity.limits, a.VIP.Frontends)
+		if why := in.capacity.exceedsLimits(a.VIP, share.fronts, len(a.services)); why != "" {
 			// The other Services of the address are not affected.
 			share.fronts, share.ports, lost, share.verdict = nil, nil, nil, refused(why)
 		}
 		a.refusedOne = a.refusedOne || share.code == cluster.ProxyRefused
-		pods = v.routers.appendLocalPods(pods, s.Spec, share.fronts)
+		pods = in.routers.appendLocalPods(pods, s.Spec, share.fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, share.fronts...)
 		conflicts = append(conflicts, lost...)
 		shares[i] = share

@@ -41,7 +41,7 @@ func TestDeciderEqualsDecide(t *testing.T) {
 				w.Step()
 			}
 			if w.IntN(2) == 0 {
-				w.ChangeView()
+				w.ChangeInputs()
 			}
 			snap := w.Snapshot()
 			c.Members, c.Returning = w.Members, w.Returning

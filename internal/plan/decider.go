@@ -34,14 +34,14 @@ func NewDecider(c Config) *Decider {
 }
 
 // Decide decides about snap, in one piece also when a change concerns all addresses: a result that
-// is half of an earlier View would need rules for what may be announced meanwhile.
+// is half of earlier Inputs would need rules for what may be announced meanwhile.
 func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	last := d.last
 	if last == nil {
 		last = &Desired{Snapshot: &cluster.Snapshot{}}
 	}
-	v := d.view(last.View, snap)
-	if v == last.View && snap == last.Snapshot {
+	v := d.inputs(last.Inputs, snap)
+	if v == last.Inputs && snap == last.Snapshot {
 		return last
 	}
 	var services []cluster.Service
@@ -52,13 +52,13 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	// The last Desired is immutable, and other goroutines may read it.
 	next := *last
 	next.Snapshot = snap
-	if v != last.View {
-		next.setView(d.Config, v)
+	if v != last.Inputs {
+		next.setInputs(d.Config, v)
 	}
 	next.patch(v, r)
 	next.wanted, next.forwarded = last.wanted.plus(r.wanted()), last.forwarded.plus(r.forwarded(v.capacity.limits))
 	next.patchChecks(v, services)
-	if v != last.View || !sortedset.Same(next.Aggregates, last.Aggregates) ||
+	if v != last.Inputs || !sortedset.Same(next.Aggregates, last.Aggregates) ||
 		!slices.Equal(snap.Unclaimed, last.Snapshot.Unclaimed) {
 		next.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, next.owned())
 	}
@@ -71,24 +71,24 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 // the router. Addresses without a claim are left out: kube-proxy may forward them for another
 // implementation, and a rejection would come before kube-proxy's rules.
 func (d *Desired) owned() []netip.Prefix {
-	return sortedset.RemoveAddrs(sortedset.AddPrefixes(d.View.Owned, d.Aggregates), d.Snapshot.Unclaimed)
+	return sortedset.RemoveAddrs(sortedset.AddPrefixes(d.Inputs.Owned, d.Aggregates), d.Snapshot.Unclaimed)
 }
 
-// view returns the last View if nothing that it depends on has changed.
-func (d *Decider) view(last *View, snap *cluster.Snapshot) *View {
+// inputs returns the last Inputs if nothing that they depend on has changed.
+func (d *Decider) inputs(last *Inputs, snap *cluster.Snapshot) *Inputs {
 	if last != nil && last.isCurrent(d.Config, snap) {
 		return last
 	}
-	v := newView(d.Config, snap)
+	v := newInputs(d.Config, snap)
 	if last != nil {
 		v.keep(last)
 	}
 	return v
 }
 
-// setView sets the parts that do not depend on Services.
-func (d *Desired) setView(c Config, v *View) {
-	d.View, d.UsesL2 = v, v.layer2.used
+// setInputs sets the parts that do not depend on Services.
+func (d *Desired) setInputs(c Config, v *Inputs) {
+	d.Inputs, d.UsesL2 = v, v.layer2.used
 	d.Proxy.Node, d.Proxy.Clients, d.Proxy.SNAT = v.Node, v.clients, c.SNAT
 	r := v.routers
 	d.BGP = bgp.State{
@@ -101,8 +101,8 @@ func (d *Desired) setView(c Config, v *View) {
 }
 
 // changed returns, sorted, the addresses whose decisions may differ from last: those of changed Services,
-// Assignments and Claims, and addresses that a changed View concerns.
-func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View,
+// Assignments and Claims, and addresses that changed Inputs concern.
+func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *Inputs,
 	services []cluster.Service) (addrs []netip.Addr) {
 	have := last.Snapshot
 	for a := range have.Assignments.Differences(snap.Assignments) {
@@ -120,8 +120,8 @@ func (d *Decider) changed(last *Desired, snap *cluster.Snapshot, v *View,
 			addrs = append(addrs, c.Addr)
 		}
 	}
-	if v != last.View && last.View != nil {
-		addrs = append(addrs, v.capacity.refused.differ(last.View.capacity.refused)...)
+	if v != last.Inputs && last.Inputs != nil {
+		addrs = append(addrs, v.capacity.refused.differ(last.Inputs.capacity.refused)...)
 		addrs = append(addrs, v.concerned(last, snap)...)
 	}
 	return inOrder(addrs)
@@ -146,13 +146,13 @@ func (d *Decider) index(have, snap *cluster.Snapshot, addrs []netip.Addr) {
 	}
 }
 
-// concerned returns the addresses about which this View may decide differently from the last one,
+// concerned returns the addresses about which these Inputs may decide differently from the last ones,
 // with the same Services. Elections take microseconds each, so it looks at parts concurrently, as
 // revise does.
-func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
-	all, pools := !v.decidesLike(last.View), !slices.Equal(v.adverts.pools, last.View.adverts.pools)
-	silent, before := v.topology.unresponsive, last.View.topology.unresponsive
-	unresponsive, election := silent.differ(before), v.layer2.change(&last.View.layer2)
+func (in *Inputs) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
+	all, pools := !in.decidesLike(last.Inputs), !slices.Equal(in.adverts.pools, last.Inputs.adverts.pools)
+	silent, before := in.topology.unresponsive, last.Inputs.topology.unresponsive
+	unresponsive, election := silent.differ(before), in.layer2.change(&last.Inputs.layer2)
 	if !all && !pools && !unresponsive && !election.changed {
 		return nil
 	}
@@ -163,8 +163,8 @@ func (v *View) concerned(last *Desired, snap *cluster.Snapshot) []netip.Addr {
 		running.Go(func() {
 			for _, a := range part {
 				if all || pools && (a.origin != originOf(snap, a.Addr) ||
-					permitsOther(a.origin.Pool, v.adverts.pools, last.View.adverts.pools)) ||
-					unresponsive && silent.concern(a, before) || election.changed && v.layer2.concerns(a, election) {
+					permitsOther(a.origin.Pool, in.adverts.pools, last.Inputs.adverts.pools)) ||
+					unresponsive && silent.concern(a, before) || election.changed && in.layer2.concerns(a, election) {
 					concerned[i] = append(concerned[i], a.Addr)
 				}
 			}

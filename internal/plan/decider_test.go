@@ -199,18 +199,18 @@ func TestDeciderElectsAmongTerminating(t *testing.T) {
 }
 
 // A random world must concern both no address and some, or the two tests above prove little.
-func TestWorldsChangeViews(t *testing.T) {
+func TestWorldsChangeInputss(t *testing.T) {
 	none, some := 0, 0
 	for seed := range uint64(200) {
 		w, d := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
 		for range 20 {
 			was := d.last
 			w.Step()
-			w.ChangeView()
+			w.ChangeInputs()
 			d.Config.Members = w.Members
 			is := d.Decide(w.Snapshot())
 			switch {
-			case was == nil || was.View == is.View:
+			case was == nil || was.Inputs == is.Inputs:
 			case again(was, is) == 0:
 				none++
 			default:

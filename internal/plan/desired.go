@@ -43,9 +43,9 @@ type Desired struct {
 	wanted     use         // of all addresses, if the node had room for all that they want
 	forwarded  use         // of all addresses
 
-	// The decision is about Snapshot and View.
+	// The decision is about Snapshot and Inputs.
 	Snapshot *cluster.Snapshot
-	View     *View
+	Inputs   *Inputs
 }
 
 // An Address is the decision for one address. [Desired.ReasonsOf] explains it.
@@ -123,8 +123,8 @@ func (d *Desired) ReasonsOf(a *Address) []cluster.Reason {
 // Explain returns ReasonsOf an address, and the criterion that selected its owner among the
 // candidates over Layer 2, from one decision.
 func (d *Desired) Explain(a *Address) (reasons []cluster.Reason, ownerBy string) {
-	again := d.View.decide(a.Addr, a.Pool, a.addressInput)
-	return d.View.explain(again), d.View.layer2.ownerBy(again.owner)
+	again := d.Inputs.decide(a.Addr, a.Pool, a.addressInput)
+	return d.Inputs.explain(again), d.Inputs.layer2.ownerBy(again.owner)
 }
 
 // Reasons returns all Reasons: about addresses, in their order, about aggregates, and about
@@ -158,7 +158,7 @@ func (d *Desired) String() string {
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
-	problems := slices.Concat(d.Snapshot.Problems, d.View.adverts.duplicateProblems(), d.View.interfaceProblems())
+	problems := slices.Concat(d.Snapshot.Problems, d.Inputs.adverts.duplicateProblems(), d.Inputs.interfaceProblems())
 	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }
@@ -254,7 +254,7 @@ func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *pro
 		}
 		// The last decision is gone with the address: decide again for its last Services.
 		byPrecedence(services)
-		a = d.View.decide(addr, "", addressInput{services: services}).Address
+		a = d.Inputs.decide(addr, "", addressInput{services: services}).Address
 	} else if LingersAsItIs(a.VIP) {
 		return a.VIP
 	}
@@ -265,7 +265,7 @@ func (d *Desired) Lingering(addr netip.Addr, holders func() []cluster.Name) *pro
 			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
 		}
 	}
-	if d.View.capacity.refusalOf(vip) != "" {
+	if d.Inputs.capacity.refusalOf(vip) != "" {
 		return &proxy.VIP{Addr: addr}
 	}
 	return vip

@@ -15,7 +15,7 @@
 //     slices, so that callers compare only these.
 //     share.go: which of them have to yield to others where the node lacks room; revision.go: what is
 //     different.
-//   - view.go: what does not depend on Services: the node, its pools and its candidates;
+//   - inputs.go: what does not depend on Services: the node, its pools and its candidates;
 //     podnetwork.go: its pods; drain.go: why it announces nothing, as when it is drained.
 //   - announcements.go: the lists of all addresses; healthchecks.go.
 //   - decide.go decides about one address, and reason.go explains that when it is asked for;

@@ -15,7 +15,7 @@ func duplicatesOf(d *Desired) (text string) {
 	for _, s := range d.BGP.Sessions {
 		parts = append(parts, s.Name)
 	}
-	for _, dup := range d.View.Duplicates() {
+	for _, dup := range d.Inputs.Duplicates() {
 		parts = append(parts, dup.Peer.Name+"="+dup.Of.Name)
 	}
 	return strings.Join(parts, " ")
@@ -60,7 +60,7 @@ func TestDuplicateProblems(t *testing.T) {
 	const want = `BGPPeer tor1: spec.peerAddress "10.0.0.1": node n1 has no session by it: BGPPeer tor2, which is older, names router 10.0.0.1 too. ` +
 		`Delete one of the two, or give them nodeSelectors that never match the same node`
 	var got []string
-	for _, p := range d.View.Problems() {
+	for _, p := range d.Inputs.Problems() {
 		got = append(got, p.String())
 	}
 	if !slices.Contains(got, want) {

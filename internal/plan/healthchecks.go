@@ -52,7 +52,7 @@ func (t *topology) localReady(f healthcheck.Family, s cluster.Service) int {
 }
 
 // patchChecks patches the checks of changed Services, which are sorted.
-func (d *Desired) patchChecks(v *View, changed []cluster.Service) {
+func (d *Desired) patchChecks(v *Inputs, changed []cluster.Service) {
 	var names []cluster.Name // most Services have no such port
 	for _, s := range changed {
 		if s.HealthCheckPort != 0 {

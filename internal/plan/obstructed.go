@@ -63,7 +63,7 @@ func (o ownerDecision) withhold(by *obstruction, addr netip.Addr, why string) ow
 // Unobstructed reports whether this node can answer over Layer 2 for some address of a family
 // despite a Blockade of all forwarded flows: all its endpoints are in the network of the host.
 func (d *Desired) Unobstructed(b *proxy.Blockade, family func(netip.Addr) bool) bool {
-	all := &obstruction{b, d.View.Node, addressesOf(d.View.Self)}
+	all := &obstruction{b, d.Inputs.Node, addressesOf(d.Inputs.Self)}
 	hasBackends := func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 }
 	for a := range d.Addresses.All() {
 		if family(a.Addr) && a.OverL2 && all.of(a.VIP) == "" && slices.ContainsFunc(a.VIP.Frontends, hasBackends) {

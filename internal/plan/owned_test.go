@@ -68,7 +68,7 @@ func TestOwnedExcludesWhatIsNotForwardedYet(t *testing.T) {
 // An aggregate attracts traffic for addresses that other nodes serve by kube-proxy.
 func TestOwnedExcludesUnclaimedOfAnAggregate(t *testing.T) {
 	d := Desired{
-		Aggregates: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30")}, View: &View{},
+		Aggregates: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30")}, Inputs: &Inputs{},
 		Snapshot: &cluster.Snapshot{Unclaimed: []netip.Addr{netip.MustParseAddr("198.18.0.3")}},
 	}
 	if got, want := fmt.Sprint(d.owned()), "[198.18.0.0/31 198.18.0.2/32]"; got != want {

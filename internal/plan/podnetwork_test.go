@@ -178,7 +178,7 @@ func TestLocalClients(t *testing.T) {
 		if tt.self != nil {
 			snap.Nodes = []*cluster.Node{tt.self}
 		}
-		v := newView(tt.c, snap)
+		v := newInputs(tt.c, snap)
 		cidrs := []string{}
 		for _, p := range v.clients.CIDRs {
 			cidrs = append(cidrs, p.String())
@@ -194,7 +194,7 @@ func TestLocalClients(t *testing.T) {
 		changed := tt.c
 		changed.Pods.Mismatch.Node += "x"
 		if !v.isCurrent(tt.c, snap) || v.isCurrent(changed, snap) {
-			t.Errorf("%s: the view does not follow the network of pods", tt.what)
+			t.Errorf("%s: the Inputs do not follow the network of pods", tt.what)
 		}
 	}
 }

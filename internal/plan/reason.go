@@ -14,11 +14,11 @@ type reasonFunc func(protocol string, code cluster.Code, format string, args ...
 
 // explain returns the Reasons of a decision: first the ports that Services do not get, then for each
 // Service how it is forwarded, and each protocol by which it is, or might be, announced.
-func (v *View) explain(d decision) []cluster.Reason {
+func (in *Inputs) explain(d decision) []cluster.Reason {
 	reasons := d.conflicts
-	owner := v.layer2.ownerText(d.Addr, d.owner)
+	owner := in.layer2.ownerText(d.Addr, d.owner)
 	for _, s := range d.shares {
-		message := v.messageOf(d.Addr, s)
+		message := in.messageOf(d.Addr, s)
 		reason := func(protocol string, code cluster.Code, format string, args ...any) {
 			reasons = append(reasons, cluster.Reason{VIP: d.Addr, Service: s.service.Name, Protocol: protocol,
 				Code: code, Message: fmt.Sprintf(format, args...)})
@@ -26,12 +26,12 @@ func (v *View) explain(d decision) []cluster.Reason {
 		explainProxy(s.verdict, message, reason)
 		explainL2(d.owner, owner, s.verdict, message, reason)
 		if s.service.L2Node != "" && d.owner.overL2 {
-			if why := cluster.PoolNamed(v.adverts.pools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
+			if why := cluster.PoolNamed(in.adverts.pools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
 				reason("l2", cluster.AnnotationRefused, "%s", why)
 			}
 		}
-		if !v.adverts.isL2Only(d.origin) {
-			v.explainBGP(d, s, message, reason)
+		if !in.adverts.isL2Only(d.origin) {
+			in.explainBGP(d, s, message, reason)
 		}
 	}
 	return reasons
@@ -54,32 +54,32 @@ func explainProxy(is verdict, message string, reason reasonFunc) {
 
 // explainBGP gives the Reasons for how the routes of an address are announced for a Service, or are
 // not.
-func (v *View) explainBGP(d decision, s addressService, message string, reason reasonFunc) {
+func (in *Inputs) explainBGP(d decision, s addressService, message string, reason reasonFunc) {
 	p := d.announcement
 	switch {
 	case !s.good():
 		reason("bgp", s.code, "not announced: %s", message)
-	case v.noAnnounce != "":
-		reason("bgp", v.noAnnounce, "not announced: %s", v.RefusalMessage)
+	case in.noAnnounce != "":
+		reason("bgp", in.noAnnounce, "not announced: %s", in.RefusalMessage)
 	case d.remote != nil:
-		why := v.messageOf(d.Addr, *d.remote)
+		why := in.messageOf(d.Addr, *d.remote)
 		reason("bgp", d.remote.code, "not announced: %s shares the address, and its %s", d.remote.service.Name, why)
 	case d.Obstruction != "":
 		reason("bgp", cluster.Obstructed, "not announced: %s", d.Obstruction)
 	case len(p.routes) == 0 && len(p.invalid) > 0:
 		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.invalid, "; "))
 	case len(p.routes) == 0:
-		_, why := v.adverts.of(d.origin, s.service.Spec)
+		_, why := in.adverts.of(d.origin, s.service.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
 	default:
-		reason("bgp", cluster.ToAnnounce, "%s", p.text(v.routers))
+		reason("bgp", cluster.ToAnnounce, "%s", p.text(in.routers))
 		for _, refused := range p.refusedAggregates {
 			reason("bgp", cluster.AggregateRefused, "%s", refused)
 		}
 		for _, c := range p.conflicts {
 			reason("bgp", c.code, "%s", c.message)
 		}
-		for _, refused := range v.adverts.refusedCommunities(d.Address, s, p) {
+		for _, refused := range in.adverts.refusedCommunities(d.Address, s, p) {
 			reason("bgp", cluster.AnnotationRefused, "%s", refused)
 		}
 		for _, invalid := range p.invalid {
@@ -110,7 +110,7 @@ const Wanted = "to be announced "
 
 // messageOf describes how a Service is served, or why it is not. It names only endpoints that are
 // programmed.
-func (v *View) messageOf(addr netip.Addr, s addressService) string {
+func (in *Inputs) messageOf(addr netip.Addr, s addressService) string {
 	networks, _ := allowedSources(s.service.Spec, addr)
 	switch {
 	case s.message != "":
@@ -122,9 +122,9 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 		return fmt.Sprintf("none of its valid source ranges is %s, so no client may use it; add "+
 			"one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
 	case s.code == cluster.NoEndpoints:
-		return v.unservedText(addr, s)
+		return in.unservedText(addr, s)
 	case s.code == cluster.NoLocalEndpoint:
-		return v.remoteText(s) + v.unservedPorts(addr, s)
+		return in.remoteText(s) + in.unservedPorts(addr, s)
 	}
 	text := s.endpointsText()
 	if s.elsewhere != "" {
@@ -134,19 +134,19 @@ func (v *View) messageOf(addr netip.Addr, s addressService) string {
 		text += s.groupsText(", ", func(g *groupEndpoints) string { return g.hintsText }) +
 			s.groupsText("; ", func(g *groupEndpoints) string { return g.unresponsiveText })
 	}
-	return text + clientText(s.service.Spec, networks) + s.renamedText() + v.unservedPorts(addr, s)
+	return text + clientText(s.service.Spec, networks) + s.renamedText() + in.unservedPorts(addr, s)
 }
 
 // remoteText says where the endpoints are of ports that have none on this node.
-func (v *View) remoteText(s addressService) string {
+func (in *Inputs) remoteText(s addressService) string {
 	ports, on, others := s.portsElsewhere()
 	if !others {
-		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only %s", v.Node,
+		return fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only %s", in.Node,
 			nodesText(on))
 	}
 	return fmt.Sprintf("externalTrafficPolicy is Local and %s %s no ready endpoint on %s, only %s; nodes with all "+
 		"ports announce the address",
-		portsText(ports), cluster.Plural(len(ports), "has", "have"), v.Node, nodesText(on))
+		portsText(ports), cluster.Plural(len(ports), "has", "have"), in.Node, nodesText(on))
 }
 
 // portsElsewhere returns the ports that only other nodes serve, the endpoints there, and whether this

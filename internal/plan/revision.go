@@ -22,18 +22,18 @@ type revision struct {
 const revisePart = 1000
 
 // revise decides about these addresses.
-func (v *View) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr) revision {
+func (in *Inputs) revise(last *Desired, snap *cluster.Snapshot, addrs []netip.Addr) revision {
 	r := revision{addrs: addrs, was: make([]*Address, len(addrs)), now: make([]*Address, len(addrs))}
 	var parts sync.WaitGroup
 	var room atomic.Int64
-	room.Store(maxWanted * int64(v.capacity.limits.Total))
+	room.Store(maxWanted * int64(in.capacity.limits.Total))
 	for from := 0; from < len(addrs); from += revisePart {
 		part := revision{addrs[from:min(from+revisePart, len(addrs))], r.was[from:], r.now[from:]}
 		if len(addrs) <= revisePart {
-			v.revisePart(last, snap, part, &room)
+			in.revisePart(last, snap, part, &room)
 			break
 		}
-		parts.Go(func() { v.revisePart(last, snap, part, &room) })
+		parts.Go(func() { in.revisePart(last, snap, part, &room) })
 	}
 	parts.Wait()
 	return r
@@ -52,11 +52,11 @@ func (a *Address) keep(room *atomic.Int64) {
 }
 
 // revisePart fills in a part of a revision.
-func (v *View) revisePart(last *Desired, snap *cluster.Snapshot, r revision, room *atomic.Int64) {
+func (in *Inputs) revisePart(last *Desired, snap *cluster.Snapshot, r revision, room *atomic.Int64) {
 	for i, addr := range r.addrs {
 		r.was[i], _ = sortedset.Get(last.Addresses, addr, compareAddress)
 		if all := snap.AssignmentsOf(addr); len(all) > 0 {
-			r.now[i] = v.decide(addr, all[0].Pool, v.inputOf(snap, all)).reuse(r.was[i])
+			r.now[i] = in.decide(addr, all[0].Pool, in.inputOf(snap, all)).reuse(r.was[i])
 			r.now[i].keep(room)
 		}
 	}
@@ -72,7 +72,7 @@ func (d decision) reuse(last *Address) *Address {
 }
 
 // inputOf returns the input of the decision about the address of all these Assignments.
-func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
+func (in *Inputs) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) addressInput {
 	h := addressInput{origin: snap.OriginOf(all[0]), services: make([]cluster.Service, 0, len(all))}
 	for _, a := range all {
 		if s, exists := snap.Services.Get(a.Service); exists {
@@ -80,7 +80,7 @@ func (v *View) inputOf(snap *cluster.Snapshot, all []cluster.Assignment) address
 		}
 	}
 	byPrecedence(h.services)
-	if v.layer2.used {
+	if in.layer2.used {
 		h.claim = snap.Claim(all[0].Addr)
 	}
 	return h

@@ -11,10 +11,10 @@ import (
 )
 
 // share cuts addresses if a revision of the last Desired makes the node's addresses need more room
-// than there is, or ends cuts. It returns the View and the revision with the cuts. Otherwise, as
+// than there is, or ends cuts. It returns the Inputs and the revision with the cuts. Otherwise, as
 // nearly always, it costs only an addition for each address of the revision, which has none of the
 // cuts of v.
-func share(v *View, last *Desired, snap *cluster.Snapshot, r revision) (*View, revision) {
+func share(v *Inputs, last *Desired, snap *cluster.Snapshot, r revision) (*Inputs, revision) {
 	wanted := last.wanted.plus(r.wanted())
 	if wanted.fits(v.capacity.limits) && len(v.capacity.cuts) == 0 {
 		return v, r
@@ -55,15 +55,15 @@ func (r revision) cutAgain(was, now map[netip.Addr]*reduction) (again []netip.Ad
 }
 
 // holders returns all addresses after a revision.
-func (v *View) holders(last *Desired, r revision) (all []*holder) {
+func (in *Inputs) holders(last *Desired, r revision) (all []*holder) {
 	for a := range last.Addresses.All() {
 		if a.use.entries > 0 && !sortedset.Has(r.addrs, a.Addr) {
-			all = append(all, v.capacity.unchangedHolder(a))
+			all = append(all, in.capacity.unchangedHolder(a))
 		}
 	}
 	for i, a := range r.now {
 		if a != nil && a.use.entries > 0 {
-			all = append(all, v.changedHolder(a, r.was[i]))
+			all = append(all, in.changedHolder(a, r.was[i]))
 		}
 	}
 	return all
@@ -91,17 +91,17 @@ func (c *capacity) unchangedHolder(a *Address) *holder {
 }
 
 // changedHolder returns an address that was another one; nil: it is new.
-func (v *View) changedHolder(a, was *Address) *holder {
-	h := v.capacity.newHolder(a)
+func (in *Inputs) changedHolder(a, was *Address) *holder {
+	h := in.capacity.newHolder(a)
 	if was == nil || len(was.VIP.Frontends) == 0 {
 		return h
 	}
 	want := a.VIP
 	if a.shed {
-		want = v.withoutCuts().decide(a.Addr, a.Pool, a.addressInput).VIP
+		want = in.withoutCuts().decide(a.Addr, a.Pool, a.addressInput).VIP
 	}
 	if h.former = formerly(want, was.VIP); h.former != nil {
-		h.uses[formerRoom] = useOf(h.former, v.capacity.limits)
+		h.uses[formerRoom] = useOf(h.former, in.capacity.limits)
 	}
 	return h
 }
@@ -178,10 +178,10 @@ func (r revision) with(more revision) revision {
 // Fit returns VIPs that linger: without frontends if the node has no room for them beside the
 // addresses of Services, the largest first. The lists are in the order of addresses.
 func (d *Desired) Fit(lingering []*proxy.VIP) []*proxy.VIP {
-	if d.View == nil {
+	if d.Inputs == nil {
 		return lingering
 	}
-	l := d.View.capacity.limits
+	l := d.Inputs.capacity.limits
 	left, needed := l.Total-d.forwarded.entries, 0
 	for _, vip := range lingering {
 		needed += vip.Entries(l.Mode)

@@ -35,7 +35,7 @@ func TestUnresponsiveNodesEndpointsLeftOut(t *testing.T) {
 		{"aax", "1r 3r", "1", "1", "1", "3", out},
 	} {
 		c := Config{Node: "n1", Members: plantest.Members(tt.members)}
-		v := newView(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
+		v := newInputs(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
 		s := cluster.Service{Spec: &cluster.Spec{
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
 			Ports:                 []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}},

@@ -21,8 +21,8 @@ type portCause struct {
 
 // unservedPorts names the ports of a Service that no node serves, as the end of a sentence, and the
 // endpoints that are not used.
-func (v *View) unservedPorts(addr netip.Addr, s addressService) (text string) {
-	for _, c := range s.causes(addr, v.refusedText(addr, s)) {
+func (in *Inputs) unservedPorts(addr netip.Addr, s addressService) (text string) {
+	for _, c := range s.causes(addr, in.refusedText(addr, s)) {
 		text += "; "
 		if len(c.ports) > 0 {
 			text += fmt.Sprintf("%s %s not served: ", portsText(c.ports), cluster.Plural(len(c.ports), "is", "are"))
@@ -33,9 +33,9 @@ func (v *View) unservedPorts(addr netip.Addr, s addressService) (text string) {
 }
 
 // unservedText says why no port of a Service is served.
-func (v *View) unservedText(addr netip.Addr, s addressService) string {
+func (in *Inputs) unservedText(addr netip.Addr, s addressService) string {
 	var parts []string
-	for _, c := range s.causes(addr, v.refusedText(addr, s)) {
+	for _, c := range s.causes(addr, in.refusedText(addr, s)) {
 		if some := len(c.ports); some > 0 && some < len(s.fronts) {
 			c.why = portsText(c.ports) + ": " + c.why
 		}
@@ -102,7 +102,7 @@ func (s addressService) whyUnserved(addr netip.Addr, refused string) func(port i
 }
 
 // refusedText names endpoints that are not used.
-func (v *View) refusedText(addr netip.Addr, s addressService) string {
+func (in *Inputs) refusedText(addr netip.Addr, s addressService) string {
 	if s.service.Endpoints == nil {
 		return ""
 	}
@@ -110,7 +110,7 @@ func (v *View) refusedText(addr netip.Addr, s addressService) string {
 	pool := ""
 	for _, a := range s.service.Endpoints.Refused {
 		if a.Is4() == addr.Is4() {
-			names, pool = append(names, a.String()), cluster.PoolOf(v.adverts.pools, a)
+			names, pool = append(names, a.String()), cluster.PoolOf(in.adverts.pools, a)
 		}
 	}
 	if len(names) == 0 {

@@ -25,7 +25,7 @@ type Redirects struct {
 	// tested.
 	Unresponsive []neighbour.Host
 
-	view       *plan.View
+	inputs     *plan.Inputs
 	addresses  []l2.Address
 	revision   uint64
 	interfaces func(node string) []cluster.Interface
@@ -38,13 +38,18 @@ type Redirects struct {
 // the kernel of an unresponsive node responds.
 func (r *Redirects) Next(d *plan.Desired, h *History, answers func(neighbour.Host) bool) *Redirects {
 	revision := h.Revision()
-	if r.view == d.View && sortedset.Same(r.addresses, d.L2.Addresses) && r.revision == revision && r.mute == r.countMute() {
+	if r.inputs == d.Inputs && sortedset.Same(r.addresses, d.L2.Addresses) && r.revision == revision &&
+		r.mute == r.countMute() {
 		return r
 	}
-	n := &Redirects{view: d.View, addresses: d.L2.Addresses, revision: revision, interfaces: h.interfacesOf, answers: answers, hops: map[hopKey]hop{}, To: map[netip.Addr]string{}}
+	n := &Redirects{
+		inputs: d.Inputs, addresses: d.L2.Addresses, revision: revision, interfaces: h.interfacesOf, answers: answers,
+		hops: map[hopKey]hop{}, To: map[netip.Addr]string{},
+	}
 	owners := h.Owners(d.Answered)
 	for _, addr := range slices.SortedFunc(maps.Keys(owners), netip.Addr.Compare) {
-		at, ours := slices.BinarySearchFunc(d.L2.Addresses, addr, func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) })
+		at, ours := slices.BinarySearchFunc(d.L2.Addresses, addr,
+			func(a l2.Address, b netip.Addr) int { return a.Addr.Compare(b) })
 		a := l2.Address{Addr: addr}
 		if ours {
 			a = d.L2.Addresses[at]
@@ -63,7 +68,7 @@ func (r *Redirects) Next(d *plan.Desired, h *History, answers func(neighbour.Hos
 }
 
 // Restored reports whether r has not been computed by Next.
-func (r *Redirects) Restored() bool { return r.view == nil }
+func (r *Redirects) Restored() bool { return r.inputs == nil }
 
 func (r *Redirects) countMute() (n int) {
 	for _, h := range r.Unresponsive {
@@ -76,7 +81,7 @@ func (r *Redirects) countMute() (n int) {
 
 // add redirects an address by each interface on which this node answers.
 func (r *Redirects) add(a l2.Address, fromHosts, fromNodes []string) {
-	for _, i := range r.view.Interfaces {
+	for _, i := range r.inputs.Interfaces {
 		if !i.Carries(a) || !proxy.PlainIfname(i.Name) {
 			continue
 		}
@@ -86,7 +91,10 @@ func (r *Redirects) add(a l2.Address, fromHosts, fromNodes []string) {
 			continue
 		}
 		beyond := r.first(fromNodes, onward.node, i, a.Addr)
-		r.Rules = append(r.Rules, proxy.Redirect{VIP: a.Addr, Interface: i.Name, Via: via.addr, Onward: onward.addr, Beyond: beyond.addr, OnwardMAC: onward.mac})
+		r.Rules = append(r.Rules, proxy.Redirect{
+			VIP: a.Addr, Interface: i.Name, Via: via.addr, Onward: onward.addr, Beyond: beyond.addr,
+			OnwardMAC: onward.mac,
+		})
 		if via.addr.IsValid() {
 			r.To[a.Addr] = via.node
 		}
@@ -148,11 +156,11 @@ func (r *Redirects) first(nodes []string, but string, i l2.Interface, vip netip.
 // stopped forwards as before. Without power it forwards nothing: rejected clients retry at once,
 // redirected ones would wait.
 func (r *Redirects) forwarding(node string, i l2.Interface, vip netip.Addr) hop {
-	object := cluster.NodeOf(r.view.Nodes, node)
+	object := cluster.NodeOf(r.inputs.Nodes, node)
 	if object == nil {
 		return hop{}
 	}
-	m, _ := r.view.Members.Find(node)
+	m, _ := r.inputs.Members.Find(node)
 	m.Interfaces = r.interfaces(node)
 	own := append(m.Addresses(), object.InternalIPs...)
 	at := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == vip.Is4() && i.Has(o) })

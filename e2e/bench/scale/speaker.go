@@ -109,9 +109,9 @@ func (h *hollowSpeaker) falseDeaths(before, now *membership.Members) (n int64) {
 // status is what a node reports whose kernel accepts everything at once.
 func (h *hollowSpeaker) status() speaker.Status {
 	d := h.desired.Load()
-	st := speaker.Status{Node: h.node, Version: "hollow", Members: h.members.Status(d.View.Members)}
-	if d.View.Self != nil {
-		st.NodeUID = d.View.Self.UID
+	st := speaker.Status{Node: h.node, Version: "hollow", Members: h.members.Status(d.Inputs.Members)}
+	if d.Inputs.Self != nil {
+		st.NodeUID = d.Inputs.Self.UID
 	}
 	for a := range d.Addresses.All() {
 		one := speaker.AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: true, Announced: a.Announce}

@@ -33,7 +33,7 @@ type World struct {
 	Members        *membership.Members // nil at first
 	Returning      bool
 
-	// view is the random source of ChangeView.
+	// view is the random source of ChangeInputs.
 	view     *rand.Rand
 	announce cluster.Announce // of the pools without advertisements; empty: by the routers
 	// layer2 is the random source for what Layer 2 depends on.
@@ -129,9 +129,9 @@ func (w *World) Step() {
 	}
 }
 
-// ChangeView changes a router, a node, a pool or topology hints: no address may depend on the
+// ChangeInputs changes a router, a node, a pool or topology hints: no address may depend on the
 // change, or all may. Step does not do so.
-func (w *World) ChangeView() {
+func (w *World) ChangeInputs() {
 	switch n := w.view.IntN(4); {
 	case n == 0 && len(w.Peers) > 0:
 		w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, HoldTime: time.Duration(w.view.IntN(3)) * time.Minute, Weights: w.view.IntN(3) == 0}, MyASN: 65001}}

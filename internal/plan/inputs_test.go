@@ -40,7 +40,7 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 	if got, want := addresses(), "tor1 10.0.0.1, tor2 10.0.0.2"; got != want {
 		t.Errorf("without gateways: %s, want %s", got, want)
 	}
-	problems := decider.last.View.Problems()
+	problems := decider.last.Inputs.Problems()
 	if len(problems) != 2 || problems[0].String() !=
 		`BGPPeer gw4: spec.defaultGateway "IPv4": no such gateway is known on node n1; give it a default route, or name the router by peerAddress` {
 		t.Errorf("problems: %v", problems)
@@ -54,7 +54,7 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 	addresses()
 	after := decider.last.BGP.Sessions
 	changed := slices.DeleteFunc(slices.Clone(after), func(s bgp.Session) bool { return slices.Contains(before, s) })
-	if len(changed) != 1 || changed[0].Name != "gw4" || len(decider.last.View.Problems()) != 0 {
+	if len(changed) != 1 || changed[0].Name != "gw4" || len(decider.last.Inputs.Problems()) != 0 {
 		t.Errorf("with another gateway these change: %v", changed)
 	}
 }
@@ -107,7 +107,7 @@ func TestUnknownInterfaceProblem(t *testing.T) {
 	} {
 		d := Decide(Config{Node: "n1", Interfaces: tt.have}, world(tt.named))
 		got := ""
-		for _, p := range d.View.Problems() {
+		for _, p := range d.Inputs.Problems() {
 			got += p.String()
 		}
 		if got != tt.want || tt.want != "" && !strings.Contains(d.String(), tt.want) {

@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A View is what a node decides by, except Services: the node itself, its routers, the pools.
-type View struct {
+// Inputs are what a node decides by, except Services: the node itself, its routers, the pools.
+type Inputs struct {
 	Node       string
 	Self       *cluster.Node       // nil without a Node object of that name
 	Nodes      []*cluster.Node     // all nodes; only with Layer 2
@@ -49,11 +49,11 @@ type View struct {
 	healthChecks HealthChecks
 }
 
-// newView reads the Config and the snapshot. The order matters: the refusal depends on the
+// newInputs reads the Config and the snapshot. The order matters: the refusal depends on the
 // sessions, and these on the gateways.
-func newView(c Config, snap *cluster.Snapshot) *View {
+func newInputs(c Config, snap *cluster.Snapshot) *Inputs {
 	self := snap.Node(c.Node)
-	v := &View{
+	v := &Inputs{
 		Node: c.Node, Self: self, Members: c.Members, Owned: ownedPrefixes(snap.Pools),
 		fromPeers: snap.Peers, gateways: c.Gateways, pods: c.Pods, healthChecks: c.HealthChecks,
 		topology: topology{node: c.Node, unresponsive: c.Members.Unresponsive(c.Node)},
@@ -82,106 +82,106 @@ func newView(c Config, snap *cluster.Snapshot) *View {
 	return v
 }
 
-// isCurrent reports whether newView would return an equal View.
-func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
-	a, taken := &v.adverts, v.adverts.reserved
-	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.pods == c.Pods &&
-		v.capacity.refused == c.Refused && v.obstruction.blockade == c.Blockade &&
-		slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(a.pools, snap.Pools) &&
+// isCurrent reports whether newInputs would return equal Inputs.
+func (in *Inputs) isCurrent(c Config, snap *cluster.Snapshot) bool {
+	a, taken := &in.adverts, in.adverts.reserved
+	return in.Self == snap.Node(c.Node) && in.gateways == c.Gateways && in.Members == c.Members && in.pods == c.Pods &&
+		in.capacity.refused == c.Refused && in.obstruction.blockade == c.Blockade &&
+		slices.Equal(in.fromPeers, snap.Peers) && slices.Equal(a.pools, snap.Pools) &&
 		slices.Equal(a.bgp, snap.Advertisements) && sortedset.Same(taken.occupied, snap.Occupied) &&
-		taken.allNodes == snap.AllNodes && v.isCurrentL2(c, snap)
+		taken.allNodes == snap.AllNodes && in.isCurrentL2(c, snap)
 }
 
 // isCurrentL2 is isCurrent for Layer 2. Without Layer 2, other Nodes do not matter.
-func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
-	l := &v.layer2
-	return slices.Equal(v.adverts.l2, snap.L2Advertisements) && l.used == snap.UsesL2() &&
-		(!l.used || l.ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) &&
-			sortedset.Same(v.Interfaces, c.Interfaces) && (v.Interfaces == nil) == (c.Interfaces == nil) &&
+func (in *Inputs) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
+	l := &in.layer2
+	return slices.Equal(in.adverts.l2, snap.L2Advertisements) && l.used == snap.UsesL2() &&
+		(!l.used || l.ready == snap.L2Ready && slices.Equal(in.Nodes, snap.Nodes) &&
+			sortedset.Same(in.Interfaces, c.Interfaces) && (in.Interfaces == nil) == (c.Interfaces == nil) &&
 			l.returning == c.Returning)
 }
 
-// decidesLike reports whether this View decides about any address as another one would, if the
+// decidesLike reports whether these Inputs decide about any address as others would, if the
 // origin of the address, its refusals, the unresponsive nodes and the candidates are the same.
-func (v *View) decidesLike(o *View) bool {
+func (in *Inputs) decidesLike(o *Inputs) bool {
 	alike := func(a, b bgp.Session) bool { return a.Name == b.Name && a.Weights == b.Weights }
-	return v.noAnnounce == o.noAnnounce && v.planned == o.planned && v.obstruction.like(&o.obstruction) &&
-		v.capacity.limits == o.capacity.limits && v.layer2.used == o.layer2.used &&
-		(v.Self == nil) == (o.Self == nil) && (v.Self == nil || maps.Equal(v.Self.Labels, o.Self.Labels)) &&
-		slices.EqualFunc(v.routers.sessions, o.routers.sessions, alike) &&
-		slices.Equal(v.adverts.bgp, o.adverts.bgp) && slices.Equal(v.adverts.l2, o.adverts.l2) &&
-		(!slices.ContainsFunc(v.adverts.bgp, (*cluster.Advertisement).Aggregates) ||
-			v.adverts.reserved.like(o.adverts.reserved))
+	return in.noAnnounce == o.noAnnounce && in.planned == o.planned && in.obstruction.like(&o.obstruction) &&
+		in.capacity.limits == o.capacity.limits && in.layer2.used == o.layer2.used &&
+		(in.Self == nil) == (o.Self == nil) && (in.Self == nil || maps.Equal(in.Self.Labels, o.Self.Labels)) &&
+		slices.EqualFunc(in.routers.sessions, o.routers.sessions, alike) &&
+		slices.Equal(in.adverts.bgp, o.adverts.bgp) && slices.Equal(in.adverts.l2, o.adverts.l2) &&
+		(!slices.ContainsFunc(in.adverts.bgp, (*cluster.Advertisement).Aggregates) ||
+			in.adverts.reserved.like(o.adverts.reserved))
 }
 
-// keep makes what equals that of the last View the same slice, for callers that compare these.
-func (v *View) keep(last *View) {
-	v.routers.sessions = sortedset.Keep(last.routers.sessions, v.routers.sessions)
-	v.Owned = sortedset.Keep(last.Owned, v.Owned)
-	v.clients.CIDRs = sortedset.Keep(last.clients.CIDRs, v.clients.CIDRs)
-	v.capacity.cuts = last.capacity.cuts
-	l, was := &v.layer2, &last.layer2
+// keep makes what equals that of the last Inputs the same slice, for callers that compare these.
+func (in *Inputs) keep(last *Inputs) {
+	in.routers.sessions = sortedset.Keep(last.routers.sessions, in.routers.sessions)
+	in.Owned = sortedset.Keep(last.Owned, in.Owned)
+	in.clients.CIDRs = sortedset.Keep(last.clients.CIDRs, in.clients.CIDRs)
+	in.capacity.cuts = last.capacity.cuts
+	l, was := &in.layer2, &last.layer2
 	l.speakerMACs = sortedset.Keep(was.speakerMACs, l.speakerMACs)
 	l.nodeAddrs = sortedset.Keep(was.nodeAddrs, l.nodeAddrs)
 	// Candidates remember the L2Advertisements by name.
-	if was.candidates != nil && slices.Equal(v.adverts.l2, last.adverts.l2) &&
+	if was.candidates != nil && slices.Equal(in.adverts.l2, last.adverts.l2) &&
 		reflect.DeepEqual(l.electorate, was.electorate) {
 		l.candidates = was.candidates
 	}
 }
 
-// withoutCuts returns v, or a View that decides what addresses want.
-func (v *View) withoutCuts() *View {
-	if len(v.capacity.cuts) == 0 {
-		return v
+// withoutCuts returns v, or Inputs that decide what addresses want.
+func (in *Inputs) withoutCuts() *Inputs {
+	if len(in.capacity.cuts) == 0 {
+		return in
 	}
-	whole := *v
+	whole := *in
 	whole.capacity.cuts = nil
 	return &whole
 }
 
 // Blockade returns the flows that certainly fail on this node, as the decision knows.
-func (v *View) Blockade() *proxy.Blockade { return v.obstruction.blockade }
+func (in *Inputs) Blockade() *proxy.Blockade { return in.obstruction.blockade }
 
 // Duplicates returns the peers with the same router as an older peer on this node.
-func (v *View) Duplicates() []cluster.Duplicate { return v.routers.duplicates }
+func (in *Inputs) Duplicates() []cluster.Duplicate { return in.routers.duplicates }
 
 // NodeAddresses returns the InternalIPs of this node.
-func (v *View) NodeAddresses() []netip.Addr { return addressesOf(v.Self) }
+func (in *Inputs) NodeAddresses() []netip.Addr { return addressesOf(in.Self) }
 
 // IsUnresponsive reports whether the endpoints of a node are left out.
-func (v *View) IsUnresponsive(node string) bool { return v.topology.unresponsive.has(node) }
+func (in *Inputs) IsUnresponsive(node string) bool { return in.topology.unresponsive.has(node) }
 
 // WhyLeftOut explains why the endpoints of a node that died earlier are left out now.
-func (v *View) WhyLeftOut(node string) string {
-	if m, _ := v.Members.Find(node); m.Absent && v.Members.Halved(v.Node) {
+func (in *Inputs) WhyLeftOut(node string) string {
+	if m, _ := in.Members.Find(node); m.Absent && in.Members.Halved(in.Node) {
 		return "its Lease is not renewed either, while that of this node is"
 	}
 	return "more than half of the nodes respond again"
 }
 
 // Problems returns what is wrong with objects on this node.
-func (v *View) Problems() []cluster.Problem {
-	all := slices.Concat(v.routers.gatewayProblems(), v.adverts.duplicateProblems(), v.interfaceProblems())
-	if v.onlyPodCIDRs {
-		all = append(all, v.pods.Mismatch.problems(v.Self)...)
+func (in *Inputs) Problems() []cluster.Problem {
+	all := slices.Concat(in.routers.gatewayProblems(), in.adverts.duplicateProblems(), in.interfaceProblems())
+	if in.onlyPodCIDRs {
+		all = append(all, in.pods.Mismatch.problems(in.Self)...)
 	}
 	return all
 }
 
 // interfaceProblems returns the L2Advertisements that select this node but none of its
 // interfaces, once these are known.
-func (v *View) interfaceProblems() (all []cluster.Problem) {
-	for _, a := range v.adverts.l2 {
-		if v.Interfaces == nil || v.Blockade() != nil || v.Self == nil || len(a.Interfaces) == 0 ||
-			!a.NodeSelector.Matches(v.Self.Labels) {
+func (in *Inputs) interfaceProblems() (all []cluster.Problem) {
+	for _, a := range in.adverts.l2 {
+		if in.Interfaces == nil || in.Blockade() != nil || in.Self == nil || len(a.Interfaces) == 0 ||
+			!a.NodeSelector.Matches(in.Self.Labels) {
 			continue
 		}
-		if !slices.ContainsFunc(v.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
+		if !slices.ContainsFunc(in.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
 			all = append(all, cluster.Problem{Object: "L2Advertisement " + a.Name, Field: "spec.interfaces",
 				Value: strings.Join(a.Interfaces, ", "), Code: cluster.NoInterface, Warning: true,
 				Message: fmt.Sprintf("node %s has no such interface in a subnet of a pool; correct the names, or "+
-					"exclude the node by nodeSelector", v.Node)})
+					"exclude the node by nodeSelector", in.Node)})
 		}
 	}
 	return all
