@@ -11,8 +11,8 @@
 // cannot promise. [NewSource] is for speakers without an API server, where no controller
 // decides.
 //
-// Read allocate.go first, the order of decisions, then holdings.go (which Service has which address, and what says
-// so), request.go (what a Service asks for), find.go (a search for an address in the pools that it may use),
+// Read allocate.go first, the order of decisions, then holdings.go (which Service has which address, and what says so),
+// request.go (what a Service asks for), pools.go and find.go (a search for an address in the pools that it may use),
 // position.go (the order of a pool's addresses), eligibility.go, sharing.go and quota.go. allocator.go allocates for
 // successive snapshots.
 //
