@@ -32,7 +32,8 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 	var all []event.Event
 	if len(came)+len(left) <= limit {
 		for _, a := range left {
-			all = append(all, now.withdrawnEvents(a, was.desired, "bgp", fmt.Sprintf("withdrew %s%s", a, from(routers)))...)
+			what := fmt.Sprintf("withdrew %s%s", a, from(routers))
+			all = append(all, now.withdrawnEvents(a, was.desired, "bgp", what)...)
 		}
 		for _, a := range came {
 			all = append(all, now.announcedEvents(a)...)
@@ -56,7 +57,8 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 			continue
 		}
 		changes++
-		all = append(all, now.holderEvents(a.Addr, false, eventAnnounced, fmt.Sprintf("answers for %s on %s", a.Addr, r.answered[a.Addr]))...)
+		what := fmt.Sprintf("answers for %s on %s", a.Addr, r.answered[a.Addr])
+		all = append(all, now.holderEvents(a.Addr, false, eventAnnounced, what)...)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(was.answered), netip.Addr.Compare) {
 		if _, still := r.answered[a]; still {
@@ -84,7 +86,8 @@ func (r *reported) conflictEvents(was reported, now observation, limit int) (all
 		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
 			continue
 		}
-		all = append(all, now.holderEvents(a.Addr, true, eventAddressInUse, fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict))...)
+		what := fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)
+		all = append(all, now.holderEvents(a.Addr, true, eventAddressInUse, what)...)
 	}
 	return all
 }
@@ -103,7 +106,8 @@ func (now observation) announcedEvents(addr netip.Addr) []event.Event {
 }
 
 // holderEvents returns an event for each Service that holds addr.
-func (now observation) holderEvents(addr netip.Addr, warning bool, reason eventReason, what string) (all []event.Event) {
+func (now observation) holderEvents(addr netip.Addr, warning bool, reason eventReason, what string) []event.Event {
+	var all []event.Event
 	for _, name := range now.desired.Holders(addr) {
 		all = append(all, now.event(serviceRef(now.desired, name), warning, reason, "Announce", what))
 	}

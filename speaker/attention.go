@@ -68,10 +68,12 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 			all.add("new flows use the rules although --fast-path is set: %s", oneLine(f.Error))
 		}
 		for _, l := range f.Limited {
-			all.add("address %s has %d flows in the fast path, as many as there is room for others; %d more used the rules", l.Addr, l.Flows, l.Rejected)
+			all.add("address %s has %d flows in the fast path, as many as there is room for others; %d more used the rules",
+				l.Addr, l.Flows, l.Rejected)
 		}
 		if f.Found != "" {
-			all.add("another program changed the kernel's part of --fast-path; it was repaired %d times, last: %s", f.Repairs, f.Found)
+			all.add("another program changed the kernel's part of --fast-path; it was repaired %d times, last: %s",
+				f.Repairs, f.Found)
 		}
 	}
 	for _, o := range p.Obstacles {

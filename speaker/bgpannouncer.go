@@ -38,7 +38,8 @@ func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed sorteds
 		return a.announced, err
 	}
 	// With the same set, callers need not compare the elements.
-	a.prefixes, a.allowed, a.announced = prefixes, allowed, sortedset.KeepSet(allowed, prefixes, sortedset.ComparePrefixes)
+	a.announced = sortedset.KeepSet(allowed, prefixes, sortedset.ComparePrefixes)
+	a.prefixes, a.allowed = prefixes, allowed
 	return a.announced, err
 }
 

@@ -47,7 +47,8 @@ func (s *speaker) observe() (now observation, ok bool) {
 	if p.desired == nil {
 		return observation{}, false
 	}
-	return observation{passResult: *p, at: time.Now(), sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Obstacles()}, true
+	sessions, obstacles := s.bgp.Status().Sessions, s.proxy.Obstacles()
+	return observation{passResult: *p, at: time.Now(), sessions: sessions, obstacles: obstacles}, true
 }
 
 // reported is what Events have reported so far. The next ones report the differences. It is
@@ -276,7 +277,9 @@ func (r *reported) refusalsOf(a *plan.Address, was reported, now observation) (a
 		if was.refused[serviceAddress{a.Addr, reason.Service}] {
 			continue // numbers in the message may change with every endpoint
 		}
-		all = append(all, now.event(serviceRef(now.desired, reason.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("%s %s: %s", verb, a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))))
+		what := fmt.Sprintf("%s %s: %s", verb, a.Addr, strings.TrimPrefix(reason.Message, "not forwarded: "))
+		ref := serviceRef(now.desired, reason.Service)
+		all = append(all, now.event(ref, true, eventProxyRefused, "Forward", what))
 	}
 	return all
 }

@@ -101,9 +101,13 @@ type releaseWait struct {
 
 // newHandoverState knows the addresses that an earlier process on this node answered for.
 func newHandoverState(node string, known []netip.Addr) *handoverState {
-	handover := &handoverState{node: node, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
-		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{},
-		history: redirect.NewHistory(node)}
+	handover := &handoverState{
+		node: node, instance: rand.Uint64(), changed: make(chan struct{}, 1), history: redirect.NewHistory(node),
+		broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
+		instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{},
+		waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{},
+		kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{},
+	}
 	for _, a := range known {
 		handover.setHolder(a, node, holderState{at: time.Now()})
 	}

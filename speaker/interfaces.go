@@ -35,8 +35,10 @@ func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, withhe
 	if o != nil && o.withheld == withheld && o.sameInput(snap, all) {
 		return o
 	}
-	n := &interfaceOffer{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all,
-		withheld: withheld}
+	n := &interfaceOffer{
+		list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments,
+		all: all, withheld: withheld,
+	}
 	n.list = append(n.list, relevantInterfaces(snap, withoutFamilies(withheld, all))...)
 	if bounded {
 		var omitted []string

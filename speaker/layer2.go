@@ -275,6 +275,7 @@ func (l *layer2) updateHoldDown(m *membership.Members, decided bool, now time.Ti
 // process was suspended. It waits until it knows which ones, because the connections that
 // they have must be redirected to them from then on.
 func (s *speaker) resumed(pause time.Duration) {
-	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again", "node", s.Node, "for", pause.Round(time.Millisecond))
+	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again",
+		"node", s.Node, "for", pause.Round(time.Millisecond))
 	s.layer2.handover.resumed(time.Now())
 }

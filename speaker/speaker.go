@@ -160,7 +160,9 @@ func Run(ctx, kill context.Context, o Options) error {
 
 // start opens everything, and changes neither the kernel nor the network.
 func start(ctx context.Context, o Options, source cluster.Source, inStep func() bool) (*speaker, error) {
-	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath(ctx)})
+	p, err := proxy.New(ctx, proxy.Options{
+		Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath(ctx),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}

@@ -57,11 +57,11 @@ func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, erro
 	scheme := apigroup.Scheme(v1alpha1.AddToScheme, eventsv1.AddToScheme)
 	statuses, err := apigroup.Client(c, nil, scheme, v1alpha1.GroupVersion)
 	if err != nil {
-		return nil, fmt.Errorf("SpeakerStatus: %w", err)
+		return nil, fmt.Errorf("client of SpeakerStatuses: %w", err)
 	}
 	events, err := apigroup.Client(c, nil, scheme, eventsv1.SchemeGroupVersion)
 	if err != nil {
-		return nil, fmt.Errorf("Events: %w", err)
+		return nil, fmt.Errorf("client of Events: %w", err)
 	}
 	return &Reporter{node: node, statuses: statuses, events: events, log: log, wake: make(chan struct{}, 1)}, nil
 }
@@ -72,8 +72,9 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 		return nil
 	}
 	return &eventRecorder{
-		writer: event.Writer{Client: r.events, Log: r.log}, source: event.Source{Controller: "fanfare.io/speaker", Instance: r.node},
-		log: r.log, wake: make(chan struct{}, 1),
+		writer: event.Writer{Client: r.events, Log: r.log},
+		source: event.Source{Controller: "fanfare.io/speaker", Instance: r.node},
+		log:    r.log, wake: make(chan struct{}, 1),
 		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), reported: known, recent: map[seriesKey]pendingEvent{},
 	}
 }

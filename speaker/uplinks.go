@@ -53,7 +53,8 @@ func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
 		}
 		log.Info("uplinks of external clients", "iface", now.names)
 		return now, true // also if a new interface has an old name
-	}, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	}, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	return w
 }
 

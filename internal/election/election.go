@@ -239,7 +239,8 @@ func (c *Candidates) None(a *Address) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, ineligible(not).describe(a, n)))
 		}
 	}
-	return fmt.Sprintf("of %d %s none can answer: %s", len(c.nodes), cluster.Plural(len(c.nodes), "node", "nodes"), strings.Join(parts, ", "))
+	nodes := cluster.Plural(len(c.nodes), "node", "nodes")
+	return fmt.Sprintf("of %d %s none can answer: %s", len(c.nodes), nodes, strings.Join(parts, ", "))
 }
 
 // describe returns the predicate of a sentence whose subject is n nodes.

@@ -48,31 +48,31 @@ func node(name string, interfaces ...string) Node {
 var vip = netip.MustParseAddr("192.0.2.5")
 
 // owner is the node that should answer for an address, empty if there is no candidate.
-func (e *Candidates) owner(a *Address) string {
-	owner, _ := e.Elect(a)
+func (c *Candidates) owner(a *Address) string {
+	owner, _ := c.Elect(a)
 	return owner
 }
 
 // rank returns all candidates, the owner first: each takes over if all before it fail.
-func (e *Candidates) rank(a *Address) []string {
+func (c *Candidates) rank(a *Address) []string {
 	type candidate struct {
 		name string
 		rank rank
 	}
 	var all []candidate
-	e.each(a, func(i int, r rank) { all = append(all, candidate{e.nodes[i].Name, r}) })
+	c.each(a, func(i int, r rank) { all = append(all, candidate{c.nodes[i].Name, r}) })
 	slices.SortStableFunc(all, func(x, y candidate) int { return x.rank.compare(y.rank) })
 	names := make([]string, len(all))
-	for i, c := range all {
-		names[i] = c.name
+	for i, one := range all {
+		names[i] = one.name
 	}
 	return names
 }
 
 // whyNot says why a node is no candidate, empty if it is one.
-func (e *Candidates) whyNot(a *Address, node string) string {
-	i, _ := e.find(node)
-	not, _ := e.check(a, &e.entriesFor(a.Eligibility)[i], i)
+func (c *Candidates) whyNot(a *Address, node string) string {
+	i, _ := c.find(node)
+	not, _ := c.check(a, &c.entriesFor(a.Eligibility)[i], i)
 	if not == fit {
 		return ""
 	}

@@ -55,7 +55,8 @@ func (d *Dir) LoadAnswered() ([]SavedAddress, error) {
 func (d *Dir) SaveOwners(h *redirect.History, programmed []proxy.Redirect) error {
 	revision := h.Revision()
 	same := d.owners == revision && sortedset.Same(d.redirects, programmed)
-	return d.update(ownersFile, same, func() any { return h.Saved(programmed) }, func() { d.owners, d.redirects = revision, programmed })
+	saved := func() any { return h.Saved(programmed) }
+	return d.update(ownersFile, same, saved, func() { d.owners, d.redirects = revision, programmed })
 }
 
 // LoadOwners returns what the previous speaker saved, none if there was no speaker.
@@ -94,7 +95,8 @@ func (d *Dir) SaveAssignments(snap *cluster.Snapshot) error {
 // earlier speaker saved has none.
 func (d *Dir) SaveConfiguration(snap *cluster.Snapshot) error {
 	same := snap.Configuration == nil || d.configuration == snap.Configuration
-	return d.update(configurationFile, same, func() any { return snap.Configuration }, func() { d.configuration = snap.Configuration })
+	valid := func() any { return snap.Configuration }
+	return d.update(configurationFile, same, valid, func() { d.configuration = snap.Configuration })
 }
 
 // HasSnapshot reports whether an earlier speaker has run since the node was booted, and
