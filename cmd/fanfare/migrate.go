@@ -96,12 +96,7 @@ with their status, Nodes, Namespaces and EndpointSlices.`,
 
 // unfinished returns an error that a script notices, if the conversion is not the same as before.
 func unfinished(in *metallb.Cluster, out *metallb.Conversion, d *metallb.Comparison) error {
-	lost := 0
-	for _, n := range out.Notes {
-		if n.Lost {
-			lost++
-		}
-	}
+	lost := len(out.Lost())
 	if len(in.Problems)+lost+len(d.Problems)+d.Differences() == 0 {
 		return nil
 	}

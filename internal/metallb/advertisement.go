@@ -16,7 +16,7 @@ import (
 // no-export) leaves the whole object out: without it, the route would go further than before.
 func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	about := c.about("BGPAdvertisement", a.Name)
-	pools, parts, ok := c.scope(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors, a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
+	pools, parts, ok := c.scope(about, &a.Spec.Selection)
 	if !ok {
 		return
 	}
@@ -41,19 +41,17 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	if spec.AggregationLength != nil || spec.AggregationLengthV6 != nil {
 		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
 	}
-	taken := func(name string) bool { return named(c.Advertisements)(name) || named(c.in.Advertisements)(name) }
-	for i, p := range parts {
+	addParts(about, a.Name, parts, &c.Advertisements, c.in.Advertisements, func(m metav1.ObjectMeta, p part) *v1alpha1.BGPAdvertisement {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
-		c.Advertisements = append(c.Advertisements, &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: numbered(a.Name, i, taken)}, Spec: spec})
-	}
-	about.noteParts(len(parts))
+		return &v1alpha1.BGPAdvertisement{ObjectMeta: m, Spec: spec}
+	})
 }
 
 // addL2Advertisement converts an L2Advertisement, as addAdvertisement. It needs no preferred nodes: in
 // MetalLB 0.16 all selected nodes are equal in the election.
 func (c *converter) addL2Advertisement(a *L2Advertisement) {
 	about := c.about("L2Advertisement", a.Name)
-	pools, parts, ok := c.scope(about, a.Spec.IPAddressPools, a.Spec.IPAddressPoolSelectors, a.Spec.NodeSelectors, a.Spec.ServiceSelectors)
+	pools, parts, ok := c.scope(about, &a.Spec.Selection)
 	if !ok {
 		return
 	}
@@ -67,12 +65,10 @@ func (c *converter) addL2Advertisement(a *L2Advertisement) {
 	if len(spec.Interfaces) == 0 {
 		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
 	}
-	taken := func(name string) bool { return named(c.L2Advertisements)(name) || named(c.in.L2Advertisements)(name) }
-	for i, p := range parts {
+	addParts(about, a.Name, parts, &c.L2Advertisements, c.in.L2Advertisements, func(m metav1.ObjectMeta, p part) *v1alpha1.L2Advertisement {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
-		c.L2Advertisements = append(c.L2Advertisements, &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: numbered(a.Name, i, taken)}, Spec: spec})
-	}
-	about.noteParts(len(parts))
+		return &v1alpha1.L2Advertisement{ObjectMeta: m, Spec: spec}
+	})
 }
 
 // interfaces returns the names, and leaves out what Fanfare takes for a pattern. ok is false if none remains:
@@ -92,21 +88,28 @@ func (s subject) interfaces(names []string) (list []string, ok bool) {
 type part struct{ nodes, services conjunction }
 
 // scope returns the pools of an advertisement, and a part for each pair of selectors: MetalLB requires one match of each list.
-func (c *converter) scope(about subject, names []string, pools, nodes, services []metav1.LabelSelector) (list []string, parts []part, ok bool) {
-	if list, ok = c.poolsOf(about, names, pools); !ok || !about.valid("spec.nodeSelectors", nodes) || !about.valid("spec.serviceSelectors", services) {
+func (c *converter) scope(about subject, s *Selection) (pools []string, parts []part, ok bool) {
+	if pools, ok = c.poolsOf(about, s); !ok || !about.valid("spec.nodeSelectors", s.NodeSelectors) ||
+		!about.valid("spec.serviceSelectors", s.ServiceSelectors) {
 		return nil, nil, false
 	}
-	for _, n := range c.restrict(unite(nodes)) {
-		for _, s := range unite(services) {
-			parts = append(parts, part{n, s})
+	for _, nodes := range c.restrict(unite(s.NodeSelectors)) {
+		for _, services := range unite(s.ServiceSelectors) {
+			parts = append(parts, part{nodes, services})
 		}
 	}
-	return list, parts, true
+	return pools, parts, true
 }
 
-func (s subject) noteParts(n int) {
-	if n > 1 {
-		s.todo("spec.nodeSelectors, spec.serviceSelectors", "become %d advertisements with one selector each, which announce together what this one does", n)
+// addParts calls add with each part of an advertisement and the name of its object. The lists have the names that
+// are in use.
+func addParts[A, B metav1.Object](about subject, name string, parts []part, converted *[]A, original []B, add func(metav1.ObjectMeta, part) A) {
+	taken := func(name string) bool { return named(*converted, name) || named(original, name) }
+	for i, p := range parts {
+		*converted = append(*converted, add(metav1.ObjectMeta{Name: numbered(name, i, taken)}, p))
+	}
+	if n := len(parts); n > 1 {
+		about.todo("spec.nodeSelectors, spec.serviceSelectors", "become %d advertisements with one selector each, which announce together what this one does", n)
 	}
 }
 

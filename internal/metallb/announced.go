@@ -12,7 +12,6 @@ import (
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 )
@@ -184,20 +183,20 @@ func usable(n *corev1.Node) bool {
 	})
 }
 
-// selects reports whether an advertisement is about a pool. Names and selectors add up. Without either it is
-// about all pools, so that an empty list of selectors must not match here, as it does elsewhere.
-func selects(names []string, selectors []metav1.LabelSelector, p *IPAddressPool) bool {
-	if len(names) == 0 && len(selectors) == 0 {
-		return true
-	}
-	return slices.Contains(names, p.Name) || len(selectors) > 0 && matchesAny(selectors, p.Labels)
+// selects reports whether an advertisement is about a Service on a node. Names and selectors of pools add up. Without
+// either it is about all pools, so that an empty list of selectors must not match here, as it does elsewhere.
+func (s *Selection) selects(b balancer, n *corev1.Node) bool {
+	names, selectors := s.IPAddressPools, s.IPAddressPoolSelectors
+	pool := len(names) == 0 && len(selectors) == 0 || slices.Contains(names, b.pool.Name) ||
+		len(selectors) > 0 && matchesAny(selectors, b.pool.Labels)
+	return pool && matchesAny(s.NodeSelectors, n.Labels) && matchesAny(s.ServiceSelectors, b.service.Labels)
 }
 
 // addRoutes adds the routes of a node. Advertisements with the same prefix add up: FRR gets one
 // route with the communities of all.
 func (c *Cluster) addRoutes(merged map[Announcement]bgp.Attributes, b balancer, n *corev1.Node) {
 	for _, ad := range c.Advertisements {
-		if !selects(ad.Spec.IPAddressPools, ad.Spec.IPAddressPoolSelectors, b.pool) || !matchesAny(ad.Spec.NodeSelectors, n.Labels) || !matchesAny(ad.Spec.ServiceSelectors, b.service.Labels) {
+		if !ad.Spec.selects(b, n) {
 			continue
 		}
 		for _, p := range c.Peers {
@@ -238,7 +237,7 @@ func (s *BGPAdvertisementSpec) prefix(addr netip.Addr) netip.Prefix {
 func (c *Cluster) answers(b balancer, n *corev1.Node) (all []Announcement) {
 	interfaces, everywhere := []string{}, false
 	for _, ad := range c.L2Advertisements {
-		if ad.Spec.selectsNode(b, n) {
+		if ad.Spec.selects(b, n) {
 			interfaces, everywhere = append(interfaces, ad.Spec.Interfaces...), everywhere || len(ad.Spec.Interfaces) == 0
 		}
 	}
@@ -258,7 +257,7 @@ func (c *Cluster) answers(b balancer, n *corev1.Node) (all []Announcement) {
 // share an address have one node, and the two families of a Service, too.
 func (c *Cluster) candidates(b balancer) (nodes []*corev1.Node) {
 	for _, n := range c.Nodes {
-		ofService := slices.ContainsFunc(c.L2Advertisements, func(ad *L2Advertisement) bool { return ad.Spec.selectsNode(b, n) })
+		ofService := slices.ContainsFunc(c.L2Advertisements, func(ad *L2Advertisement) bool { return ad.Spec.selects(b, n) })
 		if usable(n) && ofService && (b.ready[n.Name] || !isLocal(b.service)) {
 			nodes = append(nodes, n)
 		}
@@ -268,10 +267,6 @@ func (c *Cluster) candidates(b balancer) (nodes []*corev1.Node) {
 		return bytes.Compare(hx[:], hy[:])
 	})
 	return nodes
-}
-
-func (s *L2AdvertisementSpec) selectsNode(b balancer, n *corev1.Node) bool {
-	return selects(s.IPAddressPools, s.IPAddressPoolSelectors, b.pool) && matchesAny(s.NodeSelectors, n.Labels) && matchesAny(s.ServiceSelectors, b.service.Labels)
 }
 
 // with returns the attributes of a route to which an advertisement adds its own. MetalLB refuses

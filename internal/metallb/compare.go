@@ -90,11 +90,7 @@ func (c *Comparison) Differences() int { return len(c.Lost) + len(c.New) - c.Cha
 
 // String returns the comparison as comments of YAML.
 func (c *Comparison) String() string {
-	var problems []string
-	for _, p := range c.Problems {
-		problems = append(problems, p.String())
-	}
-	text := comments("INVALID: Fanfare refuses these converted objects, or parts of them.", problems)
+	text := comments("INVALID: Fanfare refuses these converted objects, or parts of them.", texts(c.Problems))
 	if c.NoNodes {
 		return text + "# COMPARISON: none, since there are no Nodes; give their objects, and those of Services and EndpointSlices.\n"
 	}

@@ -16,32 +16,23 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A Note says what the conversion of an object could not keep, or what remains to be done.
-type Note struct {
-	Object  string // MetalLB's, such as "BGPPeer tor1"
-	Field   string // such as "spec.nodeSelectors"
-	Message string // what is different, and what to do about it
-	// Lost: Fanfare does not do what the field asks for. Otherwise it does, once what the message asks for is done.
-	Lost bool
-}
-
-func (n Note) String() string {
-	if n.Field == "" {
-		return n.Object + ": " + n.Message
-	}
-	return n.Object + ": " + n.Field + ": " + n.Message
-}
-
 // A Conversion is Fanfare's objects in the place of MetalLB's.
 type Conversion struct {
 	Pools            []*v1alpha1.AddressPool
 	Peers            []*v1alpha1.BGPPeer
 	Advertisements   []*v1alpha1.BGPAdvertisement
 	L2Advertisements []*v1alpha1.L2Advertisement
-	Notes            []Note
+	// Notes say what the conversion of an object could not keep, or, as Warnings, what remains to be done for the
+	// same: then Fanfare does what the field asks for. Object is MetalLB's, such as "BGPPeer tor1".
+	Notes []cluster.Problem
 
 	// peers are the names of the BGPPeers that each of MetalLB's became.
 	peers map[string][]string
+}
+
+// Lost returns the Notes about what Fanfare does not do.
+func (conversion *Conversion) Lost() []cluster.Problem {
+	return slices.DeleteFunc(slices.Clone(conversion.Notes), func(p cluster.Problem) bool { return p.Warning })
 }
 
 // Options are what a user asks of the conversion.
@@ -93,12 +84,17 @@ func (c *converter) about(kind, name string) subject { return subject{c, kind + 
 
 // todo notes what a user must do, or should know, for the converted object to do the same.
 func (s subject) todo(field, format string, args ...any) {
-	s.c.Notes = append(s.c.Notes, Note{s.object, field, fmt.Sprintf(format, args...), false})
+	s.note(cluster.Problem{Field: field, Message: fmt.Sprintf(format, args...), Warning: true})
 }
 
 // lost notes what the converted object does not do.
 func (s subject) lost(field, format string, args ...any) {
-	s.c.Notes = append(s.c.Notes, Note{s.object, field, fmt.Sprintf(format, args...), true})
+	s.note(cluster.Problem{Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+func (s subject) note(p cluster.Problem) {
+	p.Object = s.object
+	s.c.Notes = append(s.c.Notes, p)
 }
 
 // valid reports whether all selectors are valid. An invalid one selects nothing, which a conversion
@@ -160,10 +156,8 @@ func numbered(name string, i int, taken func(string) bool) string {
 }
 
 // named reports whether a list has an object of this name.
-func named[T metav1.Object](list []T) func(string) bool {
-	return func(name string) bool {
-		return slices.ContainsFunc(list, func(o T) bool { return o.GetName() == name })
-	}
+func named[T metav1.Object](list []T, name string) bool {
+	return slices.ContainsFunc(list, func(o T) bool { return o.GetName() == name })
 }
 
 // checkServices notes what Services ask of MetalLB that Fanfare answers in another way. MetalLB shares

@@ -1,5 +1,5 @@
 // Package metallb reads the objects of MetalLB and says what they are in Fanfare: [Convert]
-// returns Fanfare's objects and a Note about everything that has no counterpart, and [Compare]
+// returns Fanfare's objects and Notes about everything that has no counterpart, and [Compare]
 // what each node announces by MetalLB's objects and by the converted ones. Both are pure.
 // `fanfare migrate metallb` prints them.
 //
@@ -15,6 +15,6 @@
 //
 // MetalLB's rules are those of version 0.16.1, and comments name the functions of its source that
 // have them: compare these when a newer version is supported. One principle holds everywhere: if
-// an object cannot be converted exactly, Fanfare announces less with it and never more, and a
-// [Note] says so.
+// an object cannot be converted exactly, Fanfare announces less with it and never more, and
+// [Conversion.Notes] say so.
 package metallb

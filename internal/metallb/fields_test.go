@@ -57,6 +57,10 @@ func TestFieldsAreThoseOfTheTypes(t *testing.T) {
 
 func addType(all map[string]bool, prefix string, typ reflect.Type) {
 	for i := range typ.NumField() {
+		if typ.Field(i).Anonymous {
+			addType(all, prefix, typ.Field(i).Type)
+			continue
+		}
 		name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
 		all[prefix+name] = true
 		below, of := ".", typ.Field(i).Type

@@ -100,24 +100,26 @@ func (s bgpPeerV1beta1Spec) current() (spec BGPPeerSpec) {
 
 // BGPAdvertisementSpec announces addresses of pools over BGP.
 type BGPAdvertisementSpec struct {
-	AggregationLength      *int32                 `json:"aggregationLength,omitempty"`   // nil: 32
-	AggregationLengthV6    *int32                 `json:"aggregationLengthV6,omitempty"` // nil: 128
-	LocalPref              uint32                 `json:"localPref,omitempty"`           // 0: none
-	Communities            []string               `json:"communities,omitempty"`         // values, or names of a Community
-	IPAddressPools         []string               `json:"ipAddressPools,omitempty"`
-	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"` // more pools
-	NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors,omitempty"`          // any of them
-	Peers                  []string               `json:"peers,omitempty"`
-	ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors,omitempty"` // any of them
+	AggregationLength   *int32   `json:"aggregationLength,omitempty"`   // nil: 32
+	AggregationLengthV6 *int32   `json:"aggregationLengthV6,omitempty"` // nil: 128
+	LocalPref           uint32   `json:"localPref,omitempty"`           // 0: none
+	Communities         []string `json:"communities,omitempty"`         // values, or names of a Community
+	Peers               []string `json:"peers,omitempty"`
+	Selection
 }
 
 // L2AdvertisementSpec announces addresses of pools by ARP and NDP.
 type L2AdvertisementSpec struct {
+	Interfaces []string `json:"interfaces,omitempty"`
+	Selection
+}
+
+// A Selection is what an advertisement is about, of either kind.
+type Selection struct {
 	IPAddressPools         []string               `json:"ipAddressPools,omitempty"`
 	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"` // more pools
 	NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors,omitempty"`          // any of them
-	Interfaces             []string               `json:"interfaces,omitempty"`
-	ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors,omitempty"` // any of them
+	ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors,omitempty"`       // any of them
 }
 
 // BFDProfileSpec has the settings of BFD sessions. Intervals are in milliseconds.

@@ -35,7 +35,7 @@ func (c *converter) addPeer(p *BGPPeer) {
 	c.setBFD(about, &spec, &p.Spec)
 	about.noteFamilies(&p.Spec)
 	// A second name must not be that of an object which is converted later, or already was.
-	taken := func(name string) bool { return named(c.Peers)(name) || named(c.in.Peers)(name) }
+	taken := func(name string) bool { return named(c.Peers, name) || named(c.in.Peers, name) }
 	// The label comes last: it is in every selector, and nothing that disjoint could use.
 	for i, s := range c.restrict(disjoint(unite(p.Spec.NodeSelectors))) {
 		peer := &v1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: numbered(p.Name, i, taken)}, Spec: spec}

@@ -28,13 +28,13 @@ func (f fixed) Changed() <-chan struct{} { return nil }
 // snapshot returns the cluster with the converted objects, and with the addresses that Services
 // get, as a controller that starts now assigns them. All that Notes ask for is done in it: the Secrets exist,
 // and all nodes have the label of Options.
-func (out *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
+func (conversion *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
 	b := cluster.NewBuilder()
 	// As MetalLB with its --lb-class, which leaves Services without a class alone.
 	if o.Class != "" {
 		b.Limit(cluster.Scope{Classes: cluster.Classes{Only: true, Also: []string{o.Class}}})
 	}
-	for _, e := range out.objects() {
+	for _, e := range conversion.objects() {
 		b.Set(e.object, "")
 	}
 	set(b, c.Services)
@@ -47,7 +47,7 @@ func (out *Conversion) snapshot(c *Cluster, o Options) *cluster.Snapshot {
 		}
 		b.Set(n, "")
 	}
-	for _, p := range out.Peers {
+	for _, p := range conversion.Peers {
 		if ref := p.Spec.PasswordSecretRef; ref != nil {
 			b.Set(&corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.DefaultNamespace, Name: ref.Name},
@@ -68,8 +68,8 @@ func set[T runtime.Object](b *cluster.Builder, list []T) {
 // planned returns what Fanfare's speakers announce, sorted, if one runs on every node and has an
 // interface for each address. Routes have MetalLB's names of routers. problems are routers that have a session by another
 // object, each with the first node: with MetalLB, two VRFs may have a router of the same address.
-func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement, problems []cluster.Problem) {
-	interfaces := out.interfaces()
+func (conversion *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement, problems []cluster.Problem) {
+	interfaces := conversion.interfaces()
 	// No node is known to be dead: MetalLB's side does not know either.
 	for _, n := range c.Nodes {
 		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
@@ -80,7 +80,7 @@ func (out *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announ
 		}
 		for _, peer := range c.Peers {
 			for r := range d.BGP.Routes.All() {
-				if session, ok := out.receives(d.BGP, r, peer); ok {
+				if session, ok := conversion.receives(d.BGP, r, peer); ok {
 					all = append(all, Announcement{Node: n.Name, Peer: peer.Name, Prefix: r.Prefix, With: r.Attributes.Of(session).String()})
 				}
 			}
@@ -99,9 +99,9 @@ const anyOther = "any other"
 
 // interfaces returns those of a node that has all that L2Advertisements name, and others, in every
 // subnet.
-func (out *Conversion) interfaces() (all []l2.Interface) {
+func (conversion *Conversion) interfaces() (all []l2.Interface) {
 	names := sets.New(anyOther)
-	for _, a := range out.L2Advertisements {
+	for _, a := range conversion.L2Advertisements {
 		names.Insert(a.Spec.Interfaces...)
 	}
 	everywhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
@@ -121,8 +121,8 @@ func interfacesText(names []string) string {
 
 // receives reports whether the router of one of MetalLB's peers receives a route, and by which session of the state. A
 // router that MetalLB sends one address family to has not activated the other one.
-func (out *Conversion) receives(s bgp.State, r bgp.Route, peer *BGPPeer) (session string, ok bool) {
-	for _, name := range out.peers[peer.Name] {
+func (conversion *Conversion) receives(s bgp.State, r bgp.Route, peer *BGPPeer) (session string, ok bool) {
+	for _, name := range conversion.peers[peer.Name] {
 		if r.Peers.Has(name) && slices.ContainsFunc(s.Sessions, func(s bgp.Session) bool { return s.Name == name }) {
 			return name, peer.Spec.carries(r.Prefix.Addr())
 		}

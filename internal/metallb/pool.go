@@ -136,7 +136,8 @@ func (c *converter) setNamespaces(about subject, spec *v1alpha1.AddressPoolSpec,
 
 // poolsOf returns the pools that an advertisement selects, sorted, and ok false if it selects none
 // although it has names or selectors. No names: all pools.
-func (c *converter) poolsOf(about subject, names []string, selectors []metav1.LabelSelector) (pools []string, ok bool) {
+func (c *converter) poolsOf(about subject, s *Selection) (pools []string, ok bool) {
+	names, selectors := s.IPAddressPools, s.IPAddressPoolSelectors
 	if !about.valid("spec.ipAddressPoolSelectors", selectors) {
 		return nil, false
 	}
@@ -144,7 +145,7 @@ func (c *converter) poolsOf(about subject, names []string, selectors []metav1.La
 		return nil, true
 	}
 	selected := sets.New(slices.DeleteFunc(slices.Clone(names), func(n string) bool {
-		return about.unknown("spec.ipAddressPools", n, named(c.in.Pools)(n))
+		return about.unknown("spec.ipAddressPools", n, named(c.in.Pools, n))
 	})...)
 	if len(selectors) > 0 {
 		for _, p := range c.in.Pools {

@@ -13,12 +13,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // YAML returns the objects as documents for kubectl apply.
-func (out *Conversion) YAML() ([]byte, error) {
+func (conversion *Conversion) YAML() ([]byte, error) {
 	var b bytes.Buffer
-	for _, o := range out.objects() {
+	for _, o := range conversion.objects() {
 		text, err := document(o.kind, o.object)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", o.kind, o.name, err)
@@ -37,25 +38,25 @@ type entry struct {
 
 // objects returns all of them, in the order in which they depend on each other: kubectl applies them
 // in this order.
-func (out *Conversion) objects() (all []entry) {
-	for _, o := range out.Pools {
+func (conversion *Conversion) objects() (all []entry) {
+	for _, o := range conversion.Pools {
 		all = append(all, entry{"AddressPool", o.Name, o})
 	}
-	for _, o := range out.Peers {
+	for _, o := range conversion.Peers {
 		all = append(all, entry{"BGPPeer", o.Name, o})
 	}
-	for _, o := range out.Advertisements {
+	for _, o := range conversion.Advertisements {
 		all = append(all, entry{"BGPAdvertisement", o.Name, o})
 	}
-	for _, o := range out.L2Advertisements {
+	for _, o := range conversion.L2Advertisements {
 		all = append(all, entry{"L2Advertisement", o.Name, o})
 	}
 	return all
 }
 
 // has reports whether a Problem's object is one of them.
-func (out *Conversion) has(object string) bool {
-	return slices.ContainsFunc(out.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
+func (conversion *Conversion) has(object string) bool {
+	return slices.ContainsFunc(conversion.objects(), func(e entry) bool { return e.kind+" "+e.name == object })
 }
 
 // document returns an object as YAML, without an empty spec.
@@ -102,6 +103,14 @@ func commented(text string) string {
 	return strings.ReplaceAll(text, "\n", "\n#   ")
 }
 
+// texts returns a line for each Problem.
+func texts(list []cluster.Problem) (lines []string) {
+	for _, p := range list {
+		lines = append(lines, p.String())
+	}
+	return lines
+}
+
 // Report returns what `fanfare migrate metallb` prints: the objects, and as comments what was not read,
 // what has no counterpart, what to do, and the differences.
 func Report(c *Cluster, out *Conversion, d *Comparison) (string, error) {
@@ -109,21 +118,11 @@ func Report(c *Cluster, out *Conversion, d *Comparison) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var unread, lost, todo []string
-	for _, p := range c.Problems {
-		unread = append(unread, p.String())
-	}
-	for _, n := range out.Notes {
-		if n.Lost {
-			lost = append(lost, n.String())
-		} else {
-			todo = append(todo, n.String())
-		}
-	}
+	todo := slices.DeleteFunc(slices.Clone(out.Notes), func(n cluster.Problem) bool { return !n.Warning })
 	return strings.Join(slices.DeleteFunc([]string{
-		comments("NOT READ: these objects or fields are not converted.", unread),
-		comments("NO COUNTERPART: Fanfare does not do this.", lost),
-		comments("TO DO, TO KNOW:", todo),
+		comments("NOT READ: these objects or fields are not converted.", texts(c.Problems)),
+		comments("NO COUNTERPART: Fanfare does not do this.", texts(out.Lost())),
+		comments("TO DO, TO KNOW:", texts(todo)),
 		d.String(),
 		string(objects),
 	}, func(s string) bool { return s == "" }), "\n"), nil

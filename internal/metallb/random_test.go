@@ -84,7 +84,7 @@ func TestNothingDiffers(t *testing.T) {
 		out := Convert(c, Options{})
 		d := Compare(c, out, Options{})
 		for _, n := range out.Notes {
-			if n.Lost {
+			if !n.Warning {
 				t.Errorf("seed %d: %s", seed, n)
 			}
 		}
@@ -131,7 +131,7 @@ func addAdvertisements(r *rand.Rand, c *Cluster, aggregates bool) {
 	localPref := uint32(200 * r.IntN(2)) // MetalLB refuses different ones
 	for i := range r.IntN(4) {
 		a := &BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bgp%d", i)}}
-		a.Spec = BGPAdvertisementSpec{LocalPref: localPref, NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r)}
+		a.Spec = BGPAdvertisementSpec{LocalPref: localPref, Selection: Selection{NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r)}}
 		if r.IntN(2) == 0 {
 			a.Spec.IPAddressPools = []string{"p0"}
 		}
@@ -150,7 +150,7 @@ func addAdvertisements(r *rand.Rand, c *Cluster, aggregates bool) {
 	}
 	for i := range r.IntN(3) {
 		a := &L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("l2-%d", i)}}
-		a.Spec = L2AdvertisementSpec{NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r), ServiceSelectors: randomSelectors(r)}
+		a.Spec = L2AdvertisementSpec{Selection: Selection{NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r), ServiceSelectors: randomSelectors(r)}}
 		a.Spec.Interfaces = [][]string{nil, {"eth0"}, {"eth1", "bond0"}}[r.IntN(3)]
 		c.L2Advertisements = append(c.L2Advertisements, a)
 	}
