@@ -3,21 +3,14 @@ package gossip
 import (
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // reportInterval is the shortest time between two reports of rejected senders. A flood of them costs
 // a counter each.
 const reportInterval = 100 * time.Millisecond
-
-// A reportLimit allows one report each reportInterval. Its zero value allows one at once.
-type reportLimit struct{ last atomic.Int64 }
-
-func (l *reportLimit) allow(now time.Time) bool {
-	last := l.last.Load()
-	return now.UnixNano()-last >= int64(reportInterval) && l.last.CompareAndSwap(last, now.UnixNano())
-}
 
 // firstRelease is later than any clock that has not been set since the machine started without one
 // of its own. Such a clock sets no limit.
@@ -42,13 +35,10 @@ func (g *Gossip) admits(from netip.Addr) bool {
 	if _, isNode := (*g.nodeAt.Load())[from]; isNode {
 		return true
 	}
-	g.metrics.rejected.Inc()
-	if now := time.Now(); g.unknown.allow(now) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
+	g.reject(g.unknown, func() (string, error) {
 		// All have one subject: a host that uses many addresses must not hide other problems.
-		g.problems.set("sender", now, fmt.Errorf("%s, which is the InternalIP of no Node, sends to port %d, which rejects it; is the port open to nodes only?", from, g.Port))
-	}
+		return "sender", fmt.Errorf("%s, which is the InternalIP of no Node, sends to port %d, which rejects it; is the port open to nodes only?", from, g.Port)
+	})
 	return false
 }
 
@@ -58,12 +48,20 @@ func (g *Gossip) admits(from netip.Addr) bool {
 // use up the limit of that node. Instead, a seal is cheap to verify: a packet never makes this
 // process derive a key.
 func (g *Gossip) rejectSeal(from netip.Addr) {
+	g.reject(g.wrong, func() (string, error) {
+		return "sender " + from.String(), fmt.Errorf("node %s (%s) sends messages with another key, or without one, which are rejected; is its key file the same, is its release compatible, and is port %d open to nodes only?", (*g.nodeAt.Load())[from], from, g.Port)
+	})
+}
+
+// reject counts a packet or a connection, and reports it if the limit allows: describe is not called for the others of a
+// flood.
+func (g *Gossip) reject(reports *rate.Limiter, describe func() (subject string, err error)) {
 	g.metrics.rejected.Inc()
-	now := time.Now()
-	if !g.wrong.allow(now) {
+	if !reports.Allow() {
 		return
 	}
+	subject, err := describe()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.problems.set("sender "+from.String(), now, fmt.Errorf("node %s (%s) sends messages with another key, or without one, which are rejected; is its key file the same, is its release compatible, and is port %d open to nodes only?", (*g.nodeAt.Load())[from], from, g.Port))
+	g.problems.set(subject, time.Now(), err)
 }

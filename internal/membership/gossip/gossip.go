@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/fanfare-lb/fanfare/internal/base/notify"
 	"github.com/fanfare-lb/fanfare/internal/kernel/suspend"
@@ -127,8 +128,8 @@ type Gossip struct {
 	keysInUse atomic.Pointer[keysInUse] // of keys; nil before the first
 	// nodeAt has the names of the nodes by their addresses. It is immutable.
 	nodeAt  atomic.Pointer[map[netip.Addr]string]
-	unknown reportLimit // of senders that are no node
-	wrong   reportLimit // of senders at addresses of nodes
+	unknown *rate.Limiter // of reports of senders that are no node
+	wrong   *rate.Limiter // of reports of senders at addresses of nodes
 	// open listens: listenSockets, except in tests. now tells the time of the start.
 	open func(netip.AddrPort, admission, *log.Logger) (memberlist.Transport, error)
 	now  func() time.Time
@@ -165,6 +166,7 @@ func New(o Options) *Gossip {
 	g := &Gossip{
 		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), received: make(chan Message, receiveQueue),
 		open: listenSockets, now: time.Now, joinAt: map[string]time.Time{}, nodes: map[string]Node{}, members: map[string]*entry{}, windows: map[string]*bootWindow{},
+		unknown: rate.NewLimiter(rate.Every(reportInterval), 1), wrong: rate.NewLimiter(rate.Every(reportInterval), 1),
 		joining: map[string]bool{}, pingedBy: map[string]bool{}, problems: problems{}, view: &View{},
 	}
 	g.nodeAt.Store(&map[netip.Addr]string{})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"golang.org/x/time/rate"
 
 	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 )
@@ -119,9 +120,7 @@ func TestJunkIsCheap(t *testing.T) {
 	g := y.victim.gossip
 	y.to.network.partition(y.other.addr.Addr(), true) // It answers no hello.
 	for _, j := range junks {
-		later := time.Now().Add(time.Hour).UnixNano()
-		g.unknown.last.Store(later) // It was reported just now.
-		g.wrong.last.Store(later)
+		g.unknown, g.wrong = &rate.Limiter{}, &rate.Limiter{} // It was reported just now.
 		from, i := j.from(y), uint64(0)
 		b := j.datagram(y, 1)
 		y.victim.asks.AllowN(time.Now(), asksPerSecond)
@@ -269,7 +268,7 @@ func BenchmarkDatagram(b *testing.B) {
 		var datagrams [][]byte
 		for i := range b.N {
 			h := header{packetData, y.other.boot, y.victim.boot, uint64(i + 10)}.bytes()
-			aead := y.other.sealer.of(key{1}, y.other.addr.Addr(), y.other.boot)
+			aead := packetCipher(key{1}, y.other.addr.Addr(), y.other.boot)
 			datagrams = append(datagrams, aead.Seal(h, nonceOf(uint64(i+10)), make([]byte, 59), authenticated(h, y.victim.addr)))
 		}
 		b.ReportAllocs()

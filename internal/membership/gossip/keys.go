@@ -104,52 +104,52 @@ type keyring struct {
 }
 
 // update takes the keys of the file.
-func (r *keyring) update(file []key, now time.Time) {
-	if r.since == nil {
-		r.since, r.removed = map[key]time.Time{}, map[key]time.Time{}
+func (ring *keyring) update(file []key, now time.Time) {
+	if ring.since == nil {
+		ring.since, ring.removed = map[key]time.Time{}, map[key]time.Time{}
 	}
-	for _, k := range r.file {
+	for _, k := range ring.file {
 		if !slices.Contains(file, k) {
-			r.removed[k] = now
+			ring.removed[k] = now
 		}
 	}
 	for _, k := range file {
-		delete(r.removed, k)
-		if _, known := r.since[k]; !known {
-			r.since[k] = now
+		delete(ring.removed, k)
+		if _, known := ring.since[k]; !known {
+			ring.since[k] = now
 		}
 	}
-	r.file = slices.Clone(file)
-	r.choose(now)
+	ring.file = slices.Clone(file)
+	ring.choose(now)
 }
 
 // choose decides which key encrypts, and drops removed keys once the nodes that read the
 // file last no longer use them either.
-func (r *keyring) choose(now time.Time) {
-	first := r.file[0]
-	switch _, usable := r.since[r.use]; {
-	case now.Sub(r.since[first]) >= keyDelay:
-		r.use = first
+func (ring *keyring) choose(now time.Time) {
+	first := ring.file[0]
+	switch _, usable := ring.since[ring.use]; {
+	case now.Sub(ring.since[first]) >= keyDelay:
+		ring.use = first
 	case usable:
 		// All other nodes have it, since it is in use.
-	case len(r.file) > 1:
+	case len(ring.file) > 1:
 		// This process has just started and does not know when the first key appeared. The
 		// second one was used before.
-		r.use = r.file[1]
+		ring.use = ring.file[1]
 	default:
-		r.use = first
+		ring.use = first
 	}
-	for k, at := range r.removed {
-		if now.Sub(at) >= 2*keyDelay && k != r.use {
-			delete(r.removed, k)
-			delete(r.since, k)
+	for k, at := range ring.removed {
+		if now.Sub(at) >= 2*keyDelay && k != ring.use {
+			delete(ring.removed, k)
+			delete(ring.since, k)
 		}
 	}
 }
 
 // accepted returns all keys that decrypt, sorted.
-func (r *keyring) accepted() (keys []key) {
-	for k := range r.since {
+func (ring *keyring) accepted() (keys []key) {
+	for k := range ring.since {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b key) int { return bytes.Compare(a[:], b[:]) })

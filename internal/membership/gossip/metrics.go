@@ -1,6 +1,9 @@
 package gossip
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 type metrics struct {
 	members        *prometheus.GaugeVec
@@ -12,11 +15,12 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
+	auto := promauto.With(r) // nil: registers nothing
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "members", Name: name, Help: help})
+		return auto.NewCounter(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "members", Name: name, Help: help})
 	}
-	m := &metrics{
-		members: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	return &metrics{
+		members: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fanfare", Name: "members",
 			Help: "Nodes by the state of their speakers: alive, left or dead.",
 		}, []string{"state"}),
@@ -26,10 +30,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		replayed:       counter("replayed_total", "Packets rejected because they are copies, or were sent to an earlier speaker of this node."),
 		dropped:        counter("messages_dropped_total", "Messages of other speakers dropped because the queue was full."),
 	}
-	if r != nil {
-		r.MustRegister(m.members, m.deaths, m.falsePositives, m.rejected, m.replayed, m.dropped)
-	}
-	return m
 }
 
 func (m *metrics) observe(v *View) {

@@ -50,8 +50,8 @@ type sealedTransport struct {
 
 	mu       sync.Mutex
 	boot     uint64
-	seq      uint64 // of the last packet
-	sealer   sealer // of own packets
+	seq      uint64              // of the last packet
+	sealers  map[key]cipher.AEAD // of own packets, by the shared key
 	asks     *rate.Limiter
 	answers  *rate.Limiter
 	sessions map[netip.AddrPort]*session
@@ -245,7 +245,8 @@ func (t *sealedTransport) keepOnly(nodes map[netip.Addr]string) {
 func (t *sealedTransport) sendData(receiver uint64, b []byte, to netip.AddrPort) error {
 	t.seq++
 	h := header{packetData, t.boot, receiver, t.seq}.bytes()
-	aead := t.sealer.of(t.gossip.keysInUse.Load().use, t.addr.Addr(), t.boot)
+	keys := t.gossip.keysInUse.Load()
+	aead := cached(&t.sealers, keys.use, keys, t.addr.Addr(), t.boot)
 	_, err := t.Transport.WriteTo(aead.Seal(h, nonceOf(t.seq), b, authenticated(h, to)), to.String())
 	return err
 }
@@ -343,23 +344,23 @@ func (t *sealedTransport) unseal(s *session, from netip.AddrPort, h header, pack
 	keys := t.gossip.keysInUse.Load()
 	extra := authenticated(packet, t.addr)
 	for _, k := range keys.accepted {
-		if b, err := s.opener(k, keys, from.Addr()).Open(nil, nonceOf(h.seq), packet[headerBytes:], extra); err == nil {
+		if b, err := cached(&s.openers, k, keys, from.Addr(), s.sender).Open(nil, nonceOf(h.seq), packet[headerBytes:], extra); err == nil {
 			return b, true
 		}
 	}
 	return nil, false
 }
 
-// opener returns the cipher of packets of sender under a key. It is derived once.
-func (s *session) opener(k key, keys *keysInUse, from netip.Addr) cipher.AEAD {
-	if aead := s.openers[k]; aead != nil {
+// cached returns the cipher of a process's packets under a key. It is derived once.
+func cached(ciphers *map[key]cipher.AEAD, k key, keys *keysInUse, addr netip.Addr, boot uint64) cipher.AEAD {
+	if aead := (*ciphers)[k]; aead != nil {
 		return aead
 	}
-	if s.openers == nil || len(s.openers) >= len(keys.accepted) { // One of them is no longer accepted.
-		s.openers = map[key]cipher.AEAD{}
+	if *ciphers == nil || len(*ciphers) >= len(keys.accepted) { // One of them is no longer accepted.
+		*ciphers = map[key]cipher.AEAD{}
 	}
-	s.openers[k] = packetCipher(k, from, s.sender)
-	return s.openers[k]
+	(*ciphers)[k] = packetCipher(k, addr, boot)
+	return (*ciphers)[k]
 }
 
 // learn records a boot number of the other process, which has shown that it is authentic.
@@ -419,7 +420,7 @@ func (t *sealedTransport) receiveHello(s *session, from netip.AddrPort, h header
 // node, unless that is the own one or lower.
 func (t *sealedTransport) raiseAbove(known uint64) {
 	if known > t.boot && !isFarAhead(known, t.gossip.now()) {
-		t.boot, t.seq = known+1, 0
+		t.boot, t.seq, t.sealers = known+1, 0, nil
 		t.gossip.raiseBoot(t.boot)
 	}
 }
@@ -475,22 +476,6 @@ func (g *Gossip) sendRaisedBoot() {
 func addrPortOf(a net.Addr) netip.AddrPort {
 	at, _ := netip.ParseAddrPort(a.String())
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-}
-
-// A sealer is the cipher of one process's packets under one key. The zero value has none yet.
-type sealer struct {
-	key  key
-	addr netip.Addr
-	boot uint64
-	aead cipher.AEAD
-}
-
-// of returns the cipher of a process.
-func (s *sealer) of(k key, addr netip.Addr, boot uint64) cipher.AEAD {
-	if s.aead == nil || s.key != k || s.addr != addr || s.boot != boot {
-		*s = sealer{k, addr, boot, packetCipher(k, addr, boot)}
-	}
-	return s.aead
 }
 
 // packetCipher derives the cipher of a process's packets. Each process has a key of its own, derived

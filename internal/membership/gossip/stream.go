@@ -30,17 +30,16 @@ var errUnknownKey = errors.New("sealed with another key, not sealed, or a copy o
 
 // deriveCipher returns AES-256-GCM with a key that is derived from another one, for one use.
 func deriveCipher(k key, use string) cipher.AEAD {
-	derived, err := hkdf.Key(sha256.New, k[:], nil, use, len(k))
-	if err == nil {
-		var block cipher.Block
-		if block, err = aes.NewCipher(derived); err == nil {
-			var aead cipher.AEAD
-			if aead, err = cipher.NewGCM(block); err == nil {
-				return aead
-			}
-		}
+	derived := mustCipher(hkdf.Key(sha256.New, k[:], nil, use, len(k)))
+	return mustCipher(cipher.NewGCM(mustCipher(aes.NewCipher(derived))))
+}
+
+// mustCipher is for functions that fail only if a length is wrong: all lengths are constants.
+func mustCipher[T any](v T, err error) T {
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	panic("BUG: " + err.Error()) // All lengths are constants.
+	return v
 }
 
 // nonceOf is the nonce of AES-GCM with a number.
@@ -148,20 +147,21 @@ func (c *sealedConn) begin() error {
 	}
 	own, other := make([]byte, streamNonce), make([]byte, streamNonce)
 	rand.Read(own) // It never fails, or ends the process.
-	send := func() error { _, err := c.Conn.Write(own); return err }
-	receive := func() error { _, err := io.ReadFull(c.Conn, other); return err }
+	steps := []func() error{
+		func() error { _, err := c.Conn.Write(own); return err },
+		func() error { _, err := io.ReadFull(c.Conn, other); return err },
+	}
 	if !c.dialed {
-		if err := errors.Join(receive(), send()); err != nil {
+		slices.Reverse(steps)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
 			return err
 		}
+	}
+	if !c.dialed {
 		c.nonces = append(other, own...)
 		return nil
-	}
-	if err := send(); err != nil {
-		return err
-	}
-	if err := receive(); err != nil {
-		return err
 	}
 	c.nonces = append(own, other...)
 	c.use(c.transport.gossip.keysInUse.Load().use)
