@@ -134,8 +134,9 @@ wait.`,
 // openAPI watches what the controller reads: no EndpointSlices, which are most of the objects of
 // a large cluster, unless addresses of layer 2 are spread over nodes.
 func openAPI(ctx context.Context, config *rest.Config, classes cluster.Classes, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
-	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: watch.L2Speakers, Classes: classes, Log: log, Registerer: r})
+	return watch.OpenAPI(ctx, config, watch.Options{
+		Scope: cluster.Scope{NoSecrets: true, Classes: classes}, SkipEndpointSlices: true, L2: watch.L2Speakers, Log: log, Registerer: r,
+	})
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or, if that is

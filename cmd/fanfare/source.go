@@ -143,7 +143,10 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		if f.allNodes {
 			one = ""
 		}
-		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, SecretsOf: f.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Namespace: ownNamespace(), Classes: f.classes, Known: known, Refused: refused, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{
+			Scope:    cluster.Scope{ReadOnly: true, SecretsOf: f.node, Namespace: ownNamespace(), Classes: f.classes},
+			NodeName: one, L2: watch.L2Nodes, Known: known, Refused: refused, Log: log, Registerer: r,
+		})
 	}
 	// A speaker that restarts during an outage of the API server continues with what the
 	// previous one saved a short time ago, and replaces it once the API server responds.

@@ -11,10 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,38 +21,27 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // Options say what OpenAPI watches. The zero value watches everything. Each watch that is skipped
 // saves the API server a connection, and this process the memory of the objects.
 type Options struct {
+	// Scope is that of the snapshots; OpenAPI sets SomeNodes and L2Pending. With ReadOnly, for speakers, neither
+	// Namespaces nor ServiceCIDRs are watched: only a controller that allocates addresses reads them. With
+	// NoSecrets, for processes without BGP sessions, Secrets are not watched.
+	cluster.Scope
 	// NodeName is the only Node to watch, empty for all. A speaker that uses only BGP needs no
 	// other: in a large cluster most events are the kubelets' reports about Nodes.
 	NodeName string
-	// The parts of snapshots for skipped objects stay empty.
-	SkipEndpointSlices, SkipAdvertisements bool
-	// SkipNamespaces and SkipServiceCIDRs are for speakers: only a controller that allocates
-	// addresses reads them.
-	SkipNamespaces, SkipServiceCIDRs bool
+	// SkipEndpointSlices: snapshots have none.
+	SkipEndpointSlices bool
 	// L2 says what to watch additionally, as soon as addresses may be announced over L2.
 	L2 L2Needs
-	// Classes select the Services that Fanfare serves.
-	Classes cluster.Classes
-	// Namespace of the Secrets that BGPPeers name; empty: cluster.DefaultNamespace.
-	Namespace string
 	// Known are the last valid versions from before a restart, for objects that have a mistake now;
 	// nil: none.
 	Known *cluster.Configuration
-	// ReadOnly is for speakers: claims lack the UID and version, which only writes need.
-	ReadOnly bool
-	// Unserved is for plans: snapshots say which objects are not served, and why.
-	Unserved bool
-	// SkipSecrets is for processes without BGP sessions: peers are treated as if they had no
-	// password.
-	SkipSecrets bool
-	// SecretsOf is the Node that has sessions: only Secrets of peers that select it are read.
-	// Empty: those of all peers.
-	SecretsOf string
 
 	// Refused is called when the API server refuses a connection; nil: it is not. It must not block.
 	Refused func()
@@ -122,7 +109,7 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 		}
 	}()
 	if a, err = newAPI(cfg, o); err == nil {
-		ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
+		ctx = klog.NewContext(ctx, clientLog(a.log))
 		a.life = ctx
 		err = a.start(ctx, o)
 	}
@@ -152,22 +139,16 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(o.Registerer)
-	if err != nil {
-		return nil, err
-	}
 	b := cluster.NewBuilder()
 	b.Know(o.Known)
-	someNodes := o.NodeName != ""
-	b.Limit(cluster.Scope{
-		Namespace: o.Namespace, Classes: o.Classes, ReadOnly: o.ReadOnly, Unserved: o.Unserved, NoSecrets: o.SkipSecrets, SecretsOf: o.SecretsOf, NoAdvertisements: o.SkipAdvertisements,
-		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
-	})
+	o.SomeNodes = o.NodeName != ""
+	o.L2Pending = o.L2 != L2Nothing || o.SomeNodes
+	b.Limit(o.Scope)
 	a := &API{
 		config:    cfg,
 		http:      h,
 		log:       o.Log,
-		metrics:   m,
+		metrics:   newMetrics(o.Registerer),
 		needs:     o.L2,
 		refused:   o.Refused,
 		namespace: cmp.Or(o.Namespace, cluster.DefaultNamespace),
@@ -201,12 +182,12 @@ func (a *API) start(ctx context.Context, o Options) error {
 		{false, start[*corev1.Service], services},
 		{false, start[*v1alpha1.AddressPool], pools},
 		{false, start[*v1alpha1.BGPPeer], peers},
-		{o.SkipAdvertisements, start[*v1alpha1.BGPAdvertisement], advertisements},
-		{o.SkipAdvertisements, start[*v1alpha1.L2Advertisement], l2Advertisements},
+		{false, start[*v1alpha1.BGPAdvertisement], advertisements},
+		{false, start[*v1alpha1.L2Advertisement], l2Advertisements},
 		{false, start[*v1alpha1.AddressClaim], claims},
 		{o.SkipEndpointSlices, start[*discoveryv1.EndpointSlice], endpointSlices},
-		{o.SkipNamespaces, start[*corev1.Namespace], namespaces},
-		{o.SkipServiceCIDRs, start[*networkingv1.ServiceCIDR], serviceCIDRs},
+		{o.ReadOnly, start[*corev1.Namespace], namespaces},
+		{o.ReadOnly, start[*networkingv1.ServiceCIDR], serviceCIDRs},
 		{false, start[*corev1.Node], node},
 	} {
 		if !w.skip {
@@ -276,10 +257,13 @@ func (a *API) wait(ctx context.Context) error {
 	for r, synced := range a.synced {
 		select {
 		case <-synced:
+			continue
 		case <-ctx.Done():
-			if !closed(synced) {
-				errs = append(errs, fmt.Errorf("%s not read", r))
-			}
+		}
+		select {
+		case <-synced: // both
+		default:
+			errs = append(errs, fmt.Errorf("%s not read", r))
 		}
 	}
 	if len(errs) == 0 {
@@ -291,16 +275,6 @@ func (a *API) wait(ctx context.Context) error {
 		errs = append(errs, errors.New(p.String()))
 	}
 	return fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(errs...))
-}
-
-// closed reports whether c is closed. No value is ever sent on it.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // Snapshot is made of all objects read so far. It is made on demand, so that a burst of changes
@@ -336,25 +310,11 @@ func (a *API) change(f func(*cluster.Builder)) {
 	}
 }
 
-// debugHandler logs the messages of client-go at level Debug: the important ones are Problems, or are
+// clientLog logs the messages of client-go at level Debug: the important ones are Problems, or are
 // logged by this package.
-type debugHandler struct{ slog.Handler }
-
-// Enabled reports whether a line of level l is logged; a higher level counts as Debug.
-func (m debugHandler) Enabled(ctx context.Context, l slog.Level) bool {
-	return m.Handler.Enabled(ctx, min(l, slog.LevelDebug))
+func clientLog(log *slog.Logger) logr.Logger {
+	return funcr.New(func(prefix, args string) { log.Debug("client-go", "logger", prefix, "line", args) }, funcr.Options{Verbosity: clientVerbosity})
 }
 
-// Handle logs a line at level Debug at most.
-func (m debugHandler) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = min(r.Level, slog.LevelDebug)
-	return m.Handler.Handle(ctx, r)
-}
-
-// WithAttrs and WithGroup keep the level in derived handlers.
-func (m debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return debugHandler{m.Handler.WithAttrs(attrs)}
-}
-func (m debugHandler) WithGroup(name string) slog.Handler {
-	return debugHandler{m.Handler.WithGroup(name)}
-}
+// clientVerbosity is the highest level of client-go's messages that are logged, those for developers.
+const clientVerbosity = 4

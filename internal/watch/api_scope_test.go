@@ -15,28 +15,28 @@ import (
 // What is not needed is not asked for.
 func TestAPIOptions(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
-	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipAdvertisements: true})
+	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true})
 	s.set(clustertest.Node("n1"), clustertest.EndpointSlice("b1", "b", "10.0.0.9"), clustertest.Service("later"))
 	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(s.Services.Len() != 3, "the Service is not there") })
 	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services.At(0).Endpoints != nil {
 		t.Errorf("watched too much:\n%s", render(snap))
 	}
-	if s.asked("stream endpointslices") != 0 || s.asked("stream bgpadvertisements") != 0 {
+	if s.asked("stream endpointslices") != 0 {
 		t.Error("asked for what is not needed")
 	}
-	if a := s.open(Options{SkipNamespaces: true, SkipServiceCIDRs: true}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
+	if a := s.open(Options{Scope: cluster.Scope{ReadOnly: true}}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
 		t.Error("asked for what only a controller needs")
 	}
 	ours := clustertest.Service("ours")
 	ours.Spec.LoadBalancerClass = new(cluster.Class)
 	s.set(ours)
-	if a := s.open(Options{Classes: cluster.Classes{Only: true}}); a.Snapshot().Services.Len() != 1 || a.Snapshot().Services.At(0).Name.Name != "ours" {
+	if a := s.open(Options{Scope: cluster.Scope{Classes: cluster.Classes{Only: true}}}); a.Snapshot().Services.Len() != 1 || a.Snapshot().Services.At(0).Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
 	}
 	theirs := clustertest.Service("theirs", "192.0.2.9")
 	theirs.Spec.LoadBalancerClass = new("metallb.io/metallb")
 	s.set(theirs)
-	adopting := s.open(Options{Classes: cluster.Classes{Only: true, Also: []string{"metallb.io/metallb"}}}).Snapshot()
+	adopting := s.open(Options{Scope: cluster.Scope{Classes: cluster.Classes{Only: true, Also: []string{"metallb.io/metallb"}}}}).Snapshot()
 	if got := adopting.Services.Len(); got != 2 || adopting.Service(cluster.Name{Namespace: theirs.Namespace, Name: "theirs"}) == nil {
 		t.Errorf("%d Services: did not adopt another class", got)
 	}

@@ -14,9 +14,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/internal/apigroup"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -28,6 +25,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // A kind is a kind of object that is read from files.

@@ -10,8 +10,8 @@
 // problemlog.go logs those of all objects.
 //
 // A folder: files.go decides which file must be read again, and which file's object counts;
-// inotify.go reports events of the folder; decode.go makes objects of YAML and JSON; mismatch.go
-// names the fields that do not fit.
+// inotify.go reports events of the folder; readfile.go reads a file; decode.go makes objects of YAML
+// and JSON; mismatch.go names the fields that do not fit.
 //
 // Both pass their objects to a [cluster.Builder]. Package watch does not interpret objects:
 // internal/cluster parses them.

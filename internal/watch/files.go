@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -15,15 +14,14 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // Files is a Source that reads a folder of YAML and JSON, and reads it again when a file is renamed
@@ -345,12 +343,6 @@ func load(path string, known *file, saved map[cluster.Key]runtime.Object) findin
 // place.
 const backupSuffix = "~"
 
-// linked reports whether a name is a link, symbolic or hard, to a file that was whole before it had this name.
-func linked(path string, st fs.FileInfo) bool {
-	l, err := os.Lstat(path)
-	return err == nil && (l.Mode()&fs.ModeSymlink != 0 || st.Sys().(*syscall.Stat_t).Nlink > 1)
-}
-
 // take applies a finding. A file that has become unreadable as a whole keeps its objects. If another file also has an
 // object of a removed one, that one is used.
 func (f *Files) take(name string, found finding) {
@@ -476,27 +468,4 @@ func (fl *file) unchanged(st fs.FileInfo) bool {
 func (fl *file) isAt(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && fl.is(st)
-}
-
-// maxFile limits the size of a file in bytes: more than all objects of a large cluster, and less
-// than would exhaust the memory of a node.
-const maxFile = 256 << 20
-
-// readFile also returns the identity of the file. O_NONBLOCK: a pipe with the name of a file must
-// not block.
-func readFile(path string) ([]byte, fs.FileInfo, error) {
-	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer r.Close()
-	st, err := r.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxFile {
-		return nil, nil, fmt.Errorf("is no file, or one of more than %d MiB", maxFile>>20)
-	}
-	b, err := io.ReadAll(r)
-	return b, st, err
 }

@@ -8,11 +8,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // A fault is a kind of reason why a resource cannot be read.
@@ -131,19 +131,19 @@ func (a *API) InStep() bool {
 }
 
 // problem says what a user must do: install a CRD, grant a right, or check the API server.
-func (t readFailure) problem(r resource) cluster.Problem {
-	since := t.since.UTC().Format(time.RFC3339)
+func (f readFailure) problem(r resource) cluster.Problem {
+	since := f.since.UTC().Format(time.RFC3339)
 	switch {
-	case t.fault == missing && r.ours():
+	case f.fault == missing && r.ours():
 		return cluster.Problem{
 			Object:  "CustomResourceDefinition " + r.GroupResource().String(),
 			Message: fmt.Sprintf("is not installed; apply manifests/crds/%s_%s.yaml", r.Group, r.Resource),
 		}
-	case t.fault == missing || t.fault == forbidden:
+	case f.fault == missing || f.fault == forbidden:
 		return cluster.Problem{
 			Object:  "API server",
-			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or look at the credentials", r, since, t.err),
+			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or look at the credentials", r, since, f.err),
 		}
 	}
-	return cluster.Problem{Object: "API server", Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, t.err)}
+	return cluster.Problem{Object: "API server", Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, f.err)}
 }

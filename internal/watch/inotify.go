@@ -32,7 +32,7 @@ type event struct {
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
 // openInotify returns a file that the events of a folder are read from. fsnotify and k8s.io/utils/inotify do not
-// serve: see docs/decisions/0052.
+// serve: see docs/decisions/0047.
 func openInotify(dir string) (*os.File, error) {
 	// The descriptor does not block, so Go's poller waits for it, with a deadline.
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)

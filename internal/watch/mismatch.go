@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // A matcher collects the mistakes of one object.

@@ -9,9 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/apigroup"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -26,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/apigroup"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // An object is any object of Kubernetes.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -29,14 +30,7 @@ func (f SavedSnapshot) Save(s *cluster.Snapshot) error { return WriteSnapshot(f.
 // Confirm records that the last saved snapshot was the API server's state at that Moment. It
 // replaces a file of some 70 bytes, so it may be called every few seconds.
 func (f SavedSnapshot) Confirm(at Moment) error {
-	data, err := json.Marshal(at)
-	if err == nil {
-		err = os.WriteFile(f.InStepPath+".tmp", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(f.InStepPath+".tmp", f.InStepPath)
-	}
-	if err != nil {
+	if err := replaceFile(f.InStepPath, func(w *bufio.Writer) error { return json.NewEncoder(w).Encode(at) }); err != nil {
 		return fmt.Errorf("confirm snapshot: %w", err)
 	}
 	return nil
@@ -45,7 +39,7 @@ func (f SavedSnapshot) Confirm(at Moment) error {
 // Recall reads the snapshot, and how long ago it was last in step. The error says that there is
 // none, or none that may be used.
 func (f SavedSnapshot) Recall() (*cluster.Snapshot, time.Duration, error) {
-	s, _, err := ReadSnapshot(f.Path)
+	s, err := ReadSnapshot(f.Path)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -65,7 +65,7 @@ func TestSecretsOfAnAPIServer(t *testing.T) {
 		t.Error("no request for Secrets")
 	}
 
-	blind := s.open(Options{SkipSecrets: true})
+	blind := s.open(Options{Scope: cluster.Scope{NoSecrets: true}})
 	if got := passwords(blind.Snapshot()); got != "tor1= tor2= " || blind.Snapshot().Peers[0].Secret != "" {
 		t.Errorf("without Secrets: %s", got)
 	}
@@ -117,7 +117,7 @@ func TestSecretsOfOwnPeers(t *testing.T) {
 		return p
 	}
 	s := newAPIServer(t, node("a"), peer("tor1", "10.0.0.1", "a"), peer("tor2", "10.0.0.2", "b"), newSecret("tor1", "sesame"), newSecret("tor2", "simsim"))
-	a := s.open(Options{NodeName: "n1", SecretsOf: "n1"})
+	a := s.open(Options{NodeName: "n1", Scope: cluster.Scope{SecretsOf: "n1"}})
 	awaitPasswords(t, a, "tor1=sesame tor2= ")
 	if n := s.asked("list secrets tor2") + s.asked("stream secrets tor2"); n != 0 {
 		t.Errorf("%d requests for the Secret of a peer that does not select the node", n)
@@ -153,7 +153,7 @@ func TestSnapshotFileHasNoPasswords(t *testing.T) {
 	if s := string(text) + fmt.Sprintf("%v %+v %#v %q", *snap.Peers[0], *snap.Peers[0], *snap.Peers[0], snap.Peers[0].Password); strings.Contains(s, "sesame") {
 		t.Errorf("shown: %s", s)
 	}
-	got, _, err := ReadSnapshot(file)
+	got, err := ReadSnapshot(file)
 	must(t, err)
 	if p := got.Peers[0]; p.Secret != "tor1" || p.Password != "" {
 		t.Errorf("recalled: %q, %q", p.Secret, string(p.Password))
@@ -165,8 +165,8 @@ func TestSecretsOfAnotherNamespace(t *testing.T) {
 	moved := newSecret("tor1", "moved")
 	moved.Namespace = "lb-system"
 	s := newAPIServer(t, signedPeer("tor1", "10.0.0.1"), newSecret("tor1", "default"), moved)
-	awaitPasswords(t, s.open(Options{Namespace: "lb-system"}), "tor1=moved ")
+	awaitPasswords(t, s.open(Options{Scope: cluster.Scope{Namespace: "lb-system"}}), "tor1=moved ")
 	s.delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: "lb-system", Name: "tor1"}})
-	awaitPasswords(t, s.open(Options{Namespace: "lb-system"}),
+	awaitPasswords(t, s.open(Options{Scope: cluster.Scope{Namespace: "lb-system"}}),
 		"tor1= (there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in lb-system; there is no session until there is one)")
 }

@@ -99,6 +99,6 @@ func (a *API) refuseSecret(r resource) {
 }
 
 // refusedSecret reports whether the role does not let this process read a Secret.
-func (t readFailure) refusedSecret(r resource) bool {
-	return r.isSecret() && t.fault == forbidden && apierrors.IsForbidden(t.err)
+func (f readFailure) refusedSecret(r resource) bool {
+	return r.isSecret() && f.fault == forbidden && apierrors.IsForbidden(f.err)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
@@ -21,7 +20,6 @@ const fileVersion = 9
 // objects that the API server has, which may have changed by then.
 type savedSnapshot struct {
 	Version  int
-	Written  time.Time
 	Snapshot *cluster.Snapshot // without the lists that may be long
 	Services []cluster.Service `json:",omitempty"`
 	Claims   []*cluster.Claim  `json:",omitempty"`
@@ -30,37 +28,40 @@ type savedSnapshot struct {
 }
 
 // WriteSnapshot writes a snapshot to a file, for a speaker that starts while the API server does
-// not answer. After a crash the file is either the old or the new one.
+// not answer.
 func WriteSnapshot(path string, s *cluster.Snapshot) error {
-	temp := path + ".tmp"
-	if err := write(temp, s); err != nil {
-		return fmt.Errorf("write snapshot: %w", err)
-	}
-	if err := os.Rename(temp, path); err != nil {
+	if err := replaceFile(path, func(w *bufio.Writer) error { return write(w, s) }); err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	return nil
 }
 
-// write encodes one object after the other. encoding/json keeps its buffers, and a buffer for 5,000
-// Services at once was a third of a speaker's memory.
-func write(path string, s *cluster.Snapshot) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	short := *s
-	short.Problems, short.Versions = nil, nil
-	head, err := json.Marshal(savedSnapshot{Version: fileVersion, Written: time.Now(), Snapshot: &short})
+// replaceFile replaces a file: after a crash it is either the old or the new one.
+func replaceFile(path string, write func(*bufio.Writer) error) error {
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
+	if err := errors.Join(write(w), w.Flush(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// write encodes one object after the other. encoding/json keeps its buffers, and a buffer for 5,000
+// Services at once was a third of a speaker's memory.
+func write(w *bufio.Writer, s *cluster.Snapshot) error {
+	short := *s
+	short.Problems, short.Versions = nil, nil
+	head, err := json.Marshal(savedSnapshot{Version: fileVersion, Snapshot: &short})
+	if err != nil {
+		return err
+	}
 	w.Write(bytes.TrimSuffix(head, []byte("}")))
 	err = errors.Join(writeList(w, "Services", s.Services.All()), writeList(w, "Claims", s.Claims.All()), writeList(w, "Assignments", s.Assignments.All()))
 	w.WriteString("}")
-	return errors.Join(err, w.Flush(), f.Close())
+	return err
 }
 
 // writeList writes a field that is a list, element by element. A bufio.Writer keeps its first error, which Flush returns.
@@ -77,20 +78,20 @@ func writeList[T any](w *bufio.Writer, name string, list iter.Seq[T]) error {
 	return w.WriteByte(']')
 }
 
-// ReadSnapshot reads the snapshot in a file, and when it was written. The error says that there is
+// ReadSnapshot reads the snapshot in a file. The error says that there is
 // no file, or none that this version can read.
-func ReadSnapshot(path string) (*cluster.Snapshot, time.Time, error) {
+func ReadSnapshot(path string) (*cluster.Snapshot, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("read snapshot: %w", err)
+		return nil, fmt.Errorf("read snapshot: %w", err)
 	}
 	var r savedSnapshot
 	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, time.Time{}, fmt.Errorf("read snapshot: %s: %w", path, err)
+		return nil, fmt.Errorf("read snapshot: %s: %w", path, err)
 	}
 	if r.Version != fileVersion || r.Snapshot == nil {
-		return nil, time.Time{}, fmt.Errorf("read snapshot: %s: version %d, want %d", path, r.Version, fileVersion)
+		return nil, fmt.Errorf("read snapshot: %s: version %d, want %d", path, r.Version, fileVersion)
 	}
 	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = cluster.ServiceSet(r.Services...), cluster.ClaimSet(r.Claims...), cluster.AssignmentSet(r.Assignments...)
-	return r.Snapshot, r.Written, nil
+	return r.Snapshot, nil
 }

@@ -23,7 +23,7 @@ func TestSnapshotWriter(t *testing.T) {
 		d := NewSnapshotWriter(saved, inStep.Load, slog.New(slog.DiscardHandler))
 		pools := func() (names []string) {
 			bubble.Wait()
-			s, _, err := watch.ReadSnapshot(saved.Path)
+			s, err := watch.ReadSnapshot(saved.Path)
 			if os.IsNotExist(err) || s == nil {
 				return nil
 			}

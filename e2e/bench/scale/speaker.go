@@ -49,7 +49,7 @@ func (h *hollowSpeaker) run(ctx context.Context, leaves *atomic.Bool) error {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(config.Transport)
-	api, err := watch.OpenAPI(ctx, config, watch.Options{SecretsOf: h.node, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log})
+	api, err := watch.OpenAPI(ctx, config, watch.Options{Scope: cluster.Scope{SecretsOf: h.node, ReadOnly: true}, L2: watch.L2Nodes, Log: log})
 	if err != nil {
 		return err
 	}
