@@ -3,11 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
@@ -42,9 +39,9 @@ while a speaker runs.`,
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "removed everything of Fanfare from this node")
 			// A DaemonSet restarts a container that ends, so that its pod would never be ready.
 			if wait {
-				stop := make(chan os.Signal, 1)
-				signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
-				<-stop
+				first, _, stop := signals(cmd.Context())
+				defer stop()
+				<-first.Done()
 			}
 			return err
 		},

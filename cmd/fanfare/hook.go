@@ -129,7 +129,11 @@ func updateCRD(ctx context.Context, c rest.Interface, want *unstructured.Unstruc
 	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	for {
 		var live unstructured.Unstructured
-		switch err := get(ctx, c, &live, all, want.GetName()); {
+		text, err := c.Get().AbsPath(all, want.GetName()).DoRaw(ctx)
+		if err == nil {
+			err = live.UnmarshalJSON(text)
+		}
+		switch {
 		case apierrors.IsNotFound(err):
 			if done, err = "created", send(ctx, c.Post().AbsPath(all), want); !apierrors.IsAlreadyExists(err) {
 				return done, err
@@ -148,14 +152,6 @@ func updateCRD(ctx context.Context, c rest.Interface, want *unstructured.Unstruc
 			}
 		}
 	}
-}
-
-func get(ctx context.Context, c rest.Interface, o *unstructured.Unstructured, segments ...string) error {
-	text, err := c.Get().AbsPath(segments...).DoRaw(ctx)
-	if err == nil {
-		err = o.UnmarshalJSON(text)
-	}
-	return err
 }
 
 func send(ctx context.Context, r *rest.Request, o *unstructured.Unstructured) error {

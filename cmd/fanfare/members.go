@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
 )
@@ -40,13 +41,9 @@ func (f *membersFlags) check() error {
 
 // leaser returns the client that renews the node's Lease. It is nil for a folder, and if speakers
 // do not communicate, because no other node reads the Lease then.
-func (f *nodeFlags) leaser(m membersFlags) (*membership.LeaseClient, error) {
-	if f.files != "" || m.keyFile == "" || m.lease == 0 {
+func (f *membersFlags) leaser(api *rest.Config) (*membership.LeaseClient, error) {
+	if api == nil || f.keyFile == "" || f.lease == 0 {
 		return nil, nil
 	}
-	config, err := f.api()
-	if err != nil {
-		return nil, err
-	}
-	return membership.NewLeaseClient(config, leaseNamespace)
+	return membership.NewLeaseClient(api, leaseNamespace)
 }

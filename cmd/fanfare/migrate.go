@@ -159,29 +159,25 @@ func readFiles(in *metallb.Cluster, path string) error {
 	})
 }
 
-// A resource is a list of the API server; optional: some versions of MetalLB do not have it.
-type resource struct {
-	path     string
-	optional bool
-}
-
-// resources are what a migration reads, besides BGPPeers. AddressPools are of MetalLB 0.12, which cannot
+// resources are the lists of the API server that a migration reads, in the newest of the given versions that it has: it
+// would convert BGPPeers to the older one, which has fewer fields. AddressPools are of MetalLB 0.12, which cannot
 // be converted, and must not be overlooked. Secrets are not among them: passwords must not get into the
 // output, and the command runs without the right to read them.
-var resources = []resource{
-	{"/apis/metallb.io/v1beta1/ipaddresspools", true},
-	{"/apis/metallb.io/v1beta1/addresspools", true},
-	{"/apis/metallb.io/v1beta1/bgpadvertisements", true},
-	{"/apis/metallb.io/v1beta1/l2advertisements", true},
-	{"/apis/metallb.io/v1beta1/bfdprofiles", true},
-	{"/apis/metallb.io/v1beta1/communities", true},
-	{"/apis/frrk8s.metallb.io/v1beta1/frrconfigurations", true},
-	{"/api/v1/services", false},
-	{"/api/v1/nodes", false},
-	{"/api/v1/namespaces", false},
-	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dbgpextras", false},
-	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dconfig", false},
-	{"/apis/discovery.k8s.io/v1/endpointslices", false},
+var resources = [][]string{
+	{"/apis/metallb.io/v1beta1/ipaddresspools"},
+	{"/apis/metallb.io/v1beta1/addresspools"},
+	{"/apis/metallb.io/v1beta1/bgpadvertisements"},
+	{"/apis/metallb.io/v1beta1/l2advertisements"},
+	{"/apis/metallb.io/v1beta1/bfdprofiles"},
+	{"/apis/metallb.io/v1beta1/communities"},
+	{"/apis/frrk8s.metallb.io/v1beta1/frrconfigurations"},
+	{"/api/v1/services"},
+	{"/api/v1/nodes"},
+	{"/api/v1/namespaces"},
+	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dbgpextras"},
+	{"/api/v1/configmaps?fieldSelector=metadata.name%3Dconfig"},
+	{"/apis/discovery.k8s.io/v1/endpointslices"},
+	{"/apis/metallb.io/v1beta2/bgppeers", "/apis/metallb.io/v1beta1/bgppeers"},
 }
 
 // readAPI reads the lists as text: the decoder must see fields that no type has.
@@ -191,25 +187,19 @@ func readAPI(ctx context.Context, in *metallb.Cluster, config *rest.Config) erro
 	if err != nil {
 		return err
 	}
-	for _, r := range slices.Concat(resources, peersOf(ctx, client)) {
-		text, err := client.Get().RequestURI(r.path).SetHeader("Accept", "application/json").DoRaw(ctx)
-		if r.optional && apierrors.IsNotFound(err) {
-			continue
+	for _, versions := range resources {
+		for _, path := range versions {
+			text, err := client.Get().RequestURI(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+			// Some versions of MetalLB do not have all of its lists.
+			if apierrors.IsNotFound(err) && strings.Contains(path, metallb.Group) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("GET %s: %w", path, err)
+			}
+			in.Read("the API server", text)
+			break
 		}
-		if err != nil {
-			return fmt.Errorf("GET %s: %w", r.path, err)
-		}
-		in.Read("the API server", text)
 	}
 	return nil
-}
-
-// peersOf returns the newest version of BGPPeers that the API server has. It would convert them to the older
-// one, which has fewer fields.
-func peersOf(ctx context.Context, client rest.Interface) []resource {
-	const current = "/apis/metallb.io/v1beta2/bgppeers"
-	if err := client.Get().AbsPath(current).Param("limit", "1").Do(ctx).Error(); apierrors.IsNotFound(err) {
-		return []resource{{"/apis/metallb.io/v1beta1/bgppeers", true}}
-	}
-	return []resource{{current, true}}
 }

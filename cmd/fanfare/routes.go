@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -19,37 +18,18 @@ import (
 // routesCommand shows routes as the speaker sends them, after each router's policy. A user
 // compares them with the routes that the router has received.
 func routesCommand() *cobra.Command {
-	var (
-		runDir string
-		asJSON bool
-	)
-	cmd := &cobra.Command{
-		Use:   "routes [ROUTER...]",
-		Short: "Show the routes that the speaker of this node advertises to each router",
-		Long: `Show the routes, with their attributes, that the speaker of this node advertises
+	// Longer than for the status: the speaker reads the whole table of each router.
+	cmd := askCommand(30*time.Second, func(ctx context.Context, runDir string, names []string) ([]speaker.SessionRoutes, error) {
+		all, err := speaker.FetchRoutes(ctx, runDir)
+		if err != nil {
+			return nil, err
+		}
+		return selectSessions(all, names)
+	}, printRoutes)
+	cmd.Use, cmd.Short = "routes [ROUTER...]", "Show the routes that the speaker of this node advertises to each router"
+	cmd.Long = `Show the routes, with their attributes, that the speaker of this node advertises
 to each router, or to the named ones. The router's table of routes received from
-this node should have the same.`,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			// Longer than for the status: the speaker reads the whole table of each router.
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			all, err := speaker.FetchRoutes(ctx, runDir)
-			if err != nil {
-				return err
-			}
-			if all, err = selectSessions(all, names); err != nil {
-				return err
-			}
-			if asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(all)
-			}
-			return printRoutes(cmd.OutOrStdout(), all)
-		},
-	}
-	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
+this node should have the same.`
 	return cmd
 }
 

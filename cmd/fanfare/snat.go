@@ -38,8 +38,9 @@ func (f *snatFlags) add(set *pflag.FlagSet) {
 // prefixes that do not overlap. It reads the addresses of interfaces once: the speaker must be
 // restarted when they change.
 func (f *snatFlags) policy() (s proxy.SNAT, err error) {
-	if s.Ports, err = parsePorts(f.ports); err != nil {
-		return s, fmt.Errorf("--snat-ports %q: %w", f.ports, err)
+	var known bool
+	if s.Ports, known = sourcePorts[f.ports]; !known {
+		return s, fmt.Errorf("--snat-ports %q: want fully-random, random or keep", f.ports)
 	}
 	for _, v := range f.sources {
 		addrs, err := sourceAddrs(v)
@@ -73,19 +74,9 @@ func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 	return s, nil
 }
 
-// parsePorts reads --snat-ports. fully-random and random are nftables' flags of masquerade and
+// sourcePorts are the values of --snat-ports. fully-random and random are nftables' flags of masquerade and
 // snat; keep changes a port only if it is in use.
-func parsePorts(v string) (proxy.Ports, error) {
-	switch v {
-	case "fully-random":
-		return proxy.PortFullyRandom, nil
-	case "random":
-		return proxy.PortRandom, nil
-	case "keep":
-		return proxy.PortKept, nil
-	}
-	return 0, errors.New("want fully-random, random or keep")
-}
+var sourcePorts = map[string]proxy.Ports{"fully-random": proxy.PortFullyRandom, "random": proxy.PortRandom, "keep": proxy.PortKept}
 
 // sourceAddrs returns the address itself, or the primary addresses of an interface: one
 // DaemonSet serves all nodes, and each has its own addresses.

@@ -18,7 +18,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/watch"
-	"github.com/fanfare-lb/fanfare/speaker"
 	"github.com/fanfare-lb/fanfare/speaker/rundir"
 )
 
@@ -168,26 +167,16 @@ func (f *nodeFlags) savedConfiguration(log *slog.Logger) *cluster.Configuration 
 	return known
 }
 
-// api returns the configuration for the API server.
+// api returns the configuration for the API server, nil for a folder.
 func (f *nodeFlags) api() (*rest.Config, error) {
+	if f.files != "" {
+		return nil, nil
+	}
 	config, err := apiConfig(f.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("no --files, and no API server: %w", err)
 	}
 	return config, nil
-}
-
-// reporter returns the client that writes Events and the node's SpeakerStatus. It is nil for a
-// folder: there is no API server to report to.
-func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
-	if f.files != "" {
-		return nil, nil
-	}
-	config, err := f.api()
-	if err != nil {
-		return nil, err
-	}
-	return speaker.NewReporter(config, f.node, log)
 }
 
 // folder reads the folder and allocates addresses as a controller would. Services keep the

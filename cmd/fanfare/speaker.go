@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/monitoring"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -78,14 +77,21 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 	if o.ProxyMode, err = proxy.ParseMode(f.mode); err != nil {
 		return o, fmt.Errorf("--proxy-mode: %w", err)
 	}
-	// Both are nil without an API server, and the speaker does without.
-	if o.Reporter, err = f.node.reporter(log); err != nil {
+	api, err := f.node.api()
+	if err != nil {
 		return o, err
 	}
-	if o.Leaser, err = f.node.leaser(f.members); err != nil {
+	// A folder has no API server to report to.
+	if api != nil {
+		if o.Reporter, err = speaker.NewReporter(api, f.node.node, log); err != nil {
+			return o, err
+		}
+	}
+	if o.Leaser, err = f.members.leaser(api); err != nil {
 		return o, err
 	}
-	if o.Monitoring, err = f.monitoringOptions(); err != nil {
+	// The API server, if there is one, decides who may read metrics.
+	if o.Monitoring, err = f.monitoring.options(api); err != nil {
 		return o, err
 	}
 	// Membership needs the InternalIPs of all nodes.
@@ -95,18 +101,6 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 		return f.node.source(ctx, log, o.Registry)
 	}
 	return o, nil
-}
-
-// monitoringOptions lets the API server, unless there is none, decide who may read metrics.
-func (f *speakerFlags) monitoringOptions() (monitoring.Options, error) {
-	if f.node.files != "" {
-		return f.monitoring.options(nil)
-	}
-	config, err := f.node.api()
-	if err != nil {
-		return monitoring.Options{}, err
-	}
-	return f.monitoring.options(config)
 }
 
 // speakerCommand runs the agent of a node until SIGTERM. The rules in the kernel and the saved

@@ -25,32 +25,38 @@ import (
 // statusCommand asks the speaker over the socket in its run directory. Only root may open it,
 // because the status has the names of all Services.
 func statusCommand() *cobra.Command {
+	cmd := askCommand(5*time.Second, func(ctx context.Context, runDir string, _ []string) (*speaker.Status, error) {
+		return speaker.FetchStatus(ctx, runDir)
+	}, func(w io.Writer, st *speaker.Status) error { return printStatus(w, st, time.Now()) })
+	cmd.Use, cmd.Args = "status", cobra.NoArgs
+	cmd.Short = "Show what the speaker of this node announces and forwards, and why not"
+	return cmd
+}
+
+// askCommand asks the speaker of this node, and prints the answer. The speaker answers from memory, also while a pass
+// hangs. Silence means that the process itself is stuck, and the user should know soon.
+func askCommand[T any](
+	timeout time.Duration, fetch func(ctx context.Context, runDir string, args []string) (T, error), print func(io.Writer, T) error,
+) *cobra.Command {
 	var (
 		runDir string
 		asJSON bool
 	)
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show what the speaker of this node announces and forwards, and why not",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			// The speaker answers from memory, also while a pass hangs. Silence means that the process
-			// itself is stuck, and the user should know soon.
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			st, err := speaker.FetchStatus(ctx, runDir)
-			if err != nil {
-				return err
-			}
-			// JSON has all values. The tables are for people only, and may change.
-			if asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(st)
-			}
-			return printStatus(cmd.OutOrStdout(), st, time.Now())
-		},
-	}
+	cmd := &cobra.Command{RunE: func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		answer, err := fetch(ctx, runDir, args)
+		if err != nil {
+			return err
+		}
+		// JSON has all values. The tables are for people only, and may change.
+		if asJSON {
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			return enc.Encode(answer)
+		}
+		return print(cmd.OutOrStdout(), answer)
+	}}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
 	return cmd
@@ -69,7 +75,11 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 		return err
 	}
 	if x := st.Proxy; x.Mode == proxy.ModeIPTables {
-		fmt.Fprintf(w, "\nForwarding by %s%s\n", strings.Join(x.Programs, " and "), modeReason(x.ModeReason))
+		fmt.Fprintf(w, "\nForwarding by %s", strings.Join(x.Programs, " and "))
+		if x.ModeReason != "" { // empty if the user has chosen iptables
+			fmt.Fprintf(w, ", as nftables does not work here: %s", x.ModeReason)
+		}
+		fmt.Fprintln(w)
 	}
 	printFastPath(w, st.Proxy.FastPath)
 	if lines := st.Attention(now); len(lines) > 0 {
@@ -289,14 +299,6 @@ func routed(a speaker.AddressStatus) string {
 		text += ", " + with
 	}
 	return text
-}
-
-// modeReason explains why iptables is in use. It is empty if the user has chosen it.
-func modeReason(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return ", as nftables does not work here: " + reason
 }
 
 // yesNo formats a boolean for a table's cell, where true and false read badly.
