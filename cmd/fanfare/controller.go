@@ -47,7 +47,7 @@ type controllerFlags struct {
 
 // add defines the flags. manifests/controller.yaml sets some of them.
 func (f *controllerFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	addKubeconfig(set, &f.kubeconfig)
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+cluster.DefaultNamespace)
 	f.monitoring.add(set, "7873")
@@ -135,8 +135,15 @@ wait.`,
 // a large cluster, unless addresses of layer 2 are spread over nodes.
 func openAPI(ctx context.Context, config *rest.Config, classes cluster.Classes, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return watch.OpenAPI(ctx, config, watch.Options{
-		Scope: cluster.Scope{NoSecrets: true, Classes: classes}, SkipEndpointSlices: true, L2: watch.L2Speakers, Log: log, Registerer: r,
+		Scope:              cluster.Scope{NoSecrets: true, Classes: classes},
+		SkipEndpointSlices: true, L2: watch.L2Speakers, Log: log, Registerer: r,
 	})
+}
+
+// addKubeconfig defines a flag of all commands that use an API server.
+func addKubeconfig(set *pflag.FlagSet, file *string) {
+	const usage = "kubeconfig file for the API server; default: the pod's service account"
+	set.StringVar(file, "kubeconfig", "", usage)
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or, if that is

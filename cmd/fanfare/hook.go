@@ -34,7 +34,7 @@ func hookCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() }, // an unknown step is an error
 	}
-	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	addKubeconfig(cmd.PersistentFlags(), &kubeconfig)
 	cmd.AddCommand(crdsHook(&kubeconfig), cleanedHook(&kubeconfig))
 	return cmd
 }

@@ -87,7 +87,7 @@ with their status, Nodes, Namespaces and EndpointSlices.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&flags.files, "files", nil, "folders and files of YAML or JSON with the cluster's objects, instead of an API server")
-	cmd.Flags().StringVar(&flags.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	addKubeconfig(cmd.Flags(), &flags.kubeconfig)
 	cmd.Flags().StringVar(&flags.label, "node-label", "", "KEY=VALUE, a label that nodes get one after the other: converted objects announce from nodes with it only; empty: from all")
 	cmd.Flags().StringVar(&flags.class, "lb-class", "", "the loadBalancerClass that MetalLB serves (its --lb-class); empty: Services without one")
 	cmd.Flags().DurationVar(&flags.timeout, "timeout", time.Minute, "how long to wait for the API server")

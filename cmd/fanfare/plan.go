@@ -159,7 +159,8 @@ func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	// All Nodes, also where a speaker watches its own only: a plan says which selector
 	// matches no Node.
 	api, err := watch.OpenAPI(ctx, config, watch.Options{
-		Scope: cluster.Scope{ReadOnly: true, Unserved: true, NoSecrets: true, Classes: f.classes}, L2: watch.L2Nodes, Log: quiet,
+		Scope: cluster.Scope{ReadOnly: true, Unserved: true, NoSecrets: true, Classes: f.classes},
+		L2:    watch.L2Nodes, Log: quiet,
 	})
 	if err != nil {
 		return nil, err

@@ -19,18 +19,20 @@ import (
 // compares them with the routes that the router has received.
 func routesCommand() *cobra.Command {
 	// Longer than for the status: the speaker reads the whole table of each router.
-	cmd := askCommand(30*time.Second, func(ctx context.Context, runDir string, names []string) ([]speaker.SessionRoutes, error) {
-		all, err := speaker.FetchRoutes(ctx, runDir)
-		if err != nil {
-			return nil, err
-		}
-		return selectSessions(all, names)
-	}, printRoutes)
+	cmd := askCommand(30*time.Second, fetchRoutes, printRoutes)
 	cmd.Use, cmd.Short = "routes [ROUTER...]", "Show the routes that the speaker of this node advertises to each router"
 	cmd.Long = `Show the routes, with their attributes, that the speaker of this node advertises
 to each router, or to the named ones. The router's table of routes received from
 this node should have the same.`
 	return cmd
+}
+
+func fetchRoutes(ctx context.Context, runDir string, names []string) ([]speaker.SessionRoutes, error) {
+	all, err := speaker.FetchRoutes(ctx, runDir)
+	if err != nil {
+		return nil, err
+	}
+	return selectSessions(all, names)
 }
 
 // selectSessions returns the sessions with the given names; all of them without names. An unknown

@@ -76,7 +76,9 @@ func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 
 // sourcePorts are the values of --snat-ports. fully-random and random are nftables' flags of masquerade and
 // snat; keep changes a port only if it is in use.
-var sourcePorts = map[string]proxy.Ports{"fully-random": proxy.PortFullyRandom, "random": proxy.PortRandom, "keep": proxy.PortKept}
+var sourcePorts = map[string]proxy.Ports{
+	"fully-random": proxy.PortFullyRandom, "random": proxy.PortRandom, "keep": proxy.PortKept,
+}
 
 // sourceAddrs returns the address itself, or the primary addresses of an interface: one
 // DaemonSet serves all nodes, and each has its own addresses.

@@ -47,7 +47,7 @@ type nodeFlags struct {
 // add defines the flags of the speaker and of a plan.
 func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML, instead of an API server; rename complete files into it")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	addKubeconfig(set, &f.kubeconfig)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default: $NODE_NAME")
 	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder of the socket and of state for the next speaker")
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"auto"},

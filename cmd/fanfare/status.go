@@ -36,7 +36,8 @@ func statusCommand() *cobra.Command {
 // askCommand asks the speaker of this node, and prints the answer. The speaker answers from memory, also while a pass
 // hangs. Silence means that the process itself is stuck, and the user should know soon.
 func askCommand[T any](
-	timeout time.Duration, fetch func(ctx context.Context, runDir string, args []string) (T, error), print func(io.Writer, T) error,
+	timeout time.Duration, fetch func(ctx context.Context, runDir string, args []string) (T, error),
+	print func(io.Writer, T) error,
 ) *cobra.Command {
 	var (
 		runDir string

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,20 +41,18 @@ const (
 // idleInterval, and no watch. If two nodes do not reach each other, each of them renews its Lease
 // each interval and watches the other's.
 type leases struct {
-	node      string
-	client    *LeaseClient // nil without an API server
-	interval  time.Duration
-	log       *slog.Logger
-	changed   chan struct{} // has room for one
-	now       chan struct{} // has room for one: renew at once
-	processID uint64
-	ctx       context.Context // of the watches
-	cancel    context.CancelFunc
+	node     string
+	client   *LeaseClient // nil without an API server
+	interval time.Duration
+	log      *slog.Logger
+	changed  chan struct{}   // has room for one
+	now      chan struct{}   // has room for one: renew at once
+	ctx      context.Context // of the watches
+	cancel   context.CancelFunc
 
 	mu         sync.Mutex
 	uid        types.UID // of this node's Node; empty: not known yet
 	record     leaseRecord
-	releases   uint64    // how often this node has stopped answering for an address
 	renewed    time.Time // when this node's Lease was last renewed
 	renewError string
 	watched    []string           // sorted, all in states
@@ -74,7 +73,7 @@ func newLeases(node string, c *LeaseClient, interval time.Duration, log *slog.Lo
 	if interval == 0 {
 		c = nil
 	}
-	return &leases{node: node, client: c, interval: interval, log: log, changed: make(chan struct{}, 1), now: make(chan struct{}, 1), processID: rand.Uint64(),
+	return &leases{node: node, client: c, interval: interval, log: log, changed: make(chan struct{}, 1), now: make(chan struct{}, 1),
 		ctx: ctx, cancel: cancel, record: leaseRecord{meta: none}, stopWatch: func() {}, hurry: make(chan struct{}, 1), states: map[string]leaseState{}}
 }
 
@@ -163,8 +162,7 @@ func (l *leases) setMeta(meta []byte, now bool) {
 // learns only from the Lease that it must.
 func (l *leases) release() {
 	l.mu.Lock()
-	l.releases++
-	l.record.released = fmt.Sprintf("%x-%d", l.processID, l.releases)
+	l.record.released = crand.Text()
 	l.mu.Unlock()
 	l.renewNow()
 }

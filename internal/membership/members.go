@@ -81,48 +81,34 @@ func (m *Members) Unresponsive(self string) map[string]time.Time {
 	return unresponsive
 }
 
-// CountAlive returns the number of members that are alive; 0 for nil.
-func (m *Members) CountAlive() (n int) {
+// where returns the members that a function selects, sorted; none for nil.
+func (m *Members) where(selected func(n *Member) bool) (found []Member) {
 	if m == nil {
-		return 0
+		return nil
 	}
 	for i := range m.Nodes {
-		if m.Nodes[i].Alive {
-			n++
+		if selected(&m.Nodes[i]) {
+			found = append(found, m.Nodes[i])
 		}
 	}
-	return n
+	return found
 }
+
+// CountAlive returns the number of members that are alive; 0 for nil.
+func (m *Members) CountAlive() int { return len(m.where(func(n *Member) bool { return n.Alive })) }
 
 // Halved reports whether exactly half of the members are dead.
 func (m *Members) Halved(self string) bool { return 2*len(m.Dead(self)) == len(m.Nodes) }
 
 // Dead returns the dead members except self, sorted.
-func (m *Members) Dead(self string) (dead []Member) {
-	if m == nil {
-		return nil
-	}
-	for _, n := range m.Nodes {
-		if n.Dead() && n.Node != self {
-			dead = append(dead, n)
-		}
-	}
-	return dead
+func (m *Members) Dead(self string) []Member {
+	return m.where(func(n *Member) bool { return n.Dead() && n.Node != self })
 }
 
 // Alone reports whether there are other members, and none is alive.
 func (m *Members) Alone(self string) bool {
-	if m == nil {
-		return false
-	}
-	others := false
-	for _, n := range m.Nodes {
-		if n.Node != self && n.Alive {
-			return false
-		}
-		others = others || n.Node != self
-	}
-	return others
+	others := m.where(func(n *Member) bool { return n.Node != self })
+	return len(others) > 0 && !slices.ContainsFunc(others, func(n Member) bool { return n.Alive })
 }
 
 // State returns the state for `fanfare status`.
@@ -139,14 +125,9 @@ func (m *Member) State() string {
 	}
 }
 
-// LongByLease returns the nodes that have been alive only by their Leases for a while.
-func (m *Members) LongByLease(now time.Time) (names []string) {
-	for _, n := range m.Nodes {
-		if n.ByLease && now.Sub(n.Since) > byLeaseTolerance {
-			names = append(names, n.Node)
-		}
-	}
-	return names
+// LongByLease returns the members that have been alive only by their Leases for a while.
+func (m *Members) LongByLease(now time.Time) []Member {
+	return m.where(func(n *Member) bool { return n.ByLease && now.Sub(n.Since) > byLeaseTolerance })
 }
 
 // Reporter reports whether a node writes the Events about other nodes: only one member does.

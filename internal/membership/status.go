@@ -61,15 +61,18 @@ func (t *Tracker) Status(m *Members) *Status {
 			s.LeftOut = append(s.LeftOut, n.Node)
 		}
 	}
-	if names := m.LongByLease(time.Now()); len(names) > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("gossip does not reach nodes %s, which renew their Leases; is port %d open between nodes, UDP and TCP?", cluster.Enumerate(names), t.gossip.Port))
+	if list := m.LongByLease(time.Now()); len(list) > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("gossip does not reach nodes %s, which renew their Leases; is port %d open between nodes, UDP and TCP?", cluster.Enumerate(namesOf(list)), t.gossip.Port))
 	}
 	if dead := m.Dead(t.gossip.Node); len(dead) > 0 && len(s.LeftOut) == 0 {
-		var names []string
-		for _, n := range dead {
-			names = append(names, n.Node)
-		}
-		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes do not respond: half or more, so this node itself may be cut off; their endpoints are used as before", cluster.Enumerate(names), len(m.Nodes)))
+		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes do not respond: half or more, so this node itself may be cut off; their endpoints are used as before", cluster.Enumerate(namesOf(dead)), len(m.Nodes)))
 	}
 	return s
+}
+
+func namesOf(list []Member) (names []string) {
+	for _, m := range list {
+		names = append(names, m.Node)
+	}
+	return names
 }

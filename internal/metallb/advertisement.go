@@ -41,9 +41,9 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	if spec.AggregationLength != nil || spec.AggregationLengthV6 != nil {
 		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
 	}
-	addParts(about, a.Name, parts, &c.Advertisements, c.in.Advertisements, func(m metav1.ObjectMeta, p part) *v1alpha1.BGPAdvertisement {
+	addParts(about, parts, &c.Advertisements, a, c.in.Advertisements, func(p part) *v1alpha1.BGPAdvertisement {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
-		return &v1alpha1.BGPAdvertisement{ObjectMeta: m, Spec: spec}
+		return &v1alpha1.BGPAdvertisement{Spec: spec}
 	})
 }
 
@@ -65,9 +65,9 @@ func (c *converter) addL2Advertisement(a *L2Advertisement) {
 	if len(spec.Interfaces) == 0 {
 		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
 	}
-	addParts(about, a.Name, parts, &c.L2Advertisements, c.in.L2Advertisements, func(m metav1.ObjectMeta, p part) *v1alpha1.L2Advertisement {
+	addParts(about, parts, &c.L2Advertisements, a, c.in.L2Advertisements, func(p part) *v1alpha1.L2Advertisement {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
-		return &v1alpha1.L2Advertisement{ObjectMeta: m, Spec: spec}
+		return &v1alpha1.L2Advertisement{Spec: spec}
 	})
 }
 
@@ -87,7 +87,7 @@ func (s subject) interfaces(names []string) (list []string, ok bool) {
 // A part is what one of several advertisements selects.
 type part struct{ nodes, services conjunction }
 
-// scope returns the pools of an advertisement, and a part for each pair of selectors: MetalLB requires one match of each list.
+// scope returns the pools of an advertisement, and a part for each pair of selectors: one of each list must match.
 func (c *converter) scope(about subject, s *Selection) (pools []string, parts []part, ok bool) {
 	if pools, ok = c.poolsOf(about, s); !ok || !about.valid("spec.nodeSelectors", s.NodeSelectors) ||
 		!about.valid("spec.serviceSelectors", s.ServiceSelectors) {
@@ -101,12 +101,13 @@ func (c *converter) scope(about subject, s *Selection) (pools []string, parts []
 	return pools, parts, true
 }
 
-// addParts calls add with each part of an advertisement and the name of its object. The lists have the names that
-// are in use.
-func addParts[A, B metav1.Object](about subject, name string, parts []part, converted *[]A, original []B, add func(metav1.ObjectMeta, part) A) {
-	taken := func(name string) bool { return named(*converted, name) || named(original, name) }
+// addParts adds an object to out for each part of an advertisement, of those in all.
+func addParts[A, B metav1.Object](about subject, parts []part, out *[]A, of B, all []B, convert func(part) A) {
+	taken := func(name string) bool { return named(*out, name) || named(all, name) }
 	for i, p := range parts {
-		*converted = append(*converted, add(metav1.ObjectMeta{Name: numbered(name, i, taken)}, p))
+		o := convert(p)
+		o.SetName(numbered(of.GetName(), i, taken))
+		*out = append(*out, o)
 	}
 	if n := len(parts); n > 1 {
 		about.todo("spec.nodeSelectors, spec.serviceSelectors", "become %d advertisements with one selector each, which announce together what this one does", n)

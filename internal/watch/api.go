@@ -313,8 +313,7 @@ func (a *API) change(f func(*cluster.Builder)) {
 // clientLog logs the messages of client-go at level Debug: the important ones are Problems, or are
 // logged by this package.
 func clientLog(log *slog.Logger) logr.Logger {
-	return funcr.New(func(prefix, args string) { log.Debug("client-go", "logger", prefix, "line", args) }, funcr.Options{Verbosity: clientVerbosity})
+	const debug = 4 // the level of client-go's messages for developers
+	write := func(prefix, args string) { log.Debug("client-go", "logger", prefix, "line", args) }
+	return funcr.New(write, funcr.Options{Verbosity: debug})
 }
-
-// clientVerbosity is the highest level of client-go's messages that are logged, those for developers.
-const clientVerbosity = 4

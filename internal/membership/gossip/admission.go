@@ -53,8 +53,7 @@ func (g *Gossip) rejectSeal(from netip.Addr) {
 	})
 }
 
-// reject counts a packet or a connection, and reports it if the limit allows: describe is not called for the others of a
-// flood.
+// reject counts a packet or a connection, and reports it if the limit allows.
 func (g *Gossip) reject(reports *rate.Limiter, describe func() (subject string, err error)) {
 	g.metrics.rejected.Inc()
 	if !reports.Allow() {

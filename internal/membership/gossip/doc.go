@@ -59,6 +59,6 @@
 // gossip.go starts and stops; config.go configures memberlist and delegate.go is what it calls;
 // join.go finds nodes, probe.go verifies a death, message.go and send.go carry messages. Below
 // memberlist, listen.go binds the ports and transport.go reads them; session.go seals packets and
-// stream.go connections, with keys.go, window.go rejects copies, and admission.go what is of no node. problems.go, metrics.go and
-// logwriter.go report.
+// stream.go connections, with keys.go, window.go rejects copies, and admission.go what is of no
+// node. problems.go and metrics.go report.
 package gossip

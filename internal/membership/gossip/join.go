@@ -24,7 +24,9 @@ func (g *Gossip) joinMissing(now time.Time, changed bool) {
 	if suspended || changed {
 		var alive []string
 		if g.missing, alive = g.splitByStateLocked(); suspended {
-			g.joinSome(alive)
+			for _, name := range alive[:min(len(alive), joinsAtOnce)] {
+				g.join(name)
+			}
 		}
 		for _, name := range alive {
 			delete(g.joinAt, name)
@@ -38,13 +40,6 @@ func (g *Gossip) joinMissing(now time.Time, changed bool) {
 		if !g.joining[name] && !now.Before(g.joinAt[name]) && len(g.joining) < maxJoins {
 			g.reach(name, g.members[name], alive, now)
 		}
-	}
-}
-
-// joinSome joins some of the nodes.
-func (g *Gossip) joinSome(names []string) {
-	for _, name := range names[:min(len(names), joinsAtOnce)] {
-		g.join(name)
 	}
 }
 

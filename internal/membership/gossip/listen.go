@@ -3,7 +3,7 @@ package gossip
 import (
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -57,7 +57,7 @@ func (g *Gossip) start(at netip.Addr) error {
 	g.mu.Unlock()
 	c.Name, c.BindAddr, c.AdvertiseAddr = g.Node, at.String(), at.String()
 	c.BindPort, c.AdvertisePort = int(g.Port), int(g.Port)
-	c.Logger = log.New(logWriter{g.Log}, "", 0)
+	c.Logger = slog.NewLogLogger(g.Log.Handler(), slog.LevelDebug) // This package logs what matters of it.
 	d := delegate{g}
 	c.Delegate, c.Events, c.Alive, c.Conflict = d, d, d, d
 	socket, err := g.open(netip.AddrPortFrom(at, g.Port), g.admits, c.Logger)

@@ -12,18 +12,12 @@ import (
 // Broadcast sends a message to all members. Most receive it directly, the others from
 // those. After an error no member receives it.
 func (g *Gossip) Broadcast(data []byte) error {
-	if err := checkSize(g.Node, data); err != nil {
-		return err
-	}
 	return g.broadcast(kindBroadcast, data)
 }
 
 // Send sends a message to one member by a packet, which may be lost. After an error it was
 // not sent.
 func (g *Gossip) Send(node string, data []byte) error {
-	if err := checkSize(g.Node, data); err != nil {
-		return err
-	}
 	list, b, err := g.seal(kindUnicast, data)
 	if err != nil {
 		return err
@@ -54,6 +48,9 @@ func (g *Gossip) broadcast(k kind, data []byte) error {
 
 // seal puts a message into an envelope of its own sequence number.
 func (g *Gossip) seal(k kind, data []byte) (list *memberlist.Memberlist, b []byte, err error) {
+	if err := checkSize(g.Node, data); err != nil {
+		return nil, nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.list == nil {

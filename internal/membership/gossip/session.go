@@ -344,7 +344,8 @@ func (t *sealedTransport) unseal(s *session, from netip.AddrPort, h header, pack
 	keys := t.gossip.keysInUse.Load()
 	extra := authenticated(packet, t.addr)
 	for _, k := range keys.accepted {
-		if b, err := cached(&s.openers, k, keys, from.Addr(), s.sender).Open(nil, nonceOf(h.seq), packet[headerBytes:], extra); err == nil {
+		aead := cached(&s.openers, k, keys, from.Addr(), s.sender)
+		if b, err := aead.Open(nil, nonceOf(h.seq), packet[headerBytes:], extra); err == nil {
 			return b, true
 		}
 	}
