@@ -91,11 +91,10 @@ type API struct {
 	last     *cluster.Snapshot
 	problems *problemLog
 	failures map[resource]readFailure // of the resources that cannot be read now
-	outage   readFailure              // the first readFailure that lasts
 	// watchMore begins to watch what L2 needs; nil until everything else is read, and after it was
 	// called.
 	watchMore func()
-	secrets   secretWatches
+	secrets   map[string]context.CancelFunc // ends of the watches on Secrets, by name; nil: not begun
 }
 
 // OpenAPI watches the API server until ctx ends. It returns once everything was read, however long
@@ -108,22 +107,15 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 			stop(err)
 		}
 	}()
-	if a, err = newAPI(cfg, o); err == nil {
-		ctx = klog.NewContext(ctx, clientLog(a.log))
-		a.life = ctx
-		err = a.start(ctx, o)
-	}
-	if err == nil {
-		err = a.wait(ctx)
-	}
-	if err == nil {
-		err = a.startSecrets(ctx)
-	}
-	if err == nil {
-		err = a.watchL2(ctx, o.L2)
-	}
-	if err != nil {
+	if a, err = newAPI(cfg, o); err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	a.life = klog.NewContext(ctx, clientLog(a.log))
+	begin := func(ctx context.Context) error { return a.start(ctx, o) }
+	for _, step := range []func(context.Context) error{begin, a.wait, a.startSecrets, a.watchL2} {
+		if err := step(a.life); err != nil {
+			return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+		}
 	}
 	s := a.Snapshot()
 	a.log.Info("API server read", "host", cfg.Host, "services", s.Services.Len(), "nodes", len(s.Nodes), "pools", len(s.Pools),
@@ -202,12 +194,12 @@ func (a *API) start(ctx context.Context, o Options) error {
 // read everything: otherwise it would be the only candidate that it knows, or would release
 // addresses that it held before its restart. A controller does not wait: it has BGP addresses to
 // allocate.
-func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
-	if needs == L2Nothing {
+func (a *API) watchL2(ctx context.Context) error {
+	if a.needs == L2Nothing {
 		return nil
 	}
 	watch := func() error {
-		err := a.startL2(ctx, needs)
+		err := a.startL2(ctx)
 		if err == nil {
 			err = a.wait(ctx)
 		}
@@ -217,8 +209,8 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 		return err
 	}
 	a.mu.Lock()
-	now := needs.now(a.builder)
-	if !now || needs == L2Speakers {
+	now := a.needs.now(a.builder)
+	if !now || a.needs == L2Speakers {
 		a.watchMore = sync.OnceFunc(func() {
 			go func() {
 				if err := watch(); err != nil && ctx.Err() == nil {
@@ -231,20 +223,20 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 	if !now {
 		return nil
 	}
-	if needs == L2Speakers {
+	if a.needs == L2Speakers {
 		a.watchMore()
 		return nil
 	}
 	return watch()
 }
 
-// startL2 begins to watch what needs adds to start.
-func (a *API) startL2(ctx context.Context, needs L2Needs) error {
+// startL2 begins to watch what a.needs adds to start.
+func (a *API) startL2(ctx context.Context) error {
 	var err error
 	if a.synced[nodes] == nil {
 		err = start[*corev1.Node](ctx, a, nodes)
 	}
-	if needs == L2Speakers {
+	if a.needs == L2Speakers {
 		err = errors.Join(err, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices), start[*v1alpha1.SpeakerStatus](ctx, a, speakers))
 	}
 	return err

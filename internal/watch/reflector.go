@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -42,8 +42,8 @@ type resource struct {
 	labels string
 	// namespace is the only one to watch, empty for all.
 	namespace string
-	// typ is the only type of Secrets to watch, empty for all.
-	typ corev1.SecretType
+	// fields is a field selector besides one, empty for all.
+	fields string
 	// optional: a speaker must also start without it, as where the CRD or the role is of an earlier
 	// version.
 	optional bool
@@ -104,15 +104,9 @@ func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, er
 
 // narrow restricts a request to the wanted objects.
 func (r resource) narrow(o *metav1.ListOptions) {
-	var wanted []fields.Selector
+	o.FieldSelector = r.fields
 	if r.one != "" {
-		wanted = append(wanted, fields.OneTermEqualSelector(metav1.ObjectNameField, r.one))
-	}
-	if r.typ != "" {
-		wanted = append(wanted, fields.OneTermEqualSelector("type", string(r.typ)))
-	}
-	if len(wanted) > 0 {
-		o.FieldSelector = fields.AndSelectors(wanted...).String()
+		o.FieldSelector = strings.Trim("metadata.name="+r.one+","+r.fields, ",")
 	}
 	o.LabelSelector = r.labels
 }

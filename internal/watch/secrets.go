@@ -19,22 +19,16 @@ func (a *API) secret(name string) resource {
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
 		one:                  name,
 		namespace:            a.namespace,
-		typ:                  corev1.SecretTypeBasicAuth,
+		fields:               "type=" + string(corev1.SecretTypeBasicAuth),
 		optional:             true,
 	}
-}
-
-// secretWatches are the watches on Secrets. They follow the BGPPeers. The zero value has not begun.
-type secretWatches struct {
-	ctx  context.Context
-	ends map[string]context.CancelFunc // by name
 }
 
 // startSecrets watches the Secrets that peers name, and follows the peers from then on. It returns
 // once each was read or refused: a speaker that restarts opens all sessions at once.
 func (a *API) startSecrets(ctx context.Context) error {
 	a.mu.Lock()
-	a.secrets = secretWatches{ctx, map[string]context.CancelFunc{}}
+	a.secrets = map[string]context.CancelFunc{}
 	started := a.watchSecrets()
 	a.mu.Unlock()
 	for _, synced := range started {
@@ -50,40 +44,39 @@ func (a *API) startSecrets(ctx context.Context) error {
 // watchSecrets watches the Secrets that are needed now, and ends the other watches. The channel of
 // a new watch is closed once it has read its Secret, or was refused.
 func (a *API) watchSecrets() (started []<-chan struct{}) {
-	if a.secrets.ctx == nil {
+	if a.secrets == nil {
 		return nil
 	}
 	names, changed := a.builder.SecretNames()
 	if !changed {
 		return nil
 	}
-	for name := range a.secrets.ends {
+	for name := range a.secrets {
 		if _, needed := slices.BinarySearch(names, name); !needed {
 			a.endSecret(name)
 		}
 	}
 	for _, name := range names {
-		if a.secrets.ends[name] != nil {
+		if a.secrets[name] != nil {
 			continue
 		}
-		ctx, end := context.WithCancel(a.secrets.ctx)
+		ctx, end := context.WithCancel(a.life)
 		synced, err := watchResource[*corev1.Secret](ctx, a, a.secret(name))
 		if err != nil {
 			panic(fmt.Sprintf("BUG: %v", err)) // other resources have clients of the same configuration
 		}
-		a.secrets.ends[name], started = end, append(started, synced)
+		a.secrets[name], started = end, append(started, synced)
 	}
 	return started
 }
 
 // endSecret ends the watch on a Secret, and forgets its content.
 func (a *API) endSecret(name string) {
-	a.secrets.ends[name]()
-	delete(a.secrets.ends, name)
+	a.secrets[name]()
+	delete(a.secrets, name)
 	r := a.secret(name)
 	delete(a.failures, r)
 	a.refuseSecret(r)
-	a.recordOutage(readFailure{})
 	a.builder.Report("API server", a.healthProblems())
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }
