@@ -150,7 +150,9 @@ func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
 	// Problems of objects are part of the plan, so logs would repeat them.
 	quiet := slog.New(slog.DiscardHandler)
 	if f.files != "" {
-		return f.folder(ctx, quiet, watch.ReadFiles)
+		return f.folder(quiet, func(known *cluster.Configuration) (*watch.Files, error) {
+			return watch.ReadFiles(f.files, known, cluster.Scope{Unserved: true}, quiet)
+		})
 	}
 	config, err := f.api()
 	if err != nil {

@@ -128,7 +128,9 @@ func addCriterion(c *plan.Config, criterion string) error {
 // what was known before an outage; it is nil for a folder.
 func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, inStep func() bool, err error) {
 	if f.files != "" {
-		source, err = f.folder(ctx, log, watch.OpenFiles)
+		source, err = f.folder(log, func(known *cluster.Configuration) (*watch.Files, error) {
+			return watch.OpenFiles(ctx, f.files, known, log)
+		})
 		return source, nil, err
 	}
 	config, err := f.api()
@@ -179,15 +181,16 @@ func (f *nodeFlags) api() (*rest.Config, error) {
 	return config, nil
 }
 
-// folder reads the folder and allocates addresses as a controller would. Services keep the
-// addresses of the last run: without a controller, the run directory is the only record of them. read is
-// watch.OpenFiles or watch.ReadFiles.
-func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger, read func(context.Context, string, *cluster.Configuration, *slog.Logger) (*watch.Files, error)) (cluster.Source, error) {
+// folder reads the folder, by open, and allocates addresses as a controller would. Services keep the
+// addresses of the last run: without a controller, the run directory is the only record of them.
+func (f *nodeFlags) folder(
+	log *slog.Logger, open func(known *cluster.Configuration) (*watch.Files, error),
+) (cluster.Source, error) {
 	held, err := rundir.Assignments(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}
-	files, err := read(ctx, f.files, f.savedConfiguration(log), log)
+	files, err := open(f.savedConfiguration(log))
 	if err != nil {
 		return nil, err
 	}

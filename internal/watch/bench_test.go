@@ -67,7 +67,7 @@ func BenchmarkFilesOneSlice(b *testing.B) {
 func BenchmarkFilesLoad(b *testing.B) {
 	dir := manyObjects(b)
 	for b.Loop() {
-		f, err := loadFiles(dir, nil, cluster.Scope{}, quiet)
+		f, err := ReadFiles(dir, nil, cluster.Scope{}, quiet)
 		must(b, err)
 		must(b, f.events.Close())
 	}
@@ -82,7 +82,7 @@ func BenchmarkFilesLoadOneFile(b *testing.B) {
 	}
 	must(b, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(strings.Join(docs, "---\n")), 0o644))
 	for b.Loop() {
-		f, err := loadFiles(dir, nil, cluster.Scope{}, quiet)
+		f, err := ReadFiles(dir, nil, cluster.Scope{}, quiet)
 		must(b, err)
 		must(b, f.events.Close())
 	}
@@ -98,7 +98,7 @@ func BenchmarkFilesOneInALargeFile(b *testing.B) {
 	}
 	path := filepath.Join(dir, "all.yaml")
 	must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
-	f, err := loadFiles(dir, nil, cluster.Scope{}, quiet)
+	f, err := ReadFiles(dir, nil, cluster.Scope{}, quiet)
 	must(b, err)
 	n := 0
 	for b.Loop() {

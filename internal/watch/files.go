@@ -75,7 +75,7 @@ type origin struct {
 // OpenFiles reads the folder dir and watches it until ctx ends. Mistakes in files are no error, but
 // Problems of the snapshot. known has versions for objects with a mistake; nil: none.
 func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
-	f, err := loadFiles(dir, known, cluster.Scope{}, log)
+	f, err := ReadFiles(dir, known, cluster.Scope{}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -83,17 +83,8 @@ func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, lo
 	return f, nil
 }
 
-// ReadFiles is OpenFiles for a plan: the snapshot never changes, and says what is not served.
-func ReadFiles(_ context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
-	f, err := loadFiles(dir, known, cluster.Scope{Unserved: true}, log)
-	if err != nil {
-		return nil, err
-	}
-	return f, f.events.Close()
-}
-
-// loadFiles is OpenFiles without the goroutine that handles events.
-func loadFiles(dir string, known *cluster.Configuration, scope cluster.Scope, log *slog.Logger) (*Files, error) {
+// ReadFiles is OpenFiles without the goroutine that handles events, as for a plan: the snapshot never changes.
+func ReadFiles(dir string, known *cluster.Configuration, scope cluster.Scope, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err

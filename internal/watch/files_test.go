@@ -335,7 +335,7 @@ func TestFilesOverflow(t *testing.T) {
 	for i := range 3 {
 		f.write(fmt.Sprintf("%d.yaml", i), service(fmt.Sprint("s", i), 1))
 	}
-	files, err := loadFiles(f.dir, nil, cluster.Scope{}, quiet)
+	files, err := ReadFiles(f.dir, nil, cluster.Scope{}, quiet)
 	must(f, err)
 	// No test reads these events, as if they had been lost.
 	f.write("0.yaml", service("s0", 222))
