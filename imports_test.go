@@ -45,7 +45,7 @@ var sealed = map[string][]string{
 	"internal/kernel/nfnl":         nil,
 	"internal/base/notify":         nil,
 	"internal/testing/nstest":      nil,
-	"internal/plan":                {"bgp", "internal/base/sortedset", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "l2", "proxy"},
+	"internal/plan":                {"bgp", "internal/base/sortedset", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "l2", "proxy", "proxy/obstacle"},
 	"internal/testing/proxytest":   {"internal/base/sortedset", "internal/kernel/nfnl", "internal/testing/nstest", "proxy/renderer", "proxy/state"},
 	"internal/testing/plantest":    {"bgp", "internal/cluster", "internal/ipam", "internal/membership", "internal/watch", "l2"},
 	"internal/redirect":            {"internal/base/sortedset", "internal/cluster", "internal/kernel/neighbour", "internal/membership", "internal/plan", "l2", "proxy"},

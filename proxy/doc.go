@@ -18,7 +18,7 @@
 // New flows follow the rules at once. Flows that have become wrong, because their backend is gone or
 // their source is forbidden, end within about a second after Set has returned. [Proxy.Changed]
 // signals that another program changed the rules; the next Set repairs them. [Proxy.Status] reports
-// what was done, what failed without failing Set, and [Obstacle] values: what else on this node
+// what was done, what failed without failing Set, and [obstacle.Obstacle] values: what else on this node
 // blocks traffic.
 //
 // There are two renderers of a State. [ModeNFTables] (package nftables) writes one table, inet
@@ -32,7 +32,7 @@
 // an earlier process, and repairs what other programs changed. bisect.go finds what the kernel rejects.
 // preparation.go runs afterwards what takes longer: endedflows.go, untranslatedflows.go and forwardopener.go. watch.go listens to nftables notifications, as `nft
 // monitor` does, and integrity.go records whether other programs changed the rules. errors.go
-// distinguishes such changes from mistakes in the State. status.go, obstacles.go and metrics.go
+// distinguishes such changes from mistakes in the State. status.go and metrics.go
 // report. state.go has the names of package state, and mode.go chooses the renderer. fastpath.go
 // updates the fast path with the frontends that fastpath_selection.go and fastpath_eligible.go
 // select.

@@ -41,50 +41,50 @@ func newSelection(node string) *selection {
 	return &selection{node: node, fronts: make(map[frontendKey]*offloadCandidate), users: make(map[frontendKey][]*offloadCandidate)}
 }
 
-// state is the fast path's part of s, a valid State of the selection's node. An unchanged VIP is
+// state is the fast path's part of a valid State of the selection's node. An unchanged VIP is
 // the same *fastpath.VIP.
-func (n *selection) state(s *State) fastpath.State {
-	changed := n.follow(s.VIPs)
+func (s *selection) state(of *State) fastpath.State {
+	changed := s.follow(of.VIPs)
 	byAddr := (*fastpath.VIP).CompareAddr
-	n.made = sortedset.Patch(n.made, changed, byAddr, sortedset.Equal, func(i int) (*fastpath.VIP, bool) {
-		v := s.VIP(changed[i])
+	s.made = sortedset.Patch(s.made, changed, byAddr, sortedset.Equal, func(i int) (*fastpath.VIP, bool) {
+		v := of.VIP(changed[i])
 		if v == nil {
 			return nil, false
 		}
-		return n.fast(v), true
+		return s.fast(v), true
 	})
-	n.vips = s.VIPs
-	return fastpath.State{Outward: outwardOf(s), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: n.made}
+	s.vips = of.VIPs
+	return fastpath.State{Outward: outwardOf(of), Clients: of.Clients.CIDRs, Owned: of.Owned, VIPs: s.made}
 }
 
 // fast is an address for the fast path.
-func (n *selection) fast(v *VIP) *fastpath.VIP {
-	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, n.node)}
+func (s *selection) fast(v *VIP) *fastpath.VIP {
+	to := &fastpath.VIP{Addr: v.Addr, Frontends: fastVIP(v, s.node)}
 	for i := range to.Frontends {
 		f := &to.Frontends[i]
-		f.Take = !n.fronts[frontendKey{f.Addr, Protocol(f.Protocol)}].left
+		f.Take = !s.fronts[frontendKey{f.Addr, Protocol(f.Protocol)}].left
 	}
 	return to
 }
 
 // follow makes candidates of all frontends of these VIPs. It returns the addresses of VIPs that
 // changed or turned, sorted.
-func (n *selection) follow(vips VIPs) []netip.Addr {
-	n.turned = make(map[*VIP]bool)
-	changes := state.DiffVIPs(n.vips, vips)
-	var bereft []*offloadCandidate
+func (s *selection) follow(vips VIPs) []netip.Addr {
+	s.turned = make(map[*VIP]bool)
+	changes := state.DiffVIPs(s.vips, vips)
+	var released []*offloadCandidate
 	for _, c := range changes {
 		if c.Have != nil {
-			bereft = append(bereft, n.remove(c.Have)...)
+			released = append(released, s.remove(c.Have)...)
 		}
 	}
-	n.release(bereft)
+	s.release(released)
 	for _, c := range changes {
 		if c.Want != nil {
-			n.add(c.Want)
+			s.add(c.Want)
 		}
 	}
-	return changedAddrs(changes, n.turned)
+	return changedAddrs(changes, s.turned)
 }
 
 func changedAddrs(changes []state.VIPChange, turned map[*VIP]bool) []netip.Addr {
@@ -100,10 +100,10 @@ func changedAddrs(changes []state.VIPChange, turned map[*VIP]bool) []netip.Addr 
 }
 
 // backends are those of an offloadCandidate that count: what is on another node, no flow of the fast path's gets to.
-func (n *selection) backends(c *offloadCandidate) iter.Seq[frontendKey] {
+func (s *selection) backends(c *offloadCandidate) iter.Seq[frontendKey] {
 	return func(yield func(frontendKey) bool) {
 		for _, b := range c.External.Backends {
-			if onNode(b, n.node) && !yield(frontendKey{b.Addr, c.Protocol}) {
+			if onNode(b, s.node) && !yield(frontendKey{b.Addr, c.Protocol}) {
 				return
 			}
 		}
@@ -112,39 +112,39 @@ func (n *selection) backends(c *offloadCandidate) iter.Seq[frontendKey] {
 
 // remove takes the frontends of a VIP away, and returns the neighbours of those left to
 // the rules: they may be taken now.
-func (n *selection) remove(v *VIP) (bereft []*offloadCandidate) {
+func (s *selection) remove(v *VIP) (released []*offloadCandidate) {
 	for i := range v.Frontends {
 		key := keyOf(&v.Frontends[i], v)
-		c := n.fronts[key]
-		delete(n.fronts, key)
+		c := s.fronts[key]
+		delete(s.fronts, key)
 		c.gone = true
 		if !c.left {
-			n.offloaded--
+			s.offloaded--
 		}
-		for b := range n.backends(c) {
-			rest := slices.DeleteFunc(n.users[b], func(o *offloadCandidate) bool { return o == c })
-			if n.users[b] = rest; len(rest) == 0 {
-				delete(n.users, b)
+		for b := range s.backends(c) {
+			rest := slices.DeleteFunc(s.users[b], func(o *offloadCandidate) bool { return o == c })
+			if s.users[b] = rest; len(rest) == 0 {
+				delete(s.users, b)
 			}
 			if c.left {
-				bereft = append(bereft, rest...)
+				released = append(released, rest...)
 			}
 		}
 	}
-	return bereft
+	return released
 }
 
 // release takes the frontends that no neighbour keeps with the rules now.
-func (n *selection) release(bereft []*offloadCandidate) {
+func (s *selection) release(released []*offloadCandidate) {
 	judged := make(map[*offloadCandidate]bool)
-	for _, c := range bereft {
+	for _, c := range released {
 		if c.gone || judged[c] {
 			continue
 		}
-		all, held := n.connected(c, judged)
+		all, held := s.connected(c, judged)
 		for _, c := range all {
 			if judged[c] = true; !held {
-				n.turn(c, false)
+				s.turn(c, false)
 			}
 		}
 	}
@@ -152,19 +152,19 @@ func (n *selection) release(bereft []*offloadCandidate) {
 
 // connected are an offloadCandidate that is left and its connected ones; or some of them, if one is found that
 // keeps all with the rules: held are the candidates of which that is known already.
-func (n *selection) connected(c *offloadCandidate, held map[*offloadCandidate]bool) (all []*offloadCandidate, kept bool) {
+func (s *selection) connected(c *offloadCandidate, held map[*offloadCandidate]bool) (all []*offloadCandidate, kept bool) {
 	all = []*offloadCandidate{c}
 	seen, walked := map[*offloadCandidate]bool{c: true}, make(map[frontendKey]bool)
 	for i := 0; i < len(all); i++ {
 		if all[i].own || held[all[i]] {
 			return all, true
 		}
-		for b := range n.backends(all[i]) {
+		for b := range s.backends(all[i]) {
 			if walked[b] {
 				continue
 			}
 			walked[b] = true
-			for _, o := range n.users[b] {
+			for _, o := range s.users[b] {
 				if !seen[o] {
 					seen[o], all = true, append(all, o)
 				}
@@ -175,37 +175,37 @@ func (n *selection) connected(c *offloadCandidate, held map[*offloadCandidate]bo
 }
 
 // add adds the frontends of a VIP.
-func (n *selection) add(v *VIP) {
+func (s *selection) add(v *VIP) {
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
-		c := &offloadCandidate{Frontend: f, vip: v, own: whyRules(f, n.node) != ""}
+		c := &offloadCandidate{Frontend: f, vip: v, own: whyRules(f, s.node) != ""}
 		c.left = c.own
-		for b := range n.backends(c) {
-			users := n.users[b]
+		for b := range s.backends(c) {
+			users := s.users[b]
 			c.left = c.left || len(users) > 0 && users[0].left
-			n.users[b] = append(users, c)
+			s.users[b] = append(users, c)
 		}
-		n.fronts[keyOf(f, v)] = c
+		s.fronts[keyOf(f, v)] = c
 		if c.left {
-			n.leave(c)
+			s.leave(c)
 		} else {
-			n.offloaded++
+			s.offloaded++
 		}
 	}
 }
 
 // leave leaves to the rules all candidates that are connected with a new one that is left.
-func (n *selection) leave(c *offloadCandidate) {
+func (s *selection) leave(c *offloadCandidate) {
 	walked := make(map[frontendKey]bool)
 	for all := []*offloadCandidate{c}; len(all) > 0; all = all[1:] {
-		for b := range n.backends(all[0]) {
+		for b := range s.backends(all[0]) {
 			if walked[b] {
 				continue
 			}
 			walked[b] = true
-			for _, o := range n.users[b] {
+			for _, o := range s.users[b] {
 				if !o.left {
-					n.turn(o, true)
+					s.turn(o, true)
 					all = append(all, o)
 				}
 			}
@@ -214,14 +214,14 @@ func (n *selection) leave(c *offloadCandidate) {
 }
 
 // turn has an offloadCandidate left to the rules, or taken.
-func (n *selection) turn(c *offloadCandidate, left bool) {
+func (s *selection) turn(c *offloadCandidate, left bool) {
 	if c.left == left {
 		return
 	}
-	c.left, n.turned[c.vip] = left, true
+	c.left, s.turned[c.vip] = left, true
 	if left {
-		n.offloaded--
+		s.offloaded--
 	} else {
-		n.offloaded++
+		s.offloaded++
 	}
 }

@@ -18,14 +18,14 @@ var firewalls = []struct {
 	name  string
 	rules string
 	want  string // what the only obstacle is about; empty: there is none
-	code  ObstacleCode
+	code  obstacle.Code
 	// some: packets of the lab's client do not get through, and that is not reported: it is for
 	// some clients, or not certain.
 	some bool
 }{
 	{name: "a forward chain that drops",
 		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }`,
-		want:  "chain inet filter forward", code: Firewall},
+		want:  "chain inet filter forward", code: obstacle.Firewall},
 	{name: "one that accepts what was translated",
 		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }`},
 	{name: "one that accepts the pods' network",
@@ -42,7 +42,7 @@ var firewalls = []struct {
 			ip6 daddr fe80::/10 accept
 			tcp dport { 22, 443, 10000-20000 } accept
 			counter reject with icmpx admin-prohibited; }; }`,
-		want: "chain inet filter forward", code: Firewall},
+		want: "chain inet filter forward", code: obstacle.Firewall},
 	{name: "one that knows new flows and forgets replies",
 		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; iifname "eth0" accept; ct state new accept; }; }`,
 		some:  true},
@@ -51,7 +51,7 @@ var firewalls = []struct {
 		some:  true},
 	{name: "one that accepts no new flows to pods",
 		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state vmap { established : accept, related : accept }; oifname . ct state { "eth0" . new } accept; }; }`,
-		want:  "chain inet filter forward", code: Firewall},
+		want:  "chain inet filter forward", code: obstacle.Firewall},
 	{name: "one whose map accepts what it does not name",
 		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state vmap { invalid : drop, * : accept }; }; }`},
 	{name: "a chain that another leads to",
@@ -59,7 +59,7 @@ var firewalls = []struct {
 			chain checks { tcp flags syn meta mark set 0x1; jump guard; }
 			chain guard { meta l4proto { tcp, udp } ct direction original drop; }
 			chain forward { type filter hook forward priority 5; policy accept; iifname "lo" accept; meta protocol { ip, ip6 } jump checks; }; }`,
-		want: "chain inet filter guard", code: Firewall},
+		want: "chain inet filter guard", code: obstacle.Firewall},
 	{name: "a policy for some clients",
 		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established accept; ip saddr 203.0.113.0/24 accept; ip6 saddr 2001:db8:9::/48 accept; }; }`,
 		some:  true},
@@ -77,15 +77,15 @@ var firewalls = []struct {
 		rules: `table inet filter { chain input { type filter hook input priority 0; policy drop; ct state established accept; icmpv6 type 135-136 accept; }; }`},
 	{name: "a raw chain that turns tracking off",
 		rules: `table inet raw { chain pre { type filter hook prerouting priority raw; tcp dport 80 notrack; udp dport 80 notrack; }; }`,
-		want:  "chain inet raw pre", code: Untracked},
+		want:  "chain inet raw pre", code: obstacle.Untracked},
 	{name: "a raw chain that turns tracking off for others",
 		rules: `table ip raw { chain pre { type filter hook prerouting priority raw; ip daddr != 192.0.2.0/24 udp dport 53 notrack; tcp dport 4789 notrack; }; }`},
 	{name: "a chain that drops before translation",
 		rules: `table inet early { chain pre { type filter hook prerouting priority -150; ct state new ip daddr 192.0.2.0/24 drop; ct state new ip6 daddr 2001:db8::/64 drop; }; }`,
-		want:  "chain inet early pre", code: Firewall},
+		want:  "chain inet early pre", code: obstacle.Firewall},
 	{name: "a chain that drops after translation",
 		rules: `table inet late { chain post { type filter hook postrouting priority 0; meta nfproto { ipv4, ipv6 } ct state new drop; }; }`,
-		want:  "chain inet late post", code: Firewall},
+		want:  "chain inet late post", code: obstacle.Firewall},
 	{name: "a policy that allows nothing, by the mark",
 		rules: `table inet cni { chain pi { }; chain pri { meta mark set meta mark | 0x10000 return; };
 			chain tw { ct state established accept; meta mark set meta mark & 0xfffcffff; jump pi; meta mark & 0x10000 == 0x10000 return
@@ -96,7 +96,7 @@ var firewalls = []struct {
 	{name: "a pod that no policy knows",
 		rules: `table inet cni { chain to-wl { oifname vmap { "cali9" : goto tw }; counter drop; }; chain tw { meta mark 0x10000 accept; };
 			chain forward { type filter hook forward priority 0; meta mark set meta mark & 0xfffcffff; ct state established accept; oifname "cali*" jump to-wl; meta mark 0x10000 accept; }; }`,
-		want: "chain inet cni to-wl", code: Firewall},
+		want: "chain inet cni to-wl", code: obstacle.Firewall},
 	{name: "a profile that allows everything, by the mark",
 		rules: `table inet cni { chain pri { meta mark set meta mark | 0x10000; meta mark & 0x10000 == 0x10000 return; };
 			chain tw { meta mark set meta mark & 0xfffcffff; jump pri; meta mark & 0x10000 == 0x10000 return; drop; };
@@ -189,7 +189,7 @@ func ourPriority() int32 {
 }
 
 // obstaclesNow is what a look finds.
-func obstaclesNow(t *testing.T, s State) []Obstacle {
+func obstaclesNow(t *testing.T, s State) []obstacle.Obstacle {
 	t.Helper()
 	look := obstacle.Collect(s, &obstacle.Counter{})
 	all := look.Judge(ourPriority())
@@ -200,7 +200,7 @@ func obstaclesNow(t *testing.T, s State) []Obstacle {
 }
 
 // checkObstacle looks, and wants one obstacle or none.
-func checkObstacle(t *testing.T, s State, code ObstacleCode, about string) {
+func checkObstacle(t *testing.T, s State, code obstacle.Code, about string) {
 	t.Helper()
 	all := obstaclesNow(t, s)
 	switch {
@@ -260,7 +260,7 @@ func TestFirewallOfProcesses(t *testing.T) {
 		const rules = `table inet filter { chain input { type filter hook input priority 0; policy drop; icmpv6 type { 133, 134, 135, 136 } accept; ct state established accept; tcp dport 22 accept; %s }; }`
 		proxytest.NFT(t, strings.Replace(rules, "%s", "", 1))
 		l.shut(t, proxytest.PortHost)
-		checkObstacle(t, s, Firewall, "chain inet filter input")
+		checkObstacle(t, s, obstacle.Firewall, "chain inet filter input")
 		proxytest.NFT(t, "table inet raw { chain pre { type filter hook prerouting priority raw; iif lo notrack; }; }") // replies come in nowhere
 		proxytest.NFT(t, "delete table inet filter\n"+strings.Replace(rules, "%s", "ct status dnat accept;", 1))
 		l.through(t, proxytest.PortHost, "node saw client")
@@ -285,20 +285,20 @@ func TestFirewallOfIPTables(t *testing.T) {
 		}
 		for _, tt := range []struct {
 			do, undo, want string
-			code           ObstacleCode
+			code           obstacle.Code
 		}{
 			{"iptables-nft -N DOCKER-USER", "", "", ""},
 			{"iptables-nft -I FORWARD -j DOCKER-USER", "", "", ""},
-			{"iptables-nft -A DOCKER-USER -m comment --comment everything -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
+			{"iptables-nft -A DOCKER-USER -m comment --comment everything -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
 			{"iptables-nft -A DOCKER-USER -s 203.0.113.0/24 -j DROP", "iptables-nft -F DOCKER-USER", "", ""},
 			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -p tcp -j REJECT", "iptables-nft -F DOCKER-USER", "", ""}, // of two protocols one
-			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
+			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
 			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate INVALID -j DROP", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -m conntrack ! --ctstate DNAT,SNAT -j DROP", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -j MARK --set-xmark 0x0/0x30000", "", "", ""},
-			{"iptables-nft -A DOCKER-USER -i eth0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
-			{"iptables-nft -t raw -A PREROUTING -d 192.0.2.0/24 -j CT --notrack", "iptables-nft -t raw -F", "chain ip raw PREROUTING", Untracked},
+			{"iptables-nft -A DOCKER-USER -i eth0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
+			{"iptables-nft -t raw -A PREROUTING -d 192.0.2.0/24 -j CT --notrack", "iptables-nft -t raw -F", "chain ip raw PREROUTING", obstacle.Untracked},
 			{"iptables-nft -P FORWARD DROP", "", "", ""}, // ours to open
 		} {
 			iptablesRun(t, tt.do)
@@ -339,7 +339,7 @@ func TestFirewallsOfLegacy(t *testing.T) {
 		iptablesRun(t, "iptables-legacy -F")
 		l.shut(t, proxytest.PortLocal, 0)
 		all := obstacle.Collect(v4, &obstacle.Counter{}).Judge(ourPriority(), "iptables-legacy")
-		if len(all) != 1 || all[0].About != "chain FORWARD of iptables-legacy" || !all[0].Blocks.Has(0, ToPods) {
+		if len(all) != 1 || all[0].About != "chain FORWARD of iptables-legacy" || !all[0].Blocks.Has(0, obstacle.ToPods) {
 			t.Errorf("in the way: %v; want FORWARD", all)
 		}
 		iptablesRun(t, "iptables-legacy -I FORWARD -d 10.244.0.0/16 -j ACCEPT")

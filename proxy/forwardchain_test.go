@@ -16,6 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -344,10 +345,10 @@ func TestForwardFails(t *testing.T) {
 		}
 		for family, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
 			b, vip := p.Blockade(), proxytest.At("vip", state.SetID(family))
-			if why := b.Why(vip, ToPods); !strings.HasPrefix(why, "chain FORWARD of "+program+" drops traffic") || b.Why(vip, ToOtherNodes) == "" || !b.BlocksForwarding(vip) {
-				t.Errorf("to pods of this node: %q; to others: %q", why, b.Why(vip, ToOtherNodes))
+			if why := b.Why(vip, obstacle.ToPods); !strings.HasPrefix(why, "chain FORWARD of "+program+" drops traffic") || b.Why(vip, obstacle.ToOtherNodes) == "" || !b.BlocksForwarding(vip) {
+				t.Errorf("to pods of this node: %q; to others: %q", why, b.Why(vip, obstacle.ToOtherNodes))
 			}
-			if why := b.Why(vip, ToThisNode); why != "" {
+			if why := b.Why(vip, obstacle.ToThisNode); why != "" {
 				t.Errorf("to this node's processes, which FORWARD does not concern: %q", why)
 			}
 		}

@@ -66,7 +66,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 }
 
 // count counts obstacles by code. Every code has a series.
-func (m *metrics) count(obstacles []Obstacle) {
+func (m *metrics) count(obstacles []obstacle.Obstacle) {
 	for _, code := range obstacle.Codes {
 		n := 0
 		for _, o := range obstacles {

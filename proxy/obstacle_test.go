@@ -41,7 +41,7 @@ func TestForwardingIsOff(t *testing.T) {
 		} {
 			l.Node.Sysctl(tt.name, "0")
 			l.shut(t, proxytest.PortLocal, tt.family)
-			checkObstacle(t, s, ForwardingOff, tt.about)
+			checkObstacle(t, s, obstacle.ForwardingOff, tt.about)
 			l.Node.Sysctl(tt.name, "1")
 			l.through(t, proxytest.PortLocal, "pod1 saw client")
 			checkObstacle(t, s, "", "")
@@ -72,7 +72,7 @@ func TestReversePath(t *testing.T) {
 			}
 		}
 		counted := &obstacle.Counter{}
-		look := func() []Obstacle {
+		look := func() []obstacle.Obstacle {
 			return obstacle.Collect(s, counted).Judge(ourPriority())
 		}
 		ask("pod1 saw client")
@@ -81,7 +81,7 @@ func TestReversePath(t *testing.T) {
 			t.Errorf("nothing was dropped yet, and in the way is %v", all)
 		}
 		ask("silence")
-		if all := look(); len(all) != 1 || all[0].Code != ReversePath || !strings.HasPrefix(all[0].Message, "rp_filter is 1 (strict) for eth1, ") {
+		if all := look(); len(all) != 1 || all[0].Code != obstacle.ReversePath || !strings.HasPrefix(all[0].Message, "rp_filter is 1 (strict) for eth1, ") {
 			t.Errorf("in the way: %v; want rp_filter of eth1", all)
 		}
 		l.Node.Sysctl("ipv4.conf.eth1.rp_filter", "2")
@@ -132,7 +132,7 @@ func TestBridgeBypass(t *testing.T) {
 			if got := l.Probe(client, "tcp", to, "silence"); strings.Contains(got, "saw") {
 				t.Errorf("a neighbour to %s: %s, without %s", to, got, name)
 			}
-			checkObstacle(t, s, BridgeBypass, "net.bridge."+name+" br0")
+			checkObstacle(t, s, obstacle.BridgeBypass, "net.bridge."+name+" br0")
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestCalico(t *testing.T) {
 		nstest.Link(t, n, "cali1", peer, "a")
 		checkObstacle(t, State{}, "", "")
 		nstest.Link(t, n, obstacle.CalicoInterface, peer, "b")
-		checkObstacle(t, State{}, ForeignDataPath, "Calico")
+		checkObstacle(t, State{}, obstacle.ForeignDataPath, "Calico")
 	})
 }
 
@@ -155,10 +155,10 @@ func TestOVN(t *testing.T) {
 		nstest.Link(t, n, "br-ex", peer, "a")
 		checkObstacle(t, State{}, "", "")
 		nstest.Link(t, n, obstacle.OVNInterface, peer, "b")
-		checkObstacle(t, State{}, ForeignDataPath, "OVN-Kubernetes")
+		checkObstacle(t, State{}, obstacle.ForeignDataPath, "OVN-Kubernetes")
 		const table = "table inet ovn-kubernetes { chain %s { type nat hook postrouting priority 101; }; }"
 		proxytest.NFT(t, fmt.Sprintf(table, "mgmtport-snat"))
-		checkObstacle(t, State{}, ForeignDataPath, "OVN-Kubernetes")
+		checkObstacle(t, State{}, obstacle.ForeignDataPath, "OVN-Kubernetes")
 		proxytest.NFT(t, fmt.Sprintf(table, "ovn-kube-local-gw-masq"))
 		checkObstacle(t, State{}, "", "")
 	})
@@ -176,7 +176,7 @@ func TestCilium(t *testing.T) {
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		takeArriving(t, "eth0", obstacle.CiliumInterface, "tail_nodeport_n")
 		l.shut(t, proxytest.PortLocal)
-		checkObstacle(t, s, ForeignDataPath, "Cilium")
+		checkObstacle(t, s, obstacle.ForeignDataPath, "Cilium")
 	})
 }
 
@@ -271,12 +271,12 @@ func TestConntrackFull(t *testing.T) {
 		checkObstacle(t, s, "", "")
 		proxytest.FillConntrack(t, 0, most*obstacle.NearlyFull/100)
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
-		checkObstacle(t, s, ConntrackFull, "net.netfilter.nf_conntrack_max")
+		checkObstacle(t, s, obstacle.ConntrackFull, "net.netfilter.nf_conntrack_max")
 		// Once it is nearly full the kernel clears away the entries of ended connections, in
 		// its own time: those of before would leave room for the ones to come.
 		l.forget()
 		proxytest.FillConntrack(t, most*obstacle.NearlyFull/100, most)
 		l.shut(t, proxytest.PortLocal)
-		checkObstacle(t, s, ConntrackFull, "net.netfilter.nf_conntrack_max")
+		checkObstacle(t, s, obstacle.ConntrackFull, "net.netfilter.nf_conntrack_max")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // awaitObstacles waits until the Proxy reports the wanted obstacles: "about; about".
@@ -46,7 +47,7 @@ func TestObstacleMonitor(t *testing.T) {
 		awaitObstacles(t, p, "")
 		proxytest.NFT(t, "table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }")
 		awaitObstacles(t, p, "chain inet filter forward")
-		if n := obstacleCount(t, registry, Firewall); n != 1 {
+		if n := obstacleCount(t, registry, obstacle.Firewall); n != 1 {
 			t.Errorf("%v obstacles are counted", n)
 		}
 		proxytest.NFT(t, "add rule inet filter forward accept")
@@ -57,13 +58,13 @@ func TestObstacleMonitor(t *testing.T) {
 		awaitObstacles(t, p, "net.ipv4.ip_forward")
 		l.Node.Sysctl("ipv4.ip_forward", "1") // sends no notification, but while there is an obstacle it looks again
 		awaitObstacles(t, p, "")
-		if n := obstacleCount(t, registry, ForwardingOff); n != 0 {
+		if n := obstacleCount(t, registry, obstacle.ForwardingOff); n != 0 {
 			t.Errorf("%v obstacles are counted, and none is there", n)
 		}
 	})
 }
 
-func obstacleCount(t *testing.T, r *prometheus.Registry, code ObstacleCode) float64 {
+func obstacleCount(t *testing.T, r *prometheus.Registry, code obstacle.Code) float64 {
 	t.Helper()
 	families, err := r.Gather()
 	if err != nil {

@@ -154,7 +154,7 @@ func (p *Proxy) Status() Status {
 }
 
 // Obstacles returns the obstacles in Status, without the cost of visiting all frontends.
-func (p *Proxy) Obstacles() []Obstacle {
+func (p *Proxy) Obstacles() []obstacle.Obstacle {
 	all, _ := p.monitor.Found()
 	return all
 }
@@ -162,7 +162,7 @@ func (p *Proxy) Obstacles() []Obstacle {
 // Blockade returns the flows that certainly fail on this node; nil if none do. It is known when the
 // first Set with addresses of a family returns. The pointer stays the same while nothing changes,
 // and [Proxy.Changed] signals changes.
-func (p *Proxy) Blockade() *Blockade { return p.monitor.Blockade() }
+func (p *Proxy) Blockade() *obstacle.Blockade { return p.monitor.Blockade() }
 
 // Changed signals that the next Set may have work: another program has changed our rules or
 // iptables' FORWARD, obstacles have appeared or disappeared, or a retry is due. [Proxy.Intact] says

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -63,8 +64,8 @@ type Status struct {
 	// Obstacles are other things on this node that block traffic to VIPs, as of the last look. A
 	// look follows a change of nftables soon, and each comparison with the kernel. Unseen says what
 	// could not be checked, and why.
-	Obstacles []Obstacle `json:"obstacles,omitempty"`
-	Unseen    []string   `json:"unseen,omitempty"`
+	Obstacles []obstacle.Obstacle `json:"obstacles,omitempty"`
+	Unseen    []string            `json:"unseen,omitempty"`
 }
 
 // AffinityFull is a frontend with affinity that forgets clients for others. In iptables mode the

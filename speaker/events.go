@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,7 +20,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 const (
@@ -38,7 +39,7 @@ type observation struct {
 	passResult
 	at        time.Time
 	sessions  []bgp.SessionStatus
-	obstacles []proxy.Obstacle
+	obstacles []obstacle.Obstacle
 }
 
 // observe returns the present observation; ok is false before the first pass.
@@ -56,7 +57,7 @@ func (s *speaker) observe() (now observation, ok bool) {
 type reported struct {
 	sessions  map[string]reportedSession
 	bfd       map[string]reportedSession
-	obstacles []proxy.Obstacle
+	obstacles []obstacle.Obstacle
 	announced sortedset.Set[netip.Addr]
 	answered  map[netip.Addr]string   // the interfaces, by address, over L2
 	conflicts map[netip.Addr]int      // conflict counts

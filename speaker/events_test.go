@@ -17,7 +17,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
-	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // An eventTest is a sequence of observations and their Events.
@@ -186,11 +186,11 @@ func TestForwardingEvents(t *testing.T) {
 func TestObstacleEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.expectEvents("nothing is in the way")
-	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "it is 0: set it to 1"}}
+	p.obstacles = []obstacle.Obstacle{{Code: obstacle.ForwardingOff, About: "net.ipv4.ip_forward", Message: "it is 0: set it to 1"}}
 	p.expectEvents("something is", "Warning TrafficObstructed Node/n1 (uid-n1): node n1 has an obstacle to traffic: it is 0: set it to 1")
-	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "in other words"}}
+	p.obstacles = []obstacle.Obstacle{{Code: obstacle.ForwardingOff, About: "net.ipv4.ip_forward", Message: "in other words"}}
 	p.expectEvents("it still is")
-	p.obstacles = []proxy.Obstacle{{Code: proxy.Firewall, About: "chain inet filter forward", Message: "it drops"}}
+	p.obstacles = []obstacle.Obstacle{{Code: obstacle.Firewall, About: "chain inet filter forward", Message: "it drops"}}
 	p.expectEvents("and then something else",
 		"Warning TrafficObstructed Node/n1 (uid-n1): node n1 has an obstacle to traffic: it drops",
 		"Normal TrafficUnobstructed Node/n1 (uid-n1): node n1 no longer has an obstacle to traffic: net.ipv4.ip_forward (ForwardingOff)")

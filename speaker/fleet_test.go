@@ -20,6 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // A fleet is all speakers of a cluster on one link, and a neighbour that sends to an
@@ -161,7 +162,7 @@ type fleetKernel fleetNode
 
 func (*fleetKernel) Intact() proxy.Integrity { return intact{}.Intact() }
 
-func (*fleetKernel) Blockade() *proxy.Blockade { return nil }
+func (*fleetKernel) Blockade() *obstacle.Blockade { return nil }
 
 func (*fleetKernel) Unprepared() []netip.Prefix { return nil }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
-	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // An interfaceOffer is the interfaces by which this node can be elected to answer for addresses.
@@ -93,7 +93,7 @@ func relevantInterfaces(snap *cluster.Snapshot, all []l2.Interface) (list []l2.I
 // the kernel forwards nothing of them, so another node must answer for their addresses. last is the
 // last decision: addresses whose endpoints are all in the network of the host need no forwarding,
 // and perhaps no other node has such an endpoint.
-func withheldFamilies(b *proxy.Blockade, last *plan.Desired) (withheld [2]bool) {
+func withheldFamilies(b *obstacle.Blockade, last *plan.Desired) (withheld [2]bool) {
 	if b == nil {
 		return withheld
 	}

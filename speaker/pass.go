@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/redirect"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // A forwarder programs the kernel in one transaction: after an error the kernel is as it
@@ -23,7 +24,7 @@ type forwarder interface {
 	// Intact reports whether the kernel still has what the last successful Set wrote.
 	Intact() proxy.Integrity
 	// Blockade returns the flows that certainly fail on this node, as of the last Set.
-	Blockade() *proxy.Blockade
+	Blockade() *obstacle.Blockade
 	// Unprepared returns sorted prefixes whose new addresses must not be announced yet: some
 	// preparations take longer than Set.
 	Unprepared() []netip.Prefix

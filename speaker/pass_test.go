@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // rareSeeds are worlds of thousands. In 7919 an aggregate attracts traffic to a new address,
@@ -71,7 +72,7 @@ func (broken) Set(context.Context, proxy.State) error {
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
-func (broken) Blockade() *proxy.Blockade { return nil }
+func (broken) Blockade() *obstacle.Blockade { return nil }
 
 func (b broken) Unprepared() []netip.Prefix { return nil }
 
@@ -80,7 +81,7 @@ type intact struct{}
 
 func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
-func (intact) Blockade() *proxy.Blockade { return nil }
+func (intact) Blockade() *obstacle.Blockade { return nil }
 
 func (intact) Unprepared() []netip.Prefix { return nil }
 

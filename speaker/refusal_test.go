@@ -18,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // refuse leaves refused addresses in the kernel as they were.
@@ -126,7 +127,7 @@ func (p *proxyOf) Set(_ context.Context, want proxy.State) error {
 // Intact implements forwarder: no other program changes the table.
 func (p *proxyOf) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
-func (*proxyOf) Blockade() *proxy.Blockade { return nil }
+func (*proxyOf) Blockade() *obstacle.Blockade { return nil }
 
 func (p *proxyOf) Unprepared() []netip.Prefix { return nil }
 

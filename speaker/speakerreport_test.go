@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 func reportedStatus() Status {
@@ -24,8 +25,8 @@ func reportedStatus() Status {
 	}
 	return Status{
 		Node: "n1", NodeUID: "uid-n1", Version: "v1",
-		Proxy: proxy.Status{Repairs: 3, Obstacles: []proxy.Obstacle{
-			{Code: proxy.Firewall, About: "chain inet filter forward", Message: "chain inet filter forward drops it"},
+		Proxy: proxy.Status{Repairs: 3, Obstacles: []obstacle.Obstacle{
+			{Code: obstacle.Firewall, About: "chain inet filter forward", Message: "chain inet filter forward drops it"},
 		}},
 		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
 			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1, BFD: &bgp.BFDStatus{State: "Init"}},

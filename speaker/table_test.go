@@ -18,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // A tableTest is a speaker with a real proxy in a namespace, where neither the FORWARD chain
@@ -153,7 +154,7 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		u.spoil.Store(true)
 		u.awaitPasses(t, 1, &u.failed)
 		obstructed := func() bool {
-			return slices.ContainsFunc(u.proxy.Obstacles(), func(o proxy.Obstacle) bool { return strings.Contains(o.About, "kube-proxy") })
+			return slices.ContainsFunc(u.proxy.Obstacles(), func(o obstacle.Obstacle) bool { return strings.Contains(o.About, "kube-proxy") })
 		}
 		nftables(t, "table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority -150; }; }")
 		u.await(t, "the obstacle", obstructed)

@@ -16,6 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // L2 lingers longer than BGP, as in a speaker.
@@ -128,7 +129,7 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 
 func (k *trialKernel) Intact() proxy.Integrity { return proxy.Integrity{Intact: k.intact} }
 
-func (*trialKernel) Blockade() *proxy.Blockade { return nil }
+func (*trialKernel) Blockade() *obstacle.Blockade { return nil }
 
 func (k *trialKernel) Unprepared() []netip.Prefix { return nil }
 

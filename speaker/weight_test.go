@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // weightedCluster is a cluster with a Local Service of so many pods on this node and on another
@@ -89,7 +90,7 @@ type logForwarder struct{ *log }
 
 func (logForwarder) Intact() proxy.Integrity { return intact{}.Intact() }
 
-func (logForwarder) Blockade() *proxy.Blockade { return nil }
+func (logForwarder) Blockade() *obstacle.Blockade { return nil }
 
 func (logForwarder) Unprepared() []netip.Prefix { return nil }
 

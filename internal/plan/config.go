@@ -6,6 +6,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // Config is the configuration of a node's speaker, and its state outside of the snapshot.
@@ -40,7 +41,7 @@ type Config struct {
 	HealthChecks HealthChecks
 
 	// Blockade is the flows that certainly fail on this node, which may change; nil: none.
-	Blockade *proxy.Blockade
+	Blockade *obstacle.Blockade
 
 	// Limits are the limits of this node's proxy; zero: the limits of nftables mode.
 	Limits proxy.Limits

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -141,7 +143,7 @@ func (in *Inputs) withoutCuts() *Inputs {
 }
 
 // Blockade returns the flows that certainly fail on this node, as the decision knows.
-func (in *Inputs) Blockade() *proxy.Blockade { return in.obstruction.blockade }
+func (in *Inputs) Blockade() *obstacle.Blockade { return in.obstruction.blockade }
 
 // Duplicates returns the peers with the same router as an older peer on this node.
 func (in *Inputs) Duplicates() []cluster.Duplicate { return in.routers.duplicates }

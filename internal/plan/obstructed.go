@@ -4,13 +4,15 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // obstruction is what the kernel of this node certainly drops.
 type obstruction struct {
-	blockade *proxy.Blockade // nil: nothing
+	blockade *obstacle.Blockade // nil: nothing
 	node     string
 	hosts    []netip.Addr // the addresses of this node
 }
@@ -35,14 +37,14 @@ func (o *obstruction) of(vip *proxy.VIP) string {
 
 // destination returns where a flow to a backend goes. The kernel delivers flows to a pod in the
 // network of this host without forwarding.
-func (o *obstruction) destination(b proxy.Backend) proxy.Destination {
+func (o *obstruction) destination(b proxy.Backend) obstacle.Destination {
 	switch {
 	case slices.Contains(o.hosts, b.Addr.Addr()):
-		return proxy.ToThisNode
+		return obstacle.ToThisNode
 	case b.Node == o.node:
-		return proxy.ToPods
+		return obstacle.ToPods
 	}
-	return proxy.ToOtherNodes
+	return obstacle.ToOtherNodes
 }
 
 // like reports whether the same addresses are withheld.
@@ -62,7 +64,7 @@ func (o ownerDecision) withhold(by *obstruction, addr netip.Addr, why string) ow
 
 // Unobstructed reports whether this node can answer over Layer 2 for some address of a family
 // despite a Blockade of all forwarded flows: all its endpoints are in the network of the host.
-func (d *Desired) Unobstructed(b *proxy.Blockade, family func(netip.Addr) bool) bool {
+func (d *Desired) Unobstructed(b *obstacle.Blockade, family func(netip.Addr) bool) bool {
 	all := &obstruction{b, d.Inputs.Node, addressesOf(d.Inputs.Self)}
 	hasBackends := func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 }
 	for a := range d.Addresses.All() {

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
-	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // obstructedWorld has one Service for each kind of endpoint that a node n1 can forward to. Its name
@@ -74,23 +75,23 @@ func TestObstructedAddresses(t *testing.T) {
 	const all = "1 2 3 4 5 6 7 8 ::1 ::2"
 	for _, tt := range []struct {
 		what  string
-		flows proxy.Obstacle
+		flows obstacle.Obstacle
 		want  string // the ends of announced addresses
 	}{
-		{"nothing", proxy.Obstacle{}, all},
-		{"ip_forward=0", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes)},
+		{"nothing", obstacle.Obstacle{}, all},
+		{"ip_forward=0", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToPods) | obstacle.FlowsTo(0, obstacle.ToOtherNodes)},
 			"2 7 ::1 ::2"},
-		{"IPv6 forwarding=0", proxy.Obstacle{Blocks: proxy.FlowsTo(1, proxy.ToPods) |
-			proxy.FlowsTo(1, proxy.ToOtherNodes)}, "1 2 3 4 5 6 7 8 ::2"},
-		{"to pods of this node", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToPods)}, "2 5 7 8 ::1 ::2"},
-		{"to other nodes", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToOtherNodes)}, "1 2 3 4 7 ::1 ::2"},
-		{"to this node's processes", proxy.Obstacle{Blocks: proxy.FlowsTo(0, proxy.ToThisNode)}, "1 4 5 6 ::1 ::2"},
+		{"IPv6 forwarding=0", obstacle.Obstacle{Blocks: obstacle.FlowsTo(1, obstacle.ToPods) |
+			obstacle.FlowsTo(1, obstacle.ToOtherNodes)}, "1 2 3 4 5 6 7 8 ::2"},
+		{"to pods of this node", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToPods)}, "2 5 7 8 ::1 ::2"},
+		{"to other nodes", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToOtherNodes)}, "1 2 3 4 7 ::1 ::2"},
+		{"to this node's processes", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToThisNode)}, "1 4 5 6 ::1 ::2"},
 	} {
 		tt.flows.Message = "the kernel drops it: do this"
 		snap := plantest.Snapshot(t, []byte(world))
 		decider := NewDecider(Config{Node: "n1"})
 		before := decider.Decide(snap)
-		decider.Config.Blockade = proxy.NewBlockade(tt.flows)
+		decider.Config.Blockade = obstacle.NewBlockade(tt.flows)
 		d := decider.Decide(snap)
 		var got []string
 		for a := range d.Routed.All() {
@@ -140,8 +141,8 @@ spec: {announce: L2, addresses: [192.0.2.0/24]}
 	if got := d.Decide(snap).Answered.Slice(); len(got) != 2 {
 		t.Fatalf("answers for %v: want both", got)
 	}
-	d.Config.Blockade = proxy.NewBlockade(proxy.Obstacle{
-		Blocks: proxy.FlowsTo(0, proxy.ToPods) | proxy.FlowsTo(0, proxy.ToOtherNodes), Message: "dropped",
+	d.Config.Blockade = obstacle.NewBlockade(obstacle.Obstacle{
+		Blocks: obstacle.FlowsTo(0, obstacle.ToPods) | obstacle.FlowsTo(0, obstacle.ToOtherNodes), Message: "dropped",
 	})
 	got := d.Decide(snap)
 	if fmt.Sprint(got.Answered.Slice()) != "[192.0.2.2]" ||

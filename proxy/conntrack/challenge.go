@@ -95,24 +95,24 @@ func checksum(b []byte) uint16 {
 
 // challenge sends challenge packets to the clients of deleted connections, except to clients that
 // may no longer use the frontend.
-func (s *Cleaner) challenge(deleted []Flow) {
-	want := s.wanted()[0]
+func (c *Cleaner) challenge(deleted []Flow) {
+	want := c.wanted()[0]
 	var failed error
 	for i := range deleted {
 		if f := &deleted[i]; f.Port.Proto == state.TCP && f.DNAT && f.replied && !f.Ended && !forbids(&want, f) {
-			if err := s.challenges.send(f); failed == nil {
+			if err := c.challenges.send(f); failed == nil {
 				failed = err
 			}
 		}
 	}
 	if failed != nil {
 		// These clients notice at their next packet or keepalive.
-		s.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended", "err", failed)
+		c.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended", "err", failed)
 	}
 }
 
 // EndedFlows sends challenge packets to the clients of connections that the fast path ended.
-func (s *Cleaner) EndedFlows(all []fastpath.Flow) {
+func (c *Cleaner) EndedFlows(all []fastpath.Flow) {
 	flows := make([]Flow, 0, len(all))
 	for _, f := range all {
 		flows = append(flows, Flow{
@@ -120,5 +120,5 @@ func (s *Cleaner) EndedFlows(all []fastpath.Flow) {
 			Backend: f.Backend, DNAT: true, replied: true,
 		})
 	}
-	s.challenge(flows)
+	c.challenge(flows)
 }

@@ -116,149 +116,149 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	if err != nil {
 		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
-	s := &Cleaner{
+	c := &Cleaner{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
 		syns: newDelay(synGrace), local: newDelay(synGrace), drains: make(map[drainingBackend]drain),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	s.local.interval = localInterval
-	go s.run()
-	return s, nil
+	c.local.interval = localInterval
+	go c.run()
+	return c, nil
 }
 
 // Expect announces the State that is about to be set. Its first flows must not be judged by the
 // State before it.
-func (s *Cleaner) Expect(want state.State) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.coming = want
+func (c *Cleaner) Expect(want state.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.coming = want
 }
 
 // wanted returns the State that was set last, and the State being set.
-func (s *Cleaner) wanted() [2]state.State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return [2]state.State{s.want, s.coming}
+func (c *Cleaner) wanted() [2]state.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return [2]state.State{c.want, c.coming}
 }
 
 // Add requests a cleanup. The cleanup judges flows by want, or a later State, so a backend that has
 // returned keeps its flows. swept are prefixes whose untranslated flows were deleted.
-func (s *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix) {
+func (c *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix) {
 	draining := stale.splitDraining(&want)
 	deferrable, local := stale.splitDeferrable(swept)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.want, s.coming = want, want
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.want, c.coming = want, want
 	if len(stale)+len(deferrable)+len(local)+len(draining) == 0 {
 		return
 	}
-	s.idle = false
+	c.idle = false
 	if len(stale) > 0 {
-		s.pending.merge(stale)
-		s.notifyPending()
+		c.pending.merge(stale)
+		c.notifyPending()
 	}
-	s.syns.add(deferrable, func() { s.ripen(&s.syns) })
-	s.local.add(local, func() { s.ripen(&s.local) })
-	s.beginDrains(draining)
+	c.syns.add(deferrable, func() { c.ripen(&c.syns) })
+	c.local.add(local, func() { c.ripen(&c.local) })
+	c.beginDrains(draining)
 }
 
 // ripen makes the entries pending that have waited long enough.
-func (s *Cleaner) ripen(d *delay) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending.merge(d.due())
-	s.notifyPending()
+func (c *Cleaner) ripen(d *delay) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending.merge(d.due())
+	c.notifyPending()
 }
 
-func (s *Cleaner) run() {
-	defer close(s.done)
+func (c *Cleaner) run() {
+	defer close(c.done)
 	for {
 		select {
-		case <-s.wake:
-		case <-s.quit:
-			_ = s.cleanUp() // what the last Set asked for; an error is recorded
+		case <-c.wake:
+		case <-c.quit:
+			_ = c.cleanUp() // what the last Set asked for; an error is recorded
 			return
 		}
 		start := time.Now()
-		err := s.cleanUp()
+		err := c.cleanUp()
 		pause := min(max(cleanupInterval, cleanupPauseFactor*time.Since(start)), maxCleanupPause)
 		if err != nil {
 			pause = max(pause, cleanupRetry)
-			s.notifyPending()
+			c.notifyPending()
 		}
 		select {
 		case <-time.After(pause):
-		case <-s.quit:
-			_ = s.cleanUp()
+		case <-c.quit:
+			_ = c.cleanUp()
 			return
 		}
 	}
 }
 
-func (s *Cleaner) notifyPending() {
-	notify.Changed(s.wake)
+func (c *Cleaner) notifyPending() {
+	notify.Changed(c.wake)
 }
 
 // cleanUp deletes the pending entries. If it fails, they stay pending.
-func (s *Cleaner) cleanUp() error {
-	s.mu.Lock()
-	stale := s.pending
-	s.pending = make(StaleEntries)
-	s.mu.Unlock()
+func (c *Cleaner) cleanUp() error {
+	c.mu.Lock()
+	stale := c.pending
+	c.pending = make(StaleEntries)
+	c.mu.Unlock()
 	if len(stale) == 0 {
 		return nil
 	}
 	var deleted []Flow
 	err := stale.excludeOwnAddresses()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, stale, s.wanted, s.hasDrainTime)
+		deleted, err = deleteFlows(c.sock, stale, c.wanted, c.hasDrainTime)
 	}
-	s.challenge(deleted)
-	s.deleted.Add(float64(len(deleted)))
+	c.challenge(deleted)
+	c.deleted.Add(float64(len(deleted)))
 	if err != nil {
-		s.failures.Inc()
-		s.log.Warn("conntrack entries remain", "err", err)
+		c.failures.Inc()
+		c.log.Warn("conntrack entries remain", "err", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
 	if err != nil {
-		s.pending.merge(stale)
+		c.pending.merge(stale)
 	}
-	s.idle = len(s.pending)+len(s.syns.waiting)+len(s.local.waiting)+len(s.drains) == 0
+	c.idle = len(c.pending)+len(c.syns.waiting)+len(c.local.waiting)+len(c.drains) == 0
 	return err
 }
 
 // LastError returns the error of the last cleanup, empty if it succeeded.
-func (s *Cleaner) LastError() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
+func (c *Cleaner) LastError() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
 		return ""
 	}
-	return s.err.Error()
+	return c.err.Error()
 }
 
 // IsIdle reports whether all requested cleanups are done.
-func (s *Cleaner) IsIdle() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.idle
+func (c *Cleaner) IsIdle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idle
 }
 
 // Close cleans up what is pending or delayed, because no later process would, and stops the
 // Cleaner. Flows that drain stay: the next process adopts the table and ends them. Further calls do
 // nothing.
-func (s *Cleaner) Close() (err error) {
-	s.once.Do(func() {
-		s.mu.Lock()
-		s.pending.merge(s.syns.all())
-		s.pending.merge(s.local.all())
-		s.mu.Unlock()
-		close(s.quit)
-		<-s.done
-		s.challenges.close()
-		err = s.sock.Close()
+func (c *Cleaner) Close() (err error) {
+	c.once.Do(func() {
+		c.mu.Lock()
+		c.pending.merge(c.syns.all())
+		c.pending.merge(c.local.all())
+		c.mu.Unlock()
+		close(c.quit)
+		<-c.done
+		c.challenges.close()
+		err = c.sock.Close()
 	})
 	return err
 }

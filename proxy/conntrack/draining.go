@@ -53,7 +53,7 @@ type drain struct {
 }
 
 // beginDrains lets the flows of draining backends leave after drainTime. The caller holds the lock.
-func (s *Cleaner) beginDrains(draining StaleEntries) {
+func (c *Cleaner) beginDrains(draining StaleEntries) {
 	if len(draining) == 0 {
 		return
 	}
@@ -61,31 +61,31 @@ func (s *Cleaner) beginDrains(draining StaleEntries) {
 	for vip, v := range draining {
 		for b, sides := range v.removedBackends {
 			key := drainingBackend{vip, b}
-			s.drains[key] = drain{end, s.drains[key].sides | sides}
+			c.drains[key] = drain{end, c.drains[key].sides | sides}
 		}
 	}
-	time.AfterFunc(drainTime, s.endDrains)
+	time.AfterFunc(drainTime, c.endDrains)
 }
 
 // endDrains makes the flows pending whose drain is over.
-func (s *Cleaner) endDrains() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for b, d := range s.drains {
+func (c *Cleaner) endDrains() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for b, d := range c.drains {
 		if time.Until(d.end) <= 0 {
-			s.pending.at(b.vip).removedBackends[b.removedBackend] |= d.sides
-			delete(s.drains, b)
+			c.pending.at(b.vip).removedBackends[b.removedBackend] |= d.sides
+			delete(c.drains, b)
 		}
 	}
-	s.notifyPending()
+	c.notifyPending()
 }
 
 // hasDrainTime reports whether a flow stays, though another change makes it stale, because its
 // backend has just begun to drain. Flows of a forbidden source, or to a backend that is gone, end at
 // once: the address may belong to another pod.
-func (s *Cleaner) hasDrainTime(f *Flow) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d, drains := s.drains[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]
-	return drains && time.Until(d.end) > 0 && backendDrains(&s.want, f) && !forbids(&s.want, f)
+func (c *Cleaner) hasDrainTime(f *Flow) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, drains := c.drains[drainingBackend{f.VIP, removedBackend{f.Port, f.Backend}}]
+	return drains && time.Until(d.end) > 0 && backendDrains(&c.want, f) && !forbids(&c.want, f)
 }

@@ -34,20 +34,20 @@ func drainingFrom(pod netip.AddrPort) state.State {
 }
 
 // begin lets the flows of a draining backend leave after drainTime.
-func (s *Cleaner) begin(key drainingBackend, sides state.Sides) {
+func (c *Cleaner) begin(key drainingBackend, sides state.Sides) {
 	stale := make(StaleEntries)
 	stale.at(key.vip).removedBackends[key.removedBackend] = sides
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.beginDrains(stale)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.beginDrains(stale)
 }
 
 // drained reports whether a backend still drains, and for which sides its flows are pending.
-func (s *Cleaner) drained(key drainingBackend) (drains bool, sides state.Sides) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, drains = s.drains[key]
-	if v := s.pending[key.vip]; v != nil {
+func (c *Cleaner) drained(key drainingBackend) (drains bool, sides state.Sides) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, drains = c.drains[key]
+	if v := c.pending[key.vip]; v != nil {
 		sides = v.removedBackends[key.removedBackend]
 	}
 	return drains, sides
