@@ -50,16 +50,15 @@ type offloader struct {
 	log        *slog.Logger
 	requestSet func() // asks the caller for a Set
 
-	from   State // what want is made of, as far as VIPs and what is shared go
-	want   fastpath.State
-	chosen *selection // of from's node
-	due    time.Time  // before which it is not opened again
-	retry  *time.Timer
+	from  State // what want is made of, as far as VIPs and what is shared go
+	want  fastpath.State
+	due   time.Time // before which it is not opened again
+	retry *time.Timer
 
-	mu        sync.Mutex
-	path      FastPath // nil until it could be opened
-	err       string   // why it does not work as wanted
-	offloaded int      // the frontends of want with Take
+	mu     sync.Mutex
+	path   FastPath   // nil until it could be opened
+	err    string     // why it does not work as wanted
+	chosen *selection // of from's node; nil before the first State
 }
 
 // A FastPathStatus is what of the traffic goes past netfilter.
@@ -158,6 +157,8 @@ func (o *offloader) render(s State) {
 	if same {
 		return
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.chosen == nil || s.Node != o.from.Node {
 		o.chosen = newSelection(s.Node)
 	}
@@ -166,9 +167,6 @@ func (o *offloader) render(s State) {
 		want.Outward = o.want.Outward // which tells the fast path that nothing is new about it
 	}
 	o.from, o.want = s, want
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.offloaded = o.chosen.offloaded
 }
 
 // forget has the fast path forget connections to some VIPs that have ended, if it runs.
@@ -225,10 +223,12 @@ func (o *offloader) status(have State) *FastPathStatus {
 		return nil
 	}
 	st, p, works := o.outline()
-	left := leftToRules(&have)
+	full := make(map[frontendKey]string)
 	for _, l := range p.NotOffloaded {
-		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
+		full[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	st.Frontends = 0
 	for v := range have.VIPs.All() {
 		for i := range v.Frontends {
@@ -236,14 +236,19 @@ func (o *offloader) status(have State) *FastPathStatus {
 			if f.External.Empty() {
 				continue // no backend has its flows
 			}
-			why := left[keyOf(f, v)]
+			key := keyOf(f, v)
+			why := full[key]
+			if why == "" {
+				why = o.chosen.why(key)
+			}
 			if why == "" && !works {
 				why = "the fast path does not work"
 			}
 			if why == "" {
 				st.Frontends++
 			} else {
-				st.NotOffloaded = append(st.NotOffloaded, NotOffloaded{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
+				name := strings.TrimSpace(f.Label(v) + " " + f.Name)
+				st.NotOffloaded = append(st.NotOffloaded, NotOffloaded{name, why})
 			}
 		}
 	}
@@ -254,7 +259,10 @@ func (o *offloader) status(have State) *FastPathStatus {
 // whether new flows are taken at all.
 func (o *offloader) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
 	o.mu.Lock()
-	path, err, taken := o.path, o.err, o.offloaded
+	path, err, taken := o.path, o.err, 0
+	if o.chosen != nil {
+		taken = o.chosen.offloaded
+	}
 	o.mu.Unlock()
 	st = &FastPathStatus{Error: err}
 	if path == nil {

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,53 +84,6 @@ type frontendKey struct {
 
 func keyOf(f *Frontend, v *VIP) frontendKey {
 	return frontendKey{netip.AddrPortFrom(v.Addr, f.Port), f.Protocol}
-}
-
-// leftToRules are the frontends that the fast path does not take, and why. It looks at all;
-// a selection finds the same by what changed.
-//
-// Frontends that have a backend in common are all taken, or none is: to its backend a flow is its
-// client's address and port alone, which may use two frontends at once. Conntrack would give one of the flows
-// another port, and so does the fast path, but neither sees the other's.
-func leftToRules(s *State) map[frontendKey]string {
-	left := make(map[frontendKey]string)
-	held := make(map[frontendKey]string) // backends on this node that the rules lead to, by whom
-	type candidate struct {
-		*Frontend
-		vip *VIP
-	}
-	var taken []candidate
-	leave := func(c candidate, why string) {
-		left[keyOf(c.Frontend, c.vip)] = why
-		for _, b := range c.External.Backends {
-			if onNode(b, s.Node) {
-				held[frontendKey{b.Addr, c.Protocol}] = c.Label(c.vip)
-			}
-		}
-	}
-	for v := range s.VIPs.All() {
-		for i := range v.Frontends {
-			c := candidate{&v.Frontends[i], v}
-			if why := whyRules(c.Frontend, s.Node); why != "" {
-				leave(c, why)
-			} else {
-				taken = append(taken, c)
-			}
-		}
-	}
-	for n := -1; n != len(taken) && len(held) > 0; {
-		n = len(taken)
-		taken = slices.DeleteFunc(taken, func(c candidate) bool {
-			for _, b := range c.External.Backends {
-				if with, ok := held[frontendKey{b.Addr, c.Protocol}]; ok {
-					leave(c, fmt.Sprintf("backend %s is that of %s as well, which is left to the rules", b.Addr, with))
-					return true
-				}
-			}
-			return false
-		})
-	}
-	return left
 }
 
 // whyRules is why the fast path does not take a frontend for what it is by itself.

@@ -147,15 +147,19 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 	} {
 		s := state(tc.last)
 		var got []string
-		for key, why := range leftToRules(&s) {
-			got = append(got, fmt.Sprintf("%s %s: %s", key.addr, key.protocol, why))
+		n := newSelection("n1")
+		fronts := fastFrontends(n.state(&s))
+		for key := range n.fronts {
+			if why := n.why(key); why != "" {
+				got = append(got, fmt.Sprintf("%s %s: %s", key.addr, key.protocol, why))
+			}
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, tc.want) {
 			t.Errorf("%s: left\n%s\nwant\n%s", tc.name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}
 		taken := 0
-		for _, f := range fastFrontends(newSelection("n1").state(&s)) {
+		for _, f := range fronts {
 			if f.Take {
 				taken++
 			}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -12,18 +13,21 @@ import (
 )
 
 // A selection computes what the fast path must do, State after State, in a time that depends on what
-// changed: it takes new flows of the frontends where it does as the rules would, which are
-// all that State.leftToRules leaves out.
+// changed: it takes new flows of the frontends where it does as the rules would.
 //
 // Frontends that have a backend in common are neighbours. Connected frontends are all
-// taken if each could be taken by itself, else none is.
+// taken if each could be taken by itself, else none is: to its backend a flow is its client's address
+// and port alone, which may use two frontends at once. Conntrack would give one of the flows
+// another port, and so does the fast path, but neither sees the other's.
 type selection struct {
-	node      string
-	vips      VIPs            // that it is of
-	made      []*fastpath.VIP // of these, one each, by address
-	fronts    map[frontendKey]*offloadCandidate
-	users     map[frontendKey][]*offloadCandidate // by a backend's address, port and protocol; all are taken, or none
-	offloaded int                                 // of fronts
+	node   string
+	vips   VIPs            // that it is of
+	made   []*fastpath.VIP // of these, one each, by address
+	fronts map[frontendKey]*offloadCandidate
+	// users are by a backend's address, port and protocol. All are taken, or none; the first one is left for
+	// what it is by itself if any is.
+	users     map[frontendKey][]*offloadCandidate
+	offloaded int // of fronts
 	// turned are the VIPs of which frontends are taken that were not, or the other way round.
 	turned map[*VIP]bool
 }
@@ -110,6 +114,34 @@ func (s *selection) backends(c *offloadCandidate) iter.Seq[frontendKey] {
 	}
 }
 
+// why returns why a frontend is left to the rules; empty if it is taken.
+func (s *selection) why(key frontendKey) string {
+	c := s.fronts[key]
+	switch {
+	case c == nil:
+		return "it is not wanted any more"
+	case !c.left:
+		return ""
+	case c.own:
+		return whyRules(c.Frontend, s.node)
+	}
+	var shared frontendKey
+	var with *offloadCandidate
+	for b := range s.backends(c) {
+		users := s.users[b]
+		switch {
+		case users[0] != c:
+			shared, with = b, users[0]
+		case len(users) > 1:
+			shared, with = b, users[1]
+		}
+		if users[0].own {
+			break // the cause, not another consequence of it
+		}
+	}
+	return fmt.Sprintf("backend %s is that of %s as well, which is left to the rules", shared.addr, with.Label(with.vip))
+}
+
 // remove takes the frontends of a VIP away, and returns the neighbours of those left to
 // the rules: they may be taken now.
 func (s *selection) remove(v *VIP) (released []*offloadCandidate) {
@@ -123,8 +155,12 @@ func (s *selection) remove(v *VIP) (released []*offloadCandidate) {
 		}
 		for b := range s.backends(c) {
 			rest := slices.DeleteFunc(s.users[b], func(o *offloadCandidate) bool { return o == c })
-			if s.users[b] = rest; len(rest) == 0 {
+			s.users[b] = rest
+			if len(rest) == 0 {
 				delete(s.users, b)
+			} else if c.own {
+				i := max(slices.IndexFunc(rest, func(o *offloadCandidate) bool { return o.own }), 0)
+				rest[0], rest[i] = rest[i], rest[0]
 			}
 			if c.left {
 				released = append(released, rest...)
@@ -181,9 +217,12 @@ func (s *selection) add(v *VIP) {
 		c := &offloadCandidate{Frontend: f, vip: v, own: whyRules(f, s.node) != ""}
 		c.left = c.own
 		for b := range s.backends(c) {
-			users := s.users[b]
-			c.left = c.left || len(users) > 0 && users[0].left
-			s.users[b] = append(users, c)
+			users := append(s.users[b], c)
+			c.left = c.left || users[0].left
+			if c.own {
+				users[0], users[len(users)-1] = c, users[0]
+			}
+			s.users[b] = users
 		}
 		s.fronts[keyOf(f, v)] = c
 		if c.left {
