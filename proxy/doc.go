@@ -27,12 +27,12 @@
 // chains and ipsets, where nftables is missing. [Options.FastPath] adds a program on tcx hooks
 // (package fastpath) that forwards simple flows without the rules, which stay complete.
 //
-// Read proxy.go first: what Set does with a State, step by step. accept.go refuses what is wrong in it;
-// ruleset.go changes the rules by the differences, or starts from what the kernel holds: it adopts the table of
-// an earlier process, and repairs what other programs changed. bisect.go finds what the kernel rejects.
-// preparation.go runs afterwards what takes longer: endedflows.go, untranslatedflows.go and forwardopener.go. watch.go listens to nftables notifications, as `nft
-// monitor` does, and integrity.go records whether other programs changed the rules. errors.go
-// distinguishes such changes from mistakes in the State. status.go and metrics.go
+// Read proxy.go first: what Set does with a State, step by step. accept.go refuses what is wrong in it,
+// and finds what the kernel rejects; ruleset.go changes the rules by the differences, or starts from what
+// the kernel holds: it adopts the table of an earlier process, and repairs what other programs changed.
+// preparation.go and forwardopener.go run afterwards what takes longer. watch.go listens to nftables
+// notifications, as `nft monitor` does, and integrity.go records whether other programs changed the
+// rules. errors.go distinguishes such changes from mistakes in the State. status.go and metrics.go
 // report. state.go has the names of package state, and mode.go chooses the renderer. fastpath.go
 // updates the fast path with the frontends that fastpath_selection.go and fastpath_eligible.go
 // select.

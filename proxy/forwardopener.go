@@ -18,21 +18,20 @@ const forwardRetry = 5 * time.Second
 // policy is to drop, as Docker sets it. It reads the chain only when something may have
 // changed, in a preparation.
 type forwardOpener struct {
-	owned    []netip.Prefix // of the last plan
+	owned    []netip.Prefix // of the last plan, as are vips
+	vips     VIPs
 	prefixes []netip.Prefix // whose flows must pass, sorted
 	opened   []netip.Prefix // whose flows pass, since the last attempt that succeeded
-	settled  bool           // the State of the last plan was set
 	due      bool
 	failed   time.Time // the last time; zero: it did not fail
 	retry    *time.Timer
 }
 
-// plan records which flows must pass. changed are the VIPs that differ from those of the
-// last State that was set.
-func (f *forwardOpener) plan(want State, changed []state.VIPChange, look bool) {
-	same := f.settled && slices.Equal(f.owned, want.Owned) &&
-		!slices.ContainsFunc(changed, func(c state.VIPChange) bool { return iptables.OutsidePrefixes(c, want.Owned) })
-	f.settled = false
+// plan records which flows must pass once want is set.
+func (f *forwardOpener) plan(want State, look bool) {
+	outside := func(c state.VIPChange) bool { return iptables.OutsidePrefixes(c, want.Owned) }
+	same := slices.Equal(f.owned, want.Owned) && !slices.ContainsFunc(state.DiffVIPs(f.vips, want.VIPs), outside)
+	f.vips = want.VIPs
 	f.due = f.due || look
 	if same {
 		return

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -140,9 +141,9 @@ func (p *preparer) enter() error {
 }
 
 // prepare starts the preparation that a State needs, unless one is running, and records the
-// prefixes that wait. The first one runs at once, on sock.
-func (p *preparer) prepare(ctx context.Context, sock *nfnl.Socket, want State) {
-	p.forward.settled = true
+// prefixes that wait. The first one runs at once, on sock. look says that FORWARD may have changed.
+func (p *preparer) prepare(ctx context.Context, sock *nfnl.Socket, want State, look bool) {
+	p.forward.plan(want, look)
 	p.swept = slices.DeleteFunc(slices.Clone(p.swept), func(s netip.Prefix) bool { return !covered(s, want.Owned) })
 	p.forgotten = stillTaken(p.forgotten, want)
 	if r := p.running; r != nil && slices.ContainsFunc(r.owned, func(o netip.Prefix) bool { return !covered(o, want.Owned) }) {
@@ -228,6 +229,74 @@ func (p *preparer) recordUnprepared(want State) {
 	slices.SortFunc(list, sortedset.ComparePrefixes)
 	list = slices.Compact(list)
 	p.unprepared.Store(&list)
+}
+
+// deleteUntranslated deletes the untranslated flows to owned addresses, once the rules prevent new
+// ones. It cannot be left to the Cleaner: connections from a client port whose flow bypasses the
+// rules would be refused.
+func deleteUntranslated(sock *nfnl.Socket, owned []netip.Prefix) (n int, err error) {
+	own, err := conntrack.OwnAddrs()
+	if err != nil {
+		return 0, err
+	}
+	deleted, err := conntrack.DeleteFlowsIf(sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
+		return !f.DNAT && sortedset.ContainsAddr(owned, f.VIP) && !slices.Contains(own, f.VIP)
+	})
+	return len(deleted), err
+}
+
+// finishSweep records that no untranslated flows to owned addresses are left.
+func (p *preparer) finishSweep(ctx context.Context, t *preparation) {
+	switch {
+	case t.sweptErr != nil:
+		p.metrics.flowErrors.Inc()
+		p.log.WarnContext(ctx, "flows to addresses of the pools may go past the rules", "err", t.sweptErr)
+	case t.owned != nil && !t.stale:
+		p.swept = t.owned
+	}
+}
+
+// deleteEnded deletes the conntrack entries of ended connections to VIPs, once for each VIP that
+// this node takes from another one.
+//
+// This cannot be left to the Cleaner. As soon as the node answers, packets arrive for connections
+// that began elsewhere; if their client port matches an ended connection, conntrack would send them
+// to its backend, which resets them. For the same reason it is too late once the node answers, even
+// if the node learns the previous owner only then: a client may have begun a new connection from
+// the port of a listed entry, and would lose it (see conntrack.deleteAll).
+func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error) {
+	r := conntrack.RequestOf(maps.Keys(vips))
+	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT
+	deleted, err := conntrack.DeleteFlowsIf(sock, r, func(f *conntrack.Flow) bool { return f.DNAT && f.Ended && vips[f.VIP] })
+	return len(deleted), err
+}
+
+// newlyOwned returns the VIPs whose ended connections must be deleted from conntrack.
+func (p *preparer) newlyOwned(want State) map[netip.Addr]bool {
+	fresh := map[netip.Addr]bool{}
+	for _, r := range want.Redirects {
+		if _, taking := slices.BinarySearchFunc(want.Taking, r.VIP, netip.Addr.Compare); taking && !p.forgotten[r.VIP] {
+			fresh[r.VIP] = true
+		}
+	}
+	return fresh
+}
+
+// finishForgetting records the VIPs whose ended connections conntrack has forgotten, once the fast
+// path has forgotten them too: it learns flows from conntrack.
+func (p *preparer) finishForgetting(ctx context.Context, t *preparation) {
+	if len(t.ended) == 0 {
+		return
+	}
+	if err := errors.Join(t.forgetErr, p.forget(ctx, t.ended)); err != nil {
+		p.metrics.flowErrors.Inc()
+		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
+		return
+	}
+	if p.forgotten == nil {
+		p.forgotten = map[netip.Addr]bool{}
+	}
+	maps.Copy(p.forgotten, t.ended)
 }
 
 // covered reports whether one of the prefixes contains another one.

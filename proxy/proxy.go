@@ -225,15 +225,12 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
 	p.poller.Pause()
-	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
-	want, refused, err := p.setAccepted(ctx, want)
+	changed := applied{recheck: p.recheck.Load(), disturbed: p.watch.dirty.Load()}
+	p.preparer.forward.due = p.preparer.forward.due || changed.recheck // even if this Set fails
+	refused, err := p.setAccepted(ctx, want)
 	if err == nil {
-		p.redirect(ctx, want, recheck || disturbed)
-		p.offloader.grow(ctx)
-		p.preparer.prepare(ctx, p.sock, want)
-		looked := p.monitor.SetState(want, recheck)
-		p.leave(ctx)
-		p.monitor.Await(ctx, looked)
+		changed.now = p.rules.have
+		p.afterwards(ctx, changed)
 	} else {
 		p.rules.examine(ctx)
 	}
@@ -245,20 +242,33 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	return refused.Err()
 }
 
-// set makes the kernel forward a valid State. The fast path, the Cleaner and the preparer must know before the
+// setAccepted sets the acceptable part of want, and returns the refusals.
+func (p *Proxy) setAccepted(ctx context.Context, want State) (state.Refusals, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	proposed, err := newProposal(p.rules, want, p.transact)
+	if err != nil {
+		return nil, err
+	}
+	if err = proposed.try(ctx); blamesState(err) {
+		err = proposed.bisect(ctx, p.rules, err)
+	}
+	return proposed.refused, err
+}
+
+// transact makes the kernel forward a valid State. The fast path and the Cleaner must know before the
 // rules change what comes.
-func (p *Proxy) set(ctx context.Context, want State) error {
+func (p *Proxy) transact(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	vips := state.DiffVIPs(p.rules.have.VIPs, want.VIPs)
 	p.cleaner.Expect(want)
 	p.offloader.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
 	p.rules.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
-	p.preparer.forward.plan(want, vips, p.watch.takeForward() || recheck)
-	left, err := p.rules.set(ctx, change{want, vips, recheck || disturbed})
+	left, err := p.rules.set(ctx, want, recheck || disturbed)
 	if left.leaked {
 		p.preparer.resweep()
 	}
@@ -268,10 +278,28 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	return err
 }
 
+// applied is what the work after a transaction needs to know of it.
+type applied struct {
+	now State // what the kernel forwards
+	// recheck says that the caller wants everything compared with the kernel, and disturbed that another
+	// program may have changed our rules.
+	recheck, disturbed bool
+}
+
+// afterwards does what follows the rules. Its failures do not fail Set.
+func (p *Proxy) afterwards(ctx context.Context, c applied) {
+	p.redirect(ctx, c)
+	p.offloader.grow(ctx)
+	p.preparer.prepare(ctx, p.sock, c.now, p.watch.takeForward())
+	looked := p.monitor.SetState(c.now, c.recheck)
+	p.leave(ctx)
+	p.monitor.Await(ctx, looked)
+}
+
 // redirect writes the redirects of the State that was set. Its failure does not fail Set: the rules
 // work, and connections that are not redirected are rejected.
-func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
-	err := p.rules.renderer.Redirect(ctx, want, look)
+func (p *Proxy) redirect(ctx context.Context, c applied) {
+	err := p.rules.renderer.Redirect(ctx, c.now, c.recheck || c.disturbed)
 	if before := p.record.redirect(err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
 	}

@@ -32,13 +32,6 @@ type ruleset struct {
 	damage string
 }
 
-// A change is a State to set, and what is different.
-type change struct {
-	want State
-	vips []state.VIPChange // that differ from the State before
-	read bool              // the kernel may not hold that State: read it first
-}
-
 // An outcome is what a change leaves behind: conntrack entries that have become wrong, and, if the rules were
 // not complete before, flows that bypassed them.
 type outcome struct {
@@ -46,27 +39,28 @@ type outcome struct {
 	leaked bool
 }
 
-// set makes the kernel forward a valid State: by the differences from the last one or, if the
+// set makes the kernel forward a valid State: by the differences from the last one or, with read or if the
 // kernel's state is unknown, by what the kernel holds.
-func (r *ruleset) set(ctx context.Context, to change) (outcome, error) {
-	if to.read || !r.known || to.want.Node != r.have.Node {
-		return r.reconcile(ctx, to.want)
+func (r *ruleset) set(ctx context.Context, want State, read bool) (outcome, error) {
+	if read || !r.known || want.Node != r.have.Node {
+		return r.reconcile(ctx, want)
 	}
-	c := state.DiffStates(r.have, to.want, to.vips, r.replies)
-	if c.Empty() && len(to.vips) == 0 && slices.Equal(r.have.Redirects, to.want.Redirects) {
-		r.have = to.want
+	vips := state.DiffVIPs(r.have.VIPs, want.VIPs)
+	c := state.DiffStates(r.have, want, vips, r.replies)
+	if c.Empty() && len(vips) == 0 && slices.Equal(r.have.Redirects, want.Redirects) {
+		r.have = want
 		return outcome{}, nil
 	}
 	// Even without changed elements, the renderer decides: a chain's name may change.
-	switch err := r.renderer.Update(ctx, renderer.Step{Have: r.have, Want: to.want, VIPs: to.vips, Elements: c}); {
+	switch err := r.renderer.Update(ctx, renderer.Step{Have: r.have, Want: want, VIPs: vips, Elements: c}); {
 	case isStale(err):
 		r.metrics.retries.Inc()
-		return r.reconcile(ctx, to.want)
+		return r.reconcile(ctx, want)
 	case err != nil:
 		r.known = false
 		return outcome{}, err
 	}
-	r.holds(to.want, r.elements+len(c.Add)-len(c.Del))
+	r.holds(want, r.elements+len(c.Add)-len(c.Del))
 	return outcome{stale: conntrack.StaleAfter(c)}, nil
 }
 

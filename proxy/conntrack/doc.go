@@ -7,5 +7,5 @@
 // client send a packet (RFC 5961).
 //
 // Package proxy deletes some entries itself by [DeleteFlowsIf], before it announces an address:
-// untranslated flows (proxy/untranslatedflows.go) and ended connections (proxy/endedflows.go).
+// untranslated flows and ended connections (proxy/preparation.go).
 package conntrack
