@@ -193,10 +193,7 @@ func (o *offloader) begin(ctx context.Context) error {
 
 // report stores and logs an error, nil if there is none.
 func (o *offloader) report(ctx context.Context, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
+	text := errorText(err)
 	o.mu.Lock()
 	was := o.err
 	o.err = text

@@ -59,7 +59,11 @@ func (p *preparer) finishForward(ctx context.Context, t *preparation) {
 	}
 	err := t.forwardErr
 	p.monitor.SetClosed(iptables.ClosedBy(err))
-	if before := p.record.forward(t.opened, err); err != nil && before != err.Error() {
+	var before string
+	p.record.update(func(s *Status) {
+		before, s.ForwardError, s.ForwardOpened = s.ForwardError, errorText(err), t.opened
+	})
+	if err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "FORWARD of iptables may drop traffic to our addresses", "err", err)
 	}
 	o.failed = time.Time{}

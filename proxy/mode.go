@@ -35,7 +35,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	n, x := &nftables.Renderer{Host: h, NFT: p.nft}, &iptables.Renderer{Host: h}
 	if m == ModeNFTables {
 		p.rules.renderer, p.former = n, x
-		p.record.mode(m, nil, "")
+		p.record.update(func(s *Status) { s.Mode = m })
 		return nil
 	}
 	p.rules.renderer, p.former = x, n
@@ -50,7 +50,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	}
 	p.watch.iptables.Store(true)
 	p.monitor.TranslateAt(obstacle.PriorityIPTables)
-	p.record.mode(m, x.Names(), why)
+	p.record.update(func(s *Status) { s.Mode, s.Programs, s.ModeReason = m, x.Names(), why })
 	p.log.InfoContext(ctx, "using iptables", "programs", x.Names())
 	return nil
 }
@@ -64,9 +64,9 @@ func (p *Proxy) host() renderer.Host {
 			if took > 0 {
 				p.metrics.transactions.Observe(took.Seconds())
 			}
-			p.record.transaction()
+			p.record.update(func(s *Status) { s.Generation++ })
 		},
-		Unsupported: p.record.unsupported,
+		Unsupported: func(all []string) { p.record.update(func(s *Status) { s.Unsupported = all }) },
 		IgnoringOwn: func(s *nfnl.Socket, transactions uint32, change func() error) error {
 			return p.evictor.Without(func() error { return p.watch.ignoringOwn(s, transactions, change) })
 		},
@@ -78,7 +78,7 @@ func (p *Proxy) nftCrashed(replaced string) {
 	p.metrics.crashes.Inc()
 	if replaced != "" {
 		p.log.Warn("another nft loads the rules", "reason", replaced)
-		p.record.nft(replaced)
+		p.record.update(func(s *Status) { s.NFTReason = replaced })
 	}
 }
 
@@ -98,5 +98,5 @@ func (p *Proxy) leave(ctx context.Context) {
 	} else {
 		p.former = nil
 	}
-	p.record.left(err)
+	p.record.update(func(s *Status) { s.ModeError = errorText(err) })
 }

@@ -300,7 +300,9 @@ func (p *Proxy) afterwards(ctx context.Context, c applied) {
 // work, and connections that are not redirected are rejected.
 func (p *Proxy) redirect(ctx context.Context, c applied) {
 	err := p.rules.renderer.Redirect(ctx, c.now, c.recheck || c.disturbed)
-	if before := p.record.redirect(err); err != nil && before != err.Error() {
+	var before string
+	p.record.update(func(s *Status) { before, s.RedirectError = s.RedirectError, errorText(err) })
+	if err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
 	}
 }

@@ -121,7 +121,7 @@ func (r *ruleset) converge(ctx context.Context, want State, expected bool) (outc
 	}
 	if r.damage != "" {
 		r.metrics.repairs.Inc()
-		r.record.repaired(r.damage)
+		r.record.update(func(s *Status) { s.Repairs, s.LastRepair, s.Found = s.Repairs+1, time.Now(), r.damage })
 		r.log.WarnContext(ctx, "repaired the rules", "reason", r.damage)
 		r.damage = ""
 	}

@@ -115,77 +115,22 @@ type record struct {
 func (r *record) set(have State, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.have = have
-	r.status.LastError = ""
-	if err != nil {
-		r.status.LastError = err.Error()
+	r.have, r.status.LastError = have, errorText(err)
+}
+
+// update changes the status, which must not be kept.
+func (r *record) update(change func(*Status)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.status)
+}
+
+// errorText is the text of an error, empty for none.
+func errorText(err error) string {
+	if err == nil {
+		return ""
 	}
-}
-
-func (r *record) unsupported(all []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status.Unsupported = all
-}
-
-// mode records the selected mode, before there is anything else to report.
-func (r *record) mode(m Mode, programs []string, why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status.Mode, r.status.Programs, r.status.ModeReason = m, programs, why
-}
-
-func (r *record) nft(why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status.NFTReason = why
-}
-
-// left records the result of removing rules of another mode.
-func (r *record) left(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status.ModeError = ""
-	if err != nil {
-		r.status.ModeError = err.Error()
-	}
-}
-
-func (r *record) transaction() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status.Generation++
-}
-
-func (r *record) repaired(found string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status.Repairs++
-	r.status.LastRepair = time.Now()
-	r.status.Found = found
-}
-
-// redirect records the result of writing redirects, and returns the previous error.
-func (r *record) redirect(err error) (before string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before, r.status.RedirectError = r.status.RedirectError, ""
-	if err != nil {
-		r.status.RedirectError = err.Error()
-	}
-	return before
-}
-
-// forward records the result of opening FORWARD, and returns the previous error.
-func (r *record) forward(opened []string, err error) (before string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before, r.status.ForwardError = r.status.ForwardError, ""
-	if err != nil {
-		r.status.ForwardError = err.Error()
-	}
-	r.status.ForwardOpened = opened
-	return before
+	return err.Error()
 }
 
 // state returns the State that the kernel holds.

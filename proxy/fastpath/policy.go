@@ -1,16 +1,12 @@
 package fastpath
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/fanfare-lb/fanfare/internal/base/notify"
 )
 
 // The programs look up routes by addresses, ports, protocol, type of service and interface, with
@@ -102,36 +98,5 @@ func (d *Datapath) checkPolicies() {
 	}
 	if err := d.apply(d.changedFrontends(&d.want)); err != nil {
 		d.log.Warn("fast path: apply changed policies", "err", err)
-	}
-}
-
-// watchRules signals changes of routing rules.
-func (d *Datapath) watchRules(ctx context.Context) error {
-	return d.watchPolicies(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
-}
-
-// watchIPsec signals changes of IPsec policies.
-func (d *Datapath) watchIPsec(ctx context.Context) error {
-	const groupPolicy = 4 // XFRMNLGRP_POLICY
-	err := d.watchPolicies(ctx, unix.NETLINK_XFRM, groupPolicy)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		<-ctx.Done() // a kernel without IPsec; the check every five seconds finds it if it comes
-	}
-	return err
-}
-
-// watchPolicies signals messages of groups of a netlink protocol.
-func (d *Datapath) watchPolicies(ctx context.Context, protocol int, groups ...uint) error {
-	s, err := nl.Subscribe(protocol, groups...)
-	if err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, s.Close)()
-	defer s.Close()
-	for {
-		notify.Changed(d.linksChanged) // a rule changes policies and routes
-		if _, _, err := s.Receive(); err != nil {
-			return err
-		}
 	}
 }

@@ -73,14 +73,34 @@ func (d *Datapath) watchLinks(ctx context.Context) error {
 // watchQueues signals changes of interfaces' queues and filters. For tcx programs there is no
 // notification; the check every five seconds finds them.
 func (d *Datapath) watchQueues(ctx context.Context) error {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+	return watchGroups(ctx, d.peersChanged, unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+}
+
+// watchRules signals changes of routing rules, which change policies and routes.
+func (d *Datapath) watchRules(ctx context.Context) error {
+	return watchGroups(ctx, d.linksChanged, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+}
+
+// watchIPsec signals changes of IPsec policies.
+func (d *Datapath) watchIPsec(ctx context.Context) error {
+	const groupPolicy = 4 // XFRMNLGRP_POLICY
+	err := watchGroups(ctx, d.linksChanged, unix.NETLINK_XFRM, groupPolicy)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		<-ctx.Done() // a kernel without IPsec; the check every five seconds finds it if it comes
+	}
+	return err
+}
+
+// watchGroups signals messages of groups of a netlink protocol, and first that some may have been missed.
+func watchGroups(ctx context.Context, changed chan<- struct{}, protocol int, groups ...uint) error {
+	s, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		notify.Changed(d.peersChanged)
+		notify.Changed(changed)
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}
