@@ -20,7 +20,7 @@ var sealed = map[string][]string{
 	"bgp":                          {"internal/base/notify", "internal/base/sortedset", "internal/kernel/hwaddr", "internal/kernel/linkwatch"},
 	"l2":                           {"internal/base/notify", "internal/base/sortedset", "internal/kernel/hwaddr", "internal/kernel/linkwatch"},
 	"proxy":                        {"internal/base/notify", "internal/base/sortedset", "internal/kernel/linkwatch", "internal/kernel/nfnl"},
-	"proxy/fastpath":               {"internal/base/notify", "internal/base/sortedset", "internal/kernel/nfnl"},
+	"proxy/fastpath":               {"internal/base/notify", "internal/base/sortedset", "internal/kernel/linkwatch", "internal/kernel/nfnl"},
 	"proxy/conntrack":              {"internal/base/notify", "internal/base/sortedset", "internal/kernel/nfnl", "proxy/fastpath", "proxy/state"},
 	"proxy/iptables":               {"internal/base/sortedset", "internal/kernel/nfnl", "proxy/renderer", "proxy/state"},
 	"proxy/nftables":               {"internal/kernel/nfnl", "proxy/renderer", "proxy/state"},

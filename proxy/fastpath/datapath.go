@@ -117,10 +117,8 @@ func New(ctx context.Context, o Options) (*Datapath, error) {
 	}
 	d.policies = findPolicies()
 	ctx, d.stop = context.WithCancel(context.Background())
-	d.work.Go(func() { d.listen(ctx, d.watchLinks) })
-	d.work.Go(func() { d.listen(ctx, d.watchQueues) })
-	d.work.Go(func() { d.listen(ctx, d.watchRules) })
-	d.work.Go(func() { d.listen(ctx, d.watchIPsec) })
+	d.work.Go(func() { d.listen(ctx) })
+	d.watchOthers(ctx)
 	d.work.Go(func() { d.run(ctx) })
 	return d, nil
 }

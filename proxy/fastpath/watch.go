@@ -8,22 +8,22 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/base/notify"
+	"github.com/fanfare-lb/fanfare/internal/kernel/linkwatch"
 )
 
 // errUnsubscribed says that the library has closed a channel, after an error such as ENOBUFS:
 // there were too many changes at once.
 var errUnsubscribed = errors.New("the netlink subscription ended")
 
-// listen runs watch until ctx ends, and again after an error.
-func (d *Datapath) listen(ctx context.Context, watch func(context.Context) error) {
+// listen runs watchLinks until ctx ends, and again after an error.
+func (d *Datapath) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := watch(ctx); err != nil && ctx.Err() == nil {
-			// Watches signal a change when they begin, in case one was missed.
-			d.log.Debug("fast path: watch interfaces, routes, rules and queues", "err", err)
+		if err := d.watchLinks(ctx); err != nil && ctx.Err() == nil {
+			// It signals a change when it begins, in case one was missed.
+			d.log.Debug("fast path: watch interfaces and routes", "err", err)
 			await(ctx, time.Second)
 		}
 	}
@@ -70,41 +70,14 @@ func (d *Datapath) watchLinks(ctx context.Context) error {
 	}
 }
 
-// watchQueues signals changes of interfaces' queues and filters. For tcx programs there is no
-// notification; the check every five seconds finds them.
-func (d *Datapath) watchQueues(ctx context.Context) error {
-	return watchGroups(ctx, d.peersChanged, unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
-}
-
-// watchRules signals changes of routing rules, which change policies and routes.
-func (d *Datapath) watchRules(ctx context.Context) error {
-	return watchGroups(ctx, d.linksChanged, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
-}
-
-// watchIPsec signals changes of IPsec policies.
-func (d *Datapath) watchIPsec(ctx context.Context) error {
+// watchOthers signals changes of interfaces' queues and filters, of routing rules, which change policies and
+// routes, and of IPsec policies. For tcx programs there is no notification; the check every five seconds
+// finds them.
+func (d *Datapath) watchOthers(ctx context.Context) {
 	const groupPolicy = 4 // XFRMNLGRP_POLICY
-	err := watchGroups(ctx, d.linksChanged, unix.NETLINK_XFRM, groupPolicy)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		<-ctx.Done() // a kernel without IPsec; the check every five seconds finds it if it comes
-	}
-	return err
-}
-
-// watchGroups signals messages of groups of a netlink protocol, and first that some may have been missed.
-func watchGroups(ctx context.Context, changed chan<- struct{}, protocol int, groups ...uint) error {
-	s, err := nl.Subscribe(protocol, groups...)
-	if err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, s.Close)()
-	defer s.Close()
-	for {
-		notify.Changed(changed)
-		if _, _, err := s.Receive(); err != nil {
-			return err
-		}
-	}
+	d.work.Go(func() { linkwatch.Run(ctx, d.peersChanged, unix.RTNLGRP_TC) })
+	d.work.Go(func() { linkwatch.Run(ctx, d.linksChanged, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE) })
+	d.work.Go(func() { linkwatch.RunProtocol(ctx, d.linksChanged, unix.NETLINK_XFRM, groupPolicy) })
 }
 
 // affectsBackends reports whether a route's destination contains a backend; nil is the

@@ -18,8 +18,14 @@ const retryTime = time.Second
 // those to subscribe to, such as unix.RTNLGRP_LINK. A new subscription counts as a change:
 // notifications may have been lost before.
 func Run(ctx context.Context, changed chan<- struct{}, groups ...uint) {
+	RunProtocol(ctx, changed, unix.NETLINK_ROUTE, groups...)
+}
+
+// RunProtocol is Run for another protocol than routing's, such as unix.NETLINK_XFRM. While the kernel does
+// not have it, RunProtocol waits for it.
+func RunProtocol(ctx context.Context, changed chan<- struct{}, protocol int, groups ...uint) {
 	for ctx.Err() == nil {
-		if socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...); err == nil {
+		if socket, err := nl.Subscribe(protocol, groups...); err == nil {
 			stop := context.AfterFunc(ctx, socket.Close)
 			read(socket, changed)
 			stop()
