@@ -115,7 +115,8 @@ func (p *proposal) split(ctx context.Context, doubted []state.VIPChange, cut int
 	case len(doubted) == 0:
 		return
 	case time.Now().After(p.until):
-		p.refuse(doubted, fmt.Errorf("the kernel refuses it, or another of %d addresses that have changed: %w", len(doubted), failed))
+		const why = "the kernel refuses it, or another of %d addresses that have changed: %w"
+		p.refuse(doubted, fmt.Errorf(why, len(doubted), failed))
 		return
 	case len(doubted) == 1:
 		p.refuse(doubted, fmt.Errorf("the kernel refuses it: %w", failed))

@@ -119,7 +119,7 @@ func (s *selection) why(key frontendKey) string {
 	c := s.fronts[key]
 	switch {
 	case c == nil:
-		return "it is not wanted any more"
+		return "it is no longer wanted"
 	case !c.left:
 		return ""
 	case c.own:

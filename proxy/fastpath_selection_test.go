@@ -64,8 +64,8 @@ func (w *selectionWorld) step() {
 	w.state.VIPs = VIPsOf(next...)
 }
 
-// leftOf finds the frontends that are left to the rules by its definition alone: those that must be by themselves, and
-// again and again those that have a backend in common with one that is left.
+// leftOf finds the frontends that are left to the rules by the definition alone: frontends that must be by
+// themselves, and again and again their neighbours.
 func leftOf(s *State) map[frontendKey]bool {
 	left, held := make(map[frontendKey]bool), make(map[frontendKey]bool)
 	for before := -1; before != len(left); {
