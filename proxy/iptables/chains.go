@@ -16,7 +16,7 @@ import (
 const (
 	// Of the tables raw and mangle.
 	xtUnassigned = "FANFARE-UNASSIGNED"
-	xtRedirect   = "FANFARE-HANDON" // a name of older versions
+	xtRedirect   = "FANFARE-REDIRECT"
 	xtInvalid    = "FANFARE-INVALID"
 	xtReply      = "FANFARE-REPLY"
 

@@ -46,7 +46,7 @@ func setTTL(f state.SetID) string {
 	return [2]string{"-j TTL --ttl-set ", "-j HL --hl-set "}[f] + strconv.Itoa(state.RedirectTTL)
 }
 
-// xtRedirects returns the rules of FANFARE-HANDON, through which TCP packets pass for VIPs that
+// xtRedirects returns the rules of FANFARE-REDIRECT, through which TCP packets pass for VIPs that
 // other nodes have connections to. Packets of flows that this node knows, and packets that
 // begin a connection, stay. Invalid packets go only with FIN or RST: without, they may belong to a
 // connection of this node. The TTL counts the redirects of a packet, see [state.RedirectTTL]:

@@ -66,7 +66,7 @@ func rankOf(id state.SetID) int {
 		return 3
 	case state.SetExtSched, state.SetIntSched:
 		return 2
-	case state.SetExtTurn, state.SetIntTurn, state.SetTables, state.External.Table, state.Internal.Table: // tables come before what leads to them
+	case state.SetExtRoundRobin, state.SetIntRoundRobin, state.SetTables, state.External.Table, state.Internal.Table: // tables come before what leads to them
 		return 1
 	default: // the backends
 		return 0

@@ -60,7 +60,7 @@ func (h held) follow(s state.Side, f state.SetID, key, chain string) error {
 	if rest, split := strings.CutPrefix(chain, state.SplitPrefix); split {
 		chain = state.External.Prefix + rest
 	}
-	next, asks := map[string]state.SetID{s.SourceCheck: s.AfterSourceCheck, s.Sticky: s.Sched, s.Turn: s.Turns}[chain]
+	next, asks := map[string]state.SetID{s.SourceCheck: s.AfterSourceCheck, s.Sticky: s.Sched, s.RoundRobin: s.OwnChains}[chain]
 	if asks {
 		to, ok := h[state.Element{Set: next + f, Key: key}]
 		if !ok {

@@ -147,9 +147,9 @@ func TestSteps(t *testing.T) {
 		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
 		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", ""},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
-		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -itable4 -late4 -learn4 -tables4 -xback4 -xsched4 -xtable4"},
+		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -itable4 -learn4 -postrouting4 -tables4 -xback4 -xsched4 -xtable4"},
 		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-hair4 -iback4 -repliers4 -replies4 -tables4 -xback4"},
-		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -late4 -repliers4 -replies4 -xeps4 -xmasq4"},
+		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -postrouting4 -repliers4 -replies4 -xeps4 -xmasq4"},
 		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4 -repliers4 -replies4"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))

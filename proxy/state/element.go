@@ -19,41 +19,41 @@ import (
 type SetID uint8
 
 const (
-	SetVIPs       SetID = iota * 2 // vips4, vips6
-	SetOwned                       // owned4, owned6
-	SetClients                     // clients4, clients6
-	SetExtSvc                      // xsvc4, xsvc6
-	SetIntSvc                      // isvc4, isvc6
-	SetExtInRange                  // xinrange4, xinrange6
-	SetIntInRange                  // iinrange4, iinrange6
-	SetAllowed                     // allowed4, allowed6
-	SetExtEps                      // xeps4, xeps6
-	SetIntEps                      // ieps4, ieps6
-	setExtSlots                    // xslots4, xslots6
-	setIntSlots                    // islots4, islots6
-	setExtMasq                     // xmasq4, xmasq6
-	setIntMasq                     // imasq4, imasq6
-	SetDrain                       // drain4, drain6
-	setHairpin                     // hair4, hair6
-	SetExtSched                    // xsched4, xsched6
-	SetIntSched                    // isched4, isched6
-	SetTables                      // tables4, tables6
-	setExtTable                    // xtable4, xtable6
-	setIntTable                    // itable4, itable6
-	setExtBack                     // xback4, xback6
-	setIntBack                     // iback4, iback6
-	setLearn                       // learn4, learn6
-	setLate                        // late4, late6
-	SetExtTurn                     // xturn4, xturn6
-	SetIntTurn                     // iturn4, iturn6
-	SetNever                       // never4, never6
-	SetFrom                        // from4, from6
-	SetReplies                     // replies4, replies6
-	SetRepliers                    // repliers4, repliers6
-	SetClientIf                    // clientifs
-	SetSources    = SetClientIf + 1
-	SetMarks      = SetClientIf + 2
-	SetCount      = SetClientIf + 3
+	SetVIPs          SetID = iota * 2 // vips4, vips6
+	SetOwned                          // owned4, owned6
+	SetClients                        // clients4, clients6
+	SetExtSvc                         // xsvc4, xsvc6
+	SetIntSvc                         // isvc4, isvc6
+	SetExtInRange                     // xinrange4, xinrange6
+	SetIntInRange                     // iinrange4, iinrange6
+	SetAllowed                        // allowed4, allowed6
+	SetExtEps                         // xeps4, xeps6
+	SetIntEps                         // ieps4, ieps6
+	setExtSlots                       // xslots4, xslots6
+	setIntSlots                       // islots4, islots6
+	setExtMasq                        // xmasq4, xmasq6
+	setIntMasq                        // imasq4, imasq6
+	SetDrain                          // drain4, drain6
+	setHairpin                        // hair4, hair6
+	SetExtSched                       // xsched4, xsched6
+	SetIntSched                       // isched4, isched6
+	SetTables                         // tables4, tables6
+	setExtTable                       // xtable4, xtable6
+	setIntTable                       // itable4, itable6
+	setExtBack                        // xback4, xback6
+	setIntBack                        // iback4, iback6
+	setLearn                          // learn4, learn6
+	setPostrouting                    // postrouting4, postrouting6
+	SetExtRoundRobin                  // xroundrobin4, xroundrobin6
+	SetIntRoundRobin                  // iroundrobin4, iroundrobin6
+	SetNever                          // never4, never6
+	SetFrom                           // from4, from6
+	SetReplies                        // replies4, replies6
+	SetRepliers                       // repliers4, repliers6
+	SetClientIf                       // clientifs
+	SetSources       = SetClientIf + 1
+	SetMarks         = SetClientIf + 2
+	SetCount         = SetClientIf + 3
 
 	// The following maps are not part of a State: they follow from the existing chains.
 	SetExtSvcTo     = SetCount     // xsvcto
@@ -137,37 +137,37 @@ func buildSpecs() [SetsAll]SetSpec {
 		backend := []field{addr, fieldPort}
 		pair := append(slices.Clone(frontend), backend...)
 		for id, s := range map[SetID]SetSpec{
-			SetVIPs:       {Name: "vips", Key: []field{addr}},
-			SetOwned:      {Name: "owned", Key: []field{addr}, Interval: true},
-			SetClients:    {Name: "clients", Key: []field{addr}, Interval: true},
-			SetExtSvc:     {Name: "xsvc", Key: frontend, Data: []field{FieldNumber}},
-			SetIntSvc:     {Name: "isvc", Key: frontend, Data: []field{FieldNumber}},
-			SetExtInRange: {Name: "xinrange", Key: frontend, Data: []field{FieldNumber}},
-			SetIntInRange: {Name: "iinrange", Key: frontend, Data: []field{FieldNumber}},
-			SetAllowed:    {Name: "allowed", Key: append(slices.Clone(frontend), addr), Ranges: true},
-			SetExtEps:     {Name: "xeps", Key: slot, Data: backend},
-			SetIntEps:     {Name: "ieps", Key: slot, Data: backend},
-			setExtSlots:   {Name: "xslots", Key: slot, Data: backend},
-			setIntSlots:   {Name: "islots", Key: slot, Data: backend},
-			setExtMasq:    {Name: "xmasq", Key: pair},
-			setIntMasq:    {Name: "imasq", Key: pair},
-			SetDrain:      {Name: "drain", Key: pair},
-			setHairpin:    {Name: "hair", Key: []field{addr, addr, addr}},
-			SetExtSched:   {Name: "xsched", Key: frontend, Data: []field{FieldNumber}},
-			SetIntSched:   {Name: "isched", Key: frontend, Data: []field{FieldNumber}},
-			SetExtTurn:    {Name: "xturn", Key: frontend, Data: []field{fieldVerdict}},
-			SetIntTurn:    {Name: "iturn", Key: frontend, Data: []field{fieldVerdict}},
-			setExtTable:   {Name: "xtable", Key: frontend, Data: []field{fieldID}},
-			setIntTable:   {Name: "itable", Key: frontend, Data: []field{fieldID}},
-			SetTables:     {Name: "tables", Key: []field{addr, fieldID, fieldSlot}, Data: []field{fieldID}},
-			setExtBack:    {Name: "xback", Key: choice, Data: backend},
-			setIntBack:    {Name: "iback", Key: choice, Data: backend},
-			setLearn:      {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
-			setLate:       {Name: "late", Key: []field{addr}},
-			SetNever:      {Name: "never", Key: []field{addr}, Interval: true},
-			SetFrom:       {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
-			SetReplies:    {Name: "replies", Key: []field{addr, fieldProto, fieldPort}},
-			SetRepliers:   {Name: "repliers", Key: []field{addr}},
+			SetVIPs:          {Name: "vips", Key: []field{addr}},
+			SetOwned:         {Name: "owned", Key: []field{addr}, Interval: true},
+			SetClients:       {Name: "clients", Key: []field{addr}, Interval: true},
+			SetExtSvc:        {Name: "xsvc", Key: frontend, Data: []field{FieldNumber}},
+			SetIntSvc:        {Name: "isvc", Key: frontend, Data: []field{FieldNumber}},
+			SetExtInRange:    {Name: "xinrange", Key: frontend, Data: []field{FieldNumber}},
+			SetIntInRange:    {Name: "iinrange", Key: frontend, Data: []field{FieldNumber}},
+			SetAllowed:       {Name: "allowed", Key: append(slices.Clone(frontend), addr), Ranges: true},
+			SetExtEps:        {Name: "xeps", Key: slot, Data: backend},
+			SetIntEps:        {Name: "ieps", Key: slot, Data: backend},
+			setExtSlots:      {Name: "xslots", Key: slot, Data: backend},
+			setIntSlots:      {Name: "islots", Key: slot, Data: backend},
+			setExtMasq:       {Name: "xmasq", Key: pair},
+			setIntMasq:       {Name: "imasq", Key: pair},
+			SetDrain:         {Name: "drain", Key: pair},
+			setHairpin:       {Name: "hair", Key: []field{addr, addr, addr}},
+			SetExtSched:      {Name: "xsched", Key: frontend, Data: []field{FieldNumber}},
+			SetIntSched:      {Name: "isched", Key: frontend, Data: []field{FieldNumber}},
+			SetExtRoundRobin: {Name: "xroundrobin", Key: frontend, Data: []field{fieldVerdict}},
+			SetIntRoundRobin: {Name: "iroundrobin", Key: frontend, Data: []field{fieldVerdict}},
+			setExtTable:      {Name: "xtable", Key: frontend, Data: []field{fieldID}},
+			setIntTable:      {Name: "itable", Key: frontend, Data: []field{fieldID}},
+			SetTables:        {Name: "tables", Key: []field{addr, fieldID, fieldSlot}, Data: []field{fieldID}},
+			setExtBack:       {Name: "xback", Key: choice, Data: backend},
+			setIntBack:       {Name: "iback", Key: choice, Data: backend},
+			setLearn:         {Name: "learn", Key: frontend, Data: []field{fieldVerdict}},
+			setPostrouting:   {Name: "postrouting", Key: []field{addr}},
+			SetNever:         {Name: "never", Key: []field{addr}, Interval: true},
+			SetFrom:          {Name: "from", Key: []field{fieldFamily}, Data: []field{addr}},
+			SetReplies:       {Name: "replies", Key: []field{addr, fieldProto, fieldPort}},
+			SetRepliers:      {Name: "repliers", Key: []field{addr}},
 		} {
 			s.Name += [...]string{"4", "6"}[family]
 			all[id+SetID(family)] = s

@@ -19,7 +19,7 @@ var FixedNumbers = []string{
 	SplitPrefix + chainRefuse, SplitPrefix + chainIgnore,
 	External.SourceCheck, Internal.SourceCheck,
 	External.Sticky, Internal.Sticky, SplitPrefix + sticky,
-	External.Turn, Internal.Turn, SplitPrefix + turn,
+	External.RoundRobin, Internal.RoundRobin, SplitPrefix + roundRobin,
 }
 
 const fixedMajor = 1
@@ -78,9 +78,9 @@ func leads(chain string) []SetID {
 		return i[:1]
 	case chain == Internal.Sticky:
 		return i[:2]
-	case chain == Internal.Turn, c.Side == Internal.Prefix:
+	case chain == Internal.RoundRobin, c.Side == Internal.Prefix:
 		return i
-	case chain == External.Turn:
+	case chain == External.RoundRobin:
 		return x
 	case counts && c.Side == External.Prefix && c.Schedule.Table && c.Slots > 1: // internal clients may use it
 		return slices.Concat(x, i)

@@ -25,9 +25,9 @@ type Limits struct {
 	// Sources is the number of networks that may use one port. The list must fit into one
 	// transaction, or clients would be refused for a moment.
 	Sources int
-	// Turns is the number of ports with the scheduler [RoundRobin]. Each has its own chains, and
+	// RoundRobin is the number of ports with the scheduler [RoundRobin]. Each has its own chains, and
 	// the kernel visits all chains whenever one is added.
-	Turns int
+	RoundRobin int
 	// Entries is the number of elements of sets and maps, or of iptables rules, for all ports
 	// together.
 	Entries int
@@ -42,13 +42,13 @@ type Limits struct {
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
 		// Packets pass rule after rule, and every change rewrites all rules of a port.
-		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450, TotalPrograms: maxPrograms}
+		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, RoundRobin: 4096, Entries: 32768, Total: 1 << 18, Programs: 450, TotalPrograms: maxPrograms}
 	}
 	return Limits{
 		Mode: ModeNFTables, Ports: 16384,
 		Backends: maxBackends,
 		Tabled:   tableSizes[len(tableSizes)-1], // each needs at least one slot
-		Sources:  16384, Turns: 4096,
+		Sources:  16384, RoundRobin: 4096,
 		Entries:  1 << 20, // some 150 MB in the kernel, and five seconds
 		Total:    1 << 22, // some 600 MB, and less time than a pass may take
 		Programs: maxPrograms, TotalPrograms: maxPrograms,
@@ -93,7 +93,7 @@ func (l Limits) Check(v *VIP) error {
 			break
 		}
 	}
-	over("ports with the scheduler round robin", turns, l.Turns, "choose another scheduler, or use several Services")
+	over("ports with the scheduler round robin", turns, l.RoundRobin, "choose another scheduler, or use several Services")
 	over("ports, endpoints and source ranges together, as entries in the kernel", v.Entries(l.Mode), l.Entries,
 		"use several Services; the scheduler random needs the fewest entries")
 	if l.Mode == ModeIPTables {

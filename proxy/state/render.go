@@ -20,8 +20,8 @@ type Side struct {
 	Sched                  SetID  // the map of the chains after that
 	SourceCheck            string // the chain that checks the source first
 	AfterSourceCheck       SetID  // the map of the chains after that
-	Turn                   string // the chain that looks up the frontend's own chain
-	Turns                  SetID  // in this map
+	RoundRobin             string // the chain that looks up the frontend's own chain
+	OwnChains              SetID  // in this map
 	Table, Back            SetID  // a frontend's table of clients' slots, and its backends by number
 }
 
@@ -29,7 +29,7 @@ type Side struct {
 const (
 	sticky       = "sticky"
 	sourceRanges = "sourceranges"
-	turn         = "turn"
+	roundRobin   = "roundrobin"
 )
 
 // SplitPrefix begins the names of chains that send internal clients to their own chains, and
@@ -38,11 +38,11 @@ const SplitPrefix = "s"
 
 var (
 	External = Side{
-		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, Turn: "x" + turn, Turns: SetExtTurn,
+		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, RoundRobin: "x" + roundRobin, OwnChains: SetExtRoundRobin,
 		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + sourceRanges, AfterSourceCheck: SetExtInRange, Table: setExtTable, Back: setExtBack,
 	}
 	Internal = Side{
-		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, Turn: "i" + turn, Turns: SetIntTurn,
+		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, RoundRobin: "i" + roundRobin, OwnChains: SetIntRoundRobin,
 		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + sourceRanges, AfterSourceCheck: SetIntInRange, Table: setIntTable, Back: setIntBack,
 	}
 )
@@ -98,7 +98,7 @@ func renderVIP(v *VIP, node string) []Element {
 	all := make([]Element, 0, 2+8*len(v.Frontends)) // enough for a port with two backends
 	all = append(all, Element{Set: SetVIPs + f, Key: string(Encoding(nil).Addr(v.Addr))})
 	if v.affinity() || v.masquerades(node) {
-		all = append(all, Element{Set: setLate + f, Key: string(Encoding(nil).Addr(v.Addr))})
+		all = append(all, Element{Set: setPostrouting + f, Key: string(Encoding(nil).Addr(v.Addr))})
 	}
 	tables := make(clientTables)
 	for i := range v.Frontends {
@@ -141,8 +141,8 @@ func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target
 	}
 	c := scheduling(vip, fe, s, t)
 	if c.owner != "" {
-		all = append(all, Element{Set: s.Turns + f, Key: string(key), Data: c.Name()})
-		to(s.Turn)
+		all = append(all, Element{Set: s.OwnChains + f, Key: string(key), Data: c.Name()})
+		to(s.RoundRobin)
 	} else {
 		to(c.Name())
 	}

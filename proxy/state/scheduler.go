@@ -43,23 +43,23 @@ type schedule struct {
 // same for all flows of a frontend: with them an IPv6 flow does not fit into the registers that nft
 // 1.0.6 knows.
 var (
-	byRandom = schedule{letters: "", value: "numgen random"}
-	byWeight = schedule{letters: "w", value: "numgen random", Table: true}
-	byTurn   = schedule{letters: "r", value: "numgen inc", stateful: true}
-	bySource = schedule{letters: "h", value: "jhash ip saddr", seeded: true}
-	byFlow   = schedule{letters: "m", value: "jhash ip saddr . th sport", seeded: true, Table: true}
+	byRandom     = schedule{letters: "", value: "numgen random"}
+	byWeight     = schedule{letters: "w", value: "numgen random", Table: true}
+	byRoundRobin = schedule{letters: "r", value: "numgen inc", stateful: true}
+	bySource     = schedule{letters: "h", value: "jhash ip saddr", seeded: true}
+	byFlow       = schedule{letters: "m", value: "jhash ip saddr . th sport", seeded: true, Table: true}
 	// byClient is the schedule of frontends with affinity, whatever their scheduler: all nodes choose
 	// the same backend for a client.
 	byClient = schedule{letters: "c", value: "jhash ip saddr", seeded: true, Table: true}
 
-	Schedules = []*schedule{&byRandom, &byWeight, &byTurn, &bySource, &byFlow, &byClient}
+	Schedules = []*schedule{&byRandom, &byWeight, &byRoundRobin, &bySource, &byFlow, &byClient}
 )
 
 // schedule returns how flows are distributed over backends. At least one backend is needed.
 func (s Scheduler) schedule(backends []Backend) *schedule {
 	switch s {
 	case RoundRobin:
-		return &byTurn
+		return &byRoundRobin
 	case SourceHash:
 		return &bySource
 	case Maglev:
