@@ -140,8 +140,8 @@ func ofForward(m netlink.Message) bool {
 // chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
-	jumps := iptables.Jumps(0)[table]
-	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || iptables.Ours(chain))
+	jumps := iptables.Jumps[0][table]
+	return ok && jumps != nil && (chain == "" || jumps[chain] != nil || iptables.Ours(chain))
 }
 
 // ofIPTables reads the iptables-nft table and chain of a notification. The chain is empty if it is

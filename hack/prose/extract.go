@@ -22,7 +22,7 @@ func extract(name string, text []byte) ([]passage, error) {
 		return goProse(name, text)
 	case ext == ".md" || ext == ".tmpl":
 		return paragraphs(string(text)), nil
-	case ext == ".sh" || ext == ".yaml" || ext == ".yml" || filepath.Base(name) == "Makefile":
+	case ext == ".sh" || ext == ".yaml" || ext == ".yml" || ext == ".ipt" || filepath.Base(name) == "Makefile":
 		return hashComments(string(text)), nil
 	case ext == ".nft":
 		return append(hashComments(string(text)), nftComments(string(text))...), nil

@@ -171,12 +171,12 @@ func xtFeatures(f state.SetID) []xtFeature {
 		{"nat", "-m addrtype --dst-type LOCAL -j RETURN", "CONFIG_NETFILTER_XT_MATCH_ADDRTYPE"},
 		{"nat", "-m statistic --mode random --probability 0.5 -j RETURN", "CONFIG_NETFILTER_XT_MATCH_STATISTIC"},
 		{"nat", "-m cluster --cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 1 -j RETURN", "CONFIG_NETFILTER_XT_MATCH_CLUSTER"},
-		{"nat", `-m bpf --bytecode "` + sameAddrs(f) + `" -j RETURN`, "CONFIG_NETFILTER_XT_MATCH_BPF"},
+		{"nat", sameAddrs(f) + "-j RETURN", "CONFIG_NETFILTER_XT_MATCH_BPF"},
 		{"nat", "-m mark --mark 0x4000/0x4000 -j RETURN", "CONFIG_NETFILTER_XT_MARK"},
 		{"nat", setMark(defaultFlag), "CONFIG_NETFILTER_XT_MARK"},
 		{"nat", "-j SET --add-set " + probeSet(f) + " src --exist", "CONFIG_NETFILTER_XT_SET"},
 		{"nat", "-j DNAT --to-destination " + vip, "CONFIG_NETFILTER_XT_NAT"},
-		{"nat", echo(f), "CONFIG_NETFILTER_XT_TARGET_REDIRECT"},
+		{"nat", "-p tcp -j REDIRECT", "CONFIG_NETFILTER_XT_TARGET_REDIRECT"},
 		{"nat", "-j MASQUERADE --random-fully", "CONFIG_NETFILTER_XT_TARGET_MASQUERADE"},
 	}
 }

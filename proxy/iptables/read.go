@@ -22,10 +22,12 @@ type ruleset struct {
 	others map[string]chainSet
 }
 
+// builtin are the kernel's chains that may lead to Fanfare's.
+var builtin = []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+
 // parseSave reads what iptables-save prints of all tables.
-func parseSave(save string, f state.SetID) ruleset {
+func parseSave(save string) ruleset {
 	k := ruleset{tables: make(map[string]chainSet), others: make(map[string]chainSet)}
-	jumps := Jumps(f)
 	table := ""
 	for line := range strings.Lines(save) {
 		line = strings.TrimSpace(line)
@@ -40,7 +42,7 @@ func parseSave(save string, f state.SetID) ruleset {
 			chain, rule, _ := strings.Cut(rest, " ")
 			if Ours(chain) {
 				k.tables[table].add(chain, rule)
-			} else if jumps[table][chain] != "" {
+			} else if slices.Contains(builtin, chain) {
 				k.others[table].add(chain, rule)
 			}
 		}
@@ -69,16 +71,16 @@ func ruleTarget(rule string) string {
 // its chain, by table; none for a jump that is first and the only one.
 func (k ruleset) jumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
-	for table, chains := range Jumps(f) {
+	for table, chains := range Jumps[f] {
 		for chain, jump := range chains {
 			stale := k.jumps(table, chain)
-			if len(stale) == 1 && stale[0] == jump && k.first(table, chain) {
+			if slices.Equal(stale, jump) && k.first(table, chain) {
 				continue
 			}
 			for _, rule := range stale {
 				lines[table] = append(lines[table], "-D "+chain+" "+rule)
 			}
-			lines[table] = append(lines[table], "-I "+chain+" 1 "+jump)
+			lines[table] = append(lines[table], "-I "+chain+" 1 "+jump[0])
 		}
 		slices.Sort(lines[table])
 	}
@@ -113,9 +115,9 @@ func (k ruleset) first(table, chain string) bool {
 }
 
 // unjumpLines returns the lines of input that delete all jumps to Fanfare's chains, by table.
-func (k ruleset) unjumpLines(f state.SetID) map[string][]string {
+func (k ruleset) unjumpLines() map[string][]string {
 	lines := make(map[string][]string)
-	for table, chains := range Jumps(f) {
+	for table, chains := range k.others {
 		for chain := range chains {
 			for _, rule := range k.jumps(table, chain) {
 				lines[table] = append(lines[table], "-D "+chain+" "+rule)
@@ -261,7 +263,7 @@ func (x *Renderer) read(ctx context.Context, f state.SetID) (ruleset, entrySet, 
 		}
 		entries.add(all...)
 	}
-	return parseSave(save, f), entries, nil
+	return parseSave(save), entries, nil
 }
 
 // plan returns the changes from what was read to a State, without those of affinity sets.
@@ -389,14 +391,14 @@ func (x *Renderer) unload(ctx context.Context, f state.SetID) error {
 	if err != nil {
 		return err
 	}
-	return unloadPlan(save, f).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
+	return unloadPlan(save).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
 }
 
 // unloadPlan returns the plan that deletes all Fanfare's chains which iptables-save shows.
-func unloadPlan(save string, f state.SetID) xtPlan {
-	k := parseSave(save, f)
+func unloadPlan(save string) xtPlan {
+	k := parseSave(save)
 	p := planTables(k.tables, nil)
-	p.jumps = k.unjumpLines(f)
+	p.jumps = k.unjumpLines()
 	return p
 }
 
@@ -457,7 +459,7 @@ func RemoveChains(ctx context.Context, keep []string) error {
 		if !strings.Contains(save, ":"+staticPrefix) {
 			continue
 		}
-		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
+		errs = append(errs, unloadPlan(save).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
 	}
 	return errors.Join(errs...)
 }

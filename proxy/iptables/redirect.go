@@ -91,12 +91,3 @@ func xtHop(h state.Redirect, to netip.Addr, match string) []string {
 	match = xtPackets(h, match)
 	return []string{match + "TEE --gateway " + to.String() + " --oif " + h.Interface, match + "DROP"}
 }
-
-// xtRedirected returns the rule that accepts copies made by TEE: they pass OUTPUT untracked, with
-// the client's address as their source.
-func xtRedirected(s state.State, f state.SetID) []string {
-	if len(state.RedirectsOf(s.Redirects, f)) == 0 {
-		return nil
-	}
-	return []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL -j RETURN"}
-}

@@ -48,13 +48,7 @@ func TestProgramsGoInParts(t *testing.T) {
 func TestOrderOfTables(t *testing.T) {
 	x := &Renderer{}
 	s := state.State{Node: "n1"}
-	whole := ruleset{tables: chainsOf(s, 0), others: make(map[string]chainSet)}
-	for table, chains := range Jumps(0) {
-		whole.others[table] = make(chainSet)
-		for chain, jump := range chains {
-			whole.others[table].add(chain, jump)
-		}
-	}
+	whole := ruleset{tables: chainsOf(s, 0), others: Jumps[0]}
 	changed := ruleset{tables: map[string]chainSet{}, others: whole.others}
 	for name, c := range map[string]struct {
 		have ruleset
