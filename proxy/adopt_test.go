@@ -38,7 +38,7 @@ func TestAdoption(t *testing.T) {
 		if got := second.Status(); got.Generation != 0 || got.Repairs != 0 {
 			t.Errorf("for an equal state %d transactions and %d repairs", got.Generation, got.Repairs)
 		}
-		s.VIPs = VIPsOf(s.VIPs.At(0))
+		s.VIPs = proxytest.VIPsOf(s.VIPs.At(0))
 		mustSet(t, second, s)
 		checkKernel(t, s)
 		if got := l.Ask(conn); got != "pod1 saw client" {

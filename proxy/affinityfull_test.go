@@ -118,7 +118,7 @@ func TestAffinityFullSets(t *testing.T) {
 	} {
 		f := &v.Frontends[c.of]
 		listed := ""
-		for _, full := range affinityFull(State{VIPs: VIPsOf(v)}, nil, []string{iptables.AffinityName(v, f, c.full(f))}) {
+		for _, full := range affinityFull(State{VIPs: proxytest.VIPsOf(v)}, nil, []string{iptables.AffinityName(v, f, c.full(f))}) {
 			listed += full.Frontend
 			if full.Evicted != 0 || time.Since(full.Last) > time.Minute {
 				t.Errorf("%s: %+v", c.name, full)

@@ -428,7 +428,7 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 			v.Addr = proxytest.At("mine", state.Family(v.Addr))
 			mine = append(mine, v)
 		}
-		s.VIPs = VIPsOf(mine...)
+		s.VIPs = proxytest.VIPsOf(mine...)
 		mustSet(t, p, s)
 		var open []session
 		for family := range state.SetID(2) {

@@ -99,7 +99,7 @@ func TestFastFrontends(t *testing.T) {
 		{"sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8") }), "leave tcp 192.0.2.1:80 pod1 for [10.0.0.0/8]", "not every source may use it"},
 		{"no sources", front("pod1", "pod1", func(f *Frontend) { f.Sources = []netip.Prefix{} }), "leave tcp 192.0.2.1:80 pod1 for []", "not every source may use it"},
 	} {
-		s := State{Node: "n1", VIPs: VIPsOf(&VIP{Addr: proxytest.At("vip", 0), Frontends: []Frontend{tc.f}})}
+		s := State{Node: "n1", VIPs: proxytest.VIPsOf(&VIP{Addr: proxytest.At("vip", 0), Frontends: []Frontend{tc.f}})}
 		var got []string
 		for _, f := range fastFrontends(newSelection("n1").state(&s)) {
 			got = append(got, pods.text(f))
@@ -126,7 +126,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 		}
 		last(&v.Frontends[4])
 		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
-		return State{Node: "n1", VIPs: VIPsOf(v)}
+		return State{Node: "n1", VIPs: proxytest.VIPsOf(v)}
 	}
 	for _, tc := range []struct {
 		name string

@@ -61,7 +61,7 @@ func (w *selectionWorld) step() {
 			next = append(next, w.vip(a))
 		}
 	}
-	w.state.VIPs = VIPsOf(next...)
+	w.state.VIPs = proxytest.VIPsOf(next...)
 }
 
 // leftOf finds the frontends that are left to the rules by the definition alone: frontends that must be by

@@ -176,7 +176,7 @@ func onlyPort(s State, port uint16) State {
 		}
 		vips = append(vips, only)
 	}
-	s.VIPs = VIPsOf(vips...)
+	s.VIPs = proxytest.VIPsOf(vips...)
 	return s
 }
 
@@ -222,7 +222,7 @@ func TestKubeProxyOfTheSamePriority(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
-		s.VIPs, s.Owned = VIPsOf(s.VIPs.At(0)), proxytest.Prefixes("192.0.2.0/24")
+		s.VIPs, s.Owned = proxytest.VIPsOf(s.VIPs.At(0)), proxytest.Prefixes("192.0.2.0/24")
 		mustSet(t, p, s)
 		proxytest.NFT(t, `table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; tcp dport 80 dnat to 10.9.9.9; }; }`)
 		proxytest.NFT(t, `table ip6 kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; }; }`)
@@ -275,7 +275,7 @@ func TestFirewallOfIPTables(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
 		mustSet(t, p, s)
-		v4 := State{Node: s.Node, VIPs: VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
+		v4 := State{Node: s.Node, VIPs: proxytest.VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
 		reach := func(want string) {
 			t.Helper()
 			to := netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal)
@@ -324,7 +324,7 @@ func TestFirewallsOfLegacy(t *testing.T) {
 		legacyOrSkip(t)
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
-		v4 := State{Node: s.Node, VIPs: VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
+		v4 := State{Node: s.Node, VIPs: proxytest.VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
 		iptablesRun(t, "iptables-legacy -P FORWARD DROP")
 		mustSet(t, p, v4)
 		l.probe4(t, "pod1 saw client")

@@ -340,7 +340,7 @@ func TestRepliesAfterAChangeWithoutElements(t *testing.T) {
 			return &state.VIP{Addr: proxytest.At(name, 0), Frontends: []state.Frontend{{Protocol: TCP, Port: 80, External: to, Internal: weighted}}}
 		}
 		stays := vip("vip2", 0)
-		for _, vips := range []state.VIPs{VIPsOf(vip("vip", 0), stays), VIPsOf(vip("vip", 1), stays), VIPsOf(stays)} {
+		for _, vips := range []state.VIPs{proxytest.VIPsOf(vip("vip", 0), stays), proxytest.VIPsOf(vip("vip", 1), stays), proxytest.VIPsOf(stays)} {
 			s := State{Node: "n1", VIPs: vips}
 			mustSet(t, p, s)
 			checkKernel(t, s)

@@ -108,7 +108,7 @@ func TestPolicyAlone(t *testing.T) {
 			f := Frontend{Protocol: TCP, Port: 80, External: Target{Remote: remote}, Internal: Target{Remote: Preserve}}
 			b := Backend{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Node: "n1"}
 			f.External.Backends, f.Internal.Backends = []Backend{b}, []Backend{b}
-			s := State{Node: "n1", VIPs: VIPsOf(&VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{f}})}
+			s := State{Node: "n1", VIPs: proxytest.VIPsOf(&VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{f}})}
 			mustSet(t, p, s)
 			checkKernel(t, s)
 		}

@@ -27,7 +27,7 @@ func TestLargeAddresses(t *testing.T) {
 				other := proxytest.BenchVIP(0, 0)
 				set := func(vips ...*VIP) {
 					t.Helper()
-					mustSet(t, p, State{Node: "n1", VIPs: VIPsOf(vips...)})
+					mustSet(t, p, State{Node: "n1", VIPs: proxytest.VIPsOf(vips...)})
 				}
 				endpoints := func(want int) {
 					t.Helper()
@@ -44,7 +44,7 @@ func TestLargeAddresses(t *testing.T) {
 				set(withoutPorts(c.v, 0), other)
 				endpoints(all - ports)
 				set(other)
-				checkKernel(t, State{Node: "n1", VIPs: VIPsOf(other)})
+				checkKernel(t, State{Node: "n1", VIPs: proxytest.VIPsOf(other)})
 			})
 		})
 	}
@@ -80,7 +80,7 @@ func BenchmarkLargestAddresses(b *testing.B) {
 			for b.Loop() {
 				for i, vips := range [][]*VIP{{c.v}, {withoutPorts(c.v, 0)}, nil} {
 					start := time.Now()
-					mustSet(b, p, State{Node: "n1", VIPs: VIPsOf(vips...)})
+					mustSet(b, p, State{Node: "n1", VIPs: proxytest.VIPsOf(vips...)})
 					took[i] += time.Since(start)
 				}
 			}

@@ -42,7 +42,7 @@ func TestSetRefusesOneAddress(t *testing.T) {
 			}
 		}
 		state := func(vips ...*VIP) State {
-			return State{Node: "n1", VIPs: VIPsOf(vips...), Owned: proxytest.Prefixes("192.0.2.0/24")}
+			return State{Node: "n1", VIPs: proxytest.VIPsOf(vips...), Owned: proxytest.Prefixes("192.0.2.0/24")}
 		}
 		two, four := good(2, 0), good(4, 0)
 		refused(state(huge, two, broken), huge, broken)

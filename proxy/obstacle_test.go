@@ -55,7 +55,7 @@ func TestReversePath(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(proxytest.PacketState(LocalClients{}), proxytest.PortLocal)
-		s = State{Node: s.Node, VIPs: VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
+		s = State{Node: s.Node, VIPs: proxytest.VIPsOf(s.VIPs.At(0)), Owned: s.Owned[:1]}
 		nstest.Link(t, l.Router, "eth9", l.Node, "eth1")
 		l.Router.Addr("eth9", "10.0.9.1/24")
 		l.Node.Addr("eth1", "10.0.9.2/24")

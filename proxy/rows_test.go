@@ -108,7 +108,7 @@ func TestTraceMidstream(t *testing.T) {
 
 // The tracer passes over nothing that it does not understand.
 func TestTraceRejectsUnknownSyntax(t *testing.T) {
-	good := nftables.Text(State{Node: "n1"})
+	good := nftables.Script(state.RenderState(State{Node: "n1"}))
 	for _, bad := range []string{
 		"ip ttl 1 drop", "ip daddr @unknown drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
 		"ip daddr { 192.0.2.1 } drop", "dnat to 10.0.0.1", "reject", "accept please",

@@ -6,6 +6,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/nftables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A scene is a State and packets that meet it, with what only tests of this package do with these.
@@ -28,7 +29,7 @@ func (s *scene) rules(m Mode) (proxytest.Rules, error) {
 		}
 		return proxytest.ParseXT(text)
 	}
-	text := nftables.Text(s.State)
+	text := nftables.Script(state.RenderState(s.State))
 	for _, k := range s.Knows {
 		set, element := k.Entry()
 		text += "add element inet fanfare " + set + " { " + element + " }\n"

@@ -141,7 +141,7 @@ func TestSNATNever(t *testing.T) {
 			s := snatState(SNAT{Never: proxytest.Prefixes("10.244.0.0/16", "fd00:244::/32")})
 			to := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(proxytest.At("remote", family), 8081), Node: "n2"}}, Remote: Masquerade}
 			vip := proxytest.At("vip", family)
-			s.VIPs = VIPsOf(&VIP{Addr: vip, Frontends: []Frontend{{Protocol: UDP, Port: 88, External: to, Internal: to}}})
+			s.VIPs = proxytest.VIPsOf(&VIP{Addr: vip, Frontends: []Frontend{{Protocol: UDP, Port: 88, External: to, Internal: to}}})
 			for _, tc := range []struct {
 				never []netip.Prefix
 				want  string

@@ -56,9 +56,6 @@ const (
 	PortKept        = state.PortKept
 )
 
-// VIPsOf returns the set of a list. Of several VIPs with the same address, the first one counts.
-func VIPsOf(list ...*VIP) VIPs { return state.VIPsOf(list...) }
-
 // CompareVIPs orders by address, as a State does.
 func CompareVIPs(a, b *VIP) int { return state.CompareVIPs(a, b) }
 

@@ -161,7 +161,7 @@ func TestModeAuto(t *testing.T) {
 					if err := p.Set(t.Context(), s); err == nil || !strings.Contains(err.Error(), "2001:db8::1") {
 						t.Errorf("a VIP of a family without iptables: %v", err)
 					}
-					s.VIPs = VIPsOf(s.VIPs.At(0))
+					s.VIPs = proxytest.VIPsOf(s.VIPs.At(0))
 				}
 				mustSet(t, p, s)
 			})

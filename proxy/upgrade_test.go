@@ -137,10 +137,10 @@ func (s *soak) send(rows []proxytest.SceneRow) (stop func()) {
 func TestUpgradeThatStopped(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		s := proxytest.PacketState(LocalClients{})
-		other := State{Node: "n1", VIPs: VIPsOf(&VIP{Addr: proxytest.At("other", 0)})}
+		other := State{Node: "n1", VIPs: proxytest.VIPsOf(&VIP{Addr: proxytest.At("other", 0)})}
 		leave := func() {
 			t.Helper()
-			proxytest.NFT(t, strings.ReplaceAll(nftables.Text(other), "inet "+renderer.TableName, "inet "+renderer.SpareTable))
+			proxytest.NFT(t, strings.ReplaceAll(nftables.Script(state.RenderState(other)), "inet "+renderer.TableName, "inet "+renderer.SpareTable))
 			if !strings.Contains(listTables(t), renderer.SpareTable) {
 				t.Fatal("there is no spare table")
 			}

@@ -46,7 +46,7 @@ func TestStaleAfter(t *testing.T) {
 		return state.Target{Backends: proxytest.Backends(0, names...), Remote: state.Preserve}
 	}
 	stateWith := func(frontends ...state.Frontend) state.State {
-		return state.State{Node: "n1", VIPs: state.VIPsOf(&state.VIP{Addr: vip, Frontends: frontends})}
+		return state.State{Node: "n1", VIPs: proxytest.VIPsOf(&state.VIP{Addr: vip, Frontends: frontends})}
 	}
 	fe := func(p state.Protocol, port uint16, external, internal state.Target) state.Frontend {
 		return state.Frontend{Protocol: p, Port: port, External: external, Internal: internal}
@@ -107,7 +107,7 @@ func TestStaleEntriesInclude(t *testing.T) {
 	served := netip.MustParseAddr("192.0.2.3")
 	want := state.State{
 		Clients: state.LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24")},
-		VIPs:    state.VIPsOf(&state.VIP{Addr: served, Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}}),
+		VIPs:    proxytest.VIPsOf(&state.VIP{Addr: served, Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}}),
 	}
 	dns, web := state.Port{Proto: state.UDP, Port: 53}, state.Port{Proto: state.TCP, Port: 80}
 	newVIP := StaleEntries{vip: {newVIP: true}}
@@ -154,7 +154,7 @@ func TestSplitDraining(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	b := netip.MustParseAddrPort("10.244.1.11:8080")
 	to := state.Target{Backends: proxytest.Backends(0, "pod2")}
-	want := state.State{VIPs: state.VIPsOf(&state.VIP{Addr: vip, Frontends: []state.Frontend{
+	want := state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: vip, Frontends: []state.Frontend{
 		{Protocol: state.UDP, Port: 53, External: to, Internal: to, Draining: []netip.AddrPort{b}},
 		{Protocol: state.UDP, Port: 54, External: to, Internal: to},
 		{Protocol: state.TCP, Port: 80, External: to, Internal: to, Draining: []netip.AddrPort{b}},

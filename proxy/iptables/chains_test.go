@@ -25,7 +25,7 @@ func xtGoldenStates() map[string]state.State {
 	one := func(change func(*state.Frontend)) state.State {
 		f := fe
 		change(&f)
-		return state.State{Node: s.Node, VIPs: state.VIPsOf(&state.VIP{Addr: s.VIPs.At(0).Addr, Frontends: []state.Frontend{f}})}
+		return state.State{Node: s.Node, VIPs: proxytest.VIPsOf(&state.VIP{Addr: s.VIPs.At(0).Addr, Frontends: []state.Frontend{f}})}
 	}
 	states["affinity"] = one(func(f *state.Frontend) { f.Affinity = 3 * time.Hour })
 	states["roundrobin"] = one(func(f *state.Frontend) { f.Scheduler = state.RoundRobin })
@@ -162,7 +162,7 @@ func TestHeldElements(t *testing.T) {
 		s = w.Next(s)
 		for f := range state.SetID(2) {
 			held := facts(readElements(chainsOf(s, f)["nat"], allEntries(s, f), f))
-			wanted := facts(state.RenderState(state.State{Node: s.Node, VIPs: state.VIPsOf(ofFamily(s.VIPs, f)...)}))
+			wanted := facts(state.RenderState(state.State{Node: s.Node, VIPs: proxytest.VIPsOf(ofFamily(s.VIPs, f)...)}))
 			for fact := range wanted {
 				if !held[fact] && !strings.Contains(fact, "backend") {
 					t.Fatalf("not held: %s of\n%s", fact, s)
@@ -200,7 +200,7 @@ func facts(all []state.Element) map[string]bool {
 
 // What iptables cannot do is said.
 func TestUnsupported(t *testing.T) {
-	s := state.State{VIPs: state.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{
+	s := state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{
 		{Protocol: state.TCP, Port: 80, Name: "a/b", Scheduler: state.Maglev, External: proxytest.Crowd(0, proxytest.At("pod1", 0), 50)},
 		{Protocol: state.TCP, Port: 82, Name: "a/c", Scheduler: state.Maglev, External: proxytest.Crowd(0, proxytest.At("pod1", 0), 49), Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), 49)},
 		{Protocol: state.TCP, Port: 81, Scheduler: state.SourceHash, Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), state.MaxHashed)},

@@ -27,7 +27,7 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 					}
 				}
 			}
-			one := state.State{Node: s.Node, VIPs: state.VIPsOf(v)}
+			one := state.State{Node: s.Node, VIPs: proxytest.VIPsOf(v)}
 			if rules > v.Entries(state.ModeIPTables) {
 				t.Fatalf("%d entries for %d rules of\n%s", v.Entries(state.ModeIPTables), rules, one)
 			}

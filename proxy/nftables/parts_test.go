@@ -164,7 +164,7 @@ func TestPartsKeepTogether(t *testing.T) {
 		for i := range v.Frontends {
 			v.Frontends[i].Sources = proxytest.Prefixes(sources...)
 		}
-		return state.State{Node: "n1", VIPs: state.VIPsOf(v), Owned: proxytest.Prefixes(owned...), Clients: state.LocalClients{CIDRs: proxytest.Prefixes(owned...)}}
+		return state.State{Node: "n1", VIPs: proxytest.VIPsOf(v), Owned: proxytest.Prefixes(owned...), Clients: state.LocalClients{CIDRs: proxytest.Prefixes(owned...)}}
 	}
 	have := stateWith([]string{"192.0.2.0/24"}, []string{"10.0.0.0/8", "11.0.0.0/8"})
 	want := stateWith([]string{"192.0.2.0/25", "198.51.100.0/24"}, []string{"10.0.0.0/9", "12.0.0.0/8"})

@@ -208,7 +208,7 @@ func (n *Renderer) install(ctx context.Context, t *table, all []state.Element, r
 	if !t.found {
 		all = nil
 	}
-	scripts := []string{replaceScript(all)}
+	scripts := []string{Script(all)}
 	if upgrade {
 		scripts = upgradeScripts(all)
 	}

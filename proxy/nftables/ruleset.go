@@ -86,8 +86,8 @@ func listText(all []state.Element) string {
 	return b.String()
 }
 
-// replaceScript returns one nft batch that replaces any existing table by one with these elements.
-func replaceScript(all []state.Element) string {
+// Script returns one nft batch that replaces any existing table by one with these elements.
+func Script(all []state.Element) string {
 	var b strings.Builder
 	// Adding the table first makes the deletion valid in any case.
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(madeFor(all)))
@@ -96,6 +96,3 @@ func replaceScript(all []state.Element) string {
 	}
 	return b.String()
 }
-
-// Text returns the table for a State as nft reads it. It is for people, and for tests that simulate packets.
-func Text(s state.State) string { return replaceScript(state.RenderState(s)) }

@@ -31,11 +31,11 @@ func TestReplaceScript(t *testing.T) {
 		for name, one := range states {
 			all := state.RenderState(one)
 			check := exec.Command("nft", "--check", "--file", "-")
-			check.Stdin = strings.NewReader(replaceScript(all))
+			check.Stdin = strings.NewReader(Script(all))
 			if out, err := check.CombinedOutput(); err != nil {
 				t.Fatalf("%s: nft --check: %v\n%s", name, err, out)
 			}
-			if err := newNFT(t).load(t.Context(), replaceScript(all)); err != nil {
+			if err := newNFT(t).load(t.Context(), Script(all)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			got, err := readStructure(s)
@@ -45,7 +45,7 @@ func TestReplaceScript(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(state.ElementsText(all), state.ElementsText(got.elements)); diff != "" {
+			if diff := cmp.Diff(proxytest.ElementsText(all), proxytest.ElementsText(got.elements)); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", name, diff)
 			}
 			if damaged := got.damagedChains(); len(damaged) > 0 {

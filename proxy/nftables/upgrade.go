@@ -22,7 +22,7 @@ const Schema = 4
 // calls the sets' commit last.)
 func upgradeScripts(all []state.Element) []string {
 	head := fmt.Sprintf("table inet %s {\n", renderer.TableName)
-	asleep := strings.Replace(replaceScript(all), "\n"+head, "\n"+head+"\tflags dormant\n", 1)
+	asleep := strings.Replace(Script(all), "\n"+head, "\n"+head+"\tflags dormant\n", 1)
 	awake := head + "}\n"
 	spare := strings.NewReplacer("inet "+renderer.TableName, "inet "+renderer.SpareTable)
 	return []string{

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -175,7 +176,7 @@ func TestPartialSamples(t *testing.T) {
 		v.Frontends = []state.Frontend{{Protocol: state.TCP, Port: 80, External: state.Target{Backends: []state.Backend{b}}}}
 		vips = append(vips, v)
 	}
-	s := state.State{Node: "n1", VIPs: state.VIPsOf(vips...)}
+	s := state.State{Node: "n1", VIPs: proxytest.VIPsOf(vips...)}
 	if got, more := takeSamples(s, 2, 1); len(got) != 3 || more != 0 {
 		t.Errorf("room for all: %d, %v", len(got), more)
 	}

@@ -34,9 +34,6 @@ func (k AffinityKey) Text() (vip, port string) {
 // AffinityKeySize is the number of bytes of a key of the affinity map.
 const AffinityKeySize = 16
 
-// Client returns the address of a client as it is in the affinity map.
-func Client(a netip.Addr) string { return string(affinityAddr(a)) }
-
 // affinityAddr encodes an address for the affinity map. IPv6 addresses are hashed: nft 1.0.6 aborts
 // on a statement that changes a map with a key of more than 16 bytes. Clients with the same hash
 // would share a backend anyway, because they have the same slot.

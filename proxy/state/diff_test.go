@@ -66,7 +66,7 @@ func TestDiffAppliesToAnyState(t *testing.T) {
 				}
 			}
 			elements = applyChange(t, elements, c)
-			if diff := cmp.Diff(state.ElementsText(state.RenderState(want)), state.ElementsText(elements)); diff != "" {
+			if diff := cmp.Diff(proxytest.ElementsText(state.RenderState(want)), proxytest.ElementsText(elements)); diff != "" {
 				t.Fatalf("seed %d: (-want +got)\n%s\nfrom\n%sto\n%s", seed, diff, have, want)
 			}
 			have = want
@@ -87,9 +87,9 @@ func TestDiffVIPs(t *testing.T) {
 		want := proxytest.WithVIPs(have, more...)
 		switch w.IntN(20) {
 		case 0: // many are gone
-			want = state.VIPsOf(want.Slice()[w.IntN(want.Len()+1):]...)
+			want = proxytest.VIPsOf(want.Slice()[w.IntN(want.Len()+1):]...)
 		case 1: // no shared memory
-			want = state.VIPsOf(want.Slice()...)
+			want = proxytest.VIPsOf(want.Slice()...)
 		case 2:
 			want = proxytest.WithVIPs(want, proxytest.BenchState(500).VIPs.Slice()...)
 		}
@@ -134,7 +134,7 @@ func TestSteps(t *testing.T) {
 		}
 		f.External = state.Target{Backends: proxytest.Backends(0, pods...), Remote: state.Masquerade}
 		f.Internal = f.External
-		return state.State{Node: "n1", VIPs: state.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{f}})}
+		return state.State{Node: "n1", VIPs: proxytest.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{f}})}
 	}
 	ten, narrow := []string{"10.0.0.0/8"}, []string{"10.0.0.0/16"}
 	for _, tc := range []struct {
@@ -165,7 +165,7 @@ func TestSteps(t *testing.T) {
 		for _, step := range []state.Change{before, now, after} {
 			elements = applyChange(t, elements, step)
 		}
-		if diff := cmp.Diff(state.ElementsText(state.RenderState(tc.want)), state.ElementsText(elements)); diff != "" {
+		if diff := cmp.Diff(proxytest.ElementsText(state.RenderState(tc.want)), proxytest.ElementsText(elements)); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tc.name, diff)
 		}
 	}

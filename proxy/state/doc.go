@@ -4,9 +4,8 @@
 // nothing from the kernel.
 //
 // The files: state.go and redirects.go (the input), text.go (the State as text), validate.go and
-// limits.go (what is refused), lookup.go, mode.go. element.go lists the sets. render.go makes their
-// elements, with sourceranges.go, affinity.go, jhash.go, snat.go (masquerade), hairpin.go and
-// gotonumber.go; VIPs share only those of replies.go.
-// scheduler.go and maglev.go choose backends, and programs.go does for iptables. diff.go compares
-// two lists of elements; name.go has names that several files need.
+// limits.go (what is refused), mode.go. element.go lists the sets. render.go makes their elements,
+// with affinity.go, jhash.go, snat.go (masquerade) and gotonumber.go; VIPs share only those of
+// replies.go. scheduler.go and maglev.go choose backends, and programs.go does for iptables. diff.go
+// compares two lists of elements; name.go has names that several files need.
 package state

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -395,15 +394,6 @@ func BackendOf(data string) netip.AddrPort {
 	n := len(data) - fieldPort.Size()
 	a, _ := netip.AddrFromSlice([]byte(data[:n]))
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16([]byte(data[n:])))
-}
-
-// ElementsText writes one element a line, for people and golden files.
-func ElementsText(all []Element) string {
-	var b bytes.Buffer
-	for _, e := range all {
-		fmt.Fprintln(&b, e)
-	}
-	return b.String()
 }
 
 // BySet yields the elements of a sorted list, one set at a time.

@@ -21,7 +21,7 @@ func TestEntriesOfAllAddresses(t *testing.T) {
 		return v
 	}
 	have, want := []*state.VIP{vip(1, 100), vip(2, 100), vip(3, 300)}, []*state.VIP{vip(1, 150), vip(2, 400), vip(4, 300), vip(5, 1)}
-	changes := state.DiffVIPs(state.VIPsOf(have...), state.VIPsOf(want...))
+	changes := state.DiffVIPs(proxytest.VIPsOf(have...), proxytest.VIPsOf(want...))
 	total := 0
 	for _, v := range have {
 		total += v.Entries(state.ModeNFTables)
@@ -50,7 +50,7 @@ func TestRefusedAddressesFit(t *testing.T) {
 		}
 		l.Total = 40 * vips[0].Entries(mode)
 		refuse := func(have int, was, want []*state.VIP) state.Refusals {
-			changes := state.DiffVIPs(state.VIPsOf(was...), state.VIPsOf(want...))
+			changes := state.DiffVIPs(proxytest.VIPsOf(was...), proxytest.VIPsOf(want...))
 			refused := make(state.Refusals)
 			l.RefuseTotal(have, changes, refused)
 			return refused
@@ -126,8 +126,8 @@ func TestLimits(t *testing.T) {
 func TestWithoutRefused(t *testing.T) {
 	vip := func(i int) *state.VIP { return proxytest.BenchVIP(i, 0) }
 	kept, old, gone := vip(1), vip(2), vip(4)
-	have := state.State{VIPs: state.VIPsOf(kept, old, gone)}
-	want := state.State{VIPs: state.VIPsOf(kept, vip(2), vip(3))}
+	have := state.State{VIPs: proxytest.VIPsOf(kept, old, gone)}
+	want := state.State{VIPs: proxytest.VIPsOf(kept, vip(2), vip(3))}
 	refused := state.Refusals{old.Addr: {}, vip(3).Addr: {}, gone.Addr: {}}
 	if got := want.Without(have, refused).VIPs.Slice(); !slices.Equal(got, []*state.VIP{kept, old}) {
 		t.Errorf("%d addresses remain: %v", len(got), got)
@@ -145,8 +145,8 @@ func TestProgramsOfAllAddresses(t *testing.T) {
 		v.Addr = netip.AddrFrom4([4]byte{192, 0, 2, i})
 		return v
 	}
-	have := state.State{VIPs: state.VIPsOf(vip(5, 4), vip(6, 4))} // 392 rules each
-	want := state.State{VIPs: state.VIPsOf(vip(1, 1), vip(2, 4), have.VIPs.At(0), have.VIPs.At(1), vip(7, 1))}
+	have := state.State{VIPs: proxytest.VIPsOf(vip(5, 4), vip(6, 4))} // 392 rules each
+	want := state.State{VIPs: proxytest.VIPsOf(vip(1, 1), vip(2, 4), have.VIPs.At(0), have.VIPs.At(1), vip(7, 1))}
 	changes := state.DiffVIPs(have.VIPs, want.VIPs)
 	l, refused := state.DefaultLimits(state.ModeIPTables), make(state.Refusals)
 	l.RefusePrograms(want, changes, refused)
@@ -172,7 +172,7 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 	for range 300 {
 		s = w.Next(s)
 		for v := range s.VIPs.All() {
-			one := state.State{Node: s.Node, VIPs: state.VIPsOf(v)}
+			one := state.State{Node: s.Node, VIPs: proxytest.VIPsOf(v)}
 			if n := len(state.RenderState(one)) - shared; n > v.Entries(state.ModeNFTables) {
 				t.Fatalf("%d entries for %d elements of\n%s", v.Entries(state.ModeNFTables), n, one)
 			}

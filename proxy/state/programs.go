@@ -5,13 +5,6 @@ import (
 	"slices"
 )
 
-func (f *Frontend) Target(s Side) *Target {
-	if s.Prefix == External.Prefix {
-		return &f.External
-	}
-	return &f.Internal
-}
-
 // ChainSide returns the side whose chain a side uses: internal clients that are treated like
 // external ones need no chain of their own.
 func (f *Frontend) ChainSide(s Side) Side {
@@ -21,19 +14,6 @@ func (f *Frontend) ChainSide(s Side) Side {
 		return External
 	}
 	return s
-}
-
-// RefusesMidStream is like that of CountChain. Where iptables falls back to random choice, one of
-// several backends would be the right one only by chance, too.
-func (f *Frontend) RefusesMidStream(s Side) bool {
-	t := f.Target(s)
-	switch {
-	case f.Protocol != TCP || len(t.Backends) == 0 || f.Affinity != 0:
-		return false
-	case len(t.Backends) > 1:
-		return !f.XtScheduler(t).schedule(t.Backends).seeded
-	}
-	return !f.schedule(t).seeded && s.Prefix != Internal.Prefix
 }
 
 // XtScheduler returns the scheduler that iptables uses for a target of the frontend: Maglev's table

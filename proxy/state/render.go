@@ -47,6 +47,13 @@ var (
 	}
 )
 
+func (f *Frontend) Target(s Side) *Target {
+	if s.Prefix == External.Prefix {
+		return &f.External
+	}
+	return &f.Internal
+}
+
 // RenderState returns all elements of the table for s, sorted.
 func RenderState(s State) []Element {
 	var bySet [SetCount][]Element
@@ -242,4 +249,46 @@ func IsGenerated(name string) bool {
 	_, count := ParseCountChain(name)
 	_, learn := ParseLearnChain(name)
 	return mark || count || learn
+}
+
+// renderSources appends the sources that may use a frontend, if it is restricted.
+func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
+	if !fe.SourceRestricted(vip) {
+		return all
+	}
+	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
+	for _, p := range fe.Sources {
+		if Family(p.Addr()) == Family(vip) {
+			first := string(key.Addr(p.Addr())) // copied before key's array is used again
+			all = append(all, Element{Set: SetAllowed + Family(vip), Key: first, Data: string(key.Addr(lastAddr(p)))})
+		}
+	}
+	return all
+}
+
+// SourceRestricted reports whether some sources may not use the frontend.
+func (f *Frontend) SourceRestricted(vip netip.Addr) bool {
+	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
+	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
+}
+
+// renderHairpin appends the pods that may be their own backend behind the VIP: pods that are, or
+// may be, on this node. Packets of a pod on another node arrive through that node.
+func renderHairpin(all []Element, v *VIP, node string) []Element {
+	var pods []netip.Addr
+	for i := range v.Frontends {
+		for _, t := range []*Target{&v.Frontends[i].External, &v.Frontends[i].Internal} {
+			for _, b := range t.Backends {
+				if b.Node == node || b.Node == "" {
+					pods = append(pods, b.Addr.Addr())
+				}
+			}
+		}
+	}
+	slices.SortFunc(pods, netip.Addr.Compare)
+	for _, pod := range slices.Compact(pods) {
+		key := make(Encoding, 0, 48).Addr(v.Addr).Addr(pod).Addr(pod)
+		all = append(all, Element{Set: setHairpin + Family(v.Addr), Key: string(key)})
+	}
+	return all
 }

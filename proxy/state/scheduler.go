@@ -133,6 +133,19 @@ func (c CountChain) refusesMidStream() bool {
 	return !c.Schedule.seeded && (c.Slots > 1 || c.Side != Internal.Prefix)
 }
 
+// RefusesMidStream is like that of CountChain. Where iptables falls back to random choice, one of
+// several backends would be the right one only by chance, too.
+func (f *Frontend) RefusesMidStream(s Side) bool {
+	t := f.Target(s)
+	switch {
+	case f.Protocol != TCP || len(t.Backends) == 0 || f.Affinity != 0:
+		return false
+	case len(t.Backends) > 1:
+		return !f.XtScheduler(t).schedule(t.Backends).seeded
+	}
+	return !f.schedule(t).seeded && s.Prefix != Internal.Prefix
+}
+
 // ParseCountChain reads the name of a count chain.
 func ParseCountChain(name string) (c CountChain, ok bool) {
 	head, owner, _ := strings.Cut(name, "/")

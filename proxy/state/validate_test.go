@@ -14,7 +14,7 @@ func TestValidate(t *testing.T) {
 	v := func(s string) netip.Addr { return netip.MustParseAddr(s) }
 	ap := func(s string) state.Backend { return state.Backend{Addr: netip.MustParseAddrPort(s)} }
 	with := func(f ...state.Frontend) state.State {
-		return state.State{VIPs: state.VIPsOf(&state.VIP{Addr: v("192.0.2.1"), Frontends: f})}
+		return state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: v("192.0.2.1"), Frontends: f})}
 	}
 	external := func(b ...state.Backend) state.State {
 		return with(state.Frontend{Protocol: state.TCP, Port: 80, External: state.Target{Backends: b}})
@@ -26,10 +26,10 @@ func TestValidate(t *testing.T) {
 	}{
 		{"nothing", state.State{}, nil},
 		{"good", external(ap("10.0.0.1:80"), ap("10.0.0.2:80")), nil},
-		{"no address", state.State{VIPs: state.VIPsOf(&state.VIP{})}, []string{"invalid IP"}},
-		{"zone", state.State{VIPs: state.VIPsOf(&state.VIP{Addr: v("fe80::1%eth0")})}, []string{"zone"}},
-		{"mapped", state.State{VIPs: state.VIPsOf(&state.VIP{Addr: v("::ffff:192.0.2.1")})}, []string{"::ffff:192.0.2.1"}},
-		{"multicast", state.State{VIPs: state.VIPsOf(&state.VIP{Addr: v("224.0.0.1")})}, []string{"unicast"}},
+		{"no address", state.State{VIPs: proxytest.VIPsOf(&state.VIP{})}, []string{"invalid IP"}},
+		{"zone", state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: v("fe80::1%eth0")})}, []string{"zone"}},
+		{"mapped", state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: v("::ffff:192.0.2.1")})}, []string{"::ffff:192.0.2.1"}},
+		{"multicast", state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: v("224.0.0.1")})}, []string{"unicast"}},
 		{"ports unsorted", with(state.Frontend{Protocol: state.TCP, Port: 81}, state.Frontend{Protocol: state.TCP, Port: 80}), []string{"192.0.2.1 tcp/80", "after 192.0.2.1 tcp/81"}},
 		{"port twice", with(state.Frontend{Protocol: state.TCP, Port: 80}, state.Frontend{Protocol: state.TCP, Port: 80}), []string{"no two alike"}},
 		{"scheduler", with(state.Frontend{Protocol: state.TCP, Port: 80, Scheduler: 7}), []string{"192.0.2.1 tcp/80", "scheduler is 7", "Maglev"}},
@@ -63,7 +63,7 @@ func TestValidate(t *testing.T) {
 			[]string{"192.0.2.1 tcp/80 draining", "10.0.0.1:80 comes after 10.0.0.2:80"}},
 		{"draining family", with(state.Frontend{Protocol: state.TCP, Port: 80, Draining: []netip.AddrPort{ap("[fd00::1]:80").Addr}}), []string{"draining", "family"}},
 		{"draining port", with(state.Frontend{Protocol: state.TCP, Port: 80, Draining: []netip.AddrPort{{}}}), []string{"draining", "port"}},
-		{"two at once", state.State{Owned: proxytest.Prefixes("10.0.0.1/8"), VIPs: state.VIPsOf(&state.VIP{})}, []string{"owned", "vip"}},
+		{"two at once", state.State{Owned: proxytest.Prefixes("10.0.0.1/8"), VIPs: proxytest.VIPsOf(&state.VIP{})}, []string{"owned", "vip"}},
 	} {
 		err := tc.s.Validate()
 		if err == nil && tc.wants != nil || err != nil && tc.wants == nil {

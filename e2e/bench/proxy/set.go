@@ -134,7 +134,7 @@ func (j setJob) state() proxy.State {
 	for n := range j.Services {
 		vips = append(vips, setVIP(n, podsOf(n, j.Endpoints)))
 	}
-	return proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, VIPs: proxy.VIPsOf(vips...)}
+	return proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, VIPs: sortedset.SetOf(vips, proxy.CompareVIPs)}
 }
 
 func setVIP(n int, pods []netip.Addr) *proxy.VIP {

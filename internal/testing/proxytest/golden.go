@@ -2,17 +2,32 @@ package proxytest
 
 import (
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
+
+// VIPsOf returns the set of a list. Of several VIPs with the same address, the first one counts.
+func VIPsOf(list ...*state.VIP) state.VIPs { return sortedset.SetOf(list, state.CompareVIPs) }
+
+// ElementsText writes one element a line.
+func ElementsText(all []state.Element) string {
+	var b strings.Builder
+	for _, e := range all {
+		fmt.Fprintln(&b, e)
+	}
+	return b.String()
+}
 
 // GoldenStates are states that show what is rendered from what.
 func GoldenStates() map[string]state.State {
@@ -26,7 +41,7 @@ func GoldenStates() map[string]state.State {
 		return state.Target{Backends: b, Remote: remote}
 	}
 	one := func(addr string, f ...state.Frontend) state.State {
-		return state.State{Node: "n1", VIPs: state.VIPsOf(&state.VIP{Addr: netip.MustParseAddr(addr), Frontends: f})}
+		return state.State{Node: "n1", VIPs: VIPsOf(&state.VIP{Addr: netip.MustParseAddr(addr), Frontends: f})}
 	}
 	return map[string]state.State{
 		"empty": {Node: "n1"},

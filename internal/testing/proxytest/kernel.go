@@ -123,7 +123,7 @@ func AffinityEntry(client, vip netip.Addr, at state.Port, backend netip.AddrPort
 		if f == 0 {
 			return a.String()
 		}
-		return fmt.Sprint(binary.NativeEndian.Uint32([]byte(state.Client(a))))
+		return fmt.Sprint(binary.NativeEndian.Uint32([]byte(state.AffinityOf(a, state.Port{})[:4])))
 	}
 	id := state.ParseNumber(string(state.Encoding(nil).ID(state.BackendIDs([]state.Backend{{Addr: backend}})[0])))
 	return state.AffinityMap(f), fmt.Sprintf("%s . %s . %s . %d : %s", word(client), word(vip), at.Proto, at.Port, id)

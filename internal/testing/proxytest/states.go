@@ -14,12 +14,12 @@ func BenchState(n int) state.State {
 	for i := range n {
 		vips = append(vips, BenchVIP(i, 0))
 	}
-	return state.State{Node: "n1", VIPs: state.VIPsOf(vips...)}
+	return state.State{Node: "n1", VIPs: VIPsOf(vips...)}
 }
 
 // WithVIPs returns a version of a set with more VIPs, which replace those of the same addresses.
 func WithVIPs(vips state.VIPs, more ...*state.VIP) state.VIPs {
-	return sortedset.With(vips, state.VIPsOf(more...).Slice(), state.CompareVIPs)
+	return sortedset.With(vips, VIPsOf(more...).Slice(), state.CompareVIPs)
 }
 
 func BenchVIP(i, version int) *state.VIP {

@@ -48,7 +48,7 @@ func (w World) Next(s state.State) state.State {
 			vips = append(vips, w.vip(a))
 		}
 	}
-	out.VIPs = state.VIPsOf(vips...)
+	out.VIPs = VIPsOf(vips...)
 	return out
 }
 
