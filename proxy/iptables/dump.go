@@ -14,9 +14,8 @@ import (
 func Text(s state.State) string {
 	var b strings.Builder
 	for f := range state.SetID(2) {
-		k := ruleset{others: make(map[string]chainSet)}
-		p := planTables(nil, chainsOf(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs.Slice(), f)
-		p.jumps = k.jumpLines(f)
+		p := (&Renderer{}).plan(ruleset{}, s, f)
+		p.repairs = false // the order of a change
 		script, _ := p.script()
 		fmt.Fprintf(&b, "# IPv%c\n%s", "46"[f], script)
 		for _, e := range p.add {

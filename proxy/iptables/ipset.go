@@ -131,6 +131,15 @@ func createSet(s *nfnl.Socket, name string, form setForm) error {
 	})
 }
 
+func createSets(s *nfnl.Socket, all map[string]setForm) error {
+	for name, form := range all {
+		if err := createSet(s, name, form); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // destroySet deletes a set. A set that does not exist is not an error; one that a rule refers to
 // is (IPSET_ERR_BUSY).
 func destroySet(s *nfnl.Socket, name string) error {
@@ -223,7 +232,7 @@ func encodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
 // the kernel has no ipset.
 func setNames(s *nfnl.Socket) ([]string, error) {
 	var names []string
-	err := listSets(s, "", func(data []byte) {
+	err := listSets(s, "", ipsetListNames, func(data []byte) {
 		if name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName)); strings.HasPrefix(name, ipsetPrefix) {
 			names = append(names, name)
 		}
@@ -235,7 +244,7 @@ func setNames(s *nfnl.Socket) ([]string, error) {
 func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]setEntry, error) {
 	var all []setEntry
 	name := setName(m, f)
-	err := listSets(s, name, func(data []byte) {
+	err := listSets(s, name, 0, func(data []byte) {
 		if nfnl.CString(nfnl.Attribute(data, ipsetAttrName)) != name {
 			return
 		}
@@ -249,24 +258,16 @@ func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]setEntry, error) {
 	return all, err
 }
 
-// listSets lists one set with its entries or, if name is empty, the names of all sets. It calls
-// each for every part: a large set comes in several messages.
-func listSets(s *nfnl.Socket, name string, each func(data []byte)) error {
-	if name == "" {
-		return listAllSets(s, ipsetListNames, each)
-	}
-	return requestSets(s, each, func(e *nfnl.Encoder) { e.Text(ipsetAttrName, name) })
-}
-
-// listAllSets lists all sets, reduced by the flag to their names or headers.
-func listAllSets(s *nfnl.Socket, flag uint32, each func(data []byte)) error {
-	return requestSets(s, each, func(e *nfnl.Encoder) { e.Uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
-}
-
-func requestSets(s *nfnl.Socket, each func(data []byte), which func(e *nfnl.Encoder)) error {
+// listSets lists one set with its entries or, if name is empty, all sets, reduced by the flag to their
+// names or headers. It calls each for every part: a large set comes in several messages.
+func listSets(s *nfnl.Socket, name string, flag uint32, each func(data []byte)) error {
 	var e nfnl.Encoder
 	e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
-	which(&e)
+	if name != "" {
+		e.Text(ipsetAttrName, name)
+	} else {
+		e.Uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag)
+	}
 	if err := s.Dump(unix.NFNL_SUBSYS_IPSET, ipsetList, unix.NFPROTO_IPV4, e.B, each); err != nil {
 		return fmt.Errorf("list sets: %w", err)
 	}

@@ -27,7 +27,7 @@ func clientEntries(n int) (all []setEntry) {
 // countClients is how many entries a set has that are among all from the index on.
 func countClients(t *testing.T, s *nfnl.Socket, name string, from int) (n int) {
 	t.Helper()
-	err := listSets(s, name, func(data []byte) {
+	err := listSets(s, name, 0, func(data []byte) {
 		for _, item := range nfnl.Attributes(nfnl.Attribute(data, ipsetAttrEntries)) {
 			a := parseEntry(ipsetVIPs, item).addr.Addr().As4()
 			if int(binary.BigEndian.Uint32(a[:])-0x0a000000) >= from {

@@ -143,20 +143,25 @@ const (
 // Entries of affinity sets do not count: the kernel adds and expires them.
 func (p *Poller) countSets() (string, error) {
 	var all []string
-	err := listAllSets(p.sock, ipsetListHeader, func(data []byte) {
+	err := listSets(p.sock, "", ipsetListHeader, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
 		if !strings.HasPrefix(name, ipsetPrefix) {
 			return
 		}
 		header := nfnl.Attribute(data, ipsetAttrData)
 		elements := nfnl.Uint32(nfnl.Attribute(header, ipsetAttrElements))
-		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
+		if remembers(name) {
 			elements = 0
 		}
 		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ", nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))
 	})
 	slices.Sort(all)
 	return strings.Join(all, "\n"), err
+}
+
+// remembers reports whether a set is one of affinity.
+func remembers(name string) bool {
+	return strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1))
 }
 
 // Full returns the names of the sets of affinity that are full: each new client takes the place of
@@ -167,10 +172,9 @@ func (p *Poller) Full() (names []string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = listAllSets(p.sock, ipsetListHeader, func(data []byte) {
+	_ = listSets(p.sock, "", ipsetListHeader, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
-		affinity := strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1))
-		if affinity && nfnl.Uint32(nfnl.Attribute(data, ipsetAttrData, ipsetAttrElements)) >= maxClients {
+		if remembers(name) && nfnl.Uint32(nfnl.Attribute(data, ipsetAttrData, ipsetAttrElements)) >= maxClients {
 			names = append(names, name)
 		}
 	})

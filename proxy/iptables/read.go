@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +16,14 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A ruleset holds the chains and rules that one program shows.
+// A ruleset holds the chains and rules that one program shows, and the sets of its family.
 type ruleset struct {
 	tables map[string]chainSet // Fanfare's chains, by table
 	// others holds the built-in chains that lead to Fanfare's, with all their rules, by table.
 	others map[string]chainSet
+	// entries are those of the static sets, and names those of all sets.
+	entries entrySet
+	names   []string
 }
 
 // builtin are the kernel's chains that may lead to Fanfare's.
@@ -138,20 +142,14 @@ func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 		have = &able
 	}
 	x.Dumped()
-	names, err := setNames(x.Sock)
-	if err != nil {
-		return out, err
-	}
 	for f := range state.SetID(2) {
 		if x.Programs[f] == nil {
 			continue
 		}
-		found, err := x.convergeFamily(ctx, f, names, have, want)
+		found, err := x.convergeFamily(ctx, f, have, want)
 		out.Had = append(out.Had, found.Had...)
 		out.Leaked = out.Leaked || found.Leaked
-		if out.Found == "" {
-			out.Found = found.Found
-		}
+		out.Found = cmp.Or(out.Found, found.Found)
 		if err != nil {
 			return out, err
 		}
@@ -163,43 +161,33 @@ func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 
 // convergeFamily converges one family, and reads back what it wrote. Damage is reported only if
 // have is known, and against have: a difference from want alone is an ordinary change.
-func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *state.State, want state.State) (out renderer.Finding, err error) {
-	i := x.Programs[f]
-	odd, err := x.reform(ctx, names, want, f)
+func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, have *state.State, want state.State) (out renderer.Finding, err error) {
+	odd, err := x.reform(ctx, want, f)
 	if err != nil {
 		return out, err
 	}
-	if len(odd) > 0 {
-		out.Leaked = true
-		if names, err = setNames(x.Sock); err != nil {
-			return out, err
-		}
-	}
-	k, entries, err := x.read(ctx, f)
+	k, err := x.read(ctx, f)
 	if err != nil {
 		return out, err
 	}
-	out.Had = readElements(k.tables["nat"], entries, f)
-	plan := x.plan(k, entries, want, f)
-	remembered := affinityPlan(&plan, names, want, f)
-	script, _ := plan.script()
-	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
+	out.Had = readElements(k.tables["nat"], k.entries, f)
+	plan := x.plan(k, want, f)
 	if have != nil && len(odd) > 0 {
 		out.Found = describeMismatch(odd)
-	} else if have != nil && !clean {
-		out.Found = i.Name + ": " + x.plan(k, entries, *have, f).damage()
+	} else if have != nil && !plan.clean() {
+		out.Found = x.Programs[f].Name + ": " + x.plan(k, *have, f).damage()
 	}
-	out.Leaked = out.Leaked || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
-	if clean {
+	out.Leaked = len(odd) > 0 || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
+	if plan.clean() {
 		return out, nil
 	}
-	if err := x.createStatic(f); err != nil {
+	if err := createSets(x.Sock, staticForms(f)); err != nil {
 		return out, err
 	}
 	if err := x.apply(ctx, f, plan); err != nil {
 		return out, err
 	}
-	if script == "" {
+	if script, _ := plan.script(); script == "" {
 		return out, nil
 	}
 	return out, x.verify(ctx, f, want)
@@ -209,38 +197,32 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 func (x *Renderer) Differs(ctx context.Context, from state.State) (string, error) {
 	from = x.able(from)
 	x.Dumped()
-	names, err := setNames(x.Sock)
-	if err != nil {
-		return "", err
-	}
 	for f := range state.SetID(2) {
 		if x.Programs[f] == nil {
 			continue
 		}
-		if found, err := x.differsFamily(ctx, f, names, from); found != "" || err != nil {
+		if found, err := x.differsFamily(ctx, f, from); found != "" || err != nil {
 			return found, err
 		}
 	}
 	return "", nil
 }
 
-func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, names []string, from state.State) (string, error) {
-	if odd, err := x.setsWithWrongParams(names, setForms(from, f)); len(odd) > 0 || err != nil {
-		return describeMismatch(odd), err
-	}
-	k, entries, err := x.read(ctx, f)
+func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, from state.State) (string, error) {
+	k, err := x.read(ctx, f)
 	if err != nil {
 		return "", err
 	}
-	plan := x.plan(k, entries, from, f)
-	remembered := affinityPlan(&plan, names, from, f)
-	if script, _ := plan.script(); script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered {
-		return "", nil
+	if odd, err := x.setsWithWrongParams(k.names, setForms(from, f)); len(odd) > 0 || err != nil {
+		return describeMismatch(odd), err
 	}
-	return x.Programs[f].Name + ": " + plan.damage(), nil
+	if plan := x.plan(k, from, f); !plan.clean() {
+		return x.Programs[f].Name + ": " + plan.damage(), nil
+	}
+	return "", nil
 }
 
-// describeMismatch describes sets of another form, for Finding.Found.
+// describeMismatch describes sets of another form, for Finding.Found; empty if there are none.
 func describeMismatch(odd []string) string {
 	if len(odd) == 0 {
 		return ""
@@ -248,31 +230,35 @@ func describeMismatch(odd []string) string {
 	return "sets of another form: " + strings.Join(odd, ", ")
 }
 
-// read reads Fanfare's chains and the entries of the static sets of a family. The two are not one
-// snapshot.
-func (x *Renderer) read(ctx context.Context, f state.SetID) (ruleset, entrySet, error) {
+// read reads Fanfare's chains and sets of a family. They are not one snapshot.
+func (x *Renderer) read(ctx context.Context, f state.SetID) (k ruleset, err error) {
 	save, err := x.Programs[f].saveAll(ctx)
 	if err != nil {
-		return ruleset{}, nil, err
+		return k, err
 	}
-	entries := make(entrySet)
+	k = parseSave(save)
+	if k.names, err = setNames(x.Sock); err != nil {
+		return k, err
+	}
+	k.entries = make(entrySet)
 	for m := range ipsetCount {
 		all, err := setEntries(x.Sock, m, f)
 		if err != nil {
-			return ruleset{}, nil, err
+			return k, err
 		}
-		entries.add(all...)
+		k.entries.add(all...)
 	}
-	return parseSave(save), entries, nil
+	return k, nil
 }
 
-// plan returns the changes from what was read to a State, without those of affinity sets.
-func (x *Renderer) plan(k ruleset, entries entrySet, s state.State, f state.SetID) xtPlan {
+// plan returns the changes from what was read to a State.
+func (x *Renderer) plan(k ruleset, s state.State, f state.SetID) xtPlan {
 	have, want := k.tables, chainsOf(s, f)
 	if x.loose {
 		have = normalizeRules(have, want)
 	}
-	p := planTables(have, want).entries(entries, allEntries(s, f))
+	p := planTables(have, want).entries(k.entries, allEntries(s, f)).
+		remember(affinitySets(k.names, f), affinityForms(ofFamily(s.VIPs, f)))
 	p.jumps = k.jumpLines(f)
 	p.repairs = len(p.jumps["nat"]) > 0
 	return p
@@ -319,30 +305,31 @@ func (p xtPlan) damage() string {
 	return strings.Join(words, "; ")
 }
 
-// affinityPlan adds the changes of affinity sets to a plan, and reports whether there are none.
-// names are the sets that exist. Entries are the kernel's: rules add them, and they expire.
-func affinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
-	*p = p.remember(nil, want.VIPs.Slice(), f)
-	wanted := maps.Clone(p.create)
+// affinitySets returns those of the names that are affinity sets of a family, as far as they are known.
+func affinitySets(names []string, f state.SetID) map[string]setForm {
+	all := make(map[string]setForm)
 	for _, name := range names {
-		delete(p.create, name)
-	}
-	for _, name := range names {
-		if _, ok := wanted[name]; !ok && strings.HasPrefix(name, affinityPrefix(f)) {
-			p.destroy = append(p.destroy, name)
+		if strings.HasPrefix(name, affinityPrefix(f)) {
+			all[name] = setForm{}
 		}
 	}
-	return len(p.create) == 0 && len(p.destroy) == 0
+	return all
+}
+
+// staticForms returns the forms of the sets that a family always has, by name.
+func staticForms(f state.SetID) map[string]setForm {
+	all := make(map[string]setForm)
+	for m := range ipsetCount {
+		all[setName(m, f)] = staticForm(m, f)
+	}
+	return all
 }
 
 // setForms returns the forms of all sets of a State, by name.
 func setForms(s state.State, f state.SetID) map[string]setForm {
-	var plan xtPlan
-	affinityPlan(&plan, nil, s, f)
-	for m := range ipsetCount {
-		plan.create[setName(m, f)] = staticForm(m, f)
-	}
-	return plan.create
+	all := staticForms(f)
+	maps.Copy(all, affinityForms(ofFamily(s.VIPs, f)))
+	return all
 }
 
 // setsWithWrongParams returns the sets that exist in another form. To find them, it creates each set again:
@@ -366,7 +353,11 @@ func (x *Renderer) setsWithWrongParams(names []string, forms map[string]setForm)
 // reform replaces sets of another form by sets of the wanted form with the wanted entries, and
 // returns their names. The kernel does not delete a set that rules use, but swaps it with another
 // of its type.
-func (x *Renderer) reform(ctx context.Context, names []string, want state.State, f state.SetID) (odd []string, err error) {
+func (x *Renderer) reform(ctx context.Context, want state.State, f state.SetID) (odd []string, err error) {
+	names, err := setNames(x.Sock)
+	if err != nil {
+		return nil, err
+	}
 	forms := setForms(want, f)
 	if odd, err = x.setsWithWrongParams(names, forms); err != nil {
 		return odd, err
@@ -402,30 +393,20 @@ func unloadPlan(save string) xtPlan {
 	return p
 }
 
-// createStatic creates the static sets of a family that do not exist.
-func (x *Renderer) createStatic(f state.SetID) error {
-	for m := range ipsetCount {
-		if err := createSet(x.Sock, setName(m, f), staticForm(m, f)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // verify reads back what was written. Where a program shows rules differently than they were
 // written, it makes comparisons loose, so that the rules are not written again and again.
 func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) error {
-	k, entries, err := x.read(ctx, f)
+	k, err := x.read(ctx, f)
 	if err != nil {
 		return err
 	}
-	p := x.plan(k, entries, want, f)
+	p := x.plan(k, want, f)
 	if script, _ := p.script(); script == "" {
 		return nil
 	}
 	if !x.loose {
 		x.loose = true
-		if p := x.plan(k, entries, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
+		if p := x.plan(k, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
 			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.Programs[f].Name)
 			return nil
 		}

@@ -119,7 +119,8 @@ func (x *Renderer) Probe(ctx context.Context) error {
 func planStep(u renderer.Step, f state.SetID) xtPlan {
 	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
-		return planTables(chainsOf(have, f), chainsOf(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs.Slice(), want.VIPs.Slice(), f)
+		return planTables(chainsOf(have, f), chainsOf(want, f)).entries(allEntries(have, f), allEntries(want, f)).
+			remember(affinityForms(ofFamily(have.VIPs, f)), affinityForms(ofFamily(want.VIPs, f)))
 	}
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
@@ -153,7 +154,7 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		merge(a, xtShared(have, f))
 		merge(b, xtShared(want, f))
 	}
-	return planTables(a, b).entries(haveEntries, wantEntries).remember(had, has, f)
+	return planTables(a, b).entries(haveEntries, wantEntries).remember(affinityForms(had), affinityForms(has))
 }
 
 // renderChange adds the chains of one side of a change; none for nil.
@@ -238,27 +239,23 @@ func (p xtPlan) entries(have, want entrySet) xtPlan {
 	return p
 }
 
-// remember returns p with the changes of a family's affinity sets from have to want.
-func (p xtPlan) remember(have, want []*state.VIP, f state.SetID) xtPlan {
-	before, after := make(map[string]setForm), make(map[string]setForm)
-	for _, v := range have {
-		affinities(before, v)
-	}
-	for _, v := range want {
-		affinities(after, v)
-	}
-	p.create = make(map[string]setForm)
-	for name, set := range after {
-		if _, ok := before[name]; !ok && set.family == f {
-			p.create[name] = set
-		}
-	}
-	for name, set := range before {
-		if _, ok := after[name]; !ok && set.family == f {
+// remember returns p with the changes of affinity sets from have to want. Entries are the kernel's:
+// rules add them, and they expire.
+func (p xtPlan) remember(have, want map[string]setForm) xtPlan {
+	p.create = maps.Clone(want)
+	for name := range have {
+		if _, ok := want[name]; !ok {
 			p.destroy = append(p.destroy, name)
 		}
+		delete(p.create, name)
 	}
 	return p
+}
+
+// clean reports whether the plan changes nothing.
+func (p xtPlan) clean() bool {
+	script, _ := p.script()
+	return script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0
 }
 
 // apply writes a plan in an order that does not interrupt a VIP which is forwarded before and
@@ -267,12 +264,11 @@ func (p xtPlan) remember(have, want []*state.VIP, f state.SetID) xtPlan {
 // after its VIPs: otherwise FANFARE-UNASSIGNED would take their packets.
 func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	start := time.Now()
-	script, _ := p.script()
-	if script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0 {
+	if p.clean() {
 		return nil
 	}
 	first, last := splitEntries(p.add)
-	if err := x.createSets(p.create); err != nil {
+	if err := createSets(x.Sock, p.create); err != nil {
 		return err
 	}
 	if err := changeEntries(x.Sock, ipsetAdd, first); err != nil {
@@ -309,13 +305,4 @@ func splitEntries(all []setEntry) (first, last []setEntry) {
 		}
 	}
 	return first, last
-}
-
-func (x *Renderer) createSets(all map[string]setForm) error {
-	for name, form := range all {
-		if err := createSet(x.Sock, name, form); err != nil {
-			return err
-		}
-	}
-	return nil
 }

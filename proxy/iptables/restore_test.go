@@ -58,7 +58,7 @@ func TestOrderOfTables(t *testing.T) {
 		"nat flushed":                {ruleset{tables: changed.tables, others: map[string]chainSet{"filter": whole.others["filter"]}}, xtRepaired},
 		"chains gone, jumps are not": {changed, xtTables},
 	} {
-		script, _ := x.plan(c.have, nil, s, 0).script()
+		script, _ := x.plan(c.have, s, 0).script()
 		var got []string
 		for line := range strings.Lines(script) {
 			if table, ok := strings.CutPrefix(strings.TrimSpace(line), "*"); ok {

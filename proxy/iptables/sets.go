@@ -182,23 +182,25 @@ func replyEntries(all []state.Element, f state.SetID) (entries []setEntry) {
 // misses reports whether a target has no backends and treats packets in this way.
 func misses(t *state.Target, m state.Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
 
-// affinities adds the affinity sets of a VIP, one per frontend and backend. The timeout of a
-// set is the frontend's affinity timeout, which begins with the first flow of a client.
-func affinities(to map[string]setForm, v *state.VIP) {
-	if v == nil {
-		return
-	}
-	for i := range v.Frontends {
-		fe := &v.Frontends[i]
-		if fe.Affinity == 0 {
+// affinityForms returns the affinity sets of VIPs, one per frontend and backend; none for nil. The
+// timeout of a set is the frontend's affinity timeout, which begins with the first flow of a client.
+func affinityForms(vips []*state.VIP) map[string]setForm {
+	all := make(map[string]setForm)
+	for _, v := range vips {
+		if v == nil {
 			continue
 		}
-		for _, t := range []*state.Target{&fe.External, &fe.Internal} {
-			for _, b := range t.Backends {
-				to[AffinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity, maxClients, true}
+		for i := range v.Frontends {
+			fe := &v.Frontends[i]
+			if fe.Affinity == 0 {
+				continue
+			}
+			for _, b := range slices.Concat(fe.External.Backends, fe.Internal.Backends) {
+				all[AffinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity, maxClients, true}
 			}
 		}
 	}
+	return all
 }
 
 // A setForm holds the parameters with which a set is created. The kernel cannot change them later.

@@ -55,10 +55,6 @@ func (c chain) equal(o chain) bool {
 	return c.base() == o.base() && slices.EqualFunc(c.rules, o.rules, slices.Equal)
 }
 
-// dumpAttempts limits how often a list is read again because it changed meanwhile. Any change of
-// any table counts, and kube-proxy may be busy.
-const dumpAttempts = 20
-
 // readTable reads the whole table. Of a table with other rules it reads only the VIPs.
 func readTable(s *nfnl.Socket) (*table, error) {
 	t, err := readStructure(s)
@@ -92,21 +88,13 @@ func readStructure(s *nfnl.Socket) (*table, error) {
 	return t, nil
 }
 
-// list dumps one kind of object of our table, repeatedly until it did not change meanwhile. reset
-// is called before each attempt.
+// list dumps one kind of object of our table, see [renderer.Dump].
 func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
-	var err error
-	for range dumpAttempts {
-		reset()
-		if err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NFPROTO_INET, request, each); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return err
+	return renderer.Dump(s, kind, unix.NFPROTO_INET, request, reset, func(_ uint8, data []byte) { each(data) })
 }
 
 // readTable finds the table and its flags: a dormant table has no hooks. list may call the
-// functions again, because it reads a list again that changed meanwhile (dumpAttempts), so each
+// functions again, because it reads a list again that changed meanwhile (see list), so each
 // begins with reset.
 func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.userdata, t.spare = false, "", "", false }

@@ -82,7 +82,7 @@ type ruleset struct {
 // has the chains that were read.
 func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]int)}
-	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil }, func(family uint8, data []byte) {
+	err := renderer.Dump(s, unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil }, func(family uint8, data []byte) {
 		table := tableID{family, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE))}
 		hook, policy := nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK), nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)
 		if hook == nil || !table.foreign() && !table.kubeProxy() {
@@ -98,23 +98,6 @@ func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 	return r, err
 }
 
-// listAttempts limits how often a list is read again because it changed meanwhile. A busy
-// node with many programs may change its rules at any time.
-const listAttempts = 20
-
-// list repeats a dump while the ruleset changes during it: the kernel marks such a dump as
-// inconsistent (NLM_F_DUMP_INTR). It calls reset before every attempt, then each for every entry.
-func (r *ruleset) list(kind, family uint8, request []byte, reset func(), each func(family uint8, data []byte)) error {
-	var err error
-	for range listAttempts {
-		reset()
-		if err = r.sock.DumpFamilies(unix.NFNL_SUBSYS_NFTABLES, kind, family, request, each); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return err
-}
-
 // chain returns the encoded expressions of each rule of a chain, in order; false if the chain
 // cannot be read.
 func (r *ruleset) chain(id chainID) ([][]byte, bool) {
@@ -125,7 +108,7 @@ func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 	e.Text(unix.NFTA_RULE_TABLE, id.table.name)
 	e.Text(unix.NFTA_RULE_CHAIN, id.name)
 	var rules [][]byte
-	err := r.list(unix.NFT_MSG_GETRULE, id.table.family, e.B, func() { rules = nil }, func(_ uint8, data []byte) {
+	err := renderer.Dump(r.sock, unix.NFT_MSG_GETRULE, id.table.family, e.B, func() { rules = nil }, func(_ uint8, data []byte) {
 		// Old kernels ignore the filter of the request, and dump all rules.
 		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name && nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
 			rules = append(rules, slices.Clone(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))

@@ -1,15 +1,16 @@
 package renderer
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fanfare-lb/fanfare/internal/kernel/nfnl"
-
-	"context"
-	"net/netip"
-
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -87,4 +88,22 @@ type Host struct {
 func FirstLines(s string, n int) string {
 	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
 	return strings.Join(lines[:min(n, len(lines))], "; ")
+}
+
+// dumpAttempts limits how often a list is read again because it changed meanwhile. Any change of
+// any table counts, and kube-proxy may be busy.
+const dumpAttempts = 20
+
+// Dump lists one kind of object of nftables, repeatedly until it did not change meanwhile: the kernel
+// marks a list that did as inconsistent (NLM_F_DUMP_INTR). It calls reset before each attempt, then
+// each for every entry.
+func Dump(s *nfnl.Socket, kind, family uint8, request []byte, reset func(), each func(family uint8, data []byte)) error {
+	var err error
+	for range dumpAttempts {
+		reset()
+		if err = s.DumpFamilies(unix.NFNL_SUBSYS_NFTABLES, kind, family, request, each); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return err
 }
