@@ -43,7 +43,7 @@ func newProposal(r *ruleset, want State, set func(context.Context, State) error)
 		}
 	}
 	limits.RefuseTotal(r.entries, vips, refused)
-	limits.RefusePrograms(want, vips, refused)
+	limits.RefusePrograms(r.have.VIPs, vips, refused)
 	return &proposal{want: want, before: r.have, vips: vips, refused: refused, set: set}, nil
 }
 

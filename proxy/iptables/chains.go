@@ -148,7 +148,7 @@ func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.
 	choices := choices(fe, t, ordered)
 	for i, b := range ordered {
 		// Backends that need a new source come last, so that one rule marks all.
-		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
+		if t.Masks(b, r.node) && !marked && fe.Affinity == 0 {
 			to.add(name, setMark(r.mark))
 			marked = true
 		}
@@ -158,20 +158,9 @@ func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.
 
 // ordered returns the backends: first those whose flows keep their source.
 func (r render) ordered(t *state.Target) []state.Backend {
-	var kept, replaced []state.Backend
-	for _, b := range t.Backends {
-		if r.replaced(t, b) {
-			replaced = append(replaced, b)
-		} else {
-			kept = append(kept, b)
-		}
-	}
-	return append(kept, replaced...)
-}
-
-// replaced reports whether the backend sees another source than the client's address.
-func (r render) replaced(t *state.Target, b state.Backend) bool {
-	return t.Remote == state.Masquerade && b.Node != r.node
+	masked := func(b state.Backend) bool { return t.Masks(b, r.node) }
+	kept := slices.DeleteFunc(slices.Clone(t.Backends), masked)
+	return append(kept, slices.DeleteFunc(slices.Clone(t.Backends), func(b state.Backend) bool { return !masked(b) })...)
 }
 
 // verdict returns the target of a rule that has chosen a backend.
@@ -187,7 +176,7 @@ func (r render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.
 // choose would otherwise split it for good.
 func (r render) backend(to chainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
 	name := backendName(s, v, fe, b)
-	if r.replaced(fe.Target(s), b) {
+	if fe.Target(s).Masks(b, r.node) {
 		to.add(name, setMark(r.mark))
 	}
 	to.add(name,

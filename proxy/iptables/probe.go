@@ -207,8 +207,17 @@ func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, destroySet(x.Sock, probeSet(f))) }()
+	if err = i.loadOnce(ctx, xtFeatures(f)); err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%w)", i.lacks(ctx, f), err)
+}
+
+// loadOnce loads rules into chains that no packet reaches, and deletes them: two transactions for each
+// table.
+func (i Program) loadOnce(ctx context.Context, features []xtFeature) error {
 	have, want := make(map[string]chainSet), make(map[string]chainSet)
-	for _, feature := range xtFeatures(f) {
+	for _, feature := range features {
 		if want[feature.table] == nil {
 			have[feature.table], want[feature.table] = make(chainSet), make(chainSet)
 		}
@@ -216,22 +225,18 @@ func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	}
 	script, _ := planTables(have, want).script()
 	undo, _ := planTables(want, have).script()
-	if err = i.load(ctx, script); err == nil {
-		return i.load(ctx, undo)
-	}
-	return fmt.Errorf("%w (%w)", i.lacks(ctx, f), err)
-}
-
-// tryOne loads one rule into a chain that no packet reaches, and deletes it.
-func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
-	have, want := map[string]chainSet{feature.table: {}}, map[string]chainSet{feature.table: {}}
-	want[feature.table].add(probeChain, feature.rule)
-	script, _ := planTables(have, want).script()
-	undo, _ := planTables(want, have).script()
 	if err := i.load(ctx, script); err != nil {
-		return fmt.Errorf("%s or this kernel lacks %s: %w", i.Name, feature.config, err)
+		return err
 	}
 	return i.load(ctx, undo)
+}
+
+// tryOne loads and deletes one rule.
+func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
+	if err := i.loadOnce(ctx, []xtFeature{feature}); err != nil {
+		return fmt.Errorf("%s or this kernel lacks %s: %w", i.Name, feature.config, err)
+	}
+	return nil
 }
 
 // lacks tries each kind of rule alone, and returns an error with the kernel options of the rules

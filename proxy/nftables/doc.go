@@ -12,6 +12,6 @@
 // parts.go splits large ones. readtable.go reads the table, and damage.go compares it with what was
 // written. program.go runs nft, in a version that can read the node's tables. reload.go restores a
 // damaged table, and upgrade.go replaces one of another version. affinityeviction.go makes room in
-// the maps of session affinity. redirect.go has the redirects, and probe.go detects what the kernel
+// the maps of session affinity. redirect.go has the redirects (redirect.nft), and probe.go detects what the kernel
 // lacks.
 package nftables

@@ -2,12 +2,14 @@ package nftables
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,55 +21,24 @@ import (
 // redirectRetry is the shortest time between two attempts at redirects that failed.
 const redirectRetry = 5 * time.Second
 
-// redirectText is a table for redirects without elements.
-//
-// An invalid packet has no conntrack entry, or does not fit its entry. In the second case the
-// connection may be open here, and another node, which does not know it, would refuse it. FIN and
-// RST without an entry would be invalid on the other node as well, and dropped; here they may be
-// the first packet of a connection after its VIP moved.
-//
-// The TTL counts the redirects of a packet, see [state.RedirectTTL], so no packet loops.
-const redirectText = `table %[1]s %[2]s {
-	comment "Fanfare: managed, do not edit"
+//go:embed redirect.nft
+var redirectText string
 
-	set vips { type %[4]s; }
-	map via { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node for packets of hosts"; }
-	map onward { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node for packets that a node has redirected"; }
-	set senders { typeof %[1]s daddr . iifname . ether saddr; comment "VIP . interface . the hardware address of the node in onward"; }
-	map beyond { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node for packets from there"; }
-
-	chain unknown {
-		%[1]s %[3]s <= %[5]d return
-		%[1]s %[3]s < %[6]d goto redirected
-		%[1]s %[3]s set %[6]d
-		dup to %[1]s daddr . iifname map @via device iif counter drop
-	}
-
-	chain redirected {
-		%[1]s daddr . iifname . ether saddr @senders goto back
-		dup to %[1]s daddr . iifname map @onward device iif counter drop
-	}
-
-	chain back {
-		dup to %[1]s daddr . iifname map @beyond device iif counter drop
-	}
-
-	chain prerouting {
-		type filter hook prerouting priority -102; policy accept;
-		meta l4proto != tcp accept
-		%[1]s daddr != @vips accept
-		ct state established,related accept
-		tcp flags & (fin|syn|rst|ack) == syn accept
-		ct state new goto unknown
-		ct state invalid tcp flags & (fin|rst) != 0 goto unknown
-	}
-}
-`
+var redirectTemplate = template.Must(template.New("redirect.nft").Parse(redirectText))
 
 // redirectTable returns the text of a family's table without elements.
 func redirectTable(f state.SetID) string {
-	hops, addrs := [2]string{"ttl", "hoplimit"}[f], [2]string{"ipv4_addr", "ipv6_addr"}[f]
-	return fmt.Sprintf(redirectText, redirectFamilies[f], renderer.RedirectTable, hops, addrs, state.RedirectTTL-state.MaxRedirects, state.RedirectTTL)
+	var b strings.Builder
+	if err := redirectTemplate.Execute(&b, struct {
+		IP, Name, Type, Hops string
+		Least, TTL           int
+	}{
+		redirectFamilies[f], renderer.RedirectTable, [2]string{"ipv4_addr", "ipv6_addr"}[f], [2]string{"ttl", "hoplimit"}[f],
+		state.RedirectTTL - state.MaxRedirects, state.RedirectTTL,
+	}); err != nil {
+		panic("BUG: " + err.Error()) // values alone change
+	}
+	return b.String()
 }
 
 // redirectFamilies are nft's names of the families.

@@ -55,7 +55,6 @@ func rulesetText(made []string) string {
 			state.Specs[id].Name, state.Specs[state.NumberedSets[id]].Name, listText(run))
 	}
 	b.WriteString(staticRules)
-	b.WriteString(state.AffinityText())
 	for _, name := range slices.Concat(patterns, made) {
 		if m, ok := state.ParseMarkChain(name); ok {
 			fmt.Fprintf(&b, markChain, name, ^m.Mask, m.Value)

@@ -80,34 +80,7 @@ var clientKey = [2]string{
 	"jhash ip6 saddr mod 4294967295 seed 0xfa17 . jhash ip6 daddr mod 4294967295 seed 0xfa17 . meta l4proto . th dport",
 }
 
-// AffinityText returns the affinity maps and the chains that ask them, as nft reads them. A backend
-// that has gone, or that the client's kind does not have, is not in xback4 or iback4: then the
-// lookup fails, and the scheduling chain chooses another one.
-func AffinityText() string {
-	var b strings.Builder
-	for f, key := range []string{"ip saddr . ip daddr", "numgen random mod 65536 . numgen random mod 65536"} {
-		fmt.Fprintf(&b, "\tmap %s { typeof %s . meta l4proto . th dport : meta priority; size %d; flags dynamic,timeout; comment \"client . frontend : number of the backend that it had\"; }\n",
-			AffinityMap(SetID(f)), key, MaxClients)
-	}
-	for _, s := range []Side{External, Internal} {
-		fmt.Fprintf(&b, `
-	chain %[1]s {
-		meta priority set none
-		meta priority set %[2]s map @%[4]s
-		meta priority set %[3]s map @%[5]s
-		%[6]s
-		meta priority set none
-		meta priority set ip daddr . meta l4proto . th dport map @%[7]ssched4
-		meta priority set ip6 daddr . meta l4proto . th dport map @%[7]ssched6
-		meta priority vmap @%[7]sschedto
-		counter drop
-	}
-`, s.Sticky, clientKey[0], clientKey[1], AffinityMap(0), AffinityMap(1), toNumbered(s.Prefix), s.Prefix)
-	}
-	return b.String()
-}
-
-// MaxClients is how many entries the affinity map of a family has at most: 4 MiB of buckets, and some
+// MaxClients is how many entries the affinity map of a family has at most, by ruleset.nft: 4 MiB of buckets, and some
 // 30 MB when it is full.
 const MaxClients = 1 << 18
 

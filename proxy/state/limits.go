@@ -258,59 +258,57 @@ func (l Limits) Refuse(changes []VIPChange) Refusals {
 // have is the number of the present entries. An address without frontends is not refused, because it
 // is what remains of a refused one: its few entries reject connections.
 func (l Limits) RefuseTotal(have int, changes []VIPChange, refused Refusals) {
+	entries := func(v *VIP) int { return v.Entries(l.Mode) }
+	refuseLargest(have, l.Total, changes, refused, entries, func(n int) error {
+		return fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node "+
+			"can have %d together: use fewer ports or endpoints; the scheduler random needs the fewest entries", n, l.Mode, l.Total)
+	})
+}
+
+// RefusePrograms refuses changed addresses, the largest first, until all addresses together have at
+// most as many rules with programs as allowed. have are the addresses before the changes.
+func (l Limits) RefusePrograms(have VIPs, changes []VIPChange, refused Refusals) {
+	if l.Mode != ModeIPTables {
+		return
+	}
+	total := 0
+	for v := range have.All() {
+		total += v.Programs()
+	}
+	refuseLargest(total, l.TotalPrograms, changes, refused, (*VIP).Programs, func(n int) error {
+		return fmt.Errorf("rules for session affinity and the schedulers maglev and source hash: %d more than all addresses "+
+			"of a node can have in iptables mode, which is %d: choose the scheduler random without affinity for some Services, "+
+			"or use nftables mode", n, l.TotalPrograms)
+	})
+}
+
+// refuseLargest refuses those of the changed addresses that need more than before, the largest first,
+// until all together need at most as much. An address that was refused before keeps what it has.
+func refuseLargest(have, most int, changes []VIPChange, refused Refusals, needs func(*VIP) int, why func(n int) error) {
 	total := have
 	var grown []VIPChange
 	for _, c := range changes {
-		grows := c.Want.Entries(l.Mode) - c.Have.Entries(l.Mode)
 		if c.Want != nil {
 			if _, is := refused[c.Want.Addr]; is {
 				continue
 			}
 		}
+		grows := needs(c.Want) - needs(c.Have)
 		if total += grows; grows > 0 && len(c.Want.Frontends) > 0 {
 			grown = append(grown, c)
 		}
 	}
-	if total <= l.Total {
+	if total <= most {
 		return
 	}
-	slices.SortStableFunc(grown, func(a, b VIPChange) int { return b.Want.Entries(l.Mode) - a.Want.Entries(l.Mode) })
+	slices.Reverse(grown) // of several alike, the first addresses stay
+	slices.SortStableFunc(grown, func(a, b VIPChange) int { return needs(b.Want) - needs(a.Want) })
 	for _, c := range grown {
-		if total <= l.Total {
+		if total <= most {
 			return
 		}
-		n := c.Want.Entries(l.Mode)
-		total -= n - c.Have.Entries(l.Mode)
-		refused.Add(c.Want, fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node can have %d together: "+
-			"use fewer ports or endpoints; the scheduler random needs the fewest entries", n, l.Mode, l.Total))
-	}
-}
-
-// RefusePrograms refuses changed addresses, until all addresses together have at most as many rules
-// with programs as allowed. Unchanged addresses keep theirs.
-func (l Limits) RefusePrograms(s State, changes []VIPChange, refused Refusals) {
-	if l.Mode != ModeIPTables {
-		return
-	}
-	total := 0
-	for v := range s.VIPs.All() {
-		if _, is := refused[v.Addr]; !is {
-			total += v.Programs()
-		}
-	}
-	for i := len(changes) - 1; i >= 0 && total > l.TotalPrograms; i-- {
-		v := changes[i].Want
-		if v == nil || v.Programs() == 0 {
-			continue
-		}
-		if _, is := refused[v.Addr]; is {
-			continue
-		}
-		total -= v.Programs()
-		if old := changes[i].Have; old != nil {
-			total += old.Programs()
-		}
-		refused.Add(v, fmt.Errorf("rules for session affinity and the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
-			"choose the scheduler random without affinity for some Services, or use nftables mode", v.Programs(), l.TotalPrograms))
+		n := needs(c.Want)
+		total -= n - needs(c.Have)
+		refused.Add(c.Want, why(n))
 	}
 }

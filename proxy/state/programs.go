@@ -30,37 +30,25 @@ func (f *Frontend) XtScheduler(t *Target) Scheduler {
 // replaces all rules with every change.
 const maxPrograms = 900
 
-// programs is the number of rules with a BPF program that a frontend has in iptables mode.
-func (f *Frontend) programs(vip netip.Addr) int {
-	if f.Affinity == 0 && f.Scheduler != SourceHash && f.Scheduler != Maglev {
-		return 0
-	}
-	n := 0
+// programs is the number of rules with a BPF program that a frontend has in iptables mode: one for each
+// backend but the last.
+func (f *Frontend) programs(vip netip.Addr) (n int) {
 	for _, s := range []Side{External, Internal} {
-		if f.ChainSide(s).Prefix != s.Prefix {
-			continue
-		}
 		t := f.Target(s)
-		if f.Affinity != 0 {
+		scheduler := f.XtScheduler(t)
+		byHash := scheduler == SourceHash && (Family(vip) == 1 || len(t.Backends) > MaxHashed)
+		if f.ChainSide(s).Prefix == s.Prefix && (f.Affinity != 0 || scheduler == Maglev || byHash) {
 			n += max(len(t.Backends)-1, 0)
-			continue
 		}
-		switch f.XtScheduler(t) {
-		case SourceHash:
-			if Family(vip) == 0 && len(t.Backends) <= MaxHashed {
-				continue
-			}
-		case Maglev:
-		default:
-			continue
-		}
-		n += max(len(t.Backends)-1, 0)
 	}
 	return n
 }
 
-func (v *VIP) Programs() int {
-	n := 0
+// Programs is that number for all ports of an address; zero for nil.
+func (v *VIP) Programs() (n int) {
+	if v == nil {
+		return 0
+	}
 	for i := range v.Frontends {
 		n += v.Frontends[i].programs(v.Addr)
 	}

@@ -156,7 +156,7 @@ func renderTarget(all []Element, vip netip.Addr, fe *Frontend, s Side, t *Target
 	for slot, b := range t.Backends {
 		data := string(make(Encoding, 0, 20).AddrPort(b.Addr))
 		all = append(all, Element{Set: s.Eps + f, Key: string(key.Slot(slot)), Data: data})
-		if t.masked(b, node) {
+		if t.Masks(b, node) {
 			all = append(all, Element{Set: s.masqs + f, Key: string(key) + data})
 		}
 	}

@@ -129,13 +129,11 @@ func (p Ports) String() string {
 // masquerades reports whether any backend receives masqueraded flows.
 func (v *VIP) masquerades(node string) bool {
 	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool {
-		return f.External.masquerades(node) || f.Internal.masquerades(node)
+		return slices.ContainsFunc([]*Target{&f.External, &f.Internal}, func(t *Target) bool {
+			return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.Masks(b, node) })
+		})
 	})
 }
 
-func (t *Target) masquerades(node string) bool {
-	return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.masked(b, node) })
-}
-
-// masked reports whether a backend sees this node's address instead of the client's.
-func (t *Target) masked(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }
+// Masks reports whether a backend sees another source than the client's address.
+func (t *Target) Masks(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }

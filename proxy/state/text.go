@@ -115,7 +115,7 @@ func (t *Target) text(node string) string {
 		if b.EffectiveWeight() != 1 {
 			word += "*" + strconv.Itoa(b.EffectiveWeight())
 		}
-		if t.masked(b, node) {
+		if t.Masks(b, node) {
 			masqueraded = append(masqueraded, word)
 		} else {
 			plain = append(plain, word)
