@@ -108,13 +108,11 @@ func (i Program) run(ctx context.Context, input, suffix string, args ...string) 
 func (i Program) runFor(ctx context.Context, patience time.Duration, input, suffix string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var out, complaint strings.Builder
-	cmd := exec.CommandContext(ctx, i.Name+suffix, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s%s: %w: %s", i.Name, suffix, err, renderer.FirstLines(complaint.String(), 3))
+	out, err := renderer.Run(ctx, input, i.Name+suffix, args...)
+	if err != nil {
+		return "", fmt.Errorf("%s%s: %w", i.Name, suffix, err)
 	}
-	return out.String(), nil
+	return out, nil
 }
 
 // byRule calls change with go-iptables, which starts a process for each rule or question. Each

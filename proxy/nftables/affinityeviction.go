@@ -215,10 +215,7 @@ func (e affinityEntry) frontend() state.AffinityKey {
 
 // readMap lists the entries of a map of clients; none if the map does not exist.
 func readMap(s *nfnl.Socket, name string) (all []affinityEntry, err error) {
-	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
-	e.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
-	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, func() { all = nil }, func(data []byte) {
+	err = list(s, unix.NFT_MSG_GETSETELEM, name, func() { all = nil }, func(data []byte) {
 		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			entry := affinityEntry{key: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))}
 			if ms := nfnl.Attribute(item, unix.NFTA_SET_ELEM_EXPIRATION); len(ms) == 8 {
@@ -279,15 +276,11 @@ func (m *AffinityEvictor) Close() (err error) {
 
 // countedBy returns the packets that a chain has counted; zero if the chain does not exist.
 func countedBy(s *nfnl.Socket, chain string) (packets uint64, err error) {
-	var e nfnl.Encoder
-	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
-	e.Text(unix.NFTA_RULE_CHAIN, chain)
-	err = list(s, unix.NFT_MSG_GETRULE, e.B, func() { packets = 0 }, func(data []byte) {
-		// Old kernels ignore the table and the chain in the request.
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != renderer.TableName || nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) != chain {
-			return
+	err = list(s, unix.NFT_MSG_GETRULE, chain, func() { packets = 0 }, func(data []byte) {
+		// Old kernels ignore the chain in the request.
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) == chain {
+			packets += counterOf(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS))
 		}
-		packets += counterOf(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS))
 	})
 	return packets, err
 }

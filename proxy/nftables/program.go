@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -101,18 +100,14 @@ func version(ctx context.Context, command []string) string {
 
 // start runs one command. The output contains the place of a mistake, the exit status does not.
 func start(ctx context.Context, command []string, script string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], args)...)
-	cmd.Stdin = strings.NewReader(script)
-	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
-	err := cmd.Run()
+	out, err := renderer.Run(ctx, script, command[0], slices.Concat(command[1:], args)...)
 	switch {
 	case err == nil:
-		return out.String(), nil
+		return out, nil
 	case hasCrashed(err):
 		return "", fmt.Errorf("%w: %w", errCrashed, err)
 	}
-	return "", fmt.Errorf("nft: %w: %s", err, renderer.FirstLines(complaint.String(), 3))
+	return "", fmt.Errorf("nft: %w", err)
 }
 
 // hasCrashed reports whether a program ended by its own fault. SIGKILL comes from outside, for example

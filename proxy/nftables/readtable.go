@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,9 +87,22 @@ func readStructure(s *nfnl.Socket) (*table, error) {
 	return t, nil
 }
 
-// list dumps one kind of object of our table, see [renderer.Dump].
-func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
-	return renderer.Dump(s, kind, unix.NFPROTO_INET, request, reset, func(_ uint8, data []byte) { each(data) })
+// list dumps one kind of object of our table, see [renderer.Dump]: of the chain or set of that name, or
+// all if it is empty. Of tables it lists all.
+func list(s *nfnl.Socket, kind uint8, name string, reset func(), each func(data []byte)) error {
+	var e nfnl.Encoder
+	if kind != unix.NFT_MSG_GETTABLE {
+		e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName) // the same number for chains, rules and sets
+	}
+	if name != "" {
+		e.Text(unix.NFTA_SET_ELEM_LIST_SET, name) // the same number as NFTA_RULE_CHAIN
+	}
+	return renderer.Dump(s, kind, unix.NFPROTO_INET, e.B, reset, func(_ uint8, data []byte) {
+		// Old kernels ignore the table in the request.
+		if kind == unix.NFT_MSG_GETTABLE || nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_TABLE)) == renderer.TableName {
+			each(data)
+		}
+	})
 }
 
 // readTable finds the table and its flags: a dormant table has no hooks. list may call the
@@ -98,7 +110,7 @@ func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(da
 // begins with reset.
 func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.userdata, t.spare = false, "", "", false }
-	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
+	return list(s, unix.NFT_MSG_GETTABLE, "", reset, func(data []byte) {
 		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
 		case renderer.TableName:
 			t.found = true
@@ -113,10 +125,7 @@ func (t *table) readTable(s *nfnl.Socket) error {
 // readChains reads the hooks of chains, and the schema.
 func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
-	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != renderer.TableName {
-			return
-		}
+	return list(s, unix.NFT_MSG_GETCHAIN, "", reset, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))
 		if strings.HasPrefix(name, schemaPrefix) {
 			t.schema = name
@@ -131,18 +140,12 @@ func (t *table) readChains(s *nfnl.Socket) error {
 }
 
 func (t *table) readRules(s *nfnl.Socket) error {
-	var e nfnl.Encoder
-	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 	reset := func() {
 		for name, c := range t.chains {
 			t.chains[name] = c.empty()
 		}
 	}
-	return list(s, unix.NFT_MSG_GETRULE, e.B, reset, func(data []byte) {
-		// Old kernels ignore the table in the request.
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != renderer.TableName {
-			return
-		}
+	return list(s, unix.NFT_MSG_GETRULE, "", reset, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
 		if c, ok := t.chains[name]; ok {
 			c.rules = append(c.rules, normal(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
@@ -169,12 +172,7 @@ const (
 // readSets reads the attributes of sets. Counters, such as the number of elements, are left out,
 // because they differ between reads.
 func (t *table) readSets(s *nfnl.Socket) error {
-	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
-	return list(s, unix.NFT_MSG_GETSET, e.B, func() { clear(t.sets) }, func(data []byte) {
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != renderer.TableName {
-			return
-		}
+	return list(s, unix.NFT_MSG_GETSET, "", func() { clear(t.sets) }, func(data []byte) {
 		var made nfnl.Encoder
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))
 		for _, a := range setAttributes {
@@ -199,108 +197,81 @@ func normal(expressions []byte) []byte {
 	return e.B
 }
 
-// withModulus copies the expressions of a count chain's rule for n slots.
-func withModulus(expressions []byte, n int) []byte {
-	out := slices.Clone(expressions)
-	moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
-	for _, expr := range nfnl.Attributes(out) {
-		modulus, ok := moduli[nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME))]
-		if !ok {
-			continue
-		}
-		// The result of Attribute is a part of out.
-		if m := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
-			copy(m, state.Encoding(nil).Modulus(n))
-		}
-	}
-	return out
-}
-
 // generatedLike returns the generated chain of that name, made from its pattern.
 func (t *table) generatedLike(name string) chain {
-	var c chain
+	var pattern string
+	var edit func(kind string, data []byte)
 	if m, ok := state.ParseMarkChain(name); ok {
-		for _, r := range t.chains[patternMark.Chain()].rules {
-			c.rules = append(c.rules, withMark(r, m))
+		pattern = patternMark.Chain()
+		edit = func(kind string, data []byte) {
+			if kind == "bitwise" { // a mark is in host byte order
+				binary.NativeEndian.PutUint32(nfnl.Attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
+				binary.NativeEndian.PutUint32(nfnl.Attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
+			}
 		}
-		return c
-	}
-	if d, ok := state.ParseLearnChain(name); ok {
-		for _, r := range t.chains[patternLearn].rules {
-			c.rules = append(c.rules, withTimeout(r, d))
+	} else if d, ok := state.ParseLearnChain(name); ok {
+		pattern = patternLearn
+		edit = func(kind string, data []byte) {
+			// A deletion has no timeout, or that of the map.
+			ms := nfnl.Attribute(data, unix.NFTA_DYNSET_TIMEOUT)
+			if kind == "dynset" && len(ms) == 8 && binary.BigEndian.Uint64(ms) > 0 {
+				binary.BigEndian.PutUint64(ms, uint64(d.Milliseconds()))
+			}
 		}
-		return c
+	} else {
+		count, _ := state.ParseCountChain(name)
+		pattern = count.Pattern().Name()
+		moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
+		edit = func(kind string, data []byte) {
+			if m := nfnl.Attribute(data, moduli[kind]); moduli[kind] != 0 && len(m) == 4 {
+				copy(m, state.Encoding(nil).Modulus(count.Slots))
+			}
+		}
 	}
-	count, _ := state.ParseCountChain(name)
-	for _, r := range t.chains[count.Pattern().Name()].rules {
-		c.rules = append(c.rules, withModulus(r, count.Slots))
+	var c chain
+	for _, r := range t.chains[pattern].rules {
+		c.rules = append(c.rules, edited(r, edit))
 	}
 	return c
 }
 
-// withTimeout copies the expressions of a learning chain's rule for another timeout.
-func withTimeout(expressions []byte, d time.Duration) []byte {
+// edited copies the expressions of a rule, and calls edit with the kind and the attributes of each. The
+// results of Attribute are parts of the copy.
+func edited(expressions []byte, edit func(kind string, data []byte)) []byte {
 	out := slices.Clone(expressions)
 	for _, expr := range nfnl.Attributes(out) {
-		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
-			continue
-		}
-		// The result of Attribute is a part of out. A deletion has no timeout, or that of the map.
-		if ms := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(ms) == 8 && binary.BigEndian.Uint64(ms) > 0 {
-			binary.BigEndian.PutUint64(ms, uint64(d.Milliseconds()))
-		}
+		edit(nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)), nfnl.Attribute(expr, unix.NFTA_EXPR_DATA))
 	}
 	return out
 }
 
-// withMark copies the expressions of a mark chain's rule for another mark.
-func withMark(expressions []byte, m state.Mark) []byte {
-	out := slices.Clone(expressions)
-	for _, expr := range nfnl.Attributes(out) {
-		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "bitwise" {
-			continue
-		}
-		// The result of Attribute is a part of out. A mark is in host byte order.
-		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
-		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
-	}
-	return out
-}
-
+// readElements lists the elements, all or only the VIPs, and what numbers stand for. A table without
+// maps of numbers is from an older version, or has other rules.
 func (t *table) readElements(s *nfnl.Socket, whole bool) error {
 	t.elements, t.leads, t.missing, t.catchAll = nil, nil, nil, nil
-	for id := range state.SetID(state.SetCount) {
-		if !whole && id != state.SetVIPs && id != state.SetVIPs+1 {
+	for id := range state.SetID(state.SetsAll) {
+		leads := id >= state.SetCount
+		if !whole && !leads && id != state.SetVIPs && id != state.SetVIPs+1 {
 			continue
 		}
+		name := state.Specs[id].Name
 		all, catchAll, err := dumpSet(s, id)
-		if errors.Is(err, unix.ENOENT) {
-			t.missing = append(t.missing, state.Specs[id].Name)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			if !leads {
+				t.missing = append(t.missing, name)
+			}
 			continue
+		case err != nil:
+			return fmt.Errorf("list %s: %w", name, err)
+		case catchAll:
+			t.catchAll = append(t.catchAll, name)
 		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
+		if leads {
+			t.leads = append(t.leads, all...)
+		} else {
+			t.elements = append(t.elements, all...)
 		}
-		if catchAll {
-			t.catchAll = append(t.catchAll, state.Specs[id].Name)
-		}
-		t.elements = append(t.elements, all...)
-	}
-	return t.readLeads(s)
-}
-
-// readLeads lists what numbers stand for. A table without such a map is from an older version, or
-// has other rules.
-func (t *table) readLeads(s *nfnl.Socket) error {
-	for id := state.SetID(state.SetExtSvcTo); id < state.SetsAll; id++ {
-		all, catchAll, err := dumpSet(s, id)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("list %s: %w", state.Specs[id].Name, err)
-		}
-		if catchAll {
-			t.catchAll = append(t.catchAll, state.Specs[id].Name)
-		}
-		t.leads = append(t.leads, all...)
 	}
 	return nil
 }
@@ -314,12 +285,9 @@ func readSet(s *nfnl.Socket, id state.SetID) ([]state.Element, error) {
 // dumpSet is like readSet. It also reports whether the set has a catch-all element.
 func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
 	spec := &state.Specs[id]
-	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
-	e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 	var ends []string
 	reset := func() { all, ends, catchAll = nil, nil, false }
-	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, reset, func(data []byte) {
+	err = list(s, unix.NFT_MSG_GETSETELEM, spec.Name, reset, func(data []byte) {
 		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
 			if len(key) != state.FieldsSize(spec.Key) {

@@ -3,8 +3,10 @@ package renderer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -81,6 +83,17 @@ type Host struct {
 	// exactly that many transactions of nftables, or none with an error: any other number
 	// counts as a change by another program.
 	IgnoringOwn func(s *nfnl.Socket, transactions uint32, change func() error) error
+}
+
+// Run runs a program and returns its standard output. An error has the first lines of its standard error.
+func Run(ctx context.Context, input, program string, args ...string) (string, error) {
+	var out, complaint strings.Builder
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, FirstLines(complaint.String(), 3))
+	}
+	return out.String(), nil
 }
 
 // FirstLines returns the first n lines of what a program printed, joined by "; ", for an
