@@ -285,7 +285,7 @@ const spareChains = 32
 
 // idle returns the generated chains that are unused, also by this change, and must be deleted.
 func (n *Renderer) idle(gained map[string]int) []string {
-	var own, shared []string
+	var dedicated, shared []string
 	for name, uses := range n.uses {
 		if uses != 0 || gained[name] != 0 || slices.Contains(patterns, name) {
 			continue
@@ -293,14 +293,14 @@ func (n *Renderer) idle(gained map[string]int) []string {
 		if _, numbered := state.NumberOf(name); numbered {
 			shared = append(shared, name)
 		} else {
-			own = append(own, name)
+			dedicated = append(dedicated, name)
 		}
 	}
 	if len(shared) > spareChains {
-		own = append(own, shared...)
+		dedicated = append(dedicated, shared...)
 	}
-	slices.Sort(own)
-	return own
+	slices.Sort(dedicated)
+	return dedicated
 }
 
 // differenceText describes how the kernel's elements differ from the written ones, with the first
