@@ -159,8 +159,11 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	fmt.Fprintln(w, header)
 	for _, s := range b.Sessions {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d", s.Name, s.Router(), s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
-		if bfd {
-			fmt.Fprintf(w, "\t%s", bfdState(s.BFD))
+		switch {
+		case s.BFD != nil:
+			fmt.Fprintf(w, "\t%s", s.BFD.State)
+		case bfd:
+			fmt.Fprint(w, "\t-")
 		}
 		fmt.Fprintln(w)
 	}
@@ -212,14 +215,6 @@ func replyInterfaces(iface string, paths []l2.AsymmetricPath) (by []string) {
 		}
 	}
 	return by
-}
-
-// bfdState returns the state of BFD (RFC 5880 section 6.8.1), or a dash for a session without it.
-func bfdState(b *bgp.BFDStatus) string {
-	if b == nil {
-		return "-"
-	}
-	return b.State
 }
 
 // printAddresses lists all addresses of this node, also lingering ones: they are withdrawn, and

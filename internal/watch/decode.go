@@ -348,7 +348,9 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	case gvk.Kind == "":
 		return bad("has no kind; write one such as kind: AddressPool")
 	case !ok && gvk.Group == metalLB && h.Metadata.Name != "":
-		return []item{ofMetalLB(gvk.Kind, &h)}
+		it := item{key: h.key("MetalLB's "+gvk.Kind, true)}
+		it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB; `fanfare migrate metallb --files FILE` converts it")
+		return []item{it}
 	case !ok && misspelt(gvk):
 		return bad(fmt.Sprintf("there is no kind %s in %q%s", gvk.Kind, h.APIVersion, suggestKind(gvk.Kind)))
 	case !ok:
@@ -361,7 +363,11 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
 		return []item{it}
 	}
-	it.obj, it.problems = decodeTyped(j, newObject(gvk))
+	empty, err := scheme.New(gvk)
+	if err != nil {
+		panic("BUG: " + err.Error()) // The scheme has all kinds.
+	}
+	it.obj, it.problems = decodeTyped(j, empty)
 	if gvk.Kind == "Secret" { // its values must not get into a status
 		for i := range it.problems {
 			it.problems[i].Value = ""
@@ -376,22 +382,6 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 // metalLB is the API group of MetalLB. Its kinds have the names of some of Fanfare's, so users may
 // expect that they are read.
 const metalLB = "metallb.io"
-
-// ofMetalLB returns a Problem about an object of MetalLB, with the command that converts it.
-func ofMetalLB(kind string, h *head) item {
-	it := item{key: h.key("MetalLB's "+kind, true)}
-	it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB; `fanfare migrate metallb --files FILE` converts it")
-	return it
-}
-
-// newObject returns an empty object of one of kinds. The scheme has all of them.
-func newObject(gvk schema.GroupVersionKind) runtime.Object {
-	obj, err := scheme.New(gvk)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return obj
-}
 
 // listOf returns the type of a list's items: any type in a List, and one kind in a typed list,
 // whose items may omit it.

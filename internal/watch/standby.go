@@ -49,10 +49,17 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, ope
 		source, err := open(ctx, sync.OnceFunc(func() { close(refused) }))
 		if err == nil {
 			s.source.Store(&source)
-			go s.relay(ctx, source.Changed())
 			notify.Changed(s.changed)
 		}
 		opened <- err
+		for err == nil {
+			select {
+			case <-source.Changed():
+				notify.Changed(s.changed)
+			case <-ctx.Done():
+				return
+			}
+		}
 	}()
 	if err, is := inTime(opened, refused); is {
 		return s, err
@@ -103,15 +110,3 @@ func (s *Standby) InStep() bool {
 
 // Changed receives a value when there is another snapshot.
 func (s *Standby) Changed() <-chan struct{} { return s.changed }
-
-// relay passes on the changes of the opened Source.
-func (s *Standby) relay(ctx context.Context, changed <-chan struct{}) {
-	for {
-		select {
-		case <-changed:
-			notify.Changed(s.changed)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
