@@ -37,7 +37,7 @@ func statusCommand() *cobra.Command {
 // hangs. Silence means that the process itself is stuck, and the user should know soon.
 func askCommand[T any](
 	timeout time.Duration, fetch func(ctx context.Context, runDir string, args []string) (T, error),
-	print func(io.Writer, T) error,
+	show func(io.Writer, T) error,
 ) *cobra.Command {
 	var (
 		runDir string
@@ -56,7 +56,7 @@ func askCommand[T any](
 			enc.SetIndent("", "  ")
 			return enc.Encode(answer)
 		}
-		return print(cmd.OutOrStdout(), answer)
+		return show(cmd.OutOrStdout(), answer)
 	}}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
