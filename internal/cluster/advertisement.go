@@ -13,7 +13,7 @@ import (
 
 // parseAdvertisement returns nil for any mistake: a partial restriction would announce too much,
 // and a partial aggregate attract too much.
-func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem) {
+func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, Problems) {
 	var p Problems
 	s := &o.Spec
 	p.bound("spec.communities", len(s.Communities), 64)

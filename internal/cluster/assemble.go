@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // Snapshot returns the snapshot of all objects that were set and not deleted. If nothing has
@@ -18,9 +17,9 @@ func (b *Builder) Snapshot() *Snapshot {
 	s := *b.last
 	if b.pools.changed || b.peers.changed || b.networksChanged() || b.foreignChanged {
 		s.Pools = b.admitted()
-		b.setPooled(s.Pools)
+		b.joiner.setPooled(s.Pools)
 	}
-	touched := b.joinEndpoints()
+	touched := b.touched()
 	if len(touched) == 0 && !b.Dirty() {
 		return b.last
 	}
@@ -47,29 +46,12 @@ func (b *Builder) Snapshot() *Snapshot {
 		s.Claims = s.Claims.Patch(slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), b.claim)
 	}
 	s.Assignments = b.assignments(&s)
-	s.Problems, b.newProblems = b.sortedProblems()
+	s.Problems = b.sorted(b.last.Problems)
 	if b.scope.Unserved {
 		s.Unserved = b.unservedObjects()
 	}
 	b.setPrevious(&s)
 	return &s
-}
-
-// NewProblems returns the Problems that the last Snapshot has and the one before it had not.
-func (b *Builder) NewProblems() []Problem { return b.newProblems }
-
-// sortedProblems returns all Problems, and the new ones. It sorts only those of causes that have
-// changed: the objects of one tenant may have tens of thousands.
-func (b *Builder) sortedProblems() (all, came []Problem) {
-	var gone []Problem
-	for cause, old := range b.reported {
-		gone, came = append(gone, old...), append(came, b.problems[cause]...)
-	}
-	slices.SortFunc(gone, Problem.Compare)
-	slices.SortFunc(came, Problem.Compare)
-	came = slices.Compact(came)
-	all = sortedset.UnionFunc(sortedset.MinusFunc(b.last.Problems, gone, Problem.Compare), came, Problem.Compare)
-	return all, sortedset.MinusFunc(came, gone, Problem.Compare)
 }
 
 // networksChanged reports whether addresses of nodes, pods or the cluster's own Services have
@@ -110,29 +92,19 @@ func (b *Builder) admitted() []*Pool {
 	return pools
 }
 
-// joinEndpoints joins the slices of the Services whose slices have changed. It returns the names of
-// all changed Services, sorted.
-func (b *Builder) joinEndpoints() []Name {
-	touched := make(map[Name]struct{}, len(b.changed)+len(b.joins))
+// touched returns the names of the Services that have changed, or whose endpoints have, sorted.
+func (b *Builder) touched() []Name {
+	touched := make(map[Name]struct{}, len(b.changed)+len(b.joiner.joins))
 	for name := range b.changed {
 		touched[name] = struct{}{}
 	}
-	for name := range b.joins {
-		if b.services[name] == nil {
-			delete(b.endpoints, name)
-			continue
-		}
-		if replaceFunc(b.endpoints, name, b.join(name), (*Endpoints).equal) {
-			touched[name] = struct{}{}
-		}
-	}
-	b.joins = emptied(b.joins)
+	b.joiner.joinChanged(touched, func(a netip.Addr) bool { return b.claims[v1alpha1.ClaimName(a)] != nil })
 	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
 }
 
 func (b *Builder) service(name Name) (Service, bool) {
 	spec := b.services[name]
-	return Service{spec, b.endpoints[name]}, spec != nil
+	return Service{spec, b.joiner.endpoints[name]}, spec != nil
 }
 
 func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
@@ -199,10 +171,11 @@ func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignme
 // setPrevious makes s the snapshot to compare the next one with.
 func (b *Builder) setPrevious(s *Snapshot) {
 	b.last = s
-	b.changed, b.claimed, b.reported = emptied(b.changed), emptied(b.claimed), emptied(b.reported)
-	b.changes = changes{}
-	b.nodes.changed, b.namespaces.changed, b.serviceCIDRs.changed, b.pools.changed = false, false, false, false
-	b.peers.changed, b.adverts.changed, b.l2adverts.changed, b.speakers.changed = false, false, false, false
+	b.changed, b.claimed, b.former = emptied(b.changed), emptied(b.claimed), emptied(b.former)
+	b.changes, b.goodChanged = changes{}, false
+	for _, changed := range b.tables() {
+		*changed = false
+	}
 }
 
 // emptied returns m without its content. Maps never shrink, so a map that contained a whole list is

@@ -13,10 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"go4.org/netipx"
-
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // A Key names an object. The namespace of cluster-scoped kinds is empty.
@@ -61,14 +58,10 @@ type Builder struct {
 	scope Scope
 	last  *Snapshot // the last snapshot
 
-	services  map[Name]*Spec
-	slices    map[Name]*slice   // by the slice's own name
-	byService map[Name][]*slice // in no order; nearly always one
-	ports     map[Name]*servicePorts
-	pooled    *netipx.IPSet       // addresses for Services
-	endpoints map[Name]*Endpoints // joined, of the Services in services
-	claims    map[string]*Claim   // by the object's name
-	l2claims  int                 // claims whose Announce is L2
+	services map[Name]*Spec
+	joiner   joiner
+	claims   map[string]*Claim // by the object's name
+	l2claims int               // claims whose Announce is L2
 
 	nodes        table[Node]
 	namespaces   table[Namespace] // whose labels are known
@@ -79,26 +72,19 @@ type Builder struct {
 	l2adverts    table[L2Advertisement]
 	speakers     table[Speaker]
 
-	unserved    map[Name]string         // why Services are not served, of all Services; only with Scope.Unserved
-	foreign     map[Name][]netip.Addr   // addresses of Services that other implementations serve
-	secrets     map[string]bgp.Password // by name; a deleted one stays while a peer needs it
-	secretsGone map[string]bool         // names without a Secret, or without a password in it
-	// secretsRefused are names that this process may not read.
-	secretsRefused map[string]bool
-	poolFiles      map[string]string // the files that pools were read from
-	versions       map[Key]Version
-	known          map[Key]runtime.Object // versions from an earlier process, of objects that are not set yet
-	good           map[Key]runtime.Object // the last valid versions
-	problems       map[string][]Problem   // by their cause; never an empty list
-	newProblems    []Problem              // see NewProblems
+	// unserved says why Services are not served, of all Services; only with Scope.Unserved.
+	unserved  map[Name]string
+	foreign   map[Name][]netip.Addr // addresses of Services that other implementations serve
+	passwords passwords
+	poolFiles map[string]string // the files that pools were read from
+	versions  map[Key]Version
+	validVersions
+	reports
 
 	// The rest describes changes since the last snapshot. changed maps a changed Service to its
 	// former Spec, nil if it had none.
 	changed map[Name]*Spec
-	joins   map[Name]struct{}       // Services whose slices changed
 	claimed map[netip.Addr]struct{} // addresses whose claims changed
-	// reported maps a cause whose Problems changed to the former ones.
-	reported map[string][]Problem
 	changes
 }
 
@@ -108,7 +94,6 @@ type changes struct {
 	nodeAddresses   bool // of Nodes and their pods
 	foreignChanged  bool
 	versionsChanged bool
-	goodChanged     bool
 	l2Read          bool // ReadL2 was called
 }
 
@@ -147,27 +132,19 @@ func (b *Builder) ReadL2() { b.scope.L2Pending, b.scope.SomeNodes, b.l2Read = fa
 // NewBuilder returns a Builder without objects.
 func NewBuilder() *Builder {
 	return &Builder{
-		last:           &Snapshot{L2Ready: true, AllNodes: true},
-		services:       map[Name]*Spec{},
-		slices:         map[Name]*slice{},
-		byService:      map[Name][]*slice{},
-		ports:          map[Name]*servicePorts{},
-		endpoints:      map[Name]*Endpoints{},
-		claims:         map[string]*Claim{},
-		secrets:        map[string]bgp.Password{},
-		foreign:        map[Name][]netip.Addr{},
-		unserved:       map[Name]string{},
-		secretsGone:    map[string]bool{},
-		secretsRefused: map[string]bool{},
-		poolFiles:      map[string]string{},
-		versions:       map[Key]Version{},
-		known:          map[Key]runtime.Object{},
-		good:           map[Key]runtime.Object{},
-		problems:       map[string][]Problem{},
-		changed:        map[Name]*Spec{},
-		joins:          map[Name]struct{}{},
-		claimed:        map[netip.Addr]struct{}{},
-		reported:       map[string][]Problem{},
+		last:          &Snapshot{L2Ready: true, AllNodes: true},
+		services:      map[Name]*Spec{},
+		joiner:        newJoiner(),
+		claims:        map[string]*Claim{},
+		unserved:      map[Name]string{},
+		foreign:       map[Name][]netip.Addr{},
+		passwords:     newPasswords(),
+		poolFiles:     map[string]string{},
+		versions:      map[Key]Version{},
+		validVersions: validVersions{good: map[Key]runtime.Object{}},
+		reports:       reports{causes: map[string][]Problem{}, former: map[string][]Problem{}},
+		changed:       map[Name]*Spec{},
+		claimed:       map[netip.Addr]struct{}{},
 	}
 }
 
@@ -186,133 +163,100 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	if !ok {
 		return
 	}
-	b.restore(key, obj, file)
+	if known := b.restore(key, obj); known != nil {
+		b.Set(known, file)
+	}
 	b.setVersion(key, obj)
-	p := b.parse(key, obj, file)
+	p := b.store(key, obj, file)
 	if len(p) == 0 {
-		b.keepGood(key, obj)
+		b.keep(key, obj)
 	}
 	b.Report(key.String(), p.Of(key.String(), file))
-}
-
-// parse parses an object, and replaces its earlier version.
-func (b *Builder) parse(key Key, obj runtime.Object, file string) Problems {
-	switch o := obj.(type) {
-	case *corev1.Service:
-		s, p := parseService(o, b.scope.Classes)
-		b.setService(key.Name, s)
-		b.setForeign(key.Name, foreignAddresses(o, s))
-		b.setUnserved(o, s != nil)
-		return p
-	case *discoveryv1.EndpointSlice:
-		s, p := parseSlice(o)
-		b.setSlice(key.Name, s)
-		return p
-	case *corev1.Node:
-		n, p := parseNode(o)
-		b.setNode(o.Name, n)
-		return p
-	case *corev1.Namespace:
-		b.namespaces.set(o.Name, parseNamespace(o))
-	case *networkingv1.ServiceCIDR:
-		c, p := parseServiceCIDR(o)
-		b.serviceCIDRs.set(o.Name, c)
-		return p
-	case *corev1.Secret:
-		if o.Namespace != b.scope.namespace() {
-			return nil
-		}
-		password, p := parseSecret(o)
-		b.setSecret(key.Name, password)
-		return p
-	case *v1alpha1.SpeakerStatus:
-		b.speakers.set(o.Name, parseSpeaker(o))
-	case *v1alpha1.AddressClaim:
-		c, p := parseClaim(o)
-		if c != nil && b.scope.ReadOnly {
-			c.forget()
-		}
-		b.setClaim(o.Name, c)
-		return p
-	}
-	return b.parseConfiguration(obj, file)
-}
-
-// parseConfiguration is parse for objects whose last valid version stays in use.
-func (b *Builder) parseConfiguration(obj runtime.Object, file string) Problems {
-	switch o := obj.(type) {
-	case *v1alpha1.AddressPool:
-		pool, p := parsePool(o)
-		if b.pools.setGood(o.Name, pool, p) {
-			b.poolFiles[o.Name] = file
-		}
-		return p
-	case *v1alpha1.BGPPeer:
-		peer, p := parsePeer(o)
-		b.peers.setGood(o.Name, peer, p)
-		return p
-	case *v1alpha1.BGPAdvertisement:
-		a, p := parseAdvertisement(o)
-		b.adverts.setGood(o.Name, a, p)
-		return p
-	case *v1alpha1.L2Advertisement:
-		a, p := parseL2Advertisement(o)
-		b.l2adverts.setGood(o.Name, a, p)
-		return p
-	}
-	return nil
 }
 
 // Delete removes an object. A missing object is no error.
 func (b *Builder) Delete(key Key) {
 	b.setVersion(key, nil)
-	switch name := key.Name.Name; key.Kind {
-	case "Service":
-		b.setService(key.Name, nil)
-		b.setForeign(key.Name, nil)
-		delete(b.unserved, key.Name)
-	case "EndpointSlice":
-		b.setSlice(key.Name, nil)
-	case "Node":
-		b.setNode(name, nil)
-	case "Namespace":
-		b.namespaces.set(name, nil)
-	case "ServiceCIDR":
-		b.serviceCIDRs.set(name, nil)
-	case "Secret":
-		b.setSecret(key.Name, "")
-	case "AddressPool":
-		b.pools.set(name, nil)
-		delete(b.poolFiles, name)
-	case "BGPPeer":
-		b.peers.set(name, nil)
-	case "BGPAdvertisement":
-		b.adverts.set(name, nil)
-	case "L2Advertisement":
-		b.l2adverts.set(name, nil)
-	case "SpeakerStatus":
-		b.speakers.set(name, nil)
-	case "AddressClaim":
-		b.setClaim(name, nil)
-	}
-	b.forgetGood(key)
+	b.store(key, nil, "")
+	b.forget(key)
 	b.Report(key.String(), nil)
 }
 
-// Report replaces the Problems of a cause. An empty list ends them.
-func (b *Builder) Report(cause string, p []Problem) {
-	old := b.problems[cause]
-	if slices.Equal(old, p) {
-		return
+// store parses an object, and replaces its earlier version; a nil object deletes it.
+func (b *Builder) store(key Key, obj runtime.Object, file string) Problems {
+	switch name := key.Name.Name; key.Kind {
+	case "Service":
+		return b.storeService(key.Name, obj)
+	case "EndpointSlice":
+		s, p := parsed(obj, parseSlice)
+		if b.joiner.setSlice(key.Name, s) && b.scope.Unserved {
+			b.foreignChanged = true
+		}
+		return p
+	case "Node":
+		n, p := parsed(obj, parseNode)
+		b.setNode(name, n)
+		return p
+	case "Namespace":
+		return store(&b.namespaces, name, obj, parseNamespace)
+	case "ServiceCIDR":
+		return store(&b.serviceCIDRs, name, obj, parseServiceCIDR)
+	case "SpeakerStatus":
+		return store(&b.speakers, name, obj, parseSpeaker)
+	case "Secret":
+		if key.Name.Namespace != b.scope.namespace() {
+			return nil
+		}
+		password, p := parsed(obj, parseSecret)
+		b.peers.changed = b.passwords.set(name, password) || b.peers.changed
+		return p
+	case "AddressClaim":
+		c, p := parsed(obj, parseClaim)
+		if c != nil && b.scope.ReadOnly {
+			c.forget()
+		}
+		b.setClaim(name, c)
+		return p
 	}
-	if _, ok := b.reported[cause]; !ok {
-		b.reported[cause] = old
+	return b.storeConfiguration(key, obj, file)
+}
+
+// storeConfiguration is store for objects whose last valid version stays in use.
+func (b *Builder) storeConfiguration(key Key, obj runtime.Object, file string) Problems {
+	switch name := key.Name.Name; key.Kind {
+	case "AddressPool":
+		pool, p := parsed(obj, parsePool)
+		if b.pools.setGood(name, pool, p) {
+			b.poolFiles[name] = file
+		}
+		return p
+	case "BGPPeer":
+		return storeGood(&b.peers, name, obj, parsePeer)
+	case "BGPAdvertisement":
+		return storeGood(&b.adverts, name, obj, parseAdvertisement)
+	default:
+		return storeGood(&b.l2adverts, name, obj, parseL2Advertisement)
 	}
-	if len(p) == 0 {
-		delete(b.problems, cause)
-	} else {
-		b.problems[cause] = p
+}
+
+func (b *Builder) storeService(name Name, obj runtime.Object) Problems {
+	o, exists := obj.(*corev1.Service)
+	if !exists {
+		b.setService(name, nil)
+		b.setForeign(name, nil)
+		delete(b.unserved, name)
+		return nil
 	}
+	s, p := parseService(o, b.scope.Classes)
+	b.setService(name, s)
+	b.setForeign(name, foreignAddresses(o, s))
+	if b.scope.Unserved {
+		b.unserved[name], b.foreignChanged = "", true
+		if s == nil {
+			b.unserved[name] = whyUnserved(o)
+		}
+	}
+	return p
 }
 
 func (b *Builder) setService(name Name, s *Spec) {
@@ -323,22 +267,7 @@ func (b *Builder) setService(name Name, s *Spec) {
 	if _, ok := b.changed[name]; !ok {
 		b.changed[name] = old
 	}
-	b.setPorts(name, s)
-}
-
-// setPorts rejoins the slices of a Service if its ports differ.
-func (b *Builder) setPorts(name Name, s *Spec) {
-	old := b.ports[name]
-	switch {
-	case s == nil:
-		delete(b.ports, name)
-	case old != nil && slices.Equal(old.ports, s.Ports):
-		s.Ports = old.ports // one copy
-		return
-	default:
-		b.ports[name] = newServicePorts(s.Ports)
-	}
-	b.joins[name] = struct{}{}
+	b.joiner.setPorts(name, s)
 }
 
 // setForeign records the addresses of a Service that another implementation serves.
@@ -400,42 +329,16 @@ func (b *Builder) setClaim(name string, c *Claim) {
 	}
 }
 
-func (b *Builder) setSlice(name Name, s *slice) {
-	old := b.slices[name]
-	if !replaceFunc(b.slices, name, s, (*slice).equal) {
-		return
-	}
-	b.foreignChanged = b.foreignChanged || b.scope.Unserved
-	if old != nil {
-		b.unjoin(old)
-	}
-	if s != nil {
-		b.byService[s.service] = append(b.byService[s.service], s)
-		b.rejoin(s.service)
-	}
-}
-
-func (b *Builder) unjoin(s *slice) {
-	parts := slices.DeleteFunc(b.byService[s.service], func(part *slice) bool { return part == s })
-	if b.byService[s.service] = parts; len(parts) == 0 {
-		delete(b.byService, s.service)
-	}
-	b.rejoin(s.service)
-}
-
-// rejoin records that the slices of a Service have changed, if Fanfare serves it. In most clusters
-// Fanfare serves few Services, and the endpoints of others must not notify readers.
-func (b *Builder) rejoin(service Name) {
-	if b.services[service] != nil {
-		b.joins[service] = struct{}{}
-	}
-}
-
 // Dirty reports whether anything may differ from the last snapshot.
 func (b *Builder) Dirty() bool {
-	return len(b.changed) != 0 || len(b.joins) != 0 || len(b.claimed) != 0 || len(b.reported) != 0 || b.changes != changes{} ||
-		b.nodes.changed || b.namespaces.changed || b.serviceCIDRs.changed || b.pools.changed || b.peers.changed ||
-		b.adverts.changed || b.l2adverts.changed || b.speakers.changed
+	return len(b.changed) != 0 || len(b.joiner.joins) != 0 || len(b.claimed) != 0 || len(b.former) != 0 ||
+		b.goodChanged || b.changes != changes{} || slices.ContainsFunc(b.tables(), func(changed *bool) bool { return *changed })
+}
+
+// tables returns of each table whether it has changed.
+func (b *Builder) tables() []*bool {
+	return []*bool{&b.nodes.changed, &b.namespaces.changed, &b.serviceCIDRs.changed, &b.pools.changed, &b.peers.changed,
+		&b.adverts.changed, &b.l2adverts.changed, &b.speakers.changed}
 }
 
 // Aggregates reports whether any advertisement announces prefixes of several addresses.

@@ -13,7 +13,7 @@ import (
 
 // parseClaim returns nil if the object's name is not an address. Only the name says which address
 // is taken, because the API server allows each name once.
-func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
+func parseClaim(o *v1alpha1.AddressClaim) (*Claim, Problems) {
 	var p Problems
 	addr, err := v1alpha1.ClaimAddress(o.Name)
 	if err != nil {

@@ -90,38 +90,43 @@ func UIDOf(obj runtime.Object) types.UID {
 	return ""
 }
 
+// validVersions are the last valid versions of the objects of a Configuration.
+type validVersions struct {
+	known       map[Key]runtime.Object // versions from an earlier process, of objects that are not set yet
+	good        map[Key]runtime.Object
+	goodChanged bool // since the last snapshot
+}
+
 // Know makes the Builder use c's version of an object that has a mistake, until it has seen a valid
-// version. Call it before the first Set. An object with another UID is another object, and c's
-// version does not apply.
-func (b *Builder) Know(c *Configuration) { b.known = c.Objects() }
+// version. Call it before the first Set.
+func (v *validVersions) Know(c *Configuration) { v.known = c.Objects() }
 
 // Known returns the versions from Know of objects that are not set yet.
-func (b *Builder) Known() []runtime.Object { return slices.Collect(maps.Values(b.known)) }
+func (v *validVersions) Known() []runtime.Object { return slices.Collect(maps.Values(v.known)) }
 
-// restore sets the known version of an object that is set for the first time.
-func (b *Builder) restore(key Key, obj runtime.Object, file string) {
-	known, ok := b.known[key]
-	if !ok {
-		return
+// restore returns the known version of an object that is set for the first time, nil if there is none. An
+// object with another UID is another object, to which the known version does not apply.
+func (v *validVersions) restore(key Key, obj runtime.Object) runtime.Object {
+	known := v.known[key]
+	delete(v.known, key)
+	if known == nil || UIDOf(known) != UIDOf(obj) {
+		return nil
 	}
-	delete(b.known, key)
-	if UIDOf(known) == UIDOf(obj) {
-		b.Set(known, file)
+	return known
+}
+
+// keep stores a valid version of an object.
+func (v *validVersions) keep(key Key, obj runtime.Object) {
+	if good := configured(obj); good != nil && !reflect.DeepEqual(v.good[key], good) {
+		v.good[key], v.goodChanged = good, true
 	}
 }
 
-// keepGood stores a valid version of an object.
-func (b *Builder) keepGood(key Key, obj runtime.Object) {
-	if good := configured(obj); good != nil && !reflect.DeepEqual(b.good[key], good) {
-		b.good[key], b.goodChanged = good, true
-	}
-}
-
-// forgetGood removes a deleted object.
-func (b *Builder) forgetGood(key Key) {
-	delete(b.known, key)
-	if _, ok := b.good[key]; ok {
-		delete(b.good, key)
-		b.goodChanged = true
+// forget removes a deleted object.
+func (v *validVersions) forget(key Key) {
+	delete(v.known, key)
+	if _, ok := v.good[key]; ok {
+		delete(v.good, key)
+		v.goodChanged = true
 	}
 }

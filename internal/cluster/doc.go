@@ -16,7 +16,7 @@
 // # Files
 //
 //   - snapshot.go is the result, with assignment.go (which Service has which address), sets.go, source.go,
-//     problem.go, suggestion.go (the name that was meant), reason.go (Reason and the codes of both), version.go and configuration.go (the last
+//     problem.go (also the Problems of a Builder by cause), suggestion.go (the name that was meant), reason.go (Reason and the codes of both), version.go and configuration.go (the last
 //     valid versions).
 //   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.
 //   - AddressPool: pool.go, address.go (ranges), eligibility.go (which Services), permission.go (what

@@ -34,7 +34,7 @@ const sliceController = "endpointslice-controller.k8s.io"
 const maxSlicePorts = 16384
 
 // parseSlice returns nil for a slice without a Service.
-func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
+func parseSlice(o *discoveryv1.EndpointSlice) (*slice, Problems) {
 	var p Problems
 	service := o.Labels[discoveryv1.LabelServiceName]
 	if service == "" {

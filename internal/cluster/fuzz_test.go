@@ -64,8 +64,9 @@ func FuzzParseEligibility(f *testing.F) {
 			t.Errorf("quota %d became %d", quota, p.Quota)
 		}
 		s := &Spec{Name: Name{Namespace: ns, Name: "a"}, Labels: map[string]string{serviceKey: label}}
-		known := []*Namespace{parseNamespace(clustertest.Namespace(ns, "x"))}
-		known[0].Labels[key] = value
+		n, _ := parseNamespace(clustertest.Namespace(ns, "x"))
+		n.Labels[key] = value
+		known := []*Namespace{n}
 		why := p.Excludes(s, known)
 		for _, problem := range problems {
 			if strings.Contains(problem.Field, "elector") && why == "" {

@@ -17,9 +17,82 @@ const maxExamples = 5
 // have entries for one address.
 const maxTargets = 1 << 20
 
+// A joiner keeps the EndpointSlices, and joins those of each Service that Fanfare serves.
+type joiner struct {
+	slices    map[Name]*slice        // by the slice's own name
+	byService map[Name][]*slice      // in no order; nearly always one
+	ports     map[Name]*servicePorts // of the Services that Fanfare serves
+	endpoints map[Name]*Endpoints    // joined
+	pooled    *netipx.IPSet          // addresses for Services
+	joins     map[Name]struct{}      // Services whose slices changed since the last snapshot
+}
+
+func newJoiner() joiner {
+	return joiner{slices: map[Name]*slice{}, byService: map[Name][]*slice{}, ports: map[Name]*servicePorts{},
+		endpoints: map[Name]*Endpoints{}, joins: map[Name]struct{}{}}
+}
+
+// setPorts rejoins the slices of a Service if its ports differ.
+func (j *joiner) setPorts(name Name, s *Spec) {
+	old := j.ports[name]
+	switch {
+	case s == nil:
+		delete(j.ports, name)
+	case old != nil && slices.Equal(old.ports, s.Ports):
+		s.Ports = old.ports // one copy
+		return
+	default:
+		j.ports[name] = newServicePorts(s.Ports)
+	}
+	j.joins[name] = struct{}{}
+}
+
+// setSlice replaces a slice, or deletes it if s is nil, and reports whether that is a change.
+func (j *joiner) setSlice(name Name, s *slice) bool {
+	old := j.slices[name]
+	if !replaceFunc(j.slices, name, s, (*slice).equal) {
+		return false
+	}
+	if old != nil {
+		parts := slices.DeleteFunc(j.byService[old.service], func(part *slice) bool { return part == old })
+		if j.byService[old.service] = parts; len(parts) == 0 {
+			delete(j.byService, old.service)
+		}
+		j.rejoin(old.service)
+	}
+	if s != nil {
+		j.byService[s.service] = append(j.byService[s.service], s)
+		j.rejoin(s.service)
+	}
+	return true
+}
+
+// rejoin records that the slices of a Service have changed, if Fanfare serves it. In most clusters
+// Fanfare serves few Services, and the endpoints of others must not notify readers.
+func (j *joiner) rejoin(service Name) {
+	if j.ports[service] != nil {
+		j.joins[service] = struct{}{}
+	}
+}
+
+// joinChanged joins the slices of the Services whose slices have changed, and adds to touched those whose
+// endpoints differ. claimed reports whether an address has a claim.
+func (j *joiner) joinChanged(touched map[Name]struct{}, claimed func(netip.Addr) bool) {
+	for name := range j.joins {
+		if j.ports[name] == nil {
+			delete(j.endpoints, name)
+			continue
+		}
+		if replaceFunc(j.endpoints, name, j.join(name, claimed), (*Endpoints).equal) {
+			touched[name] = struct{}{}
+		}
+	}
+	j.joins = emptied(j.joins)
+}
+
 // join merges the slices of a Service.
-func (b *Builder) join(name Name) *Endpoints {
-	parts := b.matched(name)
+func (j *joiner) join(name Name, claimed func(netip.Addr) bool) *Endpoints {
+	parts := j.matched(name)
 	if len(parts) == 0 {
 		return nil
 	}
@@ -47,14 +120,15 @@ func (b *Builder) join(name Name) *Endpoints {
 		e.Subsets[i].List = merged(list)
 	}
 	e.compact()
-	e.refuse(b.reserved)
+	// If an address's pool is gone, the claim shows that it is for Services; only addresses of pools get new claims.
+	e.refuse(func(a netip.Addr) bool { return j.pooled != nil && j.pooled.Contains(a) || claimed(a) })
 	return e
 }
 
 // matched returns the slices of a Service, by name, with their ports matched. It matches only slices
 // that have changed, unless the Service's ports have.
-func (b *Builder) matched(name Name) []*slice {
-	parts, ports := b.byService[name], b.ports[name]
+func (j *joiner) matched(name Name) []*slice {
+	parts, ports := j.byService[name], j.ports[name]
 	slices.SortFunc(parts, func(a, b *slice) int { return a.name.Compare(b.name) })
 	for _, s := range parts {
 		if s.matched.with != ports {
@@ -102,16 +176,6 @@ func (e *Endpoints) refuse(reserved func(netip.Addr) bool) {
 	e.Refused = slices.Clip(e.Refused[:min(len(e.Refused), maxExamples)])
 }
 
-// reserved reports whether an address is for Services. If its pool is gone, the claim shows that;
-// only addresses of pools get new claims.
-func (b *Builder) reserved(a netip.Addr) bool {
-	if b.pooled != nil && b.pooled.Contains(a) {
-		return true
-	}
-	_, claimed := b.claim(a)
-	return claimed
-}
-
 // pooledAddresses returns the addresses of pools, without addresses of nodes, pods and routers: a
 // pool may contain them by mistake.
 func pooledAddresses(pools []*Pool) *netipx.IPSet {
@@ -133,17 +197,17 @@ func pooledAddresses(pools []*Pool) *netipx.IPSet {
 }
 
 // setPooled rejoins Services if pools contain other endpoints of them than before.
-func (b *Builder) setPooled(pools []*Pool) {
-	was := b.pooled
-	if b.pooled = pooledAddresses(pools); was != nil && was.Equal(b.pooled) {
+func (j *joiner) setPooled(pools []*Pool) {
+	was := j.pooled
+	if j.pooled = pooledAddresses(pools); was != nil && was.Equal(j.pooled) {
 		return
 	}
 	contains := func(set *netipx.IPSet, a netip.Addr) bool { return set != nil && set.Contains(a) }
-	for name := range b.services {
-		if slices.ContainsFunc(b.byService[name], func(s *slice) bool {
-			return slices.ContainsFunc(s.list, func(e Endpoint) bool { return contains(was, e.Addr) != b.pooled.Contains(e.Addr) })
+	for name := range j.ports {
+		if slices.ContainsFunc(j.byService[name], func(s *slice) bool {
+			return slices.ContainsFunc(s.list, func(e Endpoint) bool { return contains(was, e.Addr) != j.pooled.Contains(e.Addr) })
 		}) {
-			b.joins[name] = struct{}{}
+			j.joins[name] = struct{}{}
 		}
 	}
 }

@@ -35,7 +35,7 @@ type Preference struct {
 
 // parseL2Advertisement returns nil for any mistake: with a partial restriction, nodes would answer
 // where they should not.
-func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Problem) {
+func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, Problems) {
 	var p Problems
 	s := &o.Spec
 	a := &L2Advertisement{

@@ -19,13 +19,13 @@ type Namespace struct {
 
 // parseNamespace adds the label by which every Namespace of an API server can be selected, because
 // a Namespace in a file lacks it.
-func parseNamespace(o *corev1.Namespace) *Namespace {
+func parseNamespace(o *corev1.Namespace) (*Namespace, Problems) {
 	n := &Namespace{Name: o.Name, Labels: labels.Set(maps.Clone(o.Labels)), Terminating: o.DeletionTimestamp != nil}
 	if n.Labels == nil {
 		n.Labels = labels.Set{}
 	}
 	n.Labels[corev1.LabelMetadataName] = o.Name
-	return n
+	return n, nil
 }
 
 func findNamespace(sorted []*Namespace, name string) *Namespace {

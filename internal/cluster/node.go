@@ -23,7 +23,7 @@ var leavingTaints = []string{
 	"node.kubernetes.io/out-of-service",
 }
 
-func parseNode(o *corev1.Node) (*Node, []Problem) {
+func parseNode(o *corev1.Node) (*Node, Problems) {
 	var p Problems
 	n := &Node{Name: o.Name, UID: o.UID, Labels: o.Labels, Leaving: leaving(o)}
 	_, n.Excluded = o.Labels[corev1.LabelNodeExcludeBalancers]

@@ -16,7 +16,7 @@ type ServiceCIDR struct {
 	CIDRs []netip.Prefix
 }
 
-func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, []Problem) {
+func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, Problems) {
 	var p Problems
 	return &ServiceCIDR{o.Name, parseCIDRs("spec.cidrs", o.Spec.CIDRs, &p)}, p
 }

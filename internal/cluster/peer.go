@@ -26,7 +26,7 @@ const (
 
 // parsePeer returns nil for any mistake: a session that differs from the request might come up, and
 // then announce too much.
-func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
+func parsePeer(o *v1alpha1.BGPPeer) (*Peer, Problems) {
 	var p Problems
 	s := &o.Spec
 	peer := &Peer{

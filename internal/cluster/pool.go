@@ -28,7 +28,7 @@ func parseAnnounce(field string, s v1alpha1.Announce, p *Problems) Announce {
 
 // parsePool returns the pool without unreadable addresses, and nil for a pool that does not say how
 // it is announced.
-func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
+func parsePool(o *v1alpha1.AddressPool) (*Pool, Problems) {
 	var p Problems
 	pool := &Pool{
 		Name:    o.Name,

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A Problem is a mistake in an object that a user wrote, in words that say what to change. It
@@ -109,6 +111,46 @@ func (p Problems) Of(object, file string) []Problem {
 		p[i].Object, p[i].File = object, file
 	}
 	return p
+}
+
+// reports are the Problems of a Builder by their cause.
+type reports struct {
+	causes map[string][]Problem // never an empty list
+	former map[string][]Problem // of the causes whose Problems changed since the last snapshot
+	came   []Problem            // see NewProblems
+}
+
+// Report replaces the Problems of a cause. An empty list ends them.
+func (r *reports) Report(cause string, p []Problem) {
+	old := r.causes[cause]
+	if slices.Equal(old, p) {
+		return
+	}
+	if _, ok := r.former[cause]; !ok {
+		r.former[cause] = old
+	}
+	if len(p) == 0 {
+		delete(r.causes, cause)
+	} else {
+		r.causes[cause] = p
+	}
+}
+
+// NewProblems returns the Problems that the last Snapshot has and the one before it had not.
+func (r *reports) NewProblems() []Problem { return r.came }
+
+// sorted returns all Problems. It sorts only those of causes that have changed since the last ones: the
+// objects of one tenant may have tens of thousands.
+func (r *reports) sorted(last []Problem) []Problem {
+	var gone, came []Problem
+	for cause, old := range r.former {
+		gone, came = append(gone, old...), append(came, r.causes[cause]...)
+	}
+	slices.SortFunc(gone, Problem.Compare)
+	slices.SortFunc(came, Problem.Compare)
+	came = slices.Compact(came)
+	r.came = sortedset.MinusFunc(came, gone, Problem.Compare)
+	return sortedset.UnionFunc(sortedset.MinusFunc(last, gone, Problem.Compare), came, Problem.Compare)
 }
 
 // Compare orders by object, and then by the other fields.

@@ -37,21 +37,29 @@ func parseSecret(o *corev1.Secret) (bgp.Password, Problems) {
 	return bgp.Password(password), p
 }
 
-// setSecret keeps a known password when its Secret is deleted or becomes unusable, so that no slip
-// ends a session.
-func (b *Builder) setSecret(name Name, password bgp.Password) {
-	if name.Namespace != b.scope.namespace() {
-		return
-	}
+// passwords are the passwords that BGPPeers name, by the names of the Secrets.
+type passwords struct {
+	known   map[string]bgp.Password // a deleted one stays while a peer needs it
+	gone    map[string]bool         // names without a Secret, or without a password in it
+	refused map[string]bool         // names that this process may not read
+}
+
+func newPasswords() passwords {
+	return passwords{map[string]bgp.Password{}, map[string]bool{}, map[string]bool{}}
+}
+
+// set keeps a known password when its Secret is deleted or becomes unusable, so that no slip
+// ends a session. It reports whether anything has changed.
+func (w *passwords) set(name string, password bgp.Password) bool {
 	gone := password == ""
-	if gone == b.secretsGone[name.Name] && (gone || b.secrets[name.Name] == password) {
-		return
+	if gone == w.gone[name] && (gone || w.known[name] == password) {
+		return false
 	}
-	b.secretsGone[name.Name] = gone
+	w.gone[name] = gone
 	if !gone {
-		b.secrets[name.Name] = password
+		w.known[name] = password
 	}
-	b.peers.changed = true
+	return true
 }
 
 // SecretNames returns the sorted names of the Secrets that this process needs: those of peers that
@@ -80,12 +88,8 @@ func (b *Builder) needsSecret(peer *Peer) bool {
 
 // RefuseSecret records whether the API server lets this process read a Secret.
 func (b *Builder) RefuseSecret(name string, refused bool) {
-	if refused == b.secretsRefused[name] {
-		return
-	}
-	b.peers.changed = true
-	if b.secretsRefused[name] = refused; !refused {
-		delete(b.secretsRefused, name)
+	if refused != b.passwords.refused[name] {
+		b.passwords.refused[name], b.peers.changed = refused, true
 	}
 }
 
@@ -104,13 +108,15 @@ func (b *Builder) signedPeers() []*Peer {
 			signed.Secret = ""
 		case b.needsSecret(peer):
 			used[peer.Secret] = true
-			signed.Password = b.secrets[peer.Secret]
-			p = append(p, b.secretProblems(peer)...)
+			signed.Password = b.passwords.known[peer.Secret]
+			if message := b.passwords.problem(peer.Secret, b.scope.namespace()); message != "" {
+				p = append(p, Problem{Object: "BGPPeer " + peer.Name, Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message})
+			}
 		}
 		peers[i] = &signed
 	}
 	// A password that no peer names is not kept in memory.
-	maps.DeleteFunc(b.secrets, func(name string, _ bgp.Password) bool { return !used[name] && b.secretsGone[name] })
+	maps.DeleteFunc(b.passwords.known, func(name string, _ bgp.Password) bool { return !used[name] && b.passwords.gone[name] })
 	b.Report("passwords", p)
 	return peers
 }
@@ -120,20 +126,18 @@ func (b *Builder) signedPeers() []*Peer {
 const allowSecret = "kubectl -n %[1]s create role bgp-password-%[2]s --verb=list,watch --resource=secrets --resource-name=%[2]s" +
 	" && kubectl -n %[1]s create rolebinding bgp-password-%[2]s --role=bgp-password-%[2]s --serviceaccount=%[1]s:speaker"
 
-func (b *Builder) secretProblems(peer *Peer) []Problem {
-	say := func(message string) []Problem {
-		return []Problem{{Object: "BGPPeer " + peer.Name, Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message}}
+// problem returns what is wrong with a Secret that a peer names, empty if nothing is.
+func (w *passwords) problem(name, namespace string) string {
+	switch allow := fmt.Sprintf(allowSecret, namespace, name); {
+	case w.refused[name] && w.known[name] == "":
+		return "the speaker may not read this Secret, so there is no session; allow it: " + allow
+	case w.refused[name]:
+		return "the speaker may no longer read this Secret; the password before stays in use until the speaker restarts; allow it: " + allow
+	case w.known[name] == "":
+		return "there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + namespace +
+			"; there is no session until there is one"
+	case w.gone[name]:
+		return "the Secret is gone from " + namespace + ", or no longer has a password; the one before stays in use until the speaker restarts"
 	}
-	known, namespace := b.secrets[peer.Secret], b.scope.namespace()
-	switch allow := fmt.Sprintf(allowSecret, namespace, peer.Secret); {
-	case b.secretsRefused[peer.Secret] && known == "":
-		return say("the speaker may not read this Secret, so there is no session; allow it: " + allow)
-	case b.secretsRefused[peer.Secret]:
-		return say("the speaker may no longer read this Secret; the password before stays in use until the speaker restarts; allow it: " + allow)
-	case known == "":
-		return say("there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + namespace + "; there is no session until there is one")
-	case b.secretsGone[peer.Secret]:
-		return say("the Secret is gone from " + namespace + ", or no longer has a password; the one before stays in use until the speaker restarts")
-	}
-	return nil
+	return ""
 }

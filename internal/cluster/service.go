@@ -37,7 +37,7 @@ const l2NodeAnnotation = "fanfare.io/l2-node"
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
 // parseService returns nil for a Service that Fanfare does not serve.
-func parseService(o *corev1.Service, classes Classes) (*Spec, []Problem) {
+func parseService(o *corev1.Service, classes Classes) (*Spec, Problems) {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil, nil
 	}

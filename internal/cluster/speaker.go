@@ -53,7 +53,7 @@ type Interface = l2.Interface
 
 // parseSpeaker ignores what it cannot read: a speaker wrote it, perhaps of another version, and
 // users cannot correct it.
-func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
+func parseSpeaker(o *v1alpha1.SpeakerStatus) (*Speaker, Problems) {
 	s := &Speaker{Node: interned(o.Name)}
 	for _, i := range o.Status.Interfaces {
 		iface := Interface{Name: interned(i.Name)}
@@ -71,5 +71,5 @@ func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
 		}
 	}
 	slices.SortFunc(s.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
-	return s
+	return s, nil
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // A table holds the parsed objects of one kind by name.
@@ -32,6 +34,28 @@ func (t *table[T]) setGood(name string, v *T, p Problems) (replaced bool) {
 	}
 	t.set(name, v)
 	return true
+}
+
+// parsed parses an object, and returns the zero value for a deleted one.
+func parsed[O, T any](obj runtime.Object, parse func(O) (T, Problems)) (v T, p Problems) {
+	if o, exists := obj.(O); exists {
+		return parse(o)
+	}
+	return v, nil
+}
+
+// store parses an object of a table.
+func store[O, T any](t *table[T], name string, obj runtime.Object, parse func(O) (*T, Problems)) Problems {
+	v, p := parsed(obj, parse)
+	t.set(name, v)
+	return p
+}
+
+// storeGood is store by setGood.
+func storeGood[O, T any](t *table[T], name string, obj runtime.Object, parse func(O) (*T, Problems)) Problems {
+	v, p := parsed(obj, parse)
+	t.setGood(name, v, p)
+	return p
 }
 
 // sorted returns the objects by name: the same slice as before if none has changed.

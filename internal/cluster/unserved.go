@@ -3,26 +3,13 @@ package cluster
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// setUnserved records why a Service is not served, for Scope.Unserved. The text is empty for one that is served, or
-// of which nothing suggests that it should be.
-func (b *Builder) setUnserved(o *corev1.Service, served bool) {
-	if !b.scope.Unserved {
-		return
-	}
-	why := ""
-	if !served {
-		why = whyUnserved(o)
-	}
-	b.unserved[Name{o.Namespace, o.Name}], b.foreignChanged = why, true
-}
-
-// whyUnserved names the field that keeps Fanfare from serving a Service. An ordinary ClusterIP Service has none.
+// whyUnserved names the field that keeps Fanfare from serving a Service. The text is empty for one of which nothing
+// suggests that it should be served, such as an ordinary ClusterIP Service.
 func whyUnserved(o *corev1.Service) string {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		key, ok := hasOurAnnotation(o)
@@ -45,7 +32,7 @@ func (b *Builder) unservedObjects() (lines []string) {
 			lines = append(lines, fmt.Sprintf("Service %s %s", name, why))
 		}
 	}
-	for name, s := range maps.All(b.slices) {
+	for name, s := range b.joiner.slices {
 		if _, exists := b.unserved[s.service]; !exists {
 			lines = append(lines, fmt.Sprintf("EndpointSlice %s is of Service %s, which does not exist", name, s.service))
 		}
