@@ -99,7 +99,9 @@ func reportedAsUnknown(change func(*corev1.Service, *discoveryv1.EndpointSlice))
 	s := clustertest.Service("x")
 	s.Annotations = map[string]string{}
 	change(s, nil)
-	return cluster.Parse(s).Services.At(0).UnknownAnnotations != ""
+	return slices.ContainsFunc(cluster.Parse(s).Services.At(0).Problems, func(p cluster.Problem) bool {
+		return p.Code == cluster.UnknownAnnotation
+	})
 }
 
 // qualifiedNames are the strings in internal/cluster that look like names of annotations, and the

@@ -68,7 +68,7 @@ func TestAdvertStatus(t *testing.T) {
 func advertLine(t *testing.T, snap *cluster.Snapshot, object string) string {
 	t.Helper()
 	for _, v := range snap.Versions {
-		if v.Object() != object {
+		if v.Object().String() != object {
 			continue
 		}
 		s, known := advertStatus(snap, v)

@@ -10,7 +10,7 @@ type diagnosis struct {
 
 // diagnose collects the Problems of an object. A mistake in the object itself is the
 // reason before anything that has a reason of its own.
-func diagnose(problems []cluster.Problem, object string) (d diagnosis) {
+func diagnose(problems []cluster.Problem, object cluster.Key) (d diagnosis) {
 	for _, p := range problems {
 		switch {
 		case p.Object != object:

@@ -131,28 +131,29 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 		pools[i] = cluster.PoolOf(snap.Pools, a)
 		text = appendHas(text, cluster.Assignment{Addr: a, Pool: pools[i]})
 	}
-	for _, r := range annotationReasons(snap, s, pools) {
+	for _, p := range serviceProblems(snap, s, pools) {
 		if code == cluster.Assigned {
-			code = r.Code
+			code = p.Code
 		}
-		text = append(separate(text), r.Message...)
+		text = append(separate(text), p.Clause()...)
 	}
 	return s.Reported.Code == code && s.Reported.Message == cut(string(text))
 }
 
-// annotationReasons returns which annotations of a Service have no effect: because the pools of its
-// addresses do not allow them, or because they do not exist.
-func annotationReasons(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []cluster.Reason) {
+// serviceProblems returns what is wrong with a Service, and which of its annotations the pools of its
+// addresses do not allow. A refused request is left out: it is the Reason why there is no address.
+func serviceProblems(snap *cluster.Snapshot, s *cluster.Spec, pools []string) (all []cluster.Problem) {
 	for _, name := range pools {
-		for _, why := range cluster.PoolNamed(snap.Pools, name).RefusedAnnotations(s) {
-			r := cluster.Reason{Code: cluster.AnnotationRefused, Message: why}
-			if !slices.Contains(all, r) {
-				all = append(all, r)
+		for _, p := range cluster.PoolNamed(snap.Pools, name).RefusedAnnotations(s) {
+			if !slices.Contains(all, p) {
+				all = append(all, p)
 			}
 		}
 	}
-	if s.UnknownAnnotations != "" {
-		all = append(all, cluster.Reason{Code: cluster.UnknownAnnotation, Message: s.UnknownAnnotations})
+	for _, p := range s.Problems {
+		if p.Code != cluster.RequestRefused {
+			all = append(all, p)
+		}
 	}
 	return all
 }
@@ -344,14 +345,19 @@ func (p *planner) condition(spec *cluster.Spec, contest string) cluster.AddressC
 	if contest != "" {
 		c.Code, text = cluster.StatusOverwritten, append(separate(text), contest...)
 	}
-	for _, r := range slices.Concat(p.reasons[spec.Name], annotationReasons(p.snap, spec, p.poolsOf(spec.Name))) {
-		if r.Code == cluster.StatusOverwritten {
-			continue
-		}
+	add := func(code cluster.Code, message string) {
 		if c.Code == cluster.Assigned {
-			c.Code = r.Code
+			c.Code = code
 		}
-		text = append(separate(text), r.Message...)
+		text = append(separate(text), message...)
+	}
+	for _, r := range p.reasons[spec.Name] {
+		if r.Code != cluster.StatusOverwritten {
+			add(r.Code, r.Message)
+		}
+	}
+	for _, wrong := range serviceProblems(p.snap, spec, p.poolsOf(spec.Name)) {
+		add(wrong.Code, wrong.Clause())
 	}
 	if len(text) == 0 {
 		// Every Service without an address has a reason; it wants an address of at least one

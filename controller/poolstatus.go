@@ -34,9 +34,9 @@ type pools struct {
 
 // statuses are those of one kind that this controller wrote last.
 type statuses[S any] struct {
-	written map[string]writtenStatus[S] // by kind and name
-	at      time.Time                   // the time of the last report
-	due     bool                        // the last report came too early
+	written map[cluster.Key]writtenStatus[S]
+	at      time.Time // the time of the last report
+	due     bool      // the last report came too early
 }
 
 // A writtenStatus is that of the object with a UID, and not of a later one of the same name, whose status is empty.
@@ -58,7 +58,7 @@ func (s *statuses[S]) early() bool {
 func (s *statuses[S]) change(versions []cluster.Version, wanted func(cluster.Version) (S, bool),
 	write func(cluster.Version, S) error) (errs []error) {
 	before := s.written
-	s.written = map[string]writtenStatus[S]{}
+	s.written = map[cluster.Key]writtenStatus[S]{}
 	for _, v := range versions {
 		want, known := wanted(v)
 		if !known {

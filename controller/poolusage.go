@@ -212,7 +212,7 @@ func (c *count) over() (names []string) {
 // number that changes with every Service, because each new message is an Event.
 func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems []cluster.Problem) metav1.Condition {
 	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
-	d := diagnose(problems, "AddressPool "+p.Name)
+	d := diagnose(problems, cluster.Named("AddressPool", p.Name))
 	full := spent(s.IPv4) && spent(s.IPv6)
 	switch {
 	case len(d.wrong) != 0:

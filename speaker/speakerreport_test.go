@@ -39,7 +39,7 @@ func reportedStatus() Status {
 				Reasons: []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.NoLocalEndpoint)}},
 		},
 		Waiting:  []ReasonStatus{reason("ipam", cluster.Unassigned)},
-		Problems: []cluster.Problem{{Object: "BGPPeer x", Message: "bad"}},
+		Problems: []cluster.Problem{{Object: cluster.Named("BGPPeer", "x"), Message: "bad"}},
 	}
 }
 
@@ -115,7 +115,7 @@ func TestReportIsBounded(t *testing.T) {
 		st.Problems = append(st.Problems, st.Problems[0])
 	}
 	for i := range 1000 {
-		st.Problems = append(st.Problems, cluster.Problem{Object: fmt.Sprintf("BGPPeer tor%d", i), Message: "wrong"})
+		st.Problems = append(st.Problems, cluster.Problem{Object: cluster.Named("BGPPeer", fmt.Sprintf("tor%d", i)), Message: "wrong"})
 	}
 	st.Error = fmt.Sprintf("%1000000s", "x")
 	r := report(&st, time.Now())
@@ -133,9 +133,9 @@ func TestReportSharesReasons(t *testing.T) {
 	st := reportedStatus()
 	st.Problems = nil
 	for i := range 2000 {
-		st.Problems = append(st.Problems, cluster.Problem{Object: fmt.Sprintf("Service evil/s%d", i), Message: "wrong"})
+		st.Problems = append(st.Problems, cluster.Problem{Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "evil", Name: fmt.Sprintf("s%d", i)}}, Message: "wrong"})
 	}
-	st.Problems = append(st.Problems, cluster.Problem{Object: "Service shop/web", Message: "wrong"})
+	st.Problems = append(st.Problems, cluster.Problem{Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "shop", Name: "web"}}, Message: "wrong"})
 	evil, shop := 0, 0
 	for _, r := range report(&st, time.Now()).Reasons {
 		if strings.HasPrefix(r.Message, "Service evil/") {

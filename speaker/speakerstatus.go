@@ -325,7 +325,7 @@ func reasons(st *Status) []v1alpha1.SpeakerReason {
 		}
 	}
 	for _, p := range st.Problems {
-		l.problem(p.Namespace(), p.String())
+		l.problem(p.Object.Name.Namespace, p.String())
 	}
 	for _, r := range st.Waiting {
 		l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{Service: r.Service, Code: string(r.Code), Message: r.Message})

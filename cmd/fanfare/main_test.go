@@ -251,7 +251,7 @@ func TestPrintStatus(t *testing.T) {
 		Proxy: proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing",
 			AffinityFull: []proxy.AffinityFull{{Frontend: "192.0.2.1 tcp/80 shop/web", Evicted: 16384, Last: now.Add(-time.Minute)}}},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
-		Problems: []cluster.Problem{{Object: "AddressPool lan", File: "pool.yaml", Field: "spec.addresses[0]", Value: "x", Message: "want a prefix"}},
+		Problems: []cluster.Problem{{Object: cluster.Named("AddressPool", "lan"), File: "pool.yaml", Field: "spec.addresses[0]", Value: "x", Message: "want a prefix"}},
 	}
 	var out bytes.Buffer
 	if err := printStatus(&out, st, now); err != nil {

@@ -264,7 +264,7 @@ func ready(n int) func(*cluster.Snapshot) bool {
 
 func apiServerDown(s *cluster.Snapshot) error {
 	for _, p := range s.Problems {
-		if p.Object == "API server" && strings.HasPrefix(p.Message, "does not answer since ") {
+		if p.Object.Kind == "API server" && strings.HasPrefix(p.Message, "does not answer since ") {
 			return nil
 		}
 	}

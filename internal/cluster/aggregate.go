@@ -97,5 +97,5 @@ func (a aggregation) refused(covered *netipx.IPSet, occupied []Occupied) (p Prob
 }
 
 func (a aggregation) problem(code Code, warning bool, message string) Problem {
-	return Problem{Object: "BGPAdvertisement " + a.Name, Field: a.field, Value: fmt.Sprint(a.length), Code: code, Warning: warning, Message: message}
+	return Problem{Object: Named("BGPAdvertisement", a.Name), Field: a.field, Value: fmt.Sprint(a.length), Code: code, Warning: warning, Message: message}
 }

@@ -81,7 +81,7 @@ func requestFields(o *corev1.Service, keys []string) []requestField {
 }
 
 // parseRequest reads which addresses the Service requests, and how. If several fields do, the first
-// one applies, and a difference becomes a Problem and text in Contradiction.
+// one applies, and a difference becomes a Problem.
 func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 	ws := requestFields(o, addressAnnotations)
 	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
@@ -94,17 +94,16 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 			s.Requested, bad = nil, fmt.Sprintf("has %d addresses, and a Service may request %d; divide them between several Services", n, maxRequested)
 		}
 		if bad != "" {
-			s.BadRequest = ws[0].field + ": " + shorten(bad, maxMessage)
-			p.Add(ws[0].field, ws[0].value, bad)
+			p.add(RequestRefused, ws[0].field, "", bad) // which has the part of the value that matters
 		}
-		s.contradict(ws, p, func(v string) bool {
+		p.contradict(ws, func(v string) bool {
 			addrs, _ := parseAddrs(v)
 			return slices.Equal(addrs, s.Requested)
 		})
 	}
 	if ws = requestFields(o, poolAnnotations); len(ws) > 0 {
-		s.RequestedPools = parseNameList(ws[0], "pools", maxRequestedPools, s, p)
-		s.contradict(ws, p, func(v string) bool { return slices.Equal(names(v), s.RequestedPools) })
+		s.RequestedPools = parseNameList(ws[0], "pools", maxRequestedPools, p)
+		p.contradict(ws, func(v string) bool { return slices.Equal(names(v), s.RequestedPools) })
 	}
 	parseSharing(o, s, p)
 	switch v := strings.TrimSpace(o.Annotations[ReserveAnnotation]); v {
@@ -117,17 +116,12 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 	}
 }
 
-// contradict reports which requests contradict the first of them.
-func (s *Spec) contradict(ws []requestField, p *Problems, agrees func(string) bool) {
+// contradict adds which requests contradict the first of them.
+func (p *Problems) contradict(ws []requestField, agrees func(string) bool) {
 	for _, w := range ws[1:] {
-		if agrees(w.value) {
-			continue
+		if !agrees(w.value) {
+			p.add(Contradiction, w.field, w.value, fmt.Sprintf("contradicts %s %q, which counts; remove one of them", ws[0].field, shorten(ws[0].value, maxValue)))
 		}
-		p.Add(w.field, w.value, fmt.Sprintf("contradicts %s, which counts; remove one of them", ws[0].field))
-		if s.Contradiction != "" {
-			s.Contradiction += "; "
-		}
-		s.Contradiction += fmt.Sprintf("%s says %q and %s says %q: the former counts, remove one of them", ws[0].field, shorten(ws[0].value, maxValue), w.field, shorten(w.value, maxValue))
 	}
 }
 
@@ -152,16 +146,14 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 		others[i] = interned(name)
 	}
 	s.Sharing = &Sharing{Key: interned(ws[0].value), Namespaces: slices.Compact(others)}
-	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
+	p.contradict(ws, func(v string) bool { return v == s.Sharing.Key })
 }
 
 // parseNameList reads names. More than most of them are a bad request.
-func parseNameList(f requestField, what string, most int, s *Spec, p *Problems) []string {
+func parseNameList(f requestField, what string, most int, p *Problems) []string {
 	list := names(f.value)
 	if n := len(list); n > most {
-		bad := fmt.Sprintf("has %d %s, and a Service may name %d", n, what, most)
-		p.Add(f.field, f.value, bad)
-		s.BadRequest = f.field + ": " + bad
+		p.add(RequestRefused, f.field, "", fmt.Sprintf("has %d %s, and a Service may name %d", n, what, most))
 		return nil
 	}
 	for i, name := range list {

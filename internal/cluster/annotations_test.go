@@ -41,11 +41,22 @@ func TestAnnotationBounds(t *testing.T) {
 			o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
 			snap := Parse(o)
 			s := snap.Services.At(0).Spec
-			if got := tt.count(s); got != want || (len(snap.Problems) == 0) != (n == tt.most) || (s.BadRequest != "") != (tt.bad && n != tt.most) {
-				t.Errorf("%s: %d of %d count, want %d; problems %v, bad request %q", tt.annotation, got, n, want, snap.Problems, s.BadRequest)
+			if got := tt.count(s); got != want || (len(snap.Problems) == 0) != (n == tt.most) || (clauses(s, RequestRefused) != "") != (tt.bad && n != tt.most) {
+				t.Errorf("%s: %d of %d count, want %d; problems %v, bad request %q", tt.annotation, got, n, want, snap.Problems, clauses(s, RequestRefused))
 			}
 		}
 	}
+}
+
+// clauses returns the Problems of a Service with a code.
+func clauses(s *Spec, code Code) string {
+	var all []string
+	for _, p := range s.Problems {
+		if p.Code == code {
+			all = append(all, p.Clause())
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // An object with very many mistakes has a bounded number of problems.

@@ -16,19 +16,6 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// A Key names an object. The namespace of cluster-scoped kinds is empty.
-type Key struct {
-	Kind string
-	Name Name
-}
-
-func (k Key) String() string {
-	if k.Name.Namespace == "" {
-		return k.Kind + " " + k.Name.Name
-	}
-	return k.Kind + " " + k.Name.String()
-}
-
 // KeyOf returns the key of an object that Set accepts. ok is false for others.
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
 	switch obj.(type) {
@@ -171,7 +158,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	if len(p) == 0 {
 		b.keep(key, obj)
 	}
-	b.Report(key.String(), p.Of(key.String(), file))
+	b.Report(key.String(), p.Of(key, file))
 }
 
 // Delete removes an object. A missing object is no error.

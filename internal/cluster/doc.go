@@ -16,8 +16,8 @@
 // # Files
 //
 //   - snapshot.go is the result, with assignment.go (which Service has which address), sets.go, source.go,
-//     problem.go (also the Problems of a Builder by cause), suggestion.go (the name that was meant), reason.go (Reason and the codes of both), version.go and configuration.go (the last
-//     valid versions).
+//     key.go (the names of objects), problem.go (what is wrong with objects), suggestion.go (the name that was
+//     meant), reason.go (Reason and the codes of both), version.go and configuration.go (the last valid versions).
 //   - builder.go, assemble.go and table.go make it; trim.go drops what is never read.
 //   - AddressPool: pool.go, address.go (ranges), eligibility.go (which Services), permission.go (what
 //     they may change); occupied.go and duplicate.go find overlaps. AddressClaim: claim.go.

@@ -60,7 +60,7 @@ func (p *Peer) router() string {
 // Problem returns the Problem of the newer BGPPeer on a node.
 func (d Duplicate) Problem(node string) Problem {
 	field, value := d.Peer.where()
-	return Problem{Object: Key{"BGPPeer", Name{Name: d.Peer.Name}}.String(), Field: field, Value: value, Message: fmt.Sprintf(
+	return Problem{Object: Named("BGPPeer", d.Peer.Name), Field: field, Value: value, Message: fmt.Sprintf(
 		"node %s has no session by it: %s. Delete one of the two, or give them nodeSelectors that never match the same node", node, d.Why())}
 }
 
@@ -104,6 +104,6 @@ func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
 // AdvertisementProblem returns the Problem of an advertisement that reaches no router on a node
 // because it names this duplicate.
 func (d Duplicate) AdvertisementProblem(a *Advertisement, node string) Problem {
-	return Problem{Object: Key{"BGPAdvertisement", Name{Name: a.Name}}.String(), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
+	return Problem{Object: Named("BGPAdvertisement", a.Name), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
 		"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}
 }

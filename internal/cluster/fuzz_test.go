@@ -165,8 +165,10 @@ func FuzzParseRequest(f *testing.F) {
 		if (s.Sharing == nil) != (strings.TrimSpace(key) == "" && strings.TrimSpace(theirKey) == "") {
 			t.Errorf("keys %q and %q are %+v", key, theirKey, s.Sharing)
 		}
-		if (s.Contradiction != "" || s.BadRequest != "") && len(p) == 0 {
-			t.Errorf("%q and %q are no problem", s.Contradiction, s.BadRequest)
+		for i, bad := range s.Problems {
+			if bad.Code == "" || bad.Clause() != p[i].Clause() {
+				t.Errorf("%q has code %q, and is %q", bad.Clause(), bad.Code, p[i].Clause())
+			}
 		}
 	})
 }

@@ -139,7 +139,7 @@ func occupiedProblems(pool *Pool, file string) (p []Problem) {
 			break
 		}
 		p = append(p, Problem{
-			Object: Key{"AddressPool", Name{Name: pool.Name}}.String(), File: file, Field: "spec.addresses", Value: rangeText(o.Range),
+			Object: Named("AddressPool", pool.Name), File: file, Field: "spec.addresses", Value: rangeText(o.Range),
 			Message: fmt.Sprintf("belongs to %s, so no Service gets any of it; leave it out of the pool", o.By),
 		})
 	}

@@ -40,23 +40,27 @@ func (p *Pool) PermitCommunities(c *Communities) (allowed *Communities, refused 
 // pool does not permit it.
 func (p *Pool) PermitsL2Node() bool { return p != nil && p.AllowL2Node }
 
-// RefusedCommunities returns which communities of a Service the pool does not allow, empty if none.
-func (p *Pool) RefusedCommunities(s *Spec) string {
+// RefusedCommunities returns which communities of a Service the pool does not allow; none if it allows all.
+func (p *Pool) RefusedCommunities(s *Spec) Problems {
 	_, refused := p.PermitCommunities(s.Communities)
 	if len(refused) == 0 {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%s: %s %s left out: %s", annotation(communitiesAnnotation), Enumerate(refused), Plural(len(refused), "is", "are"),
-		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them")))
+	return refusedAnnotation(communitiesAnnotation, fmt.Sprintf("%s %s left out: %s", Enumerate(refused), Plural(len(refused), "is", "are"),
+		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them"))))
 }
 
-// RefusedL2Node returns why the node that a Service names does not count, empty if it does or the
+// RefusedL2Node returns why the node that a Service names does not count; none if it does or the
 // Service names none.
-func (p *Pool) RefusedL2Node(s *Spec) string {
+func (p *Pool) RefusedL2Node(s *Spec) Problems {
 	if s.L2Node == "" || p.PermitsL2Node() {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%s: %s is ignored: %s", annotation(l2NodeAnnotation), s.L2Node, p.withoutPermission("spec.allowL2Node", "is not true"))
+	return refusedAnnotation(l2NodeAnnotation, s.L2Node+" is ignored: "+p.withoutPermission("spec.allowL2Node", "is not true"))
+}
+
+func refusedAnnotation(key, message string) Problems {
+	return Problems{{Field: annotation(key), Message: message, Code: AnnotationRefused}}
 }
 
 // withoutPermission continues a sentence with the field that lacks the permission.
@@ -67,14 +71,13 @@ func (p *Pool) withoutPermission(field, why string) string {
 	return fmt.Sprintf("%s of AddressPool %s %s", field, p.Name, why)
 }
 
-// RefusedAnnotations returns which annotations of a Service the pool makes ineffective, one clause
-// for each; nil if there are none.
-func (p *Pool) RefusedAnnotations(s *Spec) (all []string) {
-	if why := p.RefusedCommunities(s); why != "" && (p == nil || p.Announce != AnnounceL2) {
-		all = append(all, why)
+// RefusedAnnotations returns which annotations of a Service the pool makes ineffective.
+func (p *Pool) RefusedAnnotations(s *Spec) (all Problems) {
+	if p == nil || p.Announce != AnnounceL2 {
+		all = p.RefusedCommunities(s)
 	}
-	if why := p.RefusedL2Node(s); why != "" && (p == nil || p.Announce != AnnounceBGP) {
-		all = append(all, why)
+	if p == nil || p.Announce != AnnounceBGP {
+		all = append(all, p.RefusedL2Node(s)...)
 	}
 	return all
 }

@@ -106,7 +106,7 @@ func overlapping(pool *Pool, file string, older *Pool, both netipx.IPRange) Prob
 		why = "comes first by name"
 	}
 	return Problem{
-		Object: Key{"AddressPool", Name{Name: pool.Name}}.String(),
+		Object: Named("AddressPool", pool.Name),
 		File:   file,
 		Field:  "spec.addresses",
 		Value:  both.String(),

@@ -12,47 +12,56 @@ import (
 // A Problem is a mistake in an object that a user wrote, in words that say what to change. It
 // affects nothing that does not use the object.
 type Problem struct {
-	Object  string // kind and name, such as "AddressPool lan" or "Service shop/web"
+	Object  Key
 	File    string // the file that contains the object, empty with an API server
 	Field   string // such as "spec.addresses[1]", empty for the whole object
 	Value   string // the field's value, empty if it has none
 	Message string // what is wrong and what would be right
-	// Code is why the object is not Ready, empty if the object itself is wrong.
+	// Code is why the object is not Ready, empty if the object itself is wrong. Each Problem of a Service has one.
 	Code Code
 	// Warning: the object works as written, but perhaps not as its author intended.
 	Warning bool
 }
 
 func (p Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.Object)
+	object := p.Object.String()
 	if p.File != "" {
-		fmt.Fprintf(&b, " (%s)", p.File)
+		object += " (" + p.File + ")"
 	}
-	if p.Field != "" {
-		fmt.Fprintf(&b, ": %s", p.Field)
+	if p.Field == "" && p.Value == "" {
+		return object + ": " + p.Message
 	}
-	if p.Value != "" {
-		fmt.Fprintf(&b, " %q", p.Value)
-	}
-	return b.String() + ": " + p.Message
+	return object + ": " + p.Clause()
 }
 
-// Namespace returns the namespace of the object, empty if it has none.
-func (p Problem) Namespace() string {
-	_, name, _ := strings.Cut(p.Object, " ")
-	namespace, _, found := strings.Cut(name, "/")
-	if !found {
-		return ""
+// Clause returns the text without the object, for the object's own condition.
+func (p Problem) Clause() string {
+	text := p.Field
+	if p.Value != "" {
+		text += fmt.Sprintf(" %q", p.Value)
 	}
-	return namespace
+	return text + ": " + p.Message
 }
 
 // Problems are the problems of one object while it is parsed. Of adds its name and file.
 type Problems []Problem
 
-func (p *Problems) Add(field, value, message string) {
-	*p = append(*p, Problem{Field: field, Value: shorten(value, maxValue), Message: shorten(message, maxMessage)})
+// Add adds a mistake in a field.
+func (p *Problems) Add(field, value, message string) { p.add("", field, value, message) }
+
+func (p *Problems) add(code Code, field, value, message string) {
+	*p = append(*p, Problem{Code: code, Field: field, Value: shorten(value, maxValue), Message: shorten(message, maxMessage)})
+}
+
+// ofService returns what a Spec keeps of the Problems of a Service. The object and its file are left out, so that a
+// Spec that is parsed again is equal.
+func (p Problems) ofService() Problems {
+	for i := range p {
+		p[i].Code = cmp.Or(p[i].Code, FieldIgnored)
+	}
+	// Only maxProblems are kept, and the allocation must find a refused request however many ports are invalid.
+	slices.SortStableFunc(p, func(a, b Problem) int { return trueFirst(a.Code != FieldIgnored, b.Code != FieldIgnored) })
+	return slices.Clone(p[:min(len(p), maxProblems)])
 }
 
 // An annotation may have 256 KiB, and Problems are shown on every node.
@@ -103,7 +112,7 @@ func (p *Problems) once(field string, list []string) {
 const maxProblems = 20
 
 // Of adds the object's name and file.
-func (p Problems) Of(object, file string) []Problem {
+func (p Problems) Of(object Key, file string) []Problem {
 	if more := len(p) - maxProblems; more > 0 {
 		p = append(p[:maxProblems:maxProblems], Problem{Message: fmt.Sprintf("has %d more problems, which follow when these are corrected", more)})
 	}
@@ -156,7 +165,7 @@ func (r *reports) sorted(last []Problem) []Problem {
 // Compare orders by object, and then by the other fields.
 func (p Problem) Compare(o Problem) int {
 	return cmp.Or(
-		cmp.Compare(p.Object, o.Object),
+		p.Object.Compare(o.Object),
 		cmp.Compare(p.File, o.File),
 		cmp.Compare(p.Field, o.Field),
 		cmp.Compare(p.Value, o.Value),

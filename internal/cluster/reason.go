@@ -108,8 +108,9 @@ const (
 	PoolGone            Code = "PoolGone"            // No pool contains the address now.
 	PoolExcludesService Code = "PoolExcludesService" // The pool now excludes the Service.
 	SharingKept         Code = "SharingKept"         // It shares the address in a way that would not be allowed now.
-	Contradiction       Code = "Contradiction"       // Its annotations contradict each other; the reason says which one applies. It may have an address.
+	Contradiction       Code = "Contradiction"       // Its annotations contradict each other; the message says which one applies. It may have an address.
 	UnknownAnnotation   Code = "UnknownAnnotation"   // It has an annotation of Fanfare's or MetalLB's domain that does not exist. It may have an address.
+	FieldIgnored        Code = "FieldIgnored"        // A field or an annotation has an invalid value, which is left out or replaced; the message says how. It may have an address.
 )
 
 // Forwards reports whether connections are forwarded if this is the proxy's reason.

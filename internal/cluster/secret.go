@@ -110,7 +110,7 @@ func (b *Builder) signedPeers() []*Peer {
 			used[peer.Secret] = true
 			signed.Password = b.passwords.known[peer.Secret]
 			if message := b.passwords.problem(peer.Secret, b.scope.namespace()); message != "" {
-				p = append(p, Problem{Object: "BGPPeer " + peer.Name, Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message})
+				p = append(p, Problem{Object: Named("BGPPeer", peer.Name), Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message})
 			}
 		}
 		peers[i] = &signed

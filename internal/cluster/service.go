@@ -75,8 +75,9 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, Problems) {
 	}
 	parseSources(o, s, &p)
 	parseRequest(o, s, &p)
-	parseUnknownAnnotations(o, s, &p)
+	parseUnknownAnnotations(o, &p)
 	parseFamilies(o, s, &p)
+	s.Problems = p.ofService()
 	return s, p
 }
 

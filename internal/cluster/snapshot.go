@@ -172,18 +172,14 @@ type Spec struct {
 	Requested []netip.Addr
 	// RequestedPools are the pools requested by annotation, in the order of preference.
 	RequestedPools []string
-	// Contradiction describes contradictory requests, and which one applies; empty without any.
-	Contradiction string
-	// UnknownAnnotations names annotations in Fanfare's or MetalLB's domain that mean nothing; empty without any.
-	UnknownAnnotations string
 	// Sharing is nil if the Service shares its addresses with no other.
 	Sharing *Sharing
 	// Reserve says that its addresses stay reserved when it is deleted.
 	Reserve bool
-	// BadRequest is what is wrong with the requested addresses, empty if all are valid. A Service
-	// with a bad request gets no other address: it would lose that one when the request is
-	// corrected.
-	BadRequest string
+	// Problems are what is wrong with the Service, each with a Code, and without its Object. A Service
+	// with the Code [RequestRefused] gets no other address: it would lose that one when the request
+	// is corrected.
+	Problems Problems
 
 	// Status are the addresses of status.loadBalancer.ingress.
 	Status []netip.Addr

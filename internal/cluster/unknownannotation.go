@@ -39,8 +39,8 @@ func hasOurAnnotation(o *corev1.Service) (first string, ok bool) {
 	return first, ok
 }
 
-// parseUnknownAnnotations reports unknown annotations: as warnings, and in s for the Service's condition.
-func parseUnknownAnnotations(o *corev1.Service, s *Spec, p *Problems) {
+// parseUnknownAnnotations reports unknown annotations, as warnings.
+func parseUnknownAnnotations(o *corev1.Service, p *Problems) {
 	var first []string // the first ones by name, sorted
 	more := 0
 	for key := range o.Annotations {
@@ -52,21 +52,13 @@ func parseUnknownAnnotations(o *corev1.Service, s *Spec, p *Problems) {
 			first, more = first[:maxUnknownAnnotations], more+1
 		}
 	}
-	for _, key := range first {
+	for i, key := range first {
 		message := "there is no such annotation, so it has no effect" + suggestAnnotation(key)
-		*p = append(*p, Problem{Field: annotation(shorten(key, maxValue)), Message: message, Warning: true})
-		s.addUnknownAnnotation(annotation(shorten(key, maxValue)) + ": " + message)
+		if i == len(first)-1 && more > 0 {
+			message += fmt.Sprintf("; %d more", more)
+		}
+		*p = append(*p, Problem{Field: annotation(shorten(key, maxValue)), Message: message, Code: UnknownAnnotation, Warning: true})
 	}
-	if more > 0 {
-		s.addUnknownAnnotation(fmt.Sprintf("%d more", more))
-	}
-}
-
-func (s *Spec) addUnknownAnnotation(text string) {
-	if s.UnknownAnnotations != "" {
-		s.UnknownAnnotations += "; "
-	}
-	s.UnknownAnnotations += text
 }
 
 // suggestAnnotation proposes an annotation of the same domain.

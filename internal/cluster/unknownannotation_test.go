@@ -39,14 +39,14 @@ func TestUnknownAnnotations(t *testing.T) {
 		o := annotated(key)
 		Trim(o)
 		s := Parse(o)
-		have := s.Services.At(0).UnknownAnnotations
+		have := clauses(s.Services.At(0).Spec, UnknownAnnotation)
 		if want == "known" {
 			if have != "" || len(s.Problems) != 0 {
 				t.Errorf("%s: %q, %v", key, have, s.Problems)
 			}
 			continue
 		}
-		if have != annotation(key)+": "+none+want || len(s.Problems) != 1 || s.Problems[0].Message != none+want || !s.Problems[0].Warning {
+		if have != annotation(key)+": "+none+want || len(s.Problems) != 1 || s.Problems[0].Message != none+want || s.Problems[0].Code != UnknownAnnotation || !s.Problems[0].Warning {
 			t.Errorf("%s: %q, %v", key, have, s.Problems)
 		}
 	}
@@ -64,11 +64,11 @@ func TestUnknownAnnotationsAreBounded(t *testing.T) {
 		if spent := time.Since(began); spent > time.Second { // it takes some milliseconds
 			t.Errorf("parsed in %s", spent)
 		}
-		if have := s.Services.At(0).UnknownAnnotations; len(have) > 1000 || len(s.Problems) > maxUnknownAnnotations {
+		if have := clauses(s.Services.At(0).Spec, UnknownAnnotation); len(have) > 1000 || len(s.Problems) > maxUnknownAnnotations {
 			t.Errorf("%d bytes, %d problems", len(have), len(s.Problems))
 		}
 	}
-	if have := Parse(annotated(keys...)).Services.At(0).UnknownAnnotations; !strings.Contains(have, "fanfare.io/00002") || !strings.HasSuffix(have, "; 14997 more") {
+	if have := clauses(Parse(annotated(keys...)).Services.At(0).Spec, UnknownAnnotation); !strings.Contains(have, "fanfare.io/00002") || !strings.HasSuffix(have, "; 14997 more") {
 		t.Errorf("%q", have)
 	}
 }

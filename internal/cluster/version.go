@@ -14,8 +14,8 @@ type Version struct {
 	Generation int64
 }
 
-// Object names the object as [Problem.Object] does.
-func (v Version) Object() string { return v.Kind + " " + v.Name }
+// Object returns the key of the object.
+func (v Version) Object() Key { return Named(v.Kind, v.Name) }
 
 func (v Version) compare(o Version) int {
 	return cmp.Or(cmp.Compare(v.Kind, o.Kind), cmp.Compare(v.Name, o.Name))

@@ -51,8 +51,10 @@ func (s *Allocator) Allocate(now time.Time) ([]cluster.Assignment, []cluster.Rea
 // from a pool that admits it and by its own Claim, and requests no others. Whatever else is
 // in snap, Allocate leaves these addresses and gives no reason.
 func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.Contradiction != "" ||
-		s.StatusHost != "" {
+	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.StatusHost != "" {
+		return false
+	}
+	if slices.ContainsFunc(s.Problems, func(p cluster.Problem) bool { return p.Code == cluster.RequestRefused }) {
 		return false
 	}
 	for i, a := range s.Status {

@@ -79,12 +79,11 @@ func (p *plan) grant(h *service) {
 		p.refuseDeleting(h)
 		return
 	}
-	if h.Contradiction != "" {
-		p.refuse(h, cluster.Contradiction, "%s", h.Contradiction)
-	}
-	if h.BadRequest != "" {
-		p.refuse(h, cluster.RequestRefused, "%s", h.BadRequest)
-		h.exclude(h.IPFamilies...)
+	for _, bad := range h.Problems {
+		if bad.Code == cluster.RequestRefused {
+			p.refuse(h, bad.Code, "%s", bad.Clause())
+			h.exclude(h.IPFamilies...)
+		}
 	}
 	for _, name := range unknown(p.Snap.Pools, h.Spec) {
 		p.refuse(h, cluster.RequestRefused, "asks for pool %s as well, which does not exist; %s", name,

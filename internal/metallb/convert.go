@@ -77,10 +77,10 @@ type converter struct {
 // A subject is the object, and the names of it in Notes.
 type subject struct {
 	c      *converter
-	object string
+	object cluster.Key
 }
 
-func (c *converter) about(kind, name string) subject { return subject{c, kind + " " + name} }
+func (c *converter) about(kind, name string) subject { return subject{c, cluster.Named(kind, name)} }
 
 // todo notes what a user must do, or should know, for the converted object to do the same.
 func (s subject) todo(field, format string, args ...any) {

@@ -126,7 +126,7 @@ func (c *converter) setBFD(about subject, spec *v1alpha1.BGPPeerSpec, from *BGPP
 	// repeat them.
 	profile := c.about("BFDProfile", from.BFDProfile)
 	if p.EchoMode != nil && *p.EchoMode {
-		profile.lost("spec.echoMode", "Fanfare has no echo mode for BGPPeer %s; control packets detect a failure within receiveInterval × the router's multiplier", about.object[len("BGPPeer "):])
+		profile.lost("spec.echoMode", "Fanfare has no echo mode for BGPPeer %s; control packets detect a failure within receiveInterval × the router's multiplier", about.object.Name.Name)
 	}
 	if p.EchoInterval != nil {
 		profile.lost("spec.echoInterval", "Fanfare has no echo mode, and does not ask for echo packets")

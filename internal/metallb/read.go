@@ -69,7 +69,7 @@ func (c *Cluster) Read(source string, text []byte) {
 		if err != nil {
 			// Where the next document begins is not known after a syntax error: what follows
 			// would be lost in silence.
-			c.problem(cluster.Problem{Object: source, Message: "is not read: " + err.Error()})
+			c.problem(cluster.Problem{Object: cluster.Key{Kind: source}, Message: "is not read: " + err.Error()})
 			break
 		}
 		c.add(source, doc, schema.GroupVersionKind{})
@@ -94,7 +94,7 @@ func (c *Cluster) add(source string, j []byte, of schema.GroupVersionKind) {
 	}
 	var h head
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
-		c.problem(cluster.Problem{Object: source, Message: "has a document that is no Kubernetes object: " + err.Error()})
+		c.problem(cluster.Problem{Object: cluster.Key{Kind: source}, Message: "has a document that is no Kubernetes object: " + err.Error()})
 		return
 	}
 	gvk := h.GroupVersionKind()
@@ -205,7 +205,7 @@ func (r reader) object() string {
 }
 
 func (r reader) problem(field, value, message string) {
-	r.c.problem(cluster.Problem{Object: "MetalLB's " + r.object(), File: r.source, Field: field, Value: value, Message: message})
+	r.c.problem(cluster.Problem{Object: cluster.Key{Kind: "MetalLB's " + r.object()}, File: r.source, Field: field, Value: value, Message: message})
 }
 
 // refuseFRR reports configuration of FRR beside MetalLB's objects. MetalLB writes the FRRConfigurations whose
@@ -279,7 +279,7 @@ func addLenient[T any, O interface {
 }](r reader, list *[]O) {
 	o := O(new(T))
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(r.json, o); err != nil {
-		r.c.problem(cluster.Problem{Object: r.object(), File: r.source, Message: "is not read: " + err.Error()})
+		r.c.problem(cluster.Problem{Object: cluster.Key{Kind: r.object()}, File: r.source, Message: "is not read: " + err.Error()})
 		return
 	}
 	if r.first() {

@@ -59,8 +59,8 @@ func (s *advertisements) refusedCommunities(a *Address, of addressService, p ann
 		return nil
 	}
 	pool := cluster.PoolNamed(s.pools, a.origin.Pool)
-	if why := pool.RefusedCommunities(of.service.Spec); why != "" {
-		all = append(all, why)
+	for _, p := range pool.RefusedCommunities(of.service.Spec) {
+		all = append(all, p.Clause())
 	}
 	if p.oversized != "" {
 		return append(all, "the communities of Services are left out: with them, "+p.oversized)

@@ -180,7 +180,7 @@ func (in *Inputs) interfaceProblems() (all []cluster.Problem) {
 			continue
 		}
 		if !slices.ContainsFunc(in.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
-			all = append(all, cluster.Problem{Object: "L2Advertisement " + a.Name, Field: "spec.interfaces",
+			all = append(all, cluster.Problem{Object: cluster.Named("L2Advertisement", a.Name), Field: "spec.interfaces",
 				Value: strings.Join(a.Interfaces, ", "), Code: cluster.NoInterface, Warning: true,
 				Message: fmt.Sprintf("node %s has no such interface in a subnet of a pool; correct the names, or "+
 					"exclude the node by nodeSelector", in.Node)})

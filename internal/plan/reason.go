@@ -26,8 +26,8 @@ func (in *Inputs) explain(d decision) []cluster.Reason {
 		explainProxy(s.verdict, message, reason)
 		explainL2(d.owner, owner, s.verdict, message, reason)
 		if s.service.L2Node != "" && d.owner.overL2 {
-			if why := cluster.PoolNamed(in.adverts.pools, d.origin.Pool).RefusedL2Node(s.service.Spec); why != "" {
-				reason("l2", cluster.AnnotationRefused, "%s", why)
+			for _, p := range cluster.PoolNamed(in.adverts.pools, d.origin.Pool).RefusedL2Node(s.service.Spec) {
+				reason("l2", p.Code, "%s", p.Clause())
 			}
 		}
 		if !in.adverts.isL2Only(d.origin) {

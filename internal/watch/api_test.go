@@ -192,7 +192,7 @@ func randomChange(rnd *rand.Rand, s *apiServer) {
 // away waits for the Problem that the API server does not answer.
 func away(s *cluster.Snapshot) string {
 	if slices.ContainsFunc(s.Problems, func(p cluster.Problem) bool {
-		return p.Object == "API server" && strings.HasPrefix(p.Message, "does not answer since ")
+		return p.Object == serverKey && strings.HasPrefix(p.Message, "does not answer since ")
 	}) {
 		return ""
 	}
@@ -474,7 +474,7 @@ func TestAPILostCRD(t *testing.T) {
 	s.forget()
 	s.drop()
 	awaitAPI(t, a, func(s *cluster.Snapshot) string {
-		want := cluster.Problem{Object: "CustomResourceDefinition bgppeers.fanfare.io", Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml"}
+		want := cluster.Problem{Object: cluster.Named("CustomResourceDefinition", "bgppeers.fanfare.io"), Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml"}
 		if !slices.Equal(s.Problems, []cluster.Problem{want}) {
 			return fmt.Sprint(s.Problems)
 		}

@@ -162,7 +162,7 @@ func (f *Files) apply(events []event) {
 	var p []cluster.Problem
 	if err != nil {
 		f.folder = nil // so that it is watched and compared again
-		p = []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}}
+		p = []cluster.Problem{{Object: cluster.Named("Folder", f.dir), Message: err.Error()}}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		p[0].Message = "is gone; put it back. All objects stay as they were until then"
@@ -382,7 +382,7 @@ func (f *Files) setProblem(fl *file, line int, message string) {
 	if line != 0 {
 		at = fmt.Sprintf("%s:%d", fl.name, line)
 	}
-	fl.fileProblem = []cluster.Problem{{Object: "File " + fl.name, File: at, Message: message}}
+	fl.fileProblem = []cluster.Problem{{Object: cluster.Named("File", fl.name), File: at, Message: message}}
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
@@ -420,7 +420,7 @@ func (f *Files) setOrigin(key cluster.Key, from origin) {
 		f.origins[key] = list
 		f.builder.Set(list[0].obj, list[0].file)
 		for _, o := range list[1:] {
-			p = append(p, cluster.Problem{Object: key.String(), File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them"})
+			p = append(p, cluster.Problem{Object: key, File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them"})
 		}
 	}
 	f.builder.Report("copies of "+key.String(), p)
@@ -434,12 +434,12 @@ func (fl *file) problems() []cluster.Problem {
 		at := fmt.Sprintf("%s:%d", fl.name, d.line)
 		for _, it := range d.items {
 			if it.key == (cluster.Key{}) {
-				p = append(p, slices.Clone(it.problems).Of("File "+fl.name, at)...)
+				p = append(p, slices.Clone(it.problems).Of(cluster.Named("File", fl.name), at)...)
 				continue
 			}
-			p = append(p, it.report().Of(it.key.String(), fl.name)...)
+			p = append(p, it.report().Of(it.key, fl.name)...)
 			if seen[it.key] {
-				p = append(p, cluster.Problem{Object: it.key.String(), File: at, Message: "is in this file before, and that counts; remove one of them"})
+				p = append(p, cluster.Problem{Object: it.key, File: at, Message: "is in this file before, and that counts; remove one of them"})
 			}
 			seen[it.key] = true
 		}

@@ -82,7 +82,7 @@ func summary(s *cluster.Snapshot) string {
 		out = append(out, fmt.Sprintf("%s:%d", svc.Name.Name, svc.Ports[0].Port))
 	}
 	for _, p := range s.Problems {
-		out = append(out, "!"+strings.TrimPrefix(p.Object, "File "))
+		out = append(out, "!"+strings.TrimPrefix(p.Object.String(), "File "))
 	}
 	return strings.Join(out, " ")
 }

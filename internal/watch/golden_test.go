@@ -165,7 +165,10 @@ func renderService(b *strings.Builder, s cluster.Service) {
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " no client")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
 	b.WriteString(when(s.Scheduler != cluster.SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
-	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + when(s.Contradiction != "", " contradiction: "+s.Contradiction) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
+	for _, p := range s.Problems {
+		b.WriteString(" " + string(p.Code))
+	}
+	b.WriteString(list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
 	}

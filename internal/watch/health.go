@@ -120,20 +120,23 @@ func (a *API) InStep() bool {
 	return true
 }
 
+// serverKey is the object of Problems of the API server itself.
+var serverKey = cluster.Key{Kind: "API server"}
+
 // problem says what a user must do: install a CRD, grant a right, or check the API server.
 func (f readFailure) problem(r resource) cluster.Problem {
 	since := f.since.UTC().Format(time.RFC3339)
 	switch {
 	case f.fault == missing && r.ours():
 		return cluster.Problem{
-			Object:  "CustomResourceDefinition " + r.GroupResource().String(),
+			Object:  cluster.Named("CustomResourceDefinition", r.GroupResource().String()),
 			Message: fmt.Sprintf("is not installed; apply manifests/crds/%s_%s.yaml", r.Group, r.Resource),
 		}
 	case f.fault == missing || f.fault == forbidden:
 		return cluster.Problem{
-			Object:  "API server",
+			Object:  serverKey,
 			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or look at the credentials", r, since, f.err),
 		}
 	}
-	return cluster.Problem{Object: "API server", Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, f.err)}
+	return cluster.Problem{Object: serverKey, Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, f.err)}
 }

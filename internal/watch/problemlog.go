@@ -33,7 +33,7 @@ func (l *problemLog) write(all []cluster.Problem, now time.Time) {
 		clear(l.lines)
 	}
 	for _, p := range all {
-		namespace := p.Namespace()
+		namespace := p.Object.Name.Namespace
 		l.lines[namespace]++
 		switch n := l.lines[namespace]; {
 		case namespace == "" || n <= maxProblemLines:

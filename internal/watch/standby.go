@@ -70,7 +70,7 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, ope
 		return s, <-opened
 	}
 	log.Warn("API server does not answer: using the snapshot from before", "age", age.Round(time.Second))
-	stale.Problems = []cluster.Problem{{Object: "API server", Message: fmt.Sprintf(
+	stale.Problems = []cluster.Problem{{Object: serverKey, Message: fmt.Sprintf(
 		"has not answered since the speaker started; its objects as of %s stay in use", time.Now().Add(-age).UTC().Format(time.RFC3339))}}
 	s.stale = stale
 	return s, nil
