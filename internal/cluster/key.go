@@ -40,3 +40,15 @@ func (k *Key) UnmarshalText(text []byte) error {
 	}
 	return nil
 }
+
+// A Name is a namespaced name.
+type Name struct {
+	Namespace, Name string
+}
+
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders by namespace, then name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -488,15 +487,3 @@ func (s *Snapshot) UsesL2() bool {
 // interned returns the shared copy of s: many objects name the same namespace or node, and each
 // brings its own copy.
 func interned[S ~string](s S) S { return unique.Make(s).Value() }
-
-// A Name is a namespaced name.
-type Name struct {
-	Namespace, Name string
-}
-
-func (n Name) String() string { return n.Namespace + "/" + n.Name }
-
-// Compare orders by namespace, then name.
-func (n Name) Compare(o Name) int {
-	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
-}
