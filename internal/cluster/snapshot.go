@@ -95,7 +95,10 @@ func (s *Snapshot) Speaker(node string) *Speaker {
 }
 
 // Claim returns the Claim of an address, nil if there is none.
-func (s *Snapshot) Claim(addr netip.Addr) *Claim { return s.Claims.Get(addr) }
+func (s *Snapshot) Claim(addr netip.Addr) *Claim {
+	c, _ := s.Claims.Get(addr)
+	return c
+}
 
 // Conflict returns the report about a host that uses an address; ok is false without a report.
 func (s *Snapshot) Conflict(addr netip.Addr) (c Conflict, ok bool) {

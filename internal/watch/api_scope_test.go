@@ -74,7 +74,7 @@ func TestAPISharing(t *testing.T) {
 		t.Error("Services are not shared")
 	}
 	for what, same := range map[string]bool{
-		"Nodes": clustertest.SameArray(before.Nodes, after.Nodes), "Pools": clustertest.SameArray(before.Pools, after.Pools), "Claims": before.Claims.Same(after.Claims.Set),
+		"Nodes": clustertest.SameArray(before.Nodes, after.Nodes), "Pools": clustertest.SameArray(before.Pools, after.Pools), "Claims": before.Claims.Same(after.Claims),
 		"Peers": clustertest.SameArray(before.Peers, after.Peers), "Assignments": before.Assignments.Same(after.Assignments),
 	} {
 		if !same {

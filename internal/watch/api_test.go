@@ -291,7 +291,7 @@ func TestAPIAway(t *testing.T) {
 	if a.InStep() {
 		t.Error("in step with an API server that is away")
 	}
-	if !before.Services.Same(gone.Services) || !before.Claims.Same(gone.Claims.Set) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
+	if !before.Services.Same(gone.Services) || !before.Claims.Same(gone.Claims) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
 		t.Error("not everything stayed as it was")
 	}
 	m := a.metrics.of(services)
