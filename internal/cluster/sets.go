@@ -38,7 +38,8 @@ func (s keyed[K, T]) Differences(now keyed[K, T]) iter.Seq2[T, bool] {
 	return sortedset.Differences(s.Set, now.Set, T.Compare)
 }
 
-// Changes returns the [keyed.Differences] as two lists: the elements that only s has, and the elements that only now has.
+// Changes returns the [keyed.Differences] as two lists: the elements that only s has, and the elements that
+// only now has.
 func (s keyed[K, T]) Changes(now keyed[K, T]) (gone, came []T) {
 	return sortedset.Changes(s.Set, now.Set, T.Compare)
 }
