@@ -76,10 +76,7 @@ func (e *engine) configure(ctx context.Context) error {
 		return err
 	}
 	imports := []*api.Policy{policy("import", importStatement())}
-	exports := append([]*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)},
-		selectionPolicies()...)
-	shutdown := policy(shutdownPolicy, shutdownStatement()) // see gracefulshutdown.go
-	for _, p := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
+	for _, p := range slices.Concat(imports, exportPolicies(true)) {
 		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: p}); err != nil {
 			return err
 		}
@@ -88,7 +85,7 @@ func (e *engine) configure(ctx context.Context) error {
 		imports); err != nil {
 		return err
 	}
-	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exports)
+	return e.setShutdown(ctx, false)
 }
 
 // importStatement accepts this node's own routes, to which GoBGP also applies the import policy.
@@ -129,16 +126,14 @@ func apiFamily(f packet.Family) *api.Family {
 type marking struct {
 	targets  map[string]uint32 // the routers' numbers by session
 	weightAS uint16            // the AS number of weights; 0: there are none
-	// policyVersion changes with the export policy. GoBGP sends an equal route no second time, so
-	// the version is part of each route, as a mark that no statement matches.
-	policyVersion uint32
 }
 
-func (m marking) policyVersionMark() []*packet.LargeCommunity {
-	if m.policyVersion == 0 {
-		return nil
-	}
-	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.policyVersion, LocalData2: markPolicyVersion}}
+// resend sends all routes to all established routers again (a soft reset), because the export policy
+// has changed. The caller holds the gate: a router that comes up later gets the new policy's routes.
+func (e *engine) resend(ctx context.Context) error {
+	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{
+		Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
+	})
 }
 
 // announce puts routes into GoBGP's table. They replace those of the same prefix.
@@ -200,7 +195,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}
-			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.policyVersionMark()))
+			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks))
 			if r.Weight != 0 && m.weightAS != 0 {
 				attrs = append(attrs, r.linkBandwidth(m.weightAS))
 			}

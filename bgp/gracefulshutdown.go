@@ -28,12 +28,17 @@ func shutdownStatement() *api.Statement {
 }
 
 // setShutdown changes the export policy. GoBGP sends no route again when only a policy changes: see
-// marking.
+// resend.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
-	policies := []*api.Policy{policy(exportPolicy), policy(attributesPolicy)}
-	if on {
-		policies = append(policies, policy(shutdownPolicy))
+	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
+		exportPolicies(on))
+}
+
+// exportPolicies are the export policies in their order, with or without that of a graceful shutdown.
+func exportPolicies(shutdown bool) []*api.Policy {
+	policies := []*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)}
+	if shutdown {
+		policies = append(policies, policy(shutdownPolicy, shutdownStatement()))
 	}
-	policies = append(policies, policy(selectedPolicy), policy(restrictedPolicy), policy(stripPolicy))
-	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies)
+	return append(policies, selectionPolicies()...)
 }
