@@ -94,22 +94,15 @@ func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct
 	}
 	w.begin()
 	ctx, cancel := context.WithCancel(ctx)
-	failed, ended := make(chan error, 2), make(chan struct{}, 2)
-	answer := make(chan struct{}, 1)
+	failed, answer := make(chan error, 2), make(chan struct{}, 1)
 	// Both end before the next session opens its socket: two sockets would answer twice.
-	start := func(f func() error) {
-		go func() {
-			failed <- f()
-			ended <- struct{}{}
-		}()
-	}
-	start(func() error { return conn.receive(answer, w.setRouter) })
-	start(func() error { return conn.advertise(ctx, answer) })
+	var running sync.WaitGroup
+	running.Go(func() { failed <- conn.receive(answer, w.setRouter) })
+	running.Go(func() { failed <- conn.advertise(ctx, answer) })
 	err = w.await(ctx, here, changes, failed)
 	cancel()
 	conn.Close()
-	<-ended
-	<-ended
+	running.Wait()
 	return err
 }
 
